@@ -1,0 +1,129 @@
+"""Graph IR: a whole model as nodes over named values, for whole-model passes.
+
+Immutable: a pass takes a graph and gives a new one. A dimension is always an i64 `Expr`: a
+`Const`, a symbol (`Var`), or arithmetic of symbols. Attributes are plain Python values, tuples,
+`DType`s, expressions, tensor expressions (`te.Stage`), NumPy arrays or sub-`Graph`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from jangin.ir.dtype import DType
+from jangin.ir.expr import Const, Expr, Var
+from jangin.ir.simplify import Range
+
+Shape = tuple[Expr, ...]
+Array = NDArray[Any]
+
+
+class CompileError(Exception):
+    """What a model's author reads: the node, operator, shapes, reason and remedy, in one message."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor. `shape` is None only before shape inference (the imported graph)."""
+
+    name: str
+    dtype: DType | None
+    shape: Shape | None
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype or '?'}[?]"
+        return f"{self.dtype or '?'}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Node:
+    """`op` is an imported operator ("onnx.Conv") before the pass `lower`, a core one after, and
+    "kernel" (attribute `body`: a Graph) after `fuse`. An absent optional input is "".
+    `source` names the model's own node: "Conv 'conv1' (ai.onnx 13)"."""
+
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+
+    def __hash__(self) -> int:
+        return hash((self.op, self.name, self.outputs))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in topological order. `values` has an entry for every input, constant and result;
+    `symbols` gives each free size symbol's inclusive range."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, Array]
+    values: Mapping[str, Value]
+    symbols: Mapping[Var, Range] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def value(self, name: str) -> Value:
+        return self.values[name]
+
+    def shape(self, name: str) -> Shape:
+        shape = self.values[name].shape
+        assert shape is not None, f"{name} has no shape yet"
+        return shape
+
+    def dtype(self, name: str) -> DType:
+        dtype = self.values[name].dtype
+        assert dtype is not None, f"{name} has no dtype yet"
+        return dtype
+
+    def producers(self) -> dict[str, Node]:
+        return {out: node for node in self.nodes for out in node.outputs if out}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """The nodes that read each value (a node once, however often it reads it)."""
+        users: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                if name:
+                    users.setdefault(name, []).append(node)
+        return users
+
+    def with_nodes(
+        self,
+        nodes: Sequence[Node],
+        *,
+        values: Mapping[str, Value] | None = None,
+        constants: Mapping[str, Array] | None = None,
+        outputs: tuple[str, ...] | None = None,
+    ) -> Graph:
+        """A copy with other nodes; values and constants that nothing mentions are dropped."""
+        merged = {**self.values, **(values or {})}
+        consts = dict(self.constants if constants is None else constants)
+        outs = self.outputs if outputs is None else outputs
+        used = {*self.inputs, *outs}
+        for node in nodes:
+            used.update(node.inputs)
+            used.update(node.outputs)
+        return replace(
+            self,
+            nodes=tuple(nodes),
+            outputs=outs,
+            constants={k: v for k, v in consts.items() if k in used},
+            values={k: v for k, v in merged.items() if k in used},
+        )
+
+
+def static_shape(shape: Shape) -> tuple[int, ...] | None:
+    """The shape as integers, or None where a dimension is symbolic."""
+    if all(isinstance(d, Const) for d in shape):
+        return tuple(int(d.value) for d in shape if isinstance(d, Const))
+    return None

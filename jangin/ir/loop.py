@@ -1,0 +1,211 @@
+"""Loop IR: one kernel as a loop nest. Immutable statements over `ir.expr` expressions.
+
+A `Func` is what is scheduled, interpreted and compiled. `te.lower` builds the naive nest, which
+is the kernel's reference semantics; schedules rewrite it step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from jangin.ir.expr import Buffer, Const, Expr, Load, Var, const, rewrite, walk
+from jangin.ir.simplify import Range
+
+FOR_KINDS = ("serial", "parallel", "vector", "unroll")
+MEMORY = ("global", "scratch", "register")
+
+
+@dataclass(frozen=True)
+class Stmt:
+    """Base of all statements."""
+
+
+@dataclass(frozen=True)
+class Block(Stmt):
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class For(Stmt):
+    """`for var in [0, extent)`. parallel: iterations are independent, and the loop is outermost
+    (chunks of it are handed to threads). vector: iterations are lanes; the extent is constant.
+    unroll: the extent is constant and every iteration is copied out."""
+
+    var: Var
+    extent: Expr
+    body: Stmt
+    kind: str = "serial"
+
+
+@dataclass(frozen=True)
+class Store(Stmt):
+    buffer: Buffer
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Alloc(Stmt):
+    """A scratch or register buffer that lives for `body`; its contents start undefined."""
+
+    buffer: Buffer
+    body: Stmt
+
+
+@dataclass(frozen=True)
+class If(Stmt):
+    """Under a vector loop the condition may differ by lane: stores are then masked."""
+
+    cond: Expr
+    then: Stmt
+    orelse: Stmt | None = None
+
+
+@dataclass(frozen=True)
+class Let(Stmt):
+    """Bind a scalar for `body`."""
+
+    var: Var
+    value: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True)
+class Func:
+    """A kernel. `params`: global buffers, outputs last; `outputs` counts them. `symbols`: the
+    size symbols that shapes and loops mention, with their inclusive ranges."""
+
+    name: str
+    params: tuple[Buffer, ...]
+    outputs: int
+    symbols: tuple[tuple[Var, Range], ...]
+    body: Stmt
+
+    @property
+    def inputs(self) -> tuple[Buffer, ...]:
+        return self.params[: len(self.params) - self.outputs]
+
+    @property
+    def results(self) -> tuple[Buffer, ...]:
+        return self.params[len(self.params) - self.outputs :]
+
+    def with_body(self, body: Stmt) -> Func:
+        return replace(self, body=body)
+
+
+def block(*stmts: Stmt) -> Stmt:
+    """A sequence, flattened; a single statement stays itself."""
+    flat: list[Stmt] = []
+    for s in stmts:
+        flat.extend(s.body if isinstance(s, Block) else (s,))
+    return flat[0] if len(flat) == 1 else Block(tuple(flat))
+
+
+def sub_statements(s: Stmt) -> tuple[Stmt, ...]:
+    if isinstance(s, Block):
+        return s.body
+    if isinstance(s, (For, Alloc, Let)):
+        return (s.body,)
+    if isinstance(s, If):
+        return (s.then,) if s.orelse is None else (s.then, s.orelse)
+    return ()
+
+
+def expressions(s: Stmt) -> tuple[Expr, ...]:
+    """The expressions a statement holds itself (not those of its sub-statements)."""
+    if isinstance(s, For):
+        return (s.extent,)
+    if isinstance(s, Store):
+        return (*s.index, s.value)
+    if isinstance(s, If):
+        return (s.cond,)
+    return (s.value,) if isinstance(s, Let) else ()
+
+
+def statements(s: Stmt) -> Iterator[Stmt]:
+    """`s` and everything below it, parents first."""
+    yield s
+    for sub in sub_statements(s):
+        yield from statements(sub)
+
+
+def map_stmt(
+    s: Stmt,
+    on_expr: Callable[[Expr], Expr] | None = None,
+    on_buffer: Callable[[Buffer], Buffer] | None = None,
+) -> Stmt:
+    """Rebuild a statement with every expression and every stored or allocated buffer mapped."""
+    fe: Callable[[Expr], Expr] = on_expr or (lambda e: e)
+    fb: Callable[[Buffer], Buffer] = on_buffer or (lambda b: b)
+
+    def go(n: Stmt) -> Stmt:
+        if isinstance(n, Block):
+            return block(*(go(k) for k in n.body))
+        if isinstance(n, For):
+            return replace(n, extent=fe(n.extent), body=go(n.body))
+        if isinstance(n, Store):
+            return Store(fb(n.buffer), tuple(fe(i) for i in n.index), fe(n.value))
+        if isinstance(n, Alloc):
+            return Alloc(fb(n.buffer), go(n.body))
+        if isinstance(n, If):
+            return If(fe(n.cond), go(n.then), None if n.orelse is None else go(n.orelse))
+        assert isinstance(n, Let)
+        return Let(n.var, fe(n.value), go(n.body))
+
+    return go(s)
+
+
+def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
+    """Replace free variables in every expression."""
+
+    def one(e: Expr) -> Expr:
+        return rewrite(e, lambda n: values.get(n) if isinstance(n, Var) else None)
+
+    return map_stmt(s, one)
+
+
+def replace_buffer(
+    s: Stmt, old: str, new: Buffer, index: Callable[[tuple[Expr, ...]], tuple[Expr, ...]] | None = None
+) -> Stmt:
+    """Redirect every access of buffer `old` to `new`, with mapped indices."""
+    f = index or (lambda i: i)
+
+    def load(n: Expr) -> Expr | None:
+        return Load(new, f(n.index)) if isinstance(n, Load) and n.buffer.name == old else None
+
+    def go(n: Stmt) -> Stmt:
+        if isinstance(n, Store) and n.buffer.name == old:
+            return Store(new, f(tuple(rewrite(i, load) for i in n.index)), rewrite(n.value, load))
+        if isinstance(n, Block):
+            return block(*(go(k) for k in n.body))
+        if isinstance(n, For):
+            return replace(n, body=go(n.body))
+        if isinstance(n, Alloc):
+            return Alloc(new if n.buffer.name == old else n.buffer, go(n.body))
+        if isinstance(n, If):
+            orelse = None if n.orelse is None else go(n.orelse)
+            return If(rewrite(n.cond, load), go(n.then), orelse)
+        if isinstance(n, Let):
+            return Let(n.var, rewrite(n.value, load), go(n.body))
+        return map_stmt(n, lambda e: rewrite(e, load))
+
+    return go(s)
+
+
+def buffers_read(s: Stmt) -> set[str]:
+    return {
+        n.buffer.name for st in statements(s) for e in expressions(st) for n in walk(e) if isinstance(n, Load)
+    }
+
+
+def buffers_written(s: Stmt) -> set[str]:
+    return {st.buffer.name for st in statements(s) if isinstance(st, Store)}
+
+
+def loop_range(loop: For) -> Range:
+    return const(0), loop.extent - 1
+
+
+def is_constant_extent(loop: For) -> bool:
+    return isinstance(loop.extent, Const)

@@ -1,0 +1,81 @@
+"""Plan IR: what runs. It is the saved artefact and loads without the compiler.
+
+Buffers with arena offsets, packed constants, and launches of kernels in order. Every size is an
+`Expr` of the symbols; a static plan has constant ones. The runtime imports only this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jangin.ir.dtype import DType
+from jangin.ir.expr import Expr, Var
+from jangin.ir.graph import Array
+from jangin.ir.loop import Func
+from jangin.ir.simplify import Range
+
+ALIGN = 64
+"""Bytes that every arena offset and packed constant is a multiple of."""
+
+
+@dataclass(frozen=True)
+class PlanBuffer:
+    """`kind`: input, output (both the caller's), constant, arena, or alias (same memory as
+    `base`, which is never an alias itself). For arena buffers of a static plan `offset` is set;
+    otherwise the runtime lays the arena out for the sizes it is given, by `live` ranges:
+    inclusive indices of the first and last launch that touch the buffer or its aliases."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+    kind: str
+    live: tuple[int, int] = (0, 0)
+    offset: int | None = None
+    base: str = ""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel over `args` (buffer names, outputs last). `symbols`: the values for the
+    kernel's symbol parameters, in its order. `tasks`: how many independent iterations there are
+    to share among threads; `grain`: the fewest worth a hand-out; 0 runs it on the caller alone.
+    `scratch`: bytes each worker needs. `sources`: the model's nodes this computes."""
+
+    kernel: str
+    args: tuple[str, ...]
+    symbols: tuple[Expr, ...]
+    tasks: Expr
+    grain: int
+    scratch: Expr
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`inputs` and `outputs` are buffer names; an output may be an alias of an input or a constant
+    (the runtime copies it). `symbols` are bound by matching the input shapes; each range is
+    checked. `constraints` must hold (they are non-zero) for the sizes of a run. `target` is the
+    LLVM triple/cpu/features the objects were made for. `kernels` (name to Func) is kept only in
+    the compiling process, for the interpreter and `inspect`; it isn't saved."""
+
+    name: str
+    target: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    symbols: tuple[tuple[Var, Range], ...]
+    constraints: tuple[Expr, ...]
+    buffers: tuple[PlanBuffer, ...]
+    launches: tuple[Launch, ...]
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    kernels: Mapping[str, Func] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def buffer(self, name: str) -> PlanBuffer:
+        return next(b for b in self.buffers if b.name == name)
+
+    @property
+    def is_static(self) -> bool:
+        return not self.symbols

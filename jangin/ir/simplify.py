@@ -1,0 +1,337 @@
+"""Normal form and bounds of integer (i64) expressions.
+
+An index is a polynomial with integer coefficients over atoms (variables, and quotients,
+remainders, minima... that nothing more is known of). `Ranges` gives each variable's inclusive
+bounds, outermost variable first; a bound may itself be an expression of outer variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jangin.ir.dtype import BOOL, I64
+from jangin.ir.expr import (
+    COMPARE,
+    Binary,
+    Call,
+    Const,
+    Expr,
+    Select,
+    Var,
+    binary,
+    children,
+    const,
+    rebuild,
+    select,
+)
+
+Range = tuple[Expr | None, Expr | None]
+Ranges = Mapping[Var, Range]
+Monomial = tuple[Expr, ...]
+Poly = dict[Monomial, int]
+_TRUE, _FALSE = const(True, BOOL), const(False, BOOL)
+
+
+def simplify(e: Expr, ranges: Ranges | None = None) -> Expr:
+    """An equal expression in normal form; conditions that the ranges decide become constants."""
+    return _Simplifier(ranges or {}).run(e)
+
+
+def prove(cond: Expr, ranges: Ranges | None = None) -> bool:
+    """True when the ranges imply `cond`; False when they don't, or it can't be told."""
+    return simplify(cond, ranges) == _TRUE
+
+
+def interval(e: Expr, ranges: Ranges | None = None) -> tuple[int | None, int | None]:
+    """Constant inclusive bounds of an i64 expression, None where unbounded."""
+    s = _Simplifier(ranges or {})
+    p = s.poly(s.run(e))
+    return s.bound(p, upper=False), s.bound(p, upper=True)
+
+
+def linear(e: Expr, var: Var) -> tuple[Expr, Expr] | None:
+    """(coefficient, rest) with e = coefficient*var + rest, both free of `var`; None if it isn't linear."""
+    s = _Simplifier({})
+    coef: Poly = {}
+    rest: Poly = {}
+    for mono, c in s.poly(s.run(e)).items():
+        n = mono.count(var)
+        others = tuple(a for a in mono if a != var)
+        if n > 1 or any(_mentions(a, var) for a in others):
+            return None
+        target = coef if n else rest
+        target[others] = target.get(others, 0) + c
+    return from_poly(coef), from_poly(rest)
+
+
+def terms(e: Expr) -> list[tuple[int, Monomial]]:
+    """The monomials of a simplified expression, as (coefficient, atoms), in a fixed order."""
+    return [(c, m) for m, c in sorted(_Simplifier({}).poly(e).items(), key=_order)]
+
+
+def _mentions(e: Expr, var: Var) -> bool:
+    return e == var or any(_mentions(k, var) for k in children(e))
+
+
+def _order(item: tuple[Monomial, int]) -> tuple[int, str]:
+    return (-len(item[0]), "*".join(map(str, item[0])))
+
+
+def from_poly(p: Poly) -> Expr:
+    """The expression of a polynomial; terms in a fixed order, the constant last."""
+    total: Expr | None = None
+    for mono, c in sorted(p.items(), key=_order):
+        if c == 0:
+            continue
+        sign, size = ("sub", -c) if c < 0 and total is not None else ("add", c)
+        term: Expr = const(size)
+        for i, atom in enumerate(mono):
+            term = atom if i == 0 and size == 1 else binary("mul", term, atom)
+        if len(mono) and size not in (1,):
+            term = binary("mul", _product(mono), const(size))
+        total = term if total is None else binary(sign, total, term)
+    return const(0) if total is None else total
+
+
+def _product(mono: Monomial) -> Expr:
+    out = mono[0]
+    for atom in mono[1:]:
+        out = binary("mul", out, atom)
+    return out
+
+
+def _accumulate(p: Poly, q: Poly, scale: int = 1) -> Poly:
+    for mono, c in q.items():
+        p[mono] = p.get(mono, 0) + scale * c
+        if p[mono] == 0:
+            del p[mono]
+    return p
+
+
+def _times(p: Poly, q: Poly) -> Poly:
+    out: Poly = {}
+    for m1, c1 in p.items():
+        for m2, c2 in q.items():
+            _accumulate(out, {tuple(sorted(m1 + m2, key=str)): c1 * c2})
+    return out
+
+
+class _Simplifier:
+    def __init__(self, ranges: Ranges) -> None:
+        self.ranges = ranges
+        self.memo: dict[Expr, Expr] = {}
+
+    def run(self, e: Expr) -> Expr:
+        done = self.memo.get(e)
+        if done is None:
+            done = self._run(e)
+            self.memo[e] = done
+        return done
+
+    def _run(self, e: Expr) -> Expr:
+        kids = children(e)
+        if not kids:
+            if isinstance(e, Var):
+                lo, hi = self.ranges.get(e, (None, None))
+                if lo is not None and lo == hi:
+                    return lo
+            return e
+        new = tuple(self.run(k) for k in kids)
+        if isinstance(e, Select):
+            return select(*new)
+        e = e if all(x is y for x, y in zip(kids, new, strict=True)) else rebuild(e, new)
+        if isinstance(e, Binary) and e.a.dtype == I64:
+            if e.op in COMPARE:
+                return self._compare(e)
+            if e.op in ("min", "max"):
+                return self._extreme(e)
+            return from_poly(self._merge_divmod(self.poly(e)))
+        return e
+
+    def poly(self, e: Expr) -> Poly:
+        """The polynomial of an expression whose children are simplified."""
+        if isinstance(e, Const):
+            return {(): int(e.value)} if e.value else {}
+        if isinstance(e, Call) and e.fn == "neg":
+            return _accumulate({}, self.poly(e.args[0]), -1)
+        if isinstance(e, Binary):
+            if e.op in ("add", "sub"):
+                out = dict(self.poly(e.a))
+                return _accumulate(out, self.poly(e.b), 1 if e.op == "add" else -1)
+            if e.op == "mul":
+                return _times(self.poly(e.a), self.poly(e.b))
+            if e.op in ("floordiv", "mod"):
+                return self._divide(e)
+        return {(e,): 1}
+
+    def _divide(self, e: Binary) -> Poly:
+        """x = d*q + r: floordiv gives q + r//d, mod gives r%d, exactly q and r if 0 <= r < d."""
+        x, d = self.poly(e.a), e.b
+        quotient: Poly = {}
+        rest: Poly = {}
+        for mono, c in x.items():
+            if isinstance(d, Const) and int(d.value) > 0 and c % int(d.value) == 0:
+                quotient[mono] = c // int(d.value)
+            elif d in mono:
+                others = list(mono)
+                others.remove(d)
+                quotient[tuple(others)] = quotient.get(tuple(others), 0) + c
+            elif isinstance(d, Const) and int(d.value) > 0 and not mono:
+                q, r = divmod(c, int(d.value))
+                if q:
+                    quotient[()] = quotient.get((), 0) + q
+                if r:
+                    rest[()] = r
+            else:
+                rest[mono] = c
+        if self._within(rest, d):
+            return quotient if e.op == "floordiv" else rest
+        left = from_poly(rest)
+        if isinstance(d, Const) and isinstance(left, Binary) and isinstance(left.b, Const):
+            nested = self._nested(e.op, left, d, quotient)
+            if nested is not None:
+                return nested
+        atom = Binary(e.op, left, d)
+        return _accumulate(quotient if e.op == "floordiv" else {}, {(atom,): 1})
+
+    def _nested(self, op: str, left: Binary, d: Const, quotient: Poly) -> Poly | None:
+        """(x // a) // d = x // (a*d) for positive constants."""
+        assert isinstance(left.b, Const)
+        if op == "floordiv" and left.op == "floordiv" and int(left.b.value) > 0:
+            inner = binary("floordiv", left.a, const(int(left.b.value) * int(d.value)))
+            return _accumulate(dict(quotient), self.poly(self.run(inner)))
+        return None
+
+    def _within(self, rest: Poly, d: Expr) -> bool:
+        low = self.bound(rest, upper=False)
+        if low is None or low < 0:
+            return False
+        gap = _accumulate(dict(rest), self.poly(d), -1)
+        high = self.bound(gap, upper=True)
+        return high is not None and high < 0
+
+    def _merge_divmod(self, p: Poly) -> Poly:
+        """c*d*(x//d) + c*(x%d) = c*x."""
+        for mono, c in list(p.items()):
+            for atom in mono:
+                if not (isinstance(atom, Binary) and atom.op == "mod") or p.get(mono) != c:
+                    continue
+                others = list(mono)
+                others.remove(atom)
+                quotient = Binary("floordiv", atom.a, atom.b)
+                partner = _times(_times({tuple(others): c}, {(quotient,): 1}), self.poly(atom.b))
+                if all(p.get(m) == k for m, k in partner.items()):
+                    out = _accumulate(dict(p), partner, -1)
+                    _accumulate(out, {mono: -c})
+                    _accumulate(out, _times({tuple(others): c}, self.poly(atom.a)))
+                    return self._merge_divmod(out)
+        return p
+
+    def _compare(self, e: Binary) -> Expr:
+        gap = _accumulate(dict(self.poly(e.a)), self.poly(e.b), -1)
+        low, high = self.bound(gap, upper=False), self.bound(gap, upper=True)
+        always = {
+            "lt": high is not None and high < 0,
+            "le": high is not None and high <= 0,
+            "gt": low is not None and low > 0,
+            "ge": low is not None and low >= 0,
+            "eq": low == 0 and high == 0,
+            "ne": (low is not None and low > 0) or (high is not None and high < 0),
+        }
+        opposite = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+        if always[e.op]:
+            return _TRUE
+        return _FALSE if always[opposite[e.op]] else e
+
+    def _extreme(self, e: Binary) -> Expr:
+        gap = _accumulate(dict(self.poly(e.a)), self.poly(e.b), -1)
+        low, high = self.bound(gap, upper=False), self.bound(gap, upper=True)
+        if low is not None and low >= 0:
+            return e.a if e.op == "max" else e.b
+        if high is not None and high <= 0:
+            return e.b if e.op == "max" else e.a
+        return e
+
+    def bound(self, p: Poly, *, upper: bool) -> int | None:
+        """A constant that p never passes (upper) or never falls below; None where there is none."""
+        for var in reversed(list(self.ranges)):
+            p = self._eliminate(p, var, upper)
+        total = 0
+        for mono, c in p.items():
+            low, high = self._product_interval(mono)
+            end = high if (c > 0) == upper else low
+            if end is None:
+                return None
+            total += c * end
+        return total
+
+    def _eliminate(self, p: Poly, var: Var, upper: bool) -> Poly:
+        lo, hi = self.ranges[var]
+        out: Poly = {}
+        for mono, c in p.items():
+            if mono.count(var) != 1:
+                _accumulate(out, {mono: c})
+                continue
+            others = tuple(a for a in mono if a != var)
+            low, _ = self._product_interval(others)
+            end = hi if (c > 0) == upper else lo
+            if low is None or low < 0 or end is None:
+                _accumulate(out, {mono: c})
+            else:
+                _accumulate(out, _times({others: c}, self.poly(end)))
+        return out
+
+    def _product_interval(self, mono: Monomial) -> tuple[int | None, int | None]:
+        low, high = 1, 1
+        unbounded = False
+        for i, atom in enumerate(mono):
+            lo, hi = self._atom_interval(atom)
+            if lo is None or (lo < 0 and len(mono) > 1):
+                return None, None
+            if i == 0:
+                low, high = lo, hi if hi is not None else 0
+            else:
+                low, high = low * lo, high * (hi or 0)
+            unbounded = unbounded or hi is None
+        return low, None if unbounded else high
+
+    def _atom_interval(self, atom: Expr) -> tuple[int | None, int | None]:
+        if isinstance(atom, Var):
+            lo, hi = self.ranges.get(atom, (None, None))
+            low = None if lo is None else self.bound(self.poly(lo), upper=False)
+            return low, None if hi is None else self.bound(self.poly(hi), upper=True)
+        if isinstance(atom, Binary) and atom.a.dtype == I64:
+            return self._binary_interval(atom)
+        if isinstance(atom, Select):
+            return self._hull(atom.a, atom.b)
+        return None, None
+
+    def _binary_interval(self, atom: Binary) -> tuple[int | None, int | None]:
+        a = self.poly(atom.a)
+        if atom.op == "mod":
+            high = self.bound(self.poly(atom.b), upper=True)
+            low = self.bound(self.poly(atom.b), upper=False)
+            return (0, None if high is None else high - 1) if low and low > 0 else (None, None)
+        if atom.op == "floordiv":
+            low, high = self.bound(a, upper=False), self.bound(a, upper=True)
+            if isinstance(atom.b, Const) and int(atom.b.value) > 0:
+                d = int(atom.b.value)
+                return None if low is None else low // d, None if high is None else high // d
+            return (0 if low is not None and low >= 0 else None), None
+        if atom.op in ("min", "max"):
+            lows = [self.bound(self.poly(k), upper=False) for k in (atom.a, atom.b)]
+            highs = [self.bound(self.poly(k), upper=True) for k in (atom.a, atom.b)]
+            pick = min if atom.op == "min" else max
+            some_low = [v for v in lows if v is not None]
+            some_high = [v for v in highs if v is not None]
+            if atom.op == "min":
+                return (min(some_low) if len(some_low) == 2 else None), pick(some_high, default=None)
+            return pick(some_low, default=None), (max(some_high) if len(some_high) == 2 else None)
+        return None, None
+
+    def _hull(self, a: Expr, b: Expr) -> tuple[int | None, int | None]:
+        pa, pb = self.poly(a), self.poly(b)
+        lows = [self.bound(p, upper=False) for p in (pa, pb)]
+        highs = [self.bound(p, upper=True) for p in (pa, pb)]
+        low = None if None in lows else min(v for v in lows if v is not None)
+        return low, None if None in highs else max(v for v in highs if v is not None)

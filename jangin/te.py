@@ -1,0 +1,196 @@
+"""Tensor expressions: how an operator says what it computes.
+
+A `Stage` gives one tensor: for each output index, the `body` (reduced over `reduce_axes` by
+`combiner` if there are any), then the `epilogue` of the reduced value `acc`. A kernel is a list
+of stages; all but the last are local to it. `lower` builds the naive loop nest: the kernel's
+reference semantics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jangin.ir.dtype import BF16, BOOL, F16, F32, DType
+from jangin.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    ExprLike,
+    Load,
+    Var,
+    cast,
+    const,
+    land,
+    lor,
+    maximum,
+    minimum,
+    rewrite,
+    substitute,
+    wrap,
+)
+from jangin.ir.loop import Alloc, For, Func, Stmt, Store, block, replace_buffer
+from jangin.ir.simplify import Range
+
+
+@dataclass(frozen=True)
+class Axis:
+    var: Var
+    extent: Expr
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`out[axes] = epilogue(combine over reduce_axes of body)`. Loads name other stages' outs or
+    the kernel's inputs. Without reduce_axes, `epilogue` is None and `body` is the value."""
+
+    out: Buffer
+    axes: tuple[Axis, ...]
+    body: Expr
+    reduce_axes: tuple[Axis, ...] = ()
+    combiner: str = ""
+    epilogue: Expr | None = None
+
+    @property
+    def acc(self) -> Var:
+        """The reduced value, as the epilogue names it."""
+        return Var("acc", self.body.dtype)
+
+    @property
+    def result(self) -> Expr:
+        return self.epilogue if self.epilogue is not None else (self.acc if self.reduce_axes else self.body)
+
+
+COMBINERS: Mapping[str, Callable[[Expr, Expr], Expr]] = {
+    "sum": lambda a, b: a + b,
+    "prod": lambda a, b: a * b,
+    "max": maximum,
+    "min": minimum,
+    "and": land,
+    "or": lor,
+}
+
+
+def identity(combiner: str, dtype: DType) -> Const:
+    """The neutral element of a combiner."""
+    if combiner in ("sum", "prod"):
+        return const(0 if combiner == "sum" else 1, dtype)
+    if combiner in ("and", "or"):
+        return const(combiner == "and", BOOL)
+    if dtype.is_float:
+        return const(-math.inf if combiner == "max" else math.inf, dtype)
+    if dtype is BOOL:
+        return const(combiner == "min", BOOL)
+    low, high = (
+        (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
+        if dtype.kind == "i"
+        else (0, (1 << dtype.bits) - 1)
+    )
+    return const(low if combiner == "max" else high, dtype)
+
+
+def accumulator(dtype: DType) -> DType:
+    """The type sums are kept in: 16-bit floats accumulate in f32 and round once."""
+    return F32 if dtype in (F16, BF16) else dtype
+
+
+def compute(
+    out: Buffer,
+    body: Callable[..., ExprLike],
+) -> Stage:
+    """An injective stage: `body(*index)` is the value at that index of `out`."""
+    axes = tuple(Axis(Var(f"i{d}"), extent) for d, extent in enumerate(out.shape))
+    return Stage(out, axes, cast_body(out.dtype, body(*(a.var for a in axes))))
+
+
+def cast_body(dtype: DType, value: ExprLike) -> Expr:
+    e = wrap(value, dtype)
+    return e if e.dtype == dtype else cast(dtype, e)
+
+
+def reduction(
+    out: Buffer,
+    extents: Sequence[ExprLike],
+    combiner: str,
+    body: Callable[..., Expr],
+    epilogue: Callable[..., ExprLike] | None = None,
+) -> Stage:
+    """A reducing stage: `body(index, k)` gives the term at output index tuple `index` and
+    reduction index tuple `k`; `epilogue(acc, index)` finishes. The result is cast to out's dtype."""
+    axes = tuple(Axis(Var(f"i{d}"), extent) for d, extent in enumerate(out.shape))
+    raxes = tuple(Axis(Var(f"k{d}"), wrap(extent)) for d, extent in enumerate(extents))
+    index = tuple(a.var for a in axes)
+    term = body(index, tuple(a.var for a in raxes))
+    term = cast(accumulator(term.dtype), term)
+    acc = Var("acc", term.dtype)
+    value = cast_body(out.dtype, epilogue(acc, index) if epilogue else acc)
+    return Stage(out, axes, term, raxes, combiner, None if value == acc else value)
+
+
+def rename_axes(stage: Stage, prefix: str) -> Stage:
+    """The stage with its loop variables prefixed (so that stages can share a nest)."""
+    names = {a.var: Var(prefix + a.var.name) for a in (*stage.axes, *stage.reduce_axes)}
+    sub: dict[Var, Expr] = dict(names)
+
+    def axes(group: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(Axis(names[a.var], a.extent) for a in group)
+
+    return replace(
+        stage,
+        axes=axes(stage.axes),
+        reduce_axes=axes(stage.reduce_axes),
+        body=substitute(stage.body, sub),
+        epilogue=None if stage.epilogue is None else substitute(stage.epilogue, sub),
+    )
+
+
+def value_at(stage: Stage, index: Sequence[Expr]) -> Expr:
+    """An injective stage's value at an index: what replaces a load of it when it is inlined."""
+    assert not stage.reduce_axes, "only an injective stage can be inlined"
+    return substitute(stage.body, {a.var: i for a, i in zip(stage.axes, index, strict=True)})
+
+
+def inline(stage: Stage, producer: Stage) -> Stage:
+    """`stage` with every load of the injective `producer`'s output replaced by its value."""
+
+    def load(n: Expr) -> Expr | None:
+        return (
+            value_at(producer, n.index)
+            if isinstance(n, Load) and n.buffer.name == producer.out.name
+            else None
+        )
+
+    epilogue = None if stage.epilogue is None else rewrite(stage.epilogue, load)
+    return replace(stage, body=rewrite(stage.body, load), epilogue=epilogue)
+
+
+def nest(stage: Stage) -> Stmt:
+    """The naive loop nest of one stage."""
+    index = tuple(a.var for a in stage.axes)
+    if not stage.reduce_axes:
+        inner: Stmt = Store(stage.out, index, stage.body)
+    else:
+        acc = Buffer(f"{stage.out.name}.acc", stage.body.dtype, (const(1),), "register")
+        zero = (const(0),)
+        update: Stmt = Store(acc, zero, COMBINERS[stage.combiner](Load(acc, zero), stage.body))
+        for axis in reversed(stage.reduce_axes):
+            update = For(axis.var, axis.extent, update)
+        value = substitute(stage.result, {stage.acc: Load(acc, zero)})
+        init = Store(acc, zero, identity(stage.combiner, stage.body.dtype))
+        inner = Alloc(acc, block(init, update, Store(stage.out, index, value)))
+    for axis in reversed(stage.axes):
+        inner = For(axis.var, axis.extent, inner)
+    return inner
+
+
+def lower(name: str, stages: Sequence[Stage], inputs: Sequence[Buffer], symbols: Mapping[Var, Range]) -> Func:
+    """The naive kernel of `stages` (in order; the last one's output is the kernel's)."""
+    named = [rename_axes(s, f"{chr(97 + n % 26)}" if len(stages) > 1 else "") for n, s in enumerate(stages)]
+    body = block(*(nest(s) for s in named))
+    for stage in reversed(named[:-1]):
+        body = Alloc(replace(stage.out, memory="scratch"), body)
+    for stage in named[:-1]:
+        body = replace_buffer(body, stage.out.name, replace(stage.out, memory="scratch"))
+    params = (*inputs, named[-1].out)
+    return Func(name, params, 1, tuple(symbols.items()), body)
