@@ -194,3 +194,15 @@ def lower(name: str, stages: Sequence[Stage], inputs: Sequence[Buffer], symbols:
         body = replace_buffer(body, stage.out.name, replace(stage.out, memory="scratch"))
     params = (*inputs, named[-1].out)
     return Func(name, params, 1, tuple(symbols.items()), body)
+
+
+def redirect(stage: Stage, buffers: Mapping[str, Buffer]) -> Stage:
+    """The stage with the buffers of those names replaced, in loads and as its output."""
+
+    def load(n: Expr) -> Expr | None:
+        new = buffers.get(n.buffer.name) if isinstance(n, Load) else None
+        return Load(new, n.index) if new is not None and isinstance(n, Load) else None
+
+    epilogue = None if stage.epilogue is None else rewrite(stage.epilogue, load)
+    out = buffers.get(stage.out.name, stage.out)
+    return replace(stage, out=out, body=rewrite(stage.body, load), epilogue=epilogue)

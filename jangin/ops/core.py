@@ -1,0 +1,545 @@
+"""The core operators: what every imported operator lowers to, and all that later passes know.
+
+Each has one output, a kind (which decides fusion), shape inference, and tensor expressions.
+Everything exotic is a `compute` (its tensor expressions as an attribute) or a `loop_nest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jangin.ir.dtype import BF16, BOOL, F16, F32, I64, DType
+from jangin.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Var,
+    call,
+    cast,
+    const,
+    is_const,
+    land,
+    maximum,
+    minimum,
+    rewrite,
+    select,
+    substitute,
+)
+from jangin.ir.graph import CompileError, Shape, Value
+from jangin.ir.simplify import simplify
+from jangin.te import Stage, compute, identity, redirect, reduction
+
+Attrs = Mapping[str, Any]
+Typed = tuple[DType, Shape]
+TRUE = const(True, BOOL)
+
+
+@dataclass(frozen=True)
+class CoreOp:
+    """`kind`: injective | reduction | contraction | rows (several stages over shared rows) |
+    alias (no code: same bytes, other shape) | opaque (an imperative nest, never fused)."""
+
+    name: str
+    kind: str
+    infer: Callable[[Sequence[Value], Attrs], Typed]
+    te: Callable[[Sequence[Buffer], Buffer, Attrs], tuple[Stage, ...]]
+
+
+def typed(v: Value) -> Typed:
+    assert v.dtype is not None and v.shape is not None, f"{v.name} is not typed"
+    return v.dtype, v.shape
+
+
+def broadcast_dims(a: Expr, b: Expr) -> Expr:
+    """The broadcast of two dimensions; CompileError where both are known and differ. A symbol
+    that meets a constant other than 1 is taken to equal it (a run checks that)."""
+    if is_const(a, 1) or a == b:
+        return b
+    if is_const(b, 1):
+        return a
+    if isinstance(a, Const) and isinstance(b, Const):
+        raise CompileError(f"dimensions {a} and {b} can't be broadcast")
+    return a if isinstance(a, Const) else b if isinstance(b, Const) else a
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """NumPy broadcasting of symbolic shapes."""
+    rank = max((len(s) for s in shapes), default=0)
+    out: list[Expr] = [const(1)] * rank
+    for shape in shapes:
+        for i, d in enumerate(shape, start=rank - len(shape)):
+            out[i] = broadcast_dims(out[i], d)
+    return tuple(out)
+
+
+def broadcast_index(buf: Buffer, index: Sequence[Expr]) -> Expr:
+    """Load `buf` at an output index under broadcasting (size-1 dimensions read 0)."""
+    offset = len(index) - len(buf.shape)
+    at = [const(0) if is_const(d, 1) else index[offset + i] for i, d in enumerate(buf.shape)]
+    return Load(buf, tuple(at))
+
+
+def wide(e: Expr) -> Expr:
+    """16-bit floats are computed in f32."""
+    return cast(F32, e) if e.dtype in (F16, BF16) else e
+
+
+def _map_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    return attrs["body"].dtype, broadcast(*(typed(v)[1] for v in ins))
+
+
+def _map_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    """`body` over Vars x0, x1, ... of the inputs' dtypes, applied under broadcasting."""
+
+    def at(*index: Expr) -> Expr:
+        values = {Var(f"x{i}", b.dtype): broadcast_index(b, index) for i, b in enumerate(ins)}
+        return substitute(attrs["body"], values)
+
+    return (compute(out, at),)
+
+
+def _reduced(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
+    if keepdims:
+        return tuple(const(1) if i in axes else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def _reduce_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    dtype, shape = typed(ins[0])
+    return dtype, _reduced(shape, attrs["axes"], attrs["keepdims"])
+
+
+def _reduce_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    """`combiner` over `axes`; 16-bit floats accumulate in f32."""
+    x, axes = ins[0], attrs["axes"]
+
+    def term(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        kept = iter(index)
+        ks = iter(k)
+        at = []
+        for i in range(len(x.shape)):
+            if i in axes:
+                at.append(next(ks))
+                if attrs["keepdims"]:
+                    next(kept)
+            else:
+                at.append(next(kept))
+        return Load(x, tuple(at))
+
+    return (reduction(out, [x.shape[i] for i in axes], attrs["combiner"], term),)
+
+
+def _matmul_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    (dtype, a), (_, b) = typed(ins[0]), typed(ins[1])
+    m, ka = (a[-1], a[-2]) if attrs["transpose_a"] else (a[-2], a[-1])
+    kb, n = (b[-1], b[-2]) if attrs["transpose_b"] else (b[-2], b[-1])
+    if isinstance(ka, Const) and isinstance(kb, Const) and ka != kb:
+        raise CompileError(
+            f"a matrix product of {ins[0]} and {ins[1]}: inner dimensions {ka} and {kb} differ"
+        )
+    return attrs.get("dtype") or dtype, (*broadcast(a[:-2], b[:-2]), m, n)
+
+
+def _matmul_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    """a[..., M, K] @ b[..., K, N], batch dimensions broadcast; `transpose_a/b` swap the last two;
+    `dtype`: the result's and accumulator's (integer products)."""
+    a, b = ins
+    ta, tb = attrs["transpose_a"], attrs["transpose_b"]
+    k_extent = a.shape[-2] if ta else a.shape[-1]
+
+    def term(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        *batch, m, n = index
+        left = (k[0], m) if ta else (m, k[0])
+        right = (n, k[0]) if tb else (k[0], n)
+        return _product(broadcast_index(a, (*batch, *left)), broadcast_index(b, (*batch, *right)), out.dtype)
+
+    return (reduction(out, [k_extent], "sum", term),)
+
+
+def _product(a: Expr, b: Expr, dtype: DType) -> Expr:
+    if dtype.is_int:
+        return cast(dtype, a) * cast(dtype, b)
+    return wide(a) * wide(b)
+
+
+def window_extent(size: Expr, kernel: int, stride: int, dilation: int, pad: int, ceil: bool) -> Expr:
+    """Output size of a sliding window over `size` with `pad` elements added in all. With `ceil`,
+    a last partial window counts (the caller drops one that would start in the end padding)."""
+    span = size + (pad - dilation * (kernel - 1) - 1 + (stride - 1 if ceil else 0))
+    return simplify(span // stride + 1)
+
+
+def split_layout(shape: Shape, layout: str) -> tuple[Expr, Expr, Shape]:
+    """(batch, channels, spatial) of a shape in layout "first" (N, C, ...) or "last" (N, ..., C)."""
+    return (shape[0], shape[1], shape[2:]) if layout == "first" else (shape[0], shape[-1], shape[1:-1])
+
+
+def join_layout(n: Expr, c: Expr, spatial: Sequence[Expr], layout: str) -> Shape:
+    return (n, c, *spatial) if layout == "first" else (n, *spatial, c)
+
+
+def _conv_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    (dtype, x), (_, w) = typed(ins[0]), typed(ins[1])
+    n, c, spatial = split_layout(x, attrs["layout"])
+    per_group = simplify(w[1] * attrs["groups"])
+    if len(w) != len(x):
+        raise CompileError(f"a convolution of {ins[0]} with weights {ins[1]}: the ranks differ")
+    if isinstance(c, Const) and isinstance(per_group, Const) and c != per_group:
+        raise CompileError(
+            f"a convolution of {ins[0]} with weights {ins[1]} in {attrs['groups']} group(s): "
+            f"the input has {c} channels, the weights want {per_group}"
+        )
+    out = _windows(spatial, attrs)
+    return attrs.get("dtype") or dtype, join_layout(n, w[0], out, attrs["layout"])
+
+
+def _windows(spatial: Shape, attrs: Attrs) -> Shape:
+    rank = len(spatial)
+    return tuple(
+        window_extent(
+            spatial[i], attrs["kernel"][i], attrs["strides"][i], attrs["dilations"][i],
+            attrs["pads"][i] + attrs["pads"][i + rank], False,
+        )
+        for i in range(rank)
+    )  # fmt: skip
+
+
+def _window_index(
+    spatial: Shape, at: Sequence[Expr], k: Sequence[Expr], attrs: Attrs
+) -> tuple[list[Expr], Expr]:
+    """Input positions of a window's taps, and whether they lie inside the input."""
+    inside: Expr = TRUE
+    index = []
+    for i, size in enumerate(spatial):
+        begin, end = attrs["pads"][i], attrs["pads"][i + len(spatial)]
+        pos = at[i] * attrs["strides"][i] + k[i] * attrs["dilations"][i] - begin
+        if begin > 0:
+            inside = land(inside, pos >= 0)
+        if end > 0 or attrs.get("partial", False):
+            inside = land(inside, pos < size)
+        index.append(pos)
+    return index, inside
+
+
+def _conv_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    """x (layout "first" or "last") with weights [O, C/groups, *kernel]; attributes `kernel`,
+    `strides`, `dilations`, `pads` (begins, then ends), `groups`, `layout`."""
+    x, w = ins
+    groups, layout = attrs["groups"], attrs["layout"]
+    _, _, spatial = split_layout(x.shape, layout)
+    per_group_out = simplify(w.shape[0] // groups)
+
+    def term(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        n, o, at = split_layout(index, layout)
+        *taps, c = k
+        pos, inside = _window_index(spatial, at, taps, attrs)
+        channel = c if groups == 1 else simplify((o // per_group_out) * w.shape[1] + c)
+        value = Load(x, join_layout(n, channel, pos, layout))
+        return _product(select(inside, value, const(0, x.dtype)), Load(w, (o, c, *taps)), out.dtype)
+
+    return (reduction(out, [*(const(k) for k in attrs["kernel"]), w.shape[1]], "sum", term),)
+
+
+def _pool_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    dtype, x = typed(ins[0])
+    n, c, _ = split_layout(x, attrs["layout"])
+    return dtype, join_layout(n, c, attrs["extents"], attrs["layout"])
+
+
+def _pool_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    """`combiner` "max" or "sum" over windows, output sizes in `extents` (ceil mode already
+    decided); `average`: "" (no division), "valid" (by the taps inside), "all" (by those inside
+    the padded input)."""
+    x, layout = ins[0], attrs["layout"]
+    _, _, spatial = split_layout(x.shape, layout)
+    combiner = attrs["combiner"]
+    attrs = {**attrs, "partial": True}
+
+    def term(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        n, c, at = split_layout(index, layout)
+        pos, inside = _window_index(spatial, at, k, attrs)
+        value = Load(x, join_layout(n, c, pos, layout))
+        return wide(select(inside, value, identity(combiner, x.dtype)))
+
+    def mean(acc: Expr, index: tuple[Expr, ...]) -> Expr:
+        _, _, at = split_layout(index, layout)
+        return acc / cast(acc.dtype, _window_count(spatial, at, attrs))
+
+    extents = [const(k) for k in attrs["kernel"]]
+    return (reduction(out, extents, combiner, term, mean if attrs["average"] else None),)
+
+
+def _window_count(spatial: Shape, at: Sequence[Expr], attrs: Attrs) -> Expr:
+    count: Expr = const(1)
+    for i, size in enumerate(spatial):
+        begin, end = attrs["pads"][i], attrs["pads"][i + len(spatial)]
+        d, kernel = attrs["dilations"][i], attrs["kernel"][i]
+        start = at[i] * attrs["strides"][i] - begin
+        low, high = (0, size) if attrs["average"] == "valid" else (-begin, size + end)
+        first = maximum(const(0), (low - start + (d - 1)) // d)
+        last = minimum(const(kernel - 1), (high - 1 - start) // d)
+        count = count * (last - first + 1)
+    return count
+
+
+def _same_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    return typed(ins[0])
+
+
+def _without(index: Sequence[Expr], axes: Sequence[int]) -> tuple[Expr, ...]:
+    return tuple(e for i, e in enumerate(index) if i not in axes)
+
+
+def _local(out: Buffer, suffix: str, dtype: DType, shape: Shape) -> Buffer:
+    return Buffer(f"{out.name}.{suffix}", dtype, shape)
+
+
+def _at_axes(
+    index: tuple[Expr, ...], k: tuple[Expr, ...], axes: Sequence[int], rank: int
+) -> tuple[Expr, ...]:
+    kept, ks = iter(index), iter(k)
+    return tuple(next(ks) if i in axes else next(kept) for i in range(rank))
+
+
+def _softmax_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    """Softmax over `axis` (log-softmax with `log`), shifted by the maximum."""
+    x, axis, rank = ins[0], (attrs["axis"],), len(out.shape)
+    dtype = wide(const(0, x.dtype)).dtype
+    rows, extent = _without(out.shape, axis), [x.shape[attrs["axis"]]]
+
+    def load(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        return wide(Load(x, _at_axes(index, k, axis, rank)))
+
+    top, total = _local(out, "max", dtype, rows), _local(out, "sum", dtype, rows)
+    peak = reduction(top, extent, "max", load)
+    if attrs["log"]:
+        norm = reduction(total, extent, "sum", lambda i, k: call("exp", load(i, k) - Load(top, i)))
+        final = compute(
+            out,
+            lambda *i: (
+                wide(Load(x, i)) - Load(top, _without(i, axis)) - call("log", Load(total, _without(i, axis)))
+            ),
+        )
+        return peak, norm, final
+    powers = _local(out, "exp", dtype, out.shape)
+    raised = compute(powers, lambda *i: call("exp", wide(Load(x, i)) - Load(top, _without(i, axis))))
+    norm = reduction(
+        total,
+        extent,
+        "sum",
+        lambda i, k: Load(powers, _at_axes(i, k, axis, rank)),
+        lambda acc, i: const(1, dtype) / acc,
+    )
+    return peak, raised, norm, compute(out, lambda *i: Load(powers, i) * Load(total, _without(i, axis)))
+
+
+def _normalize_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    """(x - mean) / sqrt(variance + epsilon) over `axes`; `rms` leaves the mean out."""
+    x, axes, rank = ins[0], tuple(attrs["axes"]), len(out.shape)
+    dtype = wide(const(0, x.dtype)).dtype
+    rows, extents = _without(out.shape, axes), [x.shape[i] for i in axes]
+    count: Expr = const(1)
+    for e in extents:
+        count = count * e
+    scale = const(1, dtype) / cast(dtype, count)
+    mean, inv = _local(out, "mean", dtype, rows), _local(out, "inv", dtype, rows)
+
+    def centred(index: tuple[Expr, ...], row: tuple[Expr, ...]) -> Expr:
+        value = wide(Load(x, index))
+        return value if attrs["rms"] else value - Load(mean, row)
+
+    def square(i: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        d = centred(_at_axes(i, k, axes, rank), i)
+        return d * d
+
+    def finish(acc: Expr, _: tuple[Expr, ...]) -> Expr:
+        return const(1, dtype) / call("sqrt", acc * scale + const(attrs["epsilon"], dtype))
+
+    average = reduction(
+        mean,
+        extents,
+        "sum",
+        lambda i, k: wide(Load(x, _at_axes(i, k, axes, rank))),
+        lambda acc, _: acc * scale,
+    )
+    spread = reduction(inv, extents, "sum", square, finish)
+    final = compute(out, lambda *i: centred(i, _without(i, axes)) * Load(inv, _without(i, axes)))
+    return (spread, final) if attrs["rms"] else (average, spread, final)
+
+
+def _transpose_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    dtype, shape = typed(ins[0])
+    return dtype, tuple(shape[p] for p in attrs["perm"])
+
+
+def _transpose_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    """out axis i is input axis `perm[i]`."""
+    perm = attrs["perm"]
+    return (compute(out, lambda *i: Load(ins[0], tuple(i[perm.index(d)] for d in range(len(perm))))),)
+
+
+def _shape_attr_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    return typed(ins[0])[0], attrs["shape"]
+
+
+def _no_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    raise AssertionError("an alias or opaque operator has no tensor expression")
+
+
+def _expand_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    return (compute(out, lambda *i: broadcast_index(ins[0], i)),)
+
+
+def _slice_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    return typed(ins[0])[0], attrs["shape"]
+
+
+def _slice_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    """out[i] = x[starts + i * steps] for every axis; `starts` are expressions, `steps` integers
+    (negative ones too), `shape` the result's."""
+    starts, steps = attrs["starts"], attrs["steps"]
+    return (
+        compute(
+            out,
+            lambda *i: Load(
+                ins[0], tuple(simplify(s + e * t) for e, s, t in zip(i, starts, steps, strict=True))
+            ),
+        ),
+    )
+
+
+def _concat_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    axis = attrs["axis"]
+    dtype, shape = typed(ins[0])
+    total: Expr = const(0)
+    for v in ins:
+        total = total + typed(v)[1][axis]
+    return dtype, (*shape[:axis], simplify(total), *shape[axis + 1 :])
+
+
+def _concat_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    axis = attrs["axis"]
+
+    def at(*index: Expr) -> Expr:
+        ends: list[Expr] = []
+        for b in ins:
+            ends.append(simplify((ends[-1] if ends else const(0)) + b.shape[axis]))
+        value: Expr | None = None
+        for n in reversed(range(len(ins))):
+            start = ends[n - 1] if n else const(0)
+            load = Load(ins[n], (*index[:axis], index[axis] - start, *index[axis + 1 :]))
+            value = load if value is None else select(index[axis] < ends[n], load, value)
+        assert value is not None
+        return value
+
+    return (compute(out, at),)
+
+
+def _pad_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    dtype, shape = typed(ins[0])
+    rank = len(shape)
+    return dtype, tuple(
+        simplify(d + (attrs["pads"][i] + attrs["pads"][i + rank])) for i, d in enumerate(shape)
+    )
+
+
+def _pad_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    """`mode` constant (of `value`), edge, reflect or wrap; `pads`: begins then ends, expressions or
+    integers; negative ones crop."""
+    x, rank, mode = ins[0], len(ins[0].shape), attrs["mode"]
+
+    def at(*index: Expr) -> Expr:
+        inside: Expr = TRUE
+        pos = []
+        for d, size in enumerate(x.shape):
+            begin, end = attrs["pads"][d], attrs["pads"][d + rank]
+            p = simplify(index[d] - begin)
+            if mode == "constant":
+                inside = land(inside, TRUE if is_const(begin, 0) else p >= 0)
+                inside = land(inside, TRUE if is_const(end, 0) else p < size)
+            elif mode == "edge":
+                p = minimum(maximum(p, 0), size - 1)
+            elif mode == "wrap":
+                p = p % size
+            else:  # reflect: a triangle wave of period 2 (size - 1)
+                q = p % maximum(size * 2 - 2, 1)
+                p = select(q < size, q, size * 2 - 2 - q)
+            pos.append(p)
+        return select(inside, Load(x, tuple(pos)), const(attrs.get("value", 0), x.dtype))
+
+    return (compute(out, at),)
+
+
+def _gather_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    (dtype, x), (_, idx) = typed(ins[0]), typed(ins[1])
+    axis = attrs["axis"]
+    return dtype, (*x[:axis], *idx, *x[axis + 1 :])
+
+
+def _gather_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    """x taken at integer indices along `axis`; negative indices count from the end, and any index
+    is clamped into range so that no input can read outside the buffer."""
+    x, idx = ins
+    axis, rank = attrs["axis"], len(idx.shape)
+    size = x.shape[axis]
+
+    def at(*index: Expr) -> Expr:
+        i = cast(I64, Load(idx, tuple(index[axis : axis + rank])))
+        i = select(i < 0, i + size, i)
+        i = minimum(maximum(i, 0), size - 1)
+        return Load(x, (*index[:axis], i, *index[axis + rank :]))
+
+    return (compute(out, at),)
+
+
+def _compute_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    out = attrs["stages"][-1].out
+    return out.dtype, out.shape
+
+
+def _compute_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+    """`stages`: tensor expressions over buffers x0, x1, ... (the inputs); the last one's output is
+    the result, the others are local."""
+    stages: tuple[Stage, ...] = attrs["stages"]
+    names = {f"x{i}": b for i, b in enumerate(ins)}
+    for s in stages[:-1]:
+        names[s.out.name] = replace(s.out, name=f"{out.name}.{s.out.name}")
+    names[stages[-1].out.name] = out
+    return tuple(redirect(s, names) for s in stages)
+
+
+def _nest_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+    return attrs["dtype"], attrs["shape"]
+
+
+CORE: Mapping[str, CoreOp] = {
+    op.name: op
+    for op in (
+        CoreOp("map", "injective", _map_infer, _map_te),
+        CoreOp("transpose", "injective", _transpose_infer, _transpose_te),
+        CoreOp("expand", "injective", _shape_attr_infer, _expand_te),
+        CoreOp("slice", "injective", _slice_infer, _slice_te),
+        CoreOp("concat", "injective", _concat_infer, _concat_te),
+        CoreOp("pad", "injective", _pad_infer, _pad_te),
+        CoreOp("gather", "injective", _gather_infer, _gather_te),
+        CoreOp("compute", "rows", _compute_infer, _compute_te),
+        CoreOp("reduce", "reduction", _reduce_infer, _reduce_te),
+        CoreOp("pool", "reduction", _pool_infer, _pool_te),
+        CoreOp("softmax", "rows", _same_infer, _softmax_te),
+        CoreOp("normalize", "rows", _same_infer, _normalize_te),
+        CoreOp("matmul", "contraction", _matmul_infer, _matmul_te),
+        CoreOp("conv", "contraction", _conv_infer, _conv_te),
+        CoreOp("reshape", "alias", _shape_attr_infer, _no_te),
+        CoreOp("loop_nest", "opaque", _nest_infer, _no_te),
+    )
+}
+"""`loop_nest`: attribute `body` is a Loop statement over buffers x0, x1, ... and `out`, of `dtype`
+and `shape`, for what no tensor expression says (scatters, scans, sorts)."""
+
+
+def map_body(body: Expr, renames: Mapping[str, Expr]) -> Expr:
+    """A map's scalar body with operands (by name) replaced."""
+    return rewrite(body, lambda n: renames.get(n.name) if isinstance(n, Var) else None)
