@@ -1,0 +1,92 @@
+"""What every operation of `ir.expr` computes, in NumPy, for scalars and arrays alike.
+
+Operands of `apply` are NumPy scalars or arrays of the operation's dtype; so is the result.
+Integers wrap. Transcendental functions are computed in f64 and rounded once, as fits an oracle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.dtype import DType
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def _truncating_div(a: Any, b: Any) -> Any:
+    quotient = a // b
+    inexact = quotient * b != a
+    return quotient + (inexact & ((a < 0) != (b < 0))).astype(quotient.dtype)
+
+
+def _div(a: Any, b: Any) -> Any:
+    return _truncating_div(a, b) if np.issubdtype(np.asarray(a).dtype, np.integer) else a / b
+
+
+def _pow(a: Any, b: Any) -> Any:
+    """Integer powers wrap, and a negative exponent gives 0; float powers are made in f64."""
+    if np.issubdtype(np.asarray(a).dtype, np.integer):
+        return np.where(b < 0, 0, np.power(a, np.maximum(b, 0))).astype(np.asarray(a).dtype)
+    return np.power(np.float64(a), np.float64(b))
+
+
+def _sigmoid(x: Any) -> Any:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, e) / (1.0 + e)
+
+
+BINARY_OPS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div, "floordiv": np.floor_divide,
+    "mod": np.mod, "rem": np.fmod, "min": np.minimum, "max": np.maximum, "pow": _pow,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "shl": np.left_shift, "shr": np.right_shift,
+    "lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal,
+    "gt": np.greater, "ge": np.greater_equal,
+}  # fmt: skip
+
+_EXACT: Mapping[str, Callable[..., Any]] = {
+    "neg": np.negative, "abs": np.abs, "not": np.invert, "sign": np.sign,
+    "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
+    "isnan": np.isnan, "isinf": np.isinf,
+    "fma": lambda a, b, c: a * b + c,
+    "bitcast_i32": lambda a: np.asarray(a, np.float32).view(np.int32),
+    "bitcast_f32": lambda a: np.asarray(a, np.int32).view(np.float32),
+}  # fmt: skip
+_IN_F64: Mapping[str, Callable[..., Any]] = {
+    "sqrt": np.sqrt, "rsqrt": lambda x: 1.0 / np.sqrt(x), "exp": np.exp, "exp2": np.exp2,
+    "log": np.log, "log2": np.log2, "log1p": np.log1p, "expm1": np.expm1,
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
+    "atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "sigmoid": _sigmoid,
+    "erf": lambda x: np.asarray(_erf(x), np.float64),
+}  # fmt: skip
+CALLS = frozenset({*_EXACT, *_IN_F64})
+_REDUCE: Mapping[str, Any] = {
+    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+    "and": np.bitwise_and, "or": np.bitwise_or,
+}  # fmt: skip
+
+
+def convert(value: Any, dtype: DType) -> Any:
+    """The value cast as C does: float to int truncates, and to bool is `!= 0`."""
+    array = np.asarray(value)
+    return array if array.dtype == dtype.numpy else array.astype(dtype.numpy)
+
+
+def apply(fn: str, args: tuple[Any, ...], dtype: DType) -> Any:
+    """The result of a binary operation or an intrinsic, in `dtype`."""
+    op = BINARY_OPS.get(fn) or _EXACT.get(fn)
+    if op is not None:
+        return convert(op(*args), dtype)
+    return convert(_IN_F64[fn](*(np.asarray(a).astype(np.float64) for a in args)), dtype)
+
+
+def reduce(combiner: str, value: Any, axes: tuple[int, ...], initial: Any, dtype: DType) -> Any:
+    """Combine an array over `axes`; sums and products of floats are kept in f64 and rounded once."""
+    kept = np.dtype(np.float64) if dtype.is_float else dtype.numpy
+    ufunc = _REDUCE[combiner]
+    return convert(ufunc.reduce(np.asarray(value).astype(kept), axis=axes, initial=initial), dtype)

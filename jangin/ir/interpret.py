@@ -1,0 +1,415 @@
+"""The oracle: all three IRs executed plainly in NumPy.
+
+`evaluate_stage` computes a tensor expression over whole index grids; `run_func` steps through a
+loop nest one element at a time and checks every access; `run_graph` and `run_plan` run those in
+order. Division by zero and overflow give what the hardware gives, without warnings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jangin.ir.arithmetic import apply, convert, reduce
+from jangin.ir.dtype import I64
+from jangin.ir.expr import (
+    Binary,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    children,
+)
+from jangin.ir.graph import Array, CompileError, Graph, Node
+from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Stmt, Store
+from jangin.ir.plan import Plan, PlanBuffer
+from jangin.ir.simplify import Range
+
+if TYPE_CHECKING:
+    from jangin.te import Axis, Stage
+
+GRID_LIMIT = 1 << 22
+"""Most grid points that `evaluate_stage` holds at once."""
+
+Env = dict[str, Any]
+Code = Callable[[Env], Any]
+Arrays = Mapping[str, Array]
+
+
+def size(e: Expr, symbols: Mapping[str, int]) -> int:
+    """The integer value of a dimension for given symbol values; CompileError if one is missing."""
+    if isinstance(e, Const):
+        return int(e.value)
+    try:
+        return int(_scalar(e, {})(dict(symbols)))
+    except KeyError as missing:
+        raise CompileError(f"size {e}: symbol {missing} has no value") from None
+
+
+def bind_symbols(
+    shapes: Sequence[tuple[str, Sequence[Expr], Sequence[int]]], ranges: Mapping[Var, Range]
+) -> dict[str, int]:
+    """Symbol values from (name, declared shape, actual shape) triples; every dimension and range
+    is checked. CompileError where one does not fit."""
+    found: dict[str, int] = {}
+    for name, declared, actual in shapes:
+        if len(declared) != len(actual):
+            raise CompileError(f"{name}: expected rank {len(declared)}, got shape {tuple(actual)}")
+        for d, n in zip(declared, actual, strict=True):
+            if isinstance(d, Var):
+                found.setdefault(d.name, n)
+    for name, declared, actual in shapes:
+        for d, n in zip(declared, actual, strict=True):
+            if size(d, found) != n:
+                want = ", ".join(map(str, declared))
+                raise CompileError(f"{name}: expected shape [{want}], got {tuple(actual)}")
+    for var, (lo, hi) in ranges.items():
+        value = found.get(var.name)
+        if value is None:
+            raise CompileError(f"symbol {var}: no input has it as a dimension")
+        if (lo is not None and value < size(lo, found)) or (hi is not None and value > size(hi, found)):
+            raise CompileError(f"symbol {var} = {value} is outside its range {lo}..{hi}")
+    return found
+
+
+# --- whole grids -----------------------------------------------------------------------------
+
+
+def evaluate_stage(stage: Stage, arrays: Arrays, symbols: Mapping[str, int]) -> Array:
+    """The stage's output. `arrays` has every loaded buffer by name. Loads outside their array are
+    clipped into it: only a lazy Select may hold them, and it drops what they give."""
+    extents = [size(a.extent, symbols) for a in (*stage.axes, *stage.reduce_axes)]
+    out = np.empty(extents[: len(stage.axes)], stage.out.dtype.numpy)
+    with np.errstate(all="ignore"):
+        _fill(stage, arrays, symbols, [(0, n) for n in extents], out)
+    return out
+
+
+def _fill(
+    stage: Stage, arrays: Arrays, symbols: Mapping[str, int], ranges: list[tuple[int, int]], out: Array
+) -> None:
+    """Compute the part of `out` that `ranges` covers, halving an output axis while it's too big."""
+    outer = len(stage.axes)
+    points = int(np.prod([float(hi - lo) for lo, hi in ranges]))
+    longest = max(range(outer), key=lambda d: ranges[d][1] - ranges[d][0], default=-1)
+    if points > GRID_LIMIT and longest >= 0 and ranges[longest][1] - ranges[longest][0] > 1:
+        lo, hi = ranges[longest]
+        for part in ((lo, (lo + hi) // 2), ((lo + hi) // 2, hi)):
+            _fill(stage, arrays, symbols, [*ranges[:longest], part, *ranges[longest + 1 :]], out)
+        return
+    shape = tuple(hi - lo for lo, hi in ranges)
+    value = _on_grid(stage.body, (*stage.axes, *stage.reduce_axes), ranges, arrays, symbols)
+    if stage.reduce_axes:
+        from jangin.te import identity
+
+        initial = identity(stage.combiner, stage.body.dtype).value
+        full = np.broadcast_to(value, shape)
+        axes = tuple(range(outer, len(shape)))
+        acc = reduce(stage.combiner, full, axes, initial, stage.body.dtype)
+        extra = {stage.acc.name: acc}
+        value = _on_grid(stage.result, stage.axes, ranges[:outer], arrays, symbols, extra)
+    out[tuple(slice(lo, hi) for lo, hi in ranges[:outer])] = convert(value, stage.out.dtype)
+
+
+def _on_grid(
+    e: Expr,
+    axes: Sequence[Axis],
+    ranges: Sequence[tuple[int, int]],
+    arrays: Arrays,
+    symbols: Mapping[str, int],
+    extra: Mapping[str, Any] | None = None,
+) -> Any:
+    """`e` at every point of a grid, broadcastable to it; axis d of the grid is `axes[d]`."""
+    env: Env = {k: np.int64(v) for k, v in symbols.items()} | dict(extra or {})
+    for d, (axis, (lo, hi)) in enumerate(zip(axes, ranges, strict=True)):
+        env[axis.var.name] = np.arange(lo, hi).reshape([-1 if k == d else 1 for k in range(len(axes))])
+    memo: dict[Expr, Any] = {}
+
+    def go(n: Expr) -> Any:
+        if n not in memo:
+            memo[n] = step(n)
+        return memo[n]
+
+    def step(n: Expr) -> Any:
+        if isinstance(n, Const):
+            return convert(n.value, n.dtype)
+        if isinstance(n, Var):
+            return env[n.name]
+        kids = tuple(go(k) for k in children(n))
+        if isinstance(n, Load):
+            return _gather(arrays[n.buffer.name], kids)
+        if isinstance(n, Select):
+            return np.where(*kids)
+        if isinstance(n, Cast):
+            return convert(kids[0], n.dtype)
+        assert isinstance(n, (Binary, Call))
+        return apply(n.op if isinstance(n, Binary) else n.fn, kids, n.dtype)
+
+    return go(e)
+
+
+def _gather(array: Array, index: tuple[Any, ...]) -> Any:
+    if not index:
+        return array
+    if array.size == 0:
+        return np.zeros(np.broadcast_shapes(*(np.shape(i) for i in index)), array.dtype)
+    return array[tuple(np.clip(i, 0, n - 1) for i, n in zip(index, array.shape, strict=True))]
+
+
+# --- loop nests ------------------------------------------------------------------------------
+
+
+def run_func(func: Func, arrays: dict[str, Array], symbols: Mapping[str, int]) -> None:
+    """Run a kernel, one element at a time, storing into the arrays of its outputs. Scratch and
+    register buffers start as NaN (integers: an odd pattern). IndexError names the buffer and the
+    index of an access outside it."""
+    sizes = dict(symbols)
+    for p in func.params:
+        want = tuple(size(d, sizes) for d in p.shape)
+        given = arrays[p.name]
+        if given.shape != want or given.dtype != p.dtype.numpy:
+            raise CompileError(
+                f"{func.name}: {p.name} must be {p.dtype}{list(want)}, got {given.dtype}{list(given.shape)}"
+            )
+    local = dict(arrays)
+    with np.errstate(all="ignore"):
+        _statement(func.body, local)(dict(sizes))
+
+
+def _statement(s: Stmt, arrays: dict[str, Array]) -> Code:
+    if isinstance(s, Block):
+        parts = [_statement(k, arrays) for k in s.body]
+
+        def sequence(env: Env) -> None:
+            for part in parts:
+                part(env)
+
+        return sequence
+    if isinstance(s, For):
+        return _loop(s, arrays)
+    if isinstance(s, Store):
+        return _store(s, arrays)
+    if isinstance(s, Alloc):
+        return _alloc(s, arrays)
+    if isinstance(s, If):
+        cond, then = _scalar(s.cond, arrays), _statement(s.then, arrays)
+        orelse = _statement(s.orelse, arrays) if s.orelse is not None else lambda env: None
+        return lambda env: then(env) if cond(env) else orelse(env)
+    assert isinstance(s, Let)
+    name, value, body = s.var.name, _scalar(s.value, arrays), _statement(s.body, arrays)
+
+    def let(env: Env) -> None:
+        env[name] = value(env)
+        body(env)
+
+    return let
+
+
+def _loop(s: For, arrays: dict[str, Array]) -> Code:
+    name, extent, body = s.var.name, _scalar(s.extent, arrays), _statement(s.body, arrays)
+
+    def loop(env: Env) -> None:
+        for i in range(extent(env)):
+            env[name] = i
+            body(env)
+
+    return loop
+
+
+def _store(s: Store, arrays: dict[str, Array]) -> Code:
+    place, value, name = _place(s.buffer, s.index, arrays), _scalar(s.value, arrays), s.buffer.name
+
+    def store(env: Env) -> None:
+        arrays[name][place(env)] = value(env)
+
+    return store
+
+
+def _alloc(s: Alloc, arrays: dict[str, Array]) -> Code:
+    buffer, body = s.buffer, _statement(s.body, arrays)
+    shape = [_scalar(d, arrays) for d in buffer.shape]
+
+    def alloc(env: Env) -> None:
+        arrays[buffer.name] = _undefined(tuple(d(env) for d in shape), buffer.dtype.numpy)
+        body(env)
+
+    return alloc
+
+
+def _undefined(shape: tuple[int, ...], dtype: Any) -> Array:
+    """An array as memory may be before it is written: NaN, or a pattern that shows."""
+    count = int(np.prod(shape)) * dtype.itemsize
+    fill = 0 if dtype == np.bool_ else 0xFF if dtype.kind not in "iu" else 0x6B
+    undefined: Array = np.full(count, fill, np.uint8).view(dtype).reshape(shape)
+    return undefined
+
+
+def _place(buffer: Buffer, index: tuple[Expr, ...], arrays: dict[str, Array]) -> Code:
+    """The checked index tuple of an access."""
+    name, parts = buffer.name, [_scalar(i, arrays) for i in index]
+
+    def place(env: Env) -> tuple[int, ...]:
+        at = tuple([p(env) for p in parts])
+        shape = arrays[name].shape
+        if len(at) != len(shape) or any(map(_outside, at, shape)):
+            raise IndexError(f"{name}[{', '.join(map(str, at))}] is outside its shape {shape}")
+        return at
+
+    return place
+
+
+def _outside(i: int, n: int) -> bool:
+    return not 0 <= i < n
+
+
+def _scalar(e: Expr, arrays: dict[str, Array]) -> Code:
+    """Code for one value: a Python integer for i64, else a NumPy scalar."""
+    if isinstance(e, Const):
+        value = int(e.value) if e.dtype == I64 else convert(e.value, e.dtype)[()]
+        return lambda env: value
+    if isinstance(e, Var):
+        name = e.name
+        return lambda env: env[name]
+    if isinstance(e, Load):
+        place, buffer = _place(e.buffer, e.index, arrays), e.buffer.name
+        if e.dtype == I64:
+            return lambda env: int(arrays[buffer][place(env)])
+        return lambda env: arrays[buffer][place(env)]
+    kids = [_scalar(k, arrays) for k in children(e)]
+    dtype = e.dtype
+    if isinstance(e, Select):
+        cond, a, b = kids
+        return lambda env: a(env) if cond(env) else b(env)
+    if isinstance(e, Cast):
+        only = kids[0]
+        if dtype == I64:
+            return lambda env: int(convert(only(env), I64))
+        return lambda env: convert(only(env), dtype)[()]
+    assert isinstance(e, (Binary, Call))
+    if isinstance(e, Binary) and e.a.dtype == I64 and e.op in _PYTHON:
+        quick, (a, b) = _PYTHON[e.op], kids
+        return lambda env: quick(a(env), b(env))
+    fn = e.op if isinstance(e, Binary) else e.fn
+    if dtype == I64:
+        return lambda env: int(apply(fn, tuple([np.int64(k(env)) for k in kids]), dtype))
+    return lambda env: apply(fn, tuple([k(env) for k in kids]), dtype)[()]
+
+
+def _wrap64(n: int) -> int:
+    return n if -(1 << 63) <= n < 1 << 63 else (n + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+_PYTHON: Mapping[str, Callable[[int, int], Any]] = {
+    "add": lambda a, b: _wrap64(a + b),
+    "sub": lambda a, b: _wrap64(a - b),
+    "mul": lambda a, b: _wrap64(a * b),
+    "floordiv": lambda a, b: a // b if b else 0,
+    "mod": lambda a, b: a % b if b else 0,
+    "min": min,
+    "max": max,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+"""i64 arithmetic on Python integers: index expressions are most of a loop nest's work."""
+
+
+# --- graphs and plans ------------------------------------------------------------------------
+
+
+def run_graph(graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = None) -> dict[str, Array]:
+    """The outputs of a graph of core operators and kernels. `symbols` are bound from the shapes of
+    `feeds` unless they are given."""
+    if symbols is None:
+        shapes = [(n, graph.shape(n), feeds[n].shape) for n in graph.inputs]
+        symbols = bind_symbols(shapes, graph.symbols)
+    values: dict[str, Array] = {**graph.constants, **{n: np.asarray(feeds[n]) for n in graph.inputs}}
+    for node in graph.nodes:
+        values.update(_run_node(graph, node, values, symbols))
+    return {n: values[n] for n in graph.outputs}
+
+
+def _run_node(graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, int]) -> dict[str, Array]:
+    if node.op == "kernel":
+        body: Graph = node.attrs["body"]
+        feeds = {inner: values[outer] for inner, outer in zip(body.inputs, node.inputs, strict=True)}
+        results = run_graph(body, feeds, symbols)
+        return {outer: results[n] for outer, n in zip(node.outputs, body.outputs, strict=True)}
+    if node.op == "reshape":
+        shape = [size(d, symbols) for d in graph.shape(node.outputs[0])]
+        return {node.outputs[0]: values[node.inputs[0]].reshape(shape)}
+    out = Buffer(node.outputs[0], graph.dtype(node.outputs[0]), graph.shape(node.outputs[0]))
+    if node.op == "loop_nest":
+        return {out.name: _run_nest(graph, node, replace(out, name="out"), values, symbols)}
+    from jangin.ops.core import CORE
+
+    if node.op not in CORE:
+        raise CompileError(f"{node.source or node.name}: {node.op} is not a core operator; lower it first")
+    inputs = tuple(Buffer(n, graph.dtype(n), graph.shape(n)) for n in node.inputs)
+    local = dict(values)
+    for stage in CORE[node.op].te(inputs, out, node.attrs):
+        local[stage.out.name] = evaluate_stage(stage, local, symbols)
+    return {out.name: local[out.name]}
+
+
+def _run_nest(graph: Graph, node: Node, out: Buffer, values: Arrays, symbols: Mapping[str, int]) -> Array:
+    """A `loop_nest` node: its body names the inputs x0, x1, ... and the result `out`."""
+    inputs = [Buffer(f"x{i}", graph.dtype(n), graph.shape(n)) for i, n in enumerate(node.inputs)]
+    arrays = {b.name: values[n] for b, n in zip(inputs, node.inputs, strict=True)}
+    arrays[out.name] = _undefined(tuple(size(d, symbols) for d in out.shape), out.dtype.numpy)
+    sizes = tuple(graph.symbols.items())
+    run_func(Func(node.name, (*inputs, out), 1, sizes, node.attrs["body"]), arrays, symbols)
+    return arrays[out.name]
+
+
+def run_plan(plan: Plan, feeds: Arrays) -> dict[str, Array]:
+    """The outputs of a plan, through its kernels' loop nests. Arena buffers with offsets share one
+    block of memory, so that a planner's mistake shows. `feeds` are not written."""
+    inputs = [plan.buffer(n) for n in plan.inputs]
+    symbols = bind_symbols([(b.name, b.shape, feeds[b.name].shape) for b in inputs], dict(plan.symbols))
+    for rule in plan.constraints:
+        if not size(rule, symbols):
+            raise CompileError(f"{plan.name}: {rule} does not hold for {symbols}")
+    arrays = _memory(plan, feeds, symbols)
+    for launch in plan.launches:
+        func = plan.kernels[launch.kernel]
+        args = {p.name: arrays[a] for p, a in zip(func.params, launch.args, strict=True)}
+        values = [size(e, symbols) for e in launch.symbols]
+        run_func(func, args, {v.name: n for (v, _), n in zip(func.symbols, values, strict=True)})
+    return {n: arrays[n].copy() for n in plan.outputs}
+
+
+def _memory(plan: Plan, feeds: Arrays, symbols: Mapping[str, int]) -> dict[str, Array]:
+    shapes = {b.name: tuple(size(d, symbols) for d in b.shape) for b in plan.buffers}
+
+    def count(b: PlanBuffer) -> int:
+        return int(np.prod(shapes[b.name])) * b.dtype.numpy.itemsize
+
+    placed = [b for b in plan.buffers if b.offset is not None]
+    arena = np.full(
+        max((b.offset + count(b) for b in placed if b.offset is not None), default=0), 0xFF, np.uint8
+    )
+    raw: dict[str, Array] = {}
+    for b in plan.buffers:
+        if b.kind in ("input", "constant"):
+            source = feeds[b.name] if b.kind == "input" else plan.constants[b.name]
+            raw[b.name] = np.frombuffer(bytearray(np.ascontiguousarray(source).tobytes()), np.uint8)
+        elif b.offset is not None:
+            raw[b.name] = arena[b.offset : b.offset + count(b)]
+        elif b.kind != "alias":
+            raw[b.name] = np.full(count(b), 0xFF, np.uint8)
+    typed = {}
+    for b in plan.buffers:
+        memory = raw[b.base if b.kind == "alias" else b.name]
+        typed[b.name] = memory[: count(b)].view(b.dtype.numpy).reshape(shapes[b.name])
+    return typed
