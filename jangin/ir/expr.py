@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Union
+from typing import Any
 
 from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
 
-Scalar = Union[int, float, bool]
+Scalar = int | float | bool
 ExprLike = Union["Expr", int, float, bool]
 
 
@@ -29,7 +29,7 @@ class Expr:
             return True
         if type(self) is not type(other) or hash(self) != hash(other):
             return False
-        return _key(self) == _key(other)  # type: ignore[arg-type]
+        return _key(self) == _key(other)
 
     def __hash__(self) -> int:
         cached: int | None = self.__dict__.get("_hash")
@@ -298,10 +298,10 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     x, y = _pair(a, b)
     if x.dtype != y.dtype:
         raise TypeError(f"{op} of {x.dtype} and {y.dtype}: {x!r}, {y!r}")
-    if isinstance(x, Const) and isinstance(y, Const) and x.dtype in (I64, BOOL):
-        if op in _FOLD_INT and not (op in ("div", "floordiv", "mod", "rem") and y.value == 0):
-            value = _FOLD_INT[op](x.value, y.value)
-            return const(value, BOOL if op in COMPARE else x.dtype)
+    if isinstance(x, Const) and isinstance(y, Const) and x.dtype in (I64, BOOL) and op in _FOLD_INT:
+        zero = y.value == 0 and op in ("div", "floordiv", "mod", "rem")
+        if not zero:
+            return const(_FOLD_INT[op](x.value, y.value), BOOL if op in COMPARE else x.dtype)
     neutral = _neutral(op, x, y)
     return Binary(op, x, y) if neutral is None else neutral
 

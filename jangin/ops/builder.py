@@ -1,0 +1,386 @@
+"""Builds core graphs: what operators lower themselves with.
+
+Every method adds at most one core node, infers its type at once, folds it where all inputs are
+constants, and carries the known contents of small integer tensors (`Tensor.data`), so that
+Shape -> Gather -> Concat -> Reshape chains vanish while the graph is being built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jangin.ir.dtype import BOOL, F32, I32, I64, DType, from_numpy
+from jangin.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    ExprLike,
+    Var,
+    cast,
+    const,
+    eq,
+    is_const,
+    select,
+    substitute,
+    wrap,
+)
+from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value, static_shape
+from jangin.ir.simplify import Range, simplify
+from jangin.ops.core import CORE
+from jangin.te import Stage, compute, reduction
+
+DATA_LIMIT = 256
+"""Elements up to which the contents of integer tensors are followed through the graph."""
+FOLD_LIMIT = 1 << 24
+"""Elements up to which a node of constants is evaluated while building."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value being built. `data`: its contents as i64 expressions where they are known (an object
+    array of the tensor's own shape); such a tensor has no node until something computes with it."""
+
+    name: str
+    dtype: DType
+    shape: Shape
+    data: NDArray[Any] | None = None
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class Builder:
+    """Collects the nodes of one core graph. `source` is set to the imported node in hand, for
+    names and messages."""
+
+    def __init__(self, name: str, symbols: Mapping[Var, Range]) -> None:
+        self.name = name
+        self.symbols = dict(symbols)
+        self.nodes: list[Node] = []
+        self.values: dict[str, Value] = {}
+        self.constants: dict[str, Array] = {}
+        self.inputs: list[str] = []
+        self.source = ""
+        self.prefix = "v"
+        self._count = 0
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def fresh(self, hint: str = "") -> str:
+        """A name not in use, made of the hint or of the node in hand."""
+        base = hint or self.prefix
+        name = base
+        while name in self.values:
+            self._count += 1
+            name = f"{base}.{self._count}"
+        return name
+
+    def input(self, name: str, dtype: DType, shape: Shape) -> Tensor:
+        self.inputs.append(name)
+        self.values[name] = Value(name, dtype, shape)
+        return Tensor(name, dtype, shape)
+
+    def const(self, array: Array, name: str = "") -> Tensor:
+        """A constant tensor (its name is made unique)."""
+        array = np.asarray(array)
+        dtype = from_numpy(array.dtype)
+        name = self.fresh(name or "c")
+        shape = tuple(const(d) for d in array.shape)
+        self.constants[name] = array
+        self.values[name] = Value(name, dtype, shape)
+        data = None
+        if dtype in (I64, I32) and array.size <= DATA_LIMIT:
+            data = np.empty(array.shape, object)
+            for at, v in np.ndenumerate(array):
+                data[at] = const(int(v))
+        return Tensor(name, dtype, shape, data)
+
+    def scalar(self, value: float, dtype: DType) -> Tensor:
+        return self.const(np.asarray(value, dtype.numpy))
+
+    def sizes(self, data: Iterable[ExprLike] | NDArray[Any], dtype: DType = I64) -> Tensor:
+        """An integer tensor of known (maybe symbolic) contents."""
+        array = data if isinstance(data, np.ndarray) else _object_array(list(data))
+        return Tensor("", dtype, tuple(const(d) for d in array.shape), array)
+
+    def constant_value(self, t: Tensor | None) -> Array | None:
+        """The tensor's contents where they are constants, else None."""
+        if t is None:
+            return None
+        if t.name in self.constants:
+            return self.constants[t.name]
+        if t.data is not None and all(isinstance(e, Const) for e in t.data.flat):
+            return np.array([e.value for e in t.data.flat], t.dtype.numpy).reshape(t.data.shape)
+        return None
+
+    def require_constant(self, t: Tensor | None, what: str) -> Array:
+        """The contents, or a CompileError saying that `what` must be known at compile time."""
+        value = self.constant_value(t)
+        if value is None:
+            raise CompileError(f"{what} must be a constant; here it is computed at run time ({t})")
+        return value
+
+    def require_sizes(self, t: Tensor | None, what: str) -> list[Expr]:
+        """A 1-D integer tensor's contents as expressions, or a CompileError."""
+        if t is not None and t.data is not None:
+            return list(t.data.reshape(-1))
+        return [const(int(v)) for v in self.require_constant(t, what).reshape(-1)]
+
+    def materialize(self, t: Tensor) -> Tensor:
+        """The tensor as a real value of the graph: known contents become a constant or a node."""
+        if t.name:
+            return t
+        assert t.data is not None
+        value = self.constant_value(t)
+        if value is not None:
+            return self.const(value)
+        out = Buffer("out", t.dtype, t.shape)
+        flat = list(t.data.flat)
+
+        def at(*index: Expr) -> Expr:
+            position: Expr = const(0)
+            for i, d in zip(index, t.shape, strict=True):
+                position = position * d + i
+            body: Expr = flat[-1]
+            for n in reversed(range(len(flat) - 1)):
+                body = select(eq(position, n), flat[n], body)
+            return cast(t.dtype, body)
+
+        return self.node("compute", (), {"stages": (compute(out, at),)})
+
+    # -- nodes ----------------------------------------------------------------------------------
+
+    def node(self, op: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any] | None = None) -> Tensor:
+        """Add a core node (or fold it); its type comes from the operator's inference."""
+        attrs = dict(attrs or {})
+        real = [self.materialize(t) for t in inputs]
+        dtype, shape = CORE[op].infer([self.values[t.name] for t in real], attrs)
+        shape = tuple(simplify(d, self.symbols) for d in shape)
+        if any(isinstance(d, Const) and int(d.value) < 0 for d in shape):
+            raise CompileError(
+                f"{op} of {', '.join(map(str, real))} would have shape {list(map(str, shape))}"
+            )
+        name = self.fresh()
+        node = Node(op, name, tuple(t.name for t in real), (name,), attrs, self.source)
+        self.values[name] = Value(name, dtype, shape)
+        folded = self._fold(node, real, dtype, shape)
+        if folded is not None:
+            del self.values[name]
+            return self.const(folded, name)
+        self.nodes.append(node)
+        return Tensor(name, dtype, shape)
+
+    def _fold(self, node: Node, inputs: Sequence[Tensor], dtype: DType, shape: Shape) -> Array | None:
+        size = static_shape(shape)
+        if size is None or int(np.prod(size)) > FOLD_LIMIT:
+            return None
+        if not all(t.name in self.constants for t in inputs):
+            return None
+        if not inputs and any(self.symbols):
+            return None
+        from jangin.ir.interpret import run_node
+
+        return run_node(node, [self.constants[t.name] for t in inputs], Value(node.name, dtype, shape))
+
+    def map(self, fn: Callable[..., ExprLike], *inputs: Tensor) -> Tensor:
+        """Elementwise with broadcasting: `fn` takes one scalar expression an input, and the result's
+        dtype is that of the expression it gives."""
+        if all(t.data is not None for t in inputs) and inputs:
+            known = self._map_data(fn, inputs)
+            if known is not None:
+                return known
+        operands = [Var(f"x{i}", t.dtype) for i, t in enumerate(inputs)]
+        body = wrap(fn(*operands), inputs[0].dtype if inputs else F32)
+        return self.node("map", inputs, {"body": body})
+
+    def _map_data(self, fn: Callable[..., ExprLike], inputs: Sequence[Tensor]) -> Tensor | None:
+        """The map of tensors of known contents, kept known where the result is an integer."""
+        operands = [Var(f"x{i}", t.dtype) for i, t in enumerate(inputs)]
+        body = wrap(fn(*operands), inputs[0].dtype)
+        if body.dtype not in (I64, I32, BOOL) or any(t.dtype is not I64 for t in inputs):
+            return None
+        arrays = np.broadcast_arrays(*[t.data for t in inputs if t.data is not None])
+        out = np.empty(arrays[0].shape, object)
+        for at in np.ndindex(out.shape):
+            out[at] = simplify(
+                substitute(body, {v: a[at] for v, a in zip(operands, arrays, strict=True)}), self.symbols
+            )
+        if body.dtype is BOOL:
+            if not all(isinstance(e, Const) for e in out.flat):
+                return None
+            return self.const(np.array([e.value for e in out.flat], bool).reshape(out.shape))
+        return self.sizes(out, body.dtype)
+
+    def cast(self, x: Tensor, dtype: DType) -> Tensor:
+        if x.dtype == dtype:
+            return x
+        if x.data is not None and dtype in (I64, I32):
+            return Tensor("", dtype, x.shape, x.data)
+        return self.map(lambda v: cast(dtype, v), x)
+
+    def compute(
+        self, dtype: DType, shape: Iterable[ExprLike], inputs: Sequence[Tensor], fn: Callable[..., Any]
+    ) -> Tensor:
+        """An injective tensor expression: `fn(bufs, *index)` is the value at an index, where `bufs`
+        are the inputs as buffers (index them to load)."""
+        real = [self.materialize(t) for t in inputs]
+        bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(real)]
+        out = Buffer("out", dtype, tuple(wrap(d) for d in shape))
+        return self.stages([compute(out, lambda *index: fn(bufs, *index))], real)
+
+    def reduction(
+        self, dtype: DType, shape: Iterable[ExprLike], extents: Sequence[ExprLike], combiner: str,
+        inputs: Sequence[Tensor], fn: Callable[..., Expr], epilogue: Callable[..., ExprLike] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """A reducing tensor expression: `fn(bufs, index, k)` is the term; see `te.reduction`."""
+        real = [self.materialize(t) for t in inputs]
+        bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(real)]
+        out = Buffer("out", dtype, tuple(wrap(d) for d in shape))
+        stage = reduction(out, extents, combiner, lambda index, k: fn(bufs, index, k), epilogue)
+        return self.stages([stage], real)
+
+    def stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Tensor:
+        """A `compute` node of several stages over buffers x0, x1, ...; the last is the result."""
+        return self.node("compute", inputs, {"stages": tuple(stages)})
+
+    def reduce(self, combiner: str, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
+        axes = tuple(sorted(a % max(x.rank, 1) for a in axes))
+        if not axes:
+            return x
+        return self.node("reduce", [x], {"combiner": combiner, "axes": axes, "keepdims": keepdims})
+
+    def matmul(
+        self,
+        a: Tensor,
+        b: Tensor,
+        *,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        dtype: DType | None = None,
+    ) -> Tensor:
+        """Batched matrix product of operands of rank 2 or more (batch dimensions broadcast)."""
+        attrs = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+        return self.node("matmul", [a, b], {**attrs, "dtype": dtype} if dtype else attrs)
+
+    def softmax(self, x: Tensor, axis: int, log: bool = False) -> Tensor:
+        return self.node("softmax", [x], {"axis": axis % x.rank, "log": log})
+
+    def normalize(self, x: Tensor, axes: Sequence[int], epsilon: float, rms: bool = False) -> Tensor:
+        axes = tuple(sorted(a % x.rank for a in axes))
+        return self.node("normalize", [x], {"axes": axes, "epsilon": float(epsilon), "rms": rms})
+
+    # -- moving data ----------------------------------------------------------------------------
+
+    def reshape(self, x: Tensor, shape: Iterable[ExprLike]) -> Tensor:
+        """Same elements, other shape (all dimensions given; no -1 here)."""
+        dims = tuple(simplify(wrap(d), self.symbols) for d in shape)
+        if dims == x.shape:
+            return x
+        if x.data is not None and (size := static_shape(dims)) is not None:
+            return Tensor(
+                "" if not x.name else self._reshaped(x, dims).name, x.dtype, dims, x.data.reshape(size)
+            )
+        return self._reshaped(x, dims)
+
+    def _reshaped(self, x: Tensor, dims: Shape) -> Tensor:
+        old, new = static_shape(x.shape), static_shape(dims)
+        if old is not None and new is not None and np.prod(old) != np.prod(new):
+            raise CompileError(f"{x} can't be reshaped to [{', '.join(map(str, dims))}]: other element count")
+        return self.node("reshape", [x], {"shape": dims})
+
+    def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
+        if list(perm) == list(range(x.rank)):
+            return x
+        if x.data is not None:
+            return self.sizes(np.transpose(x.data, perm), x.dtype)
+        return self.node("transpose", [x], {"perm": tuple(perm)})
+
+    def expand(self, x: Tensor, shape: Sequence[ExprLike]) -> Tensor:
+        """NumPy broadcast_to (the result's shape given whole)."""
+        dims = tuple(simplify(wrap(d), self.symbols) for d in shape)
+        if dims == x.shape:
+            return x
+        size = static_shape(dims)
+        if x.data is not None and size is not None and int(np.prod(size)) <= DATA_LIMIT:
+            return self.sizes(np.broadcast_to(x.data, size).copy(), x.dtype)
+        return self.node("expand", [x], {"shape": dims})
+
+    def slice(
+        self, x: Tensor, starts: Sequence[ExprLike], shape: Sequence[ExprLike], steps: Sequence[int]
+    ) -> Tensor:
+        """out[i] = x[starts + i * steps]: one entry an axis, starts in range, result shape given."""
+        begin = tuple(simplify(wrap(s), self.symbols) for s in starts)
+        dims = tuple(simplify(wrap(d), self.symbols) for d in shape)
+        if dims == x.shape and all(is_const(s, 0) for s in begin) and all(s == 1 for s in steps):
+            return x
+        at, size = static_shape(begin), static_shape(dims)
+        if x.data is not None and at is not None and size is not None:
+            index = [[s + i * t for i in range(n)] for s, n, t in zip(at, size, steps, strict=True)]
+            return self.sizes(x.data[np.ix_(*index)] if index else x.data, x.dtype)
+        return self.node("slice", [x], {"starts": begin, "steps": tuple(steps), "shape": dims})
+
+    def concat(self, xs: Sequence[Tensor], axis: int) -> Tensor:
+        axis %= xs[0].rank
+        xs = [x for x in xs if not is_const(x.shape[axis], 0)] or list(xs[:1])
+        if len(xs) == 1:
+            return xs[0]
+        if all(x.data is not None for x in xs):
+            return self.sizes(np.concatenate([x.data for x in xs if x.data is not None], axis), xs[0].dtype)
+        return self.node("concat", xs, {"axis": axis})
+
+    def pad(self, x: Tensor, pads: Sequence[ExprLike], mode: str = "constant", value: float = 0) -> Tensor:
+        """`pads`: begins of every axis, then ends."""
+        amounts = tuple(wrap(p) for p in pads)
+        if all(is_const(p, 0) for p in amounts):
+            return x
+        return self.node("pad", [x], {"pads": amounts, "mode": mode, "value": value})
+
+    def gather(self, x: Tensor, indices: Tensor, axis: int) -> Tensor:
+        axis %= x.rank
+        at = self.constant_value(indices)
+        if x.data is not None and at is not None:
+            size = x.data.shape[axis]
+            if at.size and (at.min() < -size or at.max() >= size):
+                raise CompileError(f"index {at.tolist()} is out of range for axis {axis} of {x}")
+            taken = np.take(x.data, at.astype(np.int64) % max(size, 1), axis)
+            return self.sizes(taken if isinstance(taken, np.ndarray) else _scalar_array(taken), x.dtype)
+        return self.node("gather", [x, indices], {"axis": axis})
+
+    def graph(self, outputs: Sequence[Tensor], names: Sequence[str]) -> Graph:
+        """The finished graph; each output gets its own value called by its name in the model."""
+        nodes, values = self.nodes, self.values
+        results: list[str] = []
+        for t, name in zip(outputs, names, strict=True):
+            real = self.materialize(t)
+            if real.name != name:
+                values[name] = Value(name, real.dtype, real.shape)
+                nodes.append(
+                    Node("reshape", name, (real.name,), (name,), {"shape": real.shape}, "graph output")
+                )
+            results.append(name)
+        graph = Graph(
+            self.name, tuple(self.inputs), tuple(results), tuple(nodes), self.constants, values, self.symbols
+        )
+        return graph.with_nodes(nodes)
+
+
+def _object_array(items: list[ExprLike]) -> NDArray[Any]:
+    out = np.empty(len(items), object)
+    for i, item in enumerate(items):
+        out[i] = wrap(item)
+    return out
+
+
+def _scalar_array(item: Expr) -> NDArray[Any]:
+    out = np.empty((), object)
+    out[()] = item
+    return out
