@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Union
 
 from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
 

@@ -187,9 +187,11 @@ class Builder:
             return None
         if not inputs and any(self.symbols):
             return None
-        from jangin.ir.interpret import run_node
+        from jangin.ir.interpret import run_graph
 
-        return run_node(node, [self.constants[t.name] for t in inputs], Value(node.name, dtype, shape))
+        constants = {t.name: self.constants[t.name] for t in inputs}
+        values = {t.name: self.values[t.name] for t in inputs} | {node.name: Value(node.name, dtype, shape)}
+        return run_graph(Graph("fold", (), node.outputs, (node,), constants, values), {})[node.name]
 
     def map(self, fn: Callable[..., ExprLike], *inputs: Tensor) -> Tensor:
         """Elementwise with broadcasting: `fn` takes one scalar expression an input, and the result's
@@ -211,9 +213,8 @@ class Builder:
         arrays = np.broadcast_arrays(*[t.data for t in inputs if t.data is not None])
         out = np.empty(arrays[0].shape, object)
         for at in np.ndindex(out.shape):
-            out[at] = simplify(
-                substitute(body, {v: a[at] for v, a in zip(operands, arrays, strict=True)}), self.symbols
-            )
+            known: dict[Var, Any] = {v: a[at] for v, a in zip(operands, arrays, strict=True)}
+            out[at] = simplify(substitute(body, known), self.symbols)
         if body.dtype is BOOL:
             if not all(isinstance(e, Const) for e in out.flat):
                 return None
