@@ -8,7 +8,9 @@ to a normal form by `ir.simplify`.
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Union
@@ -163,14 +165,14 @@ class Binary(Expr):
 @dataclass(frozen=True, eq=False, repr=False)
 class Call(Expr):
     """An intrinsic of INTRINSICS applied to arguments; its dtype is the first argument's,
-    except for the predicates isnan and isinf (bool)."""
+    except for the predicates isnan and isinf (bool) and the bit casts."""
 
     fn: str
     args: tuple[Expr, ...]
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        return BOOL if self.fn in PREDICATES else self.args[0].dtype
+        return _RESULT.get(self.fn) or self.args[0].dtype
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,6 +198,7 @@ class Cast(Expr):
 
 COMPARE = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
 PREDICATES = frozenset({"isnan", "isinf"})
+_RESULT = {"isnan": BOOL, "isinf": BOOL, "bitcast_i32": I32, "bitcast_f32": F32}
 BINARY = COMPARE | {
     "add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow",
     "and", "or", "xor", "shl", "shr",
@@ -217,8 +220,22 @@ INFIX = {
 }  # fmt: skip
 
 
+IDENTIFIER = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
+RESERVED = frozenset({
+    "true", "false", "inf", "nan", "serial", "parallel", "vector", "unroll", "alloc", "let", "if", "else",
+    "const", "outer", "reduce",
+})  # fmt: skip
+
+
+def quote(name: str) -> str:
+    """A name as the text forms have it: in quotes unless it is an identifier and no keyword."""
+    if IDENTIFIER.fullmatch(name) and name not in RESERVED:
+        return name
+    return json.dumps(name, ensure_ascii=False)
+
+
 def _show(e: Expr) -> str:
-    """The text form (grammar in ARCHITECTURE.md); `ir.text.parse_expr` reads it back."""
+    """The text form (grammar in `ir.text`); `ir.parse.parse_expr` reads it back."""
     if isinstance(e, Const):
         if e.dtype == I64:
             return str(e.value)
@@ -226,13 +243,13 @@ def _show(e: Expr) -> str:
             return "true" if e.value else "false"
         return f"{e.dtype}({e.value!r})"
     if isinstance(e, Var):
-        return e.name
+        return quote(e.name)
     if isinstance(e, Binary):
         if e.op in INFIX:
             return f"({e.a} {INFIX[e.op]} {e.b})"
         return f"{e.op}({e.a}, {e.b})"
     if isinstance(e, Load):
-        return f"{e.buffer.name}[{', '.join(map(str, e.index))}]"
+        return f"{quote(e.buffer.name)}[{', '.join(map(str, e.index))}]"
     if isinstance(e, Cast):
         return f"{e.dtype}({e.a})"
     if isinstance(e, Select):
@@ -247,9 +264,13 @@ def wrap(value: ExprLike, dtype: DType = I64) -> Expr:
 
 
 def const(value: Scalar, dtype: DType = I64) -> Const:
+    """A constant; integers wrap into their type as C's do."""
     if dtype.is_float:
         return Const(float(value), dtype)
-    return Const(bool(value) if dtype is BOOL else int(value), dtype)
+    if dtype == BOOL:
+        return Const(bool(value), BOOL)
+    low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
+    return Const((int(value) - low) % (1 << dtype.bits) + low, dtype)
 
 
 def is_const(e: ExprLike, value: Scalar | None = None) -> bool:
@@ -279,7 +300,7 @@ _FOLD_INT: dict[str, Callable[[Any, Any], Any]] = {
     "div": _trunc_div,
     "floordiv": lambda a, b: a // b,
     "mod": lambda a, b: a % b,
-    "rem": lambda a, b: int(math.fmod(a, b)),
+    "rem": lambda a, b: a - _trunc_div(a, b) * b,
     "min": min,
     "max": max,
     "lt": lambda a, b: a < b,
@@ -406,7 +427,7 @@ def cast(dtype: DType, a: ExprLike) -> Expr:
     x = wrap(a)
     if x.dtype == dtype:
         return x
-    if isinstance(x, Const) and x.dtype in (I64, I32, BOOL) and (dtype.is_float or dtype is I64):
+    if isinstance(x, Const) and not x.dtype.is_float:
         return const(x.value, dtype)
     return Cast(dtype, x)
 
