@@ -1,0 +1,150 @@
+"""From a plan to object code: emits kernels, pool and entry as LLVM IR and compiles them.
+
+Few LLVM passes: kernels come with explicit vectors and schedules, so that its loop and SLP
+vectorizers and its unroller stay off, and whole-program pipelines cost time and gain nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from jangin.codegen.entry import entry_module
+from jangin.codegen.pool import pool_module
+from jangin.ir.loop import Func
+from jangin.ir.plan import Plan
+from jangin.runtime.artifact import Artifact
+from jangin.targets.target import Target
+
+PASS_LEVEL = 1
+"""LLVM's function simplification at -O1 (SROA, early CSE, LICM, instruction combining, CFG
+simplification), with unrolling and vectorization off."""
+CODEGEN_LEVEL = 2
+MODULE_CHARS = 200_000
+"""Kernels are compiled together until their text is this long: fewer objects to load."""
+
+Progress = Callable[[int, int], None]
+
+
+def build(plan: Plan, target: Target, progress: Progress | None = None) -> Artifact:
+    """Compile a plan for a target; two builds give identical bytes.
+
+    `progress(done, total)` is called as groups of kernels finish. Raises RuntimeError that names
+    the kernel where LLVM refuses it."""
+    from jangin.codegen.llvm import emit_kernel
+
+    used = dict.fromkeys(launch.kernel for launch in plan.launches)
+    texts = [(name, emit_kernel(plan.kernels[name], target)) for name in used]
+    return build_texts(plan, target, texts, progress)
+
+
+def build_texts(
+    plan: Plan, target: Target, texts: Sequence[tuple[str, str]], progress: Progress | None = None
+) -> Artifact:
+    """As `build`, with each kernel's LLVM IR module given: (kernel name, text)."""
+    own = [("entry", entry_module(plan, target.triple)), ("pool", pool_module(target.triple))]
+    groups = [*_grouped(texts), own]
+    objects: list[bytes] = []
+    with ThreadPoolExecutor(max(1, min(len(groups), os.cpu_count() or 1))) as threads:
+        for done in threads.map(lambda group: compile_modules(group, target), groups):
+            objects.append(done)
+            if progress is not None:
+                progress(len(objects), len(groups))
+    return Artifact(plan, tuple(objects))
+
+
+def _grouped(texts: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    groups: list[list[tuple[str, str]]] = []
+    size = MODULE_CHARS
+    for name, text in texts:
+        if size + len(text) > MODULE_CHARS:
+            groups.append([])
+            size = 0
+        groups[-1].append((name, text))
+        size += len(text)
+    return groups
+
+
+def compile_modules(texts: Sequence[tuple[str, str]], target: Target) -> bytes:
+    """One relocatable object of several (name, LLVM IR module text)."""
+    machine = target_machine(target)
+    context = llvm.create_context()
+    merged = None
+    for name, text in texts:
+        module = _optimized(name, text, machine, context)
+        if merged is None:
+            merged = module
+        else:
+            merged.link_in(module)
+    assert merged is not None
+    return _emit(machine, merged, as_object=True)
+
+
+def assembly(func: Func, target: Target) -> str:
+    """A kernel's assembly text, as `build` compiles it."""
+    from jangin.codegen.llvm import emit_kernel
+
+    machine = target_machine(target)
+    module = _optimized(func.name, emit_kernel(func, target), machine, llvm.create_context())
+    return _emit(machine, module, as_object=False).decode()
+
+
+def target_machine(target: Target) -> Any:
+    """LLVM's TargetMachine for position-independent code. Raises ValueError for a triple that
+    this LLVM doesn't know."""
+    _initialize()
+    try:
+        kind = llvm.Target.from_triple(target.triple)
+    except RuntimeError as error:
+        raise ValueError(f"LLVM has no target {target.triple!r}: {error}") from None
+    return kind.create_target_machine(
+        cpu=target.cpu, features=target.features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default"
+    )
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def _optimized(name: str, text: str, machine: Any, context: Any) -> Any:
+    try:
+        module = llvm.parse_assembly(text, context)
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise RuntimeError(f"LLVM refuses kernel {name!r}: {error}") from None
+    options = llvm.create_pipeline_tuning_options(PASS_LEVEL)
+    options.loop_unrolling = options.loop_interleaving = False
+    options.loop_vectorization = options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    passes = builder.getFunctionPassManager()
+    for function in module.functions:
+        if not function.is_declaration:
+            _unlocked(llvm.ffi.lib.LLVMPY_RunNewFunctionPassManager)(passes, function, builder)
+    return module
+
+
+def _unlocked(function: Any) -> Any:
+    """llvmlite's binding without its process-wide lock, so that threads, each with a context of
+    its own, compile side by side."""
+    return getattr(function, "_cfn", function)
+
+
+def _emit(machine: Any, module: Any, *, as_object: bool) -> bytes:
+    lib = llvm.ffi.lib
+    with llvm.ffi.OutputString() as error:
+        buffer = _unlocked(lib.LLVMPY_TargetMachineEmitToMemory)(machine, module, int(as_object), error)
+        if not buffer:
+            raise RuntimeError(f"LLVM's code generation failed: {error}")
+    try:
+        return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        lib.LLVMPY_DisposeMemoryBuffer(buffer)

@@ -1,0 +1,394 @@
+"""The thread pool, as LLVM IR text: pthreads, atomics and futexes, so it needs no C compiler.
+
+A job is cut into at most `CHUNKS_PER_THREAD` chunks a thread, taken one by one as threads come
+free, so that a thread whose core has another tenant takes fewer. The ticket is one 64-bit word,
+`job sequence << 16 | chunks left`, taken by compare-and-swap. While it has chunks left, its job
+is live and the job fields are stable, so a swap that succeeds proves that the fields read before
+it belong to that job; a late worker finds the ticket empty or changed, and touches nothing.
+The caller waits only for chunks that were taken.
+
+The structure's cache lines: 0 job fields, 1 ticket, 2 chunks done and the caller's sleep flag,
+3 busy flag, 4 sleeping workers, wake-up sequence and stop flag, 5 thread count, 6... thread
+handles and worker arguments.
+"""
+
+from __future__ import annotations
+
+import re
+
+CHUNKS_PER_THREAD = 4
+SPINS = 1500
+"""Pauses before sleeping: 20 to 60 µs on x86 processors."""
+YIELDS = 16
+"""How often the caller yields its core to a worker before it sleeps."""
+MAX_THREADS = 4096
+"""Chunks left must fit 16 bits: CHUNKS_PER_THREAD * MAX_THREADS < 65536."""
+
+_SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+_PAUSE = {
+    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
+    "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
+}
+
+_FIELDS = {
+    "task": 0, "args": 8, "symbols": 16, "scratch": 24, "stride": 32, "tasks": 40, "chunk": 48, "count": 56,
+    "ticket": 64, "done": 128, "waiting": 132, "busy": 192, "sleepers": 256, "wake": 260, "stop": 264,
+    "workers": 320, "handles": 384,
+}  # fmt: skip
+_HANDLE_BYTES = 32
+"""A worker's record: pthread handle, pool, index."""
+
+
+def pool_module(triple: str) -> str:
+    """The LLVM IR module of `jangin_pool_create`, `_destroy` and `_run` for a Linux triple.
+
+    Raises ValueError for an architecture without an entry in the system-call table."""
+    arch = triple.split("-")[0]
+    if arch not in _SYS_FUTEX:
+        raise ValueError(f"no thread pool for {arch}: known are {', '.join(_SYS_FUTEX)}")
+    declare, pause = _PAUSE.get(arch, ("", ""))
+    text = _HEAD + _CREATE + _DESTROY + _TAKE + _WORKER + _RUN
+    text = re.sub(r"(?m)^  (%(\w+)\.at)$", _field_address, text)
+    words = {
+        "TRIPLE": triple,
+        "DECLARE_PAUSE": declare,
+        "PAUSE": pause,
+        "FUTEX": _SYS_FUTEX[arch],
+        "SPINS": SPINS,
+        "SPINS_AND_YIELDS": SPINS + YIELDS,
+        "CHUNKS": CHUNKS_PER_THREAD,
+        "MAX_THREADS": MAX_THREADS,
+        "HANDLES": _FIELDS["handles"],
+        "HANDLE_BYTES": _HANDLE_BYTES,
+    }
+    for word, value in words.items():
+        text = text.replace(f"<{word}>", str(value))
+    return text
+
+
+def _field_address(line: re.Match[str]) -> str:
+    return f"  {line[1]} = getelementptr i8, ptr %pool, i64 {_FIELDS[line[2]]}"
+
+
+# `%field.at` on a line of its own computes a field's address. FUTEX_WAIT_PRIVATE is 128 and
+# FUTEX_WAKE_PRIVATE 129.
+_HEAD = """
+source_filename = "jangin_pool"
+target triple = "<TRIPLE>"
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_join(i64, ptr)
+declare i64 @syscall(i64, ...)
+declare i32 @sched_yield()
+declare ptr @aligned_alloc(i64, i64)
+declare void @free(ptr)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i64 @llvm.umax.i64(i64, i64)
+<DECLARE_PAUSE>
+
+define internal void @sleep_on(ptr %word, i32 %seen) {
+  %r = call i64 (i64, ...) @syscall(i64 <FUTEX>, ptr %word, i32 128, i32 %seen, ptr null, ptr null, i32 0)
+  ret void
+}
+define internal void @wake_up(ptr %word, i32 %most) {
+  %r = call i64 (i64, ...) @syscall(i64 <FUTEX>, ptr %word, i32 129, i32 %most, ptr null, ptr null, i32 0)
+  ret void
+}
+"""
+
+_CREATE = """
+define ptr @jangin_pool_create(i32 %asked) {
+entry:
+  %many = icmp sgt i32 %asked, <MAX_THREADS>
+  %threads = select i1 %many, i32 <MAX_THREADS>, i32 %asked
+  %none = icmp slt i32 %threads, 2
+  br i1 %none, label %fail, label %allocate
+allocate:
+  %wide = sext i32 %threads to i64
+  %records = mul i64 %wide, <HANDLE_BYTES>
+  %unrounded = add i64 %records, <HANDLES>
+  %bumped = add i64 %unrounded, 63
+  %size = and i64 %bumped, -64
+  %pool = call ptr @aligned_alloc(i64 64, i64 %size)
+  %null = icmp eq ptr %pool, null
+  br i1 %null, label %fail, label %start
+start:
+  call void @llvm.memset.p0.i64(ptr %pool, i8 0, i64 %size, i1 false)
+  %handles.at
+  br label %next
+next:
+  %k = phi i64 [ 1, %start ], [ %k1, %spawn ]
+  %full = icmp eq i64 %k, %wide
+  br i1 %full, label %ready, label %spawn
+spawn:
+  %skip = mul i64 %k, <HANDLE_BYTES>
+  %record = getelementptr i8, ptr %handles.at, i64 %skip
+  %record.pool = getelementptr i8, ptr %record, i64 8
+  store ptr %pool, ptr %record.pool
+  %record.index = getelementptr i8, ptr %record, i64 16
+  store i64 %k, ptr %record.index
+  %error = call i32 @pthread_create(ptr %record, ptr null, ptr @worker, ptr %record)
+  %k1 = add i64 %k, 1
+  %started = icmp eq i32 %error, 0
+  br i1 %started, label %next, label %ready
+ready:
+  %have = phi i64 [ %wide, %next ], [ %k, %spawn ]
+  %workers.at
+  store i64 %have, ptr %workers.at
+  ret ptr %pool
+fail:
+  ret ptr null
+}
+"""
+
+_DESTROY = """
+define void @jangin_pool_destroy(ptr %pool) {
+entry:
+  %null = icmp eq ptr %pool, null
+  br i1 %null, label %out, label %stop
+stop:
+  %stop.at
+  store atomic i32 1, ptr %stop.at seq_cst, align 4
+  %wake.at
+  %w = atomicrmw add ptr %wake.at, i32 1 seq_cst
+  call void @wake_up(ptr %wake.at, i32 2147483647)
+  %workers.at
+  %count = load i64, ptr %workers.at
+  %handles.at
+  br label %next
+next:
+  %k = phi i64 [ 1, %stop ], [ %k1, %join ]
+  %all = icmp uge i64 %k, %count
+  br i1 %all, label %release, label %join
+join:
+  %skip = mul i64 %k, <HANDLE_BYTES>
+  %record = getelementptr i8, ptr %handles.at, i64 %skip
+  %handle = load i64, ptr %record
+  %e = call i32 @pthread_join(i64 %handle, ptr null)
+  %k1 = add i64 %k, 1
+  br label %next
+release:
+  call void @free(ptr %pool)
+  br label %out
+out:
+  ret void
+}
+"""
+
+# Take chunks until none is left. Fields are read before the swap that proves them stable.
+_TAKE = """
+define internal void @take_chunks(ptr %pool, i64 %index) {
+entry:
+  %ticket.at
+  %task.at
+  %args.at
+  %symbols.at
+  %scratch.at
+  %stride.at
+  %tasks.at
+  %chunk.at
+  %count.at
+  %done.at
+  %waiting.at
+  br label %look
+look:
+  %ticket = load atomic i64, ptr %ticket.at seq_cst, align 8
+  %left = and i64 %ticket, 65535
+  %none = icmp eq i64 %left, 0
+  br i1 %none, label %out, label %read
+read:
+  %task = load atomic ptr, ptr %task.at monotonic, align 8
+  %args = load atomic ptr, ptr %args.at monotonic, align 8
+  %symbols = load atomic ptr, ptr %symbols.at monotonic, align 8
+  %scratch = load atomic ptr, ptr %scratch.at monotonic, align 8
+  %stride = load atomic i64, ptr %stride.at monotonic, align 8
+  %tasks = load atomic i64, ptr %tasks.at monotonic, align 8
+  %chunk = load atomic i64, ptr %chunk.at monotonic, align 8
+  %count = load atomic i64, ptr %count.at monotonic, align 8
+  %fewer = sub i64 %ticket, 1
+  %swap = cmpxchg ptr %ticket.at, i64 %ticket, i64 %fewer seq_cst seq_cst
+  %mine = extractvalue { i64, i1 } %swap, 1
+  br i1 %mine, label %work, label %look
+work:
+  %number = sub i64 %count, %left
+  %lo = mul i64 %number, %chunk
+  %end = add i64 %lo, %chunk
+  %past = icmp sgt i64 %end, %tasks
+  %hi = select i1 %past, i64 %tasks, i64 %end
+  %skip = mul i64 %stride, %index
+  %own = getelementptr i8, ptr %scratch, i64 %skip
+  call void %task(ptr %args, ptr %symbols, i64 %lo, i64 %hi, ptr %own)
+  %before = atomicrmw add ptr %done.at, i32 1 seq_cst
+  %now = add i32 %before, 1
+  %goal = trunc i64 %count to i32
+  %last = icmp eq i32 %now, %goal
+  br i1 %last, label %finish, label %look
+finish:
+  %asleep = load atomic i32, ptr %waiting.at seq_cst, align 4
+  %awake = icmp eq i32 %asleep, 0
+  br i1 %awake, label %look, label %rouse
+rouse:
+  call void @wake_up(ptr %done.at, i32 1)
+  br label %look
+out:
+  ret void
+}
+"""
+
+_WORKER = """
+define internal ptr @worker(ptr %record) {
+entry:
+  %record.pool = getelementptr i8, ptr %record, i64 8
+  %pool = load ptr, ptr %record.pool
+  %record.index = getelementptr i8, ptr %record, i64 16
+  %index = load i64, ptr %record.index
+  %ticket.at
+  %stop.at
+  %sleepers.at
+  %wake.at
+  br label %spin
+spin:
+  %n = phi i32 [ 0, %entry ], [ %n1, %again ], [ 0, %busy ], [ 0, %sleep.end ]
+  %ticket = load atomic i64, ptr %ticket.at seq_cst, align 8
+  %left = and i64 %ticket, 65535
+  %work = icmp ne i64 %left, 0
+  br i1 %work, label %busy, label %idle
+busy:
+  call void @take_chunks(ptr %pool, i64 %index)
+  br label %spin
+idle:
+  %stop = load atomic i32, ptr %stop.at seq_cst, align 4
+  %stopped = icmp ne i32 %stop, 0
+  br i1 %stopped, label %out, label %patient
+patient:
+  %tired = icmp sgt i32 %n, <SPINS>
+  br i1 %tired, label %sleep, label %again
+again:
+  <PAUSE>
+  %n1 = add i32 %n, 1
+  br label %spin
+sleep:
+  %seen = load atomic i32, ptr %wake.at seq_cst, align 4
+  %s0 = atomicrmw add ptr %sleepers.at, i32 1 seq_cst
+  %ticket2 = load atomic i64, ptr %ticket.at seq_cst, align 8
+  %left2 = and i64 %ticket2, 65535
+  %stop2 = load atomic i32, ptr %stop.at seq_cst, align 4
+  %wide2 = zext i32 %stop2 to i64
+  %reason = or i64 %left2, %wide2
+  %calm = icmp eq i64 %reason, 0
+  br i1 %calm, label %wait, label %sleep.end
+wait:
+  call void @sleep_on(ptr %wake.at, i32 %seen)
+  br label %sleep.end
+sleep.end:
+  %s1 = atomicrmw sub ptr %sleepers.at, i32 1 seq_cst
+  br label %spin
+out:
+  ret ptr null
+}
+"""
+
+_RUN = """
+define void @jangin_pool_run(ptr %pool, ptr %task, ptr %args, ptr %symbols, i64 %tasks, i64 %grain,
+                             ptr %scratch, i64 %stride) {
+entry:
+  %empty = icmp slt i64 %tasks, 1
+  br i1 %empty, label %out, label %some
+some:
+  %null = icmp eq ptr %pool, null
+  %one = icmp sle i64 %tasks, %grain
+  %serial = icmp eq i64 %grain, 0
+  %small = or i1 %one, %serial
+  %alone = or i1 %null, %small
+  br i1 %alone, label %inline, label %claim
+claim:
+  %busy.at
+  %swap = cmpxchg ptr %busy.at, i32 0, i32 1 seq_cst seq_cst
+  %free = extractvalue { i32, i1 } %swap, 1
+  br i1 %free, label %publish, label %inline
+inline:
+  call void %task(ptr %args, ptr %symbols, i64 0, i64 %tasks, ptr %scratch)
+  br label %out
+publish:
+  %workers.at
+  %threads = load i64, ptr %workers.at
+  %pieces = mul i64 %threads, <CHUNKS>
+  %up = add i64 %tasks, %pieces
+  %up1 = sub i64 %up, 1
+  %share = udiv i64 %up1, %pieces
+  %chunk = call i64 @llvm.umax.i64(i64 %share, i64 %grain)
+  %round = add i64 %tasks, %chunk
+  %round1 = sub i64 %round, 1
+  %count = udiv i64 %round1, %chunk
+  %task.at
+  %args.at
+  %symbols.at
+  %scratch.at
+  %stride.at
+  %tasks.at
+  %chunk.at
+  %count.at
+  %done.at
+  %waiting.at
+  %ticket.at
+  store atomic ptr %task, ptr %task.at monotonic, align 8
+  store atomic ptr %args, ptr %args.at monotonic, align 8
+  store atomic ptr %symbols, ptr %symbols.at monotonic, align 8
+  store atomic ptr %scratch, ptr %scratch.at monotonic, align 8
+  store atomic i64 %stride, ptr %stride.at monotonic, align 8
+  store atomic i64 %tasks, ptr %tasks.at monotonic, align 8
+  store atomic i64 %chunk, ptr %chunk.at monotonic, align 8
+  store atomic i64 %count, ptr %count.at monotonic, align 8
+  store atomic i32 0, ptr %done.at monotonic, align 4
+  %old = load atomic i64, ptr %ticket.at monotonic, align 8
+  %next = add i64 %old, 65536
+  %ticket = or i64 %next, %count
+  store atomic i64 %ticket, ptr %ticket.at seq_cst, align 8
+  %sleepers.at
+  %sleepers = load atomic i32, ptr %sleepers.at seq_cst, align 4
+  %sleeping = icmp ne i32 %sleepers, 0
+  br i1 %sleeping, label %rouse, label %share.in
+rouse:
+  %wake.at
+  %w = atomicrmw add ptr %wake.at, i32 1 seq_cst
+  %helpers = trunc i64 %count to i32
+  %most = sub i32 %helpers, 1
+  call void @wake_up(ptr %wake.at, i32 %most)
+  br label %share.in
+share.in:
+  call void @take_chunks(ptr %pool, i64 0)
+  %goal = trunc i64 %count to i32
+  br label %wait
+wait:
+  %n = phi i32 [ 0, %share.in ], [ %n1, %pause ], [ %n1, %yield ], [ %n, %sleep ], [ %n, %doze ]
+  %done = load atomic i32, ptr %done.at seq_cst, align 4
+  %finished = icmp eq i32 %done, %goal
+  br i1 %finished, label %release, label %unfinished
+unfinished:
+  %n1 = add i32 %n, 1
+  %fresh = icmp slt i32 %n, <SPINS>
+  br i1 %fresh, label %pause, label %weary
+pause:
+  <PAUSE>
+  br label %wait
+weary:
+  %polite = icmp slt i32 %n, <SPINS_AND_YIELDS>
+  br i1 %polite, label %yield, label %sleep
+yield:
+  %y = call i32 @sched_yield()
+  br label %wait
+sleep:
+  store atomic i32 1, ptr %waiting.at seq_cst, align 4
+  %seen = load atomic i32, ptr %done.at seq_cst, align 4
+  %late = icmp eq i32 %seen, %goal
+  br i1 %late, label %wait, label %doze
+doze:
+  call void @sleep_on(ptr %done.at, i32 %seen)
+  br label %wait
+release:
+  store atomic i32 0, ptr %waiting.at monotonic, align 4
+  store atomic i32 0, ptr %busy.at release, align 4
+  br label %out
+out:
+  ret void
+}
+"""

@@ -1,0 +1,297 @@
+"""A compiled model, loaded and ready to run."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.graph import Array
+from jangin.ir.plan import ALIGN, Plan, PlanBuffer
+from jangin.runtime.arena import layout
+from jangin.runtime.artifact import Artifact
+from jangin.runtime.elf import Image
+from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
+from jangin.runtime.threads import default_threads
+
+LAYOUTS = 8
+"""Layouts kept for models with symbolic sizes, the least recently used dropped first."""
+
+_ENTRY = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
+)
+
+
+class Executable:
+    """Runs a compiled model: `exe(x, y)` with arrays in input order, or `exe.run({"x": x})`.
+
+    Arrays are NumPy's, or any that offer DLPack on the CPU. Threads may call one Executable at
+    once; each call then has its own working memory. `threads`: how many threads a call uses,
+    itself included (None: what the process may use)."""
+
+    def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads must be at least 1, got {threads}")
+        self._artifact = artifact
+        self._code = _Code(artifact, threads or default_threads())
+        self._signature = Signature(artifact.plan)
+        self._results = _results(artifact.plan)
+        self._expected = [(s.dtype, s.shape) for s in self.inputs]
+        self._static = _Layout(artifact.plan, (), Evaluator({})) if artifact.plan.is_static else None
+        self._layouts: OrderedDict[Sizes, _Layout] = OrderedDict()
+        self._lock = threading.Lock()
+        self._idle: list[_Context] = []
+
+    @property
+    def plan(self) -> Plan:
+        return self._artifact.plan
+
+    @property
+    def artifact(self) -> Artifact:
+        return self._artifact
+
+    @property
+    def threads(self) -> int:
+        return self._code.threads
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self._signature.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self._signature.outputs
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a `.jgn` file that `jangin.load` reads."""
+        self._artifact.save(Path(path))
+
+    def arena_bytes(self, **sizes: int) -> int:
+        """Bytes of intermediate memory a run needs, given every size symbol by name."""
+        names = [v.name for v in self._signature.symbols]
+        if set(sizes) != set(names):
+            wanted = ", ".join(names) or "nothing, as every size is known"
+            raise ValueError(f"the sizes to give are: {wanted}")
+        return self._layout(tuple(sizes[n] for n in names)).arena
+
+    def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
+        """The output array, or a tuple of them. Raises TypeError for a dtype, ValueError for a
+        count or shape that is not what the model takes."""
+        results = self._run(arrays)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """As a call, by name."""
+        if len(feeds) != len(self.inputs) or not all(s.name in feeds for s in self.inputs):
+            names = [s.name for s in self.inputs]
+            problems = [f"missing input {n!r}" for n in names if n not in feeds]
+            problems += [f"no input is named {n!r}" for n in feeds if n not in names]
+            raise ValueError(f"{', '.join(problems)}; {self._signature}")
+        results = self._run([feeds[s.name] for s in self.inputs])
+        return {s.name: r for s, r in zip(self.outputs, results, strict=True)}
+
+    def _run(self, given: Sequence[Any]) -> list[Array]:
+        arrays = self._accept(given)
+        chosen = self._static
+        if chosen is None:
+            chosen = self._layout(self._signature.bind([a.shape for a in arrays]))
+        try:
+            context = self._idle.pop()
+        except IndexError:
+            context = _Context()
+        try:
+            context.prepare(chosen, self.threads)
+            return context.run(self._code, chosen, arrays, self._results)
+        finally:
+            self._idle.append(context)
+
+    def _accept(self, given: Sequence[Any]) -> list[Array]:
+        """The inputs as contiguous arrays of the right dtype; of a static model, the right shape."""
+        if len(given) != len(self._expected):
+            raise ValueError(f"expected {len(self._expected)} inputs, got {len(given)}; {self._signature}")
+        arrays = []
+        for i, (dtype, shape) in enumerate(self._expected):
+            a = given[i]
+            if type(a) is not np.ndarray:
+                a = self._array(a, i)
+            if a.dtype != dtype:
+                raise TypeError(f"input {self.inputs[i]} got dtype {a.dtype}; {self._signature}")
+            if self._static is not None and a.shape != shape:
+                self._signature.bind([np.shape(g) for g in given])
+            arrays.append(a if a.flags.c_contiguous else np.ascontiguousarray(a))
+        return arrays
+
+    def _array(self, value: Any, index: int) -> Array:
+        want = self.inputs[index]
+        try:
+            if hasattr(value, "__array__") and not hasattr(value, "__dlpack__"):
+                return np.asarray(value)
+            if hasattr(value, "__dlpack__"):
+                return np.asarray(np.from_dlpack(value))
+            return np.asarray(value, want.dtype)  # Python numbers and lists have no dtype of their own
+        except (TypeError, ValueError, RuntimeError, BufferError) as error:
+            raise TypeError(
+                f"input {want} is no array that can be read ({type(value).__name__}: {error})"
+            ) from None
+
+    def _layout(self, sizes: Sizes) -> _Layout:
+        if self._static is not None:
+            return self._static
+        with self._lock:
+            found = self._layouts.get(sizes)
+            if found is None:
+                value = self._signature.check(dict(zip(self._signature.symbols, sizes, strict=True)))
+                found = self._layouts[sizes] = _Layout(self.plan, sizes, value)
+                if len(self._layouts) > LAYOUTS:
+                    self._layouts.popitem(last=False)
+            self._layouts.move_to_end(sizes)
+        return found
+
+
+class _Code:
+    """Machine code in memory and its thread pool, both released with the object."""
+
+    def __init__(self, artifact: Artifact, threads: int) -> None:
+        image = Image(artifact.objects)
+        self.entry: Callable[[int, int, int | None, int, int], int] = _ENTRY(image.address("jangin_entry"))
+        self.threads = threads
+        create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(image.address("jangin_pool_create"))
+        self.pool: int | None = create(threads) if threads > 1 else None
+        destroy = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(image.address("jangin_pool_destroy"))
+        self._finalizer = weakref.finalize(self, _release, image, destroy, self.pool, os.getpid())
+
+
+def _release(image: Image, destroy: Callable[[int], None], pool: int | None, process: int) -> None:
+    if os.getpid() != process:  # a forked child has the memory, but not the threads
+        return
+    if pool is not None:
+        destroy(pool)
+    image.close()
+
+
+class _Layout:
+    """Everything about a run that depends on sizes alone."""
+
+    def __init__(self, plan: Plan, sizes: Sizes, value: Evaluator) -> None:
+        self.shapes = {b.name: value.shape(b.shape) for b in plan.buffers}
+        self.symbols = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
+        self.symbols_at = ctypes.addressof(self.symbols)
+        stride = max((value(launch.scratch) for launch in plan.launches), default=0)
+        self.stride = -(-stride // ALIGN) * ALIGN
+        offsets, self.arena = self._arena(plan)
+        index = {b.name: i for i, b in enumerate(plan.buffers)}
+        users: dict[str, list[int]] = {b.name: [] for b in plan.buffers}
+        for b in plan.buffers:
+            users[b.base if b.kind == "alias" else b.name].append(index[b.name])
+        self.fixed = [(i, _address(plan.constants[n])) for n in plan.constants for i in users.get(n, ())]
+        self.in_arena = [(i, at) for n, at in offsets.items() for i in users[n]]
+        self.inputs = [users[n] for n in plan.inputs]
+        self.offsets = offsets
+        self.outputs = [
+            (b.name, self.shapes[b.name], b.dtype.numpy, users[b.name])
+            for b in plan.buffers
+            if b.kind == "output"
+        ]
+        self.entries = len(plan.buffers)
+
+    def _arena(self, plan: Plan) -> tuple[dict[str, int], int]:
+        own = [b for b in plan.buffers if b.kind == "arena"]
+        sizes = {b.name: int(np.prod(self.shapes[b.name], dtype=np.int64)) * b.dtype.bytes for b in own}
+        known = {b.name: b.offset for b in own if b.offset is not None}
+        if len(known) == len(own):
+            return known, max((at + sizes[n] for n, at in known.items()), default=0)
+        return layout([(b.name, sizes[b.name], *b.live) for b in own])
+
+
+class _Context:
+    """The working memory of one run at a time: arena, scratch and the table of pointers."""
+
+    def __init__(self) -> None:
+        self._for: _Layout | None = None
+        self._arena = self._scratch = np.empty(0, np.uint8)
+        self._arena_at = self._scratch_at = 0
+
+    def prepare(self, chosen: _Layout, threads: int) -> None:
+        """Make the memory large enough and the table right for a layout."""
+        if self._for is chosen:
+            return
+        if len(self._arena) < chosen.arena + ALIGN:
+            self._arena = np.empty(chosen.arena + ALIGN, np.uint8)
+            self._arena_at = -(-_address(self._arena) // ALIGN) * ALIGN
+        if len(self._scratch) < chosen.stride * threads + ALIGN:
+            self._scratch = np.empty(chosen.stride * threads + ALIGN, np.uint8)
+            self._scratch_at = -(-_address(self._scratch) // ALIGN) * ALIGN
+        self._table = (ctypes.c_void_p * max(1, chosen.entries))()
+        self._table_at = ctypes.addressof(self._table)
+        for i, pointer in chosen.fixed:
+            self._table[i] = pointer
+        for i, offset in chosen.in_arena:
+            self._table[i] = self._arena_at + offset
+        self._for = chosen
+
+    def run(
+        self, code: _Code, chosen: _Layout, arrays: Sequence[Array], results: Sequence[_Result]
+    ) -> list[Array]:
+        table = self._table
+        for array, places in zip(arrays, chosen.inputs, strict=True):
+            pointer = _address(array)
+            for i in places:
+                table[i] = pointer
+        made = {}
+        for name, shape, dtype, places in chosen.outputs:
+            made[name] = array = np.empty(shape, dtype)
+            pointer = _address(array)
+            for i in places:
+                table[i] = pointer
+        code.entry(self._table_at, chosen.symbols_at, code.pool, self._scratch_at, chosen.stride)
+        return [made[r] if isinstance(r, str) else r(self, chosen, arrays, made) for r in results]
+
+    def view(self, chosen: _Layout, buffer: PlanBuffer) -> Array:
+        """An arena buffer's contents, as bytes."""
+        start = self._arena_at - _address(self._arena) + chosen.offsets[buffer.name]
+        count = int(np.prod(chosen.shapes[buffer.name], dtype=np.int64)) * buffer.dtype.bytes
+        return self._arena[start : start + count]
+
+
+_Result = str | Callable[[_Context, _Layout, Sequence[Array], Mapping[str, Array]], Array]
+"""An output: the name of a fresh array, or how to copy it from what it is an alias of."""
+
+
+def _results(plan: Plan) -> list[_Result]:
+    results: list[_Result] = []
+    for name in plan.outputs:
+        buffer = plan.buffer(name)
+        fresh = buffer.kind == "output" and name not in results
+        results.append(name if fresh else _copier(plan, buffer))
+    return results
+
+
+def _copier(plan: Plan, buffer: PlanBuffer) -> _Result:
+    base = plan.buffer(buffer.base) if buffer.kind == "alias" else buffer
+    place = plan.inputs.index(base.name) if base.kind == "input" else -1
+
+    def copy(context: _Context, chosen: _Layout, arrays: Sequence[Array], made: Mapping[str, Array]) -> Array:
+        if base.kind == "input":
+            source = arrays[place]
+        elif base.kind == "constant":
+            source = plan.constants[base.name]
+        elif base.kind == "output":
+            source = made[base.name]
+        else:
+            source = context.view(chosen, base)
+        flat = source.reshape(-1).view(buffer.dtype.numpy)
+        return flat.reshape(chosen.shapes[buffer.name]).copy()
+
+    return copy
+
+
+def _address(array: Array) -> int:
+    at: int = array.__array_interface__["data"][0]
+    return at

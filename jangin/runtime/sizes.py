@@ -1,0 +1,126 @@
+"""A plan's sizes: its signature, and the symbols bound by the shapes of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.expr import Const, Expr, Var, const, free_vars, substitute
+from jangin.ir.plan import Plan, PlanBuffer
+from jangin.ir.simplify import linear
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output: `shape` has an integer for each known dimension and the text of the
+    symbol or expression for each other."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def spec(buffer: PlanBuffer) -> TensorSpec:
+    shape = tuple(int(d.value) if isinstance(d, Const) else str(d) for d in buffer.shape)
+    return TensorSpec(buffer.name, buffer.dtype.numpy, shape)
+
+
+class Evaluator:
+    """Integer values of size expressions for given symbol values."""
+
+    def __init__(self, values: Mapping[Var, int]) -> None:
+        self._values: dict[Var, Expr] = {v: const(n) for v, n in values.items()}
+        self._memo: dict[Expr, int] = {}
+
+    def __call__(self, e: Expr) -> int:
+        if isinstance(e, Const):
+            return int(e.value)
+        done = self._memo.get(e)
+        if done is None:
+            value = substitute(e, self._values)
+            if not isinstance(value, Const):
+                raise ValueError(f"the size {e} has no value for {self._values}")
+            done = self._memo[e] = int(value.value)
+        return done
+
+    def shape(self, dims: Sequence[Expr]) -> Sizes:
+        return tuple(self(d) for d in dims)
+
+
+class Signature:
+    """What a plan takes and gives, and how input shapes bind its symbols."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        buffers = {b.name: b for b in plan.buffers}
+        self.inputs = tuple(spec(buffers[n]) for n in plan.inputs)
+        self.outputs = tuple(spec(buffers[n]) for n in plan.outputs)
+        self._dims = [buffers[n].shape for n in plan.inputs]
+        self.symbols = tuple(v for v, _ in plan.symbols)
+
+    def __str__(self) -> str:
+        return "the inputs are: " + "; ".join(map(str, self.inputs)) if self.inputs else "there are no inputs"
+
+    def bind(self, shapes: Sequence[Sizes]) -> Sizes:
+        """The symbols' values, in the plan's order. Raises ValueError where a rank, a size, a
+        symbol's range or a constraint is wrong."""
+        found: dict[Var, int] = {}
+        for want, dims, shape in zip(self.inputs, self._dims, shapes, strict=True):
+            if len(dims) != len(shape):
+                raise ValueError(f"input {want} has rank {len(dims)}, got shape {shape}; {self}")
+            for dim, size in zip(dims, shape, strict=True):
+                if isinstance(dim, Var):
+                    found.setdefault(dim, size)
+        self._solve(found, shapes)
+        value = self.check(found)
+        for want, dims, shape in zip(self.inputs, self._dims, shapes, strict=True):
+            expected = value.shape(dims)
+            if expected != shape:
+                bound = ", ".join(f"{v} = {n}" for v, n in found.items())
+                axis = next(i for i, (a, b) in enumerate(zip(expected, shape, strict=True)) if a != b)
+                raise ValueError(
+                    f"input {want}: dimension {axis} must be {expected[axis]}, got shape {shape}"
+                    + (f" (with {bound})" if bound else "")
+                    + f"; {self}"
+                )
+        return tuple(found[v] for v in self.symbols)
+
+    def _solve(self, found: dict[Var, int], shapes: Sequence[Sizes]) -> None:
+        """Bind symbols that appear only in dimensions linear in them, such as 2*n + 1."""
+        for dims, shape in zip(self._dims, shapes, strict=True):
+            for dim, size in zip(dims, shape, strict=True):
+                unbound = free_vars(dim) - found.keys()
+                if len(unbound) != 1:
+                    continue
+                var = unbound.pop()
+                known = substitute(dim, {v: const(n) for v, n in found.items()})
+                match linear(known, var):
+                    case Const(value=slope), Const(value=rest) if slope:
+                        found[var] = (size - int(rest)) // int(slope)
+
+    def check(self, found: Mapping[Var, int]) -> Evaluator:
+        """The evaluator for symbol values. Raises ValueError where one is missing or out of range,
+        or a constraint fails."""
+        value = Evaluator(found)
+        for var, (low, high) in self._plan.symbols:
+            if var not in found:
+                raise ValueError(f"the size {var} is not known from the input shapes; {self}")
+            least = None if low is None else value(low)
+            most = None if high is None else value(high)
+            size = found[var]
+            if (least is not None and size < least) or (most is not None and size > most):
+                limits = f"{'any' if least is None else least} to {'any' if most is None else most}"
+                raise ValueError(f"the size {var} is {size}, but may be {limits}; {self}")
+        for constraint in self._plan.constraints:
+            if not value(constraint):
+                bound = ", ".join(f"{v} = {n}" for v, n in found.items())
+                raise ValueError(f"the sizes {bound} do not meet {constraint}; {self}")
+        return value
