@@ -1,0 +1,91 @@
+"""Bodies that the ONNX standard gives for composite operators: their lowering where there is no
+own one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import defs, helper, numpy_helper
+
+from jangin.frontends.onnx import NodeReader, Scope, split_op
+from jangin.frontends.onnx_proto import DTYPES
+from jangin.ir.dtype import DType
+from jangin.ir.graph import Graph, Node, Shape, static_shape
+
+_CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+def has_body(op: str, opset: int) -> bool:
+    """Whether the standard defines the operator by others."""
+    schema = _schema(op, opset)
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+
+def body(node: Node, types: Sequence[tuple[DType, Shape] | None]) -> Graph | None:
+    """The standard's body of an imported node, for these input types; None where there is none.
+    Its inputs and outputs are the operator's formal ones, in order."""
+    opset: int = node.attrs["opset"]
+    schema = _schema(node.op, opset)
+    if schema is None:
+        return None
+    raw = b""
+    if schema.has_function:
+        version = _latest(schema.function_opset_versions, opset)
+        raw = schema.get_function_with_opset_version(version) if version else b""
+    elif schema.has_context_dependent_function:
+        version = _latest(schema.context_dependent_function_opset_versions, opset)
+        described = [_type(t).SerializeToString() for t in types]
+        call = _proto(node).SerializeToString()
+        if version:
+            raw = schema.get_context_dependent_function_with_opset_version(version, call, described)
+    if not raw:
+        return None
+    function = onnx.FunctionProto()
+    function.ParseFromString(raw)
+    defaults = {
+        name: helper.get_attribute_value(a.default_value)
+        for name, a in schema.attributes.items()
+        if a.default_value.name
+    }
+    attrs: dict[str, Any] = {k: _decoded(v) for k, v in defaults.items()} | dict(node.attrs)
+    return NodeReader().function(function, attrs, Scope({}, {}))
+
+
+def _schema(op: str, opset: int) -> Any:
+    domain, name = split_op(op)
+    try:
+        return defs.get_schema(name, opset, domain)
+    except defs.SchemaError:
+        return None
+
+
+def _latest(versions: Sequence[int], opset: int) -> int | None:
+    return max((v for v in versions if v <= opset), default=None)
+
+
+def _type(typed: tuple[DType, Shape] | None) -> onnx.TypeProto:
+    if typed is None:
+        return onnx.TypeProto()
+    dtype, shape = typed
+    size = static_shape(shape)
+    dims = size if size is not None else tuple(None for _ in shape)
+    return helper.make_tensor_type_proto(_CODES[dtype], dims)
+
+
+def _proto(node: Node) -> onnx.NodeProto:
+    domain, name = split_op(node.op)
+    attrs: Mapping[str, Any] = {
+        k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
+        for k, v in node.attrs.items()
+        if k != "opset"
+    }
+    return helper.make_node(name, node.inputs, node.outputs, node.name, domain=domain, **attrs)
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    return tuple(map(_decoded, value)) if isinstance(value, list) else value

@@ -1,0 +1,139 @@
+"""ONNX protobuf messages as plain Python and NumPy values; nothing in them is trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
+from jangin.ir.graph import Array, CompileError
+
+DTYPES: Mapping[int, DType] = {
+    TensorProto.FLOAT: F32, TensorProto.DOUBLE: F64, TensorProto.FLOAT16: F16, TensorProto.BFLOAT16: BF16,
+    TensorProto.INT8: I8, TensorProto.INT16: I16, TensorProto.INT32: I32, TensorProto.INT64: I64,
+    TensorProto.UINT8: U8, TensorProto.UINT16: U16, TensorProto.UINT32: U32, TensorProto.UINT64: U64,
+    TensorProto.BOOL: BOOL,
+}  # fmt: skip
+"""ONNX element types that graphs may hold. Strings, complex, 8-bit floats and sub-byte types are not."""
+
+
+def dtype_of(code: int, what: str) -> DType:
+    """The element type of an ONNX type code; CompileError naming `what` where there is none."""
+    if code in DTYPES:
+        return DTYPES[code]
+    known = code in TensorProto.DataType.values()
+    name = TensorProto.DataType.Name(code).lower() if known else f"number {code}"
+    raise CompileError(f"{what} has element type {name}, which is not supported")
+
+
+def tensor(proto: TensorProto, what: str, folder: Path | None) -> Array:
+    """A tensor's contents. External data are read from `folder`; sizes are checked before any
+    memory is taken."""
+    dtype = dtype_of(proto.data_type, what)
+    dims = tuple(proto.dims)
+    if any(d < 0 for d in dims):
+        raise CompileError(f"{what} has shape {list(dims)}: a dimension is negative")
+    count = math.prod(dims)
+    if proto.data_location == TensorProto.EXTERNAL:
+        return _external(proto, what, folder, dtype, dims)
+    held = len(proto.raw_data) if proto.HasField("raw_data") else None
+    if held is not None and held != count * dtype.bytes:
+        raise CompileError(
+            f"{what} has shape {list(dims)} of {dtype}, {count * dtype.bytes} bytes; the file holds {held}"
+        )
+    try:
+        array = numpy_helper.to_array(proto)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CompileError(f"{what} of shape {list(dims)} and type {dtype} can't be read: {error}") from None
+    if array.shape != dims or array.dtype != dtype.numpy:
+        raise CompileError(f"{what} should be {dtype}{list(dims)} but holds {array.dtype}{list(array.shape)}")
+    return array
+
+
+def _external(
+    proto: TensorProto, what: str, folder: Path | None, dtype: DType, dims: tuple[int, ...]
+) -> Array:
+    info = {entry.key: entry.value for entry in proto.external_data}
+    location = info.get("location", "")
+    if folder is None:
+        raise CompileError(
+            f"{what} keeps its data in the file '{location}': give the model's path, not its bytes"
+        )
+    path = (folder / location).resolve()
+    if not location or not path.is_relative_to(folder.resolve()):
+        raise CompileError(f"{what} keeps its data in '{location}', outside the model's folder")
+    if not path.is_file():
+        raise CompileError(f"{what} keeps its data in '{location}', which is missing beside the model")
+    count = math.prod(dims)
+    try:
+        offset, length = int(info.get("offset", 0)), int(info.get("length", count * dtype.bytes))
+    except ValueError:
+        raise CompileError(f"{what}: offset and length of its external data must be integers") from None
+    size = path.stat().st_size
+    if length != count * dtype.bytes or offset < 0 or offset + length > size:
+        raise CompileError(
+            f"{what} needs {count * dtype.bytes} bytes at {offset} of '{location}', "
+            f"which is declared as {length} bytes; the file has {size}"
+        )
+    return np.fromfile(path, dtype.numpy, count, offset=offset).reshape(dims)
+
+
+def attribute(proto: onnx.AttributeProto, what: str, folder: Path | None) -> Any:
+    """An attribute as a number, string, tuple of them or array. Graphs are the caller's part."""
+    kind = proto.type
+    kinds = onnx.AttributeProto
+    if kind in (kinds.FLOAT, kinds.INT):
+        return proto.f if kind == kinds.FLOAT else proto.i
+    if kind == kinds.STRING:
+        return _text(proto.s)
+    if kind == kinds.FLOATS:
+        return tuple(proto.floats)
+    if kind == kinds.INTS:
+        return tuple(proto.ints)
+    if kind == kinds.STRINGS:
+        return tuple(_text(s) for s in proto.strings)
+    where = f"attribute '{proto.name}' of {what}"
+    if kind == kinds.TENSOR:
+        return tensor(proto.t, where, folder)
+    if kind == kinds.TENSORS:
+        return tuple(tensor(t, where, folder) for t in proto.tensors)
+    named = kinds.AttributeType.Name(kind) if kind in kinds.AttributeType.values() else str(kind)
+    raise CompileError(f"{where} is of kind {named.lower()}, which is not supported")
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Path | None]:
+    """The parsed model, and its folder where a path was given; CompileError if it is none."""
+    if isinstance(model, onnx.ModelProto):
+        return model, None
+    folder: Path | None = None
+    if isinstance(model, (str, Path)):
+        path = Path(model)
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise CompileError(f"{path}: {error.strerror or error}") from None
+        what, folder = str(path), path.parent
+    else:
+        raw, what = bytes(model), "the model"
+    if not raw:
+        raise CompileError(f"{what} is empty")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(raw)
+    except Exception as error:  # protobuf's DecodeError; the class depends on its implementation
+        raise CompileError(
+            f"{what} is not an ONNX model, or is cut short ({len(raw)} bytes): {error}"
+        ) from None
+    if not proto.HasField("graph"):
+        raise CompileError(f"{what} is not an ONNX model: it holds no graph ({len(raw)} bytes)")
+    return proto, folder

@@ -1,0 +1,69 @@
+"""Nodes of an imported graph in an order that can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jangin.ir.graph import CompileError, Graph, Node
+
+
+def captured(graph: Graph) -> set[str]:
+    """Names that a sub-graph takes from the graph around it."""
+    own = {*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs)}
+    used = {name for node in graph.nodes for name in reads(node)} | set(graph.outputs)
+    return used - own
+
+
+def reads(node: Node) -> list[str]:
+    """The values a node needs, those of its sub-graphs included."""
+    names = [n for n in node.inputs if n]
+    for value in node.attrs.values():
+        if isinstance(value, Graph) and node.op != "function":
+            names.extend(sorted(captured(value)))
+    return names
+
+
+def topological(nodes: Sequence[Node], known: set[str], where: str | None) -> list[Node]:
+    """The nodes with every one after those it reads, otherwise as they stood. CompileError for a
+    name defined twice, a cycle, and (unless `where` is None, for a sub-graph) a missing value."""
+    producer: dict[str, int] = {}
+    for i, node in enumerate(nodes):
+        for out in node.outputs:
+            if out and (out in producer or out in known):
+                raise CompileError(f"{node.source}: value '{out}' is defined twice")
+            if out:
+                producer[out] = i
+    needs: list[list[int]] = []
+    for node in nodes:
+        names = reads(node)
+        for name in names:
+            if where is not None and name not in producer and name not in known:
+                raise CompileError(f"{node.source}: its input '{name}' is defined nowhere in {where}")
+        needs.append([producer[n] for n in names if n in producer])
+    return [nodes[i] for i in _order(nodes, needs)]
+
+
+def _order(nodes: Sequence[Node], needs: Sequence[Sequence[int]]) -> list[int]:
+    """Depth-first post-order without recursion."""
+    order: list[int] = []
+    state = [0] * len(nodes)  # 0 new, 1 open, 2 done
+    for root in range(len(nodes)):
+        stack = [root] if state[root] == 0 else []
+        while stack:
+            i = stack[-1]
+            if state[i] == 2:
+                stack.pop()
+                continue
+            waiting = [k for k in needs[i] if state[k] != 2]
+            if state[i] == 0:
+                state[i] = 1
+            if not waiting:
+                state[i] = 2
+                order.append(i)
+                stack.pop()
+                continue
+            if any(state[k] == 1 for k in waiting):
+                cycle = ", ".join(nodes[k].source for k in stack if state[k] == 1)
+                raise CompileError(f"the graph has a cycle through {cycle}")
+            stack.extend(waiting)
+    return order

@@ -1,0 +1,76 @@
+"""ONNX node tests through the front end, lowering and the interpreter: no code generation.
+
+    python tests/conformance/interp.py [-v] [-q] [pattern]
+
+`pattern` is a regular expression over test names. Prints failures and what is not supported,
+with short reasons, and the counts. -v adds tracebacks of failures, -q leaves the reasons out.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+import warnings
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from jangin.frontends.onnx import load
+from jangin.ir.graph import CompileError
+from jangin.ir.interpret import run_graph
+from jangin.onnx_backend import specialised
+from jangin.passes.lower import lower
+
+
+def check(model: ModelProto, inputs: list[Any], wanted: list[Any], rtol: float, atol: float) -> str:
+    """ "" where the model gives the wanted outputs, else what is wrong."""
+    names = [i.name for i in model.graph.input]
+    given = dict(zip(names, inputs, strict=False))
+    graph = specialised(lambda values: lower(load(model, values=values)), model, given)
+    outputs = list(run_graph(graph, {n: given[n] for n in graph.inputs}).values())
+    for got, want in zip(outputs, wanted, strict=True):
+        want = np.asarray(want)
+        if got.dtype != want.dtype or got.shape != want.shape:
+            return f"got {got.dtype}{list(got.shape)}, want {want.dtype}{list(want.shape)}"
+        try:
+            np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol, atol)
+        except AssertionError as error:
+            return " ".join(str(error).split())[:160]
+    return ""
+
+
+def main(args: list[str]) -> None:
+    warnings.simplefilter("ignore")
+    from onnx.backend.test.loader import load_model_tests
+
+    verbose, quiet = "-v" in args, "-q" in args
+    pattern = re.compile(next((a for a in args if not a.startswith("-")), ""))
+    counts: Counter[str] = Counter()
+    for case in load_model_tests(kind="node"):
+        if not pattern.search(case.name):
+            continue
+        result = reason = ""
+        try:
+            for inputs, outputs in case.data_sets:
+                reason = reason or check(case.model, inputs, outputs, case.rtol, case.atol)
+            result = "FAIL" if reason else "pass"
+        except CompileError as error:
+            crash = error.__cause__ is not None and not isinstance(error.__cause__, CompileError)
+            result, reason = "CRASH" if crash else "unsupported", str(error)
+            if verbose and crash:
+                traceback.print_exc()
+        except Exception as error:
+            result, reason = "CRASH", f"{type(error).__name__}: {error}"
+            if verbose:
+                traceback.print_exc()
+        counts[result] += 1
+        if result != "pass" and not quiet:
+            print(f"{result:12} {case.name}: {reason[:300]}")
+    print(dict(counts))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
