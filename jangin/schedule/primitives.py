@@ -1,0 +1,358 @@
+"""Rewriting primitives: each takes a kernel and gives an equal one, one step nearer the machine.
+
+Loops are named by their variables, which are unique in a kernel. Schedules are lists of such
+steps (`schedule.steps`). Every primitive checks what it relies on and raises `ScheduleError`; the tests run each against the interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from jangin.ir.expr import (
+    Binary,
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    children,
+    const,
+    free_vars,
+    minimum,
+    rewrite,
+    select,
+    substitute,
+    walk,
+)
+from jangin.ir.loop import (
+    FOR_KINDS,
+    Alloc,
+    Block,
+    For,
+    Func,
+    If,
+    Let,
+    Stmt,
+    Store,
+    block,
+    expressions,
+    map_stmt,
+    replace_buffer,
+    statements,
+    sub_statements,
+    substitute_stmt,
+)
+from jangin.ir.simplify import Range, prove, simplify
+from jangin.schedule.normalize import ceil_div
+
+
+class ScheduleError(Exception):
+    """A step that doesn't fit the kernel; says which and why."""
+
+
+def find(func: Func, name: str) -> For:
+    """The loop over `name`."""
+    for s in statements(func.body):
+        if isinstance(s, For) and s.var.name == name:
+            return s
+    have = [s.var.name for s in statements(func.body) if isinstance(s, For)]
+    raise ScheduleError(f"{func.name}: no loop {name!r}; there are {', '.join(have)}")
+
+
+def loop_names(func: Func) -> list[str]:
+    return [s.var.name for s in statements(func.body) if isinstance(s, For)]
+
+
+def ranges_at(func: Func, name: str) -> dict[Var, Range]:
+    """The ranges in force inside the loop `name` (its own included), outermost first."""
+    found: dict[Var, Range] = {}
+
+    def go(s: Stmt, ranges: dict[Var, Range]) -> None:
+        if isinstance(s, For):
+            ranges = {**ranges, s.var: (const(0), simplify(s.extent - 1, ranges))}
+            if s.var.name == name:
+                found.update(ranges)
+                return
+        for sub in sub_statements(s):
+            go(sub, ranges)
+
+    go(func.body, dict(func.symbols))
+    return found
+
+
+def at_loop(func: Func, name: str, fn: Callable[[For], Stmt]) -> Func:
+    """The kernel with the loop `name` replaced by `fn(loop)`."""
+    find(func, name)
+
+    def go(s: Stmt) -> Stmt:
+        if isinstance(s, For):
+            return fn(s) if s.var.name == name else replace(s, body=go(s.body))
+        if isinstance(s, Block):
+            return block(*(go(k) for k in s.body))
+        if isinstance(s, (Alloc, Let)):
+            return replace(s, body=go(s.body))
+        if isinstance(s, If):
+            return If(s.cond, go(s.then), None if s.orelse is None else go(s.orelse))
+        return s
+
+    return func.with_body(go(func.body))
+
+
+def rename_loops(s: Stmt, suffix: str) -> Stmt:
+    """A copy whose loops (and register buffers, and lets) have other names."""
+    if isinstance(s, For):
+        var = Var(s.var.name + suffix)
+        return replace(s, var=var, body=rename_loops(substitute_stmt(s.body, {s.var: var}), suffix))
+    if isinstance(s, Block):
+        return block(*(rename_loops(k, suffix) for k in s.body))
+    if isinstance(s, Alloc):
+        new = replace(s.buffer, name=s.buffer.name + suffix)
+        return Alloc(new, rename_loops(replace_buffer(s.body, s.buffer.name, new), suffix))
+    if isinstance(s, Let):
+        var = Var(s.var.name + suffix, s.var.dtype)
+        return Let(var, s.value, rename_loops(substitute_stmt(s.body, {s.var: var}), suffix))
+    if isinstance(s, If):
+        orelse = None if s.orelse is None else rename_loops(s.orelse, suffix)
+        return If(s.cond, rename_loops(s.then, suffix), orelse)
+    return s
+
+
+def set_kind(func: Func, loop: str, kind: str) -> Func:
+    """Mark a loop serial, parallel, vector or unroll."""
+    if kind not in FOR_KINDS:
+        raise ScheduleError(f"unknown loop kind {kind!r}")
+
+    def mark(s: For) -> Stmt:
+        if kind in ("vector", "unroll") and not isinstance(s.extent, Const):
+            raise ScheduleError(
+                f"{func.name}: loop {loop} of extent {s.extent} can't be {kind}: not constant"
+            )
+        return replace(s, kind=kind)
+
+    return at_loop(func, loop, mark)
+
+
+def rename(func: Func, loop: str, name: str) -> Func:
+    """Call a loop by another name."""
+
+    def change(s: For) -> Stmt:
+        return replace(s, var=Var(name), body=substitute_stmt(s.body, {s.var: Var(name)}))
+
+    return at_loop(func, loop, change)
+
+
+def split(func: Func, loop: str, factor: int, tail: str = "guard") -> Func:
+    """i becomes `io` (outer) and `ii` (inner, `factor` iterations). Where `factor` doesn't divide
+    the extent: tail "guard" tests i < extent inside; "cut" adds a loop `it` over the remainder;
+    "bound" shortens the last inner loop."""
+
+    def change(s: For) -> Stmt:
+        outer, inner = Var(loop + "o"), Var(loop + "i")
+        symbols = dict(func.symbols)
+        exact = simplify((s.extent // factor) * factor - s.extent, symbols) == const(0)
+        index = outer * factor + inner
+        body = substitute_stmt(s.body, {s.var: index})
+        if exact or tail == "cut":
+            main: Stmt = For(outer, simplify(s.extent // factor, symbols), For(inner, const(factor), body))
+            if exact:
+                return main
+            done = simplify((s.extent // factor) * factor, symbols)
+            rest = Var(loop + "t")
+            copy = rename_loops(substitute_stmt(s.body, {s.var: done + rest}), "t")
+            return block(main, For(rest, simplify(s.extent - done, symbols), copy))
+        if tail == "bound":
+            left = simplify(minimum(factor, s.extent - outer * factor))
+            return For(outer, simplify(ceil_div(s.extent, factor), symbols), For(inner, left, body))
+        guarded = If(index < s.extent, body)
+        return For(outer, simplify(ceil_div(s.extent, factor), symbols), For(inner, const(factor), guarded))
+
+    return at_loop(func, loop, change)
+
+
+def fuse(func: Func, outer: str, inner: str, name: str) -> Func:
+    """Two directly nested loops become one, `name`, in the same order."""
+
+    def change(s: For) -> Stmt:
+        body = s.body
+        if not isinstance(body, For) or body.var.name != inner or s.var in free_vars(body.extent):
+            raise ScheduleError(f"{func.name}: {inner} isn't directly inside {outer}")
+        var = Var(name)
+        values = {s.var: var // body.extent, body.var: var % body.extent}
+        extent = simplify(s.extent * body.extent, dict(func.symbols))
+        return For(var, extent, substitute_stmt(body.body, values), s.kind)
+
+    return at_loop(func, outer, change)
+
+
+def reorder(func: Func, loops: Sequence[str]) -> Func:
+    """Nested loops (with nothing but guards between them) in another order, outermost first; the
+    guards move to the innermost place."""
+    names = set(loops)
+    first = next(n for n in loop_names(func) if n in names)
+
+    def change(s: For) -> Stmt:
+        chain: dict[str, For] = {}
+        guards: list[Expr] = []
+        body: Stmt = s
+        while len(chain) < len(names):
+            if isinstance(body, For) and body.var.name in names:
+                chain[body.var.name] = body
+                body = body.body
+            elif isinstance(body, If) and body.orelse is None:
+                guards.append(body.cond)
+                body = body.then
+            else:
+                missing = sorted(names - set(chain))
+                raise ScheduleError(
+                    f"{func.name}: loops {missing} aren't nested in {first} with only guards between"
+                )
+        for cond in reversed(guards):
+            body = If(cond, body)
+        for name in reversed(loops):
+            body = replace(chain[name], body=body)
+        return body
+
+    return at_loop(func, first, change)
+
+
+def privatize(func: Func, acc: str, tile: Sequence[str], padded: Sequence[str] = ()) -> Func:
+    """Give each iteration of the `tile` loops its own accumulator and move the reduction outside
+    them: `tile { acc = 0; k { acc += ... }; out = acc }` becomes
+    `tile { acc = 0 }; k { tile { acc += ... } }; tile { out = acc }`.
+
+    Guards between the tile loops stay on the write-back only. So that every load of the update
+    stays inside its buffer, the position that a guard bounds is clamped there, and where it differs
+    by lane (the last tile loop) the load is guarded instead; buffers `padded` need neither."""
+
+    def change(s: For) -> Stmt:
+        loops: list[For] = []
+        guards: list[Expr] = []
+        body: Stmt = s
+        while not isinstance(body, Alloc):
+            if isinstance(body, For):
+                loops.append(body)
+                body = body.body
+            elif isinstance(body, If) and body.orelse is None:
+                guards.append(body.cond)
+                body = body.then
+            else:
+                raise ScheduleError(f"{func.name}: no accumulator {acc} right inside the loops {list(tile)}")
+        if [p.var.name for p in loops] != list(tile) or body.buffer.name != acc:
+            raise ScheduleError(f"{func.name}: expected loops {list(tile)} around {acc}")
+        return _distribute(body, loops, guards, padded)
+
+    return at_loop(func, tile[0], change)
+
+
+def _distribute(alloc: Alloc, loops: Sequence[For], guards: Sequence[Expr], padded: Sequence[str]) -> Stmt:
+    if not isinstance(alloc.body, Block) or len(alloc.body.body) != 3:
+        raise ScheduleError(f"{alloc.buffer.name}: expected initialise, reduce, write back")
+    init, reduce_nest, final = alloc.body.body
+    wide = replace(alloc.buffer, shape=tuple(p.extent for p in loops))
+
+    def tiled(inner: Stmt, suffix: str, conds: Sequence[Expr]) -> Stmt:
+        for cond in reversed(conds):
+            inner = If(cond, inner)
+        for p in reversed(loops):
+            inner = replace(p, body=inner)
+        inner = replace_buffer(inner, alloc.buffer.name, wide, lambda _: tuple(p.var for p in loops))
+        return rename_loops(inner, suffix) if suffix else inner
+
+    def descend(s: Stmt) -> Stmt:
+        if isinstance(s, For):
+            return replace(s, body=descend(s.body))
+        return tiled(_inside(s, guards, loops[-1].var, padded), "", ())
+
+    return Alloc(wide, block(tiled(init, "_z", ()), descend(reduce_nest), tiled(final, "_w", guards)))
+
+
+def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -> Stmt:
+    """Loads that `guards` protected, made safe without them."""
+    limits = {g.a: g.b for g in guards if isinstance(g, Binary) and g.op == "lt"}
+
+    def one(e: Expr) -> Expr | None:
+        limit = None if lane in free_vars(e) else limits.get(e)
+        return None if limit is None else minimum(e, limit - 1)
+
+    def load(n: Expr) -> Expr | None:
+        if not isinstance(n, Load) or n.buffer.name in padded or n.buffer.memory == "register":
+            return None
+        safe: Expr = Load(n.buffer, tuple(rewrite(i, one) for i in n.index))
+        for e, limit in limits.items():
+            if lane in free_vars(e) and any(e in set(walk(i)) for i in n.index):
+                safe = select(e < limit, safe, const(0, n.dtype))
+        return safe
+
+    return map_stmt(s, lambda e: rewrite(e, load))
+
+
+def pack(func: Func, at: str, load: str, over: Sequence[str], name: str) -> Func:
+    """At the top of loop `at`, compute the one expression that reads buffer `load` for all
+    iterations of the inner loops `over` into scratch buffer `name`, and read that instead. The
+    copying loops are called `name`_<loop>."""
+    inside = find(func, at)
+    loops = {s.var.name: s for s in statements(inside.body) if isinstance(s, For)}
+    missing = [n for n in over if n not in loops]
+    if missing:
+        raise ScheduleError(f"{func.name}: loops {missing} aren't inside {at}")
+    reads = {g for s in statements(inside.body) for e in expressions(s) for g in _guarded_loads(e, load)}
+    if len(reads) != 1:
+        raise ScheduleError(f"{func.name}: {load} is read in {len(reads)} different ways inside {at}")
+    expr = reads.pop()
+    extents = [loops[n].extent for n in over]
+    buffer = Buffer(name, expr.dtype, tuple(extents), "scratch")
+    fresh = {loops[n].var: Var(f"{name}_{n}") for n in over}
+    copy: Stmt = Store(buffer, tuple(fresh.values()), substitute(expr, dict(fresh)))
+    for n in reversed(over):
+        copy = For(fresh[loops[n].var], loops[n].extent, copy)
+    index = tuple(loops[n].var for n in over)
+
+    def redirect(e: Expr) -> Expr:
+        return rewrite(e, lambda n: Load(buffer, index) if n == expr else None)
+
+    return at_loop(
+        func, at, lambda s: replace(s, body=Alloc(buffer, block(copy, map_stmt(s.body, redirect))))
+    )
+
+
+def _guarded_loads(e: Expr, buffer: str) -> set[Expr]:
+    """The loads of a buffer in `e`, each with the selects that guard it."""
+    if isinstance(e, Select) and isinstance(e.b, Const) and _guarded_loads(e.a, buffer):
+        return {e}
+    if isinstance(e, Load) and e.buffer.name == buffer:
+        return {e}
+    return {g for k in children(e) for g in _guarded_loads(k, buffer)}
+
+
+def peel(func: Func, loop: str, before: int, after: int) -> Func:
+    """Cut off the first `before` and the last `after` iterations into loops `loop`_b and `loop`_a,
+    so that conditions which only the border needs become constant in the middle."""
+
+    def change(s: For) -> Stmt:
+        def part(suffix: str, start: Expr, extent: Expr) -> Stmt:
+            var = Var(loop + suffix)
+            body = substitute_stmt(s.body, {s.var: start + var})
+            return For(var, extent, rename_loops(body, suffix) if suffix else body)
+
+        middle = simplify(s.extent - (before + after), dict(func.symbols))
+        if not prove(middle >= 0, dict(func.symbols)):
+            raise ScheduleError(f"{func.name}: {loop} has too few iterations to peel {before} + {after}")
+        parts = [part("_b", const(0), const(before))] if before else []
+        parts.append(part("", const(before), middle))
+        if after:
+            parts.append(part("_a", simplify(s.extent - after, dict(func.symbols)), const(after)))
+        return block(*parts)
+
+    return at_loop(func, loop, change)
+
+
+def relayout(func: Func, buffer: str, shape: Sequence[Expr], index: Callable[..., tuple[Expr, ...]]) -> Func:
+    """Store parameter `buffer` in another layout: element [i] moves to [index(*i)]. The caller
+    packs the data likewise."""
+    old = next(b for b in func.params if b.name == buffer)
+    new = replace(old, shape=tuple(shape))
+    params = tuple(new if b.name == buffer else b for b in func.params)
+    body = replace_buffer(func.body, buffer, new, lambda i: index(*i))
+    return replace(func, params=params, body=body)

@@ -1,0 +1,135 @@
+"""Primitives over several nests, or over a reduction's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jangin.ir.expr import Binary, Expr, Load, Var, binary, const, loads
+from jangin.ir.loop import (
+    Alloc,
+    Block,
+    For,
+    Func,
+    Stmt,
+    Store,
+    block,
+    expressions,
+    replace_buffer,
+    statements,
+    substitute_stmt,
+)
+from jangin.ir.simplify import simplify
+from jangin.schedule.primitives import ScheduleError
+
+
+def merge(func: Func, depth: int, names: Sequence[str]) -> Func:
+    """One nest of `depth` shared outer loops (called `names`) around what were sibling nests, and
+    each local buffer shrunk to what one iteration needs. Every access of a local must use the
+    outer loops' own variables as its leading indices."""
+    locals_, nests = _peel_allocs(func.body)
+    loops = [_outer(n, depth, func.name) for n in nests]
+    shared = [Var(n) for n in names]
+    bodies: list[Stmt] = []
+    for own, body in loops:
+        values: dict[Var, Expr] = dict(zip((p.var for p in own), shared, strict=True))
+        bodies.append(substitute_stmt(body, values))
+    whole: Stmt = block(*bodies)
+    for local in locals_:
+        _check_leading(whole, local.buffer.name, shared, func.name)
+        small = replace(local.buffer, shape=local.buffer.shape[depth:] or (const(1),))
+        flat = len(local.buffer.shape) == depth
+        whole = replace_buffer(
+            whole, small.name, small, (lambda i: (const(0),)) if flat else (lambda i: i[depth:])
+        )
+        whole = Alloc(small, whole)
+    for var, loop in zip(reversed(shared), reversed(loops[-1][0]), strict=True):
+        whole = For(var, loop.extent, whole)
+    return func.with_body(whole)
+
+
+def _peel_allocs(s: Stmt) -> tuple[list[Alloc], tuple[Stmt, ...]]:
+    allocs = []
+    while isinstance(s, Alloc):
+        allocs.append(s)
+        s = s.body
+    return allocs, s.body if isinstance(s, Block) else (s,)
+
+
+def _outer(s: Stmt, depth: int, name: str) -> tuple[list[For], Stmt]:
+    loops = []
+    for _ in range(depth):
+        if not isinstance(s, For):
+            raise ScheduleError(f"{name}: a nest has fewer than {depth} outer loops to merge")
+        loops.append(s)
+        s = s.body
+    return loops, s
+
+
+def _check_leading(s: Stmt, local: str, shared: Sequence[Var], name: str) -> None:
+    want = tuple(shared)
+    for st in statements(s):
+        if isinstance(st, Store) and st.buffer.name == local and st.index[: len(want)] != want:
+            raise ScheduleError(f"{name}: {local} is written at other rows than the loop's")
+        for e in expressions(st):
+            for read in loads(e):
+                if read.buffer.name == local and read.index[: len(want)] != want:
+                    raise ScheduleError(f"{name}: {local} is read at other rows than the loop's")
+
+
+def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:
+    """Reduce `loop` in `ways` vectors of `lanes` partial results (so that additions overlap), which
+    are combined at the end; the order of additions changes. The remainder runs one by one."""
+    found: list[Alloc] = []
+    for s in statements(func.body):
+        if isinstance(s, Alloc) and isinstance(s.body, Block) and len(s.body.body) == 3:
+            middle = s.body.body[1]
+            if isinstance(middle, For) and middle.var.name == loop:
+                found.append(s)
+    if len(found) != 1:
+        raise ScheduleError(f"{func.name}: {loop} isn't the one loop of a reduction")
+    target = found[0]
+
+    def go(s: Stmt) -> Stmt:
+        if s is target:
+            return _factored(target, lanes, ways)
+        if isinstance(s, Block):
+            return block(*(go(k) for k in s.body))
+        return replace(s, body=go(s.body)) if isinstance(s, (For, Alloc)) else s
+
+    return func.with_body(go(func.body))
+
+
+def _factored(alloc: Alloc, lanes: int, ways: int) -> Stmt:
+    assert isinstance(alloc.body, Block)
+    init, k, final = alloc.body.body
+    assert isinstance(init, Store) and isinstance(k, For) and isinstance(k.body, Store), "a plain reduction"
+    update, acc, name = k.body, alloc.buffer, k.var.name
+    step = lanes * ways
+    partial = replace(acc, name=acc.name + "v", shape=(const(ways), const(lanes)))
+    way, lane = Var(f"{name}w"), Var(f"{name}l")
+
+    def each(suffix: str, inner: Stmt, kind: str = "vector") -> Stmt:
+        w, v = Var(way.name + suffix), Var(lane.name + suffix)
+        inner = substitute_stmt(inner, {way: w, lane: v})
+        return For(w, const(ways), For(v, const(lanes), inner, kind), "unroll")
+
+    def to_partial(s: Stmt) -> Stmt:
+        return replace_buffer(s, acc.name, partial, lambda _: (way, lane))
+
+    outer, rest = Var(f"{name}o"), Var(f"{name}t")
+    body = substitute_stmt(update, {k.var: outer * step + way * lanes + lane})
+    main = For(outer, simplify(k.extent // step), each("", to_partial(body)))
+    done = simplify((k.extent // step) * step)
+    tail = For(rest, simplify(k.extent - done), substitute_stmt(update, {k.var: done + rest}))
+    combined = _recombine(update, acc.name, Load(partial, (way, lane)))
+    join = each("_j", Store(acc, update.index, combined), "unroll")
+    return Alloc(acc, Alloc(partial, block(each("_z", to_partial(init)), main, init, join, tail, final)))
+
+
+def _recombine(update: Store, acc: str, value: Expr) -> Expr:
+    """The update's combiner applied to the accumulator and a partial result."""
+    e = update.value
+    if not (isinstance(e, Binary) and isinstance(e.a, Load) and e.a.buffer.name == acc):
+        raise ScheduleError(f"{acc}: {e} is no update by a binary combiner")
+    return binary(e.op, e.a, value)

@@ -1,0 +1,72 @@
+"""What a template gives: a scheduled kernel and how its constants are to be packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.expr import Expr, const
+from jangin.ir.graph import Array
+from jangin.ir.loop import For, Func, statements
+from jangin.schedule.steps import PRIMITIVES, Step
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A constant's other layout: axes permuted by `perm`, then axis `axis` (of that order) split
+    into `groups`, each padded with zeros to whole panels of `width`, which become the last axis:
+    [..., N, ...] -> [..., groups, panels, ..., width]."""
+
+    perm: tuple[int, ...]
+    axis: int
+    groups: int
+    width: int
+
+    def apply(self, array: Array) -> Array:
+        """The packed copy, contiguous."""
+        a = np.transpose(array, self.perm)
+        lead, size, rest = a.shape[: self.axis], a.shape[self.axis] // self.groups, a.shape[self.axis + 1 :]
+        a = a.reshape(*lead, self.groups, size, *rest)
+        panels = -(-size // self.width)
+        pads: list[tuple[int, int]] = [(0, 0)] * a.ndim
+        pads[self.axis + 1] = (0, panels * self.width - size)
+        a = np.pad(a, pads).reshape(*lead, self.groups, panels, self.width, *rest)
+        return np.ascontiguousarray(np.moveaxis(a, self.axis + 2, -1))
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """`func` is ready for code generation; `steps` is the schedule that made it from the naive nest;
+    `packings` says which parameters it reads in another layout; `cost` is the estimate in
+    operations of one task, from which the hand-out's grain follows."""
+
+    template: str
+    func: Func
+    steps: tuple[Step, ...]
+    packings: Mapping[str, Packing] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    cost: float = 0.0
+
+    @property
+    def tasks(self) -> Expr:
+        """Iterations of the parallel loop (1 where there is none)."""
+        for s in statements(self.func.body):
+            if isinstance(s, For) and s.kind == "parallel":
+                return s.extent
+        return const(1)
+
+
+class Recorder:
+    """Applies steps to a kernel and remembers them."""
+
+    def __init__(self, func: Func) -> None:
+        self.func = func
+        self.steps: list[Step] = []
+
+    def do(self, name: str, *args: Any) -> None:
+        step = Step(name, args)
+        self.func = PRIMITIVES[name](self.func, *args)
+        self.steps.append(step)
