@@ -1,0 +1,119 @@
+"""Classify 20 photographs with EfficientNet-Lite0, compiled by Jangin.
+
+Downloads the pretrained weights and the labelled pictures (18 MB) on the first run, compiles the
+network for this machine, prints what it sees on each picture, and times it against ONNX Runtime
+where that is installed.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from efficientnet import build_model, class_names, pictures
+from rich.console import Console
+from rich.table import Table
+
+import jangin
+
+ROUNDS = 15
+TURN_SECONDS = 0.15
+console = Console(width=None if sys.stdout.isatty() else 110)
+
+
+def peak_mb() -> float:
+    """The process's largest resident size so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e6 if sys.platform == "darwin" else 1e3)
+
+
+def softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    e = np.exp(logits - logits.max())
+    return np.asarray(e / e.sum())
+
+
+def show_predictions(logits: np.ndarray[Any, Any], found: list[tuple[str, Any, int]]) -> None:
+    names = class_names()
+    table = Table("picture", "what it shows", "prediction", "probability", "second guess", "")
+    first = top5 = 0
+    for row, (file, _, label) in zip(logits, found, strict=True):
+        p = softmax(row)
+        best = np.argsort(-p)[:5]
+        first += int(best[0] == label)
+        top5 += int(label in best)
+        mark = "✓" if best[0] == label else ("top 5" if label in best else "✗")
+        guesses = [f"{names[i]} {p[i]:.1%}" for i in best[:2]]
+        table.add_row(file, names[label], names[best[0]], f"{p[best[0]]:.1%}", guesses[1], mark)
+    console.print(table)
+    console.print(f"top-1 accuracy: [bold]{first}/{len(found)}[/]   top-5: {top5}/{len(found)}")
+
+
+def interleaved(engines: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """Milliseconds a call, one median for each short turn; engines take turns, so that a slow
+    moment of the machine falls on all of them."""
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    for _ in range(ROUNDS):
+        for name, call in engines.items():
+            time.sleep(0.01)  # lets the other engine's threads go to sleep
+            call()
+            turn = []
+            end = time.perf_counter() + TURN_SECONDS
+            while not turn or time.perf_counter() < end:
+                start = time.perf_counter()
+                call()
+                turn.append((time.perf_counter() - start) * 1e3)
+            times[name].append(statistics.median(turn))
+    return times
+
+
+def compare(model: bytes, x: np.ndarray[Any, Any], images: np.ndarray[Any, Any]) -> None:
+    """Latency at batch 1 and the largest difference of the logits, against ONNX Runtime."""
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        console.print("ONNX Runtime isn't installed, so there is nothing to compare with.")
+        return
+    table = Table("threads", "Jangin", "ONNX Runtime", "Jangin is")
+    for threads in (1, 2):
+        exe = jangin.compile(model, shapes={"batch": 1}, threads=threads)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        if threads == 1:
+            ours = np.concatenate([np.asarray(exe(i[None])) for i in images])
+            theirs = np.concatenate([session.run(None, {"images": i[None]})[0] for i in images])
+        calls = {"j": lambda e=exe: e(x), "o": lambda s=session: s.run(None, {"images": x})}
+        ms = {name: statistics.median(turns) for name, turns in interleaved(calls).items()}
+        table.add_row(
+            str(threads), f"{ms['j']:.2f} ms", f"{ms['o']:.2f} ms", f"{ms['o'] / ms['j']:.2f}× as fast"
+        )
+    console.print(table)
+    error = np.abs(ours - theirs).max() / np.abs(theirs).max()
+    console.print(f"largest difference of the logits: {error:.1e} of ONNX Runtime's largest")
+
+
+def main() -> None:
+    found = pictures()
+    images = np.stack([pixels for _, pixels, _ in found])
+    model = build_model().SerializeToString()
+    start = time.perf_counter()
+    exe = jangin.compile(model, shapes={"batch": 1})
+    seconds = time.perf_counter() - start
+    weights = sum(array.nbytes for array in exe.plan.constants.values())
+    logits = np.concatenate([np.asarray(exe(image[None])) for image in images])
+    show_predictions(logits, found)
+    console.print(
+        f"compiled in {seconds:.2f} s (a second time it comes from the cache) into {len(exe.plan.launches)} "
+        f"kernels for {exe.threads} threads\nmemory: weights {weights / 1e6:.1f} MB, arena "
+        f"{exe.arena_bytes() / 1e6:.1f} MB, peak of this process, compiler included, {peak_mb():.0f} MB"
+    )
+    compare(model, images[0][None], images)
+
+
+if __name__ == "__main__":
+    main()

