@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import struct
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,14 +42,13 @@ class Artifact:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; a reader never sees half of it."""
         target = Path(path)
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.{id(self):x}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(temporary, "xb") as file:
                 self._write(file)
-            os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, target)
         except BaseException:
-            os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
             raise
 
     def _write(self, file: BinaryIO) -> None:
@@ -82,7 +80,7 @@ class Artifact:
     def read(cls, path: str | os.PathLike[str]) -> Artifact:
         """Read a file that `save` wrote. Raises FileNotFoundError, or ArtifactError for a file
         that is no artefact, of another version, cut short or damaged."""
-        from jangin.ir.text import parse_plan
+        from jangin.ir.parse import parse_plan
 
         with open(path, "rb") as file:
             header, code, start = _head(file, path)
@@ -155,9 +153,3 @@ def _checksum(raw: Array) -> int:
     words = len(raw) // 8 * 8
     total = int(np.add.reduce(np.frombuffer(raw[:words], np.uint64), dtype=np.uint64))
     return (total + int.from_bytes(bytes(raw[words:]), "little")) % 2**64
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -17,7 +17,8 @@ from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
 from jangin.runtime.arena import layout
 from jangin.runtime.artifact import Artifact
-from jangin.runtime.elf import Image
+from jangin.runtime.cpu import why_not
+from jangin.runtime.elf import Image, LoadError
 from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
 from jangin.runtime.threads import default_threads
 
@@ -39,6 +40,9 @@ class Executable:
     def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
+        reason = why_not(artifact.plan.target)
+        if reason:
+            raise LoadError(f"the model was compiled for another machine: {reason}; compile it again here")
         self._artifact = artifact
         self._code = _Code(artifact, threads or default_threads())
         self._signature = Signature(artifact.plan)
@@ -153,6 +157,12 @@ class Executable:
                     self._layouts.popitem(last=False)
             self._layouts.move_to_end(sizes)
         return found
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
+    """Load a `.jgn` file. Raises FileNotFoundError, ArtifactError for a file that is no artefact or
+    is damaged, LoadError where this machine can't run its code."""
+    return Executable(Artifact.read(path), threads)
 
 
 class _Code:
@@ -293,5 +303,8 @@ def _copier(plan: Plan, buffer: PlanBuffer) -> _Result:
 
 
 def _address(array: Array) -> int:
-    at: int = array.__array_interface__["data"][0]
-    return at
+    try:  # four times as fast as the general way
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # read-only, empty, or of a dtype that buffers don't know
+        at: int = array.__array_interface__["data"][0]
+        return at

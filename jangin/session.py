@@ -1,0 +1,181 @@
+"""`InferenceSession` as ONNX Runtime has it, so that code moves by changing one import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.graph import Array
+from jangin.runtime.executable import Executable
+from jangin.runtime.sizes import TensorSpec
+
+PROVIDER = "CPUExecutionProvider"
+
+_TYPE_NAMES = {
+    "float32": "float", "float64": "double", "float16": "float16", "bfloat16": "bfloat16", "bool": "bool",
+    **{f"{u}int{n}": f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)},
+}  # fmt: skip
+
+
+class GraphOptimizationLevel(IntEnum):
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(IntEnum):
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+@dataclass
+class SessionOptions:
+    """`intra_op_num_threads` (0: what the process may use) and the free dimension overrides have
+    effect. The rest is accepted for compatibility: the compiler has one way of working."""
+
+    intra_op_num_threads: int = 0
+    inter_op_num_threads: int = 0
+    graph_optimization_level: int = GraphOptimizationLevel.ORT_ENABLE_ALL
+    execution_mode: int = ExecutionMode.ORT_SEQUENTIAL
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
+    enable_profiling: bool = False
+    log_severity_level: int = 2
+    log_verbosity_level: int = 0
+    logid: str = ""
+    optimized_model_filepath: str = ""
+    use_deterministic_compute: bool = False
+    shapes: dict[str, int] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)
+
+    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
+        """Fix the size symbol `name`."""
+        self.shapes[name] = size
+
+    def add_session_config_entry(self, name: str, value: str) -> None:
+        self.config[name] = value
+
+    def get_session_config_entry(self, name: str) -> str:
+        return self.config[name]
+
+
+@dataclass
+class RunOptions:
+    """Accepted for compatibility; nothing in it has effect."""
+
+    log_severity_level: int = 2
+    log_verbosity_level: int = 0
+    logid: str = ""
+    only_execute_path_to_fetches: bool = False
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output: `type` as in "tensor(float)"; `shape` has integers and symbol names."""
+
+    name: str
+    type: str
+    shape: list[int | str]
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    graph_name: str
+    producer_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 0
+    custom_metadata_map: dict[str, str] = field(default_factory=dict)
+
+
+class InferenceSession:
+    """A model ready to run. `path_or_bytes`: an ONNX file or its bytes, or a compiled `.jgn` file.
+
+    `providers`: None, or a list (of names, or of (name, options)) that has the CPU's; another one
+    alone raises ValueError, as nothing is moved silently."""
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **_: Any,
+    ) -> None:
+        names = [p if isinstance(p, str) else p[0] for p in providers or (PROVIDER,)]
+        if PROVIDER not in names:
+            raise ValueError(f"providers {names} are not available; {PROVIDER} is")
+        self._options = sess_options or SessionOptions()
+        self._executable = _open(path_or_bytes, self._options)
+
+    @property
+    def executable(self) -> Executable:
+        return self._executable
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Array]:
+        """The outputs named (all of them: None or empty), in that order. Raises ValueError for a name
+        or size, TypeError for a dtype, that isn't the model's."""
+        known = [o.name for o in self._executable.outputs]
+        unknown = [n for n in output_names or () if n not in known]
+        if unknown:
+            raise ValueError(f"no output is named {', '.join(map(repr, unknown))}; the outputs are: {known}")
+        results = self._executable.run(input_feed)
+        return [results[n] for n in output_names or known]
+
+    def get_inputs(self) -> list[NodeArg]:
+        return [_node_arg(s) for s in self._executable.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        return [_node_arg(s) for s in self._executable.outputs]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        return []
+
+    def get_providers(self) -> list[str]:
+        return [PROVIDER]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        return {PROVIDER: {}}
+
+    def get_session_options(self) -> SessionOptions:
+        return self._options
+
+    def get_modelmeta(self) -> ModelMetadata:
+        return ModelMetadata(self._executable.plan.name)
+
+
+def get_available_providers() -> list[str]:
+    return [PROVIDER]
+
+
+def get_device() -> str:
+    return "CPU"
+
+
+def _open(model: str | os.PathLike[str] | bytes, options: SessionOptions) -> Executable:
+    import jangin
+
+    threads = options.intra_op_num_threads or None
+    if not isinstance(model, bytes) and os.fspath(model).endswith(".jgn"):
+        loaded: Executable = jangin.load(model, threads=threads)
+        return loaded
+    compiled: Executable = jangin.compile(model, threads=threads, shapes=dict(options.shapes))
+    return compiled
+
+
+def _node_arg(spec: TensorSpec) -> NodeArg:
+    return NodeArg(spec.name, f"tensor({_TYPE_NAMES[np.dtype(spec.dtype).name]})", list(spec.shape))
