@@ -1,7 +1,8 @@
 """Rewriting primitives: each takes a kernel and gives an equal one, one step nearer the machine.
 
 Loops are named by their variables, which are unique in a kernel. Schedules are lists of such
-steps (`schedule.steps`). Every primitive checks what it relies on and raises `ScheduleError`; the tests run each against the interpreter.
+steps (`schedule.steps`). Every primitive checks what it relies on and raises `ScheduleError`;
+the tests run each against the interpreter.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jangin.ir.loop import Func
-from jangin.schedule import primitives, stages
+from jangin.schedule import guards, primitives, stages
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "relayout": primitives.relayout,
     "merge": stages.merge,
     "rfactor": stages.rfactor,
+    "predicate": guards.predicate,
+    "hoist_guards": guards.hoist_guards,
     "vectorize": _kind("vector"),
     "unroll": _kind("unroll"),
     "parallelize": _kind("parallel"),

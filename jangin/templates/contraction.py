@@ -24,6 +24,7 @@ from jangin.ir.simplify import Range, interval, linear, simplify
 from jangin.schedule.normalize import simplify_func
 from jangin.schedule.primitives import find
 from jangin.targets.target import Target
+from jangin.templates.common import fuse_all
 from jangin.templates.scheduled import Packing, Recorder, Scheduled
 
 MAX_ROWS = 8
@@ -192,7 +193,7 @@ class _Tiler:
             batch.append(column + "o")
             column += "i"
         packings = {role.right.buffer.name: self._relayout()} if self.packed else {}
-        row = self._fuse_all(role.rows, "m")
+        row = fuse_all(self.s, role.rows, "m")
         self._tile(row, column)
         outer = [*batch, "moo", f"{column}ooo"]
         tile = ["mi", f"{column}oi", f"{column}i"]
@@ -208,21 +209,12 @@ class _Tiler:
             do("unroll", tile[0] + suffix)
             do("unroll", tile[1] + suffix)
             do("vectorize", tile[2] + suffix)
-        task = self._fuse_all(outer, "t")
+        task = fuse_all(self.s, outer, "t")
         do("parallelize", task)
         params = {"mr": self.mr, "nv": self.nv, "row_tiles": self.row_tiles, "panels": self.panels}
         return Scheduled(
             "contraction", simplify_func(self.s.func), tuple(self.s.steps), packings, params, self.task_ops
         )
-
-    def _fuse_all(self, loops: Sequence[str], name: str) -> str:
-        """Directly nested loops as one."""
-        current = loops[0]
-        for n, inner in enumerate(loops[1:]):
-            fused = name if n == len(loops) - 2 else f"{name}{n}"
-            self.s.do("fuse", current, inner, fused)
-            current = fused
-        return current
 
     def _tile(self, row: str, column: str) -> None:
         do = self.s.do

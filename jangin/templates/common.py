@@ -1,0 +1,119 @@
+"""What the templates share: flat indices, lanes, tails, and turning outer loops into tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I32, I64, DType
+from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, children, const, free_vars, walk
+from jangin.ir.loop import Func, Stmt, Store, expressions, statements
+from jangin.ir.simplify import Ranges, linear, simplify
+from jangin.targets.target import Target
+from jangin.templates.scheduled import Recorder
+
+MASKABLE = (F32, I32, F64, I64)
+"""Element types with masked vector loads and stores."""
+
+
+def flat_index(buffer: Buffer, index: Sequence[Expr], ranges: Ranges) -> Expr:
+    """The row-major element offset, in normal form."""
+    flat: Expr = const(0)
+    for i, d in zip(index, buffer.shape, strict=True):
+        flat = flat * d + i
+    return simplify(flat, ranges)
+
+
+def stride(load: Load, var: Var, ranges: Ranges) -> int | None:
+    """Elements the address moves when `var` advances; None where it isn't a constant number."""
+    parts = linear(flat_index(load.buffer, load.index, ranges), var)
+    if parts is None:
+        return None
+    step = simplify(parts[0])
+    return int(step.value) if isinstance(step, Const) else None
+
+
+def value_dtypes(s: Stmt) -> Iterator[DType]:
+    """The types computed with or moved (not those of indices and conditions)."""
+    for st in statements(s):
+        if isinstance(st, Store):
+            yield st.buffer.dtype
+            yield from _dtypes(st.value)
+
+
+def _dtypes(e: Expr) -> Iterator[DType]:
+    yield e.dtype
+    if not isinstance(e, Load):
+        for k in children(e):
+            yield from _dtypes(k)
+
+
+def lanes_for(func: Func, target: Target) -> int:
+    """Lanes of a vector loop: as many as fit of the widest type in play, 16-bit floats counting as
+    the f32 they are computed in."""
+    widest = max(
+        (4 if t in (F16, BF16) else t.bytes for t in value_dtypes(func.body) if t is not BOOL), default=4
+    )
+    return target.lanes(max(widest, 4))
+
+
+def maskable(func: Func) -> bool:
+    """Whether every buffer touched has masked vector accesses."""
+    used = {st.buffer.dtype for st in statements(func.body) if isinstance(st, Store)}
+    for st in statements(func.body):
+        for e in expressions(st):
+            used |= {n.buffer.dtype for n in walk(e) if isinstance(n, Load)}
+    return used <= set(MASKABLE)
+
+
+def vectorize(rec: Recorder, loop: str, extent: Expr, lanes: int) -> None:
+    """Run a loop by vectors: short ragged loops masked, long ones with a scalar remainder."""
+    if isinstance(extent, Const):
+        size = int(extent.value)
+        if size < 2:
+            return
+        if size % lanes and size < lanes and not maskable(rec.func):
+            lanes = 1 << (size.bit_length() - 1)
+        short = size < 4 * lanes and maskable(rec.func)
+    else:
+        short = False
+    rec.do("split", loop, lanes, "guard" if short else "cut")
+    rec.do("vectorize", f"{loop}i")
+
+
+def messy(func: Func, var: Var, ranges: Ranges) -> bool:
+    """True when `var` stands in a quotient or remainder that flat addressing doesn't dissolve."""
+    for st in statements(func.body):
+        if isinstance(st, Store) and _divided(flat_index(st.buffer, st.index, ranges), var):
+            return True
+        for e in expressions(st):
+            if isinstance(st, Store) and e in st.index:
+                continue
+            if _messy(e, var, ranges):
+                return True
+    return False
+
+
+def _messy(e: Expr, var: Var, ranges: Ranges) -> bool:
+    if isinstance(e, Load):
+        flat = flat_index(e.buffer, e.index, ranges)
+        return _divided(flat, var) or linear(flat, var) is None
+    if isinstance(e, Binary) and e.op in ("floordiv", "mod"):
+        return var in free_vars(e)
+    return any(_messy(k, var, ranges) for k in children(e))
+
+
+def _divided(e: Expr, var: Var) -> bool:
+    return any(
+        isinstance(n, Binary) and n.op in ("floordiv", "mod", "min", "max") and var in free_vars(n)
+        for n in walk(e)
+    )
+
+
+def fuse_all(rec: Recorder, loops: Sequence[str], name: str) -> str:
+    """Directly nested loops as one loop called `name`."""
+    current = loops[0]
+    for n, inner in enumerate(loops[1:]):
+        fused = name if n == len(loops) - 2 else f"{name}{n}"
+        rec.do("fuse", current, inner, fused)
+        current = fused
+    return current

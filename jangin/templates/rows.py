@@ -1,0 +1,128 @@
+"""Reductions, softmax and normalizations: stages that share outer rows, each row's intermediates
+kept in scratch while it is worked on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jangin import te
+from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, const, loads, walk
+from jangin.ir.loop import For, Func, expressions, statements
+from jangin.ir.simplify import Range
+from jangin.schedule import primitives, stages
+from jangin.schedule.normalize import simplify_func
+from jangin.schedule.primitives import ScheduleError
+from jangin.targets.target import Target
+from jangin.templates.common import fuse_all, lanes_for, stride, vectorize
+from jangin.templates.scheduled import Recorder, Scheduled
+
+
+def schedule(
+    name: str,
+    group: Sequence[te.Stage],
+    inputs: Sequence[Buffer],
+    symbols: Mapping[Var, Range],
+    target: Target,
+) -> Scheduled:
+    """The stages over merged rows, each vectorized along its own contiguous axis."""
+    rec = Recorder(te.lower(name, group, inputs, symbols))
+    lanes = lanes_for(rec.func, target)
+    prefixes = [chr(97 + n % 26) if len(group) > 1 else "" for n in range(len(group))]
+    depth = _shared_rows(rec, group)
+    if len(group) > 1 and depth:
+        rec.do("merge", depth, [f"r{d}" for d in range(depth)])
+    outer = [f"r{d}" for d in range(depth)] if len(group) > 1 else [f"i{d}" for d in range(depth)]
+    task = fuse_all(rec, outer, "t") if outer else ""
+    for stage, prefix in zip(group, prefixes, strict=True):
+        _vectorize_stage(rec, te.rename_axes(stage, prefix) if prefix else stage, depth, lanes)
+    if task:
+        rec.do("parallelize", task)
+    return Scheduled("rows", simplify_func(rec.func), tuple(rec.steps), cost=_row_cost(group, depth, lanes))
+
+
+def _shared_rows(rec: Recorder, group: Sequence[te.Stage]) -> int:
+    """How many leading axes all stages share, so that a local is only read in the row it was written."""
+    depth = min(len(s.axes) for s in group)
+    last = group[-1]
+    if len(group) == 1:
+        return _single_depth(last)
+    for s in group:
+        while any(a.extent != b.extent for a, b in zip(s.axes[:depth], last.axes[:depth], strict=True)):
+            depth -= 1
+    while depth:
+        try:
+            stages.merge(rec.func, depth, [f"r{d}" for d in range(depth)])
+            return depth
+        except ScheduleError:
+            depth -= 1
+    return 0
+
+
+def _single_depth(stage: te.Stage) -> int:
+    """A lone reduction keeps its last axis for vectors where the input runs along it."""
+    if stage.reduce_axes and stage.axes and _column_like(stage):
+        return len(stage.axes) - 1
+    return len(stage.axes)
+
+
+def _column_like(stage: te.Stage) -> bool:
+    column = stage.axes[-1].var
+    steps = [stride(n, column, {}) for n in loads(stage.body)]
+    return (
+        bool(steps) and all(s in (0, 1) for s in steps) and 1 in steps and not _is_unit(stage.axes[-1].extent)
+    )
+
+
+def _is_unit(e: Expr) -> bool:
+    return isinstance(e, Const) and int(e.value) == 1
+
+
+def _vectorize_stage(rec: Recorder, stage: te.Stage, depth: int, lanes: int) -> None:
+    axes = [a.var.name for a in stage.axes[depth:]]
+    if not stage.reduce_axes:
+        if axes:
+            vectorize(rec, axes[-1], stage.axes[-1].extent, lanes)
+        return
+    if axes and _column_like(stage):
+        column = axes[-1]
+        rec.do("split", column, lanes)
+        rec.do("privatize", _acc_name(stage), [f"{column}i"])
+        for suffix in ("", "_z", "_w"):
+            rec.do("vectorize", f"{column}i{suffix}")
+        return
+    _vector_reduction(rec, stage, lanes)
+
+
+def _acc_name(stage: te.Stage) -> str:
+    return f"{stage.out.name}.acc"
+
+
+def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int) -> None:
+    """Partial sums by lane, where the reduction runs through contiguous memory."""
+    k = [a.var.name for a in stage.reduce_axes]
+    loop = fuse_all(rec, k, f"{k[0]}f") if len(k) > 1 else k[0]
+    found = primitives.find(rec.func, loop)
+    ranges = primitives.ranges_at(rec.func, loop)
+    steps = [stride(n, found.var, ranges) for n in _term_loads(rec.func, found)]
+    if not steps or any(s not in (0, 1) for s in steps):
+        return
+    size = int(found.extent.value) if isinstance(found.extent, Const) else 64
+    if size >= lanes:
+        rec.do("rfactor", loop, lanes, max(1, min(4, size // lanes)))
+
+
+def _term_loads(func: Func, loop: For) -> list[Load]:
+    found = [n for st in statements(loop.body) for e in expressions(st) for n in loads(e)]
+    return [n for n in found if n.buffer.memory != "register"]
+
+
+def _row_cost(group: Sequence[te.Stage], depth: int, lanes: int) -> float:
+    """Rough vector operations a row takes."""
+    total = 0.0
+    for s in group:
+        size: Expr = const(1)
+        for a in (*s.axes[depth:], *s.reduce_axes):
+            size = size * a.extent
+        count = float(size.value) if isinstance(size, Const) else 256.0
+        total += count * sum(1 for n in walk(s.body) if isinstance(n, Binary)) + count
+    return total / lanes

@@ -1,0 +1,168 @@
+"""Depthwise convolution and pooling, channels last: vectors of channels, a few output pixels at a
+time so that neighbouring windows share their loads. The image's border is peeled off, so that
+the middle has no padding to test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jangin import te
+from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, const, loads, walk
+from jangin.ir.graph import static_shape
+from jangin.ir.simplify import Range, interval, simplify
+from jangin.schedule.guards import hoist_guards
+from jangin.schedule.normalize import simplify_func
+from jangin.targets.target import Target
+from jangin.templates.common import fuse_all, lanes_for, stride
+from jangin.templates.scheduled import Packing, Recorder, Scheduled
+
+LARGEST_WINDOW = 64
+"""Taps up to which a window is unrolled along the row."""
+
+
+def schedule(
+    name: str,
+    stage: te.Stage,
+    inputs: Sequence[Buffer],
+    symbols: Mapping[Var, Range],
+    constants: Mapping[str, tuple[int, ...]],
+    target: Target,
+) -> Scheduled | None:
+    """The stage as a sliding window over channels-last data, or None where it isn't one."""
+    taps = static_shape(tuple(a.extent for a in stage.reduce_axes))
+    if taps is None or len(stage.axes) < 3 or len(taps) > 4 or len(taps) < 2:
+        return None
+    total = 1
+    for t in taps:
+        total *= t
+    column = stage.axes[-1].var
+    data = [n for n in loads(stage.body) if stride(n, column, dict(symbols)) == 1]
+    if not data or total > LARGEST_WINDOW or not _weights_fit(stage, data, constants):
+        return None
+    return _Window(name, stage, inputs, symbols, constants, target).run()
+
+
+def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Mapping[str, tuple[int, ...]]) -> bool:
+    """Every operand that isn't data along the channels is a constant weight [C, 1, taps...]."""
+    others = [n for n in loads(stage.body) if n not in data]
+    column = stage.axes[-1].var
+    taps = [a.var for a in stage.reduce_axes]
+    return all(
+        n.buffer.name in constants and n.index[0] == column and all(i in taps for i in n.index[1:])
+        for n in others
+    )
+
+
+class _Window:
+    def __init__(
+        self, name: str, stage: te.Stage, inputs: Sequence[Buffer], symbols: Mapping[Var, Range],
+        constants: Mapping[str, tuple[int, ...]], target: Target,
+    ) -> None:  # fmt: skip
+        self.stage, self.symbols = stage, symbols
+        self.rec = Recorder(te.lower(name, [stage], inputs, symbols))
+        self.lanes = lanes_for(self.rec.func, target)
+        self.column = stage.axes[-1].var.name
+        self.row = stage.axes[-2].var.name
+        self.taps = [a.var.name for a in stage.reduce_axes]
+        self.acc = f"{stage.out.name}.acc"
+        column = stage.axes[-1].var
+        weights = [n for n in loads(stage.body) if stride(n, column, dict(symbols)) != 1]
+        self.weights = weights[0] if weights else None
+
+    def run(self) -> Scheduled:
+        rec = self.rec
+        packings = {self.weights.buffer.name: self._relayout(self.weights)} if self.weights is not None else {}
+        rec.do("predicate", self.acc)
+        outer = [a.var.name for a in self.stage.axes[:-2]]
+        rec.do("split", self.column, self.lanes)
+        before, after = self._border()
+        middle = simplify(self.stage.axes[-2].extent - (before + after))
+        tile = self._tile(middle)
+        if before or after:
+            rec.do("peel", self.row, before, after)
+        if tile > 1:
+            rec.do("split", self.row, tile, "cut")
+            self._segment("", tile)
+            exact = isinstance(middle, Const) and int(middle.value) % tile == 0
+            if not exact:
+                self._segment("t", 1, loop=f"{self.row}t")
+        else:
+            self._segment("", 1, loop=self.row)
+        for suffix, count in (("_b", before), ("_a", after)):
+            if count:
+                self._segment(suffix, 1, loop=f"{self.row}{suffix}")
+        rec.do("hoist_guards")
+        task = fuse_all(rec, outer, "t")
+        rec.do("parallelize", task)
+        func = simplify_func(hoist_guards(simplify_func(rec.func)))
+        return Scheduled("window", func, tuple(rec.steps), packings, {"tile": tile}, self._cost())
+
+    def _segment(self, suffix: str, tile: int, loop: str = "") -> None:
+        """Schedule one copy of the row loop: channels outside, `tile` pixels by one vector inside."""
+        rec, c = self.rec, self.column
+        inner = [f"{c}i{suffix}"]
+        if tile > 1:
+            rec.do("reorder", [f"{self.row}o", f"{c}o", f"{self.row}i", f"{c}i"])
+            inner = [f"{self.row}i", *inner]
+        rec.do("privatize", self.acc + suffix, inner, (self.weights.buffer.name,) if self.weights is not None else ())
+        rec.do("unroll", self.taps[-1] + suffix if not self._last_is_unit() else self.taps[-2] + suffix)
+        for part in ("", "_z", "_w"):
+            if tile > 1:
+                rec.do("unroll", inner[0] + part)
+            rec.do("vectorize", inner[-1] + part)
+
+    def _last_is_unit(self) -> bool:
+        last = self.stage.reduce_axes[-1].extent
+        return isinstance(last, Const) and int(last.value) == 1
+
+    def _border(self) -> tuple[int, int]:
+        """Output columns at either side whose windows reach into the padding; (0, 0) where that isn't
+        known, and the tests stay."""
+        extent = self.stage.axes[-2].extent
+        conds = [c for n in walk(self.stage.body) for c in self._row_conditions(n)]
+        if not conds or not isinstance(extent, Const):
+            return 0, 0
+        size = int(extent.value)
+        good = [x for x in range(size) if all(self._holds(c, x) for c in conds)]
+        if not good or size < 4:
+            return 0, 0
+        return good[0], size - 1 - good[-1]
+
+    def _row_conditions(self, n: Expr) -> list[Binary]:
+        row = Var(self.row)
+        is_test = isinstance(n, Binary) and n.op in ("lt", "ge")
+        return [n] if isinstance(n, Binary) and is_test and any(v == row for v in walk(n)) else []
+
+    def _holds(self, cond: Binary, x: int) -> bool:
+        """Whether a test holds for every tap at output column x."""
+        ranges: dict[Var, Range] = dict(self.symbols)
+        ranges |= {a.var: (const(0), a.extent - 1) for a in self.stage.reduce_axes}
+        ranges[Var(self.row)] = (const(x), const(x))
+        low, high = interval(cond.a - cond.b, ranges)
+        return (high is not None and high < 0) if cond.op == "lt" else (low is not None and low >= 0)
+
+    def _tile(self, middle: Expr) -> int:
+        """Output pixels at a time: enough that accumulations overlap, few left over."""
+        if not isinstance(middle, Const):
+            return 4
+        size = int(middle.value)
+        options = [t for t in (8, 7, 6, 5, 4, 3, 2) if t <= size]
+        return min(options, key=lambda t: (size // t) * (t + 2) + (size % t) * 3, default=1)
+
+    def _relayout(self, load: Load) -> Packing:
+        """Weights [C, 1, taps...] to [taps..., padded C]."""
+        old, lanes = load.buffer, self.lanes
+        channels = old.shape[0]
+        width = int(simplify((channels + (lanes - 1)) // lanes * lanes).value)  # type: ignore[attr-defined]
+        rest = old.shape[1:]
+        self.rec.do(
+            "relayout", old.name, (const(1), const(1), *rest, const(width)),
+            lambda *i: (const(0), const(0), *i[1:], i[0]),
+        )  # fmt: skip
+        return Packing(tuple(range(len(old.shape))), 0, 1, width)
+
+    def _cost(self) -> float:
+        total = 1.0
+        for a in (*self.stage.axes[-2:], *self.stage.reduce_axes):
+            total *= float(a.extent.value) if isinstance(a.extent, Const) else 56.0
+        return total / self.lanes
