@@ -59,8 +59,8 @@ class Tensor:
 
 
 class Builder:
-    """Collects the nodes of one core graph. `source` is set to the imported node in hand, for
-    names and messages."""
+    """Collects the nodes of one core graph. `source` and `results` are set for the imported node in
+    hand: its name for messages, and how many outputs it has."""
 
     def __init__(self, name: str, symbols: Mapping[Var, Range]) -> None:
         self.name = name
@@ -70,6 +70,7 @@ class Builder:
         self.constants: dict[str, Array] = {}
         self.inputs: list[str] = []
         self.source = ""
+        self.results = 1
         self.prefix = "v"
         self._count = 0
 
@@ -235,7 +236,7 @@ class Builder:
         are the inputs as buffers (index them to load)."""
         real = [self.materialize(t) for t in inputs]
         bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(real)]
-        out = Buffer("out", dtype, tuple(wrap(d) for d in shape))
+        out = Buffer("out", dtype, tuple(simplify(wrap(d), self.symbols) for d in shape))
         return self.stages([compute(out, lambda *index: fn(bufs, *index))], real)
 
     def reduction(
@@ -245,7 +246,7 @@ class Builder:
         """A reducing tensor expression: `fn(bufs, index, k)` is the term; see `te.reduction`."""
         real = [self.materialize(t) for t in inputs]
         bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(real)]
-        out = Buffer("out", dtype, tuple(wrap(d) for d in shape))
+        out = Buffer("out", dtype, tuple(simplify(wrap(d), self.symbols) for d in shape))
         stage = reduction(out, extents, combiner, lambda index, k: fn(bufs, index, k), epilogue)
         return self.stages([stage], real)
 

@@ -1,0 +1,151 @@
+"""What lowerings share: axes and attributes in normal form, and exact arithmetic of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+from jangin.ir.dtype import (
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    DType,
+)
+from jangin.ir.expr import Expr, ExprLike, const, floordiv, is_const, maximum, minimum, select
+from jangin.ir.graph import CompileError
+from jangin.ir.simplify import Monomial, Poly, Ranges, from_poly, simplify, terms
+from jangin.ops.builder import Builder, Tensor
+
+_ELEMENT_TYPES = {
+    1: F32, 2: U8, 3: I8, 4: U16, 5: I16, 6: I32, 7: I64, 9: BOOL, 10: F16, 11: F64, 12: U32,
+    13: U64, 16: BF16,
+}  # fmt: skip
+
+
+def element_type(code: int | DType) -> DType:
+    """The DType of an ONNX `TensorProto.DataType`; CompileError where there is none."""
+    if isinstance(code, DType):
+        return code
+    if code not in _ELEMENT_TYPES:
+        raise CompileError(f"ONNX element type {code} is not supported; cast the model to another type")
+    return _ELEMENT_TYPES[code]
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """`axis` counted from the front; CompileError where there is no such axis."""
+    if not -rank <= axis < rank:
+        raise CompileError(f"axis {axis} is out of range for a tensor of rank {rank}")
+    return axis % rank
+
+
+def axes_of(axes: Iterable[int], rank: int) -> tuple[int, ...]:
+    """Several axes counted from the front, in the order given; CompileError on a repetition."""
+    out = tuple(axis_of(int(a), rank) for a in axes)
+    if len(set(out)) != len(out):
+        raise CompileError(f"axes {list(axes)} name one axis twice")
+    return out
+
+
+def integers(b: Builder, t: Tensor | None, what: str) -> list[int]:
+    """The constant contents of an integer tensor, flat."""
+    return [int(v) for v in b.require_constant(t, what).reshape(-1)]
+
+
+def product(dims: Iterable[ExprLike]) -> Expr:
+    return reduce(lambda a, d: a * d, dims, const(1))
+
+
+def ceil_div(a: ExprLike, d: ExprLike) -> Expr:
+    """a / d rounded up, for d > 0."""
+    return floordiv(const(0) + a + d - 1, d)
+
+
+def wrapped(i: Expr, size: Expr) -> Expr:
+    """A run-time index that counts from the end where it is negative."""
+    return select(i < 0, i + size, i)
+
+
+def clamped(i: Expr, size: Expr) -> Expr:
+    """The index moved into [0, size), so that no input can reach outside its buffer."""
+    return minimum(maximum(i, 0), size - 1)
+
+
+def divide(a: Expr, d: Expr, symbols: Ranges) -> Expr:
+    """a // d for sizes, as the exact polynomial quotient where there is one."""
+    a, d = simplify(a, symbols), simplify(d, symbols)
+    if is_const(d, 0):
+        return const(0)
+    exact = _quotient({m: c for c, m in terms(a)}, {m: c for c, m in terms(d)})
+    return simplify(floordiv(a, d), symbols) if exact is None else from_poly(exact)
+
+
+def _quotient(a: Poly, d: Poly) -> Poly | None:
+    """Multivariate long division by one divisor, in graded lexicographic order."""
+    lead = max(d, key=_degree)
+    quotient: Poly = {}
+    while a:
+        top = max(a, key=_degree)
+        rest = _without(top, lead)
+        if rest is None or a[top] % d[lead]:
+            return None
+        factor = a[top] // d[lead]
+        quotient[rest] = quotient.get(rest, 0) + factor
+        for mono, c in d.items():
+            key = tuple(sorted(rest + mono, key=str))
+            left = a.get(key, 0) - factor * c
+            a = {**a, key: left} if left else {m: v for m, v in a.items() if m != key}
+    return quotient
+
+
+def _degree(mono: Monomial) -> tuple[int, list[str]]:
+    return len(mono), sorted(map(str, mono), reverse=True)
+
+
+def _without(mono: Monomial, part: Monomial) -> Monomial | None:
+    left = list(mono)
+    for atom in part:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def window_pads(
+    auto_pad: str,
+    pads: Sequence[int] | None,
+    spatial: Sequence[Expr],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    symbols: Ranges,
+) -> list[Expr]:
+    """The padding of a sliding window, begins then ends, with `auto_pad` worked out."""
+    rank = len(spatial)
+    if auto_pad in ("NOTSET", ""):
+        given = list(pads or [0] * (2 * rank))
+        if len(given) != 2 * rank:
+            raise CompileError(f"pads {given} must have {2 * rank} entries, two for each spatial axis")
+        return [const(p) for p in given]
+    if auto_pad == "VALID":
+        return [const(0)] * (2 * rank)
+    if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
+        raise CompileError(f"auto_pad {auto_pad!r} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+    begins, ends = [], []
+    for size, k, s, d in zip(spatial, kernel, strides, dilations, strict=True):
+        covered = (ceil_div(size, s) - 1) * s + (k - 1) * d + 1
+        total = simplify(maximum(covered - size, 0), symbols)
+        small = simplify(total // 2, symbols)
+        large = simplify(total - small, symbols)
+        begins.append(small if auto_pad == "SAME_UPPER" else large)
+        ends.append(large if auto_pad == "SAME_UPPER" else small)
+    return begins + ends
