@@ -1,0 +1,276 @@
+"""Arithmetic, comparisons, logic, bits, type conversion: elementwise operators with broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial, reduce
+
+import numpy as np
+
+from jangin.ir.dtype import BOOL, F32, F64, I32, U32, DType
+from jangin.ir.expr import (
+    Const,
+    Expr,
+    ExprLike,
+    call,
+    cast,
+    const,
+    eq,
+    land,
+    lor,
+    maximum,
+    minimum,
+    select,
+)
+from jangin.ir.expr import binary as operation
+from jangin.ir.graph import CompileError
+from jangin.ir.simplify import prove
+from jangin.ops.axes import divide, element_type
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.core import wide
+from jangin.ops.families import align, binary, same_types, unary, variadic, widened
+from jangin.ops.registry import op
+
+_INTRINSICS = (
+    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Not Round Sigmoid "
+    "Sign Sin Sinh Sqrt Tan Tanh"
+)
+
+
+def _is_inf(x: Expr, detect_negative: int = 1, detect_positive: int = 1) -> Expr:
+    if detect_negative and detect_positive:
+        return call("isinf", x)
+    if not detect_negative and not detect_positive:
+        return const(False, BOOL)
+    return land(call("isinf", x), x > 0 if detect_positive else x < 0)
+
+
+UNARY = unary(
+    {
+        **{name: partial(call, name.lower()) for name in _INTRINSICS.split()},
+        "BitwiseNot": lambda x: call("not", x),
+        "IsInf": _is_inf,
+        "Reciprocal": lambda x: 1 / x,
+        "Affine": lambda x, alpha=1.0, beta=0.0: x * alpha + beta,
+        "Scale": lambda x, scale=1.0: x * scale,
+    }
+)
+
+
+def _shift(x: Expr, y: Expr, direction: str) -> Expr:
+    """A shift by a negative number, or by the type's width or more, leaves nothing but the sign."""
+    bits, right = x.dtype.bits, direction.upper() == "RIGHT"
+    moved = operation("shr" if right else "shl", x, minimum(maximum(y, 0), bits - 1))
+    beyond = operation("shr", x, bits - 1) if right and x.dtype.kind == "i" else const(0, x.dtype)
+    return select(land(y >= 0, y < bits), moved, beyond)
+
+
+BINARY = binary(
+    {
+        "Add": lambda x, y: x + y,
+        "Sub": lambda x, y: x - y,
+        "Mul": lambda x, y: x * y,
+        "Mod": lambda x, y, fmod=0: operation("rem" if fmod else "mod", x, y),
+        "And": land,
+        "Or": lor,
+        "Xor": partial(operation, "xor"),
+        "BitwiseAnd": partial(operation, "and"),
+        "BitwiseOr": partial(operation, "or"),
+        "BitwiseXor": partial(operation, "xor"),
+        "BitShift": _shift,
+        "Equal": eq,
+        "Greater": lambda x, y: x > y,
+        "GreaterOrEqual": lambda x, y: x >= y,
+        "Less": lambda x, y: x < y,
+        "LessOrEqual": lambda x, y: x <= y,
+        "PRelu": lambda x, slope: select(x < 0, x * slope, x),
+    }
+)
+
+VARIADIC = variadic(
+    {
+        "Max": lambda *xs: reduce(maximum, xs),
+        "Min": lambda *xs: reduce(minimum, xs),
+        "Sum": lambda *xs: reduce(lambda x, y: x + y, xs),
+        "Mean": lambda *xs: reduce(lambda x, y: x + y, xs) / len(xs),
+    }
+)
+
+
+@op("Div")
+def div(b: Builder, x: Tensor, y: Tensor, axis: int | None = None, broadcast: int = 0) -> Tensor:
+    """Quotient; integers truncate towards zero. Sizes, never negative, divide to a floor, which
+    index arithmetic can simplify."""
+    same_types((x, y))
+    y = align(b, x, y, axis, broadcast)
+    if x.data is not None and y.data is not None:
+        tops, bottoms = np.broadcast_arrays(x.data, y.data)
+        if all(prove(land(v >= 0, w > 0), b.symbols) for v, w in zip(tops.flat, bottoms.flat, strict=True)):
+            quotients = np.empty(tops.shape, object)
+            for n, (v, w) in enumerate(zip(tops.flat, bottoms.flat, strict=True)):
+                quotients.flat[n] = divide(v, w, b.symbols)
+            return b.sizes(quotients, x.dtype)
+    return b.map(widened(lambda v, w: v / w), x, y)
+
+
+_POWERS: Mapping[float, Callable[[Expr], ExprLike]] = {
+    0.5: lambda x: call("sqrt", x),
+    0.75: lambda x: call("sqrt", x) * call("sqrt", call("sqrt", x)),
+    1.0: lambda x: x,
+    2.0: lambda x: x * x,
+    3.0: lambda x: x * x * x,
+    -0.5: lambda x: 1 / call("sqrt", x),
+    -1.0: lambda x: 1 / x,
+}
+
+
+def power(x: Expr, exponent: float) -> Expr:
+    """x ** exponent for a float x, by multiplications and roots where these do."""
+    quick = _POWERS.get(exponent)
+    value = quick(x) if quick else operation("pow", x, exponent)
+    assert isinstance(value, Expr)
+    return value
+
+
+@op("Pow")
+def pow_(b: Builder, x: Tensor, y: Tensor, axis: int | None = None, broadcast: int = 0) -> Tensor:
+    """x ** y in x's type, whatever y's is; an integer base with a float exponent goes through f64."""
+    y = align(b, x, y, axis, broadcast)
+    known = b.constant_value(y)
+    if known is not None and known.size == 1 and x.dtype.is_float and y.rank <= x.rank:
+        exponent = float(known.reshape(-1)[0])
+        return b.map(widened(lambda v: power(v, exponent)), x)
+
+    def body(v: Expr, w: Expr) -> Expr:
+        between = F64 if v.dtype.is_int and w.dtype.is_float else wide(v).dtype
+        return cast(v.dtype, operation("pow", cast(between, v), cast(between, w)))
+
+    return b.map(body, x, y)
+
+
+@op("Identity")
+def identity(b: Builder, x: Tensor) -> Tensor:
+    return x
+
+
+@op("Where")
+def where(b: Builder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    same_types((x, y))
+    chosen = b.constant_value(condition)
+    if chosen is not None and x.data is not None and y.data is not None:
+        return b.sizes(np.where(chosen, x.data, y.data), x.dtype)
+    return b.map(select, condition, x, y)
+
+
+def _bound(b: Builder, t: Tensor | None, x: Tensor) -> Const | Tensor | None:
+    """A bound of Clip as a constant where it is one, else as a scalar tensor."""
+    if t is None:
+        return None
+    same_types((x, t))
+    value = b.constant_value(t)
+    return b.reshape(t, ()) if value is None else const(value.reshape(-1)[0].item(), x.dtype)
+
+
+@op("Clip", since=11)
+def clip(b: Builder, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    """min(max(x, low), high): `high` wins where the bounds cross."""
+    bounds = [_bound(b, t, x) for t in (low, high)]
+    given = [t for t in bounds if isinstance(t, Tensor)]
+
+    def body(v: Expr, *loaded: Expr) -> Expr:
+        rest = iter(loaded)
+        for bound, limit in zip(bounds, (maximum, minimum), strict=True):
+            if bound is not None:
+                v = limit(v, next(rest) if isinstance(bound, Tensor) else cast(v.dtype, bound))
+        return v
+
+    return b.map(widened(body), x, *given)
+
+
+@op("Clip")
+def clip_1(b: Builder, x: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
+    """Bounds as attributes; opset 6's defaults, float32's extremes, bound nothing."""
+    limit = float(np.finfo(np.float32).max)
+
+    def body(v: Expr) -> Expr:
+        v = v if min is None or min <= -limit else maximum(v, min)
+        return v if max is None or max >= limit else minimum(v, max)
+
+    return b.map(widened(body), x)
+
+
+@op("Cast")
+def cast_(b: Builder, x: Tensor, to: int | str | DType, saturate: int = 1, round_mode: str = "up") -> Tensor:
+    """Conversion as NumPy does it. `saturate` and `round_mode` concern 8-bit floats only."""
+    if isinstance(to, DType):
+        return b.cast(x, to)
+    return b.cast(x, element_type(_TYPE_NAMES[to] if isinstance(to, str) else to))
+
+
+_TYPE_NAMES: Mapping[str, int] = {
+    "FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "BOOL": 9,
+    "FLOAT16": 10, "DOUBLE": 11, "UINT32": 12, "UINT64": 13,
+}  # fmt: skip
+"""Opset 1 of Cast names the type in words."""
+
+
+@op("CastLike")
+def cast_like(b: Builder, x: Tensor, target: Tensor, saturate: int = 1, round_mode: str = "up") -> Tensor:
+    return b.cast(x, target.dtype)
+
+
+@op("BitCast")
+def bit_cast(b: Builder, x: Tensor, to: int) -> Tensor:
+    """The same bits read as another type of the same width."""
+    dtype = element_type(to)
+    if x.dtype.is_int and dtype.is_int and x.dtype.bits == dtype.bits:
+        return b.cast(x, dtype)
+    if x.dtype is F32 and dtype in (I32, U32):
+        return b.map(lambda v: cast(dtype, call("bitcast_i32", v)), x)
+    if x.dtype in (I32, U32) and dtype is F32:
+        return b.map(lambda v: call("bitcast_f32", cast(I32, v)), x)
+    if x.dtype == dtype:
+        return x
+    raise CompileError(f"bits of {x.dtype} can't be read as {dtype} yet; integers of one width and f32 can")
+
+
+def _truth(b: Builder, t: Tensor | None, what: str) -> bool:
+    return t is not None and bool(b.require_constant(t, what).reshape(-1)[0])
+
+
+def _dropout(b: Builder, x: Tensor, mask_dtype: DType) -> tuple[Tensor, Tensor]:
+    return x, b.map(lambda v: const(1, mask_dtype), x)
+
+
+@op("Dropout", since=12)
+def dropout(
+    b: Builder,
+    x: Tensor,
+    ratio: Tensor | None = None,
+    training_mode: Tensor | None = None,
+    seed: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Inference (or a ratio of 0) passes its input on; the mask is all true."""
+    if _truth(b, training_mode, "Dropout's training_mode") and (
+        ratio is None or _truth(b, ratio, "its ratio")
+    ):
+        raise CompileError("it drops at random (training_mode is true); set training_mode to false")
+    return _dropout(b, x, BOOL)
+
+
+@op("Dropout", since=10)
+def dropout_10(b: Builder, x: Tensor, ratio: float = 0.5) -> tuple[Tensor, Tensor]:
+    return _dropout(b, x, BOOL)
+
+
+@op("Dropout")
+def dropout_1(b: Builder, x: Tensor, ratio: float = 0.5, is_test: int = 1) -> tuple[Tensor, Tensor]:
+    """Compiled for inference whatever `is_test` says, as the standard's own later versions do."""
+    return _dropout(b, x, x.dtype)
+
+
+@op("ImageScaler")
+def image_scaler(b: Builder, x: Tensor, scale: float = 1.0, bias: tuple[float, ...] = ()) -> Tensor:
+    """x [N, C, H, W] times `scale`, plus a bias for each channel."""
+    offset = b.const(np.array(bias, x.dtype.numpy).reshape(-1, 1, 1))
+    return b.map(widened(lambda v, o: v * scale + o), x, offset)
