@@ -9,7 +9,6 @@ to a normal form by `ir.simplify`.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -220,7 +219,7 @@ INFIX = {
 }  # fmt: skip
 
 
-IDENTIFIER = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
+IDENTIFIER = re.compile(r"[^\W\d]\w*(?:\.\w+)*", re.ASCII)
 RESERVED = frozenset({
     "true", "false", "inf", "nan", "serial", "parallel", "vector", "unroll", "alloc", "let", "if", "else",
     "const", "outer", "reduce",

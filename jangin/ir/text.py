@@ -1,0 +1,327 @@
+"""The text forms of the three IRs. `ir.parse` reads back what this prints: parse(print(x)) == x.
+
+Shared:
+
+    name   = identifier, dots inside allowed | "any text, escaped as in JSON"
+    type   = DTYPE "[" [expr {"," expr}] "]"                  shapes are i64 expressions
+    expr   = expr INFIX expr | "(" expr ")" | INTEGER (i64) | FLOAT (f32) | "true" | "false"
+           | name | name "[" indices "]"                      variable, load
+           | DTYPE "(" number ")" | DTYPE "(" expr ")"        constant, cast
+           | FUNCTION "(" expr {"," expr} ")" | "select" "(" cond "," then "," else ")"
+    INFIX  = * / // %, then + -, << >>, comparisons, &, ^, |  (tightest first)
+    ranges = "symbols" "(" name "in" [expr] ".." [expr] {"," ...} ")"
+
+Loop:
+
+    func   = "func" name "(" {name ":" ["out"] [MEMORY] type} ")" [ranges] "{" {stmt} "}"
+    stmt   = ("serial" | "parallel" | "vector" | "unroll") name "in" expr "{" {stmt} "}"
+           | "alloc" MEMORY name ":" type                     lives to the end of its braces
+           | "let" name "=" expr                              likewise
+           | "if" expr "{" {stmt} "}" ["else" "{" {stmt} "}"]
+           | name "[" indices "]" "=" expr
+           | "{" {stmt} "}"
+
+Graph (DTYPE or shape is `?` where it isn't inferred yet):
+
+    graph  = "graph" name "(" {name ":" type} ")" "->" "(" {name} ")" [ranges] "{" {line} "}"
+    line   = "const" name [":" type] "=" data                 an initializer
+           | "outer" name ":" type                            a value of an enclosing graph
+           | {name [":" type] ","} "=" OP [node name] "(" {name} ")" ["{" {attr} "}"] ["from" source]
+    attr   = name "=" value
+    value  = none | true | false | number | "string" | DTYPE | "(" {value ","} ")" | "[" {value} "]"
+           | "array" DTYPE "[" sizes "]" "=" data | graph
+           | "fn" decls expr | "nest" decls "{" {stmt} "}"    expression, loop statement
+           | "stage" decls name ":" type axes "=" ["reduce" COMBINER axes] expr ["then" expr]
+    decls  = "(" {name ":" (DTYPE | ["out"] [MEMORY] type)} ")" free variables and buffers, typed
+    axes   = "[" {name "in" expr} "]"
+    data   = "{" numbers "}" | sha256.DIGEST                  large arrays are kept beside the text
+
+Plan (constants and kernels are kept beside the text):
+
+    plan   = "plan" name "target" string [ranges] "{" "inputs" names "outputs" names {item} "}"
+    item   = "require" expr
+           | ("input" | "output" | "constant" | "arena" | "alias") name ":" type ["of" name]
+             ["at" INTEGER] ["live" INTEGER ".." INTEGER]
+           | "launch" kernel "(" {name} ")" ["symbols" "(" {expr} ")"] "tasks" expr
+             "grain" INTEGER "scratch" expr ["from" "(" {string} ")"]
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jangin.ir.dtype import DType, from_numpy
+from jangin.ir.expr import INFIX, Binary, Buffer, Expr, Load, Var, quote, walk
+from jangin.ir.graph import Array, Graph, Node, Value
+from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Stmt, Store, expressions, statements
+from jangin.ir.plan import Launch, Plan, PlanBuffer
+from jangin.ir.simplify import Range
+
+if TYPE_CHECKING:
+    from jangin.te import Axis, Stage
+
+WIDTH = 100
+"""Nodes longer than this have each attribute on its own line."""
+INLINE = 16
+"""Arrays of up to this many elements are printed in the text, others as a digest."""
+
+
+def print_func(func: Func) -> str:
+    """The text of a loop nest."""
+    first_out = len(func.params) - func.outputs
+    params = (_declare(b, "out " if i >= first_out else "") for i, b in enumerate(func.params))
+    head = f"func {quote(func.name)}({', '.join(params)}){_ranges(func.symbols)} {{"
+    return "\n".join([head, *_indent(_stmt(func.body)), "}"]) + "\n"
+
+
+def print_stmt(s: Stmt) -> str:
+    """The text of one statement, without what it needs declared."""
+    return "\n".join(_stmt(s)) + "\n"
+
+
+def print_graph(graph: Graph) -> str:
+    """The text of a graph. Large constants appear as digests: `graph_arrays` gives their data."""
+    return "\n".join(_graph(graph)) + "\n"
+
+
+def print_plan(plan: Plan) -> str:
+    """The text of a plan: all of it but its constants' data and its kernels."""
+    lines = [f"plan {quote(plan.name)} target {_string(plan.target)}{_ranges(plan.symbols)} {{"]
+    lines.append(f"  inputs {_names(plan.inputs)} outputs {_names(plan.outputs)}")
+    lines += [f"  require {e}" for e in plan.constraints]
+    lines += [f"  {_plan_buffer(b)}" for b in plan.buffers]
+    lines += [f"  {_launch(x)}" for x in plan.launches]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def digest(array: Array) -> str:
+    """What a large array is called in text: by its dtype, shape and bytes."""
+    data = array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
+    return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + data).hexdigest()[:24]
+
+
+def graph_arrays(graph: Graph) -> dict[str, Array]:
+    """The arrays that `print_graph` leaves out, by digest: what `parse_graph` needs with the text."""
+    found: dict[str, Array] = {}
+
+    def visit(value: Any) -> None:
+        if isinstance(value, np.ndarray):
+            if not _is_inline(value):
+                found[digest(value)] = value
+        elif isinstance(value, Graph):
+            for array in value.constants.values():
+                visit(array)
+            for node in value.nodes:
+                for attr in node.attrs.values():
+                    visit(attr)
+        elif isinstance(value, (tuple, list)):
+            for item in value:
+                visit(item)
+
+    visit(graph)
+    return found
+
+
+# --- pieces ----------------------------------------------------------------------------------
+
+
+def _indent(lines: Iterable[str]) -> Iterator[str]:
+    return ("  " + line for line in lines)
+
+
+def _string(text: str) -> str:
+    """A name in quotes, always."""
+    quoted = quote(text)
+    return quoted if quoted.startswith('"') else f'"{quoted}"'
+
+
+def _names(names: Iterable[str]) -> str:
+    return f"({', '.join(map(quote, names))})"
+
+
+def _type(dtype: DType | None, shape: Sequence[Expr] | None) -> str:
+    return f"{dtype or '?'}[{'?' if shape is None else ', '.join(map(str, shape))}]"
+
+
+def _declare(b: Buffer, out: str = "") -> str:
+    memory = "" if b.memory == "global" else b.memory + " "
+    return f"{quote(b.name)}: {out}{memory}{_type(b.dtype, b.shape)}"
+
+
+def _ranges(symbols: Iterable[tuple[Var, Range]]) -> str:
+    def show(e: Expr | None) -> str:
+        return "" if e is None else str(e)
+
+    parts = [f"{v} in {show(lo)}..{show(hi)}" for v, (lo, hi) in symbols]
+    return f" symbols ({', '.join(parts)})" if parts else ""
+
+
+def _bare(e: Expr) -> str:
+    """An expression without the parentheses around all of it."""
+    return str(e)[1:-1] if isinstance(e, Binary) and e.op in INFIX else str(e)
+
+
+def _stmt(s: Stmt) -> list[str]:
+    if isinstance(s, Block):
+        lines: list[str] = []
+        for n, k in enumerate(s.body):
+            scoped = isinstance(k, (Alloc, Let)) and n < len(s.body) - 1
+            lines += ["{", *_indent(_stmt(k)), "}"] if scoped else _stmt(k)
+        return lines
+    if isinstance(s, For):
+        return [f"{s.kind} {s.var} in {s.extent} {{", *_indent(_stmt(s.body)), "}"]
+    if isinstance(s, Store):
+        return [f"{quote(s.buffer.name)}[{', '.join(map(str, s.index))}] = {_bare(s.value)}"]
+    if isinstance(s, Alloc):
+        kind = s.buffer.memory
+        return [
+            f"alloc {kind} {quote(s.buffer.name)}: {_type(s.buffer.dtype, s.buffer.shape)}",
+            *_stmt(s.body),
+        ]
+    if isinstance(s, If):
+        orelse = [] if s.orelse is None else ["} else {", *_indent(_stmt(s.orelse))]
+        return [f"if {_bare(s.cond)} {{", *_indent(_stmt(s.then)), *orelse, "}"]
+    assert isinstance(s, Let)
+    return [f"let {s.var} = {_bare(s.value)}", *_stmt(s.body)]
+
+
+# --- graphs ----------------------------------------------------------------------------------
+
+
+def _graph(g: Graph) -> list[str]:
+    inputs = ", ".join(f"{quote(n)}{_annotation(g, n)}" for n in g.inputs)
+    lines = [f"graph {quote(g.name)}({inputs}) -> {_names(g.outputs)}{_ranges(g.symbols.items())} {{"]
+    for name, array in g.constants.items():
+        lines.append(f"  const {quote(name)}{_annotation(g, name)} = {_data(array)}")
+    made = {*g.inputs, *g.constants, *(o for node in g.nodes for o in node.outputs)}
+    lines += [f"  outer {quote(n)}{_annotation(g, n)}" for n in g.values if n not in made]
+    for node in g.nodes:
+        lines += _indent(_node(g, node))
+    return [*lines, "}"]
+
+
+def _annotation(g: Graph, name: str) -> str:
+    value: Value | None = g.values.get(name)
+    return "" if value is None else f": {_type(value.dtype, value.shape)}"
+
+
+def _node(g: Graph, node: Node) -> list[str]:
+    results = ", ".join(f"{quote(n)}{_annotation(g, n)}" for n in node.outputs)
+    text = f"{results} = {quote(node.op)}{' ' + quote(node.name) if node.name else ''}{_names(node.inputs)}"
+    source = f" from {_string(node.source)}" if node.source else ""
+    attrs = [f"{quote(k)} = {_value(v)}" for k, v in sorted(node.attrs.items())]
+    if sum(map(len, attrs)) + len(text) > WIDTH or any("\n" in a for a in attrs):
+        lines = [line for a in attrs for line in f"{a},".split("\n")]
+        return [f"{text} {{", *_indent(lines), f"}}{source}"]
+    return [text + (f" {{{', '.join(attrs)}}}" if attrs else "") + source]
+
+
+def _value(v: Any) -> str:
+    """An attribute. Python and NumPy scalars print alike."""
+    if isinstance(v, np.generic):
+        v = v.item()
+    if v is None or isinstance(v, bool):
+        return str(v).lower()
+    if isinstance(v, (int, float, DType)):
+        return str(v)
+    if isinstance(v, str):
+        return _string(v)
+    if isinstance(v, tuple):
+        return f"({', '.join(map(_value, v))}{',' if len(v) == 1 else ''})"
+    if isinstance(v, list):
+        return f"[{', '.join(map(_value, v))}]"
+    if isinstance(v, np.ndarray):
+        return f"array {_array_dtype(v)}[{', '.join(map(str, v.shape))}] = {_data(v)}"
+    if isinstance(v, Graph):
+        return "\n".join(_graph(v))
+    if isinstance(v, Expr):
+        return f"fn({_free((v,))}) {v}"
+    if isinstance(v, Stmt):
+        return "\n".join([f"nest({_free_in_nest(v)}) {{", *_indent(_stmt(v)), "}"])
+    if type(v).__name__ == "Stage":
+        return _stage(v)
+    raise TypeError(f"an attribute can't be a {type(v).__name__}: {v!r}")
+
+
+def _stage(s: Stage) -> str:
+    def axes(group: Sequence[Axis]) -> str:
+        return f"[{', '.join(f'{a.var} in {a.extent}' for a in group)}]"
+
+    held = [s.body, *s.out.shape, *(a.extent for a in (*s.axes, *s.reduce_axes))]
+    held += [] if s.epilogue is None else [s.epilogue]
+    bound = {a.var for a in (*s.axes, *s.reduce_axes)} | {s.acc}
+    text = f"stage({_free(held, bound)}) {_declare(s.out)} {axes(s.axes)} = "
+    if s.reduce_axes:
+        text += f"reduce {quote(s.combiner)} {axes(s.reduce_axes)} "
+    return text + str(s.body) + ("" if s.epilogue is None else f" then {s.epilogue}")
+
+
+def _free_in_nest(s: Stmt) -> str:
+    """Declarations of what a statement uses but doesn't bind; what it stores is marked `out`."""
+    every = list(statements(s))
+    bound = {k.var for k in every if isinstance(k, (For, Let))}
+    local = {k.buffer.name for k in every if isinstance(k, Alloc)}
+    stored = {k.buffer.name: k.buffer for k in every if isinstance(k, Store)}
+    held = [e for k in every for e in expressions(k)]
+    held += [d for k in every if isinstance(k, Alloc) for d in k.buffer.shape]
+    return _free(held, bound, local, {k: b for k, b in stored.items() if k not in local})
+
+
+def _free(
+    held: Iterable[Expr],
+    bound: Iterable[Var] = (),
+    local: Iterable[str] = (),
+    stored: Mapping[str, Buffer] | None = None,
+) -> str:
+    """Declarations of the free variables, then the buffers, of some expressions."""
+    out = dict(stored or {})
+    nodes = [n for e in held for n in walk(e)]
+    read = {n.buffer.name: n.buffer for n in nodes if isinstance(n, Load) and n.buffer.name not in {*local}}
+    buffers = {**read, **out}
+    nodes += [n for b in buffers.values() for d in b.shape for n in walk(d)]
+    free = sorted({n for n in nodes if isinstance(n, Var)} - {*bound}, key=lambda v: v.name)
+    parts = [f"{v}: {v.dtype}" for v in free]
+    parts += [_declare(b, "out " if n in out else "") for n, b in sorted(buffers.items())]
+    return ", ".join(parts)
+
+
+def _array_dtype(array: Array) -> str:
+    try:
+        return str(from_numpy(array.dtype))
+    except KeyError:
+        return _string(str(array.dtype))
+
+
+def _is_inline(array: Array) -> bool:
+    return array.size <= INLINE and not _array_dtype(array).startswith('"')
+
+
+def _data(array: Array) -> str:
+    if not _is_inline(array):
+        return f"sha256.{digest(array)}"
+    items = (float(x) if from_numpy(array.dtype).is_float else x for x in array.ravel().tolist())
+    return "{" + ", ".join(map(_value, items)) + "}"
+
+
+# --- plans -----------------------------------------------------------------------------------
+
+
+def _plan_buffer(b: PlanBuffer) -> str:
+    text = f"{b.kind} {quote(b.name)}: {_type(b.dtype, b.shape)}"
+    if b.base:
+        text += f" of {quote(b.base)}"
+    if b.offset is not None:
+        text += f" at {b.offset}"
+    return text if b.live == (0, 0) else f"{text} live {b.live[0]}..{b.live[1]}"
+
+
+def _launch(x: Launch) -> str:
+    text = f"launch {quote(x.kernel)}{_names(x.args)}"
+    if x.symbols:
+        text += f" symbols ({', '.join(map(str, x.symbols))})"
+    text += f" tasks {x.tasks} grain {x.grain} scratch {x.scratch}"
+    return f"{text} from ({', '.join(map(_string, x.sources))})" if x.sources else text
