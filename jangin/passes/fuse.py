@@ -1,0 +1,246 @@
+"""Which nodes make one kernel.
+
+A kernel has at most one anchor (a contraction, reduction, or several stages over rows) and one
+result. Maps that consume the anchor's result join its write-back (the epilogue); injective nodes
+that produce what it reads are evaluated where it reads them. Every value between a kernel's nodes
+is read inside it alone, so groups can't depend on each other in a circle.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from jangin.ir.expr import Binary, Call, Expr, Var, walk
+from jangin.ir.graph import CompileError, Graph, Node
+from jangin.ops.core import CORE
+
+SIZE_LIMIT = 400
+"""Most expression nodes that one fused node may grow to (shared values are written out again)."""
+REGION_LIMIT = 16
+"""Most maps looked at for the place where a value's consumers meet again."""
+
+CHEAP_CALLS = frozenset(
+    {"neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "bitcast_i32", "bitcast_f32"}
+    | {"isnan", "isinf"}
+)
+Classes = frozenset[str]
+NONE: Classes = frozenset()
+CHEAP: Classes = frozenset({"cheap"})
+VIEWS: Classes = frozenset({"transpose", "slice", "expand"})
+EPILOGUE: Classes = frozenset({"cheap", "slice", "expand"})
+ONCE: Classes = VIEWS | {"cheap", "dear", "pad", "gather"}
+"""What may be evaluated where each element is read about once. A producer's class is its operator;
+maps are "cheap" or "dear" (divisions and transcendental functions)."""
+
+
+def fuse(graph: Graph) -> Graph:
+    """The graph as kernels: nodes of op "kernel" whose attribute `body` is the graph they compute,
+    and reshapes, which stay aliases. CompileError where a node isn't a core operator."""
+    return _Fuser(graph).run()
+
+
+def kind(node: Node) -> str:
+    if node.op not in CORE:
+        raise CompileError(f"{node.source or node.name}: {node.op} is not a core operator; lower it first")
+    return CORE[node.op].kind
+
+
+def is_anchor(node: Node) -> bool:
+    return kind(node) not in ("injective", "alias")
+
+
+def is_dear(body: Expr) -> bool:
+    """True when evaluating the scalar expression costs far more than loading its operands."""
+    for e in walk(body):
+        if isinstance(e, Call) and e.fn not in CHEAP_CALLS:
+            return True
+        if isinstance(e, Binary) and e.op in ("div", "pow", "rem", "mod", "floordiv") and e.dtype.kind == "f":
+            return True
+    return False
+
+
+def producer_class(node: Node) -> str:
+    if node.op != "map":
+        return node.op
+    return "dear" if is_dear(node.attrs["body"]) else "cheap"
+
+
+@dataclass
+class Group:
+    """`members`: output names of its nodes; `allowed`: for each, the classes of producers that may
+    be inlined into it (for those reached from the anchor's reads); `copies`: how often its
+    expression is written out."""
+
+    anchor: Node
+    result: str
+    members: dict[str, Node] = field(default_factory=dict)
+    allowed: dict[str, Classes] = field(default_factory=dict)
+    copies: dict[str, int] = field(default_factory=dict)
+
+    def add(self, node: Node, allowed: Classes, copies: int = 1) -> None:
+        name = node.outputs[0]
+        self.members[name] = node
+        self.allowed[name] = allowed
+        self.copies[name] = copies
+
+
+class _Fuser:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.producers = graph.producers()
+        self.users = graph.consumers()
+        self.index = {n.outputs[0]: i for i, n in enumerate(graph.nodes)}
+        self.owner: dict[str, Group] = {}
+
+    def run(self) -> Graph:
+        backwards = [n for n in reversed(self.graph.nodes) if kind(n) != "alias"]
+        anchors = [self.start(n) for n in backwards if is_anchor(n)]
+        groups = [g for g in anchors if kind(g.anchor) != "opaque"]
+        for group in groups:
+            self.consume(group)
+        for group in groups:
+            self.absorb(group)
+        for node in backwards:
+            if node.outputs[0] not in self.owner:
+                group = self.start(node)
+                anchors.append(group)
+                self.absorb(group)
+        placed = {self.index[g.result]: self.kernel(g) for g in anchors}
+        nodes = [placed.get(i, n) for i, n in enumerate(self.graph.nodes) if i in placed or n.op == "reshape"]
+        return self.graph.with_nodes(nodes)
+
+    def start(self, node: Node) -> Group:
+        group = Group(node, node.outputs[0])
+        self.join(group, node, ONCE | {"concat"})
+        return group
+
+    def join(self, group: Group, node: Node, allowed: Classes, copies: int = 1) -> None:
+        group.add(node, allowed, copies)
+        self.owner[node.outputs[0]] = group
+
+    # -- consumers ------------------------------------------------------------------------------
+
+    def consume(self, group: Group) -> None:
+        """Take the maps that follow the anchor into the epilogue, while each step has one result."""
+        sizes = {group.result: 1}
+        while region := self.region(group, sizes):
+            for node in region:
+                self.join(group, node, EPILOGUE)
+            group.result = region[-1].outputs[0]
+
+    def region(self, group: Group, sizes: dict[str, int]) -> list[Node]:
+        """The smallest set of maps that reads all of the group's result and has one result itself;
+        empty where there is none."""
+        shape = self.graph.shape(group.result)
+        taken: list[Node] = []
+        inside = {group.result}
+        pending = self.waiting(group.result)
+        while pending and len(taken) < REGION_LIMIT:
+            if inside & set(self.graph.outputs):
+                return []
+            node = self.graph.nodes[heapq.heappop(pending)]
+            name = node.outputs[0]
+            if node in taken:
+                continue
+            if node.op != "map" or name in self.owner or self.graph.shape(name) != shape:
+                return []
+            sizes[name] = self.grown(node, sizes)
+            if sizes[name] > SIZE_LIMIT:
+                return []
+            taken.append(node)
+            if not pending or all(self.graph.nodes[i] in taken for i in pending):
+                return taken
+            inside.add(name)
+            for i in self.waiting(name):
+                heapq.heappush(pending, i)
+        return []
+
+    def waiting(self, name: str) -> list[int]:
+        return sorted(self.index[n.outputs[0]] for n in self.users.get(name, ()))
+
+    def grown(self, node: Node, sizes: dict[str, int]) -> int:
+        total = sum(1 for _ in walk(node.attrs["body"]))
+        return total + sum(occurrences(node, i) * sizes.get(n, 1) for i, n in enumerate(node.inputs))
+
+    # -- producers ------------------------------------------------------------------------------
+
+    def absorb(self, group: Group) -> None:
+        """Take in the injective nodes that only this group reads, nearest first."""
+        queue = [-self.index[i] for n in group.members.values() for i in n.inputs if i in self.index]
+        heapq.heapify(queue)
+        while queue:
+            node = self.graph.nodes[-heapq.heappop(queue)]
+            if node.outputs[0] in self.owner or not self.fits(group, node):
+                continue
+            for name in node.inputs:
+                if name in self.index:
+                    heapq.heappush(queue, -self.index[name])
+
+    def fits(self, group: Group, node: Node) -> bool:
+        """Join `node` if all its readers are in the group and let it be evaluated there."""
+        name = node.outputs[0]
+        if kind(node) != "injective" or name in self.graph.outputs:
+            return False
+        allowed, copies = ONCE | {"concat"}, 0
+        for user in self.users.get(name, ()):
+            out = user.outputs[0]
+            if out not in group.members:
+                return False
+            allowed &= group.allowed[out]
+            for position, operand in enumerate(user.inputs):
+                if operand == name:
+                    allowed &= self.inlinable(user, position)
+                    copies += group.copies[out] * occurrences(user, position)
+        size = sum(1 for _ in walk(node.attrs["body"])) if node.op == "map" else 1
+        if producer_class(node) not in allowed or copies * size > SIZE_LIMIT:
+            return False
+        self.join(group, node, allowed, copies)
+        return True
+
+    def inlinable(self, user: Node, position: int) -> Classes:
+        """The classes of producers that `user` may evaluate where it reads that operand."""
+        source, result = self.graph.shape(user.inputs[position]), self.graph.shape(user.outputs[0])
+        if user.op == "map":
+            return ONCE | {"concat"} if source == result else VIEWS | CHEAP
+        if user.op == "expand":
+            return VIEWS | CHEAP
+        if user.op == "gather":
+            return VIEWS | CHEAP if position == 0 else CHEAP
+        if user.op in ("transpose", "slice", "pad", "reduce", "softmax", "normalize"):
+            return ONCE
+        if user.op == "pool":
+            return CHEAP
+        # A product's inner loop reads its operands in place: other strides, but no arithmetic.
+        return VIEWS if user.op == "matmul" else NONE
+
+    # -- kernels --------------------------------------------------------------------------------
+
+    def kernel(self, group: Group) -> Node:
+        nodes = sorted(group.members.values(), key=lambda n: self.index[n.outputs[0]])
+        scalars = self.scalars(nodes)
+        read = dict.fromkeys(n for node in nodes for n in node.inputs if n)
+        inputs = tuple(n for n in read if n not in group.members and n not in scalars)
+        values = {n: self.graph.values[n] for n in (*read, *group.members)}
+        constants = {n: self.graph.constants[n] for n in scalars}
+        body = Graph(
+            group.anchor.name, inputs, (group.result,), tuple(nodes), constants, values, self.graph.symbols
+        )
+        sources = dict.fromkeys(n.source for n in nodes if n.source)
+        return Node("kernel", group.anchor.name, inputs, (group.result,), {"body": body}, "; ".join(sources))
+
+    def scalars(self, nodes: Sequence[Node]) -> set[str]:
+        """Constants of one element that only maps read: part of the code, not operands."""
+        found = {n for node in nodes if node.op == "map" for n in node.inputs}
+        others = {n for node in nodes if node.op != "map" for n in node.inputs}
+        constants = self.graph.constants
+        return {n for n in found - others if n in constants and constants[n].size == 1}
+
+
+def occurrences(node: Node, position: int) -> int:
+    """How often the node's expression mentions an operand (several stages count once: what they
+    read more than once is kept)."""
+    if node.op != "map":
+        return 1
+    return sum(1 for e in walk(node.attrs["body"]) if isinstance(e, Var) and e.name == f"x{position}")

@@ -1,0 +1,142 @@
+"""A fused kernel's tensor expressions: producers inlined into reads, consumers into the epilogue."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, loads, rewrite, substitute
+from jangin.ir.graph import Array, Graph, Node
+from jangin.ir.loop import Func, replace_buffer
+from jangin.ir.simplify import Range, simplify
+from jangin.ops.core import CORE
+from jangin.te import Axis, Stage, compute, inline, redirect
+
+Kernel = tuple[tuple[Stage, ...], tuple[Buffer, ...], Buffer]
+
+
+def is_opaque(kernel: Node) -> bool:
+    """True when the kernel is a loop nest already: `opaque_func` gives it, `stages` can't."""
+    return any(n.op == "loop_nest" for n in kernel.attrs["body"].nodes)
+
+
+def stages(kernel: Node) -> Kernel:
+    """(stages, inputs, result) of a kernel, over buffers named as the graph's values; all stages
+    but the last are local. Conditions and indices are simplified for the symbols' ranges."""
+    body: Graph = kernel.attrs["body"]
+    buffers = {n: Buffer(n, body.dtype(n), body.shape(n)) for n in body.values}
+    done = {n: _scalar(buffers[n], array) for n, array in body.constants.items()}
+    anchored: list[Stage] = []
+    for node in body.nodes:
+        core, out = CORE[node.op], buffers[node.outputs[0]]
+        own = core.te(tuple(buffers[n] for n in node.inputs), out, node.attrs)
+        if core.kind == "injective":
+            done[out.name] = _inlined(own[0], done)
+        else:
+            anchored = _attached(own, done)
+    result = buffers[body.outputs[0]]
+    if not anchored:
+        anchored = [done[result.name]]
+    elif anchored[-1].out.name != result.name:
+        anchored[-1] = _finished(anchored[-1], done[result.name])
+    whole = tuple(_simplified(s, body.symbols) for s in anchored)
+    return whole, tuple(buffers[n] for n in body.inputs), result
+
+
+def _scalar(buffer: Buffer, array: Array) -> Stage:
+    value = const(array.item(), buffer.dtype)
+    return compute(buffer, lambda *_: value)
+
+
+def loaded(stage: Stage) -> list[str]:
+    """The names of the buffers that a stage loads, one for each load."""
+    parts = (stage.body,) if stage.epilogue is None else (stage.body, stage.epilogue)
+    return [n.buffer.name for e in parts for n in loads(e)]
+
+
+def _inlined(stage: Stage, done: Mapping[str, Stage]) -> Stage:
+    for name in dict.fromkeys(loaded(stage)):
+        if name in done:
+            stage = inline(stage, done[name])
+    return stage
+
+
+def _attached(own: Sequence[Stage], done: dict[str, Stage]) -> list[Stage]:
+    """The anchor's stages. A producer that they read more than once becomes a local stage before
+    them (and is no longer inlined anywhere), unless it only renames elements."""
+    reads = [n for s in own for n in loaded(s)]
+    kept = [n for n in done if reads.count(n) > 1 and not _is_view(done[n])]
+    local = [done.pop(n) for n in kept]
+    return [*local, *(_inlined(s, done) for s in own)]
+
+
+def _is_view(stage: Stage) -> bool:
+    """A constant, or a load whose last index runs along the last axis: as quick as a copy."""
+    body = stage.body
+    if not isinstance(body, Load):
+        return not loaded(stage)
+    return not body.index or body.index[-1] == stage.axes[-1].var
+
+
+def _finished(anchor: Stage, final: Stage) -> Stage:
+    """The anchor's last stage, giving what `final` computes of its result at the same point."""
+    if not anchor.reduce_axes:
+        return inline(final, anchor)
+    point = {a.var: b.var for a, b in zip(final.axes, anchor.axes, strict=True)}
+    body = substitute(final.body, dict(point))
+
+    def result(e: Expr) -> Expr | None:
+        return anchor.result if isinstance(e, Load) and e.buffer.name == anchor.out.name else None
+
+    return replace(anchor, out=final.out, epilogue=rewrite(body, result))
+
+
+def _simplified(stage: Stage, symbols: Mapping[Var, Range]) -> Stage:
+    def ranges(axes: Sequence[Axis]) -> dict[Var, Range]:
+        return {**symbols, **{a.var: (const(0), simplify(a.extent - 1, symbols)) for a in axes}}
+
+    inner = ranges((*stage.axes, *stage.reduce_axes))
+    epilogue = None if stage.epilogue is None else simplify(stage.epilogue, ranges(stage.axes))
+    return replace(stage, body=simplify(stage.body, inner), epilogue=epilogue)
+
+
+def canonical(
+    stages: Sequence[Stage], inputs: Sequence[Buffer], out: Buffer, symbols: Mapping[Var, Range]
+) -> tuple[tuple[Stage, ...], tuple[Buffer, ...], Buffer, str]:
+    """The kernel with inputs b0, b1, ..., locals t0, t1, ... and result `out`, and the SHA-256 (hex)
+    of its text: kernels that do the same for the same sizes have the same key."""
+    names = {b.name: replace(b, name=f"b{i}") for i, b in enumerate(inputs)}
+    names |= {s.out.name: replace(s.out, name=f"t{i}") for i, s in enumerate(stages[:-1])}
+    names[out.name] = replace(out, name="out")
+    renamed = tuple(redirect(s, names) for s in stages)
+    params = tuple(names[b.name] for b in inputs)
+    lines = [_declared(b) for b in (*params, names[out.name])]
+    lines += [f"{var} in {low}..{high}" for var, (low, high) in symbols.items()]
+    lines += [_text(s) for s in renamed]
+    return renamed, params, names[out.name], hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _declared(b: Buffer) -> str:
+    return f"{b.name}: {b.dtype}[{', '.join(map(str, b.shape))}]"
+
+
+def _text(stage: Stage) -> str:
+    axes = ", ".join(f"{a.var}:{a.extent}" for a in stage.axes)
+    over = ", ".join(f"{a.var}:{a.extent}" for a in stage.reduce_axes)
+    types = ", ".join(sorted({str(stage.body.dtype), str(stage.result.dtype)}))
+    head = f"{_declared(stage.out)} [{axes}] {stage.combiner}[{over}] {types}"
+    return f"{head} = {stage.body} -> {stage.result}"
+
+
+def opaque_func(kernel: Node) -> Func:
+    """The function of a kernel whose node is a loop nest, over buffers b0, b1, ... and `out`."""
+    body: Graph = kernel.attrs["body"]
+    (node,) = body.nodes
+    name = body.outputs[0]
+    params = {n: Buffer(f"b{i}", body.dtype(n), body.shape(n)) for i, n in enumerate(body.inputs)}
+    out = Buffer("out", body.dtype(name), body.shape(name))
+    nest = replace_buffer(node.attrs["body"], "out", out)
+    for i, n in enumerate(node.inputs):
+        nest = replace_buffer(nest, f"x{i}", params[n])
+    return Func(kernel.name, (*params.values(), out), 1, tuple(body.symbols.items()), nest)
