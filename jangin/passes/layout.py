@@ -15,13 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.expr import Buffer, Const, Expr, Load, const, is_const, rewrite
+from jangin.ir.expr import Buffer, Expr, Load, const, is_const, rewrite
 from jangin.ir.graph import Array, Graph, Node, Shape, Value
 from jangin.ir.simplify import simplify
 from jangin.te import Stage
-
-FEW_CHANNELS = 8
-"""A convolution of fewer input channels than this reads a padded copy of its input."""
 
 
 def layout(graph: Graph) -> Graph:
@@ -200,10 +197,9 @@ def _window(run: _Layout, node: Node) -> bool:
     if node.attrs["layout"] != "first":
         return False
     x, pads = run.twin(node.inputs[0], 1), node.attrs["pads"]
-    channels = run.shape(x)[-1]
     others = [run.original(n) for n in node.inputs[1:]]
-    few = isinstance(channels, Const) and int(channels.value) < FEW_CHANNELS
-    if node.op == "conv" and few and any(pads):
+    if node.op == "conv" and any(pads) and not is_const(run.shape(others[0])[1], 1):
+        # A product over all channels reads a padded copy: no tests in its inner loop.
         x = _padded(run, x, pads, node.source)
         return run.follow(node, 1, [x, *others], layout="last", pads=(0,) * len(pads))
     return run.follow(node, 1, [x, *others], layout="last")
