@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import onnx
-from onnx.backend.base import Backend, BackendRep, DeviceType, namedtupledict
+from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 import jangin
 from jangin.ir.graph import Array, CompileError
@@ -31,16 +31,16 @@ class JanginRep(BackendRep):  # type: ignore[misc]
         else:
             given = inputs if isinstance(inputs, (list, tuple)) else [inputs]
             feeds = dict(zip(self.inputs, given, strict=True))
-        model = specialised(lambda values: jangin.compile(self.model, values=values), self.model, feeds)
-        results = model.run({i.name: np.asarray(feeds[i.name]) for i in model.inputs})
+        exe = specialised(lambda values: jangin.compile(self.model, values=values), feeds)
+        results = exe.run({i.name: np.asarray(feeds[i.name]) for i in exe.inputs})
         kind = namedtupledict("Outputs", self.outputs)
         outputs: tuple[Array, ...] = kind(*(results[o] for o in self.outputs))
         return outputs
 
 
-def specialised(build: Callable[[Mapping[str, Array]], T], model: onnx.ModelProto, feeds: Mapping[str, Any]) -> T:
+def specialised(build: Callable[[Mapping[str, Array]], T], feeds: Mapping[str, Any]) -> T:
     """`build({})`, or where that can't be compiled (sizes, axes or limits that are only given at run
-    time), the model built for the values of this run's small inputs other than float tensors."""
+    time), the model built for the values of this run's scalars and short integer vectors."""
     try:
         return build({})
     except CompileError as error:
@@ -57,7 +57,7 @@ def _is_setting(value: Any) -> bool:
     """Whether an input may hold sizes, axes and the like rather than data."""
     if not isinstance(value, (np.ndarray, np.generic)):
         return False
-    return value.dtype.kind in "iub" and value.ndim <= 1 and value.size <= 64
+    return value.ndim == 0 or (value.dtype.kind in "iub" and value.ndim == 1 and value.size <= 64)
 
 
 class JanginBackend(Backend):  # type: ignore[misc]
@@ -78,7 +78,7 @@ class JanginBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        return device.split(":")[0] == DeviceType._Type.Name(DeviceType.CPU)
+        return device.split(":")[0] == "CPU"
 
 
 prepare = JanginBackend.prepare

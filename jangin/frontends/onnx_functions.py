@@ -77,12 +77,27 @@ def _type(typed: tuple[DType, Shape] | None) -> onnx.TypeProto:
 
 def _proto(node: Node) -> onnx.NodeProto:
     domain, name = split_op(node.op)
-    attrs: Mapping[str, Any] = {
-        k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
-        for k, v in node.attrs.items()
-        if k != "opset"
-    }
+    attrs = {k: _message(v) for k, v in node.attrs.items() if k != "opset"}
     return helper.make_node(name, node.inputs, node.outputs, node.name, domain=domain, **attrs)
+
+
+def _message(value: Any) -> Any:
+    """An attribute's value as the helper of ONNX takes it."""
+    if isinstance(value, np.ndarray):
+        return numpy_helper.from_array(value)
+    if isinstance(value, Graph):
+        return _graph_proto(value)
+    return value
+
+
+def _graph_proto(graph: Graph) -> onnx.GraphProto:
+    return helper.make_graph(
+        [_proto(n) for n in graph.nodes],
+        graph.name,
+        [helper.make_empty_tensor_value_info(n) for n in graph.inputs],
+        [helper.make_empty_tensor_value_info(n) for n in graph.outputs],
+        [numpy_helper.from_array(a, n) for n, a in graph.constants.items()],
+    )
 
 
 def _decoded(value: Any) -> Any:
