@@ -81,10 +81,11 @@ def _depth(b: Builder, depth: Tensor) -> Expr:
     return const(int(b.require_constant(depth, "OneHot's depth").reshape(-1)[0]))
 
 
-def nest(extents: Sequence[Expr], variables: Sequence[Var], body: Stmt) -> Stmt:
-    """Serial loops around `body`, the first one outermost."""
-    for var, extent in reversed(list(zip(variables, extents, strict=True))):
-        body = For(var, extent, body)
+def nest(extents: Sequence[Expr], variables: Sequence[Var], body: Stmt, outermost: str = "serial") -> Stmt:
+    """Loops around `body`, the first one of kind `outermost`."""
+    loops = list(zip(variables, extents, strict=True))
+    for n, (var, extent) in reversed(list(enumerate(loops))):
+        body = For(var, extent, body, "serial" if n else outermost)
     return body
 
 
@@ -115,7 +116,7 @@ def top_indices(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> Ten
     scan = For(i, x.shape[axis], If(beats(k - 1), insert))
     clear = For(j, k, Store(out, at(j), const(0)))
     kept = [n for n in range(x.rank) if n != axis]
-    body = nest([x.shape[n] for n in kept], [row[n] for n in kept], block(clear, scan))
+    body = nest([x.shape[n] for n in kept], [row[n] for n in kept], block(clear, scan), "parallel")
     return b.node("loop_nest", [x], {"body": body, "dtype": I64, "shape": shape})
 
 

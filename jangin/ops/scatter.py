@@ -108,15 +108,14 @@ def max_unpool(
     strides: Sequence[int] | None = None,
     pads: Sequence[int] | None = None,
 ) -> Tensor:
-    """Values go to their flat indices in the output; other elements are 0."""
+    """Values go to their flat indices in the shape that the window implies; other elements are 0.
+    A given `output_shape` only adds zeros at the ends, or cuts them off."""
     rank = x.rank - 2
     steps, edge = strides or [1] * rank, pads or [0] * (2 * rank)
     spatial = [
         (d - 1) * steps[i] + kernel_shape[i] - (edge[i] + edge[i + rank]) for i, d in enumerate(x.shape[2:])
     ]
     shape = tuple(simplify(d, b.symbols) for d in (*x.shape[:2], *spatial))
-    if output_shape is not None:
-        shape = tuple(b.require_sizes(output_shape, "MaxUnpool's output_shape"))
     total = simplify(product(shape), b.symbols)
     values, where = Buffer("x0", x.dtype, x.shape), Buffer("x1", indices.dtype, x.shape)
     out = Buffer("out", x.dtype, (total,))
@@ -126,6 +125,11 @@ def max_unpool(
     loops = nest(x.shape, row, _guarded({j: (cast(I64, Load(where, row)), total)}, store))
     attrs = {"body": block(clear, loops), "dtype": x.dtype, "shape": (total,)}
     flat = b.node("loop_nest", [x, indices], attrs)
-    return b.reshape(flat, shape)
+    unpooled = b.reshape(flat, shape)
+    if output_shape is None:
+        return unpooled
+    wanted = b.require_sizes(output_shape, "MaxUnpool's output_shape")
+    grown = [simplify(w - d, b.symbols) for w, d in zip(wanted, shape, strict=True)]
+    return b.pad(unpooled, [0] * x.rank + grown)
 
 
