@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 
 from jangin.ir.plan import ALIGN
@@ -9,25 +10,42 @@ from jangin.ir.plan import ALIGN
 Item = tuple[str, int, int, int]
 """A buffer: name, bytes, and the first and last launch that touch it (inclusive)."""
 
+RETRIES = 20
+
 
 def layout(buffers: Sequence[Item]) -> tuple[dict[str, int], int]:
     """Offsets (multiples of ALIGN) such that buffers alive at once never overlap, and the total bytes.
 
-    Greedy by size, each into the smallest gap that fits between the placed buffers whose lives
-    cross its own (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference",
-    2020). Deterministic."""
-    order = sorted(range(len(buffers)), key=lambda i: (-buffers[i][1], buffers[i][2], i))
+    Greedy by size, each into the smallest gap that fits between the placed buffers whose lives cross
+    its own (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
+    Where that needs more than the most alive at once, the buffer that sticks out goes first and
+    all is placed again, a few times; the best counts. Deterministic."""
+    rounded = [(name, -(-size // ALIGN) * ALIGN, first, last) for name, size, first, last in buffers]
+    order = sorted(rounded, key=lambda b: (-b[1], b[2]))
+    least = peak(rounded)
+    best = _place(order)
+    found = best
+    for _ in range(RETRIES):
+        if best[1] == least:
+            break
+        offsets, _ = found
+        top = max(order, key=lambda b: offsets[b[0]] + b[1])
+        order.remove(top)
+        order.insert(0, top)
+        found = _place(order)
+        best = min(best, found, key=lambda f: f[1])
+    return best
+
+
+def _place(buffers: Sequence[Item]) -> tuple[dict[str, int], int]:
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last; sorted by offset
     offsets: dict[str, int] = {}
     total = 0
-    for i in order:
-        name, size, first, last = buffers[i]
-        size = -(-size // ALIGN) * ALIGN
+    for name, size, first, last in buffers:
         offset = _best_gap([p for p in placed if p[2] <= last and first <= p[3]], size)
         offsets[name] = offset
         if size:
-            placed.append((offset, offset + size, first, last))
-            placed.sort()
+            insort(placed, (offset, offset + size, first, last))
         total = max(total, offset + size)
     return offsets, total
 

@@ -1,0 +1,116 @@
+"""The compile cache: keys, the bound, damage, and two processes at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from plans import chain
+
+from jangin.cache import Cache, key
+from jangin.runtime.artifact import Artifact
+
+
+def test_keys() -> None:
+    assert key(["a", b"b"]) == key([b"a", "b"]) and len(key([])) == 64
+    assert len({key(p) for p in ([], [""], ["ab"], ["a", "b"], ["b", "a"], ["a", "b", ""])}) == 6
+
+
+def test_get_and_put(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "c")
+    name = key(["model"])
+    assert cache.get(name) is None
+    path = cache.put(name, lambda p: p.write_bytes(b"content"))
+    assert path == cache.get(name) and path is not None and path.read_bytes() == b"content"
+    assert cache.size() == 7
+    assert cache.load(name, Path.read_bytes) == b"content"
+    cache.discard(name)
+    cache.discard(name)
+    assert cache.get(name) is None
+
+
+def test_artifacts_and_damage(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    made = chain()
+    name = key(["m"])
+    path = cache.put(name, made.save)
+    assert path is not None
+    found = cache.load(name, Artifact.read)
+    assert found is not None and found.objects == made.objects
+    path.write_bytes(path.read_bytes()[:-1])
+    assert cache.load(name, Artifact.read) is None
+    assert not path.exists()
+
+
+def test_bounded_least_recently_used_first(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, limit=1000)
+    names = [key([str(i)]) for i in range(4)]
+    for i, name in enumerate(names[:3]):
+        path = cache.put(name, lambda p: p.write_bytes(bytes(300)))
+        assert path is not None
+        os.utime(path, (i, i))
+    assert cache.get(names[0]) is not None  # now newer than 1 and 2
+    cache.put(names[3], lambda p: p.write_bytes(bytes(300)))
+    assert [cache.path(n).exists() for n in names] == [True, False, True, True]
+    cache.put(names[1], lambda p: p.write_bytes(bytes(5000)))  # too large alone: kept, all else goes
+    assert [cache.path(n).exists() for n in names] == [False, True, False, False]
+    cache.clear()
+    assert cache.size() == 0
+
+
+def test_unfinished_files(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    name = key(["x"])
+
+    def fail(path: Path) -> None:
+        path.write_bytes(b"half")
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        cache.put(name, fail)
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+    old, new = (tmp_path / name[:2] / f"{n}.part" for n in ("old", "new"))
+    old.write_bytes(b"")
+    new.write_bytes(b"")
+    os.utime(old, (time.time() - 7200,) * 2)
+    cache.put(name, lambda p: p.write_bytes(b""))
+    assert new.exists() and not old.exists()
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    cache = Cache(tmp_path / "file")
+    assert cache.put(key(["x"]), lambda p: p.write_bytes(b"")) is None
+    assert cache.get(key(["x"])) is None and cache.load(key(["x"]), Path.read_bytes) is None
+
+
+def test_default_folder() -> None:
+    assert "jangin" in str(Cache().folder)
+
+
+_PROCESS = """
+import sys
+from pathlib import Path
+from jangin.cache import Cache, key
+cache = Cache(sys.argv[1], limit=40_000)
+for i in range(300):
+    name = key([str(i % 17)])
+    content = name.encode() * 50
+    found = cache.load(name, Path.read_bytes)
+    assert found in (None, content), "half an entry"
+    if found is None:
+        cache.put(name, lambda p: p.write_bytes(content))
+"""
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _PROCESS, str(tmp_path)]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [p.communicate(timeout=60)[1] for p in running]
+    assert [p.returncode for p in running] == [0, 0], errors
+    assert Cache(tmp_path).size() <= 40_000
+    assert not list(tmp_path.rglob("*.part"))

@@ -1,0 +1,169 @@
+"""The thread pool under stress: every task of every job runs exactly once, in its own job."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from plans import kernel
+
+from jangin.codegen.build import compile_modules
+from jangin.codegen.pool import CHUNKS_PER_THREAD, pool_module
+from jangin.runtime.elf import Image
+from jangin.targets.x86 import V2
+
+_DELAY = """
+  %mixed = mul i64 %i, 2654435761
+  %few = and i64 %mixed, {mask}
+  br label %delay
+delay:
+  %d = phi i64 [ 0, %body ], [ %d1, %delay ]
+  call void asm sideeffect "", ""()
+  %d1 = add i64 %d, 1
+  %again = icmp sle i64 %d1, %few
+  br i1 %again, label %delay, label %counted
+counted:
+  %c = atomicrmw add ptr %y.i, i32 1 monotonic
+  %slot = load i64, ptr %scratch
+  %own = atomicrmw add ptr %scratch, i64 1 monotonic
+"""
+
+
+def counting(name: str, mask: int) -> tuple[str, str]:
+    """Counts each task in y, after a delay that differs by task, and in the worker's scratch."""
+    made, text = kernel(name, _DELAY.format(mask=mask))
+    return made, text.replace("%next, %body", "%next, %counted")
+
+
+class Pool:
+    """The pool's functions, as ctypes calls them (without the interpreter's lock)."""
+
+    def __init__(self) -> None:
+        modules = [("pool", pool_module(V2.triple)), counting("quick", 15), counting("slow", 4095)]
+        self.image = Image([compile_modules(modules, V2)])
+        pointer, integer = ctypes.c_void_p, ctypes.c_int64
+        kinds = [pointer] * 4 + [integer] * 2 + [pointer, integer]
+        self.run = ctypes.CFUNCTYPE(None, *kinds)(self.image.address("jangin_pool_run"))
+        self.create = ctypes.CFUNCTYPE(pointer, ctypes.c_int32)(self.image.address("jangin_pool_create"))
+        self.destroy = ctypes.CFUNCTYPE(None, pointer)(self.image.address("jangin_pool_destroy"))
+        self.quick, self.slow = (self.image.address(n) for n in ("quick", "slow"))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    yield Pool()
+
+
+def job(
+    pool: Pool, made: int | None, tasks: int, grain: int, threads: int, *, slow: bool = False
+) -> np.ndarray:
+    """Run one job and check that each task ran once; gives the tasks that each worker ran."""
+    counts = np.zeros(max(1, tasks), np.int32)
+    args = np.array([0, counts.ctypes.data], np.uint64)
+    scratch = np.zeros((max(1, threads), 8), np.int64)
+    pool.run(
+        made, pool.slow if slow else pool.quick, args.ctypes.data, None, tasks, grain, scratch.ctypes.data, 64
+    )
+    done = counts.copy()
+    assert (done[:tasks] == 1).all(), f"{tasks} tasks, grain {grain}: {np.flatnonzero(done != 1)[:5]}"
+    assert scratch[:, 0].sum() == tasks and not scratch[:, 1:].any()
+    return scratch[:, 0]
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4, 16])
+def test_every_task_once(pool: Pool, threads: int) -> None:
+    made = pool.create(threads)
+    rng = np.random.default_rng(threads)
+    for _ in range(1500):
+        job(pool, made, int(rng.integers(1, 400)), int(rng.integers(0, 40)), threads, slow=rng.random() < 0.1)
+    pool.destroy(made)
+
+
+def test_workers_help_and_wake(pool: Pool) -> None:
+    made = pool.create(2)
+    helped = 0
+    for _ in range(20):
+        time.sleep(0.002)  # long enough to put the worker to sleep
+        helped += int(job(pool, made, 4096, 1, 2, slow=True)[1] > 0)
+    pool.destroy(made)
+    assert helped >= (10 if len(os.sched_getaffinity(0)) > 1 else 0)
+
+
+def test_chunks_are_no_smaller_than_the_grain(pool: Pool) -> None:
+    made = pool.create(3)
+    for tasks in (1, 2, 7, 3 * CHUNKS_PER_THREAD, 3 * CHUNKS_PER_THREAD + 1, 1000):
+        for grain in (0, 1, tasks - 1, tasks, tasks + 1):
+            ran = job(pool, made, tasks, max(0, grain), 3)
+            if grain == 0 or tasks <= grain:
+                assert ran[0] == tasks  # on the caller alone
+    pool.destroy(made)
+
+
+def test_no_pool_and_no_tasks(pool: Pool) -> None:
+    assert pool.create(1) is None and pool.create(0) is None
+    assert job(pool, None, 100, 1, 1)[0] == 100
+    assert job(pool, None, 0, 1, 1)[0] == 0
+    pool.destroy(None)
+
+
+def test_create_and_destroy(pool: Pool) -> None:
+    for cycle in range(200):
+        made = pool.create(2 + cycle % 3)
+        if cycle % 2:
+            job(pool, made, 50, 1, 4)
+        if cycle % 10 == 0:
+            time.sleep(0.001)
+        pool.destroy(made)
+
+
+def test_several_callers_of_one_pool(pool: Pool) -> None:
+    made = pool.create(3)
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(500):
+                job(pool, made, int(rng.integers(1, 300)), 1, 3, slow=rng.random() < 0.2)
+        except BaseException as error:
+            failures.append(error)
+
+    callers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for t in callers:
+        t.start()
+    for t in callers:
+        t.join()
+    pool.destroy(made)
+    assert not failures
+
+
+def test_no_wait_for_workers_that_took_nothing(pool: Pool) -> None:
+    """A forked child has the pool's memory but none of its workers: jobs finish all the same."""
+    made = pool.create(4)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if sum(job(pool, made, 300, 1, 4)[0] == 300 for _ in range(50)) == 50 else 2
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + 20
+    done, status = os.waitpid(child, os.WNOHANG)
+    while not done and time.monotonic() < deadline:
+        time.sleep(0.01)
+        done, status = os.waitpid(child, os.WNOHANG)
+    if not done:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    pool.destroy(made)
+    assert done and status == 0
+
+
+def test_unknown_architecture() -> None:
+    with pytest.raises(ValueError, match="no thread pool for mips"):
+        pool_module("mips-unknown-linux-gnu")

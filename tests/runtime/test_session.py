@@ -1,0 +1,86 @@
+"""`InferenceSession` as code written for ONNX Runtime uses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plans import N, affine, buffer, chain, compiled, launch, plan
+
+import jangin
+from jangin.ir.dtype import BF16, BOOL, I64
+from jangin.runtime.executable import Executable
+from jangin.session import InferenceSession, SessionOptions
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    seen: list[dict[str, Any]] = []
+
+    def compile_(model: Any, **options: Any) -> Executable:
+        seen.append({"model": model, **options})
+        made = plan(
+            [
+                buffer("x", "input", N, 2),
+                buffer("k", "constant", 1, dtype=I64),
+                buffer("y", "output", N, 2),
+            ],
+            [launch("double", ["x", "y"], N * 2)],
+            outputs=["y", "k"],
+            constants={"k": np.array([3])},
+            symbols=[(N, (1, 9))],
+        )
+        return Executable(compiled(made, [affine("double", 2.0, 0.0)]), options["threads"])
+
+    monkeypatch.setitem(vars(jangin), "compile", compile_)
+    return seen
+
+
+def test_common_use(calls: list[dict[str, Any]]) -> None:
+    options = SessionOptions()
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = 99
+    options.add_free_dimension_override_by_name("batch", 4)
+    session = InferenceSession("m.onnx", options, providers=[("CPUExecutionProvider", {})])
+    assert calls == [{"model": "m.onnx", "threads": 1, "shapes": {"batch": 4}}]
+    (only,) = session.get_inputs()
+    assert (only.name, only.type, only.shape) == ("x", "tensor(float)", ["n", 2])
+    assert [(o.name, o.type, o.shape) for o in session.get_outputs()] == [
+        ("y", "tensor(float)", ["n", 2]),
+        ("k", "tensor(int64)", [1]),
+    ]
+    x = np.ones((3, 2), np.float32)
+    y, k = session.run(None, {"x": x})
+    np.testing.assert_array_equal(y, x * 2)
+    assert k.tolist() == [3]
+    assert [a.tolist() for a in session.run(["k"], {"x": x})] == [[3]]
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    assert session.get_modelmeta().graph_name == "test"
+
+
+def test_errors(calls: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValueError, match=r"providers \['CUDAExecutionProvider'\] are not available"):
+        InferenceSession(b"", providers=["CUDAExecutionProvider"])
+    session = InferenceSession(b"model")
+    assert calls[0]["threads"] is None
+    with pytest.raises(ValueError, match="no output is named 'z'; the outputs are"):
+        session.run(["z"], {"x": np.ones((3, 2), np.float32)})
+    with pytest.raises(ValueError, match="missing input 'x'"):
+        session.run(None, {})
+
+
+def test_compiled_file(tmp_path: Path, calls: list[dict[str, Any]]) -> None:
+    chain().save(tmp_path / "m.jgn")
+    session = InferenceSession(tmp_path / "m.jgn")
+    assert not calls
+    assert session.run(None, {"x": np.ones(1000, np.float32)})[0][0] == 14
+
+
+def test_type_names(calls: list[dict[str, Any]]) -> None:
+    del calls
+    made = plan([buffer("a", "input", dtype=BF16), buffer("b", "input", dtype=BOOL)], [], outputs=["a", "b"])
+    session = InferenceSession.__new__(InferenceSession)
+    session._executable = Executable(compiled(made, []), 1)
+    assert [i.type for i in session.get_inputs()] == ["tensor(bfloat16)", "tensor(bool)"]
