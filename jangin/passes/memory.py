@@ -1,0 +1,82 @@
+"""Which memory each value of a fused graph lives in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jangin.ir.graph import Graph, Node, static_shape
+from jangin.ir.plan import PlanBuffer
+from jangin.runtime.arena import layout
+
+
+def plan_buffers(graph: Graph, order: Sequence[Node]) -> tuple[PlanBuffer, ...]:
+    """The buffers of a fused graph run in `order` (kernels and reshapes; launch i is the i-th kernel).
+
+    A reshape is an alias of what it reads. Where a model output is a reshape of what a kernel
+    computes, the kernel writes the output itself, and the value is an alias of it; an output that
+    is an alias of an input or a constant stays one. What nothing touches is left out. Offsets are
+    set where every arena buffer has a static shape."""
+    bases = _bases(graph, order)
+    touched = _touched(order)
+    lives: dict[str, tuple[int, int]] = {}
+    for name, (first, last) in touched.items():
+        base = bases[name]
+        low, high = lives.get(base, (first, last))
+        lives[base] = (min(low, first), max(high, last))
+    needed = [n for n in bases if n in touched or n in graph.inputs or n in graph.outputs]
+    wanted = dict.fromkeys([*graph.inputs, *(bases[n] for n in needed), *needed])
+    buffers = [_buffer(graph, n, bases[n], lives.get(bases[n], (0, 0))) for n in wanted]
+    return _placed(buffers)
+
+
+def _bases(graph: Graph, order: Sequence[Node]) -> dict[str, str]:
+    """For each value, the one whose memory it shares (itself where it has its own)."""
+    fixed = {*graph.inputs, *graph.constants}
+    bases = {n: n for n in (*graph.inputs, *graph.constants)}
+    for node in order:
+        name = node.outputs[0]
+        bases[name] = bases[node.inputs[0]] if node.op == "reshape" else name
+    for name in graph.outputs:
+        old = bases[name]
+        if old != name and old not in fixed and old not in graph.outputs:
+            bases = {n: name if b == old else b for n, b in bases.items()}
+    return bases
+
+
+def _touched(order: Sequence[Node]) -> dict[str, tuple[int, int]]:
+    """The first and last launch that has each value as an argument."""
+    found: dict[str, tuple[int, int]] = {}
+    launches = [n for n in order if n.op != "reshape"]
+    for i, node in enumerate(launches):
+        for name in (*node.inputs, *node.outputs):
+            found[name] = (found.get(name, (i, i))[0], i)
+    return found
+
+
+def _buffer(graph: Graph, name: str, base: str, live: tuple[int, int]) -> PlanBuffer:
+    dtype, shape = graph.dtype(name), graph.shape(name)
+    if base != name:
+        return PlanBuffer(name, dtype, shape, "alias", live, base=base)
+    if name in graph.inputs:
+        kind = "input"
+    elif name in graph.constants:
+        kind = "constant"
+    else:
+        kind = "output" if name in graph.outputs else "arena"
+    return PlanBuffer(name, dtype, shape, kind, live)
+
+
+def _placed(buffers: Sequence[PlanBuffer]) -> tuple[PlanBuffer, ...]:
+    """The buffers with arena offsets, if all sizes are known."""
+    sizes: dict[str, int] = {}
+    for b in buffers:
+        if b.kind == "arena":
+            shape = static_shape(b.shape)
+            if shape is None:
+                return tuple(buffers)
+            sizes[b.name] = math.prod(shape) * b.dtype.bytes
+    lives = {b.name: b.live for b in buffers}
+    offsets, _ = layout([(name, size, *lives[name]) for name, size in sizes.items()])
+    return tuple(replace(b, offset=offsets.get(b.name)) for b in buffers)
