@@ -1,0 +1,415 @@
+"""Verifiers of the three IRs: each raises `VerifyError` that names what is wrong and where.
+
+Passes may assume verified input and must give verified output; the pipeline checks between them
+when it is asked to, and whatever is read from text is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from jangin.ir.dtype import BOOL, I64, DType
+from jangin.ir.expr import (
+    BINARY,
+    INTRINSICS,
+    Binary,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    free_vars,
+    substitute,
+    walk,
+)
+from jangin.ir.graph import CompileError, Graph, Node, Shape, Value, static_shape
+from jangin.ir.loop import FOR_KINDS, Alloc, For, Func, If, Let, Stmt, Store, sub_statements
+from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
+from jangin.ir.simplify import Range, simplify
+
+
+class VerifyError(CompileError):
+    """An IR that breaks its own rules."""
+
+
+class Operator(Protocol):
+    """What `verify_graph` needs of a core operator: the type of its result."""
+
+    @property
+    def infer(self) -> Any: ...
+
+
+# --- expressions -----------------------------------------------------------------------------
+
+
+class _Scope:
+    """Checks expressions against the variables and buffers that are defined where they stand."""
+
+    def __init__(self, where: str, variables: Mapping[str, DType], buffers: Mapping[str, Buffer]) -> None:
+        self.where = where
+        self.variables = dict(variables)
+        self.buffers = dict(buffers)
+
+    def fail(self, message: str) -> NoReturn:
+        raise VerifyError(f"{self.where}: {message}")
+
+    def define(self, var: Var) -> None:
+        if var.name in self.variables:
+            self.fail(f"variable {var} is defined twice")
+        self.variables[var.name] = var.dtype
+
+    def expr(self, e: Expr, dtype: DType | None = None, what: str = "") -> None:
+        for n in walk(e):
+            self.node(n)
+        if dtype is not None and e.dtype != dtype:
+            self.fail(f"{what or e} must be {dtype}, not {e.dtype}: {e}")
+
+    def node(self, n: Expr) -> None:
+        if isinstance(n, Var):
+            if n.name not in self.variables:
+                self.fail(f"variable {n} is not defined")
+            if self.variables[n.name] != n.dtype:
+                self.fail(f"variable {n} is {self.variables[n.name]}, used as {n.dtype}")
+        elif isinstance(n, Load):
+            self.access(n.buffer, n.index)
+        elif isinstance(n, Binary):
+            if n.op not in BINARY:
+                self.fail(f"unknown operation {n.op}")
+            if n.a.dtype != n.b.dtype:
+                self.fail(f"{n.op} of {n.a.dtype} and {n.b.dtype}: {n}")
+            if n.op in ("and", "or", "xor", "shl", "shr") and n.dtype.is_float:
+                self.fail(f"{n.op} of {n.dtype}: {n}")
+        elif isinstance(n, Select):
+            if n.cond.dtype != BOOL or n.a.dtype != n.b.dtype:
+                self.fail(f"select of {n.cond.dtype}, {n.a.dtype}, {n.b.dtype}: {n}")
+        elif isinstance(n, Call):
+            arity = {"fma": 3, "atan2": 2}.get(n.fn, 1)
+            if n.fn not in INTRINSICS or len(n.args) != arity:
+                self.fail(f"unknown function {n.fn} of {len(n.args)} argument(s)")
+            if any(a.dtype != n.args[0].dtype for a in n.args):
+                self.fail(f"{n.fn} of {', '.join(str(a.dtype) for a in n.args)}: {n}")
+
+    def access(self, buffer: Buffer, index: Sequence[Expr]) -> None:
+        known = self.buffers.get(buffer.name)
+        if known is None:
+            self.fail(f"buffer {buffer.name} is not declared here")
+        if (known.dtype, known.memory) != (buffer.dtype, buffer.memory):
+            self.fail(
+                f"buffer {buffer.name} is {known.memory} {known.dtype}, "
+                f"used as {buffer.memory} {buffer.dtype}"
+            )
+        if len(index) != len(known.shape):
+            self.fail(f"buffer {buffer.name} has rank {len(known.shape)}, accessed with {len(index)} indices")
+        for i, d in zip(index, known.shape, strict=True):
+            self.expr(i, I64, f"an index of {buffer.name}")
+            if isinstance(i, Const) and (i.value < 0 or (isinstance(d, Const) and i.value >= d.value)):
+                self.fail(f"index {i} of {buffer.name} is outside [0, {d})")
+
+    def ranges(self, symbols: Iterable[tuple[Var, Range]]) -> None:
+        symbols = tuple(symbols)
+        for var, _ in symbols:
+            self.define(var)
+        for _, bounds in symbols:
+            for bound in bounds:
+                if bound is not None:
+                    self.expr(bound, I64, "a symbol's bound")
+
+
+# --- loop nests ------------------------------------------------------------------------------
+
+
+def verify_func(func: Func) -> None:
+    """Names are defined once, before use; types agree; loops and allocations keep their kinds' rules;
+    inputs aren't stored to."""
+    scope = _Scope(f"func {func.name}", {}, {})
+    scope.ranges(func.symbols)
+    if not 0 <= func.outputs <= len(func.params):
+        scope.fail(f"{func.outputs} outputs among {len(func.params)} parameters")
+    for p in func.params:
+        if p.name in scope.buffers:
+            scope.fail(f"buffer {p.name} is declared twice")
+        if p.memory != "global":
+            scope.fail(f"parameter {p.name} is in {p.memory} memory")
+        for d in p.shape:
+            scope.expr(d, I64, f"the shape of {p.name}")
+        scope.buffers[p.name] = p
+    _verify_stmt(func.body, scope, frozenset(b.name for b in func.inputs), ())
+
+
+def _verify_stmt(s: Stmt, scope: _Scope, inputs: frozenset[str], loops: tuple[For, ...]) -> None:
+    if isinstance(s, For):
+        _verify_loop(s, scope, loops)
+        loops = (*loops, s)
+    elif isinstance(s, Store):
+        if s.buffer.name in inputs:
+            scope.fail(f"input {s.buffer.name} is stored to")
+        scope.access(s.buffer, s.index)
+        scope.expr(s.value, s.buffer.dtype, f"what is stored to {s.buffer.name}")
+    elif isinstance(s, If):
+        scope.expr(s.cond, BOOL, "the condition")
+    elif isinstance(s, Let):
+        scope.expr(s.value, s.var.dtype, f"the value of {s.var}")
+    elif isinstance(s, Alloc):
+        _verify_alloc(s, scope)
+    for sub in sub_statements(s):
+        inner = _Scope(scope.where, scope.variables, scope.buffers)
+        if isinstance(s, (For, Let)):
+            inner.define(s.var)
+        elif isinstance(s, Alloc):
+            inner.buffers[s.buffer.name] = s.buffer
+        _verify_stmt(sub, inner, inputs, loops)
+
+
+def _verify_loop(s: For, scope: _Scope, loops: tuple[For, ...]) -> None:
+    if s.kind not in FOR_KINDS:
+        scope.fail(f"loop {s.var} is of unknown kind {s.kind}")
+    scope.expr(s.extent, I64, f"the extent of loop {s.var}")
+    if s.var.dtype != I64:
+        scope.fail(f"loop variable {s.var} must be i64, not {s.var.dtype}")
+    if s.kind in ("vector", "unroll") and not isinstance(s.extent, Const):
+        scope.fail(f"{s.kind} loop {s.var} needs a constant extent, not {s.extent}")
+    if s.kind == "parallel" and loops:
+        scope.fail(f"parallel loop {s.var} must be outermost, it is inside loop {loops[-1].var}")
+    if s.kind == "vector" and any(outer.kind == "vector" for outer in loops):
+        scope.fail(f"vector loop {s.var} is inside another vector loop")
+
+
+def _verify_alloc(s: Alloc, scope: _Scope) -> None:
+    b = s.buffer
+    if b.memory not in ("scratch", "register"):
+        scope.fail(f"{b.name} can't be allocated in {b.memory} memory")
+    if b.name in scope.buffers:
+        scope.fail(f"buffer {b.name} is declared twice")
+    for d in b.shape:
+        scope.expr(d, I64, f"the shape of {b.name}")
+        if b.memory == "register" and not isinstance(d, Const):
+            scope.fail(f"register buffer {b.name} needs a constant shape, not {d}")
+
+
+# --- graphs ----------------------------------------------------------------------------------
+
+
+def verify_graph(graph: Graph, operators: Mapping[str, Operator] | None = None) -> None:
+    """Values are defined once, before use, and typed; sub-graphs hold too. With `operators` (the
+    core ones), each node is one of them or a kernel, and its result has the type they infer."""
+    _verify_graph(graph, operators, frozenset(), frozenset())
+
+
+def _verify_graph(
+    g: Graph, operators: Mapping[str, Operator] | None, outer: frozenset[str], symbols: frozenset[Var]
+) -> None:
+    def fail(message: str) -> NoReturn:
+        raise VerifyError(f"graph {g.name}: {message}")
+
+    symbols |= frozenset(g.symbols)
+    defined = set(outer)
+    later = {o for node in g.nodes for o in node.outputs}
+
+    def define(name: str, by: str) -> None:
+        if name in defined:
+            fail(f"value {name!r} is defined twice, the second time by {by}")
+        defined.add(name)
+
+    _verify_values(g, symbols, (*g.inputs, *g.constants, *sorted(later - {""})), fail)
+    for name in dict.fromkeys((*g.inputs, *g.constants)):
+        define(name, "an input or constant")
+    for node in g.nodes:
+        what = f"node {node.op} {node.name!r}"
+        for name in node.inputs:
+            if name and name not in defined:
+                why = "before it is made" if name in later else "but it is not defined"
+                fail(f"{what} uses value {name!r} {why}")
+        for name in node.outputs:
+            if name:
+                define(name, what)
+        for sub in _sub_graphs(node.attrs.values()):
+            _verify_graph(sub, operators, frozenset() if node.op == "kernel" else frozenset(defined), symbols)
+        _verify_node(g, node, operators, fail)
+    for name in g.outputs:
+        if name not in defined:
+            fail(f"output {name!r} is not defined")
+
+
+def _sub_graphs(attrs: Iterable[Any]) -> Iterable[Graph]:
+    for value in attrs:
+        if isinstance(value, Graph):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _sub_graphs(value)
+
+
+def _verify_values(g: Graph, symbols: frozenset[Var], names: Iterable[str], fail: Any) -> None:
+    for name in names:
+        if name not in g.values:
+            fail(f"value {name!r} has no entry in values")
+    for name, value in g.values.items():
+        if value.name != name:
+            fail(f"value {name!r} is entered as {value.name!r}")
+        for d in value.shape or ():
+            unknown = free_vars(d) - symbols
+            if unknown:
+                fail(f"the shape of {name!r} mentions unknown symbol {next(iter(unknown))}")
+            if d.dtype != I64 or (isinstance(d, Const) and d.value < 0):
+                fail(f"the shape of {name!r} has dimension {d} ({d.dtype})")
+    for name, array in g.constants.items():
+        value = g.values[name]
+        shape = None if value.shape is None else static_shape(value.shape)
+        if value.dtype is not None and (array.dtype != value.dtype.numpy or array.shape != shape):
+            fail(f"constant {name!r} is {value}, its data {array.dtype}{list(array.shape)}")
+
+
+def _verify_node(g: Graph, node: Node, operators: Mapping[str, Operator] | None, fail: Any) -> None:
+    if node.op == "kernel":
+        body: Graph = node.attrs["body"]
+        if (len(body.inputs), len(body.outputs)) != (len(node.inputs), len(node.outputs)):
+            fail(f"kernel {node.name!r} has other numbers of inputs or outputs than its body")
+        for outside, inside in zip((*node.inputs, *node.outputs), (*body.inputs, *body.outputs), strict=True):
+            _same_type(g.values[outside], body.values[inside], f"kernel {node.name!r}: {outside!r}", fail)
+    elif operators is not None:
+        if node.op not in operators:
+            fail(f"node {node.name!r}: {node.op} is not a core operator")
+        if len(node.outputs) != 1:
+            fail(f"node {node.op} {node.name!r} has {len(node.outputs)} outputs, not 1")
+        dtype, shape = operators[node.op].infer([g.values[n] for n in node.inputs], node.attrs)
+        result = node.outputs[0]
+        _same_type(g.values[result], Value(result, dtype, shape), f"node {node.op} {result!r}", fail)
+
+
+def _same_type(a: Value, b: Value, what: str, fail: Any) -> None:
+    """Types agree; two dimensions differ only if both are constants and not equal."""
+    if a.dtype != b.dtype or (a.shape is None) != (b.shape is None):
+        fail(f"{what} is {a}, should be {b}")
+    if a.shape is not None and b.shape is not None and not _may_equal(a.shape, b.shape):
+        fail(f"{what} is {a}, should be {b}")
+
+
+def _may_equal(a: Shape, b: Shape) -> bool:
+    if len(a) != len(b):
+        return False
+    gaps = (simplify(x - y) for x, y in zip(a, b, strict=True))
+    return not any(isinstance(gap, Const) and gap.value != 0 for gap in gaps)
+
+
+# --- plans -----------------------------------------------------------------------------------
+
+
+def verify_plan(plan: Plan) -> None:
+    """Buffers exist, fit, and don't overlap while both live; launches match their kernels (where the
+    plan still has them), and read only what is given or was written."""
+    scope = _Scope(f"plan {plan.name}", {}, {})
+    scope.ranges(plan.symbols)
+    buffers: dict[str, PlanBuffer] = {}
+    for b in plan.buffers:
+        if b.name in buffers:
+            scope.fail(f"buffer {b.name!r} is defined twice")
+        buffers[b.name] = b
+    for b in plan.buffers:
+        _verify_buffer(plan, b, buffers, scope)
+    for name in (*plan.inputs, *plan.outputs):
+        if name not in buffers:
+            scope.fail(f"{name!r} is an input or output, but no buffer")
+    for name in plan.inputs:
+        if buffers[name].kind != "input":
+            scope.fail(f"input {name!r} is of kind {buffers[name].kind}")
+    for rule in plan.constraints:
+        scope.expr(rule)
+    _verify_arena(plan, scope)
+    written = {b.name for b in plan.buffers if b.kind in ("input", "constant")}
+    for n, launch in enumerate(plan.launches):
+        _verify_launch(plan, n, launch, buffers, written, scope)
+    for name in plan.outputs:
+        root = buffers[name].base or name
+        if plan.kernels and root not in written:
+            scope.fail(f"output {name!r} is never written")
+
+
+def _verify_buffer(plan: Plan, b: PlanBuffer, buffers: Mapping[str, PlanBuffer], scope: _Scope) -> None:
+    for d in b.shape:
+        scope.expr(d, I64, f"the shape of {b.name}")
+    if b.kind not in ("input", "output", "constant", "arena", "alias"):
+        scope.fail(f"buffer {b.name!r} is of unknown kind {b.kind}")
+    if (b.kind == "alias") != bool(b.base):
+        scope.fail(f"buffer {b.name!r} of kind {b.kind} has base {b.base!r}")
+    if b.base:
+        base = buffers.get(b.base)
+        if base is None or base.kind == "alias":
+            scope.fail(f"alias {b.name!r} is of {b.base!r}, which is {'an alias' if base else 'no buffer'}")
+        mine, room = _bytes(b), _bytes(base)
+        if mine is not None and room is not None and mine > room:
+            scope.fail(f"alias {b.name!r} has {mine} bytes, its base {b.base!r} only {room}")
+    if b.kind == "constant":
+        data = plan.constants.get(b.name)
+        if data is None:
+            scope.fail(f"constant {b.name!r} has no data")
+        if data.dtype != b.dtype.numpy or data.shape != static_shape(b.shape):
+            shape = ", ".join(map(str, b.shape))
+            scope.fail(f"constant {b.name!r} is {b.dtype}[{shape}], its data {data.dtype}{list(data.shape)}")
+    if b.offset is not None and (b.kind != "arena" or b.offset < 0 or b.offset % ALIGN):
+        scope.fail(f"{b.kind} buffer {b.name!r} can't be at offset {b.offset}")
+    if b.kind == "arena" and plan.is_static and b.offset is None:
+        scope.fail(f"arena buffer {b.name!r} of a static plan has no offset")
+
+
+def _bytes(b: PlanBuffer) -> int | None:
+    shape = static_shape(b.shape)
+    return None if shape is None else int(np.prod(shape)) * b.dtype.bytes
+
+
+def _verify_arena(plan: Plan, scope: _Scope) -> None:
+    placed = [
+        (b.offset, b.offset + n, b)
+        for b in plan.buffers
+        if b.offset is not None and (n := _bytes(b)) is not None and n > 0
+    ]
+    placed.sort(key=lambda entry: entry[:2])
+    below: list[tuple[int, int, PlanBuffer]] = []
+    for start, end, b in placed:
+        below = [entry for entry in below if entry[1] > start]
+        for _, _, other in below:
+            if b.live[0] <= other.live[1] and other.live[0] <= b.live[1]:
+                scope.fail(f"live arena buffers {other.name!r} and {b.name!r} overlap at offset {start}")
+        below.append((start, end, b))
+
+
+def _verify_launch(
+    plan: Plan, n: int, launch: Launch, buffers: Mapping[str, PlanBuffer], written: set[str], outer: _Scope
+) -> None:
+    scope = _Scope(f"{outer.where}: launch {n} of {launch.kernel}", outer.variables, {})
+    for e in (*launch.symbols, launch.tasks, launch.scratch):
+        scope.expr(e, I64)
+    if launch.grain < 0:
+        scope.fail(f"grain {launch.grain} is negative")
+    for arg in launch.args:
+        if arg not in buffers:
+            scope.fail(f"{arg!r} is no buffer")
+        root = buffers[buffers[arg].base or arg]
+        if root.kind == "arena" and not root.live[0] <= n <= root.live[1]:
+            scope.fail(f"{arg!r} is used outside its live range {root.live[0]}..{root.live[1]}")
+    func = plan.kernels.get(launch.kernel)
+    if func is None:
+        if plan.kernels:
+            scope.fail("no such kernel")
+        return
+    if (len(launch.args), len(launch.symbols)) != (len(func.params), len(func.symbols)):
+        scope.fail(
+            f"{len(launch.args)} buffers and {len(launch.symbols)} symbols for "
+            f"{len(func.params)} parameters and {len(func.symbols)} symbols"
+        )
+    sizes = {var: e for (var, _), e in zip(func.symbols, launch.symbols, strict=True)}
+    for i, (arg, param) in enumerate(zip(launch.args, func.params, strict=True)):
+        b = buffers[arg]
+        root = buffers[b.base or arg]
+        shape = tuple(substitute(d, sizes) for d in param.shape)
+        if b.dtype != param.dtype or not _may_equal(b.shape, shape):
+            scope.fail(f"{arg!r} doesn't have the type of parameter {param.name!r}")
+        if i >= len(func.inputs):
+            if root.kind in ("input", "constant"):
+                scope.fail(f"{arg!r} is written, but it is an {root.kind} buffer")
+            written.add(root.name)
+        elif root.name not in written:
+            scope.fail(f"{arg!r} is read before it is written")
