@@ -97,7 +97,7 @@ def export_minilm(path: Path) -> None:
         path,
         input_names=list(names),
         output_names=["last_hidden_state"],
-        dynamic_shapes={n: axes for n in names},
+        dynamic_shapes=dict.fromkeys(names, axes),
         opset_version=OPSET,
         dynamo=True,
         external_data=False,

@@ -1,0 +1,210 @@
+"""What a benchmark worker can time: Jangin, its peers, and two yardsticks of the machine."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+from jangin.ir.graph import Array
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told. `inputs`: an .npz file with the model's inputs; `shapes` fixes the
+    model's size symbols (empty: they stay symbolic)."""
+
+    engine: str
+    threads: int
+    model: str = ""
+    inputs: str = ""
+    shapes: Mapping[str, int] = field(default_factory=dict)
+    target: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`call()` runs the model once and gives its outputs by name. `work`: operations of a call, where
+    the engine is a yardstick. `memory`: bytes it says it planned, by kind."""
+
+    call: Callable[[], Mapping[str, Array]]
+    version: str
+    compile_seconds: float = 0.0
+    work: float = 0.0
+    memory: Mapping[str, int] = field(default_factory=dict)
+
+
+def make(job: Job) -> Engine:
+    """Compile the job's model in its engine. ModuleNotFoundError where a peer isn't installed."""
+    return ENGINES[job.engine](job)
+
+
+def _arrays(job: Job) -> dict[str, Array]:
+    import numpy as np
+
+    with np.load(job.inputs) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def _jangin(job: Job) -> Engine:
+    import jangin
+
+    feeds = _arrays(job)
+    start = time.perf_counter()
+    exe = jangin.compile(
+        job.model, target=job.target, threads=job.threads, shapes=dict(job.shapes), cache=False
+    )
+    seconds = time.perf_counter() - start
+    arrays = [feeds[spec.name] for spec in exe.inputs]
+    names = [spec.name for spec in exe.outputs]
+
+    def call() -> Mapping[str, Array]:
+        result = exe(*arrays)
+        return dict(zip(names, result if isinstance(result, tuple) else (result,), strict=True))
+
+    weights = sum(a.nbytes for a in exe.plan.constants.values())
+    memory = {"weights": weights}
+    if exe.plan.is_static:
+        memory["arena"] = exe.arena_bytes()
+    return Engine(call, metadata.version("jangin"), seconds, memory=memory)
+
+
+def _onnxruntime(job: Job) -> Engine:
+    import onnxruntime as ort
+
+    feeds = _arrays(job)
+    start = time.perf_counter()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = job.threads
+    options.inter_op_num_threads = 1
+    for name, size in job.shapes.items():
+        options.add_free_dimension_override_by_name(name, size)
+    session = ort.InferenceSession(job.model, options, providers=["CPUExecutionProvider"])
+    seconds = time.perf_counter() - start
+    names = [o.name for o in session.get_outputs()]
+    return Engine(lambda: dict(zip(names, session.run(names, feeds), strict=True)), ort.__version__, seconds)
+
+
+def _openvino(job: Job) -> Engine:
+    import openvino as ov
+
+    feeds = _arrays(job)
+    start = time.perf_counter()
+    core = ov.Core()
+    model = core.read_model(job.model)
+    if job.shapes:
+        model.reshape({name: list(array.shape) for name, array in feeds.items()})
+    settings = {
+        "INFERENCE_NUM_THREADS": job.threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "ENABLE_CPU_PINNING": False,
+    }
+    request = core.compile_model(model, "CPU", settings).create_infer_request()
+    seconds = time.perf_counter() - start
+    names = [o.get_any_name() for o in model.outputs]
+
+    def call() -> Mapping[str, Array]:
+        results = request.infer(feeds)
+        return {name: results[i] for i, name in enumerate(names)}
+
+    return Engine(call, metadata.version("openvino"), seconds)
+
+
+SGEMM_SIZE = 1024
+
+
+def _sgemm(job: Job) -> Engine:
+    """NumPy's matrix product (its OpenBLAS); its thread count comes with the process."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.random((SGEMM_SIZE, SGEMM_SIZE), np.float32) for _ in "ab")
+    c = np.empty_like(a)
+    return Engine(lambda: {"c": np.matmul(a, b, out=c)}, np.__version__, work=2.0 * SGEMM_SIZE**3)
+
+
+FMA_CHAINS = 12
+FMA_LOOPS = 200_000
+
+
+def _fma(job: Job) -> Engine:
+    """Register-only FMAs, as wide as the host's vectors: the core's speed now, and nothing else."""
+    import llvmlite.binding as llvm
+
+    from jangin.targets import resolve
+
+    target = resolve("cpu")
+    lanes = target.lanes(4)
+    kind = f"<{lanes} x float>"
+    one = "splat (float 0.5)"
+    call = f"call {kind} @llvm.fma.v{lanes}f32({kind} %a{{0}}, {kind} {one}, {kind} {one})"
+    phis = [f"  %a{i} = phi {kind} [ {one}, %start ], [ %b{i}, %loop ]" for i in range(FMA_CHAINS)]
+    steps = [f"  %b{i} = {call.format(i)}" for i in range(FMA_CHAINS)]
+    stores = [f"  store volatile {kind} %b{i}, ptr %out, align 64" for i in range(FMA_CHAINS)]
+    text = "\n".join(
+        [
+            f"declare {kind} @llvm.fma.v{lanes}f32({kind}, {kind}, {kind})",
+            f'define void @fma(ptr %out) "prefer-vector-width"="{8 * target.vector_bytes}" {{',
+            "start:\n  br label %loop\nloop:",
+            "  %n = phi i64 [ 0, %start ], [ %m, %loop ]",
+            *phis,
+            *steps,
+            "  %m = add i64 %n, 1",
+            f"  %more = icmp ult i64 %m, {FMA_LOOPS}",
+            "  br i1 %more, label %loop, label %end\nend:",
+            *stores,
+            "  ret void\n}",
+        ]
+    )
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=target.cpu, features=target.features
+    )
+    jit = llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine)
+    jit.finalize_object()
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(jit.get_function_address("fma"))
+    storage = ctypes.create_string_buffer(192)
+    at = (ctypes.addressof(storage) + 63) // 64 * 64
+
+    def run() -> Mapping[str, Array]:
+        function(at)
+        return {}
+
+    run.keep = (jit, storage)  # type: ignore[attr-defined]
+    return Engine(run, "", work=2.0 * lanes * FMA_CHAINS * FMA_LOOPS)
+
+
+ENGINES: Mapping[str, Callable[[Job], Engine]] = {
+    "jangin": _jangin,
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
+    "sgemm": _sgemm,
+    "fma": _fma,
+}
+PEERS = ("onnxruntime", "openvino")
+TITLES = {"jangin": "Jangin", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "sgemm": "NumPy SGEMM"}
+
+
+def installed(engine: str) -> str | None:
+    """The version of a peer, or None where it isn't installed."""
+    try:
+        return metadata.version(engine)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def peak_bytes() -> int:
+    """This process's largest resident size so far."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    import resource
+
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # bytes on macOS

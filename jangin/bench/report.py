@@ -1,0 +1,103 @@
+"""Comparisons as tables and as JSON."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from jangin.bench.engines import TITLES
+from jangin.bench.measure import Comparison, Result
+
+
+def tables(comparisons: Sequence[Comparison]) -> Iterator[Table]:
+    """A table for each comparison."""
+    for c in comparisons:
+        sizes = "".join(f", {name} {size}" for name, size in c.shapes.items())
+        table = Table(title=f"{c.model}{sizes}, {threads_text(c.threads)}", title_justify="left")
+        for heading, justify in (
+            ("engine", "left"),
+            ("ms a run", "right"),
+            ("quartiles", "right"),
+            ("Jangin is", "right"),
+            ("error", "right"),
+            ("GFLOP/s", "right"),
+            ("of SGEMM", "right"),
+            ("compile", "right"),
+            ("peak memory", "right"),
+        ):
+            table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+        for r in c.results:
+            table.add_row(*row(c, r))
+        table.caption = caption(c)
+        yield table
+
+
+def row(c: Comparison, r: Result) -> list[str]:
+    """The cells of one engine's row."""
+    title = f"{TITLES[r.engine]} {r.version}".strip()
+    if r.problem:
+        return [title, "absent: not installed" if r.absent else f"failed: {r.problem}"]
+    ratio = c.ratio(r.engine) if r.engine != "jangin" else None
+    speed = c.flops / r.median * 1e3
+    return [
+        title,
+        f"{r.median:.3f}",
+        f"{r.low:.3f} – {r.high:.3f}",
+        "" if ratio is None else f"{ratio:.2f}×",
+        "" if r.error is None else f"{r.error:.0e}",
+        f"{speed / 1e9:.1f}" if c.flops else "",
+        f"{speed / c.sgemm:.0%}" if c.flops and c.sgemm else "",
+        f"{r.compile_seconds:.2f} s",
+        f"{r.peak_bytes / 1e6:.0f} MB",
+    ]
+
+
+def caption(c: Comparison) -> str:
+    """What the machine did meanwhile, and what was thrown away."""
+    kept = min((r.kept for r in c.results if not r.problem), default=0)
+    turns = max((r.turns for r in c.results), default=0)
+    parts = [f"{kept} of {turns} turns counted"]
+    if c.sgemm:
+        parts.append(f"SGEMM beside it {c.sgemm / 1e9:.0f} GFLOP/s")
+    if c.core > 1:
+        parts.append(f"FMA on one core {c.core / 1e9:.0f} GFLOP/s")
+    ours = c.result("jangin").memory
+    parts += [f"{kind} {size / 1e6:.1f} MB" for kind, size in ours.items()]
+    return "; ".join(parts)
+
+
+def threads_text(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+def machine() -> dict[str, Any]:
+    """The processor and what runs on it."""
+    from jangin.targets import resolve
+
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            name = next(
+                (line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), name
+            )
+    except OSError:
+        pass
+    return {
+        "processor": name,
+        "target": resolve("cpu").name,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def as_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """Everything measured, with the machine, as plain data."""
+    found = []
+    for c in comparisons:
+        ratios = {r.engine: c.ratio(r.engine) for r in c.results if r.engine != "jangin"}
+        found.append({**asdict(c), "ratios": ratios})
+    return {"machine": machine(), "comparisons": found}

@@ -1,0 +1,71 @@
+"""A benchmark worker: `python -m jangin.bench.worker JOB`, one engine in a process of its own.
+
+Speaks JSON, a line each way: first it answers {"version", "compile_seconds", ...} or {"error",
+"absent"}; then to {"op": "turn", "seconds"} with {"nanoseconds": [...]}, to {"op": "outputs",
+"path"} with {"peak_bytes"} after writing an .npz file. It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from jangin.bench.engines import Engine, Job, make, peak_bytes
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever an engine prints must not mix with the answers
+
+    def answer(message: dict[str, Any]) -> None:
+        print(json.dumps(message), file=answers)
+
+    try:
+        engine = make(Job(**json.loads(sys.argv[1])))
+        engine.call()
+    except ModuleNotFoundError as error:
+        answer({"error": str(error), "absent": True})
+        return
+    except Exception as error:  # any engine's own error types end here, as one line for the report
+        answer({"error": f"{type(error).__name__}: {error}", "absent": False})
+        return
+    answer(
+        {
+            "version": engine.version,
+            "compile_seconds": engine.compile_seconds,
+            "work": engine.work,
+            "memory": dict(engine.memory),
+        }
+    )
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["op"] == "turn":
+            answer({"nanoseconds": turn(engine, request["seconds"])})
+        else:
+            answer({"peak_bytes": save(engine, request["path"])})
+
+
+def turn(engine: Engine, seconds: float) -> list[int]:
+    """Nanoseconds of each call for about `seconds`, at least one, after one that isn't timed."""
+    engine.call()
+    times: list[int] = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter_ns()
+        engine.call()
+        times.append(time.perf_counter_ns() - start)
+    return times
+
+
+def save(engine: Engine, path: str) -> int:
+    import numpy as np
+
+    np.savez(path, **engine.call())  # type: ignore[arg-type]
+    return peak_bytes()
+
+
+if __name__ == "__main__":
+    main()

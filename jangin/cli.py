@@ -1,0 +1,200 @@
+"""The command line. Only here is the environment read: as the default of an option."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from jangin.commands.common import PIXELS, Settings, terminal
+from jangin.version import __version__
+
+app = typer.Typer(
+    name="jangin",
+    help="A deep-learning compiler: run, time, look into and save models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file (or a compiled .jgn file).")]
+Models = Annotated[list[Path], typer.Argument(metavar="MODEL...", help="ONNX files.")]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="NAME=SIZE", help="batch=1, seq=1..512 (a range), image=1x3x224x224."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(envvar="JANGIN_THREADS", min=1, help="Threads (default: what the process may use)."),
+]
+TargetName = Annotated[
+    str, typer.Option("--target", envvar="JANGIN_TARGET", help="cpu (this machine) or e.g. x86-64-v3.")
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=WHAT", help="A .npy file, a picture or `random` (the default)."),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"jangin {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    cache_dir: Annotated[
+        Path | None, typer.Option(envvar="JANGIN_CACHE_DIR", help="Where compiled models are kept.")
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", envvar="JANGIN_NO_CACHE", help="Keep and reuse nothing.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what takes time.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=_version),
+    ] = False,
+) -> None:
+    context.obj = Settings(cache=False if no_cache else cache_dir or True, verbose=verbose)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    model: Model,
+    input: Inputs = None,
+    shape: Shapes = None,
+    threads: Threads = None,
+    target: TargetName = "cpu",
+    output: Annotated[Path | None, typer.Option(help="A folder for the outputs, as .npy files.")] = None,
+    pixels: Annotated[str, typer.Option(help=f"A picture's value range: {', '.join(PIXELS)}.")] = "unit",
+    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+) -> None:
+    """Run a model once and describe what comes out."""
+    from jangin.commands.run import run as work
+
+    work(model, context.obj, input or [], shape or [], threads, target, output, pixels, seed)
+
+
+@app.command("compile")
+def compile_command(
+    context: typer.Context,
+    model: Model,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .jgn file to write.")],
+    shape: Shapes = None,
+    target: TargetName = "cpu",
+) -> None:
+    """Compile a model into a file that loads without the compiler."""
+    from jangin.commands.run import compile_file
+
+    compile_file(model, context.obj, output, shape or [], target)
+
+
+@app.command()
+def bench(
+    models: Models,
+    against: Annotated[str, typer.Option(help="Peers, the first of them the reference.")] = "onnxruntime",
+    threads: Annotated[str, typer.Option(help="Thread counts.")] = "1,2",
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that each engine takes.")] = 15,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Length of a turn.")] = 0.2,
+    shape: Shapes = None,
+    input: Inputs = None,
+    symbolic: Annotated[
+        bool, typer.Option("--symbolic", help="Give the sizes at run time only, not when compiling.")
+    ] = False,
+    target: TargetName = "cpu",
+    json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+) -> None:
+    """Time models against other engines: fresh processes, short turns, medians."""
+    from jangin.commands.bench import bench as work
+
+    work(models, against, threads, rounds, seconds, shape or [], input or [], symbolic, target, json)
+
+
+@app.command()
+def inspect(
+    context: typer.Context,
+    model: Model,
+    after: Annotated[str, typer.Option(metavar="PASS", help="Print the IR after a pass (or `plan`).")] = "",
+    kernel: Annotated[str, typer.Option(metavar="NAME", help="A kernel, or a node of the model.")] = "",
+    show: Annotated[str, typer.Option(help="Of the kernel: naive, steps, loop, llvm or asm.")] = "loop",
+    shape: Shapes = None,
+    target: TargetName = "cpu",
+    placement: Annotated[bool, typer.Option("--placement", help="Where each buffer lies.")] = False,
+) -> None:
+    """Look into a model: what it is, what each pass makes of it, and any kernel's code."""
+    from jangin.commands.inspect import inspect as work
+
+    work(model, context.obj, after, kernel, show, shape or [], target, placement)
+
+
+@app.command()
+def opt(
+    file: Annotated[str, typer.Argument(help="A loop nest or graph as text; - for standard input.")],
+    passes: Annotated[
+        list[str] | None,
+        typer.Option("--pass", metavar="PASS", help="In order: simplify, vectorize, split:i,16 and so on."),
+    ] = None,
+    emit: Annotated[str, typer.Option(help="ir, llvm or asm.")] = "ir",
+    target: TargetName = "cpu",
+) -> None:
+    """Apply passes to text IR and print the result."""
+    from jangin.commands.opt import opt as work
+
+    work(file, passes or [], emit, target)
+
+
+@app.command()
+def devices() -> None:
+    """Say what this machine is, and which targets, libraries and peers there are."""
+    from jangin.commands.devices import devices as work
+
+    work()
+
+
+def main() -> None:
+    """The `jangin` command: status 0; 1 for an error, told in one message; 2 for wrong usage."""
+    try:
+        app()
+    except Exception as error:  # whatever goes wrong, a user reads one message and no traceback
+        if "--debug" in sys.argv:
+            raise
+        terminal(error=True).print(f"[bold red]error:[/] {escape(explain(error))}", soft_wrap=True)
+        sys.exit(1)
+
+
+def explain(error: Exception) -> str:
+    """An error as its reader needs it; what isn't a user's own doing says so."""
+    from jangin.ir.graph import CompileError
+    from jangin.runtime.artifact import ArtifactError
+    from jangin.runtime.elf import LoadError
+    from jangin.schedule.primitives import ScheduleError
+
+    expected: tuple[Any, ...] = (
+        CompileError,
+        ArtifactError,
+        LoadError,
+        ScheduleError,
+        ValueError,
+        TypeError,
+        OSError,
+    )
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, expected):
+        return str(error) or type(error).__name__
+    return (
+        f"a defect of Jangin: {type(error).__name__}: {error}\n"
+        "Run again with --debug before the command and report what it prints."
+    )
+
+
+if __name__ == "__main__":
+    main()

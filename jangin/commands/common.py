@@ -1,0 +1,178 @@
+"""What commands share: settings, terminals, the progress bar, model inputs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+import jangin
+from jangin.ir.graph import Array
+from jangin.runtime.executable import Executable
+from jangin.runtime.sizes import TensorSpec
+
+PIXELS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
+    "unit": ((0.0,), (1.0,)),
+    "signed": ((0.5,), (0.5,)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "bytes": ((0.0,), (1 / 255,)),
+}
+"""How a picture's values in 0..1 become the model's: (mean, standard deviation) of the channels."""
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
+REPORTED = 0.05
+"""Steps of the compiler quicker than this many seconds are left out of --verbose's report."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options before the command. `cache`: a folder, True for the user's own, False for none."""
+
+    cache: bool | Path = True
+    verbose: bool = False
+
+
+def terminal(error: bool = False) -> Console:
+    """A console; into a file or pipe, tables are wide enough not to be cut."""
+    stream = sys.stderr if error else sys.stdout
+    return Console(file=stream, highlight=False, width=None if stream.isatty() else 140)
+
+
+@contextmanager
+def progress(settings: Settings) -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar on stderr for a compilation; with `verbose`, each step's seconds too."""
+    console = terminal(error=True)
+    columns = (
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
+    steps: dict[str, float] = {}
+    last = [time.perf_counter()]
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("import", total=None)
+
+        def tell(done: int, total: int, what: str) -> None:
+            now = time.perf_counter()
+            before = bar.tasks[0].description
+            steps[before] = steps.get(before, 0.0) + now - last[0]
+            last[0] = now
+            bar.update(task, completed=done, total=total, description=what)
+
+        yield tell
+        tell(1, 1, "load")
+    if settings.verbose:
+        found = [f"{what} {seconds:.2f} s" for what, seconds in steps.items() if seconds >= REPORTED]
+        console.print("steps: " + (", ".join(found) or "none that took time (from the cache)"))
+
+
+def executable(
+    model: Path, settings: Settings, threads: int | None, target: str, shapes: Mapping[str, Any]
+) -> Executable:
+    """A model compiled, or a `.jgn` file loaded."""
+    if model.suffix == ".jgn":
+        if shapes:
+            raise ValueError(f"{model} is compiled already: --shape has no effect on it")
+        loaded: Executable = jangin.load(model, threads=threads)
+        return loaded
+    with progress(settings) as tell:
+        return jangin.compile(model, target, threads, shapes, cache=settings.cache, progress=tell)
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:
+    """`batch=1` fixes a symbol, `seq=1..512` gives its range, `image=1x3x224x224` a whole input
+    (`?` keeps a size). Raises ValueError for anything else."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        try:
+            if not separator:
+                raise ValueError
+            if ".." in value:
+                low, _, high = value.partition("..")
+                found[name] = (int(low), int(high))
+            elif "x" in value or value == "?":
+                found[name] = tuple(None if n == "?" else int(n) for n in value.split("x"))
+            else:
+                found[name] = int(value)
+        except ValueError:
+            raise ValueError(
+                f"--shape {text!r} is not understood: write batch=1, seq=1..512 or image=1x3x224x224"
+            ) from None
+    return found
+
+
+def fixed_sizes(shapes: Mapping[str, Any]) -> dict[str, int]:
+    """The symbols among `shapes` that have one size."""
+    return {name: size for name, size in shapes.items() if isinstance(size, int)}
+
+
+def parse_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, str]:
+    """`name=what` for each input, or only `what` where the model has one input."""
+    names = [spec.name for spec in specs]
+    found: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator and len(names) == 1:
+            name, value = names[0], text
+        if name not in names or not value:
+            raise ValueError(f"--input {text!r}: write name=file.npy; the inputs are {', '.join(names)}")
+        found[name] = value
+    return found
+
+
+def read_input(spec: TensorSpec, what: str, sizes: Mapping[str, int], pixels: str, seed: int) -> Array:
+    """An array for one input: random numbers, a .npy file's, or a picture's. Raises ValueError where
+    that can't fit, OSError for a file that can't be read."""
+    if what == "random":
+        return random_input(spec, sizes, seed)
+    path = Path(what)
+    if path.suffix == ".npy":
+        return np.asarray(np.load(path, allow_pickle=False))
+    if path.suffix.lower() in PICTURES:
+        return read_picture(path, spec, pixels)
+    raise ValueError(f"{what!r} is no input: give a .npy file, a picture or `random`")
+
+
+def random_input(spec: TensorSpec, sizes: Mapping[str, int], seed: int) -> Array:
+    from jangin.bench.measure import random_array
+
+    missing = [d for d in spec.shape if not isinstance(d, int) and d not in sizes]
+    if missing:
+        raise ValueError(f"input {spec}: give its size with --shape {missing[0]}=1")
+    shape = [d if isinstance(d, int) else sizes[d] for d in spec.shape]
+    return random_array(np.random.default_rng(seed), spec.dtype, shape, mask="mask" in spec.name.lower())
+
+
+def read_picture(path: Path, spec: TensorSpec, pixels: str) -> Array:
+    """A picture as [1, channels, height, width] or [1, height, width, channels], whichever the input
+    is: RGB (or grey for one channel), resized so that it fills the input, its middle cut out."""
+    if pixels not in PIXELS:
+        raise ValueError(f"--pixels {pixels!r} is unknown; known: {', '.join(PIXELS)}")
+    try:
+        from PIL import Image, ImageOps
+    except ModuleNotFoundError:
+        raise ValueError("pictures need Pillow: pip install 'jangin[images]'") from None
+    sizes = [d if isinstance(d, int) else None for d in spec.shape]
+    last = len(sizes) == 4 and sizes[3] in (1, 3)
+    if len(sizes) != 4 or sizes[3 if last else 1] not in (1, 3):
+        raise ValueError(f"input {spec} takes no picture: it is not a batch of 1 or 3 channels")
+    channels, height, width = (sizes[3], *sizes[1:3]) if last else sizes[1:]
+    with Image.open(path) as image:
+        image = image.convert("L" if channels == 1 else "RGB")
+        if height is not None and width is not None:
+            image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
+        values = np.asarray(image, np.float32).reshape(image.height, image.width, channels or 3)
+    mean, deviation = (np.array(v, np.float32) for v in PIXELS[pixels])
+    scaled: Array = (values / 255 - mean) / deviation
+    if spec.dtype.kind in "iu":
+        scaled = np.rint(scaled)
+    return (scaled if last else scaled.transpose(2, 0, 1))[None].astype(spec.dtype)

@@ -1,0 +1,53 @@
+"""`jangin devices`: what this machine is, and what is here to use."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.table import Table
+
+from jangin.bench.engines import PEERS, TITLES, installed
+from jangin.bench.report import machine
+from jangin.commands.common import terminal
+from jangin.runtime.threads import default_threads
+from jangin.targets import NAMED, Target, resolve
+
+
+def devices() -> None:
+    """Print the processor, the targets that can be asked for, and the libraries present."""
+    console = terminal()
+    here = machine()
+    host = resolve("cpu")
+    console.print(f"{here['processor']}, {here['system']}, Python {here['python']}")
+    console.print(f"threads this process may use: {default_threads()}")
+    table = Table("target", "LLVM", "vector", "registers", "FMA", "L1", "L2", "L3", "")
+    for target in NAMED.values():
+        table.add_row(*_row(host if target.name == host.name else target, target.name == host.name))
+    console.print(table)
+    libraries = Table("library", "version", "used for")
+    libraries.add_row("llvmlite (LLVM)", _llvm(), "all code that Jangin generates")
+    libraries.add_row("NumPy", np.__version__, "arrays; its SGEMM as a yardstick")
+    for peer in PEERS:
+        libraries.add_row(TITLES[peer], installed(peer) or "absent", "comparison in `jangin bench`")
+    console.print(libraries)
+
+
+def _row(target: Target, here: bool) -> list[str]:
+    caches = [f"{size >> 10} KiB" for size in (target.l1, target.l2, target.l3)]
+    vector = f"{8 * target.vector_bytes} bits"
+    fma = "yes" if target.fma else "no"
+    return [
+        target.name,
+        target.cpu,
+        vector,
+        str(target.registers),
+        fma,
+        *caches,
+        "this machine (cpu)" if here else "",
+    ]
+
+
+def _llvm() -> str:
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    return f"{llvmlite.__version__} ({'.'.join(map(str, llvm.llvm_version_info))})"

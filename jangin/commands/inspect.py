@@ -1,0 +1,159 @@
+"""`jangin inspect`: the intermediate representations of a model, and any kernel's code."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+import jangin
+from jangin import te
+from jangin.codegen.build import assembly
+from jangin.codegen.llvm import emit_kernel
+from jangin.commands.common import Settings, parse_shapes, progress, terminal
+from jangin.commands.run import summary
+from jangin.ir.graph import Graph, Node
+from jangin.ir.plan import Plan
+from jangin.ir.text import print_func, print_graph, print_plan
+from jangin.options import Options
+from jangin.passes.stages import is_opaque, opaque_func, stages
+from jangin.pipeline import (
+    GRAPH_PASSES,
+    flops,
+    import_model,
+    make_plan,
+    schedule_kernels,
+    used_symbols,
+)
+from jangin.targets import Target, resolve
+from jangin.templates.scheduled import Scheduled
+
+SHOWN = ("naive", "steps", "loop", "llvm", "asm")
+AFTER = ("import", *GRAPH_PASSES, "plan")
+Kernels = dict[str, tuple[Node, Scheduled]]
+
+
+def inspect(
+    model: Path,
+    settings: Settings,
+    after: str,
+    kernel: str,
+    show: str,
+    shapes: Sequence[str],
+    target: str,
+    placement: bool,
+) -> None:
+    """Print a summary; or the IR after a pass, one kernel's code, or where buffers lie."""
+    if model.suffix == ".jgn":
+        _inspect_compiled(model, after, kernel, placement)
+        return
+    if after and after not in AFTER:
+        raise ValueError(f"no pass is called {after!r}; there are {', '.join(AFTER)}")
+    if show not in SHOWN:
+        raise ValueError(f"--show {show!r} is unknown; known: {', '.join(SHOWN)}")
+    options = Options(resolve(target), parse_shapes(shapes))
+    if after and after != "plan":
+        print(print_graph(import_model(model, options, until=after)), end="")
+        return
+    with progress(settings) as tell:
+        graph = import_model(model, options, tell)
+        scheduled = schedule_kernels(graph, options, tell)
+        plan = make_plan(graph, scheduled, options)
+    nodes = {n.outputs[0]: n for n in graph.nodes if n.op == "kernel"}
+    kernels = {entry[0].func.name: (nodes[out], entry[0]) for out, entry in scheduled.items()}
+    if kernel:
+        print(kernel_text(graph, *_find(kernel, kernels, plan), show, options.target), end="")
+    elif after == "plan":
+        print(print_plan(plan), end="")
+    elif placement:
+        terminal().print(_placement(plan))
+    else:
+        _summary(model, options, graph, kernels, plan)
+
+
+def _inspect_compiled(model: Path, after: str, kernel: str, placement: bool) -> None:
+    if kernel or after not in ("", "plan"):
+        raise ValueError(
+            f"{model} is compiled: it has a plan, but no other IR; inspect the model it came from"
+        )
+    exe = jangin.load(model)
+    if after:
+        print(print_plan(exe.plan), end="")
+    elif placement:
+        terminal().print(_placement(exe.plan))
+    else:
+        terminal().print(summary(exe))
+
+
+def kernel_text(graph: Graph, node: Node, scheduled: Scheduled, show: str, target: Target) -> str:
+    """A kernel as `show` asks: its naive nest, the schedule's steps, the scheduled nest, LLVM IR or
+    assembly."""
+    if show == "naive":
+        if is_opaque(node):
+            return print_func(opaque_func(node))
+        parts, inputs, out = stages(node)
+        symbols = used_symbols(parts, (*inputs, out), graph.symbols)
+        return print_func(te.lower(scheduled.func.name, parts, inputs, symbols))
+    if show == "steps":
+        return "".join(f"{line}\n" for line in (f"template {scheduled.template}", *scheduled.steps))
+    if show == "llvm":
+        return emit_kernel(scheduled.func, target)
+    return assembly(scheduled.func, target) if show == "asm" else print_func(scheduled.func)
+
+
+def _find(name: str, kernels: Kernels, plan: Plan) -> tuple[Node, Scheduled]:
+    """The kernel called `name`, or the first that computes a model's node of that name."""
+    if name in kernels:
+        return kernels[name]
+    for launch in plan.launches:
+        if any(f"'{name}'" in source for source in launch.sources):
+            return kernels[launch.kernel]
+    close = [k for k in kernels if name in k]
+    hint = f"did you mean {', '.join(close[:5])}?" if close else f"there are {', '.join(list(kernels)[:20])}…"
+    raise ValueError(f"no kernel or node is called {name!r}; {hint}")
+
+
+def _summary(model: Path, options: Options, graph: Graph, kernels: Kernels, plan: Plan) -> None:
+    console = terminal()
+    imported = import_model(model, options, until="import")
+    for kind, names in (("input", imported.inputs), ("output", imported.outputs)):
+        for name in names:
+            console.print(f"{kind} {name}: {imported.value(name)}", markup=False)
+    counts = Counter(n.op.removeprefix("onnx.") for n in imported.nodes)
+    weights = sum(a.nbytes for a in imported.constants.values())
+    console.print(f"{len(imported.nodes)} nodes: " + ", ".join(f"{n} {op}" for op, n in counts.most_common()))
+    work = flops(graph)
+    known = "depends on the sizes" if work is None else f"{work / 1e9:.3f} GFLOP a run"
+    console.print(f"weights {weights / 1e6:.2f} MB, {known}")
+    console.print(_passes(model, options))
+    table = Table("kernel", "template", "tasks", "grain", "computes", title="kernels, in order")
+    for launch in plan.launches:
+        template = kernels[launch.kernel][1].template
+        sources = "; ".join(launch.sources)
+        table.add_row(launch.kernel, template, str(launch.tasks), str(launch.grain), sources[:100])
+    console.print(table)
+
+
+def _passes(model: Path, options: Options) -> Table:
+    table = Table("pass", "nodes after it", "seconds")
+    graph = import_model(model, options, until="import")
+    table.add_row("import", str(len(graph.nodes)), "")
+    for name, graph_pass in GRAPH_PASSES.items():
+        start = time.perf_counter()
+        graph = graph_pass(graph)
+        table.add_row(name, str(len(graph.nodes)), f"{time.perf_counter() - start:.2f}")
+    return table
+
+
+def _placement(plan: Plan) -> Table:
+    table = Table("buffer", "type", "kind", "offset", "live in launches", title="memory")
+    for b in plan.buffers:
+        kind = f"alias of {b.base}" if b.kind == "alias" else b.kind
+        live = f"{b.live[0]} – {b.live[1]}" if b.kind == "arena" else ""
+        shape = ", ".join(map(str, b.shape))
+        offset = "" if b.offset is None else str(b.offset)
+        table.add_row(b.name, f"{b.dtype}\\[{shape}]", kind, offset, live)
+    return table

@@ -1,0 +1,120 @@
+"""`jangin opt`: text IR in, passes applied, text IR (or code) out."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from jangin.codegen.build import assembly
+from jangin.codegen.llvm import emit_kernel
+from jangin.ir.expr import Const, Var
+from jangin.ir.loop import For, Func, Store, statements
+from jangin.ir.parse import parse_func, parse_graph
+from jangin.ir.text import print_func, print_graph
+from jangin.pipeline import GRAPH_PASSES
+from jangin.schedule.normalize import simplify_func
+from jangin.schedule.primitives import ScheduleError
+from jangin.schedule.steps import PRIMITIVES
+from jangin.targets import Target, resolve
+
+EMIT = ("ir", "llvm", "asm")
+LOOP_PASSES = ("simplify", *PRIMITIVES)
+
+
+def opt(file: str, passes: Sequence[str], emit: str, target: str) -> None:
+    """Apply passes to the loop nest or graph in `file` ("-": standard input) and print the result."""
+    if emit not in EMIT:
+        raise ValueError(f"--emit {emit!r} is unknown; known: {', '.join(EMIT)}")
+    if file == "-":
+        text = sys.stdin.read()
+    else:
+        with open(file, encoding="utf-8") as source:
+            text = source.read()
+    if text.lstrip().startswith("graph"):
+        print(opt_graph(text, passes, emit), end="")
+    else:
+        print(opt_func(text, passes, emit, resolve(target)), end="")
+
+
+def opt_graph(text: str, passes: Sequence[str], emit: str) -> str:
+    if emit != "ir":
+        raise ValueError(f"a graph has no {emit}: --emit {emit} is for loop nests")
+    graph = parse_graph(text)
+    for name in passes:
+        if name not in GRAPH_PASSES:
+            raise ValueError(f"no graph pass is called {name!r}; there are {', '.join(GRAPH_PASSES)}")
+        graph = GRAPH_PASSES[name](graph)
+    return print_graph(graph)
+
+
+def opt_func(text: str, passes: Sequence[str], emit: str, target: Target) -> str:
+    func = parse_func(text)
+    for spec in passes:
+        func = apply_pass(func, spec, target)
+    if emit == "ir":
+        return print_func(func)
+    return emit_kernel(func, target) if emit == "llvm" else assembly(func, target)
+
+
+def apply_pass(func: Func, spec: str, target: Target) -> Func:
+    """`simplify`, or a scheduling primitive with its arguments: "split:i,16", "reorder:[k,i]".
+
+    `vectorize` alone takes the innermost loop that runs along a row of the result, split to the
+    target's vector width; `parallelize` alone the outermost loop."""
+    name, _, rest = spec.partition(":")
+    if name == "simplify":
+        return simplify_func(func)
+    if name not in PRIMITIVES:
+        raise ValueError(f"no loop pass is called {name!r}; there are {', '.join(LOOP_PASSES)}")
+    arguments = _arguments(rest, spec)
+    if not arguments and name == "vectorize":
+        return _vectorize(func, target)
+    if not arguments and name == "parallelize":
+        arguments = [_outermost(func).var.name]
+    try:
+        return PRIMITIVES[name](func, *arguments)
+    except TypeError as error:
+        raise ValueError(f"--pass {spec!r}: {error}") from None
+
+
+def _arguments(text: str, spec: str) -> list[Any]:
+    """Names, integers and lists of them, separated by commas."""
+    try:
+        parsed = ast.parse(f"[{text}]", mode="eval").body
+        assert isinstance(parsed, ast.List)
+        return [_plain(item) for item in parsed.elts]
+    except (SyntaxError, ValueError):
+        raise ValueError(f"--pass {spec!r} is not understood: write it like split:i,16") from None
+
+
+def _plain(item: ast.expr) -> Any:
+    if isinstance(item, ast.Name):
+        return item.id
+    if isinstance(item, (ast.List, ast.Tuple)):
+        return [_plain(i) for i in item.elts]
+    return ast.literal_eval(item)
+
+
+def _vectorize(func: Func, target: Target) -> Func:
+    for loop in (s for s in statements(func.body) if isinstance(s, For)):
+        stores = [s for s in statements(loop.body) if isinstance(s, Store)]
+        inner = any(isinstance(s, For) for s in statements(loop.body))
+        rows = [s for s in stores if s.index and s.index[-1] == Var(loop.var.name)]
+        if inner or not rows or len(rows) < len(stores):
+            continue
+        lanes = target.lanes(max(s.buffer.dtype.bytes for s in rows))
+        name = loop.var.name
+        if not isinstance(loop.extent, Const) or int(loop.extent.value) > lanes:
+            func = PRIMITIVES["split"](func, name, lanes)
+            name += "i"
+        return PRIMITIVES["vectorize"](func, name)
+    raise ScheduleError(f"{func.name}: no innermost loop runs along a row of its result; name one")
+
+
+def _outermost(func: Func) -> For:
+    for s in statements(func.body):
+        if isinstance(s, For):
+            return s
+    raise ScheduleError(f"{func.name} has no loop")

@@ -1,0 +1,114 @@
+"""`jangin run` and `jangin compile`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from jangin.commands.common import (
+    Settings,
+    executable,
+    fixed_sizes,
+    parse_inputs,
+    parse_shapes,
+    read_input,
+    terminal,
+)
+from jangin.ir.graph import Array
+from jangin.runtime.executable import Executable
+from jangin.runtime.sizes import TensorSpec
+
+TOP = 5
+CLASSES = 10
+"""An output of one row of at least this many floats is shown as a classifier's."""
+
+
+def run(
+    model: Path,
+    settings: Settings,
+    inputs: Sequence[str],
+    shapes: Sequence[str],
+    threads: int | None,
+    target: str,
+    output: Path | None,
+    pixels: str,
+    seed: int,
+) -> None:
+    """Run a model once, describe its outputs, and keep them as .npy files where `output` says."""
+    console = terminal()
+    bound = parse_shapes(shapes)
+    exe = executable(model, settings, threads, target, {} if model.suffix == ".jgn" else bound)
+    given = parse_inputs(inputs, exe.inputs)
+    sizes = fixed_sizes(bound)
+    feeds = {
+        spec.name: read_input(spec, given.get(spec.name, "random"), sizes, pixels, seed + i)
+        for i, spec in enumerate(exe.inputs)
+    }
+    start = time.perf_counter()
+    results = exe.run(feeds)
+    milliseconds = (time.perf_counter() - start) * 1e3
+    for name in feeds.keys() - given.keys():
+        console.print(f"input {name} is random")
+    for name, array in results.items():
+        describe(name, array)
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            path = output / f"{_file_name(name)}.npy"
+            np.save(path, array)
+            console.print(f"  written to {path}")
+    console.print(f"first run: {milliseconds:.2f} ms, {exe.threads} threads")
+
+
+def describe(name: str, array: Array) -> None:
+    """An output's type, range and, where it looks like class scores, the highest."""
+    console = terminal()
+    text = f"{name}: {array.dtype}{list(array.shape)}"
+    if array.size and array.dtype.kind in "fiub":
+        wide = array.astype(np.float64)
+        text += f"  min {wide.min():.6g}  max {wide.max():.6g}  mean {wide.mean():.6g}"
+        if np.isnan(wide).any():
+            text += f"  NaN in {np.isnan(wide).mean():.0%}"
+    console.print(text, markup=False)
+    if array.dtype.kind == "f" and array.ndim and array.size == array.shape[-1] >= CLASSES:
+        row = array.reshape(-1)
+        for i in np.argsort(-row)[:TOP]:
+            console.print(f"  class {i:>5}  {row[i]:.4f}")
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
+
+
+def compile_file(model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str) -> None:
+    """Compile a model into a `.jgn` file and say what is in it."""
+    start = time.perf_counter()
+    exe = executable(model, settings, 1, target, parse_shapes(shapes))
+    seconds = time.perf_counter() - start
+    exe.save(output)
+    console = terminal()
+    console.print(summary(exe))
+    console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB, compiled in {seconds:.2f} s")
+
+
+def summary(exe: Executable) -> Table:
+    """What a compiled model takes, gives and needs."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for kind, specs in (("input", exe.inputs), ("output", exe.outputs)):
+        for spec in specs:
+            table.add_row(kind, _spec_text(spec))
+    plan = exe.plan
+    weights = sum(a.nbytes for a in plan.constants.values())
+    table.add_row("target", plan.target.split("/")[1])
+    table.add_row("kernels", f"{len({x.kernel for x in plan.launches})} in {len(plan.launches)} launches")
+    table.add_row("weights", f"{weights / 1e6:.2f} MB")
+    arena = f"{exe.arena_bytes() / 1e6:.2f} MB" if plan.is_static else "grows with the sizes of a run"
+    table.add_row("arena", arena)
+    return table
+
+
+def _spec_text(spec: TensorSpec) -> str:
+    return str(spec).replace("[", "\\[")
