@@ -2,6 +2,7 @@
 
 from jangin.ops import (
     activation,
+    attention,
     conv,
     elementwise,
     index,
@@ -14,6 +15,7 @@ from jangin.ops import (
     reduce,
     registry,
     resize,
+    sample,
     scan,
     scatter,
     shape,
@@ -27,6 +29,7 @@ OPERATORS = registry.table(
         reduce,
         normalize,
         quantize,
+        attention,
         loss,
         scan,
         shape,
@@ -38,5 +41,6 @@ OPERATORS = registry.table(
         linear,
         integer,
         resize,
+        sample,
     ]
 )

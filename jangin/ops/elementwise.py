@@ -56,6 +56,8 @@ UNARY = unary(
     }
 )
 
+LEARNING = unary({"Binarizer": lambda x, threshold=0.0: cast(x.dtype, x > threshold)}, domain="ai.onnx.ml")
+
 
 def _shift(x: Expr, y: Expr, direction: str) -> Expr:
     """A shift by a negative number, or by the type's width or more, leaves nothing but the sign."""
@@ -223,7 +225,7 @@ def cast_like(b: Builder, x: Tensor, target: Tensor, saturate: int = 1, round_mo
 def bit_cast(b: Builder, x: Tensor, to: int) -> Tensor:
     """The same bits read as another type of the same width."""
     dtype = element_type(to)
-    if x.dtype.is_int and dtype.is_int and x.dtype.bits == dtype.bits:
+    if not (x.dtype.is_float or dtype.is_float) and x.dtype.bits == dtype.bits:
         return b.cast(x, dtype)
     if x.dtype is F32 and dtype in (I32, U32):
         return b.map(lambda v: cast(dtype, call("bitcast_i32", v)), x)
@@ -231,7 +233,9 @@ def bit_cast(b: Builder, x: Tensor, to: int) -> Tensor:
         return b.map(lambda v: call("bitcast_f32", cast(I32, v)), x)
     if x.dtype == dtype:
         return x
-    raise CompileError(f"bits of {x.dtype} can't be read as {dtype} yet; integers of one width and f32 can")
+    raise CompileError(
+        f"bits of {x.dtype} can't be read as {dtype} yet; integers and bool of one width, and f32, can"
+    )
 
 
 def _truth(b: Builder, t: Tensor | None, what: str) -> bool:
