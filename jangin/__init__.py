@@ -1,0 +1,46 @@
+"""Jangin: a deep-learning compiler that keeps the fastest implementation of every piece of a model.
+
+    exe = jangin.compile("model.onnx")
+    y = exe(x)
+
+What is imported here is imported when it is first used, so that `jangin.load` needs neither the
+compiler nor onnx.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from jangin.version import __version__
+
+if TYPE_CHECKING:
+    from jangin.ir.graph import CompileError
+    from jangin.pipeline import compile
+    from jangin.runtime.executable import Executable, load
+    from jangin.session import InferenceSession, SessionOptions
+
+_HOMES = {
+    "CompileError": "jangin.ir.graph",
+    "Executable": "jangin.runtime.executable",
+    "InferenceSession": "jangin.session",
+    "SessionOptions": "jangin.session",
+    "compile": "jangin.pipeline",
+    "load": "jangin.runtime.executable",
+}
+
+__all__ = [
+    "CompileError",
+    "Executable",
+    "InferenceSession",
+    "SessionOptions",
+    "__version__",
+    "compile",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'jangin' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

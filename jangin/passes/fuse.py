@@ -12,9 +12,10 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jangin.ir.expr import Binary, Call, Expr, Var, walk
+from jangin.ir.expr import Binary, Call, Const, Expr, Var, walk
 from jangin.ir.graph import CompileError, Graph, Node
 from jangin.ops.core import CORE
+from jangin.passes.layout import FEW_CHANNELS
 
 SIZE_LIMIT = 400
 """Most expression nodes that one fused node may grow to (shared values are written out again)."""
@@ -213,7 +214,8 @@ class _Fuser:
         if user.op == "pool":
             return CHEAP
         # A product's inner loop reads its operands in place: other strides, but no arithmetic.
-        return VIEWS if user.op == "matmul" else NONE
+        planes = user.op == "conv" and position == 0 and _is_few(source[-1])
+        return VIEWS if user.op == "matmul" or planes else NONE
 
     # -- kernels --------------------------------------------------------------------------------
 
@@ -236,6 +238,10 @@ class _Fuser:
         others = {n for node in nodes if node.op != "map" for n in node.inputs}
         constants = self.graph.constants
         return {n for n in found - others if n in constants and constants[n].size == 1}
+
+
+def _is_few(channels: Expr) -> bool:
+    return isinstance(channels, Const) and int(channels.value) < FEW_CHANNELS
 
 
 def occurrences(node: Node, position: int) -> int:

@@ -17,8 +17,12 @@ import numpy as np
 
 from jangin.ir.expr import Buffer, Expr, Load, const, is_const, rewrite
 from jangin.ir.graph import Array, Graph, Node, Shape, Value
-from jangin.ir.simplify import simplify
+from jangin.ir.simplify import interval, simplify
 from jangin.te import Stage
+
+FEW_CHANNELS = 8
+"""A convolution of fewer input channels than this reads them where they are, each in its plane: a
+transposing copy would cost more than it saves."""
 
 
 def layout(graph: Graph) -> Graph:
@@ -196,19 +200,26 @@ def _window(run: _Layout, node: Node) -> bool:
     """Convolution and pooling."""
     if node.attrs["layout"] != "first":
         return False
-    x, pads = run.twin(node.inputs[0], 1), node.attrs["pads"]
+    pads = node.attrs["pads"]
     others = [run.original(n) for n in node.inputs[1:]]
     if node.op == "conv" and any(pads) and not is_const(run.shape(others[0])[1], 1):
         # A product over all channels reads a padded copy: no tests in its inner loop.
-        x = _padded(run, x, pads, node.source)
+        few = interval(run.shape(others[0])[1])[1]
+        if few is not None and few < FEW_CHANNELS and (node.inputs[0], 1) not in run.twins:
+            padded = _padded(run, run.original(node.inputs[0]), pads, (0, 0), node.source)
+            run.here[padded] = padded
+            x = run.twin(padded, 1)
+        else:
+            x = _padded(run, run.twin(node.inputs[0], 1), pads, (0,), node.source)
         return run.follow(node, 1, [x, *others], layout="last", pads=(0,) * len(pads))
-    return run.follow(node, 1, [x, *others], layout="last")
+    return run.follow(node, 1, [run.twin(node.inputs[0], 1), *others], layout="last")
 
 
-def _padded(run: _Layout, x: str, pads: Sequence[int], source: str) -> str:
-    half = len(pads) // 2
-    amounts = tuple(const(p) for p in (0, *pads[:half], 0, 0, *pads[half:], 0))
-    rank = half + 2
+def _padded(run: _Layout, x: str, pads: Sequence[int], lead: Sequence[int], source: str) -> str:
+    """`x` with zeros around its spatial axes, which `lead` axes stand before."""
+    half, rank = len(pads) // 2, len(run.shape(x))
+    trail = (0,) * (rank - half - len(lead))
+    amounts = tuple(const(p) for p in (*lead, *pads[:half], *trail, *lead, *pads[half:], *trail))
     shape = tuple(simplify(d + amounts[i] + amounts[i + rank]) for i, d in enumerate(run.shape(x)))
     out = run.fresh(f"{x}.pad")
     run.values[out] = Value(out, run.values[x].dtype, shape)

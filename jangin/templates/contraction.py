@@ -29,8 +29,12 @@ from jangin.templates.scheduled import Packing, Recorder, Scheduled
 
 MAX_ROWS = 8
 """Rows of a register tile: each holds its address in a general register, of which there are 15."""
-TASK_OPS = 4e6
-"""Multiply-adds that one task should be worth: some 40 us on one core."""
+TASK_OPS = 1e6
+"""Multiply-adds that one task should be worth: some 20 us on one core."""
+REUSE_ROWS = 48
+"""Rows that a panel should be read for before the next task reads it again."""
+STREAM_OPS = 16
+"""Multiply-adds that could be done while one element of a panel comes from memory."""
 
 
 @dataclass(frozen=True)
@@ -156,32 +160,40 @@ class _Tiler:
         return max(low or 1, min(high or 256, 256))
 
     def blocks(self, rows: int, cols: int) -> None:
-        """Row tiles and column panels of a task: the rows' operand stays in half the L2 cache, and a
-        task is worth its hand-out."""
+        """Row tiles and column panels of a task: its rows' operand stays in half the L2 cache, the
+        panels are read for enough rows, and it is worth its hand-out; few tasks are an even number."""
         depth = math.prod(self._typical(self.extents[k]) for k in self.role.k)
         inner = self._typical(self.extents[self.role.k[-1]])
         tiles, panels = math.ceil(rows / self.mr), math.ceil(cols / self.width)
         fit = max(1, self.target.l2 // 2 // (inner * self.stage.body.dtype.bytes * self.mr))
-        self.row_tiles = min(tiles, fit)
-        work = self.row_tiles * self.mr * self.width * depth
-        self.panels = min(panels, max(1, round(TASK_OPS / work)))
-        if self.panels == panels and work * panels > 2 * TASK_OPS:
-            self.row_tiles = max(
-                1, min(self.row_tiles, round(TASK_OPS * 2 / (work * panels / self.row_tiles)))
-            )
-        if isinstance(self.rows, Const):
-            self.row_tiles = math.ceil(tiles / math.ceil(tiles / self.row_tiles))
-        self.task_ops = self.row_tiles * self.mr * self.panels * self.width * depth
+        unit = self.mr * self.width * depth
+        row_tiles = min(tiles, fit, max(math.ceil(REUSE_ROWS / self.mr), round(TASK_OPS / (unit * panels))))
+        step = max(unit * row_tiles, STREAM_OPS * self.width * depth)
+        count = max(1, min(panels, round(TASK_OPS / step)))
+        across, down = math.ceil(panels / count), math.ceil(tiles / row_tiles)
+        if across * down < 16 and across % 2 and down % 2:
+            across, down = (across + 1, down) if across < panels else (across, min(down + 1, tiles))
+        self.panels = math.ceil(panels / across)
+        self.row_tiles = math.ceil(tiles / down) if isinstance(self.rows, Const) else row_tiles
+        self.task_ops = max(self.row_tiles * unit, STREAM_OPS * self.width * depth) * self.panels
 
-    def _packing_positions(self) -> tuple[int, tuple[int, ...]] | None:
-        """Where the column and each k stand in the right operand's index; None where it isn't a plain
-        permutation."""
+    def _packing_positions(self) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
+        """Positions in the right operand's index of the column, of each k that stands there (in loop
+        order), and of the rest (batch axes, and axes of size 1); None where an index is more than a
+        variable."""
         index = self.role.right.index
         names = [i.name if isinstance(i, Var) else "" for i in index]
-        wanted = [*self.role.batch, self.role.column, *self.role.k]
-        if sorted(names) != sorted(wanted):
+        plain = all(isinstance(i, Var) or i == const(0) for i in index)
+        if (
+            not plain
+            or self.role.column not in names
+            or len(set(names) - {""}) != len(names) - names.count("")
+        ):
             return None
-        return names.index(self.role.column), tuple(names.index(k) for k in self.role.k)
+        ks = tuple(names.index(k) for k in self.role.k if k in names)
+        column = names.index(self.role.column)
+        rest = tuple(p for p in range(len(index)) if p != column and p not in ks)
+        return column, ks, rest
 
     def run(self) -> Scheduled:
         do, role = self.s.do, self.role
@@ -213,7 +225,12 @@ class _Tiler:
         do("parallelize", task)
         params = {"mr": self.mr, "nv": self.nv, "row_tiles": self.row_tiles, "panels": self.panels}
         return Scheduled(
-            "contraction", simplify_func(self.s.func), tuple(self.s.steps), packings, params, self.task_ops
+            "contraction",
+            simplify_func(self.s.func),
+            tuple(self.s.steps),
+            packings,
+            params,
+            self.task_ops / self.lanes,
         )
 
     def _tile(self, row: str, column: str) -> None:
@@ -230,9 +247,8 @@ class _Tiler:
         """Right operand [.., N, .., k..] to [batch.., groups, panels, k.., width]."""
         positions = self._packing_positions()
         assert positions is not None
-        at, ks = positions
+        at, ks, lead = positions
         role, old = self.role, self.role.right.buffer
-        lead = [role.right.index.index(Var(b)) for b in role.batch]
         groups, width = role.groups, self.width
         per_group = simplify(old.shape[at] // groups)
 

@@ -48,7 +48,9 @@ def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Mapping[str, 
     column = stage.axes[-1].var
     taps = [a.var for a in stage.reduce_axes]
     return all(
-        n.buffer.name in constants and n.index[0] == column and all(i in taps for i in n.index[1:])
+        n.buffer.name in constants
+        and n.index[0] == column
+        and all(i in taps or i == const(0) for i in n.index[1:])
         for n in others
     )
 
@@ -71,7 +73,9 @@ class _Window:
 
     def run(self) -> Scheduled:
         rec = self.rec
-        packings = {self.weights.buffer.name: self._relayout(self.weights)} if self.weights is not None else {}
+        packings = (
+            {self.weights.buffer.name: self._relayout(self.weights)} if self.weights is not None else {}
+        )
         rec.do("predicate", self.acc)
         outer = [a.var.name for a in self.stage.axes[:-2]]
         rec.do("split", self.column, self.lanes)
@@ -104,7 +108,12 @@ class _Window:
         if tile > 1:
             rec.do("reorder", [f"{self.row}o", f"{c}o", f"{self.row}i", f"{c}i"])
             inner = [f"{self.row}i", *inner]
-        rec.do("privatize", self.acc + suffix, inner, (self.weights.buffer.name,) if self.weights is not None else ())
+        rec.do(
+            "privatize",
+            self.acc + suffix,
+            inner,
+            (self.weights.buffer.name,) if self.weights is not None else (),
+        )
         rec.do("unroll", self.taps[-1] + suffix if not self._last_is_unit() else self.taps[-2] + suffix)
         for part in ("", "_z", "_w"):
             if tile > 1:

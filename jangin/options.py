@@ -1,0 +1,24 @@
+"""Everything that changes what a compilation gives, in one frozen value: part of every cache key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jangin.targets.target import Target
+
+Shapes = Mapping[str, int | tuple[int, int] | Sequence[int | None]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """`shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} its inclusive range,
+    {"image": (1, 3, 224, 224)} a whole input."""
+
+    target: Target
+    shapes: Mapping[str, Any] = field(default_factory=dict)
+
+    def key(self) -> str:
+        """A text that differs where the options do."""
+        return f"{self.target!r} {sorted(self.shapes.items())!r}"
