@@ -187,7 +187,7 @@ class _Simplifier:
         if self._within(rest, d):
             return quotient if e.op == "floordiv" else rest
         left = from_poly(rest)
-        if isinstance(d, Const) and isinstance(left, Binary) and isinstance(left.b, Const):
+        if isinstance(d, Const) and d.value > 0 and isinstance(left, Binary) and isinstance(left.b, Const):
             nested = self._nested(e.op, left, d, quotient)
             if nested is not None:
                 return nested
@@ -307,17 +307,18 @@ class _Simplifier:
         return None, None
 
     def _binary_interval(self, atom: Binary) -> tuple[int | None, int | None]:
-        a = self.poly(atom.a)
-        if atom.op == "mod":
-            high = self.bound(self.poly(atom.b), upper=True)
-            low = self.bound(self.poly(atom.b), upper=False)
-            return (0, None if high is None else high - 1) if low and low > 0 else (None, None)
-        if atom.op == "floordiv":
-            low, high = self.bound(a, upper=False), self.bound(a, upper=True)
-            if isinstance(atom.b, Const) and int(atom.b.value) > 0:
-                d = int(atom.b.value)
-                return None if low is None else low // d, None if high is None else high // d
-            return (0 if low is not None and low >= 0 else None), None
+        if atom.op in ("mod", "floordiv"):
+            least = self.bound(self.poly(atom.b), upper=False)
+            if least is None or least <= 0:
+                return None, None
+            if atom.op == "mod":
+                most = self.bound(self.poly(atom.b), upper=True)
+                return 0, None if most is None else most - 1
+            low, high = (self.bound(self.poly(atom.a), upper=end) for end in (False, True))
+            if not isinstance(atom.b, Const):  # a large divisor brings the quotient to 0, or to -1
+                low = None if low is None else min(low, 0)
+                high = None if high is None else max(high, -1)
+            return None if low is None else low // least, None if high is None else high // least
         if atom.op in ("min", "max"):
             lows = [self.bound(self.poly(k), upper=False) for k in (atom.a, atom.b)]
             highs = [self.bound(self.poly(k), upper=True) for k in (atom.a, atom.b)]
