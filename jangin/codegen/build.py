@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -26,8 +27,8 @@ PASS_LEVEL = 1
 """LLVM's function simplification at -O1 (SROA, early CSE, LICM, instruction combining, CFG
 simplification), with unrolling and vectorization off."""
 CODEGEN_LEVEL = 2
-MODULE_CHARS = 200_000
-"""Kernels are compiled together until their text is this long: fewer objects to load."""
+MODULE_CHARS = 100_000
+"""Kernels are compiled together once their text is this long: few objects to load, enough to share."""
 
 Progress = Callable[[int, int], None]
 
@@ -40,35 +41,36 @@ def build(plan: Plan, target: Target, progress: Progress | None = None) -> Artif
     from jangin.codegen.llvm import emit_kernel
 
     used = dict.fromkeys(launch.kernel for launch in plan.launches)
-    texts = [(name, emit_kernel(plan.kernels[name], target)) for name in used]
-    return build_texts(plan, target, texts, progress)
+    return build_texts(plan, target, ((n, emit_kernel(plan.kernels[n], target)) for n in used), progress)
 
 
 def build_texts(
-    plan: Plan, target: Target, texts: Sequence[tuple[str, str]], progress: Progress | None = None
+    plan: Plan, target: Target, texts: Iterable[tuple[str, str]], progress: Progress | None = None
 ) -> Artifact:
-    """As `build`, with each kernel's LLVM IR module given: (kernel name, text)."""
+    """As `build`, with each kernel's LLVM IR module given: (kernel name, text). Kernels compile
+    while `texts` still yields."""
     own = [("entry", entry_module(plan, target.triple)), ("pool", pool_module(target.triple))]
-    groups = [*_grouped(texts), own]
     objects: list[bytes] = []
-    with ThreadPoolExecutor(max(1, min(len(groups), os.cpu_count() or 1))) as threads:
-        for done in threads.map(lambda group: compile_modules(group, target), groups):
-            objects.append(done)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+        running = [threads.submit(compile_modules, group, target) for group in chain([own], _grouped(texts))]
+        for done in running:
+            objects.append(done.result())
             if progress is not None:
-                progress(len(objects), len(groups))
+                progress(len(objects), len(running))
     return Artifact(plan, tuple(objects))
 
 
-def _grouped(texts: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-    groups: list[list[tuple[str, str]]] = []
-    size = MODULE_CHARS
+def _grouped(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    group: list[tuple[str, str]] = []
+    size = 0
     for name, text in texts:
-        if size + len(text) > MODULE_CHARS:
-            groups.append([])
-            size = 0
-        groups[-1].append((name, text))
+        group.append((name, text))
         size += len(text)
-    return groups
+        if size >= MODULE_CHARS:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def compile_modules(texts: Sequence[tuple[str, str]], target: Target) -> bytes:

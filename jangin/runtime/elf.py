@@ -171,12 +171,12 @@ def _string(data: bytes, at: int) -> str:
 
 
 def _process_symbol(name: str) -> int:
-    """A function of the C library or of libm."""
-    for library in (None, "libm.so.6"):
+    """A function of the C library, of libm or of the compiler's runtime (16-bit floats)."""
+    for library in (None, "libm.so.6", "libgcc_s.so.1"):
         try:
             address = ctypes.cast(getattr(ctypes.CDLL(library), name), ctypes.c_void_p).value
         except (AttributeError, OSError):
             continue
         if address:
             return address
-    raise LoadError(f"the machine code needs {name!r}, which neither libc nor libm has")
+    raise LoadError(f"the machine code needs {name!r}, which libc, libm and libgcc lack")

@@ -135,10 +135,10 @@ class Executable:
     def _array(self, value: Any, index: int) -> Array:
         want = self.inputs[index]
         try:
-            if hasattr(value, "__array__") and not hasattr(value, "__dlpack__"):
-                return np.asarray(value)
-            if hasattr(value, "__dlpack__"):
+            if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
                 return np.asarray(np.from_dlpack(value))
+            if hasattr(value, "__array__"):
+                return np.asarray(value)
             return np.asarray(value, want.dtype)  # Python numbers and lists have no dtype of their own
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
             raise TypeError(
@@ -175,7 +175,8 @@ class _Code:
         create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(image.address("jangin_pool_create"))
         self.pool: int | None = create(threads) if threads > 1 else None
         destroy = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(image.address("jangin_pool_destroy"))
-        self._finalizer = weakref.finalize(self, _release, image, destroy, self.pool, os.getpid())
+        release = weakref.finalize(self, _release, image, destroy, self.pool, os.getpid())
+        release.atexit = False  # daemon threads may still run the code
 
 
 def _release(image: Image, destroy: Callable[[int], None], pool: int | None, process: int) -> None:

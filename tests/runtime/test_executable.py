@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -53,6 +56,8 @@ def test_inputs_of_many_kinds() -> None:
     fixed.flags.writeable = False
     np.testing.assert_array_equal(exe(fixed), expected(x))
     np.testing.assert_array_equal(exe(x.tolist()), expected(x))
+    fixed = fixed.view(np.recarray)  # a subclass that DLPack refuses, as it is read-only
+    np.testing.assert_array_equal(exe(fixed), expected(x))
 
     class Tensor:
         def __dlpack__(self, **options: object) -> object:
@@ -226,6 +231,30 @@ def test_code_and_threads_are_released() -> None:
         del exe
     gc.collect()
     assert threads_of_this_process() == before
+
+
+_EXIT = """
+import sys, threading, time
+import numpy as np
+from jangin.runtime.executable import load
+exe = load(sys.argv[1], threads=3)
+x = np.ones(1000, np.float32)
+
+def forever():
+    while True:
+        exe(x)
+
+threading.Thread(target=forever, daemon=True).start()
+time.sleep(0.05)
+"""
+
+
+def test_exit_while_a_daemon_thread_runs(tmp_path: Path) -> None:
+    chain().save(tmp_path / "m.jgn")
+    command = [sys.executable, "-c", _EXIT, str(tmp_path / "m.jgn")]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    errors = [p.communicate(timeout=60)[1] for p in running]
+    assert [p.returncode for p in running] == [0, 0, 0], errors
 
 
 def threads_of_this_process() -> int:
