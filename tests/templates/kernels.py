@@ -1,0 +1,103 @@
+"""Small kernels to schedule, and the check that a scheduled one computes what its stages say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin import te
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Buffer, Const, Expr, Var, const
+from jangin.ir.graph import Array
+from jangin.ir.interpret import evaluate_stage, run_func
+from jangin.ops.core import CORE
+from jangin.templates.scheduled import Scheduled
+
+Size = int | Expr
+Built = tuple[tuple[te.Stage, ...], list[Buffer]]
+
+
+def dims(*sizes: Size) -> tuple[Expr, ...]:
+    return tuple(const(s) if isinstance(s, int) else s for s in sizes)
+
+
+def buffer(name: str, *sizes: Size) -> Buffer:
+    return Buffer(name, F32, dims(*sizes))
+
+
+def node(op: str, ins: Sequence[Buffer], attrs: Mapping[str, Any]) -> Built:
+    """The stages of one core operator over f32 inputs."""
+    from jangin.ir.graph import Value
+
+    dtype, shape = CORE[op].infer([Value(b.name, b.dtype, b.shape) for b in ins], attrs)
+    return CORE[op].te(ins, Buffer("out", dtype, shape), attrs), list(ins)
+
+
+def conv(
+    size: tuple[Size, Size], channels: int, outputs: int, kernel: int, stride: int = 1, *, groups: int = 1,
+    pad: int = 0, dilation: int = 1, batch: Size = 1,
+) -> Built:  # fmt: skip
+    attrs = {
+        "kernel": (kernel, kernel), "strides": (stride, stride), "dilations": (dilation, dilation),
+        "pads": (pad,) * 4, "groups": groups, "layout": "last",
+    }  # fmt: skip
+    x = buffer("x", batch, *size, channels)
+    return node("conv", [x, buffer("w", outputs, channels // groups, kernel, kernel)], attrs)
+
+
+def pool(
+    size: tuple[int, int], channels: int, kernel: int, stride: int, pad: int, combiner: str, average: str
+) -> Built:
+    extents = dims(*((s + 2 * pad - kernel) // stride + 1 for s in size))
+    attrs = {
+        "kernel": (kernel, kernel), "strides": (stride, stride), "dilations": (1, 1), "pads": (pad,) * 4,
+        "combiner": combiner, "average": average, "extents": extents, "layout": "last",
+    }  # fmt: skip
+    return node("pool", [buffer("x", 1, *size, channels)], attrs)
+
+
+def matmul(a: Sequence[Size], b: Sequence[Size], *, transposed: bool = False) -> Built:
+    return node(
+        "matmul", [buffer("x", *a), buffer("w", *b)], {"transpose_a": False, "transpose_b": transposed}
+    )
+
+
+def random_inputs(inputs: Sequence[Buffer], symbols: Mapping[str, int], seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+
+    def size(d: Expr) -> int:
+        return int(d.value) if isinstance(d, Const) else symbols[str(d)]
+
+    return {b.name: rng.standard_normal([size(d) for d in b.shape]).astype(np.float32) for b in inputs}
+
+
+def reference(built: Built, arrays: Mapping[str, Array], symbols: Mapping[str, int]) -> Array:
+    """The stages in float64 (f32 inputs are widened; the stages' own dtypes then follow NumPy)."""
+    env = dict(arrays)
+    for stage in built[0]:
+        env[stage.out.name] = evaluate_stage(stage, env, symbols)
+    return env["out"]
+
+
+def packed(scheduled: Scheduled, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {n: scheduled.packings[n].apply(a) if n in scheduled.packings else a for n, a in arrays.items()}
+
+
+def assert_equal_to_stages(
+    scheduled: Scheduled, built: Built, symbols: Mapping[str, int] | None = None, seed: int = 0
+) -> None:
+    """Interpreted, the scheduled nest gives what the stages give, and writes every element."""
+    sizes = dict(symbols or {})
+    arrays = random_inputs(built[1], sizes, seed)
+    want = reference(built, arrays, sizes)
+    given = packed(scheduled, arrays)
+    given["out"] = np.full_like(want, np.nan)
+    run_func(scheduled.func, given, sizes)
+    # Sums are taken in another order: f32 rounding of at most some hundred terms of size 1.
+    np.testing.assert_allclose(given["out"], want, rtol=2e-5, atol=2e-5)
+
+
+SYMBOL = Var("n")
+SYMBOLS = {SYMBOL: (const(1), const(4096))}

@@ -1,0 +1,157 @@
+"""Every template against the stages it schedules, interpreted, at odd sizes and on every row set."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Var, call, const
+from jangin.targets import NAMED, Target
+from jangin.templates import contraction, elementwise, rows, window
+from jangin.templates.choose import choose
+
+from .kernels import SYMBOL, SYMBOLS, Built, assert_equal_to_stages, buffer, conv, matmul, node, pool
+
+TARGETS = [NAMED[n] for n in ("x86-64-v2", "x86-64-v3", "x86-64-v4")]
+CONVS = {
+    "3x3": conv((6, 6), 4, 16, 3),
+    "strided-odd": conv((7, 9), 3, 20, 3, 2),
+    "grouped": conv((5, 5), 8, 24, 1, groups=2),
+    "dilated": conv((9, 8), 5, 17, 3, dilation=2),
+    "batch": conv((4, 4), 6, 33, 1, batch=3),
+}
+PRODUCTS = {
+    "plain": (matmul((7, 9), (9, 20)), True),
+    "row": (matmul((1, 30), (30, 40)), True),
+    "batched-left": (matmul((2, 7, 9), (9, 20)), True),
+    "transposed": (matmul((7, 9), (20, 9), transposed=True), True),
+    "runtime": (matmul((2, 7, 9), (2, 9, 20)), False),
+    "runtime-transposed": (matmul((2, 7, 9), (2, 20, 9), transposed=True), False),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("name", CONVS)
+def test_convolution(name: str, target: Target) -> None:
+    built = CONVS[name]
+    found = contraction.schedule("k", built[0][0], built[1], {}, {"w": ()}, target)
+    assert found is not None
+    assert_equal_to_stages(found, built)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_product(name: str, target: Target) -> None:
+    built, constant = PRODUCTS[name]
+    found = contraction.schedule("k", built[0][0], built[1], {}, {"w": ()} if constant else {}, target)
+    assert found is not None
+    assert_equal_to_stages(found, built)
+
+
+@pytest.mark.parametrize("rows_", [1, 5, 13])
+def test_product_of_symbolic_rows(rows_: int) -> None:
+    built = matmul((2, SYMBOL, 9), (9, 20))
+    found = contraction.schedule("k", built[0][0], built[1], SYMBOLS, {"w": ()}, TARGETS[1])
+    assert found is not None
+    assert_equal_to_stages(found, built, {"n": rows_})
+
+
+@pytest.mark.parametrize("size", [1, 7, 19])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_attention_products(size: int, transposed: bool) -> None:
+    b = (2, SYMBOL, 6) if transposed else (2, 6, SYMBOL)
+    built = matmul((2, SYMBOL, 6), b, transposed=transposed)
+    found = contraction.schedule("k", built[0][0], built[1], SYMBOLS, {}, TARGETS[1])
+    assert found is not None
+    assert_equal_to_stages(found, built, {"n": size})
+
+
+def test_a_product_that_ends_in_a_symbolic_sum() -> None:
+    built = matmul((2, 5, SYMBOL), (2, SYMBOL, 12))
+    found = contraction.schedule("k", built[0][0], built[1], SYMBOLS, {}, TARGETS[1])
+    assert found is not None
+    assert_equal_to_stages(found, built, {"n": 11})
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(1, 9), st.integers(1, 9), st.integers(1, 7), st.integers(4, 40), st.integers(1, 3),
+    st.integers(1, 2), st.sampled_from(TARGETS), st.integers(0, 99),
+)  # fmt: skip
+def test_any_convolution(
+    height: int, width: int, channels: int, outputs: int, kernel: int, stride: int, target: Target, seed: int
+) -> None:
+    built = conv((height + kernel, width + kernel), channels, outputs, kernel, stride)
+    found = choose("k", built[0], built[1], {}, {"w": ()}, target)
+    assert_equal_to_stages(found, built, seed=seed)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize(("size", "channels", "kernel", "stride", "pad"), [
+    ((9, 11), 16, 3, 1, 1), ((9, 10), 20, 3, 2, 1), ((7, 7), 8, 5, 1, 2), ((3, 3), 5, 3, 1, 1),
+])  # fmt: skip
+def test_depthwise(
+    size: tuple[int, int], channels: int, kernel: int, stride: int, pad: int, target: Target
+) -> None:
+    built = conv(size, channels, channels, kernel, stride, groups=channels, pad=pad)
+    found = window.schedule("k", built[0][0], built[1], {}, {"w": ()}, target)
+    assert found is not None
+    assert_equal_to_stages(found, built)
+
+
+@pytest.mark.parametrize(("combiner", "average"), [("max", ""), ("sum", "valid"), ("sum", "all")])
+@pytest.mark.parametrize(("size", "kernel", "stride", "pad"), [((9, 11), 3, 2, 1), ((6, 6), 2, 2, 0)])
+def test_pool(size: tuple[int, int], kernel: int, stride: int, pad: int, combiner: str, average: str) -> None:
+    built = pool(size, 20, kernel, stride, pad, combiner, average)
+    found = window.schedule("k", built[0][0], built[1], {}, {}, TARGETS[1])
+    assert found is not None
+    assert_equal_to_stages(found, built)
+
+
+ROWS = {
+    "softmax-last": node("softmax", [buffer("x", 4, 50)], {"axis": 1, "log": False}),
+    "softmax-first": node("softmax", [buffer("x", 4, 50)], {"axis": 0, "log": False}),
+    "log-softmax-middle": node("softmax", [buffer("x", 2, 3, 20)], {"axis": 1, "log": True}),
+    "layer-norm": node("normalize", [buffer("x", 3, 40)], {"axes": (1,), "epsilon": 1e-5, "rms": False}),
+    "rms-norm": node("normalize", [buffer("x", 2, 3, 9)], {"axes": (1, 2), "epsilon": 1e-5, "rms": True}),
+    "sum-last": node("reduce", [buffer("x", 4, 50)], {"combiner": "sum", "axes": (1,), "keepdims": False}),
+    "max-first": node("reduce", [buffer("x", 4, 50)], {"combiner": "max", "axes": (0,), "keepdims": True}),
+    "mean-pixels": node(
+        "reduce", [buffer("x", 1, 7, 7, 20)], {"combiner": "sum", "axes": (1, 2), "keepdims": False}
+    ),
+    "all": node("reduce", [buffer("x", 3, 17)], {"combiner": "sum", "axes": (0, 1), "keepdims": False}),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows(name: str) -> None:
+    built = ROWS[name]
+    assert_equal_to_stages(rows.schedule("k", built[0], built[1], {}, TARGETS[1]), built)
+
+
+@pytest.mark.parametrize("size", [1, 8, 37])
+def test_softmax_of_symbolic_length(size: int) -> None:
+    built = node("softmax", [buffer("x", 2, 5, SYMBOL)], {"axis": 2, "log": False})
+    assert_equal_to_stages(rows.schedule("k", built[0], built[1], SYMBOLS, TARGETS[1]), built, {"n": size})
+
+
+PADS = (const(0), const(1), const(2)) * 2
+X, Y = Var("x0", F32), Var("x1", F32)
+MAPS: dict[str, Built] = {
+    "flat": node("map", [buffer("x", 5, 33)], {"body": call("exp", X)}),
+    "bias": node("map", [buffer("x", 5, 33), buffer("y", 33)], {"body": X * Y}),
+    "column": node("map", [buffer("x", 5, 33), buffer("y", 5, 1)], {"body": X + Y}),
+    "transpose": node("transpose", [buffer("x", 2, 3, 6, 9)], {"perm": (0, 2, 3, 1)}),
+    "pad": node("pad", [buffer("x", 2, 6, 9)], {"pads": PADS, "mode": "constant", "value": 0}),
+    "concat": node("concat", [buffer("x", 2, 6, 9), buffer("y", 2, 5, 9)], {"axis": 1}),
+    "scalar": node("map", [buffer("x")], {"body": X + X}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("name", MAPS)
+def test_elementwise(name: str, target: Target) -> None:
+    built = MAPS[name]
+    assert_equal_to_stages(elementwise.schedule("k", built[0][0], built[1], {}, target), built)
