@@ -1,0 +1,207 @@
+"""Transcendental functions of f32 as expressions: polynomials that vectorize.
+
+Range reductions after Cody and Waite (Software Manual for the Elementary Functions, 1980);
+coefficients are minimax fits (Lawson's reweighted least squares on Chebyshev nodes), rounded to
+f32. `MAX_ULP` is the largest error against f64 over the tested samples, for targets with fused
+multiply-add; NaN, infinities, zeros and subnormal numbers are as in C.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+from jangin.ir.dtype import F32, F64, I32, DType
+from jangin.ir.expr import Const, Expr, Var, binary, call, cast, const, eq, maximum, minimum, select
+
+MAX_ULP: Mapping[str, float] = {
+    "exp": 2, "exp2": 2, "expm1": 3, "log": 2, "log2": 3, "log1p": 3, "sigmoid": 3, "tanh": 4, "erf": 5,
+}  # fmt: skip
+
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440054690583e-4
+_LOG2_E = 1.44269504088896341
+_EXP = (0.4999999403953552, 0.1666651964187622, 0.04166840761899948, 0.008368921466171741,
+        0.0013814173871651292)  # fmt: skip
+"""(exp(r) - 1 - r) / r**2 for |r| <= ln(2)/2; relative error of exp 2**-28."""
+_EXPM1 = (0.5, 0.1666666567325592, 0.04166635870933533, 0.008333389647305012, 0.0013940926874056458,
+          0.00019845901988446712)  # fmt: skip
+"""The same for expm1: relative error 2**-31."""
+_LOG = (0.3333331346511841, -0.25000008940696716, 0.2000211924314499, -0.1666799634695053,
+        0.14219552278518677, -0.1240558922290802, 0.11888162791728973, -0.11675651371479034,
+        0.0674663856625557)  # fmt: skip
+"""(log(1 + f) - f + f**2/2) / f**3 for sqrt(1/2) - 1 <= f <= sqrt(2) - 1; relative error 2**-30."""
+_TANH = ((1.000023365020752, 0.13083890080451965, 0.003103551920503378, 1.1149547390232328e-05,
+          -2.020508027555934e-08, 5.267987088219961e-11, -8.462558453471714e-14),
+         (1.000023365020752, 0.46417996287345886, 0.024493854492902756, 0.00025455086142756045))  # fmt: skip
+_ERF = ((1.2340046167373657, 0.20246431231498718, 0.05932072550058365, 0.0041978019289672375,
+         0.0004119913501199335, 5.039760708314134e-06, -1.3992925040895443e-08),
+        (1.0936081409454346, 0.5439654588699341, 0.12453210353851318, 0.016874006018042564,
+         0.0014232812682166696, 6.823147123213857e-05))  # fmt: skip
+"""Numerators and denominators in x**2 of tanh(x)/x for |x| <= 9.01 and erf(x)/x for |x| <= 3.92."""
+
+ARGUMENT = "argument"
+
+
+def _c(value: float) -> Const:
+    return const(value, F32)
+
+
+def _i(value: int) -> Const:
+    return const(value, I32)
+
+
+def _horner(coefficients: Sequence[float], x: Expr) -> Expr:
+    out: Expr = _c(coefficients[-1])
+    for c in coefficients[-2::-1]:
+        out = call("fma", out, x, _c(c))
+    return out
+
+
+def _bits(x: Expr) -> Expr:
+    return call("bitcast_i32", x)
+
+
+def _float(bits: Expr) -> Expr:
+    return call("bitcast_f32", bits)
+
+
+_MAGIC = 1.5 * 2.0**23
+"""Added to |n| < 2**22, it leaves n rounded to nearest in the lowest bits."""
+
+
+def _nearest(x: Expr, scale: float) -> tuple[Expr, Expr]:
+    """x * scale rounded to an integer: as a float, and as i32."""
+    shifted = call("fma", x, _c(scale), _c(_MAGIC))
+    return shifted - _c(_MAGIC), _bits(shifted) - _i(0x4B400000)
+
+
+def _power_of_two(n: Expr) -> Expr:
+    """2**n for -127 < n < 128."""
+    return _float(binary("shl", n + _i(127), _i(23)))
+
+
+def _scale(p: Expr, n: Expr) -> Expr:
+    """p * 2**n in two steps, so that overflow and gradual underflow come out right."""
+    first = binary("shr", n, _i(1))
+    return p * _power_of_two(first) * _power_of_two(n - first)
+
+
+def _exp(x: Expr) -> Expr:
+    x = minimum(maximum(x, _c(-104.0)), _c(89.0))
+    n, i = _nearest(x, _LOG2_E)
+    r = call("fma", n, _c(-_LN2_LOW), call("fma", n, _c(-_LN2_HIGH), x))
+    return _scale(call("fma", _horner(_EXP, r), r * r, r) + _c(1.0), i)
+
+
+def _exp2(x: Expr) -> Expr:
+    x = minimum(maximum(x, _c(-151.0)), _c(129.0))
+    n, i = _nearest(x, 1.0)
+    r = (x - n) * _c(math.log(2))
+    return _scale(call("fma", _horner(_EXP, r), r * r, r) + _c(1.0), i)
+
+
+def _expm1(x: Expr) -> Expr:
+    """2**n * expm1(r) + (2**n - 1), halved so that n = 128 stays finite."""
+    bounded = minimum(maximum(x, _c(-20.0)), _c(89.0))
+    n, i = _nearest(bounded, _LOG2_E)
+    r = call("fma", n, _c(-_LN2_LOW), call("fma", n, _c(-_LN2_HIGH), bounded))
+    q = call("fma", _horner(_EXPM1, r), r * r, r)
+    half = _power_of_two(i - _i(1))
+    large = call("fma", q, half, half - _c(0.5)) * _c(2.0)
+    return select(eq(i, _i(0)), q, large)
+
+
+_SQRT_HALF_BITS = 0x3F3504F3
+
+
+def _log_parts(x: Expr) -> tuple[Expr, Expr, Expr]:
+    """(e, f, m) with x = 2**e * m, f = m - 1, m in [sqrt(1/2), sqrt(2)); x positive and normal."""
+    offset = _bits(x) - _i(_SQRT_HALF_BITS)
+    exponent = binary("shr", offset, _i(23))
+    m = _float(binary("and", offset, _i(0x7FFFFF)) + _i(_SQRT_HALF_BITS))
+    return cast(F32, exponent), m - _c(1.0), m
+
+
+def _normal(x: Expr) -> tuple[Expr, Expr]:
+    """A subnormal x scaled up to a normal number, and the exponent that was added."""
+    small = x < _c(2.0**-126)
+    return select(small, x * _c(2.0**23), x), select(small, _c(-23.0), _c(0.0))
+
+
+def _edges(x: Expr, value: Expr) -> Expr:
+    """What a logarithm gives at 0, infinity and below 0 (NaN stays)."""
+    value = select(eq(x, _c(math.inf)), x, value)
+    value = select(eq(x, _c(0.0)), _c(-math.inf), value)
+    return select(binary("ge", x, _c(0.0)), value, _c(math.nan))
+
+
+def _log_tail(f: Expr) -> Expr:
+    """log(1 + f) - f."""
+    square = f * f
+    return call("fma", _horner(_LOG, f) * f, square, square * _c(-0.5))
+
+
+def _log(x: Expr) -> Expr:
+    scaled, shift = _normal(x)
+    e, f, _ = _log_parts(scaled)
+    e = e + shift
+    low = call("fma", e, _c(_LN2_LOW), _log_tail(f))
+    return _edges(x, call("fma", e, _c(_LN2_HIGH), f + low))
+
+
+def _log2(x: Expr) -> Expr:
+    """log2(e) in two parts keeps the product exact enough where e is 0."""
+    scaled, shift = _normal(x)
+    e, f, _ = _log_parts(scaled)
+    high, low = 1.44269502162933349609, 1.92596299112661746887e-8
+    tail = _log_tail(f)
+    product = call("fma", f, _c(high), call("fma", f, _c(low), tail * _c(high)))
+    return _edges(x, e + shift + product)
+
+
+def _log1p(x: Expr) -> Expr:
+    """log(u) + c/u, where u is 1 + x rounded and c what the rounding lost."""
+    u = x + _c(1.0)
+    lost = select(x < _c(1.0), x - (u - _c(1.0)), _c(1.0) - (u - x))
+    e, f, _ = _log_parts(u)
+    correction = select(x < _c(2.0**30), lost / u, _c(0.0))
+    low = call("fma", e, _c(_LN2_LOW), _log_tail(f) + correction)
+    value = call("fma", e, _c(_LN2_HIGH), f + low)
+    return select(call("abs", x) < _c(2.0**-20), x - _c(0.5) * x * x, _edges(u, value))
+
+
+def _sigmoid(x: Expr, dtype: DType = F32) -> Expr:
+    """With exp of a negative number only, so that small results keep their accuracy."""
+    e = call("exp", -call("abs", x)) if dtype is F64 else _exp(-call("abs", x))
+    one = const(1.0, dtype)
+    return select(x < const(0.0, dtype), e, one) / (one + e)
+
+
+def _rational(parts: tuple[Sequence[float], Sequence[float]], limit: float, x: Expr) -> Expr:
+    bounded = minimum(maximum(x, _c(-limit)), _c(limit))
+    square = bounded * bounded
+    return bounded * _horner(parts[0], square) / _horner(parts[1], square)
+
+
+def _tanh(x: Expr) -> Expr:
+    return _rational(_TANH, 9.01, x)
+
+
+def _erf(x: Expr) -> Expr:
+    return _rational(_ERF, 3.9192059, x)
+
+
+_F32: Mapping[str, Callable[[Expr], Expr]] = {
+    "exp": _exp, "exp2": _exp2, "expm1": _expm1, "log": _log, "log2": _log2, "log1p": _log1p,
+    "sigmoid": _sigmoid, "tanh": _tanh, "erf": _erf,
+}  # fmt: skip
+
+
+@cache
+def expansion(fn: str, dtype: DType) -> Expr | None:
+    """An intrinsic as an expression of the variable ARGUMENT, or None: then the C library has it."""
+    if fn == "sigmoid" and dtype is F64:
+        return _sigmoid(Var(ARGUMENT, F64), F64)
+    make = _F32.get(fn) if dtype is F32 else None
+    return None if make is None else make(Var(ARGUMENT, F32))
