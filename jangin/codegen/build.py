@@ -17,6 +17,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from jangin.codegen.entry import entry_module
+from jangin.codegen.llvm import emit_kernel
 from jangin.codegen.pool import pool_module
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
@@ -38,8 +39,6 @@ def build(plan: Plan, target: Target, progress: Progress | None = None) -> Artif
 
     `progress(done, total)` is called as groups of kernels finish. Raises RuntimeError that names
     the kernel where LLVM refuses it."""
-    from jangin.codegen.llvm import emit_kernel
-
     used = dict.fromkeys(launch.kernel for launch in plan.launches)
     return build_texts(plan, target, ((n, emit_kernel(plan.kernels[n], target)) for n in used), progress)
 
@@ -90,8 +89,6 @@ def compile_modules(texts: Sequence[tuple[str, str]], target: Target) -> bytes:
 
 def assembly(func: Func, target: Target) -> str:
     """A kernel's assembly text, as `build` compiles it."""
-    from jangin.codegen.llvm import emit_kernel
-
     machine = target_machine(target)
     module = _optimized(func.name, emit_kernel(func, target), machine, llvm.create_context())
     return _emit(machine, module, as_object=False).decode()

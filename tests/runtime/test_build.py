@@ -31,6 +31,7 @@ from jangin.ir.expr import (
     mod,
     select,
 )
+from jangin.ir.parse import parse_func
 from jangin.runtime.elf import Image, LoadError
 from jangin.runtime.executable import Executable
 from jangin.runtime.sizes import Evaluator
@@ -77,6 +78,29 @@ def test_no_scalar_code() -> None:
         )
         with pytest.raises(ValueError, match="in a size of plan 'test'"):
             entry_module(made, V2.triple)
+
+
+def test_from_loop_to_result() -> None:
+    func = parse_func("""
+func twice(x: f32[n, 3], y: out f32[n, 3]) symbols (n in 1..100) {
+  parallel i in n {
+    serial j in 3 {
+      y[i, j] = x[i, j] * 2.0
+    }
+  }
+}
+""")
+    made = plan(
+        [buffer("x", "input", N, 3), buffer("y", "output", N, 3)],
+        [launch("twice", ["x", "y"], N, grain=2, symbols=[N])],
+        symbols=[(N, (1, 100))],
+    )
+    made = replace(made, kernels={"twice": func})
+    first, second = (build.build(made, V2) for _ in range(2))
+    assert first.objects == second.objects
+    x = np.arange(90, dtype=np.float32).reshape(30, 3)
+    np.testing.assert_array_equal(Executable(first, 2)(x), x * 2)
+    assert "twice:" in build.assembly(func, V2)
 
 
 numbers = st.one_of(st.integers(-9, 9).map(const), st.sampled_from([N, M]))
