@@ -19,6 +19,7 @@ from jangin.ops import (
     scan,
     scatter,
     shape,
+    signal,
     window,
 )
 
@@ -42,5 +43,6 @@ OPERATORS = registry.table(
         integer,
         resize,
         sample,
+        signal,
     ]
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
 
 from jangin.ir.dtype import (
     BF16,
@@ -62,7 +61,10 @@ def integers(b: Builder, t: Tensor | None, what: str) -> list[int]:
 
 
 def product(dims: Iterable[ExprLike]) -> Expr:
-    return reduce(lambda a, d: a * d, dims, const(1))
+    total: Expr = const(1)
+    for d in dims:
+        total = total * d
+    return total
 
 
 def ceil_div(a: ExprLike, d: ExprLike) -> Expr:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jangin.ir.dtype import BOOL, DType
-from jangin.ir.expr import Expr, Load, call, const, eq, land, maximum, minimum, select
+from jangin.ir.expr import Buffer, Expr, Load, call, const, eq, land, maximum, minimum, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import ceil_div, divide, integers, product, window_pads
@@ -89,7 +89,7 @@ def conv(b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, **window:
     return add_bias(b, convolve(b, x, w, Geometry(**window)), bias)
 
 
-ACTIVATIONS = {
+ACTIVATIONS: Mapping[str, Callable[[Expr, Sequence[float]], Expr]] = {
     "Relu": lambda v, _: maximum(v, 0),
     "LeakyRelu": lambda v, p: select(v < 0, v * p[0], v),
     "Sigmoid": lambda v, _: call("sigmoid", v),
@@ -142,8 +142,9 @@ def conv_transpose(
     full = [
         (x.shape[2 + i] - 1) * strides[i] + extra[i] + (kernel[i] - 1) * dilations[i] + 1 for i in range(rank)
     ]
-    out, begins = _transposed_extent(g, full, [d * s for d, s in zip(x.shape[2:], strides, strict=True)],
-                                     output_shape)
+    out, begins = _transposed_extent(
+        g, full, [d * s for d, s in zip(x.shape[2:], strides, strict=True)], output_shape
+    )
     out = [simplify(e, b.symbols) for e in out]
     begins = [simplify(e, b.symbols) for e in begins]
     if all(d == 1 for d in dilations):
@@ -163,7 +164,7 @@ def _transposed_extent(
         out = [full[i] - (pads[i] + pads[i + rank]) for i in range(rank)]
         return out, [const(p) for p in pads[:rank]]
     given = list(output_shape or [])[-rank:]
-    wanted = [const(n) for n in given] if given else list(same)
+    wanted: list[Expr] = [const(n) for n in given] if given else list(same)
     begins = []
     for whole, want in zip(full, wanted, strict=True):
         total = whole - want
@@ -184,7 +185,7 @@ def _gathered(
     """Each output sums the inputs whose kernels reach it: a reduction with predicates."""
     in_group, out_group = divide(x.shape[1], const(group), b.symbols), w.shape[1]
 
-    def term(bufs: Any, index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+    def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         n, o, *at = index
         c, *taps = k
         inside: Expr = const(True, BOOL)
@@ -255,9 +256,7 @@ def _phase_weights(
 
 
 @op("Col2Im", since=18)
-def col2im(
-    b: Builder, x: Tensor, image_shape: Tensor, block_shape: Tensor, **window: Any
-) -> Tensor:
+def col2im(b: Builder, x: Tensor, image_shape: Tensor, block_shape: Tensor, **window: Any) -> Tensor:
     """Sums overlapping blocks: each pixel gathers the block elements that fall on it."""
     image = b.require_sizes(image_shape, "Col2Im's image_shape")
     kernel = tuple(integers(b, block_shape, "Col2Im's block_shape"))
@@ -266,13 +265,15 @@ def col2im(
     strides, dilations = g.steps(rank)
     pads = list(g.pads or [0] * (2 * rank))
     counts = [
-        simplify((image[i] + (pads[i] + pads[i + rank] - (kernel[i] - 1) * dilations[i] - 1)) // strides[i] + 1)
+        simplify(
+            (image[i] + (pads[i] + pads[i + rank] - (kernel[i] - 1) * dilations[i] - 1)) // strides[i] + 1
+        )
         for i in range(rank)
     ]
     channels = divide(x.shape[1], product(kernel), b.symbols)
     blocks = b.reshape(x, [x.shape[0], channels, *kernel, *counts])
 
-    def term(bufs: Any, index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+    def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         inside: Expr = const(True, BOOL)
         place = []
         for i, p in enumerate(index[2:]):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import Buffer, Expr, Load, Var, cast, const, eq, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import For, If, Let, Stmt, Store, block
 from jangin.ir.simplify import prove
-from jangin.ops.axes import axis_of, clamped, integers, wrapped
+from jangin.ops.axes import axis_of, clamped, wrapped
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.registry import op
 
@@ -26,7 +25,7 @@ def gather_elements(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) ->
         raise CompileError(f"GatherElements of {x} at {indices}: the ranks differ")
     at = axis_of(axis, x.rank)
 
-    def pick(bufs: Any, *index: Expr) -> Expr:
+    def pick(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         i = cast(I64, bufs[1][index])
         i = clamped(wrapped(i, x.shape[at]), x.shape[at])
         return bufs[0][(*index[:at], i, *index[at + 1 :])]
@@ -42,7 +41,7 @@ def gather_nd(b: Builder, x: Tensor, indices: Tensor, *, batch_dims: int = 0) ->
         raise CompileError(f"GatherND of {x} at {indices}: the index tuples are too long")
     outer = indices.rank - 1
 
-    def pick(bufs: Any, *index: Expr) -> Expr:
+    def pick(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         row = index[:outer]
         place = list(index[:batch_dims])
         for n in range(depth):
@@ -66,7 +65,7 @@ def one_hot(b: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis:
     size = _depth(b, depth)
     at = axis_of(axis, indices.rank + 1)
 
-    def pick(bufs: Any, *index: Expr) -> Expr:
+    def pick(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         i = wrapped(cast(I64, bufs[0][(*index[:at], *index[at + 1 :])]), size)
         return select(eq(i, index[at]), bufs[1][1], bufs[1][0])
 

@@ -51,7 +51,12 @@ def requantized(
 
 @op("ConvInteger", since=10)
 def conv_integer(
-    b: Builder, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None, **window: Any
+    b: Builder,
+    x: Tensor,
+    w: Tensor,
+    x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None,
+    **window: Any,
 ) -> Tensor:
     """Padding counts as x's zero point, so it is 0 after centring."""
     left, right = centred(b, x, x_zero), centred(b, w, per_filter(b, w_zero, w))

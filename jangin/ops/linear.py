@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jangin.ir.dtype import F64
+from jangin.ir.dtype import F64, DType
 from jangin.ir.expr import Expr, cast, const, is_const
 from jangin.ir.graph import CompileError
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.registry import op
-from jangin.ir.dtype import DType
 
 
 def matmul_any(b: Builder, x: Tensor, y: Tensor, dtype: DType | None = None) -> Tensor:
@@ -171,9 +170,7 @@ def _contract(
     inner = tuple(n for n in left if n in right and n not in needed)
     rows = tuple(n for n in left if n not in right)
     cols = tuple(n for n in right if n not in left)
-    product_of = b.matmul(
-        _matrix(b, x, left, batch, rows, inner), _matrix(b, y, right, batch, inner, cols)
-    )
+    product_of = b.matmul(_matrix(b, x, left, batch, rows, inner), _matrix(b, y, right, batch, inner, cols))
     dims = dict(zip(left, x.shape, strict=True)) | dict(zip(right, y.shape, strict=True))
     out = (*batch, *rows, *cols)
     return b.reshape(product_of, [dims[n] for n in out]), out
@@ -185,9 +182,7 @@ def _dropped(b: Builder, x: Tensor, labels: Labels, gone: Sequence[str]) -> tupl
     return b.reshape(x, [x.shape[i] for i in keep]), tuple(labels[i] for i in keep)
 
 
-def _matrix(
-    b: Builder, x: Tensor, labels: Labels, batch: Labels, rows: Labels, cols: Labels
-) -> Tensor:
+def _matrix(b: Builder, x: Tensor, labels: Labels, batch: Labels, rows: Labels, cols: Labels) -> Tensor:
     """`x` as [*batch, prod(rows), prod(cols)]."""
     dims = dict(zip(labels, x.shape, strict=True))
     turned = b.transpose(x, [labels.index(n) for n in (*batch, *rows, *cols)])

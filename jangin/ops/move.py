@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from jangin.ir.dtype import I64
-from jangin.ir.expr import Const, Expr, cast, const, is_const, land, maximum, minimum, select
+from jangin.ir.expr import Buffer, Const, Expr, cast, const, land, maximum, minimum, select
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import Ranges, prove, simplify
 from jangin.ops.axes import axes_of, axis_of, ceil_div, clamped, integers
@@ -25,10 +24,7 @@ def _bound(v: Expr, dim: Expr, low: int, high: Expr, symbols: Ranges) -> Expr:
         if int(v.value) <= -UNBOUNDED:
             return const(low)
     v = simplify(v, symbols)
-    if prove(v >= 0, symbols):
-        at = v
-    else:
-        at = v + dim if prove(v < 0, symbols) else select(v < 0, v + dim, v)
+    at = v if prove(v >= 0, symbols) else v + dim if prove(v < 0, symbols) else select(v < 0, v + dim, v)
     return simplify(minimum(maximum(at, low), high), symbols)
 
 
@@ -111,7 +107,7 @@ def pad_with(b: Builder, x: Tensor, pads: Sequence[Expr], mode: str, value: Tens
     begins, ends = pads[: x.rank], pads[x.rank :]
     shape = [simplify(d + p + q, b.symbols) for d, p, q in zip(x.shape, begins, ends, strict=True)]
 
-    def at(bufs: Any, *index: Expr) -> Expr:
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         inside: Expr | bool = True
         place = []
         for i, p, d in zip(index, begins, x.shape, strict=True):
@@ -179,7 +175,7 @@ def reverse_sequence(
 ) -> Tensor:
     batch, time = axis_of(batch_axis, x.rank), axis_of(time_axis, x.rank)
 
-    def at(bufs: Any, *index: Expr) -> Expr:
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         t = index[time]
         length = cast(I64, bufs[1][index[batch]])
         turned = clamped(select(t < length, length - 1 - t, t), x.shape[time])

@@ -13,20 +13,35 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
 from itertools import product as combinations
-from typing import Any
 
 import numpy as np
 
 from jangin.ir.dtype import F32, F64, I64, DType
-from jangin.ir.expr import Const, Expr, Var, call, cast, const, is_const, land, lor, maximum, minimum, select
+from jangin.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Var,
+    call,
+    cast,
+    const,
+    is_const,
+    land,
+    lor,
+    maximum,
+    minimum,
+    select,
+)
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import Ranges, from_poly, prove, simplify, terms
 from jangin.ops.axes import axes_of, clamped, divide
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core import wide
 from jangin.ops.registry import op
+from jangin.te import identity
 
 Ends = tuple[Expr, Expr]
+ZERO, ONE = const(0), const(1)
 
 
 @dataclass(frozen=True)
@@ -60,8 +75,8 @@ class Line:
 class Position:
     """A position in the input: num / den of integers (den > 0), or a float `at`."""
 
-    num: Expr = const(0)
-    den: Expr = const(1)
+    num: Expr = ZERO
+    den: Expr = ONE
     at: Expr | None = None
 
     def floor(self) -> Expr:
@@ -195,15 +210,14 @@ def weight(offset: Expr, style: Style) -> Expr:
 def _weights(line: Line, style: Style, at: Position, taps: Taps, dtype: DType) -> list[Expr]:
     """The weight of each tap; they sum to 1."""
     part = at.fraction(dtype)
-    found = [
-        weight((float(taps.first + t) - part) * taps.reach, style) for t in range(taps.count)
-    ]
+    found = [weight((float(taps.first + t) - part) * taps.reach, style) for t in range(taps.count)]
     if style.mode == "linear" and not style.antialias:
         found = [1.0 - part, part]
     if style.exclude_outside:
         places = [at.floor() + (taps.first + t) for t in range(taps.count)]
         found = [
-            select(land(p >= 0, p < line.size), w, const(0, dtype)) for p, w in zip(places, found, strict=True)
+            select(land(p >= 0, p < line.size), w, const(0, dtype))
+            for p, w in zip(places, found, strict=True)
         ]
     if style.exclude_outside or style.antialias:
         total = reduce(lambda v, w: v + w, found)
@@ -224,7 +238,7 @@ def _interpolated(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) ->
     for line in lines:
         shape[line.axis] = line.out
 
-    def at(bufs: Any, *index: Expr) -> Expr:
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         choices = []
         for line in lines:
             place = position(line, style, index[line.axis])
@@ -268,7 +282,7 @@ def _filtered(b: Builder, x: Tensor, line: Line, style: Style) -> Tensor:
 
     total = b.reduction(dtype, [line.out], [taps.count], "sum", [], lambda _, i, k: tap(i[0], k[0])[1])
 
-    def term(bufs: Any, index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+    def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         source, w = tap(index[line.axis], k[0])
         place = (*index[: line.axis], source, *index[line.axis + 1 :])
         return bufs[0][place] * w / bufs[1][index[line.axis]]
@@ -282,7 +296,7 @@ def _nearest(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tens
     for line in lines:
         shape[line.axis] = line.out
 
-    def at(bufs: Any, *index: Expr) -> Expr:
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         source = list(index)
         for line in lines:
             mode = style.nearest
@@ -322,12 +336,12 @@ def _stored(v: Expr, dtype: DType) -> Expr:
     """A float as an element of `dtype`, saturated where that is an integer type."""
     if not dtype.is_int:
         return cast(dtype, v)
-    info = np.iinfo(dtype.numpy)
-    return cast(dtype, minimum(maximum(v, float(info.min)), float(info.max)))
+    low, high = identity("max", dtype).value, identity("min", dtype).value
+    return cast(dtype, minimum(maximum(v, float(low)), float(high)))
 
 
 def _extrapolated(b: Builder, y: Tensor, lines: Sequence[Line], style: Style) -> Tensor:
-    def at(bufs: Any, *index: Expr) -> Expr:
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         outside: Expr | bool = False
         for line in lines:
             p = position(line, style, index[line.axis]).at

@@ -71,16 +71,12 @@ def scatter_elements(
     row, j = index_vars(x.rank), Var("j")
     target = (*row[:at], j, *row[at + 1 :])
     store = Store(out, target, combined(reduction, Load(out, target), Load(new, row)))
-    loops = nest(
-        indices.shape, row, _guarded({j: (cast(I64, Load(where, row)), x.shape[at])}, store)
-    )
+    loops = nest(indices.shape, row, _guarded({j: (cast(I64, Load(where, row)), x.shape[at])}, store))
     return _scatter(b, [x, indices, updates], block(_copy(source, out), loops))
 
 
 @op("ScatterND", since=11)
-def scatter_nd(
-    b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
-) -> Tensor:
+def scatter_nd(b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
     depth = tuple_length(indices)
     if depth > x.rank or updates.rank != indices.rank - 1 + x.rank - depth:
         raise CompileError(f"ScatterND of {x} at {indices} with {updates}: the shapes don't fit")
@@ -89,9 +85,7 @@ def scatter_nd(
     picked = index_vars(depth, "j")
     target = (*picked, *inner)
     store = Store(out, target, combined(reduction, Load(out, target), Load(new, (*row, *inner))))
-    place = {
-        j: (cast(I64, Load(where, (*row, const(n)))), x.shape[n]) for n, j in enumerate(picked)
-    }
+    place = {j: (cast(I64, Load(where, (*row, const(n)))), x.shape[n]) for n, j in enumerate(picked)}
     copy_slice = nest(x.shape[depth:], inner, store)
     loops = nest(indices.shape[:-1], row, _guarded(place, copy_slice))
     return _scatter(b, [x, indices, updates], block(_copy(source, out), loops))
@@ -130,6 +124,4 @@ def max_unpool(
         return unpooled
     wanted = b.require_sizes(output_shape, "MaxUnpool's output_shape")
     grown = [simplify(w - d, b.symbols) for w, d in zip(wanted, shape, strict=True)]
-    return b.pad(unpooled, [0] * x.rank + grown)
-
-
+    return b.pad(unpooled, [*([0] * x.rank), *grown])

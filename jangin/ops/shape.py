@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.dtype import BOOL, F32, I64, DType
-from jangin.ir.expr import Expr, cast, const, eq, is_const, maximum, select
+from jangin.ir.dtype import I64, DType
+from jangin.ir.expr import Buffer, Expr, cast, const, eq, is_const, maximum, select
 from jangin.ir.graph import Array, CompileError, static_shape
-from jangin.ir.simplify import prove, simplify
+from jangin.ir.simplify import simplify
 from jangin.ops.axes import axes_of, axis_of, ceil_div, divide, element_type, integers, product
 from jangin.ops.builder import DATA_LIMIT, Builder, Tensor
 from jangin.ops.core import broadcast
@@ -205,15 +205,15 @@ def constant(
     ints = value_ints if value_int is None else value_int
     if ints is not None:
         return b.const(np.asarray(ints, np.int64))
-    raise CompileError(f"Constant of {', '.join(other) or 'nothing'} is not supported; only dense numbers are")
+    raise CompileError(
+        f"Constant of {', '.join(other) or 'nothing'} is not supported; only dense numbers are"
+    )
 
 
 @op("ConstantOfShape")
 def constant_of_shape(b: Builder, shape: Tensor, *, value: Array | None = None) -> Tensor:
     fill = np.zeros(1, np.float32) if value is None else np.asarray(value)
-    return b.expand(
-        b.const(fill.reshape(())), b.require_sizes(shape, "ConstantOfShape's shape")
-    )
+    return b.expand(b.const(fill.reshape(())), b.require_sizes(shape, "ConstantOfShape's shape"))
 
 
 @op("Range")
@@ -221,12 +221,10 @@ def range_(b: Builder, start: Tensor, limit: Tensor, delta: Tensor, *, stash_typ
     """start + i * delta. Bounds are constants or, for integers, expressions of sizes."""
     values = [b.constant_value(t) for t in (start, limit, delta)]
     if all(v is not None for v in values):
-        first, last, step = (v.reshape(()) for v in values if v is not None)
-        count = max(int(np.ceil((last.astype(np.float64) - first) / step)), 0)
-        terms = first.astype(np.float64) + np.arange(count) * step.astype(np.float64)
-        if start.dtype.is_int:
-            terms = int(first) + np.arange(count, dtype=np.int64) * int(step)
-        return b.const(terms.astype(start.dtype.numpy))
+        exact = np.int64 if start.dtype.is_int else np.float64
+        first, last, step = (v.reshape(()).astype(exact) for v in values if v is not None)
+        count = max(int(np.ceil((last - first) / step)), 0)
+        return b.const((first + np.arange(count) * step).astype(start.dtype.numpy))
     if start.data is None or limit.data is None:
         raise CompileError(
             "Range's bounds are computed at run time, so that its size is not known; make them constants "
@@ -250,7 +248,7 @@ def triangle(b: Builder, x: Tensor, k: Tensor | None, upper: bool) -> Tensor:
     fixed = None if diagonal.data is None else diagonal.data.item()
     inputs = [x] if fixed is not None else [x, diagonal]
 
-    def at(bufs: Any, *index: Expr) -> Expr:
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         offset = index[-1] - index[-2]
         shift = cast(I64, bufs[1][0]) if fixed is None else fixed
         return select(offset >= shift if upper else offset <= shift, bufs[0][index], const(0, x.dtype))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Const, Expr, binary, call, cast, const, eq, land, minimum, select
+from jangin.ir.expr import Buffer, Const, Expr, binary, call, cast, const, eq, land, minimum, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import ceil_div, product, window_pads
@@ -110,7 +110,7 @@ def _places(b: Builder, w: Window, best: Tensor, column_major: bool) -> Tensor:
     spatial axes the other way round."""
     x, rank = w.x, len(w.kernel)
 
-    def term(bufs: Any, index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+    def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         inside: Expr = const(True, BOOL)
         place = list(index[:2])
         for i in range(rank):
@@ -127,7 +127,8 @@ def _places(b: Builder, w: Window, best: Tensor, column_major: bool) -> Tensor:
         if not column_major:
             return flat
         area = product(x.shape[2:])
-        inner, out, step = flat % area, flat // area * area, const(1)
+        step: Expr = const(1)
+        inner, out = flat % area, flat // area * area
         rest = area
         for d in x.shape[2:]:
             rest = rest // d
