@@ -12,6 +12,7 @@ from jangin.ops import (
     move,
     normalize,
     quantize,
+    recurrent,
     reduce,
     registry,
     resize,
@@ -44,5 +45,6 @@ OPERATORS = registry.table(
         resize,
         sample,
         signal,
+        recurrent,
     ]
 )
