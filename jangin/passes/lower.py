@@ -21,6 +21,8 @@ Env = dict[str, Tensor | None]
 Outputs = Sequence[Tensor | None]
 BRANCH = "onnx.If"
 """The one operator with sub-graphs that is supported, where its condition is known."""
+_IGNORED = frozenset({"opset", "consumed_inputs"})
+"""Not the operators' own attributes; `consumed_inputs` is a hint that opset 1 gave about memory."""
 
 
 def lower(graph: Graph) -> Graph:
@@ -95,8 +97,8 @@ class _Lowering:
                 raise CompileError(f"its input '{name}' is an output that is not supported")
         if node.op == "function":
             return self._body(node.attrs["body"], inputs)
-        self.b.source, self.b.prefix = node.source, node.name
-        attrs = {k: v for k, v in node.attrs.items() if k != "opset"}
+        self.b.source, self.b.prefix, self.b.results = node.source, node.name, len(node.outputs)
+        attrs = {k: v for k, v in node.attrs.items() if k not in _IGNORED}
         if node.op == BRANCH:
             return self._branch(inputs, attrs, env)
         domain, name = split_op(node.op)
