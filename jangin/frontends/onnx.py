@@ -154,7 +154,11 @@ class NodeReader:
 
 
 def _untyped(
-    name: str, inputs: Sequence[str], outputs: Sequence[str], nodes: Sequence[Node], constants: dict[str, Array]
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    nodes: Sequence[Node],
+    constants: dict[str, Array],
 ) -> Graph:
     values = {n: Value(n, None, None) for n in (*inputs, *(o for node in nodes for o in node.outputs if o))}
     values |= {n: constant_value(n, a) for n, a in constants.items()}
@@ -169,7 +173,11 @@ class _Importer:
     """One model being imported."""
 
     def __init__(
-        self, model: onnx.ModelProto, folder: Path | None, shapes: dict[str, Binding], values: dict[str, Array]
+        self,
+        model: onnx.ModelProto,
+        folder: Path | None,
+        shapes: dict[str, Binding],
+        values: dict[str, Array],
     ) -> None:
         self.proto, self.folder = model.graph, folder
         self.given = values
@@ -335,5 +343,3 @@ class Symbols:
             count += 1
             unique = f"{clean}_{count}"
         return unique
-
-

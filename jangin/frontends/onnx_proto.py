@@ -48,7 +48,7 @@ def tensor(proto: TensorProto, what: str, folder: Path | None) -> Array:
             f"{what} has shape {list(dims)} of {dtype}, {count * dtype.bytes} bytes; the file holds {held}"
         )
     try:
-        array = numpy_helper.to_array(proto)
+        array: Array = numpy_helper.to_array(proto)
     except (ValueError, TypeError, OverflowError) as error:
         raise CompileError(f"{what} of shape {list(dims)} and type {dtype} can't be read: {error}") from None
     if array.shape != dims or array.dtype != dtype.numpy:

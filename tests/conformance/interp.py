@@ -1,9 +1,10 @@
 """ONNX node tests through the front end, lowering and the interpreter: no code generation.
 
-    python tests/conformance/interp.py [-v] [-q] [pattern]
+    python tests/conformance/interp.py [-v] [-q] [-p] [pattern]
 
 `pattern` is a regular expression over test names. Prints failures and what is not supported,
-with short reasons, and the counts. -v adds tracebacks of failures, -q leaves the reasons out.
+with short reasons, and the counts. -v adds tracebacks of failures, -q leaves the reasons out, -p runs the
+graph passes before fusion too.
 """
 
 from __future__ import annotations
@@ -22,15 +23,28 @@ from jangin.frontends.onnx import load
 from jangin.ir.graph import CompileError
 from jangin.ir.interpret import run_graph
 from jangin.onnx_backend import specialised
+from jangin.passes.batchnorm import batchnorm
+from jangin.passes.cse import cse
+from jangin.passes.dce import dce
+from jangin.passes.fold import fold
+from jangin.passes.layout import layout
 from jangin.passes.lower import lower
+from jangin.passes.simplify import simplify
 
 
-def check(model: ModelProto, inputs: list[Any], wanted: list[Any], rtol: float, atol: float) -> str:
+PASSES = (simplify, batchnorm, layout, simplify, fold, cse, dce)
+
+
+def check(
+    model: ModelProto, inputs: list[Any], wanted: list[Any], rtol: float, atol: float, passes: bool
+) -> str:
     """ "" where the model gives the wanted outputs, else what is wrong."""
     arrays = [numpy_helper.to_array(x) if isinstance(x, TensorProto) else x for x in inputs]
     references = [numpy_helper.to_array(x) if isinstance(x, TensorProto) else x for x in wanted]
     given = dict(zip([i.name for i in model.graph.input], arrays, strict=False))
     graph = specialised(lambda values: lower(load(model, values=values)), given)
+    for graph_pass in PASSES if passes else ():
+        graph = graph_pass(graph)
     outputs = list(run_graph(graph, {n: given[n] for n in graph.inputs}).values())
     try:
         Runner.assert_similar_outputs(references, outputs, rtol, atol)
@@ -52,7 +66,7 @@ def main(args: list[str]) -> None:
         result = reason = ""
         try:
             for inputs, outputs in case.data_sets:
-                reason = reason or check(case.model, inputs, outputs, case.rtol, case.atol)
+                reason = reason or check(case.model, inputs, outputs, case.rtol, case.atol, "-p" in args)
             result = "FAIL" if reason else "pass"
         except CompileError as error:
             crash = error.__cause__ is not None and not isinstance(error.__cause__, CompileError)

@@ -1,0 +1,167 @@
+"""Scales and shifts of each output channel go into the weights of the contraction before them.
+
+What batch normalization is at inference. The new weights and biases are computed in f64 and
+rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jangin.ir.arithmetic import apply
+from jangin.ir.dtype import F64, from_numpy
+from jangin.ir.expr import Binary, Call, Const, Expr, Var, children, const
+from jangin.ir.graph import Array, Graph, Node, Value
+
+Affine = tuple[Array, Array]
+"""(scale, shift) in f64, each broadcastable."""
+
+
+def batchnorm(graph: Graph) -> Graph:
+    """The graph with every chain conv|matmul -> (x * scale + shift)... of constants made one
+    contraction and at most one addition."""
+    return _Pass(graph).run()
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """A contraction, the maps after it that are affine in its result, and what they do in all."""
+
+    maps: tuple[Node, ...]
+    scale: Array
+    shift: Array
+
+
+class _Pass:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.users = graph.consumers()
+        self.constants: dict[str, Array] = dict(graph.constants)
+        self.values: dict[str, Value] = dict(graph.values)
+
+    def run(self) -> Graph:
+        replaced: dict[str, list[Node]] = {}
+        for node in self.graph.nodes:
+            chain = self._chain(node) if self._weights(node) is not None else None
+            if chain is not None and (len(chain.maps) > 1 or not np.all(chain.scale == 1)):
+                replaced[node.outputs[0]] = self._merge(node, chain)
+                replaced |= {m.outputs[0]: [] for m in chain.maps}
+        nodes = [new for node in self.graph.nodes for new in replaced.get(node.outputs[0], [node])]
+        return self.graph.with_nodes(nodes, values=self.values, constants=self.constants)
+
+    def _weights(self, node: Node) -> Array | None:
+        """The constant weights of a float contraction."""
+        if node.op not in ("conv", "matmul") or not self.graph.dtype(node.outputs[0]).is_float:
+            return None
+        return self.graph.constants.get(node.inputs[1])
+
+    def _chain(self, node: Node) -> _Chain | None:
+        """The longest chain of single consumers of `node` that are affine for each channel."""
+        axis = _channel_axis(node, len(self.graph.shape(node.outputs[0])))
+        out = node.outputs[0]
+        scale: Array = np.ones(1)
+        shift: Array = np.zeros(1)
+        maps: list[Node] = []
+        while out not in self.graph.outputs and len(self.users.get(out, ())) == 1:
+            (user,) = self.users[out]
+            step = self._affine(user, out, axis)
+            if step is None:
+                break
+            scale, shift = scale * step[0], shift * step[0] + step[1]
+            maps.append(user)
+            out = user.outputs[0]
+        return _Chain(tuple(maps), scale, shift) if maps else None
+
+    def _affine(self, node: Node, x: str, axis: int) -> Affine | None:
+        """(scale, shift) by channel of a map of `x` and constants; None if it is anything else."""
+        shape, size = self.graph.shape(x), len(self.graph.shape(x))
+        if node.op != "map" or node.inputs.count(x) != 1 or self.graph.shape(node.outputs[0]) != shape:
+            return None
+        if self.graph.dtype(node.outputs[0]) != self.graph.dtype(x):
+            return None
+        known: dict[str, Array] = {}
+        for i, name in enumerate(node.inputs):
+            array = self.graph.constants.get(name)
+            if name != x:
+                flat = None if array is None else _by_channel(array, size, axis)
+                if flat is None:
+                    return None
+                known[f"x{i}"] = flat
+        return affine(node.attrs["body"], f"x{node.inputs.index(x)}", known)
+
+    def _merge(self, node: Node, chain: _Chain) -> list[Node]:
+        """The contraction with scaled weights, and the addition of the shift if there is one."""
+        weights = self.graph.constants[node.inputs[1]]
+        out = chain.maps[-1].outputs[0]
+        dtype, shape = self.graph.dtype(out), self.graph.shape(out)
+        scaled = weights.astype(np.float64) * _along(chain.scale, node, weights.ndim)
+        w = self._constant(f"{node.inputs[1]}.scaled", scaled.astype(weights.dtype))
+        source = " + ".join(dict.fromkeys(n.source for n in (node, *chain.maps) if n.source))
+        if not chain.shift.any():
+            return [replace(node, inputs=(node.inputs[0], w), outputs=(out,), source=source)]
+        axis = _channel_axis(node, len(shape))
+        bias = chain.shift.reshape(-1, *(1,) * (len(shape) - 1 - axis)).astype(dtype.numpy)
+        b = self._constant(f"{out}.bias", bias)
+        body = Var("x0", dtype) + Var("x1", dtype)
+        add = Node("map", chain.maps[-1].name, (node.outputs[0], b), (out,), {"body": body}, source)
+        return [replace(node, inputs=(node.inputs[0], w), source=source), add]
+
+    def _constant(self, name: str, array: Array) -> str:
+        while name in self.values:
+            name += "_"
+        self.constants[name] = array
+        self.values[name] = Value(name, from_numpy(array.dtype), tuple(const(d) for d in array.shape))
+        return name
+
+
+def _channel_axis(node: Node, rank: int) -> int:
+    return 1 if node.op == "conv" and node.attrs["layout"] == "first" else rank - 1
+
+
+def _by_channel(array: Array, rank: int, axis: int) -> Array | None:
+    """A broadcast operand as a vector over the channels (or of one element); None if it varies
+    along another axis."""
+    if array.ndim > rank:
+        return None
+    shape = (1,) * (rank - array.ndim) + array.shape
+    if any(d != 1 for i, d in enumerate(shape) if i != axis):
+        return None
+    return array.reshape(-1).astype(np.float64)
+
+
+def _along(scale: Array, node: Node, rank: int) -> Array:
+    """A vector over the output channels, shaped to multiply the weights."""
+    if node.op == "conv":
+        return scale.reshape(-1, *(1,) * (rank - 1))
+    return scale.reshape(-1, 1) if node.attrs["transpose_b"] else scale
+
+
+def affine(body: Expr, x: str, known: Mapping[str, Array]) -> Affine | None:
+    """`body` as scale * x + shift, in f64, given the other operands' values; None if it is not."""
+    if isinstance(body, Var):
+        return (np.ones(1), np.zeros(1)) if body.name == x else (np.zeros(1), known[body.name])
+    if isinstance(body, Const):
+        return np.zeros(1), np.full(1, float(body.value))
+    if not isinstance(body, (Binary, Call)) or not body.dtype.is_float:
+        return None
+    parts = [affine(k, x, known) for k in children(body)]
+    if any(p is None for p in parts):
+        return None
+    (s, h), *rest = [p for p in parts if p is not None]
+    fn = body.op if isinstance(body, Binary) else body.fn
+    if not any(scale.any() for scale, _ in ((s, h), *rest)):
+        return np.zeros(1), apply(fn, tuple(p[1] for p in ((s, h), *rest)), F64)
+    if fn == "neg":
+        return -s, -h
+    if fn not in ("add", "sub", "mul", "div"):
+        return None
+    ((t, g),) = rest
+    if fn in ("add", "sub"):
+        sign = 1 if fn == "add" else -1
+        return s + sign * t, h + sign * g
+    if not t.any():
+        return (s * g, h * g) if fn == "mul" else (s / g, h / g)
+    return (t * h, g * h) if fn == "mul" and not s.any() else None

@@ -1,0 +1,16 @@
+"""Dead code: nodes, values and constants that no output depends on."""
+
+from __future__ import annotations
+
+from jangin.ir.graph import Graph
+
+
+def dce(graph: Graph) -> Graph:
+    """The graph without what its outputs don't need; inputs stay, used or not."""
+    needed = set(graph.outputs)
+    kept = []
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            kept.append(node)
+            needed.update(node.inputs)
+    return graph.with_nodes(kept[::-1])

@@ -1,0 +1,235 @@
+"""Algebraic simplification of core graphs: nodes that cancel, merge, or are simpler otherwise.
+
+A rule looks at one node (its inputs already simplified) and gives the nodes to put in its place,
+an existing value to use instead, or None. Rules are tried until none applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from jangin.ir.expr import Const, Expr, const, is_const
+from jangin.ir.graph import Graph, Node
+from jangin.ir.simplify import prove
+from jangin.ir.simplify import simplify as simplify_expr
+from jangin.passes.dce import dce
+from jangin.passes.rules import State
+from jangin.passes.simplify_map import MAP_RULES
+
+Result = Node | str | None
+"""Another node for the same output, an existing value instead of it, or nothing."""
+Rule = Callable[[State, Node], Result]
+ROUNDS = 10
+
+
+def simplify(graph: Graph) -> Graph:
+    """The graph with every rule applied until nothing changes."""
+    for _ in range(ROUNDS):
+        state = State(graph)
+        for node in graph.nodes:
+            _visit(state, node)
+        graph = dce(graph.with_nodes(state.nodes, values=state.values, constants=state.constants))
+        if not state.changed:
+            break
+    return graph
+
+
+def _visit(state: State, node: Node) -> None:
+    node = replace(node, inputs=tuple(state.renamed.get(n, n) for n in node.inputs))
+    out = node.outputs[0]
+    tried = True
+    while tried:
+        tried = False
+        for rule in RULES.get(node.op, ()):
+            result = rule(state, node)
+            if isinstance(result, str):
+                if out in state.graph.outputs:
+                    if node.op == "reshape" and node.inputs[0] == result:
+                        continue
+                    result = Node(
+                        "reshape", node.name, (result,), (out,), {"shape": state.shape(out)}, node.source
+                    )
+                else:
+                    state.renamed[out] = result
+                    state.changed = True
+                    return
+            if result is not None:
+                node, tried, state.changed = result, True, True
+                break
+    state.emit(node)
+
+
+# --- moving data -----------------------------------------------------------------------------
+
+
+def _reshape(s: State, node: Node) -> Result:
+    """Reshapes that change nothing, or follow one another."""
+    (x,) = node.inputs
+    if s.shape(x) == s.shape(node.outputs[0]):
+        return x
+    inner = s.producer(x, "reshape")
+    return None if inner is None else replace(node, inputs=inner.inputs)
+
+
+def _transpose(s: State, node: Node) -> Result:
+    """Transposes that only move sizes of 1, or follow one another."""
+    (x,), perm = node.inputs, node.attrs["perm"]
+    shape = s.shape(x)
+    real = [p for p in perm if not is_const(shape[p], 1)]
+    if real == sorted(real):
+        return _as_reshape(s, node, x)
+    inner = s.producer(x, "transpose")
+    if inner is None:
+        return None
+    composed = tuple(inner.attrs["perm"][p] for p in perm)
+    return replace(node, inputs=inner.inputs, attrs={"perm": composed})
+
+
+def _as_reshape(s: State, node: Node, x: str) -> Result:
+    shape = s.shape(node.outputs[0])
+    if s.shape(x) == shape:
+        return x
+    return replace(node, op="reshape", inputs=(x,), attrs={"shape": shape})
+
+
+def _expand(s: State, node: Node) -> Result:
+    """Expansions to the same elements, or that follow one another."""
+    (x,), shape = node.inputs, s.shape(node.outputs[0])
+    own = s.shape(x)
+    if shape[len(shape) - len(own) :] == own and all(is_const(d, 1) for d in shape[: len(shape) - len(own)]):
+        return _as_reshape(s, node, x)
+    inner = s.producer(x, "expand")
+    return None if inner is None else replace(node, inputs=inner.inputs)
+
+
+def _slice(s: State, node: Node) -> Result:
+    """Slices of everything, and slices of slices."""
+    (x,) = node.inputs
+    starts, steps, shape = node.attrs["starts"], node.attrs["steps"], node.attrs["shape"]
+    if shape == s.shape(x) and all(is_const(b, 0) for b in starts) and all(t == 1 for t in steps):
+        return x
+    inner = s.producer(x, "slice")
+    if inner is None:
+        return None
+    first, step = inner.attrs["starts"], inner.attrs["steps"]
+    begin = tuple(simplify_expr(f + b * t) for f, b, t in zip(first, starts, step, strict=True))
+    attrs = {"starts": begin, "steps": tuple(a * b for a, b in zip(step, steps, strict=True)), "shape": shape}
+    return replace(node, inputs=inner.inputs, attrs=attrs)
+
+
+def _concat(s: State, node: Node) -> Result:
+    """A concatenation of one, and one of others along the same axis."""
+    if len(node.inputs) == 1:
+        return node.inputs[0]
+    parts: list[str] = []
+    for name in node.inputs:
+        inner = s.producer(name, "concat")
+        same = inner is not None and inner.attrs["axis"] == node.attrs["axis"] and s.single_use(name)
+        parts.extend(inner.inputs if inner is not None and same else (name,))
+    return None if len(parts) == len(node.inputs) else replace(node, inputs=tuple(parts))
+
+
+def _pad(s: State, node: Node) -> Result:
+    return node.inputs[0] if all(is_const(p, 0) for p in node.attrs["pads"]) else None
+
+
+def _gather(s: State, node: Node) -> Result:
+    """A gather of evenly spaced constant positions is a slice (and a reshape, for a scalar)."""
+    x, index = node.inputs
+    at, axis, shape = s.constants.get(index), node.attrs["axis"], s.shape(x)
+    if at is None or at.ndim > 1 or at.size == 0:
+        return None
+    where = [int(i) for i in at.reshape(-1)]
+    step = where[1] - where[0] if len(where) > 1 else 1
+    even = step != 0 and where == list(range(where[0], where[0] + step * len(where), step))
+    size = shape[axis]
+    inside = all(prove(_in_range(i, size), s.graph.symbols) for i in (where[0], where[-1]))
+    if not even or not inside or (min(where) < 0 <= max(where)):
+        return None
+    start = const(where[0]) if where[0] >= 0 else simplify_expr(size + where[0])
+    starts = tuple(start if d == axis else const(0) for d in range(len(shape)))
+    steps = tuple(step if d == axis else 1 for d in range(len(shape)))
+    taken = (*shape[:axis], const(len(where)), *shape[axis + 1 :])
+    attrs = {"starts": starts, "steps": steps, "shape": taken}
+    if at.ndim == 1:
+        return replace(node, op="slice", inputs=(x,), attrs=attrs)
+    part = s.add(Node("slice", f"{node.name}.slice", (x,), (), attrs, node.source))
+    return _as_reshape(s, node, part)
+
+
+def _in_range(i: int, size: Expr) -> Expr:
+    return size > i if i >= 0 else size >= -i
+
+
+def _reduce(s: State, node: Node) -> Result:
+    """Axes of size 1 need no reduction."""
+    (x,), axes = node.inputs, node.attrs["axes"]
+    shape = s.shape(x)
+    real = tuple(a for a in axes if not is_const(shape[a], 1))
+    if len(real) == len(axes):
+        return None
+    if not real:
+        return _as_reshape(s, node, x)
+    if node.attrs["keepdims"]:
+        return replace(node, attrs={**node.attrs, "axes": real})
+    dropped = [a for a in axes if a not in real]
+    kept = [i for i in range(len(shape)) if i not in dropped]
+    inner = s.reshaped(x, tuple(shape[i] for i in kept), node)
+    return replace(node, inputs=(inner,), attrs={**node.attrs, "axes": tuple(kept.index(a) for a in real)})
+
+
+# --- contractions ----------------------------------------------------------------------------
+
+
+def _conv_pad(s: State, node: Node) -> Result:
+    """A convolution does the zero padding of its input's spatial axes itself."""
+    pad = s.producer(node.inputs[0], "pad")
+    if pad is None or pad.attrs["mode"] != "constant" or pad.attrs.get("value", 0) != 0:
+        return None
+    amounts = [int(p.value) if isinstance(p, Const) else -1 for p in pad.attrs["pads"]]
+    rank = len(amounts) // 2
+    first = 2 if node.attrs["layout"] == "first" else 1
+    spatial = [i + end for end in (0, rank) for i in range(first, first + rank - 2)]
+    if min(amounts) < 0 or any(a for i, a in enumerate(amounts) if i not in spatial):
+        return None
+    pads = tuple(p + amounts[i] for p, i in zip(node.attrs["pads"], spatial, strict=True))
+    return replace(node, inputs=(pad.inputs[0], node.inputs[1]), attrs={**node.attrs, "pads": pads})
+
+
+def _matmul_transpose(s: State, node: Node) -> Result:
+    """A product reads an operand whose last two axes are swapped as it is; a longer transpose in
+    front of it keeps the rest."""
+    for i, flag in enumerate(("transpose_a", "transpose_b")):
+        inner = s.producer(node.inputs[i], "transpose")
+        if inner is None:
+            continue
+        perm = inner.attrs["perm"]
+        rank = len(perm)
+        swapped = (*perm[:-2], perm[-1], perm[-2])
+        plain = swapped == tuple(range(rank))
+        contiguous = perm[-1] != rank - 1 and swapped[-1] == rank - 1 and s.single_use(node.inputs[i])
+        if not plain and not contiguous:
+            continue
+        x = inner.inputs[0]
+        if not plain:
+            attrs = {"perm": swapped}
+            x = s.add(Node("transpose", f"{inner.name}.swapped", (x,), (), attrs, inner.source))
+        inputs = (x, node.inputs[1]) if i == 0 else (node.inputs[0], x)
+        return replace(node, inputs=inputs, attrs={**node.attrs, flag: not node.attrs[flag]})
+    return None
+
+
+RULES: Mapping[str, Sequence[Rule]] = {
+    "reshape": (_reshape,),
+    "transpose": (_transpose,),
+    "expand": (_expand,),
+    "slice": (_slice,),
+    "concat": (_concat,),
+    "pad": (_pad,),
+    "gather": (_gather,),
+    "reduce": (_reduce,),
+    "conv": (_conv_pad,),
+    "matmul": (_matmul_transpose,),
+    "map": MAP_RULES,
+}

@@ -1,0 +1,279 @@
+"""Simplification of maps: their operands and their scalar bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from math import frexp, isfinite
+
+import numpy as np
+
+from jangin.ir.arithmetic import apply, convert
+from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, DType
+from jangin.ir.expr import (
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Var,
+    binary,
+    cast,
+    children,
+    const,
+    free_vars,
+    is_const,
+    rewrite,
+    substitute,
+)
+from jangin.ir.graph import Array, Node
+from jangin.ops.core import broadcast
+from jangin.passes.rules import State
+
+Result = Node | str | None
+
+
+def _operands(s: State, node: Node) -> Result:
+    """Constants of one element become immediate, expansions are left to broadcasting, and operands
+    that are unused or given twice are dropped."""
+    body: Expr = node.attrs["body"]
+    used = {v.name for v in free_vars(body)}
+    values: dict[Var, Expr] = {}
+    inputs: list[str] = []
+    for i, name in enumerate(node.inputs):
+        var, name = Var(f"x{i}", s.dtype(name)), _unexpanded(s, name)
+        array = s.constants.get(name)
+        if var.name not in used:
+            continue
+        if array is not None and array.size == 1:
+            values[var] = immediate(array, var.dtype)
+            continue
+        if name not in inputs:
+            inputs.append(name)
+        values[var] = Var(f"x{inputs.index(name)}", var.dtype)
+    if tuple(inputs) == node.inputs:
+        return None
+    return _rebuilt(s, node, inputs, substitute(body, values))
+
+
+def _rebuilt(s: State, node: Node, inputs: list[str], body: Expr) -> Result:
+    """The map of other operands, expanded where those no longer span the result."""
+    shape = s.shape(node.outputs[0])
+    spanned = broadcast(*(s.shape(n) for n in inputs))
+    new = replace(node, inputs=tuple(inputs), attrs={"body": body})
+    if spanned == shape:
+        return new
+    narrow = s.add(new)
+    return replace(node, op="expand", inputs=(narrow,), attrs={"shape": shape})
+
+
+def _unexpanded(s: State, name: str) -> str:
+    expand = s.producer(name, "expand")
+    return name if expand is None else expand.inputs[0]
+
+
+def immediate(array: Array, dtype: DType) -> Const:
+    """A constant tensor's only element."""
+    value = array.reshape(-1)[0]
+    if dtype.is_float:
+        return const(float(value), dtype)
+    return const(bool(value) if dtype is BOOL else int(value), dtype)
+
+
+def _identity(s: State, node: Node) -> Result:
+    """A map that gives its only operand."""
+    if len(node.inputs) != 1 or node.attrs["body"] != Var("x0", s.dtype(node.inputs[0])):
+        return None
+    (x,), shape = node.inputs, s.shape(node.outputs[0])
+    return x if s.shape(x) == shape else replace(node, op="expand", attrs={"shape": shape})
+
+
+def _simpler(s: State, node: Node) -> Result:
+    """The same map with a simpler body."""
+    fixed = {f"x{i}" for i, n in enumerate(node.inputs) if n in s.constants}
+    body = simplify_body(node.attrs["body"], fixed)
+    return None if body == node.attrs["body"] else replace(node, attrs={"body": body})
+
+
+def _precomputed(s: State, node: Node) -> Result:
+    """Parts of the body that only read constants become constants, where those are no larger."""
+    operands = {f"x{i}": n for i, n in enumerate(node.inputs)}
+    found: Expr | None = None
+    for part in _parts(node.attrs["body"]):
+        names = {v.name for v in free_vars(part)}
+        if children(part) and names and all(operands[n] in s.constants for n in names):
+            arrays = [s.constants[operands[n]] for n in names]
+            spanned = np.broadcast_shapes(*(a.shape for a in arrays))
+            if np.prod(spanned, dtype=float) <= max(a.size for a in arrays):
+                found = part
+                break
+    if found is None:
+        return None
+    value = evaluate(found, {n: s.constants[operands[n]] for n in {v.name for v in free_vars(found)}})
+    name = s.constant(np.asarray(value), f"{node.name}.const")
+    var = Var(f"x{len(node.inputs)}", found.dtype)
+    body = rewrite(node.attrs["body"], lambda n: var if n == found else None)
+    return replace(node, inputs=(*node.inputs, name), attrs={"body": body})
+
+
+def _parts(e: Expr) -> list[Expr]:
+    """Sub-expressions, larger ones first."""
+    seen: dict[Expr, None] = {}
+    stack = [e]
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen[n] = None
+            stack.extend(children(n))
+    return list(seen)
+
+
+def _composed(s: State, node: Node) -> Result:
+    """Arithmetic of one value and constants after the same, or a cast of a cast: one map. (Other
+    maps that follow one another are left to fusion.)"""
+    body: Expr = node.attrs["body"]
+    for i, name in enumerate(node.inputs):
+        inner = s.producer(name, "map")
+        if inner is None or s.shape(name) != s.shape(node.outputs[0]):
+            continue
+        var = Var(f"x{i}", s.dtype(name))
+        others = [n for k, n in enumerate(node.inputs) if k != i]
+        chain = s.single_use(name) and _scales(s, inner) and _scales(s, node) and _all_constant(s, others)
+        casts = len(inner.inputs) == 1 and isinstance(inner.attrs["body"], Cast) and _is_cast_of(body, var)
+        if not chain and not casts:
+            continue
+        count = len(node.inputs)
+        shifted: dict[Var, Expr] = {
+            Var(f"x{k}", s.dtype(n)): Var(f"x{count + k}", s.dtype(n)) for k, n in enumerate(inner.inputs)
+        }
+        whole = substitute(body, {var: substitute(inner.attrs["body"], shifted)})
+        return replace(node, inputs=(*node.inputs, *inner.inputs), attrs={"body": whole})
+    return None
+
+
+def _scales(s: State, node: Node) -> bool:
+    """Whether a map only adds, subtracts, multiplies or divides by constants."""
+    varying = [n for n in node.inputs if n not in s.constants]
+    arithmetic = all(
+        isinstance(e, (Var, Const)) or (isinstance(e, Binary) and e.op in ("add", "sub", "mul", "div"))
+        for e in _parts(node.attrs["body"])
+    )
+    return len(varying) == 1 and arithmetic
+
+
+def _all_constant(s: State, names: Collection[str]) -> bool:
+    return all(n in s.constants for n in names)
+
+
+def _is_cast_of(body: Expr, var: Var) -> bool:
+    return isinstance(body, Cast) and body.a == var and isinstance(body.a, Var)
+
+
+MAP_RULES: tuple[Callable[[State, Node], Result], ...] = (
+    _operands,
+    _simpler,
+    _identity,
+    _composed,
+    _precomputed,
+)
+
+
+# --- scalar bodies ---------------------------------------------------------------------------
+
+
+def evaluate(e: Expr, values: Mapping[str, Array]) -> Array:
+    """The value of a body for operands' arrays, which broadcast."""
+    with np.errstate(all="ignore"):
+        return _evaluate(e, values)
+
+
+def _evaluate(e: Expr, values: Mapping[str, Array]) -> Array:
+    if isinstance(e, Const):
+        return np.asarray(convert(e.value, e.dtype))
+    if isinstance(e, Var):
+        return values[e.name]
+    kids = tuple(_evaluate(k, values) for k in children(e))
+    if isinstance(e, Cast):
+        return np.asarray(convert(kids[0], e.dtype))
+    if isinstance(e, (Binary, Call)):
+        return np.asarray(apply(e.op if isinstance(e, Binary) else e.fn, kids, e.dtype))
+    return np.where(*kids)
+
+
+def simplify_body(body: Expr, fixed: Collection[str] = ()) -> Expr:
+    """An equal scalar expression with constants folded, chains of constant factors and terms
+    gathered, and powers and casts made plain. `fixed` names the operands that are constants."""
+
+    def step(e: Expr) -> Expr | None:
+        if children(e) and all(isinstance(k, Const) for k in children(e)):
+            return immediate(evaluate(e, {}), e.dtype)
+        if isinstance(e, Cast):
+            return _cast(e)
+        return _binary(e, fixed) if isinstance(e, Binary) else None
+
+    return rewrite(body, step)
+
+
+def _binary(e: Binary, fixed: Collection[str]) -> Expr | None:
+    if e.op in ("add", "mul"):
+        if _is_fixed(e.a, fixed) and not _is_fixed(e.b, fixed):
+            return _gathered(binary(e.op, e.b, e.a), fixed)
+        return _gathered(e, fixed)
+    if not isinstance(e.b, Const) or not e.dtype.is_float:
+        return None
+    power = float(e.b.value)
+    if e.op == "div" and isfinite(power) and abs(frexp(power)[0]) == 0.5 and 2**-60 < abs(power) < 2**60:
+        return binary("mul", e.a, const(1.0 / power, e.dtype)) if e.dtype in (F32, F64) else None
+    if e.op == "pow" and power in (1.0, 2.0, 3.0):
+        square = binary("mul", e.a, e.a)
+        return e.a if power == 1 else square if power == 2 else binary("mul", square, e.a)
+    return None
+
+
+def _is_fixed(e: Expr, fixed: Collection[str]) -> bool:
+    return all(v.name in fixed for v in free_vars(e))
+
+
+def _gathered(e: Expr, fixed: Collection[str]) -> Expr:
+    """(x op k) op c = x op (k op c) for constants k and c; x + 0 = x."""
+    if not isinstance(e, Binary):
+        return e
+    if e.op == "add" and is_const(e.b, 0):
+        return e.a
+    inner = e.a
+    if not (isinstance(inner, Binary) and inner.op == e.op and _is_fixed(e.b, fixed)):
+        return e
+    if not _is_fixed(inner.b, fixed) or _is_fixed(inner.a, fixed):
+        return e
+    joint = simplify_body(binary(e.op, inner.b, e.b), fixed)
+    if isinstance(joint, Const) and e.dtype.is_float and (joint.value == 0 or not isfinite(joint.value)):
+        return e
+    return _gathered(binary(e.op, inner.a, joint), fixed)
+
+
+def _cast(e: Cast) -> Expr | None:
+    """A cast of a cast that loses nothing is a cast of what is inside."""
+    inner = e.a
+    if isinstance(inner, Cast) and is_exact(inner.a.dtype, inner.dtype):
+        return cast(e.dtype, inner.a)
+    return None
+
+
+_SIGNIFICANT: Mapping[DType, int] = {F64: 53, F32: 24, F16: 11, BF16: 8}
+
+
+def is_exact(source: DType, target: DType) -> bool:
+    """Whether every value of `source` is one of `target`."""
+    if source == target or source is BOOL:
+        return True
+    if target is BOOL:
+        return False
+    if source.is_float:
+        wider = target.is_float and _SIGNIFICANT[target] >= _SIGNIFICANT[source]
+        return wider and not (source is BF16 and target is F16)
+    if target.is_float:
+        return target in (F32, F64) and _SIGNIFICANT[target] >= source.bits
+    signed = source.kind == "i"
+    if target.kind == "u" and signed:
+        return False
+    return target.bits > source.bits or (target.bits == source.bits and target.kind == source.kind)
