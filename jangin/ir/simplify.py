@@ -120,6 +120,9 @@ class _Simplifier:
     def __init__(self, ranges: Ranges) -> None:
         self.ranges = ranges
         self.memo: dict[Expr, Expr] = {}
+        self.polys: dict[Expr, Poly] = {}
+        self.variables = list(ranges)
+        self.order = {var: n for n, var in enumerate(ranges)}
 
     def run(self, e: Expr) -> Expr:
         done = self.memo.get(e)
@@ -149,7 +152,14 @@ class _Simplifier:
         return e
 
     def poly(self, e: Expr) -> Poly:
-        """The polynomial of an expression whose children are simplified."""
+        """The polynomial of an expression whose children are simplified; not to be changed."""
+        done = self.polys.get(e)
+        if done is None:
+            done = self._poly(e)
+            self.polys[e] = done
+        return done
+
+    def _poly(self, e: Expr) -> Poly:
         if isinstance(e, Const):
             return {(): int(e.value)} if e.value else {}
         if isinstance(e, Call) and e.fn == "neg":
@@ -254,8 +264,13 @@ class _Simplifier:
 
     def bound(self, p: Poly, *, upper: bool) -> int | None:
         """A constant that p never passes (upper) or never falls below; None where there is none."""
-        for var in reversed(list(self.ranges)):
-            p = self._eliminate(p, var, upper)
+        last = len(self.order)
+        while True:  # innermost first, and each once: a bound mentions only variables outside it
+            found = [n for m in p for a in m if isinstance(a, Var) and (n := self.order.get(a, last)) < last]
+            if not found:
+                break
+            last = max(found)
+            p = self._eliminate(p, self.variables[last], upper)
         total = 0
         for mono, c in p.items():
             low, high = self._product_interval(mono)
