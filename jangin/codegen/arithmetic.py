@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from jangin.codegen.builder import Builder, Value, constant, scalar_type, suffix, vector_type
+from jangin.codegen.builder import Builder, Value, constant, suffix, vector_type
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I16, I32, I64, DType
 from jangin.ir.expr import COMPARE
 
@@ -403,8 +403,7 @@ def _f32_to_f16(b: Builder, x: Value) -> Value:
     if "+f16c" in b.target.features:
         kind = vector_type(F32, x.lanes).replace("float", "half")
         as_half = b.name(f"fptrunc {x} to {kind}")
-        bits = b.op(f"bitcast {kind} {as_half} to {vector_type(F16, x.lanes)}", F16, x.lanes)
-        return bits
+        return b.op(f"bitcast {kind} {as_half} to {vector_type(F16, x.lanes)}", F16, x.lanes)
     bits = _bits(b, x)
     sign = _plain(b, "and", bits, splat(b, -1 << 31, bits))
     size = _plain(b, "xor", bits, sign)
@@ -436,17 +435,3 @@ def across(b: Builder, op: str, v: Value) -> Value:
     for n in range(1, lanes):
         total = binary(b, op, total, b.lane(v, n))
     return total
-
-
-__all__ = [
-    "across",
-    "binary",
-    "convert",
-    "elementary",
-    "fma",
-    "half",
-    "library",
-    "select",
-    "splat",
-    "scalar_type",
-]

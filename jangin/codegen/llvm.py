@@ -18,7 +18,7 @@ from jangin.codegen.builder import Builder, Value, constant, vector_type
 from jangin.codegen.index import Indexer, constant_shape
 from jangin.codegen.memory import in_memory
 from jangin.codegen.vector import Expressions
-from jangin.ir.dtype import I64
+from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import (
     Binary,
     Buffer,
@@ -174,7 +174,7 @@ class _Kernel:
             for n, (var, known) in enumerate(self.func.symbols):
                 stack.enter_context(self._bind(var, Value(f"%s{n}", I64), known, 0))
             if self._split is None:
-                first = self.b.op("icmp eq i64 %lo, 0", arithmetic.BOOL)
+                first = self.b.op("icmp eq i64 %lo, 0", BOOL)
                 self.b.when(first, lambda: self.statement(self.func.body))
             else:
                 self.statement(self.func.body)
@@ -310,9 +310,7 @@ class _Kernel:
         else:
             self._masked(cond, s.then)
             if s.orelse is not None:
-                self._masked(
-                    arithmetic.binary(self.b, "xor", cond, constant(True, arithmetic.BOOL)), s.orelse
-                )
+                self._masked(arithmetic.binary(self.b, "xor", cond, constant(True, BOOL)), s.orelse)
 
     def _block(self, s: Stmt | None) -> Callable[[], None] | None:
         return None if s is None else lambda: self.statement(s)

@@ -16,7 +16,8 @@ from jangin.ir.dtype import F32, F64, I32, DType
 from jangin.ir.expr import Const, Expr, Var, binary, call, cast, const, eq, maximum, minimum, select
 
 MAX_ULP: Mapping[str, float] = {
-    "exp": 2, "exp2": 2, "expm1": 3, "log": 2, "log2": 3, "log1p": 3, "sigmoid": 3, "tanh": 4, "erf": 5,
+    "exp": 1, "exp2": 1, "expm1": 1.5, "log": 1, "log2": 1.5, "log1p": 1, "sigmoid": 2.5, "tanh": 2.5,
+    "erf": 2.5,
 }  # fmt: skip
 
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440054690583e-4
@@ -31,14 +32,14 @@ _LOG = (0.3333331346511841, -0.25000008940696716, 0.2000211924314499, -0.1666799
         0.14219552278518677, -0.1240558922290802, 0.11888162791728973, -0.11675651371479034,
         0.0674663856625557)  # fmt: skip
 """(log(1 + f) - f + f**2/2) / f**3 for sqrt(1/2) - 1 <= f <= sqrt(2) - 1; relative error 2**-30."""
-_TANH = ((1.000023365020752, 0.13083890080451965, 0.003103551920503378, 1.1149547390232328e-05,
-          -2.020508027555934e-08, 5.267987088219961e-11, -8.462558453471714e-14),
-         (1.000023365020752, 0.46417996287345886, 0.024493854492902756, 0.00025455086142756045))  # fmt: skip
-_ERF = ((1.2340046167373657, 0.20246431231498718, 0.05932072550058365, 0.0041978019289672375,
-         0.0004119913501199335, 5.039760708314134e-06, -1.3992925040895443e-08),
-        (1.0936081409454346, 0.5439654588699341, 0.12453210353851318, 0.016874006018042564,
-         0.0014232812682166696, 6.823147123213857e-05))  # fmt: skip
-"""Numerators and denominators in x**2 of tanh(x)/x for |x| <= 9.01 and erf(x)/x for |x| <= 3.92."""
+_ERF = (1.1283791065216064, -0.3761262595653534, 0.1128358542919159, -0.026853812858462334,
+        0.005188327748328447, -0.0008010193705558777, 7.853860734030604e-05)  # fmt: skip
+"""erf(x) / x in x**2, |x| <= 1; relative error 2**-29."""
+_ERFC = (0.0004069316200911999, -0.002178080379962921, 0.005446652416139841, -0.008353236131370068,
+         0.008615318685770035, -0.006103246472775936, 0.0028181744273751974, -0.0005703705246560276,
+         -0.0002865065180230886, 0.00027890040655620396, -6.188760016812012e-05, -2.1040621504653245e-05,
+         9.124665666604415e-06)  # fmt: skip
+"""1 - erf(x) in x - 2.5, 1 <= x <= 3.92; absolute error 2**-25."""
 
 ARGUMENT = "argument"
 
@@ -101,12 +102,17 @@ def _exp2(x: Expr) -> Expr:
     return _scale(call("fma", _horner(_EXP, r), r * r, r) + _c(1.0), i)
 
 
+def _expm1_reduced(x: Expr, n: Expr) -> Expr:
+    """expm1(x - n*ln(2))."""
+    r = call("fma", n, _c(-_LN2_LOW), call("fma", n, _c(-_LN2_HIGH), x))
+    return call("fma", _horner(_EXPM1, r), r * r, r)
+
+
 def _expm1(x: Expr) -> Expr:
     """2**n * expm1(r) + (2**n - 1), halved so that n = 128 stays finite."""
     bounded = minimum(maximum(x, _c(-20.0)), _c(89.0))
     n, i = _nearest(bounded, _LOG2_E)
-    r = call("fma", n, _c(-_LN2_LOW), call("fma", n, _c(-_LN2_HIGH), bounded))
-    q = call("fma", _horner(_EXPM1, r), r * r, r)
+    q = _expm1_reduced(bounded, n)
     half = _power_of_two(i - _i(1))
     large = call("fma", q, half, half - _c(0.5)) * _c(2.0)
     return select(eq(i, _i(0)), q, large)
@@ -178,18 +184,25 @@ def _sigmoid(x: Expr, dtype: DType = F32) -> Expr:
     return select(x < const(0.0, dtype), e, one) / (one + e)
 
 
-def _rational(parts: tuple[Sequence[float], Sequence[float]], limit: float, x: Expr) -> Expr:
-    bounded = minimum(maximum(x, _c(-limit)), _c(limit))
-    square = bounded * bounded
-    return bounded * _horner(parts[0], square) / _horner(parts[1], square)
+def _with_sign(size: Expr, x: Expr) -> Expr:
+    """A nonnegative value with the sign of x."""
+    return _float(binary("or", _bits(size), binary("and", _bits(x), _i(-1 << 31))))
 
 
 def _tanh(x: Expr) -> Expr:
-    return _rational(_TANH, 9.01, x)
+    """-t / (t + 2) with t = expm1(-2|x|), which neither overflows nor cancels."""
+    bounded = maximum(call("abs", x) * _c(-2.0), _c(-20.0))
+    n, i = _nearest(bounded, _LOG2_E)
+    q, scale = _expm1_reduced(bounded, n), _power_of_two(i)
+    t = call("fma", q, scale, scale - _c(1.0))
+    return _with_sign(-t / (t + _c(2.0)), x)
 
 
 def _erf(x: Expr) -> Expr:
-    return _rational(_ERF, 3.9192059, x)
+    size = call("abs", x)
+    near = x * _horner(_ERF, x * x)
+    far = _c(1.0) - _horner(_ERFC, minimum(size, _c(3.92)) - _c(2.5))
+    return select(size < _c(1.0), near, _with_sign(far, x))
 
 
 _F32: Mapping[str, Callable[[Expr], Expr]] = {

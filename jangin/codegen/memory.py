@@ -45,7 +45,7 @@ class Memory:
         out: Value | None = None
         for c, atoms in sorted(terms, key=lambda t: self.ix.level(t[1])):
             factors = [self.value(a) for a in sorted(atoms, key=lambda a: self.ix.level((a,)))]
-            if c != 1:
+            if c != 1 or not factors:
                 factors.insert(1 if factors else 0, constant(c, I64))
             product = factors[0]
             for f in factors[1:]:

@@ -29,8 +29,10 @@ from jangin.ir.graph import CompileError
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
-_ELEMENTARY = frozenset({"neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "isnan", "isinf",
-                         "bitcast_i32", "bitcast_f32"})  # fmt: skip
+_ELEMENTARY = frozenset({
+    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "isnan", "isinf",
+    "bitcast_i32", "bitcast_f32",
+})  # fmt: skip
 CHEAP_NODES = 24
 """Both arms of a uniform Select are computed, rather than branched to, up to so many nodes each."""
 
@@ -206,10 +208,8 @@ class Expressions:
         return n in seen or self.ix.inside(n)
 
     def _cheap(self, e: Expr, seen: set[Expr]) -> bool:
-        nodes = 0
-        for n in walk(e):
-            nodes += 1
-            if nodes > CHEAP_NODES or (isinstance(n, Call) and n.fn not in _ELEMENTARY):
+        for count, n in enumerate(walk(e)):
+            if count >= CHEAP_NODES or (isinstance(n, Call) and n.fn not in _ELEMENTARY):
                 return False
             if isinstance(n, Load) and not self._safe(n, seen):
                 return False
