@@ -476,8 +476,9 @@ def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
             new = tuple(go(k) for k in kids)
             same = all(x is y for x, y in zip(kids, new, strict=True))
             done = node if same else rebuild(node, new)
-            replaced = fn(done)
-            done = done if replaced is None else replaced
+            if not any(done is k for k in new):  # else it has been given to fn already
+                replaced = fn(done)
+                done = done if replaced is None else replaced
             memo[id(node)] = done
         return done
 
