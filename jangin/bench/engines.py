@@ -69,7 +69,7 @@ def _jangin(job: Job) -> Engine:
     memory = {"weights": weights}
     if exe.plan.is_static:
         memory["arena"] = exe.arena_bytes()
-    return Engine(call, metadata.version("jangin"), seconds, memory=memory)
+    return Engine(call, jangin.__version__, seconds, memory=memory)
 
 
 def _onnxruntime(job: Job) -> Engine:

@@ -214,7 +214,7 @@ def _speed(core: Worker) -> float:
         return 1.0
     times = core.ask(op="turn", seconds=CALIBRATION_SECONDS)["nanoseconds"]
     work: float = core.ready["work"]
-    return work / statistics.median(times) * 1e9
+    return work / float(statistics.median(times)) * 1e9
 
 
 def _kept(speeds: Sequence[float], fastest: float) -> list[int]:

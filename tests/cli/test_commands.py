@@ -1,0 +1,172 @@
+"""Each command on a small model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from conftest import Cli
+
+from jangin.commands.inspect import AFTER, SHOWN
+from jangin.ir.parse import parse_func, parse_plan
+
+IMAGE = np.random.default_rng(1).random((1, 3, 8, 8), np.float32)
+
+
+def reference(model: Path, image: np.ndarray) -> np.ndarray:
+    session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"image": image})[0])
+
+
+def test_run_on_a_file_keeps_the_outputs(cli: Cli, model: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "image.npy", IMAGE)
+    done = cli("run", model, "--input", f"image={tmp_path}/image.npy", "--output", tmp_path / "out")
+    assert done.status == 0, done.err
+    assert "y: float32[1, 12]" in done.out
+    assert done.out.count("class ") == 5
+    assert "random" not in done.out
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "y.npy"), reference(model, IMAGE), rtol=1e-4)
+
+
+def test_run_on_random_numbers_needs_the_sizes(cli: Cli, model: Path) -> None:
+    done = cli("run", model)
+    assert (done.status, done.out) == (1, "")
+    assert "--shape batch=1" in done.err
+    assert "image is random" in cli("run", model, "--shape", "batch=2").out
+
+
+@pytest.mark.parametrize("pixels", ["unit", "signed", "imagenet", "bytes"])
+def test_run_on_a_picture(cli: Cli, model: Path, tmp_path: Path, pixels: str) -> None:
+    from PIL import Image
+
+    Image.fromarray(np.full((20, 30, 3), 128, np.uint8)).save(tmp_path / "grey.png")
+    arguments = ["run", model, "--input", tmp_path / "grey.png", "--pixels", pixels, "--output", tmp_path]
+    assert cli(*arguments).status == 0
+    grey = np.full((1, 3, 8, 8), 128 / 255, np.float32)
+    mean, deviation = {
+        "unit": ([0.0], [1.0]),
+        "signed": ([0.5], [0.5]),
+        "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        "bytes": ([0.0], [1 / 255]),
+    }[pixels]
+    wide = (np.reshape(v, (1, -1, 1, 1)).astype(np.float32) for v in (mean, deviation))
+    low, span = wide
+    expected = reference(model, (grey - low) / span)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_compile_then_run_and_inspect_the_file(cli: Cli, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "small.jgn"
+    done = cli("--no-cache", "compile", model, "-o", file, "--shape", "batch=1")
+    assert done.status == 0, done.err
+    assert "arena" in done.out
+    np.save(tmp_path / "image.npy", IMAGE)
+    done = cli("run", file, "--input", tmp_path / "image.npy", "--output", tmp_path)
+    assert done.status == 0, done.err
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), reference(model, IMAGE), rtol=1e-4)
+    assert parse_plan(cli("inspect", file, "--after", "plan").out).name == "small"
+    assert "weights" in cli("inspect", file).out
+    assert cli("inspect", file, "--kernel", "conv1").status == 1
+
+
+def test_inspect_summary(cli: Cli, model: Path) -> None:
+    out = cli("inspect", model, "--shape", "batch=1").out
+    for text in ("1 Conv", "input image", "GFLOP", "conv1"):
+        assert text in out
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_inspect_after_each_pass(cli: Cli, model: Path, name: str) -> None:
+    done = cli("inspect", model, "--after", name)
+    assert done.status == 0, done.err
+    assert done.out.startswith("plan " if name == "plan" else "graph ")
+
+
+@pytest.mark.parametrize("show", SHOWN)
+def test_inspect_a_kernel(cli: Cli, model: Path, show: str) -> None:
+    done = cli("inspect", model, "--kernel", "conv1", "--show", show)
+    assert done.status == 0, done.err
+    mark = {"naive": "func ", "steps": "template ", "loop": "func ", "llvm": "define", "asm": ".text"}[show]
+    assert mark in done.out
+
+
+def test_inspect_placement(cli: Cli, model: Path) -> None:
+    assert "arena" in cli("inspect", model, "--placement", "--shape", "batch=1").out
+
+
+def test_inspect_says_what_there_is(cli: Cli, model: Path) -> None:
+    assert "lower, " in cli("inspect", model, "--after", "nonsense").err
+    assert "there are" in cli("inspect", model, "--kernel", "nonsense").err
+    assert "naive" in cli("inspect", model, "--kernel", "conv1", "--show", "nonsense").err
+
+
+NEST = """
+func axpy(x: f32[100], y: f32[100], z: out f32[100]) {
+  serial i in 100 {
+    z[i] = x[i] * 2.0 + y[i]
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "passes", [["vectorize"], ["split:i,8,cut", "vectorize:ii", "simplify"], ["parallelize"], []]
+)
+def test_opt_keeps_what_a_nest_computes(cli: Cli, tmp_path: Path, passes: list[str]) -> None:
+    from jangin.ir.interpret import run_func
+
+    (tmp_path / "axpy.loop").write_text(NEST)
+    done = cli("opt", tmp_path / "axpy.loop", *(part for p in passes for part in ("--pass", p)))
+    assert done.status == 0, done.err
+    if passes:
+        assert ("parallel" if passes == ["parallelize"] else "vector") in done.out
+    x, y = np.random.default_rng(0).random((2, 100)).astype(np.float32)
+    results = []
+    for text in (NEST, done.out):
+        z = np.zeros(100, np.float32)
+        run_func(parse_func(text), {"x": x, "y": y, "z": z}, {})
+        results.append(z)
+    np.testing.assert_allclose(results[0], 2 * x + y, rtol=1e-6)
+    np.testing.assert_array_equal(*results)
+
+
+def test_opt_emits_code_and_reads_graphs(cli: Cli, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "axpy.loop").write_text(NEST)
+    assert "define" in cli("opt", tmp_path / "axpy.loop", "--emit", "llvm").out
+    assert ".text" in cli("opt", tmp_path / "axpy.loop", "--emit", "asm").out
+    (tmp_path / "g.graph").write_text("graph g(x: f32[2, 3]) -> (x) {\n}\n")
+    assert cli("opt", tmp_path / "g.graph", "--pass", "dce").out.startswith("graph g(")
+    for wrong in ("nonsense", "split:i", "split:(", "vectorize:j"):
+        assert cli("opt", tmp_path / "axpy.loop", "--pass", wrong).status == 1
+
+
+def test_devices(cli: Cli) -> None:
+    out = cli("devices").out
+    for text in ("x86-64-v3", "this machine", "ONNX Runtime", "llvmlite"):
+        assert text in out
+
+
+def test_bench(cli: Cli, model: Path, tmp_path: Path) -> None:
+    arguments = ["--threads", "1", "--rounds", "2", "--seconds", "0.01", "--json", tmp_path / "b.json"]
+    done = cli("bench", model, "--shape", "batch=1", *arguments)
+    assert done.status == 0, done.err
+    assert "ONNX Runtime" in done.out
+    (found,) = json.loads((tmp_path / "b.json").read_text())["comparisons"]
+    ours, theirs = found["results"]
+    assert (ours["engine"], theirs["engine"]) == ("jangin", "onnxruntime")
+    assert ours["problem"] == theirs["problem"] == ""
+    assert ours["error"] < 1e-5
+    assert ours["low"] <= ours["median"] <= ours["high"]
+    assert found["ratios"]["onnxruntime"] == pytest.approx(theirs["median"] / ours["median"])
+    assert found["flops"] >= 2 * 16 * 64 * 27
+    assert cli("bench", model, "--against", "nonsense").status == 1
+    assert cli("bench", model, "--threads", "0").status == 1
+
+
+def test_version(cli: Cli) -> None:
+    import jangin
+
+    assert cli("--version").out == f"jangin {jangin.__version__}\n"
