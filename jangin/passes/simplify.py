@@ -183,7 +183,10 @@ def _reduce(s: State, node: Node) -> Result:
 
 
 def _conv_pad(s: State, node: Node) -> Result:
-    """A convolution does the zero padding of its input's spatial axes itself."""
+    """A convolution does the zero padding of its input's spatial axes itself, until the layout pass
+    decides where padding happens."""
+    if node.attrs["layout"] != "first":
+        return None
     pad = s.producer(node.inputs[0], "pad")
     if pad is None or pad.attrs["mode"] != "constant" or pad.attrs.get("value", 0) != 0:
         return None
