@@ -11,18 +11,29 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 import jangin
 from jangin.ir.graph import Array, CompileError
+from jangin.runtime.executable import Executable
 
 T = TypeVar("T")
 
 
 class JanginRep(BackendRep):  # type: ignore[misc]
-    """A prepared model. What its shapes depend on may be inputs; see `specialised`."""
+    """A prepared model: compiled at once where that can be done without the inputs' values, else for
+    the values of each run (see `specialised`)."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.model = model
+    def __init__(self, model: onnx.ModelProto, options: Mapping[str, Any]) -> None:
+        self.model, self.options = model, options
         constants = {t.name for t in model.graph.initializer}
         self.inputs = [i.name for i in model.graph.input if i.name not in constants]
         self.outputs = [o.name for o in model.graph.output]
+        self.exe: Executable | None = None
+        try:
+            self.exe = self._compile(model)
+        except CompileError:
+            if not any(_may_be_setting(i) for i in model.graph.input):
+                raise
+
+    def _compile(self, model: onnx.ModelProto) -> Executable:
+        return jangin.compile(model, cache=False, **self.options)
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any] | Any, **kwargs: Any) -> tuple[Array, ...]:
         """The outputs, in the model's order, for inputs in order or by name."""
@@ -31,24 +42,27 @@ class JanginRep(BackendRep):  # type: ignore[misc]
         else:
             given = inputs if isinstance(inputs, (list, tuple)) else [inputs]
             feeds = dict(zip(self.inputs, given, strict=True))
-        exe = specialised(lambda values: jangin.compile(self.model, values=values), feeds)
+        exe = self.exe or specialised(self._compile, self.model, feeds)
         results = exe.run({i.name: np.asarray(feeds[i.name]) for i in exe.inputs})
         kind = namedtupledict("Outputs", self.outputs)
         outputs: tuple[Array, ...] = kind(*(results[o] for o in self.outputs))
         return outputs
 
 
-def specialised(build: Callable[[Mapping[str, Array]], T], feeds: Mapping[str, Any]) -> T:
-    """`build({})`, or where that can't be compiled (sizes, axes or limits that are only given at run
-    time), the model built for the values of this run's scalars and short integer vectors."""
+def specialised(build: Callable[[onnx.ModelProto], T], model: onnx.ModelProto, feeds: Mapping[str, Any]) -> T:
+    """`build(model)`, or where that can't be compiled (sizes, axes or limits that are only given at run
+    time), a build of the model with this run's scalars and short integer vectors as constants."""
     try:
-        return build({})
+        return build(model)
     except CompileError as error:
-        small = {n: np.asarray(a) for n, a in feeds.items() if _is_setting(a)}
-        if not small:
+        settings = {n: np.asarray(a) for n, a in feeds.items() if _is_setting(a)}
+        if not settings:
             raise
+        fixed = onnx.ModelProto()
+        fixed.CopyFrom(model)
+        fixed.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in settings.items())
         try:
-            return build(small)
+            return build(fixed)
         except CompileError:
             raise error from None
 
@@ -58,6 +72,10 @@ def _is_setting(value: Any) -> bool:
     if not isinstance(value, (np.ndarray, np.generic)):
         return False
     return value.ndim == 0 or (value.dtype.kind in "iub" and value.ndim == 1 and value.size <= 64)
+
+
+def _may_be_setting(info: onnx.ValueInfoProto) -> bool:
+    return info.type.HasField("tensor_type") and len(info.type.tensor_type.shape.dim) <= 1
 
 
 class JanginBackend(Backend):  # type: ignore[misc]
@@ -73,8 +91,7 @@ class JanginBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> JanginRep:
-        super().prepare(model, device, **kwargs)
-        return JanginRep(model)
+        return JanginRep(model, kwargs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
 from jangin.frontends.onnx_proto import attribute, dtype_of, read_model, tensor
@@ -34,17 +33,16 @@ NODE_LIMIT = 1_000_000
 def load(
     model: str | Path | bytes | onnx.ModelProto,
     shapes: ShapeBindings | None = None,
-    values: Mapping[str, Array] | None = None,
 ) -> Graph:
     """Import an ONNX model (path, bytes or message).
 
     `shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} a symbol's inclusive range,
-    {"image": (1, 3, 224, 224)} a whole input (None keeps a dimension). `values` turns inputs into
-    constants. Raises CompileError for anything malformed.
+    {"image": (1, 3, 224, 224)} a whole input (None keeps a dimension). Raises CompileError
+    for anything malformed.
     """
     proto, folder = read_model(model)
     try:
-        return _Importer(proto, folder, dict(shapes or {}), dict(values or {})).graph()
+        return _Importer(proto, folder, dict(shapes or {})).graph()
     except (UnicodeDecodeError, OverflowError, RecursionError, MemoryError) as error:
         raise CompileError(f"the ONNX model is malformed: {type(error).__name__}: {error}") from error
 
@@ -172,16 +170,8 @@ def constant_value(name: str, array: Array) -> Value:
 class _Importer:
     """One model being imported."""
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        folder: Path | None,
-        shapes: dict[str, Binding],
-        values: dict[str, Array],
-    ) -> None:
-        self.proto, self.folder = model.graph, folder
-        self.given = values
-        self.shapes: dict[str, Binding] = {n: np.shape(a) for n, a in values.items()} | shapes
+    def __init__(self, model: onnx.ModelProto, folder: Path | None, shapes: dict[str, Binding]) -> None:
+        self.proto, self.folder, self.shapes = model.graph, folder, shapes
         functions = {(_domain(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
         self.scope = Scope(opsets(model.opset_import), functions, folder)
         self.symbols = Symbols(self.shapes)
@@ -226,8 +216,6 @@ class _Importer:
             if info.name in inputs:
                 raise CompileError(f"input '{info.name}' is declared twice")
             inputs[info.name] = self._input(info)
-            if info.name in self.given:
-                constants[info.name] = self._given(inputs.pop(info.name))
         return inputs
 
     def _input(self, info: onnx.ValueInfoProto) -> Value:
@@ -252,14 +240,6 @@ class _Importer:
             shape.append(self.symbols.dim(size, f"{info.name}_d{i}", whole[i] if whole else None, what))
         return Value(info.name, dtype, tuple(shape))
 
-    def _given(self, value: Value) -> Array:
-        """The constant given for an input, which must fit it."""
-        array = np.asarray(self.given[value.name])
-        assert value.shape is not None and value.dtype is not None
-        if array.dtype != value.dtype.numpy or array.ndim != len(value.shape):
-            raise CompileError(f"input '{value.name}' is {value}; {array.dtype}{list(array.shape)} was given")
-        return array
-
     def _outputs(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         names = tuple(o.name for o in self.proto.output)
         if not names:
@@ -273,12 +253,9 @@ class _Importer:
 
     def _check_keys(self, inputs: Mapping[str, Value]) -> None:
         for key in self.shapes:
-            if key not in inputs and key not in self.symbols.names and key not in self.given:
+            if key not in inputs and key not in self.symbols.names:
                 known = ", ".join((*inputs, *self.symbols.names))
                 raise CompileError(f"shapes names '{key}'; the model's inputs and symbols are: {known}")
-        for key in self.given:
-            if all(key != i.name for i in self.proto.input):
-                raise CompileError(f"a value is given for '{key}', which is no input of the model")
 
 
 def _declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | str:

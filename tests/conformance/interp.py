@@ -42,7 +42,7 @@ def check(
     arrays = [numpy_helper.to_array(x) if isinstance(x, TensorProto) else x for x in inputs]
     references = [numpy_helper.to_array(x) if isinstance(x, TensorProto) else x for x in wanted]
     given = dict(zip([i.name for i in model.graph.input], arrays, strict=False))
-    graph = specialised(lambda values: lower(load(model, values=values)), given)
+    graph = specialised(lambda m: lower(load(m)), model, given)
     for graph_pass in PASSES if passes else ():
         graph = graph_pass(graph)
     outputs = list(run_graph(graph, {n: given[n] for n in graph.inputs}).values())
