@@ -24,12 +24,14 @@ from jangin.ir.expr import (
     cast,
     const,
     eq,
+    free_vars,
     is_const,
     select,
     substitute,
     wrap,
 )
 from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value, static_shape
+from jangin.ir.loop import Stmt, expressions, statements
 from jangin.ir.simplify import Range, simplify
 from jangin.ops.core import CORE
 from jangin.te import Stage, compute, reduction
@@ -186,13 +188,24 @@ class Builder:
             return None
         if not all(t.name in self.constants for t in inputs):
             return None
-        if not inputs and any(self.symbols):
+        if any(self._symbolic(v) for v in node.attrs.values()):
             return None
         from jangin.ir.interpret import run_graph
 
         constants = {t.name: self.constants[t.name] for t in inputs}
         values = {t.name: self.values[t.name] for t in inputs} | {node.name: Value(node.name, dtype, shape)}
         return run_graph(Graph("fold", (), node.outputs, (node,), constants, values), {})[node.name]
+
+    def _symbolic(self, value: Any) -> bool:
+        """Whether an attribute mentions a size symbol."""
+        if isinstance(value, Expr):
+            return any(v in self.symbols for v in free_vars(value))
+        if isinstance(value, Stmt):
+            return any(self._symbolic(expressions(s)) for s in statements(value))
+        if isinstance(value, Stage):
+            extents = tuple(a.extent for a in (*value.axes, *value.reduce_axes))
+            return self._symbolic((value.body, value.epilogue, *extents))
+        return isinstance(value, tuple) and any(map(self._symbolic, value))
 
     def map(self, fn: Callable[..., ExprLike], *inputs: Tensor) -> Tensor:
         """Elementwise with broadcasting: `fn` takes one scalar expression an input, and the result's

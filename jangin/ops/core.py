@@ -266,13 +266,13 @@ def _pool_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, .
 
     def mean(acc: Expr, index: tuple[Expr, ...]) -> Expr:
         _, _, at = split_layout(index, layout)
-        return acc / cast(acc.dtype, _window_count(spatial, at, attrs))
+        return acc / cast(acc.dtype, window_count(spatial, at, attrs))
 
     extents = [const(k) for k in attrs["kernel"]]
     return (reduction(out, extents, combiner, term, mean if attrs["average"] else None),)
 
 
-def _window_count(spatial: Shape, at: Sequence[Expr], attrs: Attrs) -> Expr:
+def window_count(spatial: Shape, at: Sequence[Expr], attrs: Attrs) -> Expr:
     count: Expr = const(1)
     for i, size in enumerate(spatial):
         begin, end = attrs["pads"][i], attrs["pads"][i + len(spatial)]

@@ -128,7 +128,7 @@ class Scan:
         [D, T + 1, B, states, width] after each step, and once more behind the last. Steps beyond a
         sequence's length give 0 and change nothing."""
         length = minimum(cast(I64, self.inputs["lengths"][BATCH]), steps)
-        live = TIME < length
+        live = length > TIME
         place = select(live, length - 1 - TIME, TIME) if self.reverse else TIME
         begin = [Store(s, (UNIT,), self.value(name, BATCH, UNIT)) for name, s in states.items()]
 

@@ -99,8 +99,11 @@ def grid_sample(
         return _reflected(p, *borders(axis)) if padding_mode == "reflection" else p
 
     def position(g: Expr, axis: int) -> Expr:
+        """In input elements. Cubic samples are moved inside one by one, the others with the centre."""
         size = cast(dtype, sizes[axis])
         p = (g + 1.0) * 0.5 * (size - 1.0) if align_corners else ((g + 1.0) * size - 1.0) * 0.5
+        if mode == "cubic":
+            return p
         return moved(call("round", p) if mode == "nearest" else p, axis)
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:

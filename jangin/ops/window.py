@@ -12,7 +12,7 @@ from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import ceil_div, product, window_pads
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import wide
+from jangin.ops.core import wide, window_count
 from jangin.ops.registry import op
 from jangin.te import identity
 
@@ -54,6 +54,14 @@ class Sliding:
     auto_pad: str = "NOTSET"
     ceil_mode: int = 0
 
+    def amounts(self, b: Builder, x: Tensor) -> list[Expr]:
+        """The pads, begins then ends."""
+        ones = [1] * (x.rank - 2)
+        strides, dilations = self.strides or ones, self.dilations or ones
+        return window_pads(
+            self.auto_pad, self.pads, x.shape[2:], self.kernel_shape, strides, dilations, b.symbols
+        )
+
     def over(self, b: Builder, x: Tensor, fill: float | None = None) -> Window:
         """The window over `x`. Where the pads depend on unknown sizes, `x` is padded with `fill`
         beforehand (None: that would change the result)."""
@@ -64,7 +72,7 @@ class Sliding:
                 f"a window of {list(kernel)} over {x}: it must have a size for each spatial axis (N, C, ...)"
             )
         strides, dilations = tuple(self.strides or [1] * rank), tuple(self.dilations or [1] * rank)
-        pads = window_pads(self.auto_pad, self.pads, x.shape[2:], kernel, strides, dilations, b.symbols)
+        pads = self.amounts(b, x)
         extents = tuple(
             self._extent(b, x.shape[2 + i], kernel[i], strides[i], dilations[i], pads[i], pads[i + rank])
             for i in range(rank)
@@ -140,8 +148,21 @@ def _places(b: Builder, w: Window, best: Tensor, column_major: bool) -> Tensor:
 
 @op("AveragePool")
 def average_pool(b: Builder, x: Tensor, *, count_include_pad: int = 0, **window: Any) -> Tensor:
-    w = Sliding(**window).over(b, x)
-    return b.node("pool", [w.x], w.attrs("sum", "all" if count_include_pad else "valid"))
+    sliding = Sliding(**window)
+    average = "all" if count_include_pad else "valid"
+    pads = sliding.amounts(b, x)
+    if static_shape(tuple(pads)) is not None:
+        w = sliding.over(b, x)
+        return b.node("pool", [w.x], w.attrs("sum", average))
+    w = sliding.over(b, x, 0)
+    total = b.node("pool", [w.x], w.attrs("sum"))
+    attrs = {**w.attrs("sum", average), "pads": pads}
+
+    def mean(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        value = wide(bufs[0][index])
+        return value / cast(value.dtype, window_count(x.shape[2:], index[2:], attrs))
+
+    return b.compute(x.dtype, total.shape, [total], mean)
 
 
 def _power(x: Expr, p: float) -> Expr:
