@@ -20,7 +20,7 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 def _truncating_div(a: Any, b: Any) -> Any:
     quotient = a // b
     inexact = quotient * b != a
-    return quotient + (inexact & ((a < 0) != (b < 0))).astype(quotient.dtype)
+    return quotient + (inexact & (b != 0) & ((a < 0) != (b < 0))).astype(quotient.dtype)
 
 
 def _div(a: Any, b: Any) -> Any:

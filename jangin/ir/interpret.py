@@ -310,7 +310,7 @@ _PYTHON: Mapping[str, Callable[[int, int], Any]] = {
     "add": lambda a, b: _wrap64(a + b),
     "sub": lambda a, b: _wrap64(a - b),
     "mul": lambda a, b: _wrap64(a * b),
-    "floordiv": lambda a, b: a // b if b else 0,
+    "floordiv": lambda a, b: _wrap64(a // b) if b else 0,
     "mod": lambda a, b: a % b if b else 0,
     "min": min,
     "max": max,
