@@ -104,17 +104,29 @@ def _simplified(stage: Stage, symbols: Mapping[Var, Range]) -> Stage:
 def canonical(
     stages: Sequence[Stage], inputs: Sequence[Buffer], out: Buffer, symbols: Mapping[Var, Range]
 ) -> tuple[tuple[Stage, ...], tuple[Buffer, ...], Buffer, str]:
-    """The kernel with inputs b0, b1, ..., locals t0, t1, ... and result `out`, and the SHA-256 (hex)
-    of its text: kernels that do the same for the same sizes have the same key."""
+    """The kernel with inputs b0, b1, ..., locals t0, t1, ... and result `out`, axes i0, i1, ... and
+    k0, k1, ..., and the SHA-256 (hex) of its text: kernels that do the same for the same sizes have
+    the same key."""
     names = {b.name: replace(b, name=f"b{i}") for i, b in enumerate(inputs)}
     names |= {s.out.name: replace(s.out, name=f"t{i}") for i, s in enumerate(stages[:-1])}
     names[out.name] = replace(out, name="out")
-    renamed = tuple(redirect(s, names) for s in stages)
+    renamed = tuple(_numbered(redirect(s, names)) for s in stages)
     params = tuple(names[b.name] for b in inputs)
     lines = [_declared(b) for b in (*params, names[out.name])]
     lines += [f"{var} in {low}..{high}" for var, (low, high) in symbols.items()]
     lines += [_text(s) for s in renamed]
     return renamed, params, names[out.name], hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _numbered(stage: Stage) -> Stage:
+    """The stage with its axes named by position (a change of layout leaves them in another order)."""
+    axes = tuple(Axis(Var(f"i{d}"), a.extent) for d, a in enumerate(stage.axes))
+    over = tuple(Axis(Var(f"k{d}"), a.extent) for d, a in enumerate(stage.reduce_axes))
+    old = (*stage.axes, *stage.reduce_axes)
+    names: dict[Var, Expr] = {a.var: n.var for a, n in zip(old, (*axes, *over), strict=True)}
+    epilogue = None if stage.epilogue is None else substitute(stage.epilogue, names)
+    body = substitute(stage.body, names)
+    return replace(stage, axes=axes, reduce_axes=over, body=body, epilogue=epilogue)
 
 
 def _declared(b: Buffer) -> str:
