@@ -37,7 +37,7 @@ def lower(graph: Graph) -> Graph:
     env |= {n: b.const(a, n) for n, a in graph.constants.items()}
     _Lowering(b).run(graph.nodes, env)
     results = [_result(env, n, "the model") for n in graph.outputs]
-    return _name_outputs(b.graph(results, graph.outputs))
+    return b.graph(results, graph.outputs)
 
 
 def _refuse(nodes: Iterable[Node]) -> None:
@@ -149,23 +149,3 @@ class _Lowering:
 def _explain(node: Node, inputs: Sequence[Tensor | None], reason: str) -> str:
     given = ", ".join(f"{n}: {t}" for n, t in zip(node.inputs, inputs, strict=True) if t is not None)
     return f"{node.source}, inputs ({given}): {reason}"
-
-
-def _name_outputs(graph: Graph) -> Graph:
-    """Values that only become a result of the model take its name at once, without a copy."""
-    produced = graph.producers()
-    taken = {*graph.inputs, *graph.outputs, *graph.constants}
-    names: dict[str, str] = {}
-    for out in graph.outputs:
-        node = produced.get(out)
-        if node is not None and node.source == "graph output":
-            (inner,) = node.inputs
-            if inner not in taken and inner not in names:
-                names[inner] = out
-    nodes = []
-    for node in graph.nodes:
-        if node.source == "graph output" and names.get(node.inputs[0]) == node.outputs[0]:
-            continue
-        inputs = tuple(names.get(n, n) for n in node.inputs)
-        nodes.append(replace(node, inputs=inputs, outputs=tuple(names.get(n, n) for n in node.outputs)))
-    return graph.with_nodes(nodes)

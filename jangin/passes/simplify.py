@@ -26,6 +26,7 @@ ROUNDS = 10
 def simplify(graph: Graph) -> Graph:
     """The graph with every rule applied until nothing changes."""
     for _ in range(ROUNDS):
+        graph = _name_results(graph)
         state = State(graph)
         for node in graph.nodes:
             _visit(state, node)
@@ -58,6 +59,26 @@ def _visit(state: State, node: Node) -> None:
                 node, tried, state.changed = result, True, True
                 break
     state.emit(node)
+
+
+def _name_results(graph: Graph) -> Graph:
+    """A value that is only copied to become a result of the model takes the result's name."""
+    produced = graph.producers()
+    names: dict[str, str] = {}
+    for out in graph.outputs:
+        node = produced.get(out)
+        if node is None or node.op != "reshape" or graph.shape(node.inputs[0]) != graph.shape(out):
+            continue
+        inner = node.inputs[0]
+        if inner in produced and inner not in names and inner not in graph.outputs:
+            names[inner] = out
+    nodes = []
+    for node in graph.nodes:
+        if node.op == "reshape" and names.get(node.inputs[0]) == node.outputs[0]:
+            continue
+        inputs = tuple(names.get(n, n) for n in node.inputs)
+        nodes.append(replace(node, inputs=inputs, outputs=tuple(names.get(n, n) for n in node.outputs)))
+    return graph.with_nodes(nodes) if names else graph
 
 
 # --- moving data -----------------------------------------------------------------------------

@@ -272,7 +272,7 @@ def is_exact(source: DType, target: DType) -> bool:
         wider = target.is_float and _SIGNIFICANT[target] >= _SIGNIFICANT[source]
         return wider and not (source is BF16 and target is F16)
     if target.is_float:
-        return target in (F32, F64) and _SIGNIFICANT[target] >= source.bits
+        return _SIGNIFICANT[target] >= source.bits
     signed = source.kind == "i"
     if target.kind == "u" and signed:
         return False
