@@ -7,7 +7,7 @@ many bits gives what shifting one bit at a time would.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jangin.codegen.builder import Builder, Value, constant, suffix, vector_type
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I16, I32, I64, DType
@@ -182,8 +182,7 @@ def _divide(b: Builder, op: str, x: Value, y: Value) -> Value:
 POWER = """
 define internal i64 @int.power(i64 %base, i64 %exponent) #1 {
 entry:
-  %negative = icmp slt i64 %exponent, 0
-  br i1 %negative, label %zero, label %loop
+  br label %loop
 loop:
   %e = phi i64 [ %exponent, %entry ], [ %half, %more ]
   %b = phi i64 [ %base, %entry ], [ %square, %more ]
@@ -199,27 +198,26 @@ more:
   br label %loop
 out:
   ret i64 %r
-zero:
-  ret i64 0
 }
 """
-"""base**exponent modulo 2**64; 0 for negative exponents."""
+"""base**exponent modulo 2**64, of an unsigned exponent."""
 
 
 def _int_power(b: Builder, x: Value, y: Value) -> Value:
     b.declarations["int.power"] = POWER
+    zero = splat(b, 0, x)
+    below = _compare(b, "lt", y, zero)
 
     def one(base: Value, exponent: Value) -> Value:
         args = f"{convert(b, I64, base)}, {convert(b, I64, exponent)}"
         return convert(b, x.dtype, b.op(f"call i64 @int.power({args})", I64))
 
-    return _per_lane(b, one, (x, y))
+    return select(b, below, zero, _per_lane(b, one, (x, select(b, below, zero, y))))
 
 
-def _per_lane(b: Builder, fn: object, args: Sequence[Value]) -> Value:
-    assert callable(fn)
+def _per_lane(b: Builder, fn: Callable[..., Value], args: Sequence[Value]) -> Value:
     lanes = max(a.lanes for a in args)
-    parts: list[Value] = [fn(*(b.lane(a, n) for a in args)) for n in range(lanes)]
+    parts = [fn(*(b.lane(a, n) for a in args)) for n in range(lanes)]
     return parts[0] if lanes == 1 else b.gather_lanes(parts)
 
 

@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def run(
     at = (scratch.ctypes.data + 63) // 64 * 64
     count = size(tasks(func), symbols)
     cuts = sorted({0, *(count * n // pieces for n in range(pieces + 1)), count})
-    for lo, hi in zip(cuts, cuts[1:], strict=False):
+    for lo, hi in pairwise(cuts):
         kernel(addresses.ctypes.data, values.ctypes.data, lo, hi, at)
     assert (scratch[at - scratch.ctypes.data + size(scratch_bytes(func), symbols) :] == 0xA5).all()
     image.close()

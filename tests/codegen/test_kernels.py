@@ -17,7 +17,7 @@ from jangin.ir.loop import Alloc, For, Func, If, Let, Stmt, Store, block
 from jangin.targets.x86 import V3
 
 N, M = Var("N"), Var("M")
-I, J, K, L, P = (Var(n) for n in "ijklp")
+R, J, K, L, P = (Var(n) for n in "ijklp")
 SYMBOLS = ((N, (const(1), const(100))), (M, (const(1), const(100))))
 ZERO = const(0.0, F32)
 
@@ -75,14 +75,14 @@ X, Y = buffer("x", N), buffer("y", N)
 
 def tiles(extent: Expr, w: int, body: Stmt, kind: str = "serial") -> For:
     """Vector tiles of `w` over `extent`, rounded up."""
-    return loop(I, (extent + (w - 1)) // w, loop(L, w, body, "vector"), kind)
+    return loop(R, (extent + (w - 1)) // w, loop(L, w, body, "vector"), kind)
 
 
 @each_target
 @pytest.mark.parametrize("n", [1, 7, 8, 16, 37])
 def test_masked_tail(on: str, n: int) -> None:
     w = lanes(on)
-    at = I * w + L
+    at = R * w + L
     body = If(at < N, Store(Y, (at,), X[at] * 2.0 + 1.0))
     check(kernel([X, Y], tiles(N, w, body, "parallel")), on, n)
 
@@ -90,7 +90,7 @@ def test_masked_tail(on: str, n: int) -> None:
 @each_target
 @pytest.mark.parametrize("width", [2, 3, 5, 8, 24])
 def test_any_width(on: str, width: int) -> None:
-    at = I * width + L
+    at = R * width + L
     check(kernel([X, Y], tiles(N, width, If(at < N, Store(Y, (at,), call("exp", X[at]))))), on, 41)
 
 
@@ -98,7 +98,7 @@ def test_any_width(on: str, width: int) -> None:
 def test_guarded_loads_are_lazy(on: str) -> None:
     """A convolution's padding: what lies outside is never read."""
     w = lanes(on)
-    at = I * w + L
+    at = R * w + L
     inside = land(at + K - 2 >= const(0), at + K - 2 < N)
     term = select(inside, Load(X, (at + K - 2,)), const(-1.0, F32))
     acc = buffer("acc", w, memory="register")
@@ -108,33 +108,33 @@ def test_guarded_loads_are_lazy(on: str) -> None:
         loop(L, w, If(at < N, Store(Y, (at,), acc[L])), "vector"),
     )
     for n in (1, 9, 33):
-        check(kernel([X, Y], loop(I, (N + (w - 1)) // w, Alloc(acc, body))), on, n)
+        check(kernel([X, Y], loop(R, (N + (w - 1)) // w, Alloc(acc, body))), on, n)
 
 
 @each_target
 def test_uniform_guard_is_a_branch(on: str) -> None:
-    shifted = select(I > const(0), Load(X, (I - 1,)), const(5.0, F32))
-    check(kernel([X, Y], loop(I, N, Store(Y, (I,), shifted))), on)
+    shifted = select(binary("gt", R, const(0)), Load(X, (R - 1,)), const(5.0, F32))
+    check(kernel([X, Y], loop(R, N, Store(Y, (R,), shifted))), on)
     wide = buffer("z", N, 8)
-    rows = select(land(I >= const(1), X[I] > ZERO), Load(wide, (I - 1, L)), X[I])
+    rows = select(land(binary("ge", R, const(1)), X[R] > ZERO), Load(wide, (R - 1, L)), X[R])
     out = buffer("y", N, 8)
-    check(kernel([X, wide, out], loop(I, N, loop(L, 8, Store(out, (I, L), rows), "vector"))), on)
+    check(kernel([X, wide, out], loop(R, N, loop(L, 8, Store(out, (R, L), rows), "vector"))), on)
 
 
 @each_target
 def test_uniform_load_under_a_lane_mask(on: str) -> None:
     """No lane chooses the arm in the last tile, and then its one place isn't read."""
     w = lanes(on)
-    at = I * w + L
+    at = R * w + L
     bias = buffer("b", (N + (w - 1)) // w)
-    value = select(at < N, Load(bias, (I,)), ZERO)
-    out = buffer("y", (I * 0 + (N + (w - 1)) // w + 1) * w)
+    value = select(at < N, Load(bias, (R,)), ZERO)
+    out = buffer("y", (R * 0 + (N + (w - 1)) // w + 1) * w)
     check(
-        kernel([bias, out], loop(I, (N + (w - 1)) // w + 1, loop(L, w, Store(out, (at,), value), "vector"))),
+        kernel([bias, out], loop(R, (N + (w - 1)) // w + 1, loop(L, w, Store(out, (at,), value), "vector"))),
         on,
     )
-    scattered = If(at < N, Store(out, (at,), Load(bias, (I,))))
-    body = loop(I, (N + (w - 1)) // w + 1, loop(L, w, scattered, "vector"))
+    scattered = If(at < N, Store(out, (at,), Load(bias, (R,))))
+    body = loop(R, (N + (w - 1)) // w + 1, loop(L, w, scattered, "vector"))
     check(kernel([bias, out], body), on, given={"y": np.zeros(((13 + w - 1) // w + 1) * w, np.float32)})
 
 
@@ -145,10 +145,10 @@ def test_strided_access(on: str, step: int) -> None:
     source = buffer("x", 4, abs(step) * w)
     start = const(0 if step > 0 else abs(step) * w - 1)
     out = buffer("y", 4, w)
-    row = loop(L, w, Store(out, (I, L), source[I, start + L * step] + 1.0), "vector")
-    check(kernel([source, out], loop(I, 4, row)), on)
-    back = loop(L, w, Store(source, (I, start + L * step), out[I, L]), "vector")
-    check(kernel([out, source], loop(I, 4, back)), on)
+    row = loop(L, w, Store(out, (R, L), source[R, start + L * step] + 1.0), "vector")
+    check(kernel([source, out], loop(R, 4, row)), on)
+    back = loop(L, w, Store(source, (R, start + L * step), out[R, L]), "vector")
+    check(kernel([out, source], loop(R, 4, back)), on)
 
 
 @each_target
@@ -157,7 +157,7 @@ def test_gather_scatter(on: str, dtype: DType) -> None:
     """Transposition, quotients and remainders of the lane, indices from memory; with and without a mask."""
     w = target(on).lanes(dtype.bytes)
     x, y = buffer("x", N, M, dtype=dtype), buffer("y", M, N, dtype=dtype)
-    at = I * w + L
+    at = R * w + L
     moved = Store(y, (J, at), x[at, J])
     check(kernel([x, y], loop(J, M, tiles(N, w, If(at < N, moved)))), on, 35, 5)
     back = Store(y, (at, J), x[J, at])
@@ -165,10 +165,10 @@ def test_gather_scatter(on: str, dtype: DType) -> None:
     flat = buffer("y", 3 * w, dtype=dtype)
     table = buffer("x", 3 * w // 2 + 1, 2, dtype=dtype)
     quotient = Store(flat, (at,), table[at // 2, at % 2])
-    check(kernel([table, flat], loop(I, 3, loop(L, w, quotient, "vector"))), on)
+    check(kernel([table, flat], loop(R, 3, loop(L, w, quotient, "vector"))), on)
     index = buffer("i", 3 * w, dtype=I64)
     looked_up = Store(flat, (at,), table[binary("mod", index[at], const(3)), const(1)])
-    check(kernel([table, index, flat], loop(I, 3, loop(L, w, looked_up, "vector"))), on)
+    check(kernel([table, index, flat], loop(R, 3, loop(L, w, looked_up, "vector"))), on)
 
 
 @each_target
@@ -181,14 +181,14 @@ def test_let(on: str) -> None:
     inner = Let(
         place, start + L + 3, Let(value, x[place] * 2.0, Store(out, (start + L,), value + x[place - 1]))
     )
-    nest = loop(I, 4, Let(start, I * w, loop(L, w, inner, "vector")))
+    nest = loop(R, 4, Let(start, R * w, loop(L, w, inner, "vector")))
     check(kernel([x, out], nest), on)
-    nest = loop(I, 4, Let(start, I * w, loop(L, w, inner, "vector")), "unroll")
+    nest = loop(R, 4, Let(start, R * w, loop(L, w, inner, "vector")), "unroll")
     check(kernel([x, out], nest), on)
     picked = Var("picked")
     index = buffer("i", 4 * w, dtype=I64)
-    gathered = Let(picked, binary("mod", index[I * w + L], const(9)), Store(out, (I * w + L,), x[picked]))
-    check(kernel([x, index, out], loop(I, 4, loop(L, w, gathered, "vector"))), on)
+    gathered = Let(picked, binary("mod", index[R * w + L], const(9)), Store(out, (R * w + L,), x[picked]))
+    check(kernel([x, index, out], loop(R, 4, loop(L, w, gathered, "vector"))), on)
 
 
 @each_target
@@ -199,11 +199,11 @@ def test_lanes_that_reduce(on: str, op: str) -> None:
     start = {"add": 0.0, "mul": 1.0, "max": -np.inf, "min": np.inf}[op]
     out = buffer("y", M)
     x = buffer("x", M, N)
-    at = I * w + L
+    at = R * w + L
     step = Store(acc, (const(0),), binary(op, acc[0], x[J, at] * 1.5))
     body = block(
         Store(acc, (const(0),), const(start, F32)),
-        loop(I, (N + (w - 1)) // w, loop(L, w, If(at < N, step), "vector")),
+        loop(R, (N + (w - 1)) // w, loop(L, w, If(at < N, step), "vector")),
         Store(out, (J,), acc[0]),
     )
     check(kernel([x, out], loop(J, M, Alloc(acc, body), "parallel")), on, 29, rtol=1e-4)
@@ -215,34 +215,34 @@ def test_lanes_with_their_own_accumulator(on: str) -> None:
     w = lanes(on)
     acc = buffer("acc", 1, memory="register")
     x, wgt, out = buffer("x", M, N), buffer("w", N, 2 * w), buffer("y", M, 2 * w)
-    at = I * w + L
+    at = R * w + L
     dot = loop(K, N, Store(acc, (const(0),), acc[0] + x[J, K] * wgt[K, at]))
     cell = Alloc(acc, block(Store(acc, (const(0),), ZERO), dot, Store(out, (J, at), acc[0])))
     check(
-        kernel([x, wgt, out], loop(J, M, loop(I, 2, loop(L, w, cell, "vector")), "parallel")), on, rtol=1e-4
+        kernel([x, wgt, out], loop(J, M, loop(R, 2, loop(L, w, cell, "vector")), "parallel")), on, rtol=1e-4
     )
 
 
 @each_target
 def test_lanes_that_cannot_run_together_run_in_turn(on: str) -> None:
     out = buffer("y", 3)
-    last = Store(out, (I,), X[L])
-    check(kernel([X, out], loop(I, 3, loop(L, 8, last, "vector"))), on)
+    last = Store(out, (R,), X[L])
+    check(kernel([X, out], loop(R, 3, loop(L, 8, last, "vector"))), on)
     ragged = loop(L, 8, loop(K, L + 1, Store(Y, (L,), X[K])), "vector")
     check(kernel([X, Y], ragged), on)
-    first = If(eq(L, const(2)), Store(out, (I,), const(4.0, F32)))
-    check(kernel([X, out], loop(I, 3, loop(L, 8, first, "vector"))), on)
-    count = Store(out, (I,), out[I] + 1.0)
-    check(kernel([X, out], loop(I, 3, loop(L, 8, count, "vector"))), on)
+    first = If(eq(L, const(2)), Store(out, (R,), const(4.0, F32)))
+    check(kernel([X, out], loop(R, 3, loop(L, 8, first, "vector"))), on)
+    count = Store(out, (R,), out[R] + 1.0)
+    check(kernel([X, out], loop(R, 3, loop(L, 8, count, "vector"))), on)
 
 
 @each_target
 def test_scratch(on: str) -> None:
     """Nested buffers lie apart, siblings share, sizes follow the symbols."""
     a, b, c = (buffer(n, N, memory="scratch") for n in "abc")
-    first = block(loop(I, N, Store(a, (I,), X[I] + 1.0)), loop(I, N, Store(b, (I,), a[I] * 2.0)))
-    use = loop(I, N, Store(buffer("y", M, N), (J, I), a[I] + b[I] + cast(F32, J)))
-    second = Alloc(c, block(loop(I, N, Store(c, (I,), X[I])), loop(I, N, Store(X, (I,), c[I]))))
+    first = block(loop(R, N, Store(a, (R,), X[R] + 1.0)), loop(R, N, Store(b, (R,), a[R] * 2.0)))
+    use = loop(R, N, Store(buffer("y", M, N), (J, R), a[R] + b[R] + cast(F32, J)))
+    second = Alloc(c, block(loop(R, N, Store(c, (R,), X[R])), loop(R, N, Store(X, (R,), c[R]))))
     y = buffer("y", M, N)
     func = kernel([X, y], loop(J, M, Alloc(a, Alloc(b, block(first, use))), "parallel"))
     check(func, on, 37, 3)
@@ -256,7 +256,7 @@ def test_scratch(on: str) -> None:
 @each_target
 def test_tasks(on: str) -> None:
     """Without a parallel loop the kernel is one task; Lets may stand around one."""
-    assert tasks(kernel([X, Y], loop(I, N, Store(Y, (I,), X[I])))) == const(1)
+    assert tasks(kernel([X, Y], loop(R, N, Store(Y, (R,), X[R])))) == const(1)
     half = Var("half")
     func = kernel([X, Y], Let(half, N // 2, loop(P, half, Store(Y, (P,), X[P + half]), "parallel")))
     assert size(tasks(func), {"N": 13, "M": 1}) == 6
@@ -270,7 +270,7 @@ def test_register_tile_with_masks(on: str) -> None:
     w, mr = lanes(on), 3
     a, b, out = buffer("a", N, K_SIZE), buffer("b", K_SIZE, M), buffer("y", N, M)
     r, acc = Var("r"), buffer("acc", mr, w, memory="register")
-    row, column = I * mr + r, J * w + L
+    row, column = R * mr + r, J * w + L
 
     def tile(body: Stmt) -> Stmt:
         return loop(r, mr, loop(L, w, body, "vector"), "unroll")
@@ -282,7 +282,7 @@ def test_register_tile_with_masks(on: str) -> None:
         loop(K, K_SIZE, tile(Store(acc, (r, L), acc[r, L] + left * right))),
         tile(If(land(row < N, column < M), Store(out, (row, column), maximum(acc[r, L], ZERO)))),
     )
-    nest = loop(I, (N + (mr - 1)) // mr, loop(J, (M + (w - 1)) // w, Alloc(acc, body)), "parallel")
+    nest = loop(R, (N + (mr - 1)) // mr, loop(J, (M + (w - 1)) // w, Alloc(acc, body)), "parallel")
     for n, m in ((1, 1), (7, 13), (6, 16)):
         check(kernel([a, b, out], nest), on, n, m, rtol=1e-4)
 
@@ -293,24 +293,24 @@ K_SIZE = 5
 @each_target
 def test_register_buffer_indexed_at_run_time(on: str) -> None:
     acc = buffer("acc", 16, memory="register")
-    body = block(loop(I, 16, Store(acc, (I,), X[I % N])), loop(I, N, Store(Y, (I,), acc[(I * 3) % 16])))
+    body = block(loop(R, 16, Store(acc, (R,), X[R % N])), loop(R, N, Store(Y, (R,), acc[(R * 3) % 16])))
     check(kernel([X, Y], Alloc(acc, body)), on, 11)
 
 
 @each_target
 def test_zero_trip_loops(on: str) -> None:
-    body = block(loop(I, N - 1, Store(Y, (I,), X[I + 1])), Store(Y, (N - 1,), ZERO))
+    body = block(loop(R, N - 1, Store(Y, (R,), X[R + 1])), Store(Y, (N - 1,), ZERO))
     check(kernel([X, Y], body), on, 1)
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (loop(I, N, Store(Y, (I,), X[J])), "k: j is used outside"),
-        (loop(I, N, Store(Y, (I,), X[I]), "vector"), "k: vector loop i has extent N"),
+        (loop(R, N, Store(Y, (R,), X[J])), "k: j is used outside"),
+        (loop(R, N, Store(Y, (R,), X[R]), "vector"), "k: vector loop i has extent N"),
         (Alloc(buffer("r", N, memory="register"), Store(Y, (const(0),), ZERO)), "k: register buffer r needs"),
         (
-            loop(I, N, Alloc(buffer("s", I + 1, memory="scratch"), Store(Y, (I,), ZERO))),
+            loop(R, N, Alloc(buffer("s", R + 1, memory="scratch"), Store(Y, (R,), ZERO))),
             "k: scratch buffer s",
         ),
     ],
@@ -321,5 +321,5 @@ def test_errors_name_the_kernel(body: Stmt, message: str) -> None:
 
 
 def test_same_text_each_time() -> None:
-    body = tiles(N, 8, If(I * 8 + L < N, Store(Y, (I * 8 + L,), call("erf", X[I * 8 + L]))))
+    body = tiles(N, 8, If(R * 8 + L < N, Store(Y, (R * 8 + L,), call("erf", X[R * 8 + L]))))
     assert emit_kernel(kernel([X, Y], body), V3) == emit_kernel(kernel([X, Y], body), V3)
