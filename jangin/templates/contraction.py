@@ -122,10 +122,12 @@ def schedule(
 ) -> Scheduled | None:
     """The stage as a tiled product, or None where it isn't one. `constants`: names of inputs that
     are constant (they may be packed)."""
-    role = roles(stage)
+    role = roles(stage) if stage.axes else None
+    if role is None:
+        return None
     size = static_shape((stage.axes[-1].extent,))
     lanes = target.lanes(stage.body.dtype.bytes)
-    if role is None or (size is not None and size[0] // role.groups < max(2, lanes // 2)):
+    if size is not None and size[0] // role.groups < max(2, lanes // 2):
         return None
     naive = te.lower(name, [stage], inputs, symbols)
     return _Tiler(role, stage, naive, target, lanes, role.right.buffer.name in constants).run()
