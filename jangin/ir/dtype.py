@@ -19,6 +19,9 @@ class DType:
     def __str__(self) -> str:
         return self.name
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def bytes(self) -> int:
         """Bytes one element takes in memory (sub-byte types take one)."""

@@ -25,6 +25,8 @@ class Expr:
 
     dtype: DType
 
+    _hash: int
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
@@ -33,11 +35,12 @@ class Expr:
         return _key(self) == _key(other)
 
     def __hash__(self) -> int:
-        cached: int | None = self.__dict__.get("_hash")
-        if cached is None:
-            cached = hash((type(self).__name__, *_key(self)))
-            object.__setattr__(self, "_hash", cached)
-        return cached
+        try:
+            return self._hash
+        except AttributeError:
+            made = hash((type(self).__name__, _key(self)))
+            object.__setattr__(self, "_hash", made)
+            return made
 
     def __repr__(self) -> str:
         return str(self)
@@ -101,6 +104,10 @@ class Expr:
 def _key(e: Expr) -> tuple[Any, ...]:
     if isinstance(e, Const):  # 1, 1.0 and True are equal in Python, and 0.0 == -0.0
         return (e.dtype, repr(e.value))
+    if isinstance(e, Binary):
+        return (e.op, e.a, e.b)
+    if isinstance(e, Var):
+        return (e.name, e.dtype)
     return tuple(getattr(e, f.name) for f in fields(e))  # type: ignore[arg-type]
 
 
