@@ -21,6 +21,7 @@ from jangin.ir.plan import Launch, Plan
 from jangin.ir.simplify import Range, simplify
 from jangin.options import Options
 from jangin.passes.batchnorm import batchnorm
+from jangin.passes.constraints import constraints
 from jangin.passes.cse import cse
 from jangin.passes.dce import dce
 from jangin.passes.fold import fold
@@ -190,7 +191,7 @@ def make_plan(
     used = {b.name: packed.constants[b.name] for b in buffers if b.kind == "constant"}
     symbols = tuple(graph.symbols.items())
     return Plan(
-        graph.name, str(options.target), graph.inputs, graph.outputs, symbols, (), buffers,
+        graph.name, str(options.target), graph.inputs, graph.outputs, symbols, constraints(graph), buffers,
         tuple(launches), used, funcs,
     )  # fmt: skip
 
