@@ -228,8 +228,8 @@ class _Simplifier:
                     continue
                 others = list(mono)
                 others.remove(atom)
-                quotient = Binary("floordiv", atom.a, atom.b)
-                partner = _times(_times({tuple(others): c}, {(quotient,): 1}), self.poly(atom.b))
+                quotient = self.poly(self.run(binary("floordiv", atom.a, atom.b)))
+                partner = _times(_times({tuple(others): c}, quotient), self.poly(atom.b))
                 if all(p.get(m) == k for m, k in partner.items()):
                     out = _accumulate(dict(p), partner, -1)
                     _accumulate(out, {mono: -c})
