@@ -19,6 +19,8 @@ from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.loop import Func
 from jangin.ir.plan import Launch, Plan
 from jangin.ir.simplify import Range, simplify
+from jangin.ir.verify import VerifyError, verify_func, verify_graph, verify_plan
+from jangin.ops.core import CORE
 from jangin.options import Options
 from jangin.passes.batchnorm import batchnorm
 from jangin.passes.constraints import constraints
@@ -111,6 +113,8 @@ def import_model(
     for n, (name, graph_pass) in enumerate(GRAPH_PASSES.items()):
         _tell(progress, n, len(GRAPH_PASSES), name)
         graph = graph_pass(graph)
+        if options.verify:
+            _verified(name, verify_graph, graph, CORE)
         if name == until:
             break
     return graph
@@ -127,6 +131,9 @@ def schedule_kernels(
     for n, node in enumerate(kernels):
         _tell(progress, n, len(kernels), "schedule")
         chosen[node.outputs[0]] = _schedule(node, graph, options, made)
+    if options.verify:
+        for kernel in made.values():
+            _verified(f"the template {kernel.template}", verify_func, kernel.func)
     return chosen
 
 
@@ -136,7 +143,8 @@ def _schedule(
     name = _kernel_name(node)
     if is_opaque(node):
         func = opaque_func(node)
-        return opaque(replace(func, name=f"{name}_{len(made)}")), (*node.inputs, node.outputs[0])
+        kernel = made[node.outputs[0]] = opaque(replace(func, name=f"{name}_{len(made)}"))
+        return kernel, (*node.inputs, node.outputs[0])
     parts, inputs, out = stages(node)
     args = (*(b.name for b in inputs), out.name)
     symbols = used_symbols(parts, (*inputs, out), graph.symbols)
@@ -190,10 +198,13 @@ def make_plan(
     buffers = plan_buffers(packed, packed.nodes)
     used = {b.name: packed.constants[b.name] for b in buffers if b.kind == "constant"}
     symbols = tuple(graph.symbols.items())
-    return Plan(
+    plan = Plan(
         graph.name, str(options.target), graph.inputs, graph.outputs, symbols, constraints(graph), buffers,
         tuple(launches), used, funcs,
     )  # fmt: skip
+    if options.verify:
+        _verified("planning", verify_plan, plan)
+    return plan
 
 
 def _pack(
@@ -234,6 +245,14 @@ def _model_bytes(model: str | Path | bytes | onnx.ModelProto) -> list[bytes]:
         stamps = [f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}".encode() for p in beside]
         return [path.read_bytes() if path.is_file() else b"", *stamps]
     return [model.SerializeToString(deterministic=True)]
+
+
+def _verified(stage: str, check: Callable[..., None], *args: Any) -> None:
+    """`check(*args)`, its error naming the stage that broke the IR."""
+    try:
+        check(*args)
+    except VerifyError as error:
+        raise VerifyError(f"after {stage}: {error}") from error
 
 
 def _tell(progress: Progress | None, done: int, total: int, what: str) -> None:

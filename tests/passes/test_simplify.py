@@ -238,8 +238,9 @@ def test_bodies_keep_their_values() -> None:
     ("source", "target", "exact"),
     [
         (F32, F64, True), (F64, F32, False), (BF16, F32, True), (BF16, F16, False), (F16, BF16, False),
-        (I8, F16, True), (I32, F32, False), (I32, F64, True), (U8, I8, False), (U8, U16, True), (U8, I32, True),
-        (I8, U16, False), (BOOL, F16, True), (F32, BOOL, False), (I64, F64, False), (U16, F32, True),
+        (I8, F16, True), (I32, F32, False), (I32, F64, True), (U8, I8, False), (U8, U16, True),
+        (U8, I32, True), (I8, U16, False), (BOOL, F16, True), (F32, BOOL, False), (I64, F64, False),
+        (U16, F32, True),
     ],
 )  # fmt: skip
 def test_exact_casts(source: DType, target: DType, exact: bool) -> None:
