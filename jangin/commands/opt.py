@@ -13,6 +13,7 @@ from jangin.ir.expr import Const, Var
 from jangin.ir.loop import For, Func, Store, statements
 from jangin.ir.parse import parse_func, parse_graph
 from jangin.ir.text import print_func, print_graph
+from jangin.ir.verify import verify_func, verify_graph
 from jangin.pipeline import GRAPH_PASSES
 from jangin.schedule.normalize import simplify_func
 from jangin.schedule.primitives import ScheduleError
@@ -42,17 +43,21 @@ def opt_graph(text: str, passes: Sequence[str], emit: str) -> str:
     if emit != "ir":
         raise ValueError(f"a graph has no {emit}: --emit {emit} is for loop nests")
     graph = parse_graph(text)
+    verify_graph(graph)
     for name in passes:
         if name not in GRAPH_PASSES:
             raise ValueError(f"no graph pass is called {name!r}; there are {', '.join(GRAPH_PASSES)}")
         graph = GRAPH_PASSES[name](graph)
+        verify_graph(graph)
     return print_graph(graph)
 
 
 def opt_func(text: str, passes: Sequence[str], emit: str, target: Target) -> str:
     func = parse_func(text)
+    verify_func(func)
     for spec in passes:
         func = apply_pass(func, spec, target)
+        verify_func(func)
     if emit == "ir":
         return print_func(func)
     return emit_kernel(func, target) if emit == "llvm" else assembly(func, target)
