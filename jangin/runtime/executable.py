@@ -19,6 +19,7 @@ from jangin.runtime.arena import layout
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.cpu import why_not
 from jangin.runtime.elf import Image, LoadError
+from jangin.runtime.profile import LaunchTime, time_launches
 from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
 from jangin.runtime.threads import default_threads
 
@@ -101,6 +102,18 @@ class Executable:
         results = self._run([feeds[s.name] for s in self.inputs])
         return {s.name: r for s, r in zip(self.outputs, results, strict=True)}
 
+    def profile(self, feeds: Mapping[str, Any], repeats: int = 20) -> list[LaunchTime]:
+        """The time of each launch, in order, over `repeats` runs (see `runtime.profile`)."""
+        arrays = self._accept([feeds[s.name] for s in self.inputs])
+        sizes = () if self._static is not None else self._signature.bind([a.shape for a in arrays])
+        chosen = self._layout(sizes)
+        context = _Context()
+        context.prepare(chosen, self.threads)
+        keep = context.bind(chosen, arrays)
+        times = time_launches(self.plan, self._code.image, self._code.pool, chosen, context, repeats)
+        del keep
+        return times
+
     def _run(self, given: Sequence[Any]) -> list[Array]:
         arrays = self._accept(given)
         chosen = self._static
@@ -169,7 +182,7 @@ class _Code:
     """Machine code in memory and its thread pool, both released with the object."""
 
     def __init__(self, artifact: Artifact, threads: int) -> None:
-        image = Image(artifact.objects)
+        self.image = image = Image(artifact.objects)
         self.entry: Callable[[int, int, int | None, int, int], int] = _ENTRY(image.address("jangin_entry"))
         self.threads = threads
         create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(image.address("jangin_pool_create"))
@@ -192,6 +205,7 @@ class _Layout:
 
     def __init__(self, plan: Plan, sizes: Sizes, value: Evaluator) -> None:
         self.shapes = {b.name: value.shape(b.shape) for b in plan.buffers}
+        self.value = value
         self.symbols = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
         self.symbols_at = ctypes.addressof(self.symbols)
         stride = max((value(launch.scratch) for launch in plan.launches), default=0)
@@ -227,7 +241,7 @@ class _Context:
     def __init__(self) -> None:
         self._for: _Layout | None = None
         self._arena = self._scratch = np.empty(0, np.uint8)
-        self._arena_at = self._scratch_at = 0
+        self._arena_at = self.scratch_at = 0
 
     def prepare(self, chosen: _Layout, threads: int) -> None:
         """Make the memory large enough and the table right for a layout."""
@@ -238,19 +252,18 @@ class _Context:
             self._arena_at = -(-_address(self._arena) // ALIGN) * ALIGN
         if len(self._scratch) < chosen.stride * threads + ALIGN:
             self._scratch = np.empty(chosen.stride * threads + ALIGN, np.uint8)
-            self._scratch_at = -(-_address(self._scratch) // ALIGN) * ALIGN
-        self._table = (ctypes.c_void_p * max(1, chosen.entries))()
-        self._table_at = ctypes.addressof(self._table)
+            self.scratch_at = -(-_address(self._scratch) // ALIGN) * ALIGN
+        self.table = (ctypes.c_void_p * max(1, chosen.entries))()
+        self.table_at = ctypes.addressof(self.table)
         for i, pointer in chosen.fixed:
-            self._table[i] = pointer
+            self.table[i] = pointer
         for i, offset in chosen.in_arena:
-            self._table[i] = self._arena_at + offset
+            self.table[i] = self._arena_at + offset
         self._for = chosen
 
-    def run(
-        self, code: _Code, chosen: _Layout, arrays: Sequence[Array], results: Sequence[_Result]
-    ) -> list[Array]:
-        table = self._table
+    def bind(self, chosen: _Layout, arrays: Sequence[Array]) -> dict[str, Array]:
+        """Point the table at the inputs and at fresh outputs, which are returned by name."""
+        table = self.table
         for array, places in zip(arrays, chosen.inputs, strict=True):
             pointer = _address(array)
             for i in places:
@@ -261,7 +274,13 @@ class _Context:
             pointer = _address(array)
             for i in places:
                 table[i] = pointer
-        code.entry(self._table_at, chosen.symbols_at, code.pool, self._scratch_at, chosen.stride)
+        return made
+
+    def run(
+        self, code: _Code, chosen: _Layout, arrays: Sequence[Array], results: Sequence[_Result]
+    ) -> list[Array]:
+        made = self.bind(chosen, arrays)
+        code.entry(self.table_at, chosen.symbols_at, code.pool, self.scratch_at, chosen.stride)
         return [made[r] if isinstance(r, str) else r(self, chosen, arrays, made) for r in results]
 
     def view(self, chosen: _Layout, buffer: PlanBuffer) -> Array:
