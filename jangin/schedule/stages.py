@@ -36,7 +36,7 @@ def merge(func: Func, depth: int, names: Sequence[str]) -> Func:
         bodies.append(substitute_stmt(body, values))
     whole: Stmt = block(*bodies)
     for local in locals_:
-        _check_leading(whole, local.buffer.name, shared, func.name)
+        _check_leading(whole, local.buffer.name, loops[-1][0], shared, func.name)
         small = replace(local.buffer, shape=local.buffer.shape[depth:] or (const(1),))
         flat = len(local.buffer.shape) == depth
         whole = replace_buffer(
@@ -66,15 +66,20 @@ def _outer(s: Stmt, depth: int, name: str) -> tuple[list[For], Stmt]:
     return loops, s
 
 
-def _check_leading(s: Stmt, local: str, shared: Sequence[Var], name: str) -> None:
-    want = tuple(shared)
+def _check_leading(s: Stmt, local: str, loops: Sequence[For], shared: Sequence[Var], name: str) -> None:
+    """Every access of `local` must be at the shared rows (an axis of size 1 may be indexed by 0)."""
+    unit = [p.extent == const(1) for p in loops]
+
+    def same_row(index: tuple[Expr, ...]) -> bool:
+        lead = index[: len(shared)]
+        return all(i == v or (u and i == const(0)) for i, v, u in zip(lead, shared, unit, strict=True))
+
     for st in statements(s):
-        if isinstance(st, Store) and st.buffer.name == local and st.index[: len(want)] != want:
+        if isinstance(st, Store) and st.buffer.name == local and not same_row(st.index):
             raise ScheduleError(f"{name}: {local} is written at other rows than the loop's")
         for e in expressions(st):
-            for read in loads(e):
-                if read.buffer.name == local and read.index[: len(want)] != want:
-                    raise ScheduleError(f"{name}: {local} is read at other rows than the loop's")
+            if any(r.buffer.name == local and not same_row(r.index) for r in loads(e)):
+                raise ScheduleError(f"{name}: {local} is read at other rows than the loop's")
 
 
 def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:

@@ -63,14 +63,14 @@ def roles(stage: te.Stage) -> Roles | None:
     groups = _groups(stage, left, column) if column in in_left else 1
     if groups is None or column not in in_right:
         return None
-    others = [a.var for a in stage.axes[:-1]]
-    batch = tuple(v.name for v in others if v in in_right)
-    rows = tuple(v.name for v in others if v not in in_right)
-    order = [v.name for v in others]
-    if order != [*batch, *rows] or not rows:
+    batch, rows = [], []
+    for axis in stage.axes[:-1]:  # a leading axis of size 1 is neither; it counts as a batch
+        unit = axis.extent == const(1) and not rows and axis is not stage.axes[-2]
+        (batch if axis.var in in_right or unit else rows).append(axis.var.name)
+    if not rows or [*batch, *rows] != [a.var.name for a in stage.axes[:-1]]:
         return None
     k = tuple(a.var.name for a in stage.reduce_axes)
-    return Roles(batch, rows, column.name, k, left, right, groups)
+    return Roles(tuple(batch), tuple(rows), column.name, k, left, right, groups)
 
 
 def _operand(e: Expr) -> Load | None:
