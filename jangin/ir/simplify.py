@@ -121,6 +121,7 @@ class _Simplifier:
         self.ranges = ranges
         self.memo: dict[Expr, Expr] = {}
         self.polys: dict[Expr, Poly] = {}
+        self.intervals: dict[Expr, tuple[int | None, int | None]] = {}
         self.variables = list(ranges)
         self.order = {var: n for n, var in enumerate(ranges)}
 
@@ -311,6 +312,12 @@ class _Simplifier:
         return low, None if unbounded else high
 
     def _atom_interval(self, atom: Expr) -> tuple[int | None, int | None]:
+        found = self.intervals.get(atom)
+        if found is None:
+            found = self.intervals[atom] = self._find_interval(atom)
+        return found
+
+    def _find_interval(self, atom: Expr) -> tuple[int | None, int | None]:
         if isinstance(atom, Var):
             lo, hi = self.ranges.get(atom, (None, None))
             low = None if lo is None else self.bound(self.poly(lo), upper=False)
