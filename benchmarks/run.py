@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/run.py
 
 The models come from benchmarks/make_models.py (which says how). `--render FILE` writes the page again
-from an earlier run's figures, without measuring.
+from an earlier run's figures, without measuring; `--readme` also puts the short table into README.md.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ TITLE = {
     "resnet50": "ResNet-50",
     "minilm": "MiniLM-L6",
 }
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 SHAPES = {"minilm": ["batch=1", "seq=128"]}
 
 
@@ -65,8 +66,8 @@ def render(figures: dict[str, Any], command: str) -> str:
             f"{engines}; {date.today().isoformat()}.",
             "",
             f"Made by `{command}`. Single precision, batch 1. Times are medians of interleaved turns in "
-            "processes of their own, with quartiles in brackets; turns during which the core ran slowly are "
-            "left out. A ratio over 1 means that Jangin is the faster. *Of SGEMM*: the share of the speed "
+            "processes of their own, with quartiles in brackets; turns during which the core ran slowly or "
+            "others used the machine are left out. A ratio over 1 means that Jangin is the faster. *Of SGEMM*: the share of the speed "
             "that NumPy's matrix product (1024³) reached beside it with the same threads. *Error*: the "
             "largest difference to ONNX Runtime's output, as a share of its largest value.",
             "",
@@ -74,6 +75,27 @@ def render(figures: dict[str, Any], command: str) -> str:
             "|---" * len(header) + "|",
             *rows,
             "",
+        ]
+    )
+
+
+def short(figures: dict[str, Any]) -> str:
+    """The table for README: times and how many times as fast Jangin is."""
+    rows = []
+    for c in figures["comparisons"]:
+        times = {r["engine"]: f"{r['median']:.1f}" if r["median"] else "–" for r in c["results"]}
+        ratios = {e: "" if ratio is None else f" ({ratio:.2f}×)" for e, ratio in c["ratios"].items()}
+        cells = [times["jangin"], *(times[e] + ratios[e] for e in ("onnxruntime", "openvino"))]
+        rows.append(f"| {TITLE.get(c['model'], c['model'])} | {c['threads']} | " + " | ".join(cells) + " |")
+    machine = figures["machine"]
+    return "\n".join(
+        [
+            f"Milliseconds a run, single precision, batch 1, on {machine['processor']} "
+            f"({machine['target']}); in brackets how many times as fast Jangin is:",
+            "",
+            "| model | threads | Jangin | ONNX Runtime | OpenVINO |",
+            "|---|---|---|---|---|",
+            *rows,
         ]
     )
 
@@ -106,6 +128,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.25)
     parser.add_argument("--json", type=Path, default=ROOT / ".cache" / "benchmarks.json")
     parser.add_argument("--render", type=Path, help="an earlier run's figures")
+    parser.add_argument("--readme", action="store_true", help="fill README.md's table too")
     args = parser.parse_args()
     if args.render:
         figures = json.loads(args.render.read_text())
@@ -116,6 +139,10 @@ def main() -> None:
     page = render(figures, "python benchmarks/run.py")
     RESULTS.write_text(page)
     print(f"written to {RESULTS.relative_to(ROOT)}")
+    if args.readme:
+        readme = ROOT / "README.md"
+        before, rest = readme.read_text().split(BEGIN)
+        readme.write_text(f"{before}{BEGIN}\n{short(figures)}\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":

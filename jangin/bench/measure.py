@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -22,7 +23,10 @@ from jangin.ir.graph import Array
 CALIBRATION_SECONDS = 0.004
 SLOW = 0.8
 """A turn counts where the core ran at this share or more of the speed it was seen to have."""
+CROWDED = 0.1
+"""And where other processes took at most this much of one core."""
 FEWEST_KEPT = 5
+"""Where fewer turns count, these many, the least disturbed."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -47,7 +51,8 @@ class Options:
 class Result:
     """One engine's figures. Times are milliseconds a call: the median of the kept turns' medians,
     and their quartiles. `problem` says why there are none. `error`: the largest difference to
-    the first peer's outputs, as a share of their largest value."""
+    the first peer's outputs, as a share of their largest value. `crowd`: cores that other processes kept
+    busy during the kept turns (their median)."""
 
     engine: str
     version: str = ""
@@ -58,10 +63,21 @@ class Result:
     high: float = 0.0
     kept: int = 0
     turns: int = 0
+    crowd: float = 0.0
     compile_seconds: float = 0.0
     peak_bytes: int = 0
     memory: Mapping[str, int] = field(default_factory=dict)
     error: float | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """`nanoseconds`: a call's median; `speed`: FMA operations a second around it; `others`: cores that
+    other processes kept busy meanwhile."""
+
+    nanoseconds: float
+    speed: float
+    others: float
 
 
 @dataclass(frozen=True)
@@ -142,19 +158,17 @@ def compare(
             workers.append(stack.enter_context(Worker(job)))
         core = stack.enter_context(Worker(Job("fma", 1)))
         alive = [w for w in workers if "error" not in w.ready]
-        times, speeds = _turns(alive, core, options, lambda i: tell(i, options.rounds, f"{name}: rounds"))
+        turns = _turns(alive, core, options, lambda i: tell(i, options.rounds, f"{name}: rounds"))
         outputs = {w.job.engine: _outputs(w, Path(folder)) for w in alive if w.job.engine != "sgemm"}
-    fastest = max((s for turn in speeds.values() for s in turn), default=0.0)
-    results = [
-        _result(
-            w, times.get(w.job.engine, []), _kept(speeds.get(w.job.engine, []), fastest), outputs, options
-        )
-        for w in workers
-        if w.job.engine != "sgemm"
-    ]
-    products = [w.ready["work"] / t * 1e9 for w in alive if w.job.engine == "sgemm" for t in times["sgemm"]]
-    shapes = dict(options.shapes)
-    return Comparison(name, threads, shapes, flops, max(products, default=0.0), fastest, tuple(results))
+    fastest = max((t.speed for taken in turns.values() for t in taken), default=0.0)
+    kept = {engine: _kept(taken, fastest) for engine, taken in turns.items()}
+    results = []
+    for w in workers[:-1]:
+        engine = w.job.engine
+        results.append(_result(w, kept.get(engine, []), len(turns.get(engine, [])), outputs, options))
+    yardstick = workers[-1].ready
+    sgemm = max((yardstick["work"] / t.nanoseconds * 1e9 for t in kept.get("sgemm", [])), default=0.0)
+    return Comparison(name, threads, dict(options.shapes), flops, sgemm, fastest, tuple(results))
 
 
 def make_inputs(model: Path, options: Options) -> dict[str, Array]:
@@ -190,22 +204,41 @@ def random_array(
 
 def _turns(
     workers: Sequence[Worker], core: Worker, options: Options, tell: Callable[[int], None]
-) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Nanoseconds a call (a median) of each turn by engine, and the core's speed around each."""
-    times: dict[str, list[float]] = {w.job.engine: [] for w in workers}
-    speeds: dict[str, list[float]] = {w.job.engine: [] for w in workers}
+) -> dict[str, list[Turn]]:
+    """Each engine's turns; every round starts with the next engine."""
+    turns: dict[str, list[Turn]] = {w.job.engine: [] for w in workers}
     for i in range(options.rounds):
         tell(i)
         before = _speed(core)
         for k in range(len(workers)):
             worker = workers[(i + k) % len(workers)]
+            start, busy, own = time.perf_counter(), busy_seconds(), busy_seconds(worker.process.pid)
             answer = worker.ask(op="turn", seconds=options.seconds)
+            passed = time.perf_counter() - start
+            others = busy_seconds() - busy - (busy_seconds(worker.process.pid) - own)
             after = _speed(core)
             if "error" not in answer:
-                times[worker.job.engine].append(statistics.median(answer["nanoseconds"]))
-                speeds[worker.job.engine].append(min(before, after))
+                median = float(statistics.median(answer["nanoseconds"]))
+                turns[worker.job.engine].append(Turn(median, min(before, after), max(0.0, others) / passed))
             before = after
-    return times, speeds
+    return turns
+
+
+def busy_seconds(process: int | None = None) -> float:
+    """Seconds of all cores together that a process, or (None) anybody, has used or had stolen, to a
+    hundredth or so; 0 where the system doesn't tell."""
+    try:
+        if process is None:
+            with open("/proc/stat", encoding="ascii") as file:
+                fields = [int(n) for n in file.readline().split()[1:]]
+            ticks = sum(fields[:3]) + sum(fields[5:8])  # not idle, not waiting for disks
+        else:
+            with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+                own = file.read().rpartition(")")[2].split()
+            ticks = int(own[11]) + int(own[12])
+    except OSError:
+        return 0.0
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _speed(core: Worker) -> float:
@@ -217,10 +250,12 @@ def _speed(core: Worker) -> float:
     return work / float(statistics.median(times)) * 1e9
 
 
-def _kept(speeds: Sequence[float], fastest: float) -> list[int]:
-    """The turns to count; all of them where too few were quick."""
-    quick = [i for i, speed in enumerate(speeds) if speed >= SLOW * fastest]
-    return quick if len(quick) >= FEWEST_KEPT else list(range(len(speeds)))
+def _kept(turns: Sequence[Turn], fastest: float) -> list[Turn]:
+    """The turns to count, as `SLOW`, `CROWDED` and `FEWEST_KEPT` say."""
+    quiet = [t for t in turns if t.speed >= SLOW * fastest and t.others <= CROWDED]
+    if len(quiet) >= FEWEST_KEPT:
+        return quiet
+    return sorted(turns, key=lambda t: (t.others - t.speed / fastest, t.nanoseconds))[:FEWEST_KEPT]
 
 
 def _outputs(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:
@@ -234,17 +269,16 @@ def _outputs(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:
 
 def _result(
     worker: Worker,
-    times: Sequence[float],
-    kept: Sequence[int],
+    kept: Sequence[Turn],
+    turns: int,
     outputs: Mapping[str, tuple[dict[str, Array], int]],
     options: Options,
 ) -> Result:
     engine, ready = worker.job.engine, worker.ready
-    if "error" in ready or not times:
+    if "error" in ready or not kept:
         problem = ready.get("error", "the process ended while it was timed")
         return Result(engine, problem=problem, absent=ready.get("absent", False))
-    good = [times[i] / 1e6 for i in kept]
-    low, median, high = np.percentile(good, (25, 50, 75))
+    low, median, high = np.percentile([t.nanoseconds / 1e6 for t in kept], (25, 50, 75))
     arrays, peak = outputs[engine]
     reference = next((outputs[p][0] for p in options.peers if p in outputs), None)
     error = None if reference is None or arrays is reference else _error(arrays, reference)
@@ -255,7 +289,8 @@ def _result(
         low=float(low),
         high=float(high),
         kept=len(kept),
-        turns=len(times),
+        turns=turns,
+        crowd=float(np.median([t.others for t in kept])),
         compile_seconds=ready["compile_seconds"],
         peak_bytes=peak,
         memory=ready["memory"],

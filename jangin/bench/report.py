@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from jangin.bench.engines import TITLES
-from jangin.bench.measure import Comparison, Result
+from jangin.bench.measure import CROWDED, Comparison, Result
 
 
 def tables(comparisons: Sequence[Comparison]) -> Iterator[Table]:
@@ -65,6 +65,9 @@ def caption(c: Comparison) -> str:
         parts.append(f"SGEMM beside it {c.sgemm / 1e9:.0f} GFLOP/s")
     if c.core > 1:
         parts.append(f"FMA on one core {c.core / 1e9:.0f} GFLOP/s")
+    crowd = max((r.crowd for r in c.results), default=0.0)
+    if crowd > CROWDED:
+        parts.append(f"other processes took {crowd:.1f} cores even then")
     ours = c.result("jangin").memory
     parts += [f"{kind} {size / 1e6:.1f} MB" for kind, size in ours.items()]
     return "; ".join(parts)
