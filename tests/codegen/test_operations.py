@@ -154,7 +154,8 @@ def test_sixteen_bit_floats_round_once(dtype: DType) -> None:
     (of f64 to bf16, ml_dtypes rounds twice, and is no oracle)."""
     every = np.arange(0, 65536, 7, dtype=np.uint16).view(dtype.numpy)
     finite = every[np.isfinite(every.astype(np.float32))].astype(np.float64)
-    step = (every.view(np.uint16) + 1).view(dtype.numpy).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        step = (every.view(np.uint16) + 1).view(dtype.numpy).astype(np.float64)
     middle = (finite + step[np.isfinite(every.astype(np.float32))]) / 2
     near = np.concatenate(
         [middle, np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf), [np.nan, 1e9]]
