@@ -25,7 +25,7 @@ ALLOWED = {
     "cache": set(),
     "options": {"targets"},
     "pipeline": {
-        "cache", "codegen", "frontends", "ir", "options", "passes", "runtime", "targets", "templates",
+        "cache", "codegen", "frontends", "ir", "ops", "options", "passes", "runtime", "targets", "templates",
         "version",
     },
     "session": {"ir", "runtime", "jangin"},
