@@ -51,27 +51,32 @@ class JanginRep(BackendRep):  # type: ignore[misc]
 
 def specialised(build: Callable[[onnx.ModelProto], T], model: onnx.ModelProto, feeds: Mapping[str, Any]) -> T:
     """`build(model)`, or where that can't be compiled (sizes, axes or limits that are only given at run
-    time), a build of the model with this run's scalars and short integer vectors as constants."""
+    time), a build of the model with this run's scalars and short vectors as constants: integers
+    if that is enough."""
     try:
         return build(model)
     except CompileError as error:
-        settings = {n: np.asarray(a) for n, a in feeds.items() if _is_setting(a)}
-        if not settings:
-            raise
-        fixed = onnx.ModelProto()
-        fixed.CopyFrom(model)
-        fixed.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in settings.items())
-        try:
-            return build(fixed)
-        except CompileError:
-            raise error from None
+        for kinds in ("iub", "iubf"):
+            settings = {n: np.asarray(a) for n, a in feeds.items() if _is_setting(a, kinds)}
+            try:
+                return build(_with_constants(model, settings))
+            except CompileError:
+                continue
+        raise error from None
 
 
-def _is_setting(value: Any) -> bool:
+def _with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    fixed.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in values.items())
+    return fixed
+
+
+def _is_setting(value: Any, kinds: str) -> bool:
     """Whether an input may hold sizes, axes and the like rather than data."""
     if not isinstance(value, (np.ndarray, np.generic)):
         return False
-    return value.ndim == 0 or (value.dtype.kind in "iub" and value.ndim == 1 and value.size <= 64)
+    return value.ndim == 0 or (value.dtype.kind in kinds and value.ndim == 1 and value.size <= 64)
 
 
 def _may_be_setting(info: onnx.ValueInfoProto) -> bool:

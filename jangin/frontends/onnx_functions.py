@@ -45,6 +45,8 @@ def body(node: Node, types: Sequence[tuple[DType, Shape] | None]) -> Graph | Non
         return None
     function = onnx.FunctionProto()
     function.ParseFromString(raw)
+    if all(i.domain for i in function.opset_import):  # bodies around sub-graphs of the caller
+        function.opset_import.add(domain="", version=defs.onnx_opset_version())
     defaults = {
         name: helper.get_attribute_value(a.default_value)
         for name, a in schema.attributes.items()

@@ -1,0 +1,81 @@
+"""ONNX's own backend tests, through the official runner.
+
+`skips.toml` says in words why a test is left out. Such a test is run all the same, and has to fail
+as it says: one that passes must be taken off the list. The light models are in `tests/models`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+import unittest
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx.backend.test
+import pytest
+
+from jangin.ir.graph import CompileError
+from jangin.onnx_backend import JanginBackend
+
+Test = Callable[..., Any]
+SKIPS = tomllib.loads((Path(__file__).parent / "skips.toml").read_text())
+KINDS = {"unsupported": CompileError, "differs": AssertionError}
+"""How tests of each part of the table fail."""
+
+
+class Backend(JanginBackend):
+    """What can't be compiled is an error here, not a silent skip."""
+
+    is_compatible = None  # type: ignore[assignment]
+
+
+def left_out(name: str) -> tuple[type[Exception], str] | None:
+    """How and why a test fails, where it is in the table."""
+    for kind, failure in KINDS.items():
+        for entry in SKIPS[kind]:
+            if re.fullmatch(entry["tests"], name):
+                return failure, entry["reason"]
+    return None
+
+
+def expected_to_fail(test: Test, failure: type[Exception], reason: str) -> Test:
+    @functools.wraps(test)
+    def run(self: unittest.TestCase) -> None:
+        try:
+            test(self)
+        except failure:
+            pytest.skip(reason)
+        pytest.fail(f"it passes now: take it off skips.toml ({reason})")
+
+    return run
+
+
+def cases() -> dict[str, type[unittest.TestCase]]:
+    """The runner's test classes: the CPU's tests of all groups but the light models."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tests' own expected values overflow on purpose
+        groups = onnx.backend.test.BackendTest(Backend, __name__).test_cases
+    groups.pop("OnnxBackendRealModelTest")
+    for group in groups.values():
+        for name in [n for n in vars(group) if n.startswith("test_")]:
+            test = getattr(group, name)
+            delattr(group, name)
+            short = name.removesuffix("_cpu")
+            if name.endswith("_cpu"):
+                entry = left_out(short)
+                setattr(group, short, expected_to_fail(test, *entry) if entry else test)
+    return groups
+
+
+globals().update(cases())
+
+
+def test_every_entry_leaves_something_out() -> None:
+    names = {n for g in globals().values() if isinstance(g, type) for n in vars(g) if n.startswith("test_")}
+    for kind in KINDS:
+        for entry in SKIPS[kind]:
+            assert any(re.fullmatch(entry["tests"], n) for n in names), f"no test is called {entry['tests']}"
