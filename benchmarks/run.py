@@ -67,9 +67,10 @@ def render(figures: dict[str, Any], command: str) -> str:
             "",
             f"Made by `{command}`. Single precision, batch 1. Times are medians of interleaved turns in "
             "processes of their own, with quartiles in brackets; turns during which the core ran slowly or "
-            "others used the machine are left out. A ratio over 1 means that Jangin is the faster. *Of SGEMM*: the share of the speed "
-            "that NumPy's matrix product (1024³) reached beside it with the same threads. *Error*: the "
-            "largest difference to ONNX Runtime's output, as a share of its largest value.",
+            "others used the machine are left out. A ratio over 1 means that Jangin is the faster. *Of "
+            "SGEMM*: the share of the speed that NumPy's matrix product (1024³) reached beside it with the "
+            "same threads. *Error*: the largest difference to ONNX Runtime's output, as a share of its "
+            "largest value.",
             "",
             "| " + " | ".join(header) + " |",
             "|---" * len(header) + "|",
