@@ -10,11 +10,13 @@ import ctypes
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import Any
 
 import llvmlite.binding as llvm
+import numpy as np
 
 from jangin.codegen.entry import entry_module
 from jangin.codegen.llvm import emit_kernel
@@ -56,7 +58,8 @@ def build_texts(
             objects.append(done.result())
             if progress is not None:
                 progress(len(objects), len(running))
-    return Artifact(plan, tuple(objects))
+    rows = {n: np.require(a, requirements="C") for n, a in plan.constants.items()}
+    return Artifact(replace(plan, constants=rows), tuple(objects))
 
 
 def _grouped(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
