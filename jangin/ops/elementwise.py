@@ -85,7 +85,6 @@ BINARY = binary(
         "GreaterOrEqual": lambda x, y: x >= y,
         "Less": lambda x, y: x < y,
         "LessOrEqual": lambda x, y: x <= y,
-        "PRelu": lambda x, slope: select(x < 0, x * slope, x),
     }
 )
 
@@ -148,6 +147,20 @@ def pow_(b: Builder, x: Tensor, y: Tensor, axis: int | None = None, broadcast: i
         return cast(v.dtype, operation("pow", cast(between, v), cast(between, w)))
 
     return b.map(body, x, y)
+
+
+@op("PRelu", since=7)
+def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
+    """x, or x * slope where x is negative; `slope` broadcasts to x."""
+    same_types((x, slope))
+    return b.map(widened(lambda v, s: select(v < 0, v * s, v)), x, slope)
+
+
+@op("PRelu")
+def prelu_channels(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
+    """Before opset 7: one slope, or one a channel (axis 1)."""
+    channels = slope.rank == 1 and x.rank > 1
+    return prelu(b, x, b.reshape(slope, (*slope.shape, *[1] * (x.rank - 2))) if channels else slope)
 
 
 @op("Identity")
