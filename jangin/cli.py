@@ -55,6 +55,9 @@ def options(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", envvar="JANGIN_NO_CACHE", help="Keep and reuse nothing.")
     ] = False,
+    no_winograd: Annotated[
+        bool, typer.Option("--no-winograd", help="Convolutions as they are written, for less rounding.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what takes time.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
     version: Annotated[
@@ -62,7 +65,7 @@ def options(
         typer.Option("--version", help="Print the version.", is_eager=True, callback=_version),
     ] = False,
 ) -> None:
-    context.obj = Settings(cache=False if no_cache else cache_dir or True, verbose=verbose)
+    context.obj = Settings(False if no_cache else cache_dir or True, not no_winograd, verbose)
 
 
 @app.command()
@@ -76,11 +79,12 @@ def run(
     output: Annotated[Path | None, typer.Option(help="A folder for the outputs, as .npy files.")] = None,
     pixels: Annotated[str, typer.Option(help=f"A picture's value range: {', '.join(PIXELS)}.")] = "unit",
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    profile: Annotated[bool, typer.Option("--profile", help="Say where a run's time goes.")] = False,
 ) -> None:
     """Run a model once and describe what comes out."""
     from jangin.commands.run import run as work
 
-    work(model, context.obj, input or [], shape or [], threads, target, output, pixels, seed)
+    work(model, context.obj, input or [], shape or [], threads, target, output, pixels, seed, profile)
 
 
 @app.command("compile")
@@ -99,6 +103,7 @@ def compile_command(
 
 @app.command()
 def bench(
+    context: typer.Context,
     models: Models,
     against: Annotated[str, typer.Option(help="Peers, the first of them the reference.")] = "onnxruntime",
     threads: Annotated[str, typer.Option(help="Thread counts.")] = "1,2",
@@ -115,7 +120,19 @@ def bench(
     """Time models against other engines: fresh processes, short turns, medians."""
     from jangin.commands.bench import bench as work
 
-    work(models, against, threads, rounds, seconds, shape or [], input or [], symbolic, target, json)
+    work(
+        models,
+        context.obj,
+        against,
+        threads,
+        rounds,
+        seconds,
+        shape or [],
+        input or [],
+        symbolic,
+        target,
+        json,
+    )
 
 
 @app.command()
@@ -175,7 +192,7 @@ def explain(error: Exception) -> str:
     from jangin.ir.graph import CompileError
     from jangin.runtime.artifact import ArtifactError
     from jangin.runtime.elf import LoadError
-    from jangin.schedule.primitives import ScheduleError
+    from jangin.schedule.checks import ScheduleError
 
     expected: tuple[Any, ...] = (
         CompileError,

@@ -15,8 +15,8 @@ from jangin.ir.parse import parse_func, parse_graph
 from jangin.ir.text import print_func, print_graph
 from jangin.ir.verify import verify_func, verify_graph
 from jangin.pipeline import GRAPH_PASSES
+from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
-from jangin.schedule.primitives import ScheduleError
 from jangin.schedule.steps import PRIMITIVES
 from jangin.targets import Target, resolve
 

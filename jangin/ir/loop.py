@@ -112,6 +112,17 @@ def sub_statements(s: Stmt) -> tuple[Stmt, ...]:
     return ()
 
 
+def map_children(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
+    """The statement with `fn` applied to each that it directly holds."""
+    if isinstance(s, Block):
+        return block(*(fn(k) for k in s.body))
+    if isinstance(s, (For, Alloc, Let)):
+        return replace(s, body=fn(s.body))
+    if isinstance(s, If):
+        return If(s.cond, fn(s.then), None if s.orelse is None else fn(s.orelse))
+    return s
+
+
 def expressions(s: Stmt) -> tuple[Expr, ...]:
     """The expressions a statement holds itself (not those of its sub-statements)."""
     if isinstance(s, For):

@@ -5,8 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jangin.ir.dtype import BOOL
-from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Select, binary, const, free_vars, is_const, land
-from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Stmt, Store, block
+from jangin.ir.expr import (
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    binary,
+    const,
+    free_vars,
+    is_const,
+    land,
+    loads,
+)
+from jangin.ir.loop import For, Func, If, Stmt, Store, map_children, statements
+from jangin.schedule.checks import ScheduleError
 from jangin.te import identity
 
 
@@ -14,6 +28,8 @@ def predicate(func: Func, acc: str) -> Func:
     """A reduction step whose term is the combiner's identity unless a condition holds (padding)
     becomes a step under that condition: `acc += c ? x : 0` is `if c { acc += x }`. A zero that
     would have met an infinite or NaN weight isn't multiplied any more."""
+    if all(s.buffer.name != acc for s in statements(func.body) if isinstance(s, Store)):
+        raise ScheduleError(f"{func.name}: no accumulator {acc}")
 
     def go(s: Stmt) -> Stmt:
         if isinstance(s, Store) and s.buffer.name == acc and isinstance(s.value, Binary):
@@ -22,14 +38,7 @@ def predicate(func: Func, acc: str) -> Func:
                 cond, term = _split_guard(value.b, value.op)
                 if cond is not None:
                     return If(cond, replace(s, value=binary(value.op, value.a, term)))
-            return s
-        if isinstance(s, Block):
-            return block(*(go(k) for k in s.body))
-        if isinstance(s, (For, Alloc, Let)):
-            return replace(s, body=go(s.body))
-        if isinstance(s, If):
-            return If(s.cond, go(s.then), None if s.orelse is None else go(s.orelse))
-        return s
+        return map_children(s, go)
 
     return func.with_body(go(func.body))
 
@@ -38,7 +47,7 @@ def _split_guard(e: Expr, op: str) -> tuple[Expr | None, Expr]:
     """(condition, term) with `e` = the identity of `op` wherever the condition doesn't hold."""
     if isinstance(e, Select) and isinstance(e.b, Const) and _is_identity(e.b, op):
         return e.cond, e.a
-    if isinstance(e, Cast):
+    if isinstance(e, Cast) and (op == "add" or e.dtype.is_float):
         cond, term = _split_guard(e.a, op)
         return cond, Cast(e.dtype, term) if cond is not None else e
     if isinstance(e, Binary) and e.op == "mul" and op == "add":
@@ -57,27 +66,22 @@ def _is_identity(c: Const, op: str) -> bool:
 
 
 def hoist_guards(func: Func) -> Func:
-    """Move every condition, part by part, out of the loops whose variables it doesn't mention."""
+    """Move every condition, part by part, out of the loops whose variables it doesn't mention. A
+    part that reads memory stays where it is."""
     return func.with_body(_hoist(func.body))
 
 
 def _hoist(s: Stmt) -> Stmt:
-    if isinstance(s, Block):
-        return block(*(_hoist(k) for k in s.body))
-    if isinstance(s, (Alloc, Let)):
-        return replace(s, body=_hoist(s.body))
-    if isinstance(s, If):
-        return If(s.cond, _hoist(s.then), None if s.orelse is None else _hoist(s.orelse))
-    if not isinstance(s, For):
+    s = map_children(s, _hoist)
+    if not isinstance(s, For) or s.kind == "parallel":
         return s
-    body = _hoist(s.body)
-    if s.kind == "parallel" or not isinstance(body, If) or body.orelse is not None:
-        return replace(s, body=body)
+    body = s.body
+    if not isinstance(body, If) or body.orelse is not None:
+        return s
     parts = _conjuncts(body.cond)
-    outside = [p for p in parts if s.var not in free_vars(p)]
-    inside = [p for p in parts if s.var in free_vars(p)]
-    inner = If(_all(inside), body.then) if inside else body.then
-    loop: Stmt = replace(s, body=inner)
+    inside = [p for p in parts if s.var in free_vars(p) or loads(p)]
+    outside = [p for p in parts if p not in inside]
+    loop = replace(s, body=If(_all(inside), body.then) if inside else body.then)
     return If(_all(outside), loop) if outside else loop
 
 

@@ -21,7 +21,9 @@ from jangin.ir.expr import (
     children,
     const,
     free_vars,
+    loads,
     minimum,
+    rebuild,
     rewrite,
     select,
     substitute,
@@ -39,6 +41,7 @@ from jangin.ir.loop import (
     Store,
     block,
     expressions,
+    map_children,
     map_stmt,
     replace_buffer,
     statements,
@@ -46,11 +49,19 @@ from jangin.ir.loop import (
     substitute_stmt,
 )
 from jangin.ir.simplify import Range, prove, simplify
+from jangin.schedule.checks import (
+    ScheduleError,
+    any_order,
+    bound_inside,
+    independent,
+    reads_of,
+    serial,
+    well_formed,
+)
 from jangin.schedule.normalize import ceil_div
 
-
-class ScheduleError(Exception):
-    """A step that doesn't fit the kernel; says which and why."""
+TAILS = ("guard", "cut", "bound")
+"""What `split` does about a remainder."""
 
 
 def find(func: Func, name: str) -> For:
@@ -88,17 +99,11 @@ def at_loop(func: Func, name: str, fn: Callable[[For], Stmt]) -> Func:
     find(func, name)
 
     def go(s: Stmt) -> Stmt:
-        if isinstance(s, For):
-            return fn(s) if s.var.name == name else replace(s, body=go(s.body))
-        if isinstance(s, Block):
-            return block(*(go(k) for k in s.body))
-        if isinstance(s, (Alloc, Let)):
-            return replace(s, body=go(s.body))
-        if isinstance(s, If):
-            return If(s.cond, go(s.then), None if s.orelse is None else go(s.orelse))
-        return s
+        if isinstance(s, For) and s.var.name == name:
+            return fn(s)
+        return map_children(s, go)
 
-    return func.with_body(go(func.body))
+    return well_formed(func.with_body(go(func.body)))
 
 
 def rename_loops(s: Stmt, suffix: str) -> Stmt:
@@ -130,6 +135,8 @@ def set_kind(func: Func, loop: str, kind: str) -> Func:
             raise ScheduleError(
                 f"{func.name}: loop {loop} of extent {s.extent} can't be {kind}: not constant"
             )
+        if kind in ("vector", "parallel"):
+            independent(func, s, kind)
         return replace(s, kind=kind)
 
     return at_loop(func, loop, mark)
@@ -148,8 +155,11 @@ def split(func: Func, loop: str, factor: int, tail: str = "guard") -> Func:
     """i becomes `io` (outer) and `ii` (inner, `factor` iterations). Where `factor` doesn't divide
     the extent: tail "guard" tests i < extent inside; "cut" adds a loop `it` over the remainder;
     "bound" shortens the last inner loop."""
+    if factor < 1 or tail not in TAILS:
+        raise ScheduleError(f"{func.name}: {loop} can't be split by {factor} with tail {tail!r}")
 
     def change(s: For) -> Stmt:
+        serial(func, s)
         outer, inner = Var(loop + "o"), Var(loop + "i")
         symbols = dict(func.symbols)
         exact = simplify((s.extent // factor) * factor - s.extent, symbols) == const(0)
@@ -179,10 +189,12 @@ def fuse(func: Func, outer: str, inner: str, name: str) -> Func:
         body = s.body
         if not isinstance(body, For) or body.var.name != inner or s.var in free_vars(body.extent):
             raise ScheduleError(f"{func.name}: {inner} isn't directly inside {outer}")
+        serial(func, s)
+        serial(func, body)
         var = Var(name)
         values = {s.var: var // body.extent, body.var: var % body.extent}
         extent = simplify(s.extent * body.extent, dict(func.symbols))
-        return For(var, extent, substitute_stmt(body.body, values), s.kind)
+        return For(var, extent, substitute_stmt(body.body, values))
 
     return at_loop(func, outer, change)
 
@@ -191,7 +203,9 @@ def reorder(func: Func, loops: Sequence[str]) -> Func:
     """Nested loops (with nothing but guards between them) in another order, outermost first; the
     guards move to the innermost place."""
     names = set(loops)
-    first = next(n for n in loop_names(func) if n in names)
+    first = next((n for n in loop_names(func) if n in names), "")
+    if not first or len(names) < len(loops):
+        raise ScheduleError(f"{func.name}: can't reorder {list(loops)}; there are {loop_names(func)}")
 
     def change(s: For) -> Stmt:
         chain: dict[str, For] = {}
@@ -212,7 +226,12 @@ def reorder(func: Func, loops: Sequence[str]) -> Func:
         for cond in reversed(guards):
             body = If(cond, body)
         for name in reversed(loops):
+            any_order(func, chain[name], "reordered")
             body = replace(chain[name], body=body)
+            if bound_inside(body.body) & free_vars(body.extent):
+                raise ScheduleError(
+                    f"{func.name}: {name} of extent {body.extent} can't be outside its bounds"
+                )
         return body
 
     return at_loop(func, first, change)
@@ -226,6 +245,8 @@ def privatize(func: Func, acc: str, tile: Sequence[str], padded: Sequence[str] =
     Guards between the tile loops stay on the write-back only. So that every load of the update
     stays inside its buffer, the position that a guard bounds is clamped there, and where it differs
     by lane (the last tile loop) the load is guarded instead; buffers `padded` need neither."""
+    if not tile:
+        raise ScheduleError(f"{func.name}: a tile has at least one loop")
 
     def change(s: For) -> Stmt:
         loops: list[For] = []
@@ -242,6 +263,8 @@ def privatize(func: Func, acc: str, tile: Sequence[str], padded: Sequence[str] =
                 raise ScheduleError(f"{func.name}: no accumulator {acc} right inside the loops {list(tile)}")
         if [p.var.name for p in loops] != list(tile) or body.buffer.name != acc:
             raise ScheduleError(f"{func.name}: expected loops {list(tile)} around {acc}")
+        if not all(isinstance(p.extent, Const) for p in loops):
+            raise ScheduleError(f"{func.name}: the loops {list(tile)} of a tile need constant extents")
         return _distribute(body, loops, guards, padded)
 
     return at_loop(func, tile[0], change)
@@ -250,7 +273,10 @@ def privatize(func: Func, acc: str, tile: Sequence[str], padded: Sequence[str] =
 def _distribute(alloc: Alloc, loops: Sequence[For], guards: Sequence[Expr], padded: Sequence[str]) -> Stmt:
     if not isinstance(alloc.body, Block) or len(alloc.body.body) != 3:
         raise ScheduleError(f"{alloc.buffer.name}: expected initialise, reduce, write back")
+    if not all(isinstance(g, Binary) and g.op == "lt" for g in guards):
+        raise ScheduleError(f"{alloc.buffer.name}: a guard that is no upper limit stands in its tile")
     init, reduce_nest, final = alloc.body.body
+    own = {p.var for p in loops}
     wide = replace(alloc.buffer, shape=tuple(p.extent for p in loops))
 
     def tiled(inner: Stmt, suffix: str, conds: Sequence[Expr]) -> Stmt:
@@ -263,6 +289,8 @@ def _distribute(alloc: Alloc, loops: Sequence[For], guards: Sequence[Expr], padd
 
     def descend(s: Stmt) -> Stmt:
         if isinstance(s, For):
+            if own & free_vars(s.extent):
+                raise ScheduleError(f"{alloc.buffer.name}: {s.var} of extent {s.extent} can't leave the tile")
             return replace(s, body=descend(s.body))
         return tiled(_inside(s, guards, loops[-1].var, padded), "", ())
 
@@ -270,20 +298,24 @@ def _distribute(alloc: Alloc, loops: Sequence[For], guards: Sequence[Expr], padd
 
 
 def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -> Stmt:
-    """Loads that `guards` protected, made safe without them."""
+    """Loads that `guards` protected, made safe without them: vectors along the last axis under a
+    mask, others at the last valid position."""
     limits = {g.a: g.b for g in guards if isinstance(g, Binary) and g.op == "lt"}
-
-    def one(e: Expr) -> Expr | None:
-        limit = None if lane in free_vars(e) else limits.get(e)
-        return None if limit is None else minimum(e, limit - 1)
 
     def load(n: Expr) -> Expr | None:
         if not isinstance(n, Load) or n.buffer.name in padded or n.buffer.memory == "register":
             return None
-        safe: Expr = Load(n.buffer, tuple(rewrite(i, one) for i in n.index))
-        for e, limit in limits.items():
-            if lane in free_vars(e) and any(e in set(walk(i)) for i in n.index):
-                safe = select(e < limit, safe, const(0, n.dtype))
+        last = set(walk(n.index[-1])) if n.index else set()
+        masked = [e for e in limits if lane in free_vars(e) and e in last]
+
+        def clamp(e: Expr) -> Expr:
+            if e in limits and e not in masked:
+                return minimum(e, limits[e] - 1)
+            return rebuild(e, tuple(clamp(k) for k in children(e))) if children(e) else e
+
+        safe: Expr = Load(n.buffer, tuple(clamp(i) for i in n.index))
+        for e in masked:
+            safe = select(e < limits[e], safe, const(0, n.dtype))
         return safe
 
     return map_stmt(s, lambda e: rewrite(e, load))
@@ -303,6 +335,7 @@ def pack(func: Func, at: str, load: str, over: Sequence[str], name: str) -> Func
         raise ScheduleError(f"{func.name}: {load} is read in {len(reads)} different ways inside {at}")
     expr = reads.pop()
     extents = [loops[n].extent for n in over]
+    _check_packable(func, inside, expr, [loops[n] for n in over])
     buffer = Buffer(name, expr.dtype, tuple(extents), "scratch")
     fresh = {loops[n].var: Var(f"{name}_{n}") for n in over}
     copy: Stmt = Store(buffer, tuple(fresh.values()), substitute(expr, dict(fresh)))
@@ -316,6 +349,20 @@ def pack(func: Func, at: str, load: str, over: Sequence[str], name: str) -> Func
     return at_loop(
         func, at, lambda s: replace(s, body=Alloc(buffer, block(copy, map_stmt(s.body, redirect))))
     )
+
+
+def _check_packable(func: Func, at: For, expr: Expr, over: Sequence[For]) -> None:
+    """The expression can be computed for all of `over` at the top of `at`."""
+    unbound = bound_inside(at.body) - {p.var for p in over}
+    late = unbound & free_vars(expr) or bound_inside(at.body) & {v for p in over for v in free_vars(p.extent)}
+    if late:
+        raise ScheduleError(f"{func.name}: {expr} depends on {min(v.name for v in late)} inside {at.var}")
+    names = {n.buffer.name for n in loads(expr)}
+    if names & {s.buffer.name for s in statements(at.body) if isinstance(s, (Store, Alloc))}:
+        raise ScheduleError(f"{func.name}: {expr} is of a buffer that {at.var} itself stores")
+    for s in statements(at.body):
+        if isinstance(s, If) and reads_of(s, names):
+            raise ScheduleError(f"{func.name}: {expr} is read under a condition")
 
 
 def _guarded_loads(e: Expr, buffer: str) -> set[Expr]:
@@ -332,13 +379,15 @@ def peel(func: Func, loop: str, before: int, after: int) -> Func:
     so that conditions which only the border needs become constant in the middle."""
 
     def change(s: For) -> Stmt:
+        serial(func, s)
+
         def part(suffix: str, start: Expr, extent: Expr) -> Stmt:
             var = Var(loop + suffix)
             body = substitute_stmt(s.body, {s.var: start + var})
             return For(var, extent, rename_loops(body, suffix) if suffix else body)
 
         middle = simplify(s.extent - (before + after), dict(func.symbols))
-        if not prove(middle >= 0, dict(func.symbols)):
+        if min(before, after) < 0 or not prove(middle >= 0, dict(func.symbols)):
             raise ScheduleError(f"{func.name}: {loop} has too few iterations to peel {before} + {after}")
         parts = [part("_b", const(0), const(before))] if before else []
         parts.append(part("", const(before), middle))
@@ -352,7 +401,9 @@ def peel(func: Func, loop: str, before: int, after: int) -> Func:
 def relayout(func: Func, buffer: str, shape: Sequence[Expr], index: Callable[..., tuple[Expr, ...]]) -> Func:
     """Store parameter `buffer` in another layout: element [i] moves to [index(*i)]. The caller
     packs the data likewise."""
-    old = next(b for b in func.params if b.name == buffer)
+    old = next((b for b in func.params if b.name == buffer), None)
+    if old is None:
+        raise ScheduleError(f"{func.name} has no parameter {buffer!r}")
     new = replace(old, shape=tuple(shape))
     params = tuple(new if b.name == buffer else b for b in func.params)
     body = replace_buffer(func.body, buffer, new, lambda i: index(*i))

@@ -14,29 +14,36 @@ from jangin.ir.loop import (
     Stmt,
     Store,
     block,
+    buffers_written,
     expressions,
+    map_children,
     replace_buffer,
     statements,
     substitute_stmt,
 )
 from jangin.ir.simplify import simplify
-from jangin.schedule.primitives import ScheduleError
+from jangin.schedule.checks import ScheduleError, serial, touched, well_formed
+from jangin.schedule.primitives import find
 
 
 def merge(func: Func, depth: int, names: Sequence[str]) -> Func:
     """One nest of `depth` shared outer loops (called `names`) around what were sibling nests, and
     each local buffer shrunk to what one iteration needs. Every access of a local must use the
     outer loops' own variables as its leading indices."""
+    if depth < 1 or len(names) != depth:
+        raise ScheduleError(f"{func.name}: {depth} loops to merge can't be called {list(names)}")
     locals_, nests = _peel_allocs(func.body)
     loops = [_outer(n, depth, func.name) for n in nests]
+    _check_extents(func, [own for own, _ in loops])
     shared = [Var(n) for n in names]
     bodies: list[Stmt] = []
     for own, body in loops:
         values: dict[Var, Expr] = dict(zip((p.var for p in own), shared, strict=True))
         bodies.append(substitute_stmt(body, values))
     whole: Stmt = block(*bodies)
+    for name in sorted({a.buffer.name for a in locals_} | _shared_buffers(bodies)):
+        _check_leading(whole, name, loops[-1][0], shared, func.name)
     for local in locals_:
-        _check_leading(whole, local.buffer.name, loops[-1][0], shared, func.name)
         small = replace(local.buffer, shape=local.buffer.shape[depth:] or (const(1),))
         flat = len(local.buffer.shape) == depth
         whole = replace_buffer(
@@ -45,7 +52,24 @@ def merge(func: Func, depth: int, names: Sequence[str]) -> Func:
         whole = Alloc(small, whole)
     for var, loop in zip(reversed(shared), reversed(loops[-1][0]), strict=True):
         whole = For(var, loop.extent, whole)
-    return func.with_body(whole)
+    return well_formed(func.with_body(whole))
+
+
+def _check_extents(func: Func, nests: Sequence[Sequence[For]]) -> None:
+    for loops in zip(*nests, strict=True):
+        gaps = [simplify(p.extent - loops[-1].extent, dict(func.symbols)) for p in loops]
+        if any(gap != const(0) for gap in gaps):
+            raise ScheduleError(f"{func.name}: loops {[p.var.name for p in loops]} differ in extent")
+        for p in loops:
+            serial(func, p)
+
+
+def _shared_buffers(bodies: Sequence[Stmt]) -> set[str]:
+    """Buffers that one nest stores to and another touches."""
+    stored, used = [buffers_written(b) for b in bodies], [touched(b) for b in bodies]
+    return {
+        name for n, own in enumerate(stored) for m, other in enumerate(used) if m != n for name in own & other
+    }
 
 
 def _peel_allocs(s: Stmt) -> tuple[list[Alloc], tuple[Stmt, ...]]:
@@ -72,7 +96,9 @@ def _check_leading(s: Stmt, local: str, loops: Sequence[For], shared: Sequence[V
 
     def same_row(index: tuple[Expr, ...]) -> bool:
         lead = index[: len(shared)]
-        return all(i == v or (u and i == const(0)) for i, v, u in zip(lead, shared, unit, strict=True))
+        return len(lead) == len(shared) and all(
+            i == v or (u and i == const(0)) for i, v, u in zip(lead, shared, unit, strict=True)
+        )
 
     for st in statements(s):
         if isinstance(st, Store) and st.buffer.name == local and not same_row(st.index):
@@ -85,6 +111,8 @@ def _check_leading(s: Stmt, local: str, loops: Sequence[For], shared: Sequence[V
 def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:
     """Reduce `loop` in `ways` vectors of `lanes` partial results (so that additions overlap), which
     are combined at the end; the order of additions changes. The remainder runs one by one."""
+    if lanes < 1 or ways < 1:
+        raise ScheduleError(f"{func.name}: {loop} can't be reduced in {ways} vectors of {lanes} lanes")
     found: list[Alloc] = []
     for s in statements(func.body):
         if isinstance(s, Alloc) and isinstance(s.body, Block) and len(s.body.body) == 3:
@@ -93,22 +121,21 @@ def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:
                 found.append(s)
     if len(found) != 1:
         raise ScheduleError(f"{func.name}: {loop} isn't the one loop of a reduction")
+    serial(func, find(func, loop))
     target = found[0]
 
     def go(s: Stmt) -> Stmt:
-        if s is target:
-            return _factored(target, lanes, ways)
-        if isinstance(s, Block):
-            return block(*(go(k) for k in s.body))
-        return replace(s, body=go(s.body)) if isinstance(s, (For, Alloc)) else s
+        return _factored(target, lanes, ways) if s is target else map_children(s, go)
 
-    return func.with_body(go(func.body))
+    return well_formed(func.with_body(go(func.body)))
 
 
 def _factored(alloc: Alloc, lanes: int, ways: int) -> Stmt:
     assert isinstance(alloc.body, Block)
     init, k, final = alloc.body.body
-    assert isinstance(init, Store) and isinstance(k, For) and isinstance(k.body, Store), "a plain reduction"
+    assert isinstance(k, For)
+    if not isinstance(init, Store) or not isinstance(k.body, Store):
+        raise ScheduleError(f"{alloc.buffer.name}: expected a plain reduction over {k.var}")
     update, acc, name = k.body, alloc.buffer, k.var.name
     step = lanes * ways
     partial = replace(acc, name=acc.name + "v", shape=(const(ways), const(lanes)))

@@ -10,8 +10,8 @@ from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, const, loads,
 from jangin.ir.loop import For, Func, expressions, statements
 from jangin.ir.simplify import Range
 from jangin.schedule import primitives, stages
+from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
-from jangin.schedule.primitives import ScheduleError
 from jangin.targets.target import Target
 from jangin.templates.common import fuse_all, lanes_for, stride, vectorize
 from jangin.templates.scheduled import Recorder, Scheduled

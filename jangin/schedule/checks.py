@@ -1,0 +1,115 @@
+"""What the primitives rely on, checked: a step that would change a kernel's meaning is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from jangin.ir.expr import Expr, Load, Var, free_vars, loads
+from jangin.ir.loop import (
+    Alloc,
+    For,
+    Func,
+    Let,
+    Stmt,
+    Store,
+    expressions,
+    statements,
+    sub_statements,
+)
+from jangin.ir.simplify import simplify
+
+Index = tuple[Expr, ...]
+
+
+class ScheduleError(Exception):
+    """A step that doesn't fit the kernel; says which and why."""
+
+
+def well_formed(func: Func) -> Func:
+    """The kernel, once its loops and local buffers have names of their own, and its parallel and
+    vector loops stand where such loops may."""
+    every = list(statements(func.body))
+    names = [v.name for v, _ in func.symbols] + [s.var.name for s in every if isinstance(s, (For, Let))]
+    buffers = [b.name for b in func.params] + [s.buffer.name for s in every if isinstance(s, Alloc)]
+    for group, what in ((names, "variables"), (buffers, "buffers")):
+        twice = sorted({n for n in group if group.count(n) > 1})
+        if twice:
+            raise ScheduleError(f"{func.name}: two {what} would be called {', '.join(twice)}")
+    _check_kinds(func.name, func.body, ())
+    return func
+
+
+def _check_kinds(name: str, s: Stmt, outside: tuple[For, ...]) -> None:
+    if isinstance(s, For):
+        if s.kind == "parallel" and outside:
+            raise ScheduleError(f"{name}: loop {s.var} can't be parallel inside loop {outside[-1].var}")
+        if s.kind == "vector" and any(p.kind == "vector" for p in outside):
+            raise ScheduleError(f"{name}: vector loop {s.var} would be inside another one")
+        outside = (*outside, s)
+    for sub in sub_statements(s):
+        _check_kinds(name, sub, outside)
+
+
+def serial(func: Func, loop: For) -> None:
+    """ScheduleError where the loop is marked: loops are shaped first."""
+    if loop.kind != "serial":
+        raise ScheduleError(f"{func.name}: loop {loop.var} is {loop.kind} already")
+
+
+def bound_inside(s: Stmt) -> set[Var]:
+    """The variables that a statement binds."""
+    return {k.var for k in statements(s) if isinstance(k, (For, Let))}
+
+
+def touched(s: Stmt) -> set[str]:
+    """The buffers that a statement reads or writes."""
+    stored = {k.buffer.name for k in statements(s) if isinstance(k, Store)}
+    return stored | {n.buffer.name for k in statements(s) for e in expressions(k) for n in loads(e)}
+
+
+def outer_accesses(s: Stmt) -> Iterator[tuple[str, list[Index], list[Index]]]:
+    """(name, indices stored to, indices loaded) for each buffer that outlives `s` and is stored to."""
+    local = {k.buffer.name for k in statements(s) if isinstance(k, Alloc)}
+    stores: dict[str, list[Index]] = {}
+    reads: dict[str, list[Index]] = {}
+    for k in statements(s):
+        if isinstance(k, Store) and k.buffer.name not in local:
+            stores.setdefault(k.buffer.name, []).append(_normal(k.index))
+        for n in chain.from_iterable(loads(e) for e in expressions(k)):
+            reads.setdefault(n.buffer.name, []).append(_normal(n.index))
+    for name, at in stores.items():
+        yield name, at, reads.get(name, [])
+
+
+def _normal(index: Iterable[Expr]) -> Index:
+    return tuple(simplify(i) for i in index)
+
+
+def any_order(func: Func, loop: For, purpose: str) -> None:
+    """ScheduleError where an iteration reads what another one stored: only an element that is itself
+    updated may be read."""
+    for name, at, reads in outer_accesses(loop.body):
+        if any(i not in at for i in reads):
+            raise ScheduleError(
+                f"{func.name}: loop {loop.var} can't be {purpose}: {name} is read elsewhere than it is stored"
+            )
+
+
+def independent(func: Func, loop: For, purpose: str) -> None:
+    """ScheduleError where two iterations store to one element."""
+    any_order(func, loop, purpose)
+    depends = {loop.var}
+    for s in statements(loop.body):
+        if isinstance(s, Let) and depends & free_vars(s.value):
+            depends.add(s.var)
+    for name, at, _ in outer_accesses(loop.body):
+        if not all(any(depends & free_vars(e) for e in index) for index in at):
+            raise ScheduleError(
+                f"{func.name}: loop {loop.var} can't be {purpose}: iterations store to one element of {name}"
+            )
+
+
+def reads_of(s: Stmt, buffers: set[str]) -> list[Load]:
+    """The loads of those buffers anywhere in a statement."""
+    return [n for k in statements(s) for e in expressions(k) for n in loads(e) if n.buffer.name in buffers]
