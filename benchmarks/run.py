@@ -17,6 +17,7 @@ from typing import Any
 
 from jangin.bench.engines import TITLES
 from jangin.commands.bench import bench
+from jangin.commands.common import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / ".cache" / "models"
@@ -42,7 +43,9 @@ def measure(names: list[str], threads: str, rounds: int, seconds: float) -> dict
             raise SystemExit(f"{path} is missing: see benchmarks/make_models.py")
         shapes = SHAPES.get(name, [])
         peers = "onnxruntime,openvino"
-        comparisons += bench([path], peers, threads, rounds, seconds, shapes, [], False, "cpu", None)
+        comparisons += bench(
+            [path], Settings(), peers, threads, rounds, seconds, shapes, [], False, "cpu", None
+        )
     return benchmark.as_json(comparisons)
 
 

@@ -29,7 +29,7 @@ ALLOWED = {
         "version",
     },
     "session": {"ir", "runtime", "jangin"},
-    "onnx_backend": {"ir", "jangin"},
+    "onnx_backend": {"ir", "runtime", "jangin"},
     "bench": {"frontends", "ir", "targets", "jangin"},
     "commands": {
         "bench", "codegen", "ir", "options", "passes", "pipeline", "runtime", "schedule", "targets", "te",

@@ -23,6 +23,7 @@ class Job:
     inputs: str = ""
     shapes: Mapping[str, int] = field(default_factory=dict)
     target: str = "cpu"
+    winograd: bool = True
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def _jangin(job: Job) -> Engine:
     feeds = _arrays(job)
     start = time.perf_counter()
     exe = jangin.compile(
-        job.model, target=job.target, threads=job.threads, shapes=dict(job.shapes), cache=False
+        job.model, job.target, job.threads, dict(job.shapes), winograd=job.winograd, cache=False
     )
     seconds = time.perf_counter() - start
     arrays = [feeds[spec.name] for spec in exe.inputs]

@@ -43,6 +43,7 @@ class Options:
     shapes: Mapping[str, int] = field(default_factory=dict)
     symbolic: bool = False
     target: str = "cpu"
+    winograd: bool = True
     inputs: Mapping[str, Array] = field(default_factory=dict)
     seed: int = 0
 
@@ -154,7 +155,7 @@ def compare(
         workers = []
         for engine in ("jangin", *options.peers, "sgemm"):
             tell(0, options.rounds, f"{name}: {engine}, {threads} threads: compiling")
-            job = Job(engine, threads, str(model), str(inputs), fixed, options.target)
+            job = Job(engine, threads, str(model), str(inputs), fixed, options.target, options.winograd)
             workers.append(stack.enter_context(Worker(job)))
         core = stack.enter_context(Worker(Job("fma", 1)))
         alive = [w for w in workers if "error" not in w.ready]

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from jangin import bench as benchmark
 from jangin.bench.engines import PEERS
-from jangin.commands.common import fixed_sizes, parse_shapes, terminal
+from jangin.commands.common import Settings, fixed_sizes, parse_shapes, terminal
 from jangin.ir.graph import Array
 from jangin.options import Options
 from jangin.pipeline import flops, import_model
@@ -20,6 +20,7 @@ from jangin.targets import resolve
 
 def bench(
     models: Sequence[Path],
+    settings: Settings,
     against: str,
     threads: str,
     rounds: int,
@@ -36,12 +37,19 @@ def bench(
     if unknown:
         raise ValueError(f"unknown peer {unknown[0]!r}; known: {', '.join(PEERS)}")
     options = benchmark.Options(
-        peers, rounds, seconds, fixed_sizes(parse_shapes(shapes)), symbolic, target, _arrays(inputs)
+        peers,
+        rounds,
+        seconds,
+        fixed_sizes(parse_shapes(shapes)),
+        symbolic,
+        target,
+        settings.winograd,
+        _arrays(inputs),
     )
     found = []
     console = terminal()
     for model in models:
-        work = flops(import_model(model, Options(resolve(target), dict(options.shapes)))) or 0
+        work = flops(import_model(model, Options(resolve(target), dict(options.shapes)), until="fuse")) or 0
         for count in _counts(threads):
             found.append(_compare(model, count, options, work))
             for table in benchmark.tables(found[-1:]):

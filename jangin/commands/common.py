@@ -33,9 +33,11 @@ REPORTED = 0.05
 
 @dataclass(frozen=True)
 class Settings:
-    """The options before the command. `cache`: a folder, True for the user's own, False for none."""
+    """The options before the command. `cache`: a folder, True for the user's own, False for none;
+    `winograd`: whether its rounding is allowed."""
 
     cache: bool | Path = True
+    winograd: bool = True
     verbose: bool = False
 
 
@@ -84,7 +86,9 @@ def executable(
         loaded: Executable = jangin.load(model, threads=threads)
         return loaded
     with progress(settings) as tell:
-        return jangin.compile(model, target, threads, shapes, cache=settings.cache, progress=tell)
+        return jangin.compile(
+            model, target, threads, shapes, winograd=settings.winograd, cache=settings.cache, progress=tell
+        )
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:

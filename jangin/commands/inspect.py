@@ -23,6 +23,7 @@ from jangin.passes.stages import is_opaque, opaque_func, stages
 from jangin.pipeline import (
     GRAPH_PASSES,
     flops,
+    graph_passes,
     import_model,
     make_plan,
     schedule_kernels,
@@ -54,7 +55,7 @@ def inspect(
         raise ValueError(f"no pass is called {after!r}; there are {', '.join(AFTER)}")
     if show not in SHOWN:
         raise ValueError(f"--show {show!r} is unknown; known: {', '.join(SHOWN)}")
-    options = Options(resolve(target), parse_shapes(shapes))
+    options = Options(resolve(target), parse_shapes(shapes), settings.winograd)
     if after and after != "plan":
         print(print_graph(import_model(model, options, until=after)), end="")
         return
@@ -65,7 +66,8 @@ def inspect(
     nodes = {n.outputs[0]: n for n in graph.nodes if n.op == "kernel"}
     kernels = {entry[0].func.name: (nodes[out], entry[0]) for out, entry in scheduled.items()}
     if kernel:
-        print(kernel_text(graph, *_find(kernel, kernels, plan), show, options.target), end="")
+        found = [kernel_text(graph, *k, show, options.target) for k in _find(kernel, kernels, plan)]
+        print("\n".join(found), end="")
     elif after == "plan":
         print(print_plan(plan), end="")
     elif placement:
@@ -104,13 +106,13 @@ def kernel_text(graph: Graph, node: Node, scheduled: Scheduled, show: str, targe
     return assembly(scheduled.func, target) if show == "asm" else print_func(scheduled.func)
 
 
-def _find(name: str, kernels: Kernels, plan: Plan) -> tuple[Node, Scheduled]:
-    """The kernel called `name`, or the first that computes a model's node of that name."""
+def _find(name: str, kernels: Kernels, plan: Plan) -> list[tuple[Node, Scheduled]]:
+    """The kernel called `name`, or those that compute a model's node of that name."""
     if name in kernels:
-        return kernels[name]
-    for launch in plan.launches:
-        if any(f"'{name}'" in source for source in launch.sources):
-            return kernels[launch.kernel]
+        return [kernels[name]]
+    launches = [x.kernel for x in plan.launches if any(f"'{name}'" in source for source in x.sources)]
+    if launches:
+        return [kernels[k] for k in dict.fromkeys(launches)]
     close = [k for k in kernels if name in k]
     hint = f"did you mean {', '.join(close[:5])}?" if close else f"there are {', '.join(list(kernels)[:20])}…"
     raise ValueError(f"no kernel or node is called {name!r}; {hint}")
@@ -141,7 +143,7 @@ def _passes(model: Path, options: Options) -> Table:
     table = Table("pass", "nodes after it", "seconds")
     graph = import_model(model, options, until="import")
     table.add_row("import", str(len(graph.nodes)), "")
-    for name, graph_pass in GRAPH_PASSES.items():
+    for name, graph_pass in graph_passes(options).items():
         start = time.perf_counter()
         graph = graph_pass(graph)
         table.add_row(name, str(len(graph.nodes)), f"{time.perf_counter() - start:.2f}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from jangin.commands.common import (
@@ -23,6 +24,8 @@ from jangin.runtime.executable import Executable
 from jangin.runtime.sizes import TensorSpec
 
 TOP = 5
+PROFILED = 30
+"""Launches that a profile lists."""
 CLASSES = 10
 """An output of one row of at least this many floats is shown as a classifier's."""
 
@@ -37,6 +40,7 @@ def run(
     output: Path | None,
     pixels: str,
     seed: int,
+    profile: bool,
 ) -> None:
     """Run a model once, describe its outputs, and keep them as .npy files where `output` says."""
     console = terminal()
@@ -61,6 +65,22 @@ def run(
             np.save(path, array)
             console.print(f"  written to {path}")
     console.print(f"first run: {milliseconds:.2f} ms, {exe.threads} threads")
+    if profile:
+        console.print(profiled(exe, feeds))
+
+
+def profiled(exe: Executable, feeds: Mapping[str, Array]) -> Table:
+    """The launches by the time they take, the longest first."""
+    found = exe.profile(feeds)
+    total = sum(t.seconds for t in found)
+    table = Table("ms", "share", "GB/s", "tasks", "kernel", "computes", title=f"{total * 1e3:.2f} ms a run")
+    for t in sorted(found, key=lambda t: -t.seconds)[:PROFILED]:
+        speed = f"{t.bytes / t.seconds / 1e9:.1f}" if t.seconds else ""
+        share, sources = f"{t.seconds / total:.1%}", "; ".join(t.launch.sources)[:80]
+        table.add_row(
+            f"{t.seconds * 1e3:.3f}", share, speed, str(t.launch.tasks), t.launch.kernel, escape(sources)
+        )
+    return table
 
 
 def describe(name: str, array: Array) -> None:

@@ -31,6 +31,11 @@ def test_run_on_a_file_keeps_the_outputs(cli: Cli, model: Path, tmp_path: Path) 
     np.testing.assert_allclose(np.load(tmp_path / "out" / "y.npy"), reference(model, IMAGE), rtol=1e-4)
 
 
+def test_profile_lists_the_launches(cli: Cli, model: Path) -> None:
+    out = cli("run", model, "--shape", "batch=2", "--profile").out
+    assert "ms a run" in out and "conv1" in out
+
+
 def test_run_on_random_numbers_needs_the_sizes(cli: Cli, model: Path) -> None:
     done = cli("run", model)
     assert (done.status, done.out) == (1, "")
