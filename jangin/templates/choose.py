@@ -78,6 +78,10 @@ def choose(
     raise AssertionError("the last template fits every kernel")
 
 
+NEST_COST = 2000.0
+"""Vector operations taken for one task of a nest: most (a sort, a recurrence) are worth a hand-out."""
+
+
 def opaque(func: Func) -> Scheduled:
-    """A kernel that came as a loop nest runs as it is, on one thread."""
-    return Scheduled("nest", simplify_func(func), ())
+    """A kernel that came as a loop nest runs as it is; its own parallel loop, if any, gives the tasks."""
+    return Scheduled("nest", simplify_func(func), (), cost=NEST_COST)
