@@ -14,13 +14,15 @@ Shapes = Mapping[str, int | tuple[int, int] | Sequence[int | None]]
 @dataclass(frozen=True)
 class Options:
     """`shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} its inclusive range,
-    {"image": (1, 3, 224, 224)} a whole input. `verify` checks the IR after every pass; it changes
-    no result, so it is in no key."""
+    {"image": (1, 3, 224, 224)} a whole input. `winograd`: 3 x 3 convolutions may be computed by
+    Winograd's method, with errors up to 1e-5 of the output's largest value. `verify` checks the IR
+    after every pass; it changes no result, so it is in no key."""
 
     target: Target
     shapes: Mapping[str, Any] = field(default_factory=dict)
+    winograd: bool = True
     verify: bool = field(default=False, compare=False)
 
     def key(self) -> str:
         """A text that differs where the results do."""
-        return f"{self.target!r} {sorted(self.shapes.items())!r}"
+        return f"{self.target!r} {sorted(self.shapes.items())!r} {self.winograd}"

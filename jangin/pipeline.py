@@ -19,6 +19,7 @@ from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.loop import Func
 from jangin.ir.plan import Launch, Plan
 from jangin.ir.simplify import Range, simplify
+from jangin.ir.text import print_func
 from jangin.ir.verify import VerifyError, verify_func, verify_graph, verify_plan
 from jangin.ops.core import CORE
 from jangin.options import Options
@@ -33,6 +34,7 @@ from jangin.passes.lower import lower
 from jangin.passes.memory import plan_buffers
 from jangin.passes.simplify import simplify as simplify_graph
 from jangin.passes.stages import canonical, is_opaque, opaque_func, stages
+from jangin.passes.winograd import winograd as winograd_pass
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
@@ -56,6 +58,7 @@ GRAPH_PASSES: Mapping[str, GraphPass] = {
     "cse": cse,
     "dce": dce,
     "fuse": fuse,
+    "winograd": winograd_pass,
 }
 """In order. The whole-graph passes; after `fuse` every node is a kernel or a reshape."""
 
@@ -69,15 +72,17 @@ def compile(
     threads: int | None = None,
     shapes: Mapping[str, Any] | None = None,
     *,
+    winograd: bool = True,
     cache: bool | str | Path = True,
     progress: Progress | None = None,
 ) -> Executable:
     """Compile an ONNX model (path, bytes or message) and load it.
 
-    `shapes` binds symbolic sizes (see `Options`); `cache`: keep and reuse compiled models, True for
-    the user's cache folder, a path for another, False for none; `progress(done, total, what)`.
+    `shapes` binds symbolic sizes, `winograd` allows its rounding (see `Options`); `cache`: keep and
+    reuse compiled models, True for the user's cache folder, a path for another, False for none;
+    `progress(done, total, what)`.
     Raises CompileError with the node, its operator and what to do about it."""
-    options = Options(resolve(target), dict(shapes or {}))
+    options = Options(resolve(target), dict(shapes or {}), winograd)
     store = None if cache is False else Cache(None if cache is True else cache)
     name = "" if store is None else key(["jangin", __version__, options.key(), *_model_bytes(model)])
     if store is not None:
@@ -110,14 +115,20 @@ def import_model(
     graph = onnx_frontend.load(model, options.shapes)
     if until == "import":
         return graph
-    for n, (name, graph_pass) in enumerate(GRAPH_PASSES.items()):
-        _tell(progress, n, len(GRAPH_PASSES), name)
+    passes = graph_passes(options)
+    for n, (name, graph_pass) in enumerate(passes.items()):
+        _tell(progress, n, len(passes), name)
         graph = graph_pass(graph)
         if options.verify:
             _verified(name, verify_graph, graph, CORE)
         if name == until:
             break
     return graph
+
+
+def graph_passes(options: Options) -> dict[str, GraphPass]:
+    """The passes of a compilation, in order."""
+    return {n: p for n, p in GRAPH_PASSES.items() if n != "winograd" or options.winograd}
 
 
 def schedule_kernels(
@@ -143,8 +154,10 @@ def _schedule(
     name = _kernel_name(node)
     if is_opaque(node):
         func = opaque_func(node)
-        kernel = made[node.outputs[0]] = opaque(replace(func, name=f"{name}_{len(made)}"))
-        return kernel, (*node.inputs, node.outputs[0])
+        text = print_func(replace(func, name="nest"))
+        if text not in made:
+            made[text] = opaque(replace(func, name=f"{name}_{len(made)}"))
+        return made[text], (*node.inputs, node.outputs[0])
     parts, inputs, out = stages(node)
     args = (*(b.name for b in inputs), out.name)
     symbols = used_symbols(parts, (*inputs, out), graph.symbols)

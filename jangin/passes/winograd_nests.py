@@ -1,0 +1,167 @@
+"""The loop nests of Winograd's method: tiles of the input transformed, tiles of the output restored.
+
+Both run tiles in parallel and channels by vectors. Tiles that lie inside the image take a path
+without tests; the others test each position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jangin.ir.dtype import BOOL, F32
+from jangin.ir.expr import Buffer, Expr, Var, const, land, select
+from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
+from jangin.passes.winograd_transform import Transform
+
+TRUE = const(True, BOOL)
+LANES = 16
+"""Channels of a vector loop: a cache line, so that no line is written in pieces."""
+TILE, IMAGE, Y, X = Var("t"), Var("n"), Var("y"), Var("x")
+"""The tile's number, its image, and the row and column of its first output."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Tiles of a transform over `images` (may be symbolic) of `height` x `width` outputs."""
+
+    transform: Transform
+    images: Expr
+    height: int
+    width: int
+
+    @property
+    def down(self) -> int:
+        return -(-self.height // self.transform.tile)
+
+    @property
+    def across(self) -> int:
+        return -(-self.width // self.transform.tile)
+
+    @property
+    def count(self) -> Expr:
+        return self.images * (self.down * self.across)
+
+    @property
+    def overhangs(self) -> tuple[bool, bool]:
+        """Whether the last row and column of tiles reach beyond the outputs."""
+        tile = self.transform.tile
+        return self.height % tile != 0, self.width % tile != 0
+
+    def over_tiles(self, body: Stmt) -> Stmt:
+        tile = self.transform.tile
+        row = TILE // self.across
+        inner = Let(X, TILE % self.across * tile, body)
+        inner = Let(Y, row % self.down * tile, inner)
+        return For(TILE, self.count, Let(IMAGE, row // self.down, inner), "parallel")
+
+    def over_channels(self, channels: int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """Whole vectors, then one of the channels left."""
+        whole, rest, group, lane = channels // LANES, channels % LANES, Var("g"), Var("c")
+        parts: list[Stmt] = []
+        if whole:
+            vector = For(lane, const(LANES), body(group * LANES + lane), "vector")
+            parts.append(For(group, const(whole), vector))
+        if rest:
+            parts.append(For(lane, const(rest), body(lane + whole * LANES), "vector"))
+        return block(*parts)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What an input transform reads: `value(n, h, w, c)` in the padded image, where `guard(h, w)`
+    holds, else 0; over buffers x0, x1, ... for the values called `inputs`."""
+
+    inputs: tuple[str, ...]
+    value: Callable[[Expr, Expr, Expr, Expr], Expr]
+    guard: Callable[[Expr, Expr], Expr]
+
+
+def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
+    """V[product, tile, channel] = B^T d B of the tile's patch."""
+    size = tiling.transform.size
+    out = Buffer("out", F32, (const(size * size), tiling.count, const(channels)))
+
+    def inside(h: Expr, w: Expr) -> Expr:
+        bottom, right = tiling.overhangs
+        own = land(
+            h < tiling.height + size - tiling.transform.tile if bottom else TRUE,
+            w < tiling.width + size - tiling.transform.tile if right else TRUE,
+        )
+        return land(own, patch.guard(h, w))
+
+    def transformed(guarded: bool) -> Stmt:
+        def read(i: int, j: int, c: Expr) -> Expr:
+            value = patch.value(IMAGE, Y + i, X + j, c)
+            return select(inside(Y + i, X + j), value, const(0, F32)) if guarded else value
+
+        return tiling.over_channels(channels, lambda c: _input_tile(tiling.transform, read, out, c))
+
+    corners = land(inside(Y, X), inside(Y + (size - 1), X + (size - 1)))
+    if corners == TRUE:
+        return tiling.over_tiles(transformed(False))
+    return tiling.over_tiles(If(corners, transformed(False), transformed(True)))
+
+
+def _input_tile(t: Transform, read: Callable[[int, int, Expr], Expr], out: Buffer, c: Expr) -> Stmt:
+    """Columns first; what they give is kept for the rows."""
+    line, grid = _registers("line", t.size), _registers("grid", t.size * t.size)
+    steps: list[Stmt] = []
+    for j in range(t.size):
+        steps += [Store(line, (const(i),), read(i, j, c)) for i in range(t.size)]
+        column = t.inputs([line[i] for i in range(t.size)])
+        steps += [Store(grid, (const(k * t.size + j),), e) for k, e in enumerate(column)]
+    for k in range(t.size):
+        row = t.inputs([grid[k * t.size + j] for j in range(t.size)])
+        steps += [Store(out, (const(k * t.size + j), TILE, c), e) for j, e in enumerate(row)]
+    return Alloc(line, Alloc(grid, block(*steps)))
+
+
+def output_nest(tiling: Tiling, out: Buffer, finish: Callable[[Expr, Sequence[Expr]], Expr]) -> Stmt:
+    """out[n, h, w, o] = finish(A^T M A, index) of the products x0[product, tile, o]."""
+    t, outputs = tiling.transform, int(str(out.shape[-1]))
+    products = Buffer("x0", F32, (const(t.products), tiling.count, const(outputs)))
+
+    def restored(guarded: bool) -> Stmt:
+        def body(o: Expr) -> Stmt:
+            return _output_tile(tiling, products, out, o, finish, guarded)
+
+        return tiling.over_channels(outputs, body)
+
+    bottom, right = tiling.overhangs
+    whole = land(
+        Y + (t.tile - 1) < tiling.height if bottom else TRUE,
+        X + (t.tile - 1) < tiling.width if right else TRUE,
+    )
+    if whole == TRUE:
+        return tiling.over_tiles(restored(False))
+    return tiling.over_tiles(If(whole, restored(False), restored(True)))
+
+
+def _output_tile(
+    tiling: Tiling,
+    products: Buffer,
+    out: Buffer,
+    o: Expr,
+    finish: Callable[[Expr, Sequence[Expr]], Expr],
+    guarded: bool,
+) -> Stmt:
+    t = tiling.transform
+    line, grid = _registers("line", t.tile), _registers("grid", t.tile * t.size)
+    steps: list[Stmt] = []
+    for j in range(t.size):
+        column = t.outputs([products[i * t.size + j, TILE, o] for i in range(t.size)])
+        steps += [Store(grid, (const(i * t.size + j),), e) for i, e in enumerate(column)]
+    for i in range(t.tile):
+        row = t.outputs([grid[i * t.size + j] for j in range(t.size)])
+        steps += [Store(line, (const(j),), e) for j, e in enumerate(row)]
+        for j in range(t.tile):
+            at = (IMAGE, Y + i, X + j, o)
+            store: Stmt = Store(out, at, finish(line[j], at))
+            fits = land(Y + i < tiling.height, X + j < tiling.width)
+            steps.append(If(fits, store) if guarded else store)
+    return Alloc(line, Alloc(grid, block(*steps)))
+
+
+def _registers(name: str, count: int) -> Buffer:
+    return Buffer(name, F32, (const(count),), "register")
