@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
 
 from jangin.ir.expr import Expr, Load, Var, free_vars, loads
 from jangin.ir.loop import (
@@ -72,14 +71,12 @@ def outer_accesses(s: Stmt) -> Iterator[tuple[str, list[Index], list[Index]]]:
     """(name, indices stored to, indices loaded) for each buffer that outlives `s` and is stored to."""
     local = {k.buffer.name for k in statements(s) if isinstance(k, Alloc)}
     stores: dict[str, list[Index]] = {}
-    reads: dict[str, list[Index]] = {}
     for k in statements(s):
         if isinstance(k, Store) and k.buffer.name not in local:
-            stores.setdefault(k.buffer.name, []).append(_normal(k.index))
-        for n in chain.from_iterable(loads(e) for e in expressions(k)):
-            reads.setdefault(n.buffer.name, []).append(_normal(n.index))
+            stores.setdefault(k.buffer.name, []).append(k.index)
+    reads = reads_of(s, set(stores))
     for name, at in stores.items():
-        yield name, at, reads.get(name, [])
+        yield name, at, [n.index for n in reads if n.buffer.name == name]
 
 
 def _normal(index: Iterable[Expr]) -> Index:
@@ -90,7 +87,8 @@ def any_order(func: Func, loop: For, purpose: str) -> None:
     """ScheduleError where an iteration reads what another one stored: only an element that is itself
     updated may be read."""
     for name, at, reads in outer_accesses(loop.body):
-        if any(i not in at for i in reads):
+        others = {i for i in reads if i not in at}
+        if others and not {_normal(i) for i in others} <= {_normal(i) for i in at}:
             raise ScheduleError(
                 f"{func.name}: loop {loop.var} can't be {purpose}: {name} is read elsewhere than it is stored"
             )

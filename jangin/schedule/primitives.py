@@ -225,8 +225,8 @@ def reorder(func: Func, loops: Sequence[str]) -> Func:
                 )
         for cond in reversed(guards):
             body = If(cond, body)
+        any_order(func, s, "reordered")
         for name in reversed(loops):
-            any_order(func, chain[name], "reordered")
             body = replace(chain[name], body=body)
             if bound_inside(body.body) & free_vars(body.extent):
                 raise ScheduleError(
