@@ -36,7 +36,8 @@ class Memory:
         self._writes[name] = self._writes.get(name, 0) + 1
 
     def _state(self, buffer: Buffer) -> str:
-        return f" ;{self._writes.get(buffer.name, 0)}"
+        # by name too: scratch buffers that live one after another share addresses
+        return f" ;{buffer.name} {self._writes.get(buffer.name, 0)}"
 
     # --- addresses
 
