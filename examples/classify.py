@@ -12,10 +12,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from efficientnet import build_model, class_names, pictures
+from packages import CACHE
 from rich.console import Console
 from rich.table import Table
 
@@ -23,6 +25,7 @@ import jangin
 
 ROUNDS = 15
 TURN_SECONDS = 0.15
+COMPILED = CACHE / "efficientnet_lite0.jgn"
 console = Console(width=None if sys.stdout.isatty() else 110)
 
 
@@ -71,16 +74,17 @@ def interleaved(engines: dict[str, Callable[[], Any]]) -> dict[str, list[float]]
     return times
 
 
-def compare(model: bytes, x: np.ndarray[Any, Any], images: np.ndarray[Any, Any]) -> None:
+def compare(model: bytes, compiled: Path, images: np.ndarray[Any, Any]) -> None:
     """Latency at batch 1 and the largest difference of the logits, against ONNX Runtime."""
     try:
         import onnxruntime as ort
     except ImportError:
         console.print("ONNX Runtime isn't installed, so there is nothing to compare with.")
         return
+    x = images[:1]
     table = Table("threads", "Jangin", "ONNX Runtime", "Jangin is")
     for threads in (1, 2):
-        exe = jangin.compile(model, shapes={"batch": 1}, threads=threads)
+        exe = jangin.load(compiled, threads=threads)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -102,17 +106,21 @@ def main() -> None:
     images = np.stack([pixels for _, pixels, _ in found])
     model = build_model().SerializeToString()
     start = time.perf_counter()
-    exe = jangin.compile(model, shapes={"batch": 1})
+    exe = jangin.compile(model, shapes={"batch": 1}, cache=False)
     seconds = time.perf_counter() - start
+    exe.save(COMPILED)
+    start = time.perf_counter()
+    exe = jangin.load(COMPILED)
+    load_seconds = time.perf_counter() - start
     weights = sum(array.nbytes for array in exe.plan.constants.values())
     logits = np.concatenate([np.asarray(exe(image[None])) for image in images])
     show_predictions(logits, found)
     console.print(
-        f"compiled in {seconds:.2f} s (a second time it comes from the cache) into {len(exe.plan.launches)} "
-        f"kernels for {exe.threads} threads\nmemory: weights {weights / 1e6:.1f} MB, arena "
+        f"compiled in {seconds:.2f} s into {len(exe.plan.launches)} kernels, saved and loaded again in "
+        f"{load_seconds:.3f} s; {exe.threads} threads\nmemory: weights {weights / 1e6:.1f} MB, arena "
         f"{exe.arena_bytes() / 1e6:.1f} MB, peak of this process, compiler included, {peak_mb():.0f} MB"
     )
-    compare(model, images[0][None], images)
+    compare(model, COMPILED, images)
 
 
 if __name__ == "__main__":
