@@ -9,6 +9,7 @@ to a normal form by `ir.simplify`.
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -480,9 +481,8 @@ def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
         done = memo.get(id(node))
         if done is None:
             kids = children(node)
-            new = tuple(go(k) for k in kids)
-            same = all(x is y for x, y in zip(kids, new, strict=True))
-            done = node if same else rebuild(node, new)
+            new = tuple([go(k) for k in kids])
+            done = node if all(map(operator.is_, kids, new)) else rebuild(node, new)
             if not any(done is k for k in new):  # else it has been given to fn already
                 replaced = fn(done)
                 done = done if replaced is None else replaced
@@ -496,11 +496,29 @@ def substitute(e: Expr, values: Mapping[Var, Expr]) -> Expr:
     """`e` with variables replaced."""
     if not values:
         return e
-    return rewrite(e, lambda n: values.get(n) if isinstance(n, Var) else None)
+    memo: dict[int, Expr] = {}
+
+    def go(node: Expr) -> Expr:
+        if isinstance(node, Var):
+            return values.get(node, node)
+        if free_vars(node).isdisjoint(values):
+            return node
+        done = memo.get(id(node))
+        if done is None:
+            done = memo[id(node)] = rebuild(node, tuple([go(k) for k in children(node)]))
+        return done
+
+    return go(e)
 
 
-def free_vars(e: Expr) -> set[Var]:
-    return {n for n in walk(e) if isinstance(n, Var)}
+def free_vars(e: Expr) -> frozenset[Var]:
+    """The variables an expression mentions (remembered with it)."""
+    found: frozenset[Var] | None = e.__dict__.get("_free")
+    if found is None:
+        kids = children(e)
+        found = frozenset((e,)) if isinstance(e, Var) else frozenset().union(*map(free_vars, kids))
+        object.__setattr__(e, "_free", found)
+    return found
 
 
 def loads(e: Expr) -> list[Load]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from jangin.ir.expr import Buffer, Const, Expr, Load, Var, const, rewrite, walk
+from jangin.ir.expr import Buffer, Const, Expr, Load, Var, const, rewrite, substitute, walk
 from jangin.ir.simplify import Range
 
 FOR_KINDS = ("serial", "parallel", "vector", "unroll")
@@ -170,10 +170,7 @@ def map_stmt(
 def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     """Replace free variables in every expression."""
 
-    def one(e: Expr) -> Expr:
-        return rewrite(e, lambda n: values.get(n) if isinstance(n, Var) else None)
-
-    return map_stmt(s, one)
+    return map_stmt(s, lambda e: substitute(e, values))
 
 
 def replace_buffer(
