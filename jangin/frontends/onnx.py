@@ -291,7 +291,9 @@ class Symbols:
 
     def _define(self, name: str, size: int | None) -> Expr:
         identifier = self._identifier(name)
-        bound = self.bindings.get(name, self.bindings.get(identifier)) if size is None else size
+        bound = self.bindings.get(name, self.bindings.get(identifier))
+        if size is not None and not isinstance(bound, int):
+            bound = size
         if isinstance(bound, int):
             if not 0 <= bound <= MAX_SIZE:
                 raise CompileError(f"shapes gives symbol '{name}' the size {bound}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -136,4 +137,32 @@ def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelP
         ) from None
     if not proto.HasField("graph"):
         raise CompileError(f"{what} is not an ONNX model: it holds no graph ({len(raw)} bytes)")
+    _check_text(proto, what)
     return proto, folder
+
+
+def _check_text(message: Any, what: str) -> None:
+    """CompileError where a name is not UTF-8: protobuf gives such ones as bytes."""
+    texts, parts = _fields(message.DESCRIPTOR)
+    for name, repeated in texts:
+        value = getattr(message, name)
+        if any(isinstance(v, bytes) for v in (value if repeated else (value,))):
+            raise CompileError(f"{what} is malformed: a {name} in it is not text")
+    for name, repeated in parts:
+        if repeated or message.HasField(name):
+            value = getattr(message, name)
+            for part in value if repeated else (value,):
+                _check_text(part, what)
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]]:
+    """A message type's texts and its parts, each with whether it repeats, but for what isn't read."""
+    read = [f for f in kind.fields if f.name not in ("doc_string", "value_info", "metadata_props")]
+    texts = tuple((f.name, _repeats(f)) for f in read if f.type == f.TYPE_STRING)
+    return texts, tuple((f.name, _repeats(f)) for f in read if f.type == f.TYPE_MESSAGE)
+
+
+def _repeats(field: Any) -> bool:
+    older = not hasattr(field, "is_repeated")  # protobuf before 6.31
+    return bool(field.label == field.LABEL_REPEATED if older else field.is_repeated)

@@ -142,7 +142,9 @@ def _along(scale: Array, node: Node, rank: int) -> Array:
 def affine(body: Expr, x: str, known: Mapping[str, Array]) -> Affine | None:
     """`body` as scale * x + shift, in f64, given the other operands' values; None if it is not."""
     if isinstance(body, Var):
-        return (np.ones(1), np.zeros(1)) if body.name == x else (np.zeros(1), known[body.name])
+        if body.name == x:
+            return np.ones(1), np.zeros(1)
+        return (np.zeros(1), known[body.name]) if body.name in known else None
     if isinstance(body, Const):
         return np.zeros(1), np.full(1, float(body.value))
     if not isinstance(body, (Binary, Call)) or not body.dtype.is_float:

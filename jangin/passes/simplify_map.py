@@ -101,7 +101,7 @@ def _precomputed(s: State, node: Node) -> Result:
     found: Expr | None = None
     for part in _parts(node.attrs["body"]):
         names = {v.name for v in free_vars(part)}
-        if children(part) and names and all(operands[n] in s.constants for n in names):
+        if children(part) and names and all(operands.get(n) in s.constants for n in names):
             arrays = [s.constants[operands[n]] for n in names]
             spanned = np.broadcast_shapes(*(a.shape for a in arrays))
             if np.prod(spanned, dtype=float) <= max(a.size for a in arrays):

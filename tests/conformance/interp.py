@@ -31,7 +31,6 @@ from jangin.passes.layout import layout
 from jangin.passes.lower import lower
 from jangin.passes.simplify import simplify
 
-
 PASSES = (simplify, batchnorm, layout, simplify, fold, cse, dce)
 
 

@@ -1,0 +1,210 @@
+"""Models damaged at random: each gives a graph or one CompileError, never anything else."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+import onnx
+import pytest
+from models import classifier, info, model, node
+from onnx import TensorProto, helper
+
+from jangin.frontends.onnx import load
+from jangin.ir.graph import CompileError
+from jangin.ir.verify import verify_graph
+from jangin.passes.batchnorm import batchnorm
+from jangin.passes.cse import cse
+from jangin.passes.dce import dce
+from jangin.passes.fold import fold
+from jangin.passes.layout import layout
+from jangin.passes.lower import lower
+from jangin.passes.simplify import simplify
+
+ROUNDS = 250
+PASSES = (simplify, batchnorm, layout, simplify, fold, cse, dce)
+
+
+def attention() -> onnx.ModelProto:
+    """Products, a mask by Where, softmax, split, slice, layer normalization; two symbols."""
+    random_ = np.random.default_rng(5)
+    nodes = [
+        node("LayerNormalization", "x scale", "n", axis=-1),
+        node("MatMul", "n w", "qkv"),
+        node("Split", "qkv", "q k v", axis=-1, num_outputs=3),
+        node("Transpose", "k", "kt", perm=[0, 2, 1]),
+        node("MatMul", "q kt", "scores"),
+        node("Where", "mask scores low", "masked"),
+        node("Softmax", "masked", "p"),
+        node("MatMul", "p v", "o"),
+        node("Slice", "o from to axes", "first"),
+        node("ReduceMean", "first", "mean", axes=[1], keepdims=0),
+        node("Cast", "mean", "y", to=TensorProto.FLOAT16),
+    ]
+    constants = {
+        "scale": np.ones(4, np.float32), "w": random_.standard_normal((4, 12)).astype(np.float32),
+        "low": np.array(-1e9, np.float32), "from": np.array([0]), "to": np.array([3]), "axes": np.array([1]),
+    }  # fmt: skip
+    inputs = [info("x", ["batch", "seq", 4]), info("mask", ["batch", 1, "seq"], TensorProto.BOOL)]
+    return model(nodes, inputs, ["y"], constants, opset=17)
+
+
+def recurrent() -> onnx.ModelProto:
+    """Pooling, padding, resizing, top-k, scatter, cumulative sums, a branch."""
+    out = helper.make_empty_tensor_value_info("out")
+    branch = helper.make_graph([node("Neg", "t", "out")], "b", [], [out])
+    nodes = [
+        node("Pad", "x pads", "p", mode="reflect"),
+        node("AveragePool", "p", "a", kernel_shape=[2, 2], strides=[1, 2], ceil_mode=1),
+        node("Resize", "a - scales", "r", mode="linear"),
+        node("Concat", "r r", "c", axis=1),
+        node("CumSum", "c axis", "s"),
+        node("TopK", "s two", "t i", axis=3),
+        node("If", "yes", "u", then_branch=branch, else_branch=branch),
+        node("OneHot", "i depth values", "h"),
+        node("GatherElements", "u i", "y", axis=3),
+    ]
+    constants = {
+        "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "scales": np.array([1, 1, 2, 1.5], np.float32),
+        "axis": np.array(1), "two": np.array([2]), "yes": np.array(True), "depth": np.array(3),
+        "values": np.array([0, 1], np.float32),
+    }  # fmt: skip
+    return model(nodes, [info("x", [1, 2, 4, 4])], ["y", "h"], constants, opset=13)
+
+
+def survives(given: onnx.ModelProto | bytes) -> bool:
+    """Whether the model compiles as far as the graph passes; CompileError is the only way out."""
+    try:
+        graph = lower(load(given))
+        for graph_pass in PASSES:
+            graph = graph_pass(graph)
+    except CompileError:
+        return False
+    verify_graph(graph)
+    return True
+
+
+Models = pytest.mark.parametrize("make", [classifier, attention, recurrent])
+
+
+@Models
+def test_the_whole_models_compile(make: Callable[[], onnx.ModelProto]) -> None:
+    assert survives(make())
+
+
+@Models
+def test_damaged_bytes(make: Callable[[], onnx.ModelProto]) -> None:
+    raw = make().SerializeToString()
+    rng = random.Random(1)
+    for _ in range(ROUNDS):
+        damaged = bytearray(raw)
+        for _ in range(rng.choice((1, 1, 2, 8))):
+            at = rng.randrange(len(damaged))
+            how = rng.randrange(4)
+            if how == 0:
+                damaged[at] = rng.randrange(256)
+            elif how == 1:
+                damaged[at] ^= 1 << rng.randrange(8)
+            elif how == 2:
+                del damaged[at : at + rng.randrange(1, 9)]
+            else:
+                damaged[at:at] = rng.randbytes(rng.randrange(1, 9))
+        survives(bytes(damaged))
+
+
+@Models
+def test_damaged_graphs(make: Callable[[], onnx.ModelProto]) -> None:
+    rng = random.Random(2)
+    survived = 0
+    for _ in range(ROUNDS):
+        proto = make()
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            with suppress(IndexError, ValueError, KeyError):  # nothing left to damage so
+                rng.choice(DAMAGES)(rng, proto.graph)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # numbers out of range, on purpose
+            survived += survives(proto)
+    assert survived > 0
+
+
+# --- damages ---------------------------------------------------------------------------------
+
+NUMBERS = (0, 1, -1, 2, 3, 5, -7, 100, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) - 1, -(1 << 63))
+
+
+def _rewire(rng: random.Random, graph: onnx.GraphProto) -> None:
+    """An input of a node becomes another value."""
+    names = ["", "nowhere", *(o for n in graph.node for o in n.output), *(t.name for t in graph.initializer)]
+    target = rng.choice([n for n in graph.node if n.input])
+    target.input[rng.randrange(len(target.input))] = rng.choice(names)
+
+
+def _drop(rng: random.Random, graph: onnx.GraphProto) -> None:
+    parts = rng.choice([graph.node, graph.initializer, graph.input, graph.output])
+    if parts:
+        del parts[rng.randrange(len(parts))]
+
+
+def _repeat(rng: random.Random, graph: onnx.GraphProto) -> None:
+    parts = rng.choice([graph.node, graph.initializer, graph.input, graph.output])
+    if parts:
+        parts.append(rng.choice(parts))
+
+
+def _operator(rng: random.Random, graph: onnx.GraphProto) -> None:
+    one, other = rng.choice(graph.node), rng.choice(graph.node)
+    one.op_type = rng.choice(
+        [other.op_type, "Conv", "Gather", "Reshape", "Squeeze", "Loop", "Einsum", "Tile"]
+    )
+
+
+def _attribute(rng: random.Random, graph: onnx.GraphProto) -> None:
+    """An attribute gets another value, kind or name, or goes."""
+    owners = [n for n in graph.node if n.attribute]
+    owner = rng.choice(owners)
+    a = rng.choice(owner.attribute)
+    how = rng.randrange(5)
+    if how == 0:
+        owner.attribute.remove(a)
+    elif how == 1:
+        a.name = rng.choice(["axis", "axes", "pads", "nothing", "opset", "kernel_shape"])
+    elif how == 2:
+        a.type = rng.choice([1, 2, 3, 4, 5, 6, 7, 8])
+    elif a.ints:
+        a.ints[rng.randrange(len(a.ints))] = rng.choice(NUMBERS)
+    else:
+        a.i = rng.choice(NUMBERS)
+
+
+def _dims(rng: random.Random, graph: onnx.GraphProto) -> None:
+    if rng.random() < 0.5:
+        dims = rng.choice(graph.initializer).dims
+        dims.append(rng.choice(NUMBERS)) if not dims or rng.random() < 0.3 else dims.pop()
+    else:
+        shape = rng.choice(graph.input).type.tensor_type.shape
+        dim = rng.choice(shape.dim) if shape.dim else shape.dim.add()
+        dim.dim_value = rng.choice(NUMBERS)
+
+
+def _contents(rng: random.Random, graph: onnx.GraphProto) -> None:
+    """Other numbers in an integer constant: axes, sizes and counts that make no sense."""
+    integers = [t for t in graph.initializer if t.data_type == TensorProto.INT64]
+    if not integers:
+        return
+    chosen = rng.choice(integers)
+    array = onnx.numpy_helper.to_array(chosen).copy()
+    array.reshape(-1)[rng.randrange(array.size)] = rng.choice(NUMBERS)
+    chosen.CopyFrom(onnx.numpy_helper.from_array(array, chosen.name))
+
+
+def _type(rng: random.Random, graph: onnx.GraphProto) -> None:
+    if rng.random() < 0.5:
+        rng.choice(graph.initializer).data_type = rng.randrange(30)
+    else:
+        rng.choice(graph.input).type.tensor_type.elem_type = rng.randrange(30)
+
+
+DAMAGES = (_rewire, _drop, _repeat, _operator, _attribute, _dims, _contents, _type)

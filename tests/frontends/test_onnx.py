@@ -1,0 +1,281 @@
+"""Importing ONNX models: what a graph holds, how shapes are bound, how functions are expanded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from models import classifier, info, model, node, run
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from jangin.frontends.onnx import MAX_SIZE, load
+from jangin.ir.dtype import BF16, F16, I64
+from jangin.ir.expr import Var, const
+from jangin.ir.graph import CompileError
+from jangin.ir.interpret import run_graph
+from jangin.ir.verify import verify_graph
+from jangin.passes.lower import lower
+
+RELU = node("Relu", "x", "y")
+
+
+def test_nodes_keep_their_names_attributes_and_opset() -> None:
+    graph = load(classifier())
+    conv = graph.nodes[0]
+    assert (conv.op, conv.name, conv.inputs) == ("onnx.Conv", "conv_c", ("image", "w", "b"))
+    assert conv.attrs == {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "opset": 17}
+    assert conv.source == "Conv 'conv_c' (ai.onnx 17)"
+    assert graph.inputs == ("image",) and graph.outputs == ("probabilities",)
+    assert graph.constants["w"].shape == (4, 3, 3, 3)
+
+
+def test_a_whole_model_lowers_to_what_onnx_computes() -> None:
+    proto = classifier()
+    graph = lower(load(proto))
+    verify_graph(graph)
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)
+    (got,) = run_graph(graph, {"image": x}).values()
+    (want,) = ReferenceEvaluator(proto).run(None, {"image": x})
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    assert graph.shape("probabilities") == (Var("batch"), const(5))
+
+
+def test_paths_bytes_and_messages_are_read(tmp_path: Path) -> None:
+    proto = classifier()
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    for given in (path, str(path), path.read_bytes(), proto):
+        assert len(load(given).nodes) == len(proto.graph.node)
+
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+def test_symbols_have_ranges() -> None:
+    graph = load(classifier())
+    assert graph.symbols == {Var("batch"): (const(1), const(MAX_SIZE))}
+
+
+def test_nameless_dimensions_are_symbols_of_their_own() -> None:
+    graph = load(model([RELU], [info("x", [None, 3, None])], ["y"]))
+    assert graph.shape("x") == (Var("x_d0"), const(3), Var("x_d2"))
+
+
+def test_symbol_names_become_identifiers() -> None:
+    graph = load(model([RELU], [info("x", ["batch size", "2*n", "i0", "i_0"])], ["y"]))
+    names = [str(d) for d in graph.shape("x")]
+    assert len(set(names)) == 4 and all(n.isidentifier() for n in names) and "i0" not in names
+
+
+@pytest.mark.parametrize(
+    "shapes", [{"batch": 2}, {"x": (2, 3)}, {"x": (2, None)}, {"batch": 2, "x": (2, None)}]
+)
+def test_sizes_are_bound(shapes: dict[str, object]) -> None:
+    graph = load(model([RELU], [info("x", ["batch", 3]), info("z", ["batch"])], ["y"]), shapes)  # type: ignore[arg-type]
+    assert graph.shape("x") == (const(2), const(3)) and graph.shape("z") == (const(2),)
+    assert not graph.symbols
+
+
+def test_ranges_are_bound() -> None:
+    graph = load(model([RELU], [info("x", ["seq"])], ["y"]), {"seq": (2, 512)})
+    assert graph.symbols == {Var("seq"): (const(2), const(512))}
+
+
+def test_an_input_without_a_shape_takes_the_users() -> None:
+    proto = model([RELU], [info("x", None)], ["y"])
+    with pytest.raises(CompileError, match=r"'x' has no shape.*shapes="):
+        load(proto)
+    assert load(proto, {"x": (2, "n_1")}).shape("x") == (const(2), Var("n_1"))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"nothing": 1}, "inputs and symbols are: x, batch"),
+        ({"x": (1, 4)}, "fixed dimension 3; shapes asks for 4"),
+        ({"x": (1,)}, "rank 2"),
+        ({"batch": -1}, "size -1"),
+        ({"batch": (3, 2)}, "not a range"),
+        ({"batch": (1, 2, 3)}, "pair"),
+        ({"batch": 1, "x": (2, 3)}, "sizes 1 and 2|sizes 2 and 1"),
+    ],
+)
+def test_shapes_that_do_not_fit(shapes: dict[str, object], message: str) -> None:
+    proto = model([RELU], [info("x", ["batch", 3])], ["y"])
+    with pytest.raises(CompileError, match=message):
+        load(proto, shapes)  # type: ignore[arg-type]
+
+
+# --- types and constants ---------------------------------------------------------------------
+
+
+def test_element_types() -> None:
+    kinds = {TensorProto.BFLOAT16: BF16, TensorProto.FLOAT16: F16, TensorProto.INT64: I64}
+    for code, dtype in kinds.items():
+        assert load(model([RELU], [info("x", [2], code)], ["y"])).dtype("x") is dtype
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (TensorProto.STRING, "string"),
+        (TensorProto.COMPLEX64, "complex64"),
+        (TensorProto.FLOAT8E5M2, "float8e5m2"),
+    ],
+)
+def test_other_element_types_are_refused(code: int, name: str) -> None:
+    with pytest.raises(CompileError, match=f"input 'x' has element type {name}"):
+        load(model([RELU], [info("x", [2], code)], ["y"]))
+
+
+def test_inputs_that_are_constants_are_constants() -> None:
+    proto = model(
+        [node("Add", "x c", "y")], [info("x", [2]), info("c", [2])], ["y"], {"c": np.ones(2, np.float32)}
+    )
+    assert load(proto).inputs == ("x",)
+
+
+def test_external_data(tmp_path: Path) -> None:
+    weights = np.arange(6, dtype=np.float32).reshape(2, 3)
+    proto = model([node("MatMul", "x w", "y")], [info("x", [1, 2])], ["y"], {"w": weights})
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    np.testing.assert_array_equal(load(path).constants["w"], weights)
+    with pytest.raises(CompileError, match="give the model's path"):
+        load(path.read_bytes())
+    (tmp_path / "w.bin").write_bytes(b"123")
+    with pytest.raises(CompileError, match=r"needs 24 bytes at 0 of 'w.bin'.*the file has 3"):
+        load(path)
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(CompileError, match=r"'w\.bin', which is missing beside the model"):
+        load(path)
+
+
+def test_external_data_stay_in_the_models_folder(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(8))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    proto = model([node("Add", "x w", "y")], [info("x", [2])], ["y"], {"w": np.zeros(2, np.float32)})
+    w = proto.graph.initializer[0]
+    w.ClearField("raw_data")
+    w.data_location = TensorProto.EXTERNAL
+    w.external_data.add(key="location", value="../secret")
+    (folder / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(CompileError, match="outside the model's folder"):
+        load(folder / "m.onnx")
+
+
+# --- order, sub-graphs and functions ---------------------------------------------------------
+
+
+def test_nodes_are_sorted() -> None:
+    nodes = [node("Relu", "a", "y"), node("Neg", "b", "a"), node("Abs", "x", "b")]
+    graph = load(model(nodes, [info("x", [2])], ["y"]))
+    assert [n.op for n in graph.nodes] == ["onnx.Abs", "onnx.Neg", "onnx.Relu"]
+
+
+def test_a_branch_that_is_known_is_taken() -> None:
+    def branch(op: str) -> onnx.GraphProto:
+        out = helper.make_empty_tensor_value_info("out")
+        return helper.make_graph([node(op, "x c", "out")], op, [], [out], [])
+
+    nodes = [
+        node("Shape", "x", "s"), node("Size", "s", "rank"), node("Equal", "rank two", "flat"),
+        node("If", "flat", "y", then_branch=branch("Add"), else_branch=branch("Mul")),
+    ]  # fmt: skip
+    constants = {"two": np.array(2, np.int64), "c": np.full(1, 3, np.float32)}
+    proto = model(nodes, [info("x", [2, 2])], ["y"], constants)
+    np.testing.assert_array_equal(run(proto, x=np.ones((2, 2), np.float32))[0], 4)
+    proto.graph.input[0].CopyFrom(info("x", [2]))
+    np.testing.assert_array_equal(run(proto, x=np.ones(2, np.float32))[0], 3)
+
+
+def test_a_branch_that_is_not_known_is_refused() -> None:
+    out = helper.make_empty_tensor_value_info("out")
+    branch = helper.make_graph([node("Neg", "x", "out")], "b", [], [out])
+    proto = model(
+        [node("If", "c", "y", then_branch=branch, else_branch=branch)],
+        [info("x", [2]), info("c", [], TensorProto.BOOL)],
+        ["y"],
+    )
+    with pytest.raises(CompileError, match=r"If 'if_y' \(ai.onnx 17\).*condition is computed at run time"):
+        lower(load(proto))
+
+
+def test_functions_of_the_model_are_expanded() -> None:
+    body = [
+        helper.make_node("LeakyRelu", ["a"], ["t"]),
+        helper.make_node("Twice", ["t"], ["b"], domain="mine"),
+    ]
+    body[0].attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    outer = helper.make_function("mine", "Outer", ["a"], ["b"], body, opsets, ["slope"])
+    inner = helper.make_function("mine", "Twice", ["a"], ["t"], [node("Add", "a a", "t")], opsets[:1])
+    call = helper.make_node("Outer", ["x"], ["y"], domain="mine", slope=0.5)
+    proto = model([call], [info("x", [3])], ["y"], functions=[outer, inner])
+    proto.opset_import.append(opsets[1])
+    np.testing.assert_array_equal(run(proto, x=np.array([-2, 0, 3], np.float32))[0], [-2, 0, 6])
+
+
+def test_a_function_that_calls_itself_is_refused() -> None:
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    call = helper.make_node("F", ["a"], ["b"], domain="mine")
+    proto = model(
+        [helper.make_node("F", ["x"], ["y"], domain="mine")],
+        [info("x", [3])],
+        ["y"],
+        functions=[helper.make_function("mine", "F", ["a"], ["b"], [call], opsets)],
+    )
+    proto.opset_import.append(opsets[1])
+    with pytest.raises(CompileError, match="calls itself"):
+        load(proto)
+
+
+def test_operators_of_the_standard_without_an_own_lowering_are_expanded() -> None:
+    proto = model([node("AffineGrid", "theta size", "grid")], [info("theta", [2, 2, 3])], ["grid"],
+                  {"size": np.array([2, 1, 3, 2], np.int64)}, opset=20)  # fmt: skip
+    theta = np.array([[[1, 0, 0.5], [0, 1, 0]], [[0, 1, 0], [-1, 0, 2]]], np.float32)
+    (want,) = ReferenceEvaluator(proto).run(None, {"theta": theta})
+    np.testing.assert_allclose(run(proto, theta=theta)[0], want, atol=1e-6)
+
+
+# --- answers, not errors ---------------------------------------------------------------------
+
+
+def test_weights_that_are_nan() -> None:
+    weights = np.array([[np.nan, 1], [2, np.inf]], np.float32)
+    proto = model([node("MatMul", "x w", "y")], [info("x", [1, 2])], ["y"], {"w": weights})
+    np.testing.assert_array_equal(run(proto, x=np.ones((1, 2), np.float32))[0], [[np.nan, np.inf]])
+
+
+def test_tensors_of_no_elements() -> None:
+    nodes = [node("MatMul", "x w", "m"), node("ReduceSum", "m axes", "y", keepdims=0), node("Relu", "x", "z")]
+    constants = {"w": np.zeros((0, 3), np.float32), "axes": np.array([1], np.int64)}
+    proto = model(nodes, [info("x", [2, 0])], ["m", "y", "z"], constants)
+    products, sums, nothing = run(proto, x=np.zeros((2, 0), np.float32))
+    np.testing.assert_array_equal(products, np.zeros((2, 3)))
+    np.testing.assert_array_equal(sums, np.zeros(2))
+    assert nothing.shape == (2, 0)
+
+
+def test_an_output_that_is_an_input_or_a_constant() -> None:
+    proto = model([RELU], [info("x", [2])], ["y", "x", "c"], {"c": np.ones(3, np.float32)})
+    y, x, c = run(proto, x=np.array([-1, 1], np.float32))
+    assert y.tolist() == [0, 1] and x.tolist() == [-1, 1] and c.tolist() == [1, 1, 1]
+
+
+def test_tensors_in_every_encoding() -> None:
+    """Raw bytes, and the typed fields that older writers use."""
+    for dtype in (np.float32, np.int64, np.float16, np.bool_, np.uint8):
+        array = np.array([0, 1, 3], dtype)
+        for raw in (True, False):
+            values = array.tobytes() if raw else array.tolist()
+            if dtype is np.float16 and not raw:
+                continue
+            code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            proto = model([node("Identity", "c", "y")], [info("x", [1])], ["y"])
+            proto.graph.initializer.append(helper.make_tensor("c", code, [3], values, raw))
+            np.testing.assert_array_equal(load(proto).constants["c"], array)
