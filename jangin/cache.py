@@ -11,6 +11,8 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,6 +35,15 @@ def key(parts: Iterable[bytes | str]) -> str:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
+
+
+@cache
+def source_digest() -> str:
+    """SHA-256 of the compiler's own source and its code generator's version: other code, other keys."""
+    folder = Path(__file__).parent
+    files = sorted(folder.rglob("*.py"))
+    parts = [b for f in files for b in (f.relative_to(folder).as_posix().encode(), f.read_bytes())]
+    return key([*parts, *(version(n) for n in ("llvmlite", "numpy", "onnx"))])
 
 
 class Cache:

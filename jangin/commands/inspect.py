@@ -18,17 +18,10 @@ from jangin.commands.run import summary
 from jangin.ir.graph import Graph, Node
 from jangin.ir.plan import Plan
 from jangin.ir.text import print_func, print_graph, print_plan
+from jangin.kernels import flops, make_plan, schedule_kernels, used_symbols
 from jangin.options import Options
 from jangin.passes.stages import is_opaque, opaque_func, stages
-from jangin.pipeline import (
-    GRAPH_PASSES,
-    flops,
-    graph_passes,
-    import_model,
-    make_plan,
-    schedule_kernels,
-    used_symbols,
-)
+from jangin.pipeline import GRAPH_PASSES, graph_passes, import_model
 from jangin.targets import Target, resolve
 from jangin.templates.scheduled import Scheduled
 
@@ -61,7 +54,7 @@ def inspect(
         return
     with progress(settings) as tell:
         graph = import_model(model, options, tell)
-        scheduled = schedule_kernels(graph, options, tell)
+        scheduled = schedule_kernels(graph, options, lambda done, total: tell(done, total, "schedule"))
         plan = make_plan(graph, scheduled, options)
     nodes = {n.outputs[0]: n for n in graph.nodes if n.op == "kernel"}
     kernels = {entry[0].func.name: (nodes[out], entry[0]) for out, entry in scheduled.items()}

@@ -6,7 +6,7 @@ when it is asked to, and whatever is read from text is checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -411,3 +411,11 @@ def _verify_launch(
             written.add(root.name)
         elif root.name not in written:
             scope.fail(f"{arg!r} is read before it is written")
+
+
+def checked(stage: str, check: Callable[..., None], *args: Any) -> None:
+    """`check(*args)`, its error naming the stage that broke the IR."""
+    try:
+        check(*args)
+    except VerifyError as error:
+        raise VerifyError(f"after {stage}: {error}") from error

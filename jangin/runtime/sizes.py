@@ -100,7 +100,7 @@ class Signature:
                 unbound = free_vars(dim) - found.keys()
                 if len(unbound) != 1:
                     continue
-                var = unbound.pop()
+                (var,) = unbound
                 known = substitute(dim, {v: const(n) for v, n in found.items()})
                 match linear(known, var):
                     case Const(value=slope), Const(value=rest) if slope:

@@ -63,7 +63,8 @@ def roles(stage: te.Stage) -> Roles | None:
     groups = _groups(stage, left, column) if column in in_left else 1
     if groups is None or column not in in_right:
         return None
-    batch, rows = [], []
+    batch: list[str] = []
+    rows: list[str] = []
     for axis in stage.axes[:-1]:  # a leading axis of size 1 is neither; it counts as a batch
         unit = axis.extent == const(1) and not rows and axis is not stage.axes[-2]
         (batch if axis.var in in_right or unit else rows).append(axis.var.name)

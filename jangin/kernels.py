@@ -1,0 +1,157 @@
+"""From fused graph to plan: each kernel scheduled once, constants packed, buffers and launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jangin.codegen.llvm import scratch_bytes
+from jangin.ir.expr import Buffer, Const, Var, free_vars
+from jangin.ir.graph import Array, Graph, Node, Value, static_shape
+from jangin.ir.loop import Func
+from jangin.ir.plan import Launch, Plan
+from jangin.ir.simplify import Range, simplify
+from jangin.ir.text import print_func
+from jangin.ir.verify import checked, verify_func, verify_plan
+from jangin.options import Options
+from jangin.passes.constraints import constraints
+from jangin.passes.memory import plan_buffers
+from jangin.passes.stages import canonical, is_opaque, opaque_func, stages
+from jangin.templates.choose import choose, opaque
+from jangin.templates.scheduled import Packing, Scheduled
+
+Chosen = Mapping[str, tuple[Scheduled, tuple[str, ...]]]
+"""For each kernel node (by its result) the scheduled kernel and the names of its arguments."""
+
+GRAIN_OPS = 20_000.0
+"""Vector operations that a hand-out to another thread should be worth: some 5 us."""
+
+
+def schedule_kernels(
+    graph: Graph, options: Options, progress: Callable[[int, int], None] | None = None
+) -> Chosen:
+    """Schedule every kernel of a fused graph; equal kernels share one."""
+    made: dict[str, Scheduled] = {}
+    chosen: dict[str, tuple[Scheduled, tuple[str, ...]]] = {}
+    kernels = [n for n in graph.nodes if n.op == "kernel"]
+    for n, node in enumerate(kernels):
+        if progress is not None:
+            progress(n, len(kernels))
+        chosen[node.outputs[0]] = _schedule(node, graph, options, made)
+    if options.verify:
+        for kernel in made.values():
+            checked(f"the template {kernel.template}", verify_func, kernel.func)
+    return chosen
+
+
+def _schedule(
+    node: Node, graph: Graph, options: Options, made: dict[str, Scheduled]
+) -> tuple[Scheduled, tuple[str, ...]]:
+    name = _kernel_name(node)
+    if is_opaque(node):
+        func = opaque_func(node)
+        text = print_func(replace(func, name="nest"))
+        if text not in made:
+            made[text] = opaque(replace(func, name=f"{name}_{len(made)}"))
+        return made[text], (*node.inputs, node.outputs[0])
+    parts, inputs, out = stages(node)
+    args = (*(b.name for b in inputs), out.name)
+    symbols = used_symbols(parts, (*inputs, out), graph.symbols)
+    renamed, params, _, digest = canonical(parts, inputs, out, symbols)
+    fixed = {p.name: () for p, b in zip(params, inputs, strict=True) if b.name in graph.constants}
+    digest = f"{digest} {sorted(fixed)}"
+    if digest not in made:
+        unique = f"{name}_{len(made)}"
+        made[digest] = choose(unique, renamed, params, symbols, fixed, options.target)
+    return made[digest], args
+
+
+def _kernel_name(node: Node) -> str:
+    """An identifier made of the anchor's name."""
+    text = "".join(c if c.isalnum() and c.isascii() else "_" for c in node.name)
+    return f"k_{text[:40]}"
+
+
+def used_symbols(
+    parts: Sequence[Any], buffers: Sequence[Buffer], symbols: Mapping[Var, Range]
+) -> dict[Var, Range]:
+    """Those size symbols that a kernel mentions, in the graph's order."""
+    exprs = [d for b in buffers for d in b.shape]
+    for stage in parts:
+        exprs += [stage.body, stage.result, *(a.extent for a in (*stage.axes, *stage.reduce_axes))]
+    found = frozenset[Var]().union(*map(free_vars, exprs))
+    return {v: r for v, r in symbols.items() if v in found}
+
+
+def make_plan(graph: Graph, scheduled: Chosen, options: Options) -> Plan:
+    """Buffers, packed constants and launches."""
+    constants = dict(graph.constants)
+    values = dict(graph.values)
+    launches, funcs, nodes = [], {}, []
+    for node in graph.nodes:
+        if node.op == "kernel":
+            kernel, args = scheduled[node.outputs[0]]
+            args = _pack(kernel, args, constants, values)
+            nodes.append(replace(node, inputs=args[:-1]))
+            launches.append(_launch(kernel, args, node))
+            funcs[kernel.func.name] = kernel.func
+        else:
+            nodes.append(node)
+    packed = replace(graph, values=values).with_nodes(nodes, values=values, constants=constants)
+    buffers = plan_buffers(packed, packed.nodes)
+    used = {b.name: packed.constants[b.name] for b in buffers if b.kind == "constant"}
+    symbols = tuple(graph.symbols.items())
+    plan = Plan(
+        graph.name, str(options.target), graph.inputs, graph.outputs, symbols, constraints(graph), buffers,
+        tuple(launches), used, funcs,
+    )  # fmt: skip
+    if options.verify:
+        checked("planning", verify_plan, plan)
+    return plan
+
+
+def _pack(
+    kernel: Scheduled, args: tuple[str, ...], constants: dict[str, Array], values: dict[str, Any]
+) -> tuple[str, ...]:
+    """The arguments with each constant that the kernel wants in another layout packed."""
+    out = list(args)
+    for i, param in enumerate(kernel.func.params):
+        packing: Packing | None = kernel.packings.get(param.name)
+        if packing is None:
+            continue
+        name = f"{args[i]}@{packing.perm}{packing.axis}x{packing.groups}x{packing.width}"
+        if name not in constants:
+            constants[name] = packing.apply(constants[args[i]])
+            values[name] = Value(name, param.dtype, param.shape)
+        out[i] = name
+    return tuple(out)
+
+
+def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node) -> Launch:
+    func: Func = kernel.func
+    tasks = simplify(kernel.tasks, dict(func.symbols))
+    grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
+    alone = isinstance(tasks, Const) and int(tasks.value) <= grain
+    return Launch(
+        func.name, args, tuple(v for v, _ in func.symbols), tasks, 0 if alone else grain,
+        scratch_bytes(func), tuple(node.source.split("; ")),
+    )  # fmt: skip
+
+
+def flops(graph: Graph) -> int | None:
+    """Multiply-adds times two of the convolutions and matrix products of a fused static graph; None
+    where a size is symbolic."""
+    total = 0
+    for node in graph.nodes:
+        if node.op != "kernel" or is_opaque(node):
+            continue
+        for stage in stages(node)[0]:
+            if stage.combiner != "sum" or not stage.reduce_axes:
+                continue
+            sizes = static_shape(tuple(a.extent for a in (*stage.axes, *stage.reduce_axes)))
+            if sizes is None:
+                return None
+            total += 2 * math.prod(sizes)
+    return total
