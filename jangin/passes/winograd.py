@@ -32,13 +32,15 @@ CLEARLY = 0.85
 """Winograd's estimated time must be below this share of the plain convolution's."""
 ROWS = 6
 """Rows of the product's register tile: fewer tiles than a multiple of it leave part of it idle."""
-TRANSFORM_OPS = 16
-"""Multiply-adds that the product could do while one element of V or M is made, stored and read
-again: about 2 operations of 2 a cycle in each direction, and 2 trips of 4 bytes to the L2 cache at
-8 to 16 bytes a cycle."""
+TRANSFORM_OPS = 12
+"""Multiply-adds that the product could do (16 a cycle) while one element of V or M is made, stored
+and read again: some 2 vector operations for 8 elements, and 8 bytes at 16 a cycle from and to L2."""
+CACHE = 8 << 20
+"""Bytes of V and M together that stay in the L3 cache; where they are more, an element costs twice as
+much."""
 STREAM_OPS = 12
 """Multiply-adds that could be done while one element of the weights comes from the L3 cache or from
-memory (4 bytes at 4 to 8 bytes a cycle against 16 multiply-adds a cycle)."""
+memory (5 bytes a cycle)."""
 
 
 def winograd(graph: Graph) -> Graph:
@@ -115,7 +117,8 @@ def _winograd_ops(m: Match, t: Transform) -> float:
     count = -(-m.height // t.tile) * -(-m.width // t.tile)
     rows = -(-count // ROWS) * ROWS
     product = t.products * m.channels * m.outputs * (rows + STREAM_OPS)
-    return product + TRANSFORM_OPS * t.products * count * (m.channels + m.outputs)
+    moved = t.products * count * (m.channels + m.outputs)
+    return product + moved * TRANSFORM_OPS * (2 if moved * F32.bytes > CACHE else 1)
 
 
 class _Winograd:

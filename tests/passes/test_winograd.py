@@ -1,0 +1,210 @@
+"""The Winograd pass: same results within its rounding, no padded copies, only where it should pay."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from nets import N, Net, feeds
+from onnx import TensorProto, helper, numpy_helper
+
+import jangin
+import jangin.passes.winograd as winograd_module
+from jangin.ir.expr import Var
+from jangin.ir.graph import Array, Graph
+from jangin.ir.interpret import run_graph
+from jangin.ir.text import print_graph
+from jangin.ir.verify import verify_graph
+from jangin.ops.core import CORE
+from jangin.options import Options
+from jangin.passes.cse import cse
+from jangin.passes.fuse import fuse
+from jangin.passes.layout import layout
+from jangin.passes.simplify import simplify
+from jangin.passes.winograd import choose, match, winograd
+from jangin.passes.winograd_transform import F2, F4, Transform
+from jangin.pipeline import graph_passes
+from jangin.targets import resolve
+
+TRANSFORMS = [pytest.param(F2, id="F2"), pytest.param(F4, id="F4")]
+TOLERANCE = 1e-5
+H = Var("H")
+
+
+def fused(graph: Graph) -> Graph:
+    return fuse(simplify(layout(graph)))
+
+
+def direct(x: Array, w: Array, pad: int) -> Array:
+    """The convolution in float64, channels first."""
+    wide = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (pad, pad), (pad, pad)])
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (3, 3), axis=(2, 3))
+    return np.einsum("nchwij,ocij->nohw", windows, w.astype(np.float64))
+
+
+def close(got: Array, want: Array) -> None:
+    assert np.abs(got - want).max() <= TOLERANCE * np.abs(want).max()
+
+
+def forced(monkeypatch: pytest.MonkeyPatch, transform: Transform | None) -> None:
+    monkeypatch.setattr(winograd_module, "choose", lambda m: transform)
+
+
+def kernels(graph: Graph) -> list[list[str]]:
+    """The operators of each kernel, in order."""
+    return [[n.op for n in k.attrs["body"].nodes] for k in graph.nodes if k.op == "kernel"]
+
+
+THREE = [["loop_nest"], ["matmul"], ["loop_nest"]]
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize(
+    ("height", "width", "channels", "outputs", "pad"),
+    [(7, 6, 13, 19, 1), (8, 9, 17, 3, 0), (5, 4, 9, 2, 0), (1, 5, 8, 16, 1), (6, 6, 16, 4, 2)],
+)
+def test_equals_the_plain_convolution(
+    monkeypatch: pytest.MonkeyPatch,
+    transform: Transform,
+    height: int,
+    width: int,
+    channels: int,
+    outputs: int,
+    pad: int,
+) -> None:
+    forced(monkeypatch, transform)
+    t = Net()
+    graph = t.done(t.conv(t.input("x", N, channels, height, width), outputs, 3, pad=pad))
+    (w,) = graph.constants.values()
+    new = winograd(fused(graph))
+    verify_graph(new, CORE)
+    assert kernels(new)[1:-1] == THREE  # between changes of layout
+    x = np.random.default_rng(1).standard_normal((2, channels, height, width)).astype(np.float32)
+    close(run_graph(new, {"x": x})["y0"], direct(x, w, pad))
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_takes_in_the_padding_and_what_follows(monkeypatch: pytest.MonkeyPatch, transform: Transform) -> None:
+    forced(monkeypatch, transform)
+    t = Net()
+    a = t.relu(t.conv(t.input("x", N, 8, 6, 7), 12, 1))
+    before = fused(t.done(t.relu(t.add(t.bias(t.conv(a, 12, 3)), a))))
+    after = winograd(before)
+    verify_graph(after, CORE)
+    assert kernels(before)[-3:-1] == [["pad"], ["conv", "map", "map", "map"]]
+    assert kernels(after) == [*kernels(before)[:-3], *THREE, *kernels(before)[-1:]]
+    x = feeds(before)
+    close(run_graph(after, x)["y0"], run_graph(before, x)["y0"])
+
+
+def test_maps_before_the_padding_and_a_padded_copy_that_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    forced(monkeypatch, F4)
+    t = Net()
+    a = t.conv(t.input("x", N, 4, 6, 6), 8, 1)
+    p = t.relu(t.bias(t.pool(a, 1, 1)))
+    before = cse(fused(t.done(t.conv(p, 4, 3), t.conv(p, 6, 3, stride=2))))
+    after = winograd(before)
+    assert ["conv"] in [k[:1] for k in kernels(after)]
+    x = feeds(before)
+    for name, want in run_graph(before, x).items():
+        close(run_graph(after, x)[name], want)
+
+
+def sizes(height: int, width: int, channels: int, outputs: int) -> Graph:
+    t = Net()
+    x = t.conv(t.input("x", N, 8, height, width), channels, 1)
+    return fused(t.done(t.conv(x, outputs, 3)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "transform"),
+    [
+        ((56, 56, 64, 64), F4),
+        ((28, 28, 128, 128), F4),
+        ((14, 14, 256, 256), F2),
+        ((7, 7, 512, 512), None),  # the weights stream from memory, and grow
+        ((512, 512, 16, 16), None),  # the transformed tiles do
+        ((8, 8, 8, 8), None),
+    ],
+)
+def test_the_choice(shape: tuple[int, int, int, int], transform: Transform | None) -> None:
+    graph = sizes(*shape)
+    (m,) = [m for n in graph.nodes if (m := match(n, graph)) is not None]
+    assert (m.height, m.width, m.channels, m.outputs) == shape
+    assert choose(m) == transform
+
+
+@pytest.mark.parametrize("what", ["stride", "groups", "kernel", "height"])
+def test_other_convolutions_stay(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    forced(monkeypatch, F2)
+    t = Net()
+    x = t.conv(t.input("x", 1, 4, H if what == "height" else 9, 9), 8, 1)
+    y = t.conv(
+        x, 8, 5 if what == "kernel" else 3, stride=1 + (what == "stride"), groups=1 + (what == "groups")
+    )
+    graph = fused(t.done(y))
+    assert winograd(graph) is graph
+
+
+def model(height: int, channels: int) -> bytes:
+    """Two 3 x 3 convolutions with biases around a residual connection, ONNX, symbolic batch."""
+    random = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        scale = math.sqrt(2 / math.prod(shape[1:] or (1,)))
+        return numpy_helper.from_array((random.standard_normal(shape) * scale).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"]),
+        helper.make_node("Conv", ["a", "w1", "b1"], ["b"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["b"], ["c"]),
+        helper.make_node("Conv", ["c", "w2"], ["d"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["d", "a"], ["e"]),
+        helper.make_node("Relu", ["e"], ["y"]),
+    ]
+    weights = [
+        weight("w0", channels, 8, 1, 1),
+        weight("w1", channels + 3, channels, 3, 3),
+        weight("b1", channels + 3),
+        weight("w2", channels, channels + 3, 3, 3),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "residual",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8, height, height + 1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        weights,
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return bytes(made.SerializeToString())
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize(("height", "channels", "batch"), [(13, 24, 1), (16, 32, 3)])
+def test_compiled(
+    monkeypatch: pytest.MonkeyPatch, transform: Transform, height: int, channels: int, batch: int
+) -> None:
+    forced(monkeypatch, transform)
+    data = model(height, channels)
+    exe = jangin.compile(data, threads=2, cache=False)
+    assert sum(k.startswith("k_") and "_m_" in k for k in exe.plan.kernels) == 2
+    x = np.random.default_rng(2).standard_normal((batch, 8, height, height + 1)).astype(np.float32)
+    (want,) = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    close(exe(x), want)
+
+
+def test_it_can_be_left_out() -> None:
+    data, target = model(28, 32), resolve("cpu")
+    assert "winograd" in graph_passes(Options(target))
+    assert "winograd" not in graph_passes(Options(target, winograd=False))
+    assert Options(target).key() != Options(target, winograd=False).key()
+    plans = [jangin.compile(data, cache=False, winograd=on).plan for on in (True, False)]
+    assert len(plans[0].launches) > len(plans[1].launches)
+
+
+def test_the_same_each_time() -> None:
+    graph = sizes(28, 28, 32, 32)
+    assert print_graph(winograd(graph)) == print_graph(winograd(graph))
