@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from jangin.codegen.builder import Builder, Value, constant, suffix, vector_type
-from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I16, I32, I64, DType
+from jangin.codegen.builder import Builder
+from jangin.codegen.values import Value, constant, vector_type
+from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I32, I64, DType
 from jangin.ir.expr import COMPARE
 
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
 _INT = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 _ORDER = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 _FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
-_ROUNDING = {"floor": "floor", "ceil": "ceil", "round": "roundeven", "trunc": "trunc"}
+_ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})
 
 
 def half(dtype: DType) -> bool:
@@ -70,10 +71,9 @@ def fma(b: Builder, x: Value, y: Value, z: Value) -> Value:
     """x*y + z, with one rounding where the target has the instruction."""
     if half(x.dtype):
         return convert(b, x.dtype, fma(b, *(convert(b, F32, v) for v in (x, y, z))))
-    if not x.dtype.is_float or not b.target.fma:
+    if not x.dtype.is_float:
         return binary(b, "add", binary(b, "mul", x, y), z)
-    x, y, z = b.unify(x, y, z)
-    return b.call(f"llvm.fma.{suffix(x.dtype, x.lanes)}", (x, y, z), x.dtype, x.lanes)
+    return b.instruction("fma", x.dtype, x.dtype, x, y, z)
 
 
 def _float_binary(b: Builder, op: str, x: Value, y: Value) -> Value:
@@ -82,7 +82,7 @@ def _float_binary(b: Builder, op: str, x: Value, y: Value) -> Value:
     if op in ("min", "max"):
         return _extreme(b, op, x, y)
     if op == "floordiv":
-        return _rounded(b, "floor", _plain(b, "fdiv", x, y))
+        return _unary(b, "floor", _plain(b, "fdiv", x, y))
     if op == "mod":
         rest = _plain(b, "frem", x, y)
         zero = splat(b, 0, x)
@@ -96,15 +96,10 @@ def _float_binary(b: Builder, op: str, x: Value, y: Value) -> Value:
 
 
 def _extreme(b: Builder, op: str, x: Value, y: Value) -> Value:
-    """A NaN of either operand comes out. x86's min and max give their second operand where the
-    operands don't compare, so beside a constant one instruction does."""
     if y.is_const and not x.is_const:
         x, y = y, x
-    order = "olt" if op == "min" else "ogt"
-    picked = select(b, b.op(f"fcmp {order} {x}, {y.ref}", BOOL, x.lanes), x, y)
-    if x.is_const:
-        return picked
-    return select(b, b.op(f"fcmp uno {x}, {x.ref}", BOOL, x.lanes), x, picked)
+    number = x.is_const and not x.is_nan
+    return b.instruction(f"{op}_number" if number else op, x.dtype, x.dtype, x, y)
 
 
 def _power(b: Builder, x: Value, y: Value) -> Value:
@@ -122,7 +117,7 @@ def _power(b: Builder, x: Value, y: Value) -> Value:
     if is_(-1):
         return _plain(b, "fdiv", one, x)
     if is_(0.5) or is_(-0.5):
-        root = b.call(f"llvm.sqrt.{suffix(x.dtype, x.lanes)}", (x,), x.dtype, x.lanes)
+        root = _unary(b, "sqrt", x)
         lowest = _compare(b, "eq", x, splat(b, -math.inf, x))
         root = select(b, lowest, splat(b, math.inf, x), _absolute(b, root))
         return root if is_(0.5) else _plain(b, "fdiv", one, root)
@@ -234,11 +229,11 @@ def library(b: Builder, fn: str, args: Sequence[Value]) -> Value:
 
 
 def _absolute(b: Builder, x: Value) -> Value:
-    return b.call(f"llvm.fabs.{suffix(x.dtype, x.lanes)}", (x,), x.dtype, x.lanes)
+    return b.call("llvm.fabs", (x,), x.dtype, x.lanes)
 
 
-def _rounded(b: Builder, fn: str, x: Value) -> Value:
-    return b.call(f"llvm.{_ROUNDING[fn]}.{suffix(x.dtype, x.lanes)}", (x,), x.dtype, x.lanes)
+def _unary(b: Builder, name: str, x: Value) -> Value:
+    return b.instruction(name, x.dtype, x.dtype, x)
 
 
 def elementary(b: Builder, fn: str, x: Value) -> Value | None:
@@ -268,13 +263,13 @@ def _float_unary(b: Builder, fn: str, x: Value) -> Value | None:
     if fn == "abs":
         return _absolute(b, x)
     if fn in _ROUNDING:
-        return _rounded(b, fn, x)
+        return _unary(b, fn, x)
     if fn == "sign":
         zero = splat(b, 0, x)
         below = select(b, _compare(b, "lt", x, zero), splat(b, -1, x), x)
         return select(b, _compare(b, "gt", x, zero), splat(b, 1, x), below)
     if fn in ("sqrt", "rsqrt"):
-        root = b.call(f"llvm.sqrt.{suffix(x.dtype, x.lanes)}", (x,), x.dtype, x.lanes)
+        root = _unary(b, "sqrt", x)
         return root if fn == "sqrt" else _plain(b, "fdiv", splat(b, 1, x), root)
     return None
 
@@ -303,7 +298,7 @@ def convert(b: Builder, dtype: DType, x: Value) -> Value:
     if x.dtype == dtype:
         return x
     if half(x.dtype):
-        return convert(b, dtype, (_f16_to_f32 if x.dtype is F16 else _bf16_to_f32)(b, x))
+        return convert(b, dtype, b.instruction("widen", x.dtype, F32, x))
     if dtype is BOOL:
         return _compare(b, "ne", x, splat(b, 0, x))
     if half(dtype):
@@ -341,7 +336,7 @@ def _to_half(b: Builder, dtype: DType, x: Value) -> Value:
         exact = x.dtype is BOOL or x.dtype.bits <= 16 or dtype is F16
         return _to_half(b, dtype, convert(b, F32 if exact else F64, x))
     single = _round_to_odd(b, x) if x.dtype is F64 else x
-    return (_f32_to_f16 if dtype is F16 else _f32_to_bf16)(b, single)
+    return b.instruction("narrow", dtype, dtype, single)
 
 
 def _round_to_odd(b: Builder, x: Value) -> Value:
@@ -355,67 +350,6 @@ def _round_to_odd(b: Builder, x: Value) -> Value:
     inexact = b.op(f"fcmp one {back}, {x.ref}", BOOL, x.lanes)
     odd = select(b, inexact, _plain(b, "or", down, splat(b, 1, bits)), bits)
     return b.op(f"bitcast {odd} to {vector_type(F32, x.lanes)}", F32, x.lanes)
-
-
-def _bits(b: Builder, x: Value) -> Value:
-    return b.op(f"bitcast {x} to {vector_type(I32, x.lanes)}", I32, x.lanes)
-
-
-def _float(b: Builder, bits: Value) -> Value:
-    return b.op(f"bitcast {bits} to {vector_type(F32, bits.lanes)}", F32, bits.lanes)
-
-
-def _bf16_to_f32(b: Builder, x: Value) -> Value:
-    wide = _cast(b, "zext", x, I32)
-    return _float(b, _plain(b, "shl", wide, splat(b, 16, wide)))
-
-
-def _f32_to_bf16(b: Builder, x: Value) -> Value:
-    """To nearest, ties to even; a NaN stays one."""
-    bits = _bits(b, x)
-    odd = _plain(b, "and", _plain(b, "lshr", bits, splat(b, 16, bits)), splat(b, 1, bits))
-    bias = _plain(b, "add", odd, splat(b, 0x7FFF, bits))
-    rounded = _plain(b, "add", bits, bias)
-    quiet = _plain(b, "or", bits, splat(b, 0x400000, bits))
-    nan = b.op(f"fcmp uno {x}, {x.ref}", BOOL, x.lanes)
-    top = _plain(b, "lshr", select(b, nan, quiet, rounded), splat(b, 16, bits))
-    return Value(_cast(b, "trunc", top, I16).ref, BF16, x.lanes)
-
-
-def _f16_to_f32(b: Builder, x: Value) -> Value:
-    if "+f16c" in b.target.features:
-        kind = vector_type(F32, x.lanes).replace("float", "half")
-        as_half = b.name(f"bitcast {x} to {kind}")
-        return b.op(f"fpext {kind} {as_half} to {vector_type(F32, x.lanes)}", F32, x.lanes)
-    wide = _cast(b, "zext", x, I32)
-    sign = _plain(b, "shl", _plain(b, "and", wide, splat(b, 0x8000, wide)), splat(b, 16, wide))
-    rest = _plain(b, "shl", _plain(b, "and", wide, splat(b, 0x7FFF, wide)), splat(b, 13, wide))
-    # 2**112 moves the exponent's bias from 15 to 127 and makes subnormal numbers normal.
-    scaled = _bits(b, _plain(b, "fmul", _float(b, rest), splat(b, 2.0**112, _float(b, rest))))
-    special = _compare(b, "ge", rest, splat(b, 0x7C00 << 13, rest))
-    finite = select(b, special, _plain(b, "or", rest, splat(b, 0x7F800000, rest)), scaled)
-    return _float(b, _plain(b, "or", finite, sign))
-
-
-def _f32_to_f16(b: Builder, x: Value) -> Value:
-    if "+f16c" in b.target.features:
-        kind = vector_type(F32, x.lanes).replace("float", "half")
-        as_half = b.name(f"fptrunc {x} to {kind}")
-        return b.op(f"bitcast {kind} {as_half} to {vector_type(F16, x.lanes)}", F16, x.lanes)
-    bits = _bits(b, x)
-    sign = _plain(b, "and", bits, splat(b, -1 << 31, bits))
-    size = _plain(b, "xor", bits, sign)
-    # Normal: rebias and round to even. Subnormal: adding 0.5 lets the hardware round.
-    odd = _plain(b, "and", _plain(b, "lshr", size, splat(b, 13, bits)), splat(b, 1, bits))
-    moved = _plain(b, "add", _plain(b, "add", size, odd), splat(b, 0xFFF - (112 << 23), bits))
-    normal = _plain(b, "lshr", moved, splat(b, 13, bits))
-    tiny = _bits(b, _plain(b, "fadd", _float(b, size), splat(b, 0.5, _float(b, size))))
-    small = _plain(b, "sub", tiny, splat(b, 0x3F000000, bits))
-    out = select(b, _compare(b, "lt", size, splat(b, 113 << 23, bits)), small, normal)
-    out = select(b, _compare(b, "ge", size, splat(b, 0x47800000, bits)), splat(b, 0x7C00, bits), out)
-    out = select(b, _compare(b, "gt", size, splat(b, 0x7F800000, bits)), splat(b, 0x7E00, bits), out)
-    out = _plain(b, "or", out, _plain(b, "lshr", sign, splat(b, 16, bits)))
-    return Value(_cast(b, "trunc", out, I16).ref, F16, x.lanes)
 
 
 # --- across lanes

@@ -2,75 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from jangin.ir.dtype import BF16, BOOL, F16, F32, I64, DType
+from jangin.codegen.instruction import Lines, lines
+from jangin.codegen.values import Value, scalar_type, vector_type
+from jangin.ir.dtype import BOOL, I64, DType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from jangin.targets.target import Target
-
-_TYPES = {"f64": "double", "f32": "float", "f16": "i16", "bf16": "i16", "bool": "i1"}
-
-
-def scalar_type(dtype: DType) -> str:
-    """The LLVM type of a value in a register: bool is i1, 16-bit floats are their bits."""
-    return _TYPES.get(dtype.name) or f"i{dtype.bits}"
-
-
-def vector_type(dtype: DType, lanes: int) -> str:
-    return scalar_type(dtype) if lanes == 1 else f"<{lanes} x {scalar_type(dtype)}>"
-
-
-def suffix(dtype: DType, lanes: int) -> str:
-    """How an overloaded intrinsic's name ends: f32, v8f32, i64..."""
-    kind = f"f{dtype.bits}" if dtype.name in ("f32", "f64") else scalar_type(dtype)
-    return kind if lanes == 1 else f"v{lanes}{kind}"
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An SSA name or a constant. With one lane it is the same for every lane of a vector loop."""
-
-    ref: str
-    dtype: DType
-    lanes: int = 1
-
-    @property
-    def type(self) -> str:
-        return vector_type(self.dtype, self.lanes)
-
-    @property
-    def is_const(self) -> bool:
-        return not self.ref.startswith("%")
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.ref}"
-
-
-def literal(value: float | int | bool, dtype: DType) -> str:
-    """A scalar constant as LLVM writes it."""
-    if dtype is BOOL:
-        return "true" if value else "false"
-    if dtype in (F16, BF16):
-        return str(int(np.asarray(value, dtype.numpy).view(np.int16)))
-    if dtype.is_float:
-        with np.errstate(over="ignore"):
-            rounded = float(np.float32(value)) if dtype is F32 else float(value)
-        return f"0x{struct.unpack('>Q', struct.pack('>d', rounded))[0]:016X}"
-    wrapped = int(value) & ((1 << dtype.bits) - 1)
-    return str(wrapped - (1 << dtype.bits) if wrapped >> (dtype.bits - 1) else wrapped)
-
-
-def constant(value: float | int | bool, dtype: DType) -> Value:
-    return Value(literal(value, dtype), dtype)
 
 
 class Builder:
@@ -85,6 +28,7 @@ class Builder:
         self.label = "entry"
         self._count = 0
         self._known: dict[str, str] = {}
+        self._rows: dict[tuple[str, str, int], Lines] = {}
         self._scopes: list[list[str]] = [[]]
 
     def fresh(self, prefix: str = "v") -> str:
@@ -122,19 +66,30 @@ class Builder:
         self.allocas.append(f"  {name} = {text}")
         return name
 
-    def declare(self, name: str, result: str, args: Sequence[str]) -> str:
-        """Declare a function; gives its name to call."""
-        pure = "" if name.startswith("llvm.") else " #1"
-        self.declarations[name] = f"declare {result} @{name}({', '.join(args)}){pure}"
-        return f"@{name}"
+    def call(self, name: str, args: Sequence[Value], dtype: DType, lanes: int = 1) -> Value:
+        """Call a pure function: an intrinsic of LLVM (which declares its own), or the C library's."""
+        result = vector_type(dtype, lanes)
+        if not name.startswith("llvm."):
+            self.declarations[name] = f"declare {result} @{name}({', '.join(a.type for a in args)}) #1"
+        return self.op(f"call {result} @{name}({', '.join(map(str, args))})", dtype, lanes)
 
-    def call(self, name: str, args: Sequence[Value], dtype: DType, lanes: int = 1, extra: str = "") -> Value:
-        """Call a pure function; `extra`: further constant arguments with their types."""
-        types = [a.type for a in args]
-        more = [extra.split()[0]] if extra else []
-        fn = self.declare(name, vector_type(dtype, lanes), [*types, *more])
-        given = ", ".join([*map(str, args), *([extra] if extra else [])])
-        return self.op(f"call {vector_type(dtype, lanes)} {fn}({given})", dtype, lanes)
+    def row(self, name: str, dtype: DType, lanes: int, **operands: str) -> str:
+        """The last instruction of the target's row for an operation, those before it written."""
+        key = (name, dtype.name, lanes)
+        form = self._rows.get(key)
+        if form is None:
+            row = self.target.row(name, dtype)
+            assert row is not None, f"{self.target.name} has no row for {name} of {dtype}"
+            form = self._rows[key] = lines(row, dtype, lanes)
+        for line, text in form[:-1]:
+            operands[line] = self.name(text % operands)
+        return form[-1][1] % operands
+
+    def instruction(self, name: str, dtype: DType, result: DType, *values: Value) -> Value:
+        """The target's row for an operation of a type on values called x, y and z."""
+        wide = self.unify(*values)
+        text = self.row(name, dtype, wide[0].lanes, **{n: v.ref for n, v in zip("xyz", wide, strict=False)})
+        return self.op(text, result, wide[0].lanes)
 
     # --- blocks
 
@@ -208,13 +163,9 @@ class Builder:
     def broadcast(self, v: Value, lanes: int) -> Value:
         if v.lanes == lanes:
             return v
-        wide = vector_type(v.dtype, lanes)
         if v.is_const:
             return Value(f"splat ({v})", v.dtype, lanes)
-        one = self.name(f"insertelement {wide} poison, {v}, i64 0")
-        return self.op(
-            f"shufflevector {wide} {one}, {wide} poison, <{lanes} x i32> zeroinitializer", v.dtype, lanes
-        )
+        return self.op(self.row("broadcast", v.dtype, lanes, x=v.ref), v.dtype, lanes)
 
     def unify(self, *values: Value) -> tuple[Value, ...]:
         lanes = max(v.lanes for v in values)

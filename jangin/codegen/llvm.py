@@ -14,9 +14,10 @@ from dataclasses import replace
 
 from jangin import te
 from jangin.codegen import arithmetic
-from jangin.codegen.builder import Builder, Value, constant, vector_type
+from jangin.codegen.builder import Builder
 from jangin.codegen.index import Indexer, constant_shape
 from jangin.codegen.memory import in_memory
+from jangin.codegen.values import Value, constant, vector_type
 from jangin.codegen.vector import Expressions
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import (

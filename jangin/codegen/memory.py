@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from jangin.codegen.arithmetic import convert, select
-from jangin.codegen.builder import Builder, Value, constant, suffix, vector_type
+from jangin.codegen.builder import Builder
 from jangin.codegen.index import Indexer, Linear, Term
+from jangin.codegen.values import Value, constant, vector_type
 from jangin.ir.dtype import BOOL, I64, U8, DType
 from jangin.ir.expr import Buffer, Expr, Load
 
@@ -71,13 +72,6 @@ class Memory:
         offset = where.offset + extra
         return self._step(buffer.dtype, ref, str(offset)) if offset else ref
 
-    def _pointers(self, buffer: Buffer, where: Linear) -> str:
-        """The addresses of all lanes, a vector of pointers."""
-        base = self.pointer(buffer, where)
-        offsets = self._offsets(where)
-        kind = vector_type(in_memory(buffer.dtype), 1)
-        return self.b.name(f"getelementptr {kind}, ptr {base}, {offsets}")
-
     def _offsets(self, where: Linear) -> Value:
         if where.step is not None:
             return self.b.iota(self.lanes, I64, where.step)
@@ -105,13 +99,8 @@ class Memory:
         plain = f"load {wide}, ptr {pointer}, align {stored.bytes}"
         if not self.masks or self.ix.inside(access):
             return b.op(plain, stored, self.lanes, state)
-        name = f"llvm.masked.load.{suffix(stored, self.lanes)}.p0"
-        b.declare(name, wide, ["ptr", f"<{self.lanes} x i1>", wide])
-        texts = [plain]
-        for mask in self.masks:
-            given = f"ptr align {stored.bytes} {pointer}, {mask}, {wide} zeroinitializer"
-            texts.append(f"call {wide} @{name}({given})")
-        return self._weakest(texts, stored, state)
+        masked = (b.row("masked_load", stored, self.lanes, memory=pointer, mask=m.ref) for m in self.masks)
+        return self._weakest([plain, *masked], stored, state)
 
     def _weakest(self, texts: list[str], stored: DType, state: str) -> Value:
         """The value of the last of `texts`, or of an earlier (less masked) one already loaded."""
@@ -127,20 +116,18 @@ class Memory:
         free = not self.masks or self.ix.inside(access)
         if free and where.step == 2 and lanes % 2 == 0:
             return self._load_every_second(buffer, where)
-        hardware = stored.bytes >= 4 and self.b.target.vector_bytes >= 32
-        if free and not hardware:
+        in_hardware = self.b.target.row("gather", stored) is not None
+        if free and not in_hardware:
             return self._load_lanes(buffer, where)
-        wide, mask_type = vector_type(stored, lanes), f"<{lanes} x i1>"
-        pointers = self._pointers(buffer, where)
-        name = f"llvm.masked.gather.{suffix(stored, lanes)}.v{lanes}p0"
-        self.b.declare(name, wide, [f"<{lanes} x ptr>", mask_type, wide])
-        masks = [] if free else [str(m) for m in self.masks]
-        given = f"<{lanes} x ptr> align {stored.bytes} {pointers}"
-        texts = [
-            f"call {wide} @{name}({given}, {mask}, {wide} zeroinitializer)"
-            for mask in (f"{mask_type} splat (i1 true)", *masks)
-        ]
+        places = self._places(buffer, where)
+        texts = [self.b.row("gather", stored, lanes, **places)] if in_hardware else []
+        for mask in [] if free else self.masks:
+            texts.append(self.b.row("masked_gather", stored, lanes, **places, mask=mask.ref))
         return self._weakest(texts, stored, state)
+
+    def _places(self, buffer: Buffer, where: Linear) -> dict[str, str]:
+        """Operands of rows that access an element of their own for each lane."""
+        return {"memory": self.pointer(buffer, where), "index": self._offsets(where).ref}
 
     def _load_every_second(self, buffer: Buffer, where: Linear) -> Value:
         """Two overlapping rows and a shuffle; both lie between the first and the last element."""
@@ -191,9 +178,8 @@ class Memory:
             )
             v = select(self.b, self.masks[-1], v, old)
         elif self.masks:
-            name = f"llvm.masked.store.{suffix(v.dtype, v.lanes)}.p0"
-            self.b.declare(name, "void", [v.type, "ptr", f"<{v.lanes} x i1>"])
-            self.b.effect(f"call void @{name}({v}, ptr align {align} {pointer}, {self.masks[-1]})")
+            mask = self.masks[-1].ref
+            self.b.effect(self.b.row("masked_store", v.dtype, v.lanes, memory=pointer, mask=mask, x=v.ref))
             return
         self.b.effect(f"store {v}, ptr {pointer}, align {align}")
 
@@ -203,7 +189,5 @@ class Memory:
             for n, pointer in enumerate(self._lane_pointers(buffer, where)):
                 self.b.effect(f"store {self.b.lane(v, n)}, ptr {pointer}, align {align}")
             return
-        name = f"llvm.masked.scatter.{suffix(v.dtype, v.lanes)}.v{v.lanes}p0"
-        self.b.declare(name, "void", [v.type, f"<{v.lanes} x ptr>", f"<{v.lanes} x i1>"])
-        pointers = f"<{v.lanes} x ptr> align {align} {self._pointers(buffer, where)}"
-        self.b.effect(f"call void @{name}({v}, {pointers}, {self.masks[-1]})")
+        places, mask = self._places(buffer, where), self.masks[-1].ref
+        self.b.effect(self.b.row("masked_scatter", v.dtype, v.lanes, **places, mask=mask, x=v.ref))

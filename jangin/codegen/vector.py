@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from jangin.codegen import arithmetic
-from jangin.codegen.builder import Builder, Value, constant
+from jangin.codegen.builder import Builder
 from jangin.codegen.index import Indexer, Linear
 from jangin.codegen.math import ARGUMENT, expansion
 from jangin.codegen.memory import Memory
+from jangin.codegen.values import Value, constant
 from jangin.ir.dtype import BOOL, F32, I32, I64
 from jangin.ir.expr import (
     COMPARE,
@@ -127,8 +128,8 @@ class Expressions:
             clamped = constant(min(max(offset, -1), lanes), I32)
         else:
             bound = self.memory.total([*uniform, (offset, ())] if offset else uniform)
-            low = self.b.call("llvm.smax.i64", (bound, constant(-1, I64)), I64)
-            high = self.b.call("llvm.smin.i64", (low, constant(lanes, I64)), I64)
+            low = self.b.call("llvm.smax", (bound, constant(-1, I64)), I64)
+            high = self.b.call("llvm.smin", (low, constant(lanes, I64)), I64)
             clamped = arithmetic.convert(self.b, I32, high)
         return arithmetic.binary(self.b, op, self.b.iota(lanes, I32), clamped)
 

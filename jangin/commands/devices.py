@@ -34,7 +34,7 @@ def devices() -> None:
 def _row(target: Target, here: bool) -> list[str]:
     caches = [f"{size >> 10} KiB" for size in (target.l1, target.l2, target.l3)]
     vector = f"{8 * target.vector_bytes} bits"
-    fma = "yes" if target.fma else "no"
+    fma = "yes" if target.has("fma") else "no"
     return [
         target.name,
         target.cpu,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from jangin.ir.dtype import DType
+from jangin.targets.rows import Row
 
 
 @dataclass(frozen=True)
 class Target:
     """A CPU target. `vector_bytes`: width of a vector register; `registers`: how many there are;
-    `cpu` and `features` are LLVM's. Cache sizes are bytes a core may count on."""
+    `cpu` and `features` are LLVM's; `rows`: its instructions, the preferred first. Cache sizes are
+    bytes a core may count on."""
 
     name: str
     triple: str
@@ -16,7 +20,7 @@ class Target:
     features: str
     vector_bytes: int
     registers: int
-    fma: bool
+    rows: tuple[Row, ...] = field(repr=False)
     l1: int = 32 << 10
     l2: int = 512 << 10
     l3: int = 8 << 20
@@ -27,3 +31,14 @@ class Target:
     def lanes(self, bytes_per_element: int) -> int:
         """Elements of a size that one vector register holds."""
         return max(1, self.vector_bytes // bytes_per_element)
+
+    def has(self, feature: str) -> bool:
+        """Whether the processor has a feature, by LLVM's name."""
+        return f"+{feature}" in self.features.split(",")
+
+    def row(self, name: str, dtype: DType) -> Row | None:
+        """The first row for an operation on a type whose needs are met; None where there is none."""
+        return next(
+            (r for r in self.rows if r.name == name and dtype in r.dtypes and all(map(self.has, r.needs))),
+            None,
+        )

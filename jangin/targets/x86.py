@@ -1,4 +1,4 @@
-"""x86-64 targets: the portable row set (v2, SSE4), AVX2 (v3) and AVX-512 (v4), and the host."""
+"""x86-64 targets: v2 (SSE4, the portable row set), v3 (AVX2) and v4 (AVX-512), and the host."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from jangin.targets.rows import AVX2, AVX512, PORTABLE
 from jangin.targets.target import Target
 
 TRIPLE = "x86_64-unknown-linux-gnu"
@@ -13,14 +14,14 @@ _V2 = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16"
 _V3 = _V2 + ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe"
 _V4 = _V3 + ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
 
-V2 = Target("x86-64-v2", TRIPLE, "x86-64-v2", _V2, 16, 16, fma=False)
-V3 = Target("x86-64-v3", TRIPLE, "x86-64-v3", _V3, 32, 16, fma=True)
-V4 = Target("x86-64-v4", TRIPLE, "x86-64-v4", _V4, 64, 32, fma=True, l2=1 << 20)
+V2 = Target("x86-64-v2", TRIPLE, "x86-64-v2", _V2, 16, 16, PORTABLE)
+V3 = Target("x86-64-v3", TRIPLE, "x86-64-v3", _V3, 32, 16, AVX2)
+V4 = Target("x86-64-v4", TRIPLE, "x86-64-v4", _V4, 64, 32, AVX512, l2=1 << 20)
 
 
 def host() -> Target:
-    """The best row set that this machine runs, with its own cache sizes. The code is made for
-    the row set, not the exact processor, so that an artefact moves between machines of a level."""
+    """The best level that this machine runs, with its own cache sizes. The code is made for
+    the level, not the exact processor, so that an artefact moves between machines of a level."""
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()

@@ -67,7 +67,7 @@ def test_accuracy(fn: str, on: str) -> None:
     out = run(unary(fn, x.size, lanes), {"x": x, "y": np.zeros_like(x)}, {}, target(on))["y"]
     with np.errstate(all="ignore"):
         error = ulps(out, _TRUTH[fn](x.astype(np.float64)))
-    allowed = MAX_ULP[fn] + (0 if target(on).fma else WITHOUT_FMA)
+    allowed = MAX_ULP[fn] + (0 if target(on).has("fma") else WITHOUT_FMA)
     worst = int(np.argmax(error))
     assert error[worst] <= allowed, f"{fn}({x[worst]!r}) = {out[worst]!r}: {error[worst]:.2f} ulp"
 

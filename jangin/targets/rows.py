@@ -1,0 +1,230 @@
+"""Instruction rows: what each operation that machines do differently computes, and how to write it.
+
+A row set is a table; of the rows for an operation and a type, the first whose `needs` the target
+has is taken (`Target.row`). Code generation asks for operations by name and tests no features.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, DType
+from jangin.ir.loop import Func
+from jangin.ir.parse import parse_func
+
+FLOATS = (F32, F64)
+STORED = tuple(t for t in DTYPES.values() if t is not BOOL)
+WORDS = tuple(t for t in STORED if t.bytes >= 4)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to do an operation on values of a type `T` in `dtypes`, for any number of lanes N.
+
+    `operands` and `result` (of N elements; empty where the row stores): as in Loop IR. T[1] is
+    one value for all lanes; `memory` is an address, the others are values.
+    `reference`: what is done for lane `i`, in Loop IR; it leaves the result in `r`.
+    `emit`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, `{T.bytes}`
+    its size, `{i32:16}` a constant, `%x` an operand. The last line is the result or the effect.
+    `needs`: LLVM's names of processor features. `becomes`: a pattern of the one instruction, in
+    assembly, that a vector register takes; empty where it takes several."""
+
+    name: str
+    dtypes: tuple[DType, ...]
+    operands: str
+    result: str
+    reference: str
+    emit: str
+    needs: tuple[str, ...] = ()
+    becomes: str = ""
+
+    def func(self, dtype: DType) -> Func:
+        """The reference as a kernel of symbolic size N (and M, where memory has another)."""
+        out = f", r: out {self.result}[N]" if self.result else ""
+        sizes = "N in 1.." + (", M in 1.." if "[M]" in self.operands else "")
+        head = f"func {self.name}({self.operands}{out}) symbols ({sizes})"
+        text = f"{head} {{ serial i in N {{ {self.reference} }} }}"
+        return parse_func(re.sub(r"\bT\b", dtype.name, text))
+
+
+def _unary(name: str, function: str, becomes: str) -> Row:
+    emit = f"call {{T}} @llvm.{function}({{T}} %x)"
+    return Row(name, FLOATS, "x: T[N]", "T", f"r[i] = {name}(x[i])", emit, becomes=becomes)
+
+
+def _extreme(name: str, order: str) -> tuple[Row, Row]:
+    """A NaN of either operand comes out. x86's instruction gives its second operand where they
+    don't compare, so that alone it does where the first is known to be a number."""
+    compared = f"%first = fcmp {order} {{T}} %x, %y\n"
+    picked = "select {bool} %first, {T} %x, {T} %y"
+    checked = f"{compared}%picked = {picked}\n" + (
+        "%nan = fcmp uno {T} %x, %x\nselect {bool} %nan, {T} %x, {T} %picked"
+    )
+    full = Row(name, FLOATS, "x: T[N], y: T[N]", "T", f"r[i] = {name}(x[i], y[i])", checked)
+    return full, replace(full, name=f"{name}_number", emit=compared + picked, becomes=f"{name}[ps]")
+
+
+_FMA = Row(
+    "fma", FLOATS, "x: T[N], y: T[N], z: T[N]", "T", "r[i] = x[i] * y[i] + z[i]",
+    "%product = fmul {T} %x, %y\nfadd {T} %product, %z",
+)  # fmt: skip
+
+_WIDEN_BF16 = Row(
+    "widen", (BF16,), "x: T[N]", "f32", "r[i] = f32(x[i])", """
+    %wide = zext {T} %x to {i32}
+    %bits = shl {i32} %wide, {i32:16}
+    bitcast {i32} %bits to {f32}""",
+)  # fmt: skip
+
+_NARROW_BF16 = Row(
+    "narrow", (BF16,), "x: f32[N]", "T", "r[i] = T(x[i])", """
+    %bits = bitcast {f32} %x to {i32}
+    %above = lshr {i32} %bits, {i32:16}
+    %odd = and {i32} %above, {i32:1}
+    %bias = add {i32} %odd, {i32:0x7FFF}
+    %rounded = add {i32} %bits, %bias
+    %quiet = or {i32} %bits, {i32:0x400000}
+    %nan = fcmp uno {f32} %x, %x
+    %chosen = select {bool} %nan, {i32} %quiet, {i32} %rounded
+    %top = lshr {i32} %chosen, {i32:16}
+    trunc {i32} %top to {T}""",
+)  # fmt: skip
+
+_WIDEN_F16 = replace(_WIDEN_BF16, dtypes=(F16,), emit="""
+    %wide = zext {T} %x to {i32}
+    %minus = and {i32} %wide, {i32:0x8000}
+    %sign = shl {i32} %minus, {i32:16}
+    %size = and {i32} %wide, {i32:0x7FFF}
+    %rest = shl {i32} %size, {i32:13}
+    %small = bitcast {i32} %rest to {f32}
+    %scaled = fmul {f32} %small, {f32:5.192296858534828e+33}
+    %number = bitcast {f32} %scaled to {i32}
+    %special = icmp sge {i32} %rest, {i32:0x0F800000}
+    %infinite = or {i32} %rest, {i32:0x7F800000}
+    %chosen = select {bool} %special, {i32} %infinite, {i32} %number
+    %bits = or {i32} %chosen, %sign
+    bitcast {i32} %bits to {f32}""")  # fmt: skip
+"""2**112 moves the exponent's bias from 15 to 127 and makes subnormal numbers normal."""
+
+_NARROW_F16 = replace(_NARROW_BF16, dtypes=(F16,), emit="""
+    %bits = bitcast {f32} %x to {i32}
+    %sign = and {i32} %bits, {i32:-0x80000000}
+    %size = xor {i32} %bits, %sign
+    %above = lshr {i32} %size, {i32:13}
+    %odd = and {i32} %above, {i32:1}
+    %even = add {i32} %size, %odd
+    %moved = add {i32} %even, {i32:-0x37FFF001}
+    %normal = lshr {i32} %moved, {i32:13}
+    %positive = bitcast {i32} %size to {f32}
+    %shifted = fadd {f32} %positive, {f32:0.5}
+    %tiny = bitcast {f32} %shifted to {i32}
+    %subnormal = sub {i32} %tiny, {i32:0x3F000000}
+    %below = icmp slt {i32} %size, {i32:0x38800000}
+    %finite = select {bool} %below, {i32} %subnormal, {i32} %normal
+    %beyond = icmp sge {i32} %size, {i32:0x47800000}
+    %number = select {bool} %beyond, {i32} {i32:0x7C00}, {i32} %finite
+    %nan = icmp sgt {i32} %size, {i32:0x7F800000}
+    %any = select {bool} %nan, {i32} {i32:0x7E00}, {i32} %number
+    %minus = lshr {i32} %sign, {i32:16}
+    %half = or {i32} %any, %minus
+    trunc {i32} %half to {T}""")  # fmt: skip
+"""A normal number is rebiased and rounded to even; adding 0.5 lets the processor round a
+subnormal one."""
+
+_F16C = (
+    replace(_WIDEN_F16, needs=("f16c",), becomes="vcvtph2ps", emit="""
+    %half = bitcast {T} %x to {half}
+    fpext {half} %half to {f32}"""),
+    replace(_NARROW_F16, needs=("f16c",), becomes="vcvtps2ph", emit="""
+    %half = fptrunc {f32} %x to {half}
+    bitcast {half} %half to {T}"""),
+)  # fmt: skip
+
+_PLACES = "%places = getelementptr {T.one}, ptr %memory, {i64} %index\n"
+_GATHER = Row(
+    "gather", WORDS, "memory: T[M], index: i64[N]", "T", "r[i] = memory[index[i]]",
+    _PLACES + "call {T} @llvm.masked.gather({ptr} align {T.bytes} %places, {bool} {bool:1}, "
+    "{T} zeroinitializer)",
+)  # fmt: skip
+"""Only where the processor has it: one load a lane is quicker than what LLVM makes of it."""
+
+_MASKED = (
+    Row(
+        "masked_load", STORED, "memory: T[N], mask: bool[N]", "T",
+        "r[i] = select(mask[i], memory[i], T(0))",
+        "call {T} @llvm.masked.load(ptr align {T.bytes} %memory, {bool} %mask, {T} zeroinitializer)",
+    ),
+    Row(
+        "masked_store", STORED, "mask: bool[N], x: T[N], memory: out T[N]", "",
+        "if mask[i] { memory[i] = x[i] }",
+        "call void @llvm.masked.store({T} %x, ptr align {T.bytes} %memory, {bool} %mask)",
+    ),
+    Row(
+        "masked_gather", STORED, "memory: T[M], index: i64[N], mask: bool[N]", "T",
+        "r[i] = select(mask[i], memory[index[i]], T(0))",
+        _PLACES + "call {T} @llvm.masked.gather({ptr} align {T.bytes} %places, {bool} %mask, "
+        "{T} zeroinitializer)",
+    ),
+    Row(
+        "masked_scatter", STORED, "index: i64[N], mask: bool[N], x: T[N], memory: out T[M]", "",
+        "if mask[i] { memory[index[i]] = x[i] }",
+        _PLACES + "call void @llvm.masked.scatter({T} %x, {ptr} align {T.bytes} %places, {bool} %mask)",
+    ),
+)  # fmt: skip
+"""Lanes that are off touch no memory. Of two lanes that scatter to one place, the later wins."""
+
+_BROADCAST = Row(
+    "broadcast", tuple(DTYPES.values()), "x: T[1]", "T", "r[i] = x[0]", """
+    %one = insertelement {T} poison, {T.one} %x, i64 0
+    shufflevector {T} %one, {T} poison, {i32} zeroinitializer""",
+)  # fmt: skip
+
+PORTABLE: tuple[Row, ...] = (
+    _FMA,
+    *_extreme("min", "olt"),
+    *_extreme("max", "ogt"),
+    _unary("floor", "floor", "round[ps]"),
+    _unary("ceil", "ceil", "round[ps]"),
+    _unary("trunc", "trunc", "round[ps]"),
+    _unary("round", "roundeven", "round[ps]"),
+    _unary("sqrt", "sqrt", "sqrt[ps]"),
+    _WIDEN_F16,
+    _NARROW_F16,
+    _WIDEN_BF16,
+    _NARROW_BF16,
+    *_MASKED,
+    _BROADCAST,
+)
+"""What every CPU that LLVM knows can do, one instruction or several."""
+
+
+def _single(needs: tuple[str, ...], dtypes: tuple[DType, ...], becomes: Mapping[str, str]) -> tuple[Row, ...]:
+    """Portable rows, by name, that are one instruction on processors with some features."""
+    return tuple(
+        replace(r, dtypes=tuple(t for t in r.dtypes if t in dtypes), needs=needs, becomes=becomes[r.name])
+        for r in PORTABLE
+        if r.name in becomes
+    )
+
+
+AVX2: tuple[Row, ...] = (
+    replace(_FMA, needs=("fma",), becomes="vfmadd", emit="call {T} @llvm.fma({T} %x, {T} %y, {T} %z)"),
+    *_F16C,
+    replace(_GATHER, needs=("avx2",), becomes="gather[dq]"),
+    *_single(("avx2",), WORDS, {
+        "masked_load": "maskmov", "masked_store": "maskmov", "masked_gather": "gather[dq]",
+        "broadcast": "broadcast",
+    }),
+    *PORTABLE,
+)  # fmt: skip
+
+_ROUNDING = dict.fromkeys(("floor", "ceil", "trunc", "round"), "vrndscale")
+AVX512: tuple[Row, ...] = (
+    *_single(("avx512f", "avx512bw", "avx512vl"), STORED, {
+        "masked_load": r"vmov.*\{%k", "masked_store": r"vmov.*\{%k",
+    }),
+    *_single(("avx512f",), WORDS, {"masked_scatter": "scatter[dq]", **_ROUNDING}),
+    *AVX2,
+)  # fmt: skip
