@@ -273,6 +273,8 @@ def privatize(func: Func, acc: str, tile: Sequence[str], padded: Sequence[str] =
 def _distribute(alloc: Alloc, loops: Sequence[For], guards: Sequence[Expr], padded: Sequence[str]) -> Stmt:
     if not isinstance(alloc.body, Block) or len(alloc.body.body) != 3:
         raise ScheduleError(f"{alloc.buffer.name}: expected initialise, reduce, write back")
+    if alloc.buffer.shape != (const(1),):
+        raise ScheduleError(f"{alloc.buffer.name} is no single accumulator")
     if not all(isinstance(g, Binary) and g.op == "lt" for g in guards):
         raise ScheduleError(f"{alloc.buffer.name}: a guard that is no upper limit stands in its tile")
     init, reduce_nest, final = alloc.body.body

@@ -1,0 +1,86 @@
+"""Naive nests to schedule, and the check that a step kept what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+from templates.kernels import SYMBOL, SYMBOLS, Built, buffer, conv, matmul, node, pool
+
+from jangin import te
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Var, call
+from jangin.ir.graph import Array
+from jangin.ir.interpret import run_func, size
+from jangin.ir.loop import For, Func, Stmt, map_children, substitute_stmt
+from jangin.ir.verify import verify_func
+
+X, Y = Var("x0", F32), Var("x1", F32)
+KERNELS: dict[str, Built] = {
+    "map": node("map", [buffer("x", 5, 7)], {"body": X * 2.0 + 1.0}),
+    "bias": node("map", [buffer("x", 2, 3, 5), buffer("y", 5)], {"body": X * Y}),
+    "symbolic": node("map", [buffer("x", SYMBOL, 3)], {"body": call("exp", X)}),
+    "transpose": node("transpose", [buffer("x", 2, 5, 3)], {"perm": (2, 0, 1)}),
+    "matmul": matmul((5, 6), (6, 7)),
+    "symbolic-rows": matmul((SYMBOL, 3), (3, 4)),
+    "symbolic-sum": matmul((3, SYMBOL), (SYMBOL, 4)),
+    "conv": conv((4, 5), 2, 2, 3, pad=1),
+    "pool": pool((5, 4), 3, 3, 1, 1, "max", ""),
+    "sum": node("reduce", [buffer("x", 3, 11)], {"combiner": "sum", "axes": (1,), "keepdims": False}),
+    "max": node("reduce", [buffer("x", 3, 2, 5)], {"combiner": "max", "axes": (1, 2), "keepdims": True}),
+    "softmax": node("softmax", [buffer("x", 3, 4, 5)], {"axis": 2, "log": False}),
+    "normalize": node("normalize", [buffer("x", SYMBOL, 5)], {"axes": (1,), "epsilon": 1e-5, "rms": False}),
+}
+ROUNDED = ("softmax", "normalize")
+"""Kernels whose terms aren't whole numbers, so that the order of additions shows."""
+
+
+def naive(name: str) -> Func:
+    """The naive nest of one of `KERNELS`."""
+    stages, inputs = KERNELS[name]
+    symbolic = any(d == SYMBOL for b in inputs for d in b.shape)
+    return te.lower(name, stages, inputs, SYMBOLS if symbolic else {})
+
+
+def arrays_for(func: Func, symbols: Mapping[str, int]) -> dict[str, Array]:
+    """Inputs of small whole numbers, whose sums of products are exact in any order; results of NaN."""
+    rng = np.random.default_rng(0)
+    shapes = {b.name: tuple(size(d, symbols) for d in b.shape) for b in func.params}
+    arrays: dict[str, Array] = {n: rng.integers(-4, 5, s).astype(np.float32) for n, s in shapes.items()}
+    return arrays | {b.name: np.full(shapes[b.name], np.nan, np.float32) for b in func.results}
+
+
+def result(func: Func, symbols: Mapping[str, int], other_layouts: Mapping[str, Array] | None = None) -> Array:
+    """What the interpreter makes of a kernel."""
+    arrays = arrays_for(func, symbols) | dict(other_layouts or {})
+    run_func(func, arrays, symbols)
+    return arrays[func.results[0].name]
+
+
+def backwards(s: Stmt) -> Stmt:
+    """The statement with its parallel and vector loops run last iteration first."""
+    s = map_children(s, backwards)
+    if isinstance(s, For) and s.kind in ("parallel", "vector"):
+        return replace(s, body=substitute_stmt(s.body, {s.var: s.extent - 1 - s.var}))
+    return s
+
+
+def assert_same(before: Func, after: Func) -> None:
+    """Both kernels give the same results, whatever the symbol's value, and also when iterations that
+    are said to be independent run in the other order."""
+    verify_func(after)
+    other_order = after.with_body(backwards(after.body))
+    tolerance = 1e-6 if before.name in ROUNDED else 0
+    for n in (1, 4, 9) if before.symbols else (0,):
+        symbols = {v.name: n for v, _ in before.symbols}
+        want = _expected(before, n)
+        assert not np.isnan(want).any()
+        for nest in {after, other_order}:
+            np.testing.assert_allclose(result(nest, symbols), want, rtol=tolerance, atol=tolerance)
+
+
+@cache
+def _expected(func: Func, n: int) -> Array:
+    return result(func, {v.name: n for v, _ in func.symbols})

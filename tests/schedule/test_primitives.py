@@ -1,0 +1,228 @@
+"""Each primitive against the interpreter: what a kernel computes never changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jangin.ir.expr import const
+from jangin.ir.loop import Alloc, For, Func, If, statements
+from jangin.schedule.normalize import simplify_func
+from jangin.schedule.primitives import find, loop_names, relayout
+from jangin.schedule.steps import PRIMITIVES, Step, apply
+
+from .nests import KERNELS, arrays_for, assert_same, naive, result
+
+REDUCTIONS = {
+    "matmul": ("out.acc", "k0"), "symbolic-rows": ("out.acc", "k0"), "symbolic-sum": ("out.acc", "k0"),
+    "sum": ("out.acc", "k0"),
+}  # fmt: skip
+
+
+def do(func: Func, *steps: tuple[object, ...]) -> Func:
+    """Apply steps given as tuples, checking the kernel after each."""
+    for name, *args in steps:
+        after = apply(func, [Step(str(name), tuple(args))])
+        assert_same(func, after)
+        func = after
+    return func
+
+
+def kinds(func: Func) -> dict[str, str]:
+    return {s.var.name: s.kind for s in statements(func.body) if isinstance(s, For)}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_simplify(name: str) -> None:
+    assert_same(naive(name), simplify_func(naive(name)))
+
+
+@pytest.mark.parametrize("tail", ["guard", "cut", "bound"])
+@pytest.mark.parametrize("factor", [1, 3, 4, 16])
+@pytest.mark.parametrize("name", ["map", "symbolic", "matmul", "symbolic-rows", "symbolic-sum", "conv"])
+def test_split_of_every_loop(name: str, factor: int, tail: str) -> None:
+    func = naive(name)
+    for loop in loop_names(func):
+        after = PRIMITIVES["split"](func, loop, factor, tail)
+        assert loop not in loop_names(after)
+        assert_same(func, after)
+        assert_same(func, simplify_func(after))
+
+
+def test_split_of_a_split() -> None:
+    do(naive("matmul"), ("split", "k0", 4, "cut"), ("split", "k0t", 3, "guard"), ("split", "i1", 2),
+       ("split", "i1o", 3, "bound"), ("split", "i1oi", 2, "cut"))  # fmt: skip
+
+
+def test_an_exact_split_has_no_guard() -> None:
+    after = PRIMITIVES["split"](naive("matmul"), "k0", 3)
+    assert not any(isinstance(s, If) for s in statements(after.body))
+
+
+@pytest.mark.parametrize("name", ["map", "bias", "symbolic", "transpose", "matmul", "symbolic-rows"])
+def test_fuse(name: str) -> None:
+    func = naive(name)
+    axes = [n for n in loop_names(func) if n.startswith("i")]
+    after = do(func, ("fuse", axes[0], axes[1], "f"))
+    assert loop_names(after)[0] == "f"
+
+
+def test_fuse_undoes_split() -> None:
+    after = do(naive("map"), ("split", "i1", 7), ("fuse", "i1o", "i1i", "i1"))
+    assert simplify_func(after) == simplify_func(naive("map"))
+
+
+def test_fuse_of_reduction_loops() -> None:
+    do(naive("conv"), ("fuse", "k0", "k1", "f"), ("fuse", "f", "k2", "g"), ("split", "g", 4, "cut"))
+
+
+@pytest.mark.parametrize("order", [("i2", "i0", "i1"), ("i1", "i2", "i0"), ("i2", "i1", "i0")])
+def test_reorder(order: tuple[str, ...]) -> None:
+    after = do(naive("bias"), ("reorder", order))
+    assert tuple(loop_names(after)) == order
+
+
+def test_reorder_moves_guards_inside() -> None:
+    after = do(
+        naive("map"), ("split", "i0", 2), ("split", "i1", 4), ("reorder", ["i1o", "i0o", "i0i", "i1i"])
+    )
+    assert loop_names(after) == ["i1o", "i0o", "i0i", "i1i"]
+    inner = find(after, "i1i")
+    assert isinstance(inner.body, If) and isinstance(inner.body.then, If)
+
+
+def test_reorder_of_reduction_loops() -> None:
+    do(naive("conv"), ("reorder", ["k2", "k0", "k1"]))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 3), (4, 4), (5, 7), (8, 16)])
+@pytest.mark.parametrize("name", ["matmul", "symbolic-rows", "symbolic-sum"])
+def test_privatize(name: str, rows: int, columns: int) -> None:
+    after = do(naive(name), ("split", "i0", rows), ("split", "i1", columns),
+               ("reorder", ["i0o", "i1o", "i0i", "i1i"]), ("privatize", "out.acc", ["i0i", "i1i"]),
+               ("unroll", "i0i"), ("vectorize", "i1i"), ("vectorize", "i1i_z"))  # fmt: skip
+    assert loop_names(after)[:5] == ["i0o", "i1o", "i0i_z", "i1i_z", "k0"]
+    acc = next(s.buffer for s in statements(after.body) if isinstance(s, Alloc))
+    assert acc.shape == (const(rows), const(columns)) and acc.memory == "register"
+
+
+def test_privatize_reads_stay_inside_where_windows_overlap() -> None:
+    do(naive("conv"), ("split", "i2", 4), ("split", "i3", 2), ("reorder", ["i2o", "i3o", "i2i", "i3i"]),
+       ("privatize", "out.acc", ["i2i", "i3i"]))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["symbolic-rows", "symbolic-sum", "matmul"])
+def test_pack(name: str) -> None:
+    func = do(naive(name), ("split", "i1", 4), ("reorder", ["i1o", "i0", "i1i"]),
+              ("privatize", "out.acc", ["i1i"]), ("pack", "i1o", "w", ["k0", "i1i"], "panel"))  # fmt: skip
+    assert {"panel_k0", "panel_i1i"} <= set(loop_names(func))
+    do(func, ("vectorize", "panel_i1i"), ("vectorize", "i1i"))
+
+
+def test_pack_takes_the_guard_along() -> None:
+    func = do(naive("conv"), ("pack", "i1", "x", ["i2", "k0", "k1", "k2"], "rows"))
+    copy = find(func, "rows_i2")
+    assert "select" in str(copy)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (1, 0), (0, 2), (1, 2), (3, 2)])
+@pytest.mark.parametrize("loop", ["i1", "i2"])
+def test_peel(loop: str, before: int, after: int) -> None:
+    size = 4 if loop == "i1" else 5
+    if before + after <= size:
+        func = do(naive("conv"), ("peel", loop, before, after))
+        assert_same(naive("conv"), simplify_func(func))
+
+
+def test_peel_of_a_symbolic_loop() -> None:
+    func = do(naive("symbolic-rows"), ("peel", "i0", 1, 0))
+    assert loop_names(func)[:1] == ["i0_b"]
+
+
+def test_peeled_middle_has_no_padding_to_test() -> None:
+    func = do(naive("conv"), ("predicate", "out.acc"), ("peel", "i2", 1, 1), ("hoist_guards",))
+    middle, border = (find(simplify_func(func), n) for n in ("i2", "i3_b"))
+
+    def tests(loop: For) -> str:
+        return " ".join(str(s.cond) for s in statements(loop) if isinstance(s, If))
+
+    assert "k0" in tests(middle) and "k1" not in tests(middle)
+    assert "k1_b" in tests(border)
+
+
+@pytest.mark.parametrize("width", [2, 4, 7, 8])
+def test_relayout(width: int) -> None:
+    func = naive("matmul")
+    panels = -(-7 // width)
+    shape = (const(panels), const(6), const(width))
+    after = relayout(func, "w", shape, lambda k, j: (j // width, k, j % width))
+    given = arrays_for(func, {})
+    wide = np.zeros((6, panels * width), np.float32)
+    wide[:, :7] = given["w"]
+    packed = {"w": np.ascontiguousarray(wide.reshape(6, panels, width).transpose(1, 0, 2)), "x": given["x"]}
+    np.testing.assert_array_equal(result(after, {}, packed), result(func, {}))
+
+
+@pytest.mark.parametrize(("name", "depth"), [("softmax", 1), ("softmax", 2), ("normalize", 1)])
+def test_merge(name: str, depth: int) -> None:
+    rows = [f"r{d}" for d in range(depth)]
+    func = do(naive(name), ("merge", depth, rows))
+    assert loop_names(func)[:depth] == rows
+    locals_ = [
+        s.buffer for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.memory == "scratch"
+    ]
+    assert max(len(b.shape) for b in locals_) == (3 - depth if name == "softmax" else 1)
+    do(func, ("parallelize", "r0"))
+
+
+@pytest.mark.parametrize(("lanes", "ways"), [(1, 1), (2, 2), (4, 1), (4, 3), (16, 1)])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_rfactor(name: str, lanes: int, ways: int) -> None:
+    func = do(naive(name), ("rfactor", REDUCTIONS[name][1], lanes, ways))
+    assert kinds(func)["k0l"] == "vector" and kinds(func)["k0w"] == "unroll"
+
+
+def test_rfactor_of_each_combiner_and_under_a_guard() -> None:
+    func = do(naive("max"), ("fuse", "k0", "k1", "k"), ("rfactor", "k", 4, 2))
+    assert "max(" in str(func.body)
+    guarded = do(naive("sum"), ("split", "i0", 2), ("rfactor", "k0", 4, 2))
+    assert "k0l" in loop_names(guarded)
+    do(naive("softmax"), ("merge", 2, ["r0", "r1"]), ("rfactor", "ck0", 2, 2), ("rfactor", "ak0", 2, 1))
+
+
+def test_predicate() -> None:
+    func = do(naive("conv"), ("predicate", "out.acc"))
+    assert any(isinstance(s, If) for s in statements(find(func, "k2").body))
+    do(naive("pool"), ("predicate", "out.acc"), ("hoist_guards",))
+    assert do(naive("matmul"), ("predicate", "out.acc")) == naive("matmul")
+
+
+def test_hoist_guards_out_of_what_they_do_not_mention() -> None:
+    func = do(naive("conv"), ("predicate", "out.acc"), ("hoist_guards",))
+    assert not any(isinstance(s, If) for s in statements(find(func, "k2").body))
+    rows = [s for s in statements(find(func, "k0").body) if isinstance(s, If)]
+    assert len(rows) == 2, "a row's test stands outside the loop over its columns"
+
+
+def test_rename() -> None:
+    func = do(naive("matmul"), ("rename", "k0", "depth"))
+    assert loop_names(func) == ["i0", "i1", "depth"]
+
+
+def test_kinds() -> None:
+    func = do(naive("matmul"), ("parallelize", "i0"), ("unroll", "k0"), ("vectorize", "i1"))
+    assert kinds(func) == {"i0": "parallel", "i1": "vector", "k0": "unroll"}
+
+
+def test_a_schedule_prints_and_replays() -> None:
+    steps = [Step("split", ("i1", 4, "cut")), Step("reorder", (["i1o", "i1i"],)), Step("vectorize", ("i1i",))]
+    assert str(steps[0]) == "split(i1, 4, cut)"
+    assert apply(naive("map"), steps) == apply(naive("map"), steps)
+    assert_same(naive("map"), apply(naive("map"), steps))
+
+
+def test_every_primitive_is_tested() -> None:
+    text = Path(__file__).read_text()
+    assert not [name for name in PRIMITIVES if f'"{name}"' not in text and f"{name}(" not in text]
