@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, loads, rewrite, substitute
 from jangin.ir.graph import Array, Graph, Node
-from jangin.ir.loop import Func, replace_buffer
+from jangin.ir.loop import Func, map_stmt
 from jangin.ir.simplify import Range, simplify
 from jangin.ops.core import CORE
 from jangin.te import Axis, Stage, compute, inline, redirect
@@ -148,7 +148,11 @@ def opaque_func(kernel: Node) -> Func:
     name = body.outputs[0]
     params = {n: Buffer(f"b{i}", body.dtype(n), body.shape(n)) for i, n in enumerate(body.inputs)}
     out = Buffer("out", body.dtype(name), body.shape(name))
-    nest = replace_buffer(node.attrs["body"], "out", out)
-    for i, n in enumerate(node.inputs):
-        nest = replace_buffer(nest, f"x{i}", params[n])
+    names = {"out": out, **{f"x{i}": params[n] for i, n in enumerate(node.inputs)}}
+
+    def load(e: Expr) -> Expr | None:
+        new = names.get(e.buffer.name) if isinstance(e, Load) else None
+        return Load(new, e.index) if new is not None and isinstance(e, Load) else None
+
+    nest = map_stmt(node.attrs["body"], lambda e: rewrite(e, load), lambda b: names.get(b.name, b))
     return Func(kernel.name, (*params.values(), out), 1, tuple(body.symbols.items()), nest)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jangin.ir.dtype import BOOL, F32, DType
-from jangin.ir.expr import Buffer, Const, Expr, Load, Select, const, free_vars, loads, substitute
+from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const, free_vars, loads, substitute
 from jangin.ir.graph import Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import Stmt
 from jangin.ir.simplify import simplify
@@ -41,6 +41,9 @@ much."""
 STREAM_OPS = 12
 """Multiply-adds that could be done while one element of the weights comes from the L3 cache or from
 memory (5 bytes a cycle)."""
+
+INDEX = (Var("n"), Var("h"), Var("w"), Var("c"))
+"""What a nest computes there tells equal nests: they are made once."""
 
 
 def winograd(graph: Graph) -> Graph:
@@ -130,6 +133,7 @@ class _Winograd:
         self.constants = dict(graph.constants)
         self.producers = graph.producers()
         self.nodes: list[Node] = []
+        self.made: dict[object, Stmt] = {}
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
@@ -152,7 +156,9 @@ class _Winograd:
         products = self.value(f"{out}.m", points, count, const(m.outputs))
         self.constants[u] = transform.weights(self.graph.constants[m.weights])
         patch = self.patch(m)
-        self.nest(m, v, patch.inputs, input_nest(tiling, patch, m.channels))
+        key: object = (tiling, m.channels, patch.value(*INDEX), patch.guard(*INDEX[1:3]))
+        body = self.made.get(key) or input_nest(tiling, patch, m.channels)
+        self.nest(m, v, patch.inputs, self.made.setdefault(key, body))
         attrs = {"transpose_a": False, "transpose_b": False}
         self.kernel(m, Node("matmul", products, (v, u), (products,), attrs, m.kernel.source))
         others = tuple(dict.fromkeys(e.buffer.name for e in loads(m.stage.result)))
@@ -163,7 +169,9 @@ class _Winograd:
             point = {a.var: i for a, i in zip(stage.axes, at, strict=True)}
             return substitute(stage.result, {stage.acc: acc, **point})
 
-        self.nest(m, out, (products, *others), output_nest(tiling, stage.out, finish))
+        key = (tiling, stage.out, finish(stage.acc, INDEX))
+        body = self.made.get(key) or output_nest(tiling, stage.out, finish)
+        self.nest(m, out, (products, *others), self.made.setdefault(key, body))
 
     def patch(self, m: Match) -> Patch:
         """Where the padding is a kernel of its own, the transform reads what that one reads."""

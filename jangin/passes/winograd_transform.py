@@ -68,8 +68,9 @@ class Transform:
             norm = 2 * q * q * math.prod(q * q - o * o for o in self.pairs if o != q)
             rows += [np.array([1, s, s * s]) / norm for s in (q, -q)]
         matrix = np.stack([*rows, np.array([0.0, 0, 1])])
-        both = np.einsum("ik,ockl,jl->ijco", matrix, g.astype(np.float64), matrix, optimize=True)
-        return np.ascontiguousarray(both.reshape(self.products, *both.shape[2:]), np.float32)
+        taps = g.transpose(2, 3, 1, 0).reshape(TAPS * TAPS, -1).astype(np.float64)
+        both = np.kron(matrix, matrix) @ taps
+        return both.astype(np.float32).reshape(self.products, g.shape[1], g.shape[0])
 
 
 def _coefficients(pairs: Sequence[float]) -> list[float]:
