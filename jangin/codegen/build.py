@@ -10,6 +10,7 @@ import ctypes
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -78,23 +79,24 @@ def _grouped(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]
 def compile_modules(texts: Sequence[tuple[str, str]], target: Target) -> bytes:
     """One relocatable object of several (name, LLVM IR module text)."""
     machine = target_machine(target)
-    context = llvm.create_context()
     merged = None
-    for name, text in texts:
-        module = _optimized(name, text, machine, context)
-        if merged is None:
-            merged = module
-        else:
-            merged.link_in(module)
-    assert merged is not None
-    return _emit(machine, merged, as_object=True)
+    with llvm.create_context() as context, ExitStack() as modules:
+        for name, text in texts:
+            module = _optimized(name, text, machine, context, modules)
+            if merged is None:
+                merged = module
+            else:
+                merged.link_in(module)
+        assert merged is not None
+        return _emit(machine, merged, as_object=True)
 
 
 def assembly(func: Func, target: Target) -> str:
     """A kernel's assembly text, as `build` compiles it."""
     machine = target_machine(target)
-    module = _optimized(func.name, emit_kernel(func, target), machine, llvm.create_context())
-    return _emit(machine, module, as_object=False).decode()
+    with llvm.create_context() as context, ExitStack() as modules:
+        module = _optimized(func.name, emit_kernel(func, target), machine, context, modules)
+        return _emit(machine, module, as_object=False).decode()
 
 
 def target_machine(target: Target) -> Any:
@@ -116,9 +118,11 @@ def _initialize() -> None:
     llvm.initialize_all_asmprinters()
 
 
-def _optimized(name: str, text: str, machine: Any, context: Any) -> Any:
+def _optimized(name: str, text: str, machine: Any, context: Any, modules: ExitStack) -> Any:
+    """The module of a text. `modules` disposes of it: LLVM wants that before its context goes, which
+    the garbage collector doesn't promise."""
     try:
-        module = llvm.parse_assembly(text, context)
+        module = modules.enter_context(llvm.parse_assembly(text, context))
         module.triple, module.data_layout = machine.triple, str(machine.target_data)
         module.verify()
     except RuntimeError as error:

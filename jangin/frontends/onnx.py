@@ -16,6 +16,7 @@ from typing import Any
 import onnx
 
 from jangin.frontends.onnx_proto import attribute, dtype_of, read_model, tensor
+from jangin.frontends.onnx_schema import check_node
 from jangin.frontends.order import topological
 from jangin.ir.dtype import from_numpy
 from jangin.ir.expr import Expr, Var, const
@@ -101,9 +102,9 @@ class NodeReader:
         what = f"{proto.op_type} '{name}'"
         unique = f"{name}#{number}" if number else name
         inputs, outputs = tuple(proto.input), tuple(proto.output)
-        attrs = self._attributes(proto, what, scope)
         function = scope.functions.get((domain, proto.op_type, getattr(proto, "overload", "")))
         if function is not None:
+            attrs = self._attributes(proto, what, scope)
             body = self.function(function, attrs, scope)
             return Node("function", unique, inputs, outputs, {"body": body}, f"{what} ({domain})")
         if domain not in scope.opsets:
@@ -112,6 +113,8 @@ class NodeReader:
                 f"{what} is of domain '{domain or 'ai.onnx'}', which the model does not import ({known})"
             )
         opset = scope.opsets[domain]
+        check_node(proto, domain, opset, what)
+        attrs = self._attributes(proto, what, scope)
         attrs["opset"] = opset
         source = f"{what} ({domain or 'ai.onnx'} {opset})"
         return Node(node_op(domain, proto.op_type), unique, inputs, outputs, attrs, source)

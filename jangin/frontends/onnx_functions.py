@@ -12,6 +12,7 @@ from onnx import defs, helper, numpy_helper
 
 from jangin.frontends.onnx import NodeReader, Scope, split_op
 from jangin.frontends.onnx_proto import DTYPES
+from jangin.frontends.onnx_schema import schema
 from jangin.ir.dtype import DType
 from jangin.ir.graph import Graph, Node, Shape, static_shape
 
@@ -20,27 +21,27 @@ _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 def has_body(op: str, opset: int) -> bool:
     """Whether the standard defines the operator by others."""
-    schema = _schema(op, opset)
-    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+    known = schema(*split_op(op), opset)
+    return known is not None and (known.has_function or known.has_context_dependent_function)
 
 
 def body(node: Node, types: Sequence[tuple[DType, Shape] | None]) -> Graph | None:
     """The standard's body of an imported node, for these input types; None where there is none.
     Its inputs and outputs are the operator's formal ones, in order."""
     opset: int = node.attrs["opset"]
-    schema = _schema(node.op, opset)
-    if schema is None:
+    known = schema(*split_op(node.op), opset)
+    if known is None:
         return None
     raw = b""
-    if schema.has_function:
-        version = _latest(schema.function_opset_versions, opset)
-        raw = schema.get_function_with_opset_version(version) if version else b""
-    elif schema.has_context_dependent_function:
-        version = _latest(schema.context_dependent_function_opset_versions, opset)
+    if known.has_function:
+        version = _latest(known.function_opset_versions, opset)
+        raw = known.get_function_with_opset_version(version) if version else b""
+    elif known.has_context_dependent_function:
+        version = _latest(known.context_dependent_function_opset_versions, opset)
         described = [_type(t).SerializeToString() for t in types]
         call = _proto(node).SerializeToString()
         if version:
-            raw = schema.get_context_dependent_function_with_opset_version(version, call, described)
+            raw = known.get_context_dependent_function_with_opset_version(version, call, described)
     if not raw:
         return None
     function = onnx.FunctionProto()
@@ -49,19 +50,11 @@ def body(node: Node, types: Sequence[tuple[DType, Shape] | None]) -> Graph | Non
         function.opset_import.add(domain="", version=defs.onnx_opset_version())
     defaults = {
         name: helper.get_attribute_value(a.default_value)
-        for name, a in schema.attributes.items()
+        for name, a in known.attributes.items()
         if a.default_value.name
     }
     attrs: dict[str, Any] = {k: _decoded(v) for k, v in defaults.items()} | dict(node.attrs)
     return NodeReader().function(function, attrs, Scope({}, {}))
-
-
-def _schema(op: str, opset: int) -> Any:
-    domain, name = split_op(op)
-    try:
-        return defs.get_schema(name, opset, domain)
-    except defs.SchemaError:
-        return None
 
 
 def _latest(versions: Sequence[int], opset: int) -> int | None:

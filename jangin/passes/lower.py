@@ -12,6 +12,7 @@ from typing import Any
 
 from jangin.frontends import onnx_functions
 from jangin.frontends.onnx import split_op
+from jangin.frontends.onnx_schema import check_types
 from jangin.ir.graph import CompileError, Graph, Node, Value
 from jangin.ops import OPERATORS
 from jangin.ops.builder import Builder, Tensor
@@ -103,6 +104,7 @@ class _Lowering:
             return self._branch(inputs, attrs, env)
         domain, name = split_op(node.op)
         operator = find(OPERATORS, domain, name, node.attrs["opset"])
+        check_types(domain, name, node.attrs["opset"], [None if t is None else t.dtype for t in inputs])
         if operator is not None:
             result = operator.lower(self.b, *inputs, **attrs)
             return result if isinstance(result, (tuple, list)) else (result,)

@@ -124,7 +124,9 @@ def schedule(
     """The stage as a tiled product, or None where it isn't one. `constants`: names of inputs that
     are constant (they may be packed)."""
     role = roles(stage) if stage.axes else None
-    if role is None:
+    if role is None or role.left.buffer.name == role.right.buffer.name:
+        return None  # a product with itself would need a panel of one of its two readings
+    if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):
         return None
     size = static_shape((stage.axes[-1].extent,))
     lanes = target.lanes(stage.body.dtype.bytes)

@@ -34,7 +34,7 @@ def attention() -> onnx.ModelProto:
     nodes = [
         node("LayerNormalization", "x scale", "n", axis=-1),
         node("MatMul", "n w", "qkv"),
-        node("Split", "qkv", "q k v", axis=-1, num_outputs=3),
+        node("Split", "qkv", "q k v", axis=-1),
         node("Transpose", "k", "kt", perm=[0, 2, 1]),
         node("MatMul", "q kt", "scores"),
         node("Where", "mask scores low", "masked"),

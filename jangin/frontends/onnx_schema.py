@@ -1,0 +1,96 @@
+"""What the ONNX standard asks of a node: its attributes, its number of inputs, their types.
+
+Checked at the door, so that lowerings see nothing that their operator does not define. Operators
+that the standard doesn't know are not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import onnx
+from onnx import defs
+
+from jangin.ir.dtype import DType
+from jangin.ir.graph import CompileError
+
+_NAMES = {"f64": "double", "f32": "float", "f16": "float16", "bf16": "bfloat16", "bool": "bool"}
+_KINDS = onnx.AttributeProto.AttributeType
+
+
+@cache
+def schema(domain: str, name: str, opset: int) -> Any:
+    """The standard's description of an operator in force at `opset`; None where there is none."""
+    try:
+        found = defs.get_schema(name, opset, domain)
+    except (defs.SchemaError, OverflowError, TypeError):
+        return None
+    return None if found.deprecated else found
+
+
+def check_node(proto: onnx.NodeProto, domain: str, opset: int, what: str) -> None:
+    """CompileError for attributes that the operator doesn't have or of another kind, and for too
+    few or too many inputs or outputs."""
+    known = schema(domain, proto.op_type, opset)
+    if known is None:
+        return
+    for a in proto.attribute:
+        expected = known.attributes.get(a.name)
+        if expected is None:
+            have = ", ".join(sorted(known.attributes)) or "none"
+            raise CompileError(f"{what} has no attribute '{a.name}'; its attributes are: {have}")
+        if int(expected.type.value) != a.type:
+            raise CompileError(
+                f"attribute '{a.name}' of {what} must be of kind {expected.type.name}, "
+                f"not {_KINDS.Name(a.type) if a.type in _KINDS.values() else a.type}"
+            )
+    for name, a in known.attributes.items():
+        if a.required and all(name != given.name for given in proto.attribute):
+            raise CompileError(f"{what} lacks its attribute '{name}'")
+    _check_count(len(proto.input), known.min_input, known.max_input, "input", what)
+    _check_count(len(proto.output), known.min_output, known.max_output, "output", what)
+
+
+def _check_count(count: int, low: int, high: int, kind: str, what: str) -> None:
+    if not low <= count <= high:
+        wanted = str(low) if low == high else f"{low} or more" if high > 1 << 20 else f"{low} to {high}"
+        raise CompileError(f"{what} has {count} {kind}s; it takes {wanted}")
+
+
+def check_types(domain: str, name: str, opset: int, given: Sequence[DType | None]) -> None:
+    """CompileError for an input that must be there and isn't, of a type that the operator isn't
+    defined for, or that differs from another which must be of the same type."""
+    known = schema(domain, name, opset)
+    if known is None:
+        return
+    allowed = _allowed(domain, name, opset)
+    same: dict[str, tuple[str, DType]] = {}
+    for i, dtype in enumerate(given):
+        formal = known.inputs[min(i, len(known.inputs) - 1)]
+        if dtype is None:
+            if formal.option == defs.OpSchema.FormalParameterOption.Single:
+                raise CompileError(f"its input '{formal.name}' is missing")
+            continue
+        types = allowed.get(formal.type_str, frozenset({formal.type_str}))
+        if f"tensor({_name(dtype)})" not in types:
+            raise CompileError(f"its input '{formal.name}' is {dtype}, which the standard doesn't allow here")
+        if formal.type_str in allowed and formal.is_homogeneous:
+            other, first = same.setdefault(formal.type_str, (formal.name, dtype))
+            if first != dtype:
+                raise CompileError(
+                    f"its inputs '{other}' and '{formal.name}' must be of one type, "
+                    f"but are {first} and {dtype}: insert a Cast"
+                )
+
+
+@cache
+def _allowed(domain: str, name: str, opset: int) -> dict[str, frozenset[str]]:
+    return {
+        c.type_param_str: frozenset(c.allowed_type_strs) for c in schema(domain, name, opset).type_constraints
+    }
+
+
+def _name(dtype: DType) -> str:
+    return _NAMES.get(dtype.name) or f"{'u' if dtype.kind == 'u' else ''}int{dtype.bits}"
