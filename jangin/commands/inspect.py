@@ -66,7 +66,7 @@ def inspect(
     elif placement:
         terminal().print(_placement(plan))
     else:
-        _summary(model, options, graph, kernels, plan)
+        _summary(model, options, kernels, plan)
 
 
 def _inspect_compiled(model: Path, after: str, kernel: str, placement: bool) -> None:
@@ -111,7 +111,7 @@ def _find(name: str, kernels: Kernels, plan: Plan) -> list[tuple[Node, Scheduled
     raise ValueError(f"no kernel or node is called {name!r}; {hint}")
 
 
-def _summary(model: Path, options: Options, graph: Graph, kernels: Kernels, plan: Plan) -> None:
+def _summary(model: Path, options: Options, kernels: Kernels, plan: Plan) -> None:
     console = terminal()
     imported = import_model(model, options, until="import")
     for kind, names in (("input", imported.inputs), ("output", imported.outputs)):
@@ -120,7 +120,7 @@ def _summary(model: Path, options: Options, graph: Graph, kernels: Kernels, plan
     counts = Counter(n.op.removeprefix("onnx.") for n in imported.nodes)
     weights = sum(a.nbytes for a in imported.constants.values())
     console.print(f"{len(imported.nodes)} nodes: " + ", ".join(f"{n} {op}" for op, n in counts.most_common()))
-    work = flops(graph)
+    work = flops(import_model(model, options, until="fuse"))
     known = "depends on the sizes" if work is None else f"{work / 1e9:.3f} GFLOP a run"
     console.print(f"weights {weights / 1e6:.2f} MB, {known}")
     console.print(_passes(model, options))
