@@ -59,7 +59,7 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
         "matmul", [*PRIVATE, ("privatize", "out.acc", ["i0i", "i1i"])], "no accumulator out.acc",
     ),
     "privatize in steps": (
-        "matmul", [("privatize", "out.acc", ["i1"]), ("privatize", "out.acc", ["i0"])], "no single accumulator",
+        "matmul", [("privatize", "out.acc", ["i1"]), ("privatize", "out.acc", ["i0"])], "no single acc",
     ),
     "symbolic tile": ("symbolic-rows", [("privatize", "out.acc", ["i0", "i1"])], "need constant extents"),
     "tile of a split sum": (

@@ -1,0 +1,82 @@
+"""What each stage makes of small models and kernels, as text before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from golden_models import MODELS
+from templates.kernels import Built, buffer, conv, node
+
+from jangin import te
+from jangin.frontends import onnx as onnx_frontend
+from jangin.ir.graph import Graph
+from jangin.ir.text import print_func, print_graph, print_plan
+from jangin.ir.verify import verify_graph
+from jangin.kernels import make_plan, schedule_kernels
+from jangin.ops.core import CORE
+from jangin.options import Options
+from jangin.pipeline import GRAPH_PASSES
+from jangin.targets import NAMED
+from jangin.templates.choose import choose
+
+TARGET = NAMED["x86-64-v3"]
+Golden = Callable[[str, str, str], None]
+KERNELS: dict[str, tuple[Built, str]] = {
+    "conv": (conv((9, 9), 16, 16, 3), "contraction"),
+    "depthwise": (conv((9, 9), 16, 16, 3, groups=16, pad=1), "window"),
+    "softmax": (node("softmax", [buffer("x", 4, 50)], {"axis": 1, "log": False}), "rows"),
+}
+
+
+@cache
+def way(model: str) -> dict[str, Graph]:
+    """The graph after its import and after each pass."""
+    graph = onnx_frontend.load(MODELS[model](), {})
+    graphs = {"import": graph}
+    for name, graph_pass in GRAPH_PASSES.items():
+        graph = graph_pass(graph)
+        verify_graph(graph, CORE)
+        graphs[name] = graph
+    return graphs
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", GRAPH_PASSES)
+def test_graph_pass(golden: Golden, name: str, model: str) -> None:
+    graphs = way(model)
+    order = list(graphs)
+    before, after = (print_graph(graphs[n]) for n in (order[order.index(name) - 1], name))
+    text = f"# before {name}\n{before}" + (f"# after {name}\n{after}" if after != before else "# unchanged\n")
+    golden(name, model, text)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_schedule(golden: Golden, name: str) -> None:
+    (stages, inputs), template = KERNELS[name]
+    found = choose(name, stages, inputs, {}, {"w": ()}, TARGET)
+    assert found.template == template
+    naive = te.lower(name, stages, inputs, {})
+    steps = "".join(f"  {s}\n" for s in found.steps if s.name != "relayout")
+    text = (
+        f"# before\n{print_func(naive)}# schedule for {TARGET.name}\n{steps}# after\n{print_func(found.func)}"
+    )
+    golden("schedule", name, text)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_plan(golden: Golden, model: str) -> None:
+    graph = way(model)[list(GRAPH_PASSES)[-1]]
+    options = Options(TARGET, verify=True)
+    plan = make_plan(graph, schedule_kernels(graph, options), options)
+    golden("plan", model, print_plan(plan))
+
+
+def test_no_golden_file_is_left_over(request: pytest.FixtureRequest) -> None:
+    here = Path(__file__).parent
+    stages = {p: set(MODELS) for p in (*GRAPH_PASSES, "plan")} | {"schedule": set(KERNELS), "assembly": None}
+    for path in here.glob("*/*.txt"):
+        names = stages.get(path.parent.name, set())
+        assert names is None or path.stem in names, f"{path.relative_to(here)} belongs to no test"
