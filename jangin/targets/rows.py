@@ -147,8 +147,10 @@ _GATHER = Row(
     "gather", WORDS, "memory: T[M], index: i64[N]", "T", "r[i] = memory[index[i]]",
     _PLACES + "call {T} @llvm.masked.gather({ptr} align {T.bytes} %places, {bool} {bool:1}, "
     "{T} zeroinitializer)",
+    ("avx512f",), "gather[dq]",
 )  # fmt: skip
-"""Only where the processor has it: one load a lane is quicker than what LLVM makes of it."""
+"""Not of AVX2, where LLVM knows gathers to be slow on many processors and makes scalar loads of
+addresses taken out of a vector: scalar loads of scalar addresses are half the instructions."""
 
 _MASKED = (
     Row(
@@ -212,10 +214,8 @@ def _single(needs: tuple[str, ...], dtypes: tuple[DType, ...], becomes: Mapping[
 AVX2: tuple[Row, ...] = (
     replace(_FMA, needs=("fma",), becomes="vfmadd", emit="call {T} @llvm.fma({T} %x, {T} %y, {T} %z)"),
     *_F16C,
-    replace(_GATHER, needs=("avx2",), becomes="gather[dq]"),
     *_single(("avx2",), WORDS, {
-        "masked_load": "maskmov", "masked_store": "maskmov", "masked_gather": "gather[dq]",
-        "broadcast": "broadcast",
+        "masked_load": "maskmov", "masked_store": "maskmov", "broadcast": "broadcast",
     }),
     *PORTABLE,
 )  # fmt: skip
@@ -225,6 +225,9 @@ AVX512: tuple[Row, ...] = (
     *_single(("avx512f", "avx512bw", "avx512vl"), STORED, {
         "masked_load": r"vmov.*\{%k", "masked_store": r"vmov.*\{%k",
     }),
-    *_single(("avx512f",), WORDS, {"masked_scatter": "scatter[dq]", **_ROUNDING}),
+    *_single(("avx512f",), WORDS, {
+        "masked_gather": "gather[dq]", "masked_scatter": "scatter[dq]", **_ROUNDING,
+    }),
+    _GATHER,
     *AVX2,
 )  # fmt: skip

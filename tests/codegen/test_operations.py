@@ -105,6 +105,9 @@ def test_binary_with_a_constant(dtype: DType) -> None:
     values = [1, 2, 3, 7, *((-1, -3) if dtype.kind != "u" else ())]
     operations = ["div", "min", "max", *(("floordiv", "mod", "pow") if dtype.is_int else ())]
     exprs = {f"{op}{n}": binary(op, x, const(v, dtype)) for op in operations for n, v in enumerate(values)}
+    if dtype.is_float:
+        nan = const(float("nan"), dtype)
+        exprs |= {"low": binary("min", x, nan), "high": binary("max", nan, x)}
     check({"a": edges(dtype)}, dtype, exprs)
 
 

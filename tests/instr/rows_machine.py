@@ -1,0 +1,167 @@
+"""Instruction rows as functions of their own: their LLVM IR, their inputs, their reference's results."""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from dataclasses import replace
+from functools import cache
+
+import llvmlite.binding as llvm
+import numpy as np
+from machine import Guarded
+
+from jangin.codegen.build import compile_modules, target_machine
+from jangin.codegen.builder import Builder
+from jangin.codegen.values import Value, constant, vector_type
+from jangin.ir.dtype import BOOL, I64, U8, DType
+from jangin.ir.expr import Buffer, Const
+from jangin.ir.graph import Array
+from jangin.ir.interpret import run_func
+from jangin.ir.loop import Func
+from jangin.runtime.elf import Image
+from jangin.targets import Target
+from jangin.targets.rows import Row
+
+COUNT = 384
+"""Elements of a test: a multiple of every number of lanes."""
+OFF = 5
+"""The last lanes, masked off: what they would access lies beyond memory that can be read."""
+EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, 3.0, -7.25, 0.3, 65504.0, 65519.0, 65520.0, 7e-8,
+         6.1e-5, -5.9e-8, 2.9e-8, 1e-42, 3.4e38, 8388609.0, np.inf, -np.inf, np.nan)  # fmt: skip
+
+
+def address(p: Buffer) -> bool:
+    """Whether an operand is memory that the row accesses itself, not a value."""
+    return p.name == "memory"
+
+
+def blocks(p: Buffer) -> bool:
+    """Whether each group of lanes has its own part of an operand."""
+    return str(p.shape[0]) == "N"
+
+
+def widths(row: Row, dtype: DType, on: Target) -> list[int]:
+    """Numbers of lanes to try: one, an odd number, a vector register and two."""
+    func = row.func(dtype)
+    full = on.lanes(max(p.dtype.bytes for p in func.params))
+    vectors_only = any(address(p) or isinstance(p.shape[0], Const) for p in func.params)
+    return [*([] if vectors_only else [1]), 3, full, *([] if full * 2 > COUNT // 3 else [full * 2])]
+
+
+def name(row: Row, dtype: DType, lanes: int) -> str:
+    return f"{row.name}_{dtype}_{lanes}"
+
+
+def function(row: Row, dtype: DType, lanes: int, on: Target) -> tuple[str, list[str]]:
+    """LLVM IR of `void name(address of each operand and result)`, which does the row on COUNT
+    elements; and the declarations it needs."""
+    b, func = Builder(replace(on, rows=(replace(row, needs=()),))), row.func(dtype)
+
+    def group(n: Value) -> None:
+        first = b.op(f"mul i64 {n.ref}, {lanes}", I64)
+        at, operands = {}, {}
+        for p in func.params:
+            kept = U8 if p.dtype is BOOL else p.dtype
+            at[p.name] = (
+                b.name(f"getelementptr {vector_type(kept, 1)}, ptr %{p.name}, i64 {first.ref}")
+                if blocks(p)
+                else f"%{p.name}"
+            )
+            if address(p):
+                operands[p.name] = at[p.name]
+            elif p.name != "r":
+                kind = vector_type(kept, lanes if blocks(p) else 1)
+                ref = b.name(f"load {kind}, ptr {at[p.name]}, align {kept.bytes}")
+                narrow = f"trunc {kind} {ref} to {kind.replace('i8', 'i1')}"
+                operands[p.name] = b.name(narrow) if p.dtype is BOOL else ref
+        last = b.row(row.name, dtype, lanes, **operands)
+        if not row.result:
+            b.effect(last)
+            return
+        out = b.new(last, func.params[-1].dtype, lanes)
+        if out.dtype is BOOL:
+            out = b.new(f"zext {out} to {vector_type(U8, lanes)}", U8, lanes)
+        b.effect(f"store {out}, ptr {at['r']}, align {out.dtype.bytes}")
+
+    b.loop(constant(0, I64), constant(COUNT // lanes, I64), group, entered=True)
+    params = ", ".join(f"ptr %{p.name}" for p in func.params)
+    head = f"define void @{name(row, dtype, lanes)}({params}) #0 {{"
+    return "\n".join([head, "entry:", *b.lines, "  ret void", "}", ""]), [*b.declarations.values()]
+
+
+def module(row: Row, dtypes: tuple[DType, ...], lanes: dict[DType, list[int]], on: Target) -> str:
+    made = [function(row, t, n, on) for t in dtypes for n in lanes[t]]
+    declared = sorted({d for _, needed in made for d in needed})
+    wide = f'attributes #0 = {{ "prefer-vector-width"="{8 * on.vector_bytes}" }}'
+    return "\n".join([f'target triple = "{on.triple}"', *(text for text, _ in made), *declared, wide, ""])
+
+
+def assembly(row: Row, dtype: DType, on: Target) -> str:
+    """What one vector register's worth becomes on a target."""
+    lanes = widths(row, dtype, on)
+    full = lanes[lanes.index(3) + 1]
+    parsed = llvm.parse_assembly(module(row, (dtype,), {dtype: [full]}, on))
+    return str(target_machine(on).emit_assembly(parsed))
+
+
+def values(p: Buffer, row: Row, rng: np.random.Generator) -> Array:
+    """Inputs of an operand: every edge, then random ones."""
+    count = 1 if isinstance(p.shape[0], Const) else COUNT
+    if p.name == "index":
+        out: Array = rng.integers(0, COUNT, COUNT)
+        out[-OFF:] += 1 << 30 if "mask" in row.operands else 0
+        return out
+    if p.dtype is BOOL:
+        out = rng.random(count) < 0.5
+        out[COUNT - OFF :] = False
+        return out
+    if p.dtype.is_int or row.result in ("", "f32") or address(p):
+        bits = rng.integers(0, 256, count * p.dtype.bytes, np.uint8)
+        return bits.view(p.dtype.numpy)
+    random = rng.standard_normal(COUNT) * 10.0 ** rng.integers(-8, 6, COUNT)
+    edges = [e for e in EDGES if not (np.isnan(e) and p.name == "x" and row.name.endswith("_number"))]
+    random[: 2 * len(edges)] = rng.permutation(edges * 2)
+    with np.errstate(over="ignore"):
+        return random[:count].astype(p.dtype.numpy)
+
+
+@cache
+def inputs(row: Row, dtype: DType) -> dict[str, Array]:
+    """The same at every call, by operand name."""
+    rng = np.random.default_rng([*f"{row.name} {dtype}".encode()])
+    arrays = {p.name: values(p, row, rng) for p in row.func(dtype).params}
+    if row.result:
+        arrays["r"] = np.zeros_like(arrays["r"])
+    return arrays
+
+
+@cache
+def expected(row: Row, dtype: DType) -> Array:
+    """What the reference leaves in its last parameter."""
+    func: Func = row.func(dtype)
+    arrays = {n: a.copy() for n, a in inputs(row, dtype).items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_func(func, arrays, {v.name: COUNT for v, _ in func.symbols})
+    return arrays[func.params[-1].name]
+
+
+def run(row: Row, on: Target) -> dict[str, Array]:
+    """What the machine leaves there, by function name. Memory ends where masked-off lanes begin."""
+    lanes = {t: widths(row, t, on) for t in row.dtypes}
+    image = Image([compile_modules([(row.name, module(row, row.dtypes, lanes, on))], on)])
+    out: dict[str, Array] = {}
+    for dtype in row.dtypes:
+        params = row.func(dtype).params
+        for n in lanes[dtype]:
+            held = {}
+            for p in params:
+                array = inputs(row, dtype)[p.name]
+                cut = address(p) and blocks(p) and "mask" in row.operands
+                held[p.name] = Guarded(array[:-OFF] if cut else array)
+            call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(params))
+            call(image.address(name(row, dtype, n)))(*(held[p.name].address for p in params))
+            out[name(row, dtype, n)] = held[params[-1].name].read()
+    image.close()
+    return out

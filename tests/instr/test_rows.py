@@ -1,0 +1,119 @@
+"""Each instruction row against its reference body, on edge and random inputs, and what it becomes."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from machine import WIDE, runnable
+from rows_machine import assembly, expected, inputs, name, run, widths
+
+from jangin.codegen.instruction import lines
+from jangin.ir.dtype import F32, I8, DType
+from jangin.ir.graph import Array
+from jangin.ir.verify import verify_func
+from jangin.runtime.cpu import why_not
+from jangin.targets import NAMED, Target
+from jangin.targets.rows import AVX2, AVX512, PORTABLE, Row
+from jangin.targets.x86 import V2, V3, V4
+
+RUN_ON = {**NAMED, "wide": WIDE}
+"""`wide` runs what AVX-512 gets where there is none: the same LLVM IR in AVX2's instructions."""
+
+
+def cases(targets: dict[str, Target], only_single: bool = False) -> list[object]:
+    return [
+        pytest.param(on, row, id=f"{label}-{n}-{row.name}")
+        for label, on in targets.items()
+        for n, row in enumerate(on.rows)
+        if row.becomes or not only_single
+    ]
+
+
+@pytest.mark.parametrize(("on", "row"), cases(RUN_ON))
+def test_computes_its_reference(on: Target, row: Row) -> None:
+    label = next(label for label, t in RUN_ON.items() if t is on)
+    if label not in runnable():
+        pytest.skip(f"{label} rows run only where the processor has it: {why_not(str(on))}")
+    got = run(row, on)
+    for dtype in row.dtypes:
+        want = expected(row, dtype)
+        for lanes in widths(row, dtype, on):
+            close(got[name(row, dtype, lanes)], want, row, dtype, lanes)
+
+
+def close(got: Array, want: Array, row: Row, dtype: DType, lanes: int) -> None:
+    """Equal, except that a product and sum may round once or twice."""
+    with np.errstate(all="ignore"):
+        if dtype.is_float:
+            got, want = got.astype(np.float64), want[: got.size].astype(np.float64)
+        else:
+            want = want[: got.size]
+        wrong = (got != want) & ~((got != got) & (want != want))
+        if row.name == "fma":
+            x, y = (inputs(row, dtype)[n].astype(np.float64) for n in "xy")
+            allowed = (2.0**-23 if dtype is F32 else 2.0**-52) * (np.abs(x * y) + np.abs(want)) + 1e-44
+            wrong &= ~(np.abs(got - want) <= allowed)
+    if wrong.any():
+        n = int(np.argmax(wrong))
+        given = {k: v[n] for k, v in inputs(row, dtype).items() if n < v.size}
+        pytest.fail(
+            f"{row.name} of {dtype}, {lanes} lanes: {got[n]!r}, not {want[n]!r}, at element {n} of "
+            f"{wrong.sum()} wrong ones; operands {given}"
+        )
+
+
+@pytest.mark.parametrize(("on", "row"), cases(NAMED, only_single=True))
+def test_becomes_its_instruction(on: Target, row: Row) -> None:
+    """Also of processors that aren't here: this only compiles."""
+    for dtype in row.dtypes:
+        if on.row(row.name, dtype) is not row:
+            continue  # the target has a better one
+        text = assembly(row, dtype, on)
+        assert re.search(row.becomes, text), f"{row.name} of {dtype} on {on.name}:\n{text}"
+        assert "call" not in text
+
+
+@pytest.mark.parametrize("row", [*dict.fromkeys((*AVX512, *AVX2, *PORTABLE))], ids=lambda r: r.name)
+def test_reads_its_operands_and_no_others(row: Row) -> None:
+    for dtype in row.dtypes:
+        func = row.func(dtype)
+        verify_func(func)
+        form = lines(row, dtype, 4)
+        used = {x for _, text in form for x in re.findall(r"%\((\w+)\)s", text)} - {n for n, _ in form}
+        assert used == {p.name for p in func.params} - {"r"}
+        assert form[-1][0] == "" and all(n for n, _ in form[:-1]), "only the last line has no name"
+
+
+def test_the_first_row_whose_needs_are_met_is_taken() -> None:
+    assert [(V.row("fma", F32) or PORTABLE[0]).needs for V in (V2, V3, V4)] == [(), ("fma",), ("fma",)]
+    assert V3.row("gather", F32) is None and V4.row("gather", F32) is not None
+    for target, needs in (
+        (V2, ()),
+        (V3, ("avx2",)),
+        (V4, ("avx512f", "avx512bw", "avx512vl")),
+        (WIDE, ("avx2",)),
+    ):
+        row = target.row("masked_load", F32)
+        assert row is not None and row.needs == needs
+    small = V4.row("masked_load", I8)
+    assert small is not None and small.becomes
+    assert V3.row("masked_load", I8) in PORTABLE and V4.row("gather", I8) is None
+
+
+@pytest.mark.parametrize("target", [V2, V3, V4], ids=("v2", "v3", "v4"))
+def test_every_target_has_every_operation(target: Target) -> None:
+    assert all(target.row(row.name, t) for row in (*PORTABLE, *target.rows) for t in row.dtypes)
+
+
+@pytest.mark.parametrize(
+    ("table", "inherited", "on"),
+    [(PORTABLE, (), V2), (AVX2, PORTABLE, V3), (AVX512, AVX2, V4)],
+    ids=("v2", "v3", "v4"),
+)
+def test_no_row_is_hidden_by_those_before_it(
+    table: tuple[Row, ...], inherited: tuple[Row, ...], on: Target
+) -> None:
+    for row in table[: len(table) - len(inherited)]:
+        assert all(on.row(row.name, t) is row for t in row.dtypes), row.name
