@@ -26,6 +26,7 @@ from jangin.ir.expr import (
     eq,
     free_vars,
     is_const,
+    loads,
     select,
     substitute,
     wrap,
@@ -264,7 +265,13 @@ class Builder:
         return self.stages([stage], real)
 
     def stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Tensor:
-        """A `compute` node of several stages over buffers x0, x1, ...; the last is the result."""
+        """A `compute` node of several stages over buffers x0, x1, ...; the last is the result. A load
+        with too few or too many indices is one of an input whose rank the operator doesn't take."""
+        for body in (e for s in stages for e in (s.body, s.epilogue) if e is not None):
+            for load in loads(body):
+                if len(load.index) != len(load.buffer.shape):
+                    shape = list(map(str, load.buffer.shape))
+                    raise CompileError(f"an input of shape {shape} should be of rank {len(load.index)}")
         return self.node("compute", inputs, {"stages": tuple(stages)})
 
     def reduce(self, combiner: str, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:

@@ -1,4 +1,5 @@
-"""Constant folding: nodes whose inputs are all known are evaluated by the interpreter."""
+"""Constant folding: nodes whose inputs are all known are evaluated by the interpreter, and those of
+no elements need no input at all."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.expr import Expr, Var, free_vars
+from jangin.ir.expr import Expr, Var, free_vars, is_const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.interpret import run_graph
 from jangin.te import Stage
@@ -23,11 +24,21 @@ def fold(graph: Graph) -> Graph:
     constants: dict[str, Array] = dict(graph.constants)
     nodes = []
     for node in graph.nodes:
-        if _foldable(graph, node, constants):
+        if all(_is_empty(graph, out) for out in node.outputs):
+            constants |= {out: _empty(graph, out) for out in node.outputs}
+        elif _foldable(graph, node, constants):
             constants |= _evaluate(graph, node, constants)
         else:
             nodes.append(node)
     return graph.with_nodes(nodes, constants=constants)
+
+
+def _is_empty(graph: Graph, name: str) -> bool:
+    return any(is_const(d, 0) for d in graph.shape(name)) and static_shape(graph.shape(name)) is not None
+
+
+def _empty(graph: Graph, name: str) -> Array:
+    return np.empty(static_shape(graph.shape(name)) or (), graph.dtype(name).numpy)
 
 
 def _foldable(graph: Graph, node: Node, constants: Mapping[str, Array]) -> bool:

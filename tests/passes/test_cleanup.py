@@ -122,3 +122,13 @@ def test_constants_that_would_grow_stay() -> None:
 def test_whole_nets() -> None:
     for graph in (convolutional(), attention()):
         same(graph, dce(cse(fold(graph))))
+
+
+def test_results_of_no_elements_are_constants() -> None:
+    t = Net()
+    x = t.input("x", N, 3)
+    none = t.b.slice(x, [0, 0], [N, 0], [1, 1])
+    graph = t.done(t.relu(x), t.b.reduce("sum", t.relu(none), [0]))
+    new = fold(graph)
+    same(graph, new)
+    assert new.constants["y1"].shape == (0,)
