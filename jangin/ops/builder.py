@@ -26,14 +26,15 @@ from jangin.ir.expr import (
     eq,
     free_vars,
     is_const,
-    loads,
+    ne,
     select,
     substitute,
     wrap,
 )
 from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import Stmt, expressions, statements
-from jangin.ir.simplify import Range, simplify
+from jangin.ir.simplify import Range, prove, simplify
+from jangin.ops.bounds import accesses, limits
 from jangin.ops.core import CORE
 from jangin.te import Stage, compute, reduction
 
@@ -167,6 +168,10 @@ class Builder:
         """Add a core node (or fold it); its type comes from the operator's inference."""
         attrs = dict(attrs or {})
         real = [self.materialize(t) for t in inputs]
+        for part in (
+            attrs.get("stages", ()) if op == "compute" else [attrs["body"]] if op == "loop_nest" else ()
+        ):
+            self._check_accesses(part, real)
         dtype, shape = CORE[op].infer([self.values[t.name] for t in real], attrs)
         shape = tuple(simplify(d, self.symbols) for d in shape)
         if any(isinstance(d, Const) and int(d.value) < 0 for d in shape):
@@ -182,6 +187,23 @@ class Builder:
             return self.const(folded, name)
         self.nodes.append(node)
         return Tensor(name, dtype, shape)
+
+    def _check_accesses(self, part: Stage | Stmt, inputs: Sequence[Tensor]) -> None:
+        """CompileError where an input's rank or size is not what the operator reads."""
+        given = {f"x{i}": t for i, t in enumerate(inputs)}
+        for load in accesses(part):
+            tensor, shape = given.get(load.buffer.name), load.buffer.shape
+            if len(load.index) != len(shape) or (tensor is not None and len(shape) != tensor.rank):
+                what = tensor or f"a buffer of rank {len(shape)}"
+                raise CompileError(f"{what} should be of rank {len(load.index)}")
+            for declared, real in zip(shape, tensor.shape if tensor else shape, strict=True):
+                if prove(ne(declared, real), self.symbols):
+                    raise CompileError(f"{tensor} should have {declared} entries where it has {real}")
+        for needed, there in limits(part):
+            if prove(needed > there, self.symbols):
+                raise CompileError(
+                    f"the shapes don't fit: {needed} entries are needed along an axis of {there}"
+                )
 
     def _fold(self, node: Node, inputs: Sequence[Tensor], dtype: DType, shape: Shape) -> Array | None:
         size = static_shape(shape)
@@ -265,13 +287,7 @@ class Builder:
         return self.stages([stage], real)
 
     def stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Tensor:
-        """A `compute` node of several stages over buffers x0, x1, ...; the last is the result. A load
-        with too few or too many indices is one of an input whose rank the operator doesn't take."""
-        for body in (e for s in stages for e in (s.body, s.epilogue) if e is not None):
-            for load in loads(body):
-                if len(load.index) != len(load.buffer.shape):
-                    shape = list(map(str, load.buffer.shape))
-                    raise CompileError(f"an input of shape {shape} should be of rank {len(load.index)}")
+        """A `compute` node of several stages over buffers x0, x1, ...; the last is the result."""
         return self.node("compute", inputs, {"stages": tuple(stages)})
 
     def reduce(self, combiner: str, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:

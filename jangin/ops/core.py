@@ -417,6 +417,13 @@ def _concat_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
     total: Expr = const(0)
     for v in ins:
         total = total + typed(v)[1][axis]
+        fits = len(typed(v)[1]) == len(shape) and not any(
+            isinstance(a, Const) and isinstance(b, Const) and a != b
+            for i, (a, b) in enumerate(zip(typed(v)[1], shape, strict=True))
+            if i != axis
+        )
+        if not fits:
+            raise CompileError(f"a concatenation of {ins[0]} and {v} along axis {axis}: the shapes don't fit")
     return dtype, (*shape[:axis], simplify(total), *shape[axis + 1 :])
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from jangin.ir.expr import Expr, const, eq, is_const
 from jangin.ir.graph import Graph, Node, Shape
 from jangin.ir.simplify import simplify
+from jangin.ops.bounds import limits
 from jangin.ops.core import split_layout
 
 Pair = tuple[Expr, Expr]
@@ -23,8 +24,8 @@ def constraints(graph: Graph) -> tuple[Expr, ...]:
     for node in graph.nodes:
         inner = node.attrs["body"] if node.op == "kernel" else graph
         for part in inner.nodes if node.op == "kernel" else (node,):
-            for a, b in _pairs(inner, part):
-                cond = simplify(eq(a, b), graph.symbols)
+            for rule in (*(eq(a, b) for a, b in _pairs(inner, part)), *_reads(part)):
+                cond = simplify(rule, graph.symbols)
                 if not is_const(cond):
                     found[cond] = None
     return tuple(found)
@@ -51,6 +52,13 @@ def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:
     elif node.op == "reshape":
         sizes = [math.prod(graph.shape(n), start=const(1)) for n in (node.inputs[0], node.outputs[0])]
         yield sizes[0], sizes[1]
+
+
+def _reads(node: Node) -> Iterator[Expr]:
+    """That the node's accesses lie inside its inputs."""
+    if node.op in ("compute", "loop_nest"):
+        for part in node.attrs["stages"] if node.op == "compute" else (node.attrs["body"],):
+            yield from (there >= needed for needed, there in limits(part))
 
 
 def _broadcast(shape: Shape, out: Shape) -> Iterator[Pair]:

@@ -77,7 +77,7 @@ def test_tile(counts: tuple[int, ...]) -> None:
 
 
 def test_tile_before_opset_6() -> None:
-    constants = {1: ints(3), 2: ints(-1)}
+    constants = {1: np.array(3, np.float32), 2: np.array(-1, np.float32)}
     check("Tile", [X], 1, want=[np.tile(X, (1, 1, 1, 3))], constants=constants)
 
 

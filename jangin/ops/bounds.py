@@ -1,0 +1,89 @@
+"""What the accesses of tensor expressions and loop nests take for granted about their inputs' sizes.
+
+An access by a loop variable reaches as far as the loop does: where that is past the axis, the
+inputs' shapes don't fit each other, as the operator wants them to. (Computed indices are clamped or
+guarded by the operators themselves.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from jangin.ir.expr import Const, Expr, Load, Select, Var, children, const, free_vars, loads
+from jangin.ir.loop import For, If, Let, Stmt, Store, expressions, statements, sub_statements
+from jangin.te import Stage
+
+Limit = tuple[Expr, Expr]
+"""(entries that are accessed, entries that there are) along an axis."""
+
+
+def limits(value: Stage | Stmt) -> Iterator[Limit]:
+    """Every access by a plain loop variable, or at a constant, that no condition on it guards."""
+    if isinstance(value, Stage):
+        extents = {a.var: a.extent for a in (*value.axes, *value.reduce_axes)}
+        yield from _expression(value.body, extents, frozenset())
+        if value.epilogue is not None:
+            yield from _expression(value.epilogue, extents, frozenset())
+    else:
+        yield from _statement(value, {}, frozenset(), {})
+
+
+def accesses(value: Stage | Stmt) -> Iterator[Load]:
+    """Every load, and every store as the load of the same place."""
+    if isinstance(value, Stage):
+        yield from loads(value.body)
+        if value.epilogue is not None:
+            yield from loads(value.epilogue)
+        return
+    for s in statements(value):
+        if isinstance(s, Store):
+            yield Load(s.buffer, s.index)
+        for e in expressions(s):
+            yield from loads(e)
+
+
+Extents = Mapping[Var, Expr]
+Guards = frozenset[Var]
+
+
+def _statement(s: Stmt, extents: Extents, guards: Guards, lets: Mapping[Var, Guards]) -> Iterator[Limit]:
+    for e in expressions(s):
+        yield from _expression(e, extents, guards)
+    if isinstance(s, Store):
+        yield from _access(Load(s.buffer, s.index), extents, guards)
+    elif isinstance(s, For):
+        extents, guards = {**extents, s.var: s.extent}, guards - {s.var}
+    elif isinstance(s, Let):
+        extents = {v: e for v, e in extents.items() if v != s.var}
+        lets = {**lets, s.var: _origins(s.value, lets)}
+    elif isinstance(s, If):
+        guards = guards | _origins(s.cond, lets)
+    for sub in sub_statements(s):
+        yield from _statement(sub, extents, guards, lets)
+
+
+def _origins(e: Expr, lets: Mapping[Var, Guards]) -> Guards:
+    """The variables that a value is made of, through the bindings."""
+    own = frozenset(free_vars(e))
+    return own.union(*(lets[v] for v in own if v in lets))
+
+
+def _expression(e: Expr, extents: Extents, guards: Guards) -> Iterator[Limit]:
+    if isinstance(e, Load):
+        yield from _access(e, extents, guards)
+    if isinstance(e, Select):
+        yield from _expression(e.cond, extents, guards)
+        inner = guards | free_vars(e.cond)
+        yield from _expression(e.a, extents, inner)
+        yield from _expression(e.b, extents, inner)
+        return
+    for part in children(e):
+        yield from _expression(part, extents, guards)
+
+
+def _access(access: Load, extents: Extents, guards: Guards) -> Iterator[Limit]:
+    for i, size in zip(access.index, access.buffer.shape, strict=True):
+        if isinstance(i, Const):
+            yield const(int(i.value) + 1), size
+        elif isinstance(i, Var) and i in extents and i not in guards:
+            yield extents[i], size
