@@ -99,6 +99,26 @@ class JanginBackend(Backend):  # type: ignore[misc]
         return JanginRep(model, kwargs)
 
     @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Sequence[Any],
+        device: str = "CPU",
+        outputs_info: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Array, ...]:
+        """The outputs of one node, of the newest opset unless `opset_version` is given."""
+        opset = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
+        names = [n for n in node.input if n]
+        feeds = dict(zip(names, map(np.asarray, inputs), strict=True))
+        codes = {n: onnx.helper.np_dtype_to_tensor_dtype(a.dtype) for n, a in feeds.items()}
+        infos = [onnx.helper.make_tensor_value_info(n, codes[n], a.shape) for n, a in feeds.items()]
+        outs = [onnx.helper.make_empty_tensor_value_info(n) for n in node.output if n]
+        graph = onnx.helper.make_graph([node], "node", infos, outs)
+        imports = [onnx.helper.make_opsetid(node.domain, opset)]
+        return cls.prepare(onnx.helper.make_model(graph, opset_imports=imports), device, **kwargs).run(feeds)
+
+    @classmethod
     def supports_device(cls, device: str) -> bool:
         return device.split(":")[0] == "CPU"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from jangin.ir.expr import Const, Expr, Load, Select, Var, children, const, free_vars, loads
+from jangin.ir.expr import Const, Expr, Load, Select, Var, children, const, loads
 from jangin.ir.loop import For, If, Let, Stmt, Store, expressions, statements, sub_statements
 from jangin.te import Stage
 
@@ -63,9 +63,14 @@ def _statement(s: Stmt, extents: Extents, guards: Guards, lets: Mapping[Var, Gua
 
 
 def _origins(e: Expr, lets: Mapping[Var, Guards]) -> Guards:
-    """The variables that a value is made of, through the bindings."""
-    own = frozenset(free_vars(e))
-    return own.union(*(lets[v] for v in own if v in lets))
+    """The variables that a condition restricts, through the bindings; not those that only say where
+    it loads from."""
+    if isinstance(e, Load):
+        return frozenset()
+    own = {e} if isinstance(e, Var) else set[Var]()
+    return frozenset(own).union(
+        *(lets[v] for v in own if v in lets), *(_origins(k, lets) for k in children(e))
+    )
 
 
 def _expression(e: Expr, extents: Extents, guards: Guards) -> Iterator[Limit]:
@@ -73,7 +78,7 @@ def _expression(e: Expr, extents: Extents, guards: Guards) -> Iterator[Limit]:
         yield from _access(e, extents, guards)
     if isinstance(e, Select):
         yield from _expression(e.cond, extents, guards)
-        inner = guards | free_vars(e.cond)
+        inner = guards | _origins(e.cond, {})
         yield from _expression(e.a, extents, inner)
         yield from _expression(e.b, extents, inner)
         return
