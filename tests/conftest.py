@@ -1,9 +1,12 @@
-"""For all tests: every compilation verifies its IR after each pass; `--update-golden` writes golden files."""
+"""For all tests: every compilation verifies its IR after each pass; `--update-golden` writes golden files;
+the count of the official tests that pass is printed."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -21,3 +24,18 @@ def verified() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "Options", partial(Options, verify=True))
         yield
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    counts: dict[str, Counter[str]] = {}
+    for outcome in ("passed", "failed", "skipped"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            group = report.nodeid.split("::")
+            if len(group) == 3 and group[1].startswith("OnnxBackend"):
+                counts.setdefault(group[1], Counter())[outcome] += 1
+    for name, count in sorted(counts.items()):
+        kind = name.removeprefix("OnnxBackend").removesuffix("ModelTest")
+        terminalreporter.write_line(
+            f"ONNX {kind} tests: {count['passed']} of {count.total()} pass, "
+            f"{count['skipped']} are left out for a stated reason, {count['failed']} fail"
+        )

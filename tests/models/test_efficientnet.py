@@ -44,7 +44,6 @@ def test_other_targets_agree(efficientnet: bytes, compiled: Any, target: str) ->
     assert error(exe(image), compiled(image)) < 1e-4
 
 
-@pytest.mark.slow
 def test_symbolic_batch(efficientnet: bytes, compiled: Any) -> None:
     images = np.random.default_rng(0).random((3, 3, 224, 224), np.float32)
     one_plan = jangin.compile(efficientnet, cache=False)

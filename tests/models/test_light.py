@@ -19,14 +19,14 @@ from onnx import numpy_helper
 import jangin
 
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
-HEAVY = ("vgg19", "zfnet512", "bvlc_alexnet")
-"""Over 200 MB of weights."""
+LONG = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50")
+"""With random weights only when slow tests are asked for: their stored outputs are compared anyway."""
 
 
-def cases(*left_out: str) -> list[Any]:
+def cases(slow: tuple[str, ...], *left_out: str) -> list[Any]:
     names = [p.stem.removeprefix("light_") for p in sorted(LIGHT.glob("*.onnx"))]
     return [
-        pytest.param(n, marks=[pytest.mark.slow] if n in HEAVY else []) for n in names if n not in left_out
+        pytest.param(n, marks=[pytest.mark.slow] if n in slow else []) for n in names if n not in left_out
     ]
 
 
@@ -61,7 +61,7 @@ def randomised(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", cases(()))
 def test_stored_output(name: str) -> None:
     model, _ = load(name)
     x = (np.arange(3 * 224 * 224, dtype=np.float64) / (3 * 224 * 224)).reshape(1, 3, 224, 224)
@@ -70,7 +70,7 @@ def test_stored_output(name: str) -> None:
     assert error(out, numpy_helper.to_array(expected)) < 1e-4
 
 
-@pytest.mark.parametrize("name", cases("vgg19", "zfnet512"))
+@pytest.mark.parametrize("name", cases(LONG, "vgg19", "zfnet512"))
 def test_random_weights(name: str) -> None:
     model, given = load(name)
     model = randomised(model)

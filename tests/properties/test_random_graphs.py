@@ -1,0 +1,64 @@
+"""Random graphs through the whole compiler, against the interpreter of what they were built as."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from graphs import LARGEST, feeds, random_graph
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from jangin.codegen.build import build
+from jangin.ir.graph import Array, Graph
+from jangin.ir.interpret import run_graph
+from jangin.ir.text import print_graph
+from jangin.ir.verify import checked, verify_graph
+from jangin.kernels import make_plan, schedule_kernels
+from jangin.ops.core import CORE
+from jangin.options import Options
+from jangin.pipeline import graph_passes
+from jangin.runtime.executable import Executable
+from jangin.targets import NAMED, Target, resolve
+
+HOST = resolve("cpu")
+TARGETS = [t for t in NAMED.values() if t.vector_bytes <= HOST.vector_bytes]
+TOLERANCE = {  # a few roundings to 11 and 8 bits
+    "float16": 2e-2,
+    "bfloat16": 1e-1,
+}
+
+
+def compiled(graph: Graph, options: Options, threads: int) -> Executable:
+    """The graph compiled, every launch shared among the threads however small."""
+    for name, graph_pass in graph_passes(options).items():
+        if name != "lower":
+            graph = graph_pass(graph)
+            checked(name, verify_graph, graph, CORE)
+    plan = make_plan(graph, schedule_kernels(graph, options), options)
+    launches = tuple(replace(x, grain=1) for x in plan.launches)
+    return Executable(build(replace(plan, launches=launches), options.target), threads)
+
+
+def assert_close(name: str, got: Array, want: Array) -> None:
+    assert got.shape == want.shape and got.dtype == want.dtype, name
+    if want.dtype.kind in "biu":
+        np.testing.assert_array_equal(got, want, name)
+        return
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    scale = max(1.0, float(np.abs(b).max(initial=0)))
+    np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCE.get(str(want.dtype), 1e-4) * scale, err_msg=name)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32), st.integers(1, 10), st.sampled_from(TARGETS), st.integers(1, 4), st.booleans())
+def test_random_graphs(seed: int, length: int, target: Target, threads: int, winograd: bool) -> None:
+    graph = random_graph(seed, length)
+    note(print_graph(graph))
+    verify_graph(graph, CORE)
+    model = compiled(graph, Options(target, winograd=winograd, verify=True), threads)
+    for n in (LARGEST, 1, 5) if graph.symbols else (1,):
+        arrays = feeds(graph, n)
+        want, got = run_graph(graph, arrays), model.run(arrays)
+        for name in graph.outputs:
+            assert_close(f"{name}, n = {n}", got[name], want[name])
