@@ -4,59 +4,112 @@
     .venv-export/bin/pip install -r benchmarks/requirements-export.txt
     .venv-export/bin/python benchmarks/make_models.py
 
-The networks of convolutions have seeded random weights (speed needs no training); MiniLM's are the
-pretrained ones, and its batch and sequence stay symbolic. `--golden FILE` also writes the embeddings
-that PyTorch gives for some sentences, which a test compares with.
+Weights are seeded random numbers (speed needs no training), except for those that a package carries:
+MiniLM, EfficientNet-Lite0 and the two of PP-OCR. `--golden FILE` also writes the embeddings that
+PyTorch's MiniLM gives for some sentences, which a test compares with.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import time
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from catalogue import CATALOGUE, MODELS, ROOT
+from networks import Logits, Positional, Recurrent, YoloTiny
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 
-import packages  # noqa: E402  (the examples' downloads)
+import packages
 
-MODELS = ROOT / ".cache" / "models"
 OPSET = 18
 SEED = 0
-CONVOLUTIONAL = {  # our name: pytorchcv's module and function
-    "squeezenet1_1": ("squeezenet", "squeezenet_v1_1"),
-    "mobilenetv2": ("mobilenetv2", "mobilenetv2_w1"),
-    "resnet50": ("resnet", "resnet50"),
-}
+OCR = "rapidocr-onnxruntime==1.4.4"
 
 
-def export_convolutional(name: str, path: Path) -> None:
-    """A network of pytorchcv at batch 1, 3 x 224 x 224. Batch-norm statistics come from one
-    seeded batch, so that activations keep a sane scale through the depth."""
-    module_name, function = CONVOLUTIONAL[name]
-    torch.manual_seed(SEED)
-    model = getattr(import_module(f"pytorchcv.models.{module_name}"), function)(pretrained=False)
+def settle(model: Any, size: int) -> Any:
+    """The model in inference mode, its batch-norm statistics those of one seeded batch, so that
+    activations keep a sane scale through the depth."""
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.momentum = None
     model.train()
     with torch.no_grad():
-        model(torch.rand(4, 3, 224, 224) * 2 - 1)
-    model.eval()
+        model(torch.rand(4, 3, size, size) * 2 - 1)
+    return model.eval()
+
+
+def export(model: Any, example: Any, path: Path, outputs: tuple[str, ...] = ("output",)) -> None:
+    """At the example's sizes, by tracing."""
     torch.onnx.export(
         model,
-        (torch.rand(1, 3, 224, 224),),
+        (example,),
         path,
         input_names=["input"],
-        output_names=["output"],
+        output_names=list(outputs),
         opset_version=OPSET,
         dynamo=False,
     )
+
+
+def export_symbolic(model: Any, names: tuple[str, ...], output: str, path: Path) -> None:
+    """A transformer over token ids, with symbolic `batch` and `seq`."""
+    examples = tuple(torch.full((2, 16), fill, dtype=torch.int64) for fill in (5, 1, 0)[: len(names)])
+    axes = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("seq", min=2, max=512)}
+    torch.onnx.export(
+        model,
+        examples,
+        path,
+        input_names=list(names),
+        output_names=[output],
+        dynamic_shapes=(axes,) * len(names),
+        opset_version=OPSET,
+        dynamo=True,
+        external_data=False,
+    )
+
+
+def classifier(module: str, function: str, size: int = 224, batch: int = 1) -> Callable[[Path], None]:
+    """A network of pytorchcv, for images [batch, 3, size, size]."""
+
+    def make(path: Path) -> None:
+        network = getattr(import_module(f"pytorchcv.models.{module}"), function)(pretrained=False)
+        export(settle(network, size), torch.rand(batch, 3, size, size), path)
+
+    return make
+
+
+def yolo(path: Path) -> None:
+    export(settle(YoloTiny(), 416), torch.rand(1, 3, 416, 416), path, ("coarse", "fine"))
+
+
+def recurrent(kind: Any, layers: int) -> Callable[[Path], None]:
+    return lambda path: export(Recurrent(kind, layers).eval(), torch.randn(1, 200, 80), path)
+
+
+def vit(path: Path) -> None:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(num_labels=1000, attn_implementation="eager")
+    export(Logits(ViTForImageClassification(config).eval()), torch.rand(1, 3, 224, 224), path)
+
+
+BERT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def bert(path: Path) -> None:
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(attn_implementation="eager")
+    model = BertModel(config, add_pooling_layer=False).eval()
+    export_symbolic(Positional(model), BERT_INPUTS, "last_hidden_state", path)
 
 
 def load_minilm() -> Any:
@@ -72,41 +125,59 @@ def load_minilm() -> Any:
     return model.eval()
 
 
-class LastHidden(torch.nn.Module):
-    """BERT as ONNX wants it: positional tensors in, one tensor out. The mask is made additive here,
-    as BERT's own exports have it, and not gathered element by element."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any) -> Any:
-        mask = (1.0 - attention_mask[:, None, None, :].float()) * torch.finfo(torch.float32).min
-        return self.model(input_ids, mask, token_type_ids, return_dict=True).last_hidden_state
+def minilm(path: Path) -> None:
+    export_symbolic(Positional(load_minilm()), BERT_INPUTS, "last_hidden_state", path)
 
 
-def export_minilm(path: Path) -> None:
-    """MiniLM-L6 with symbolic `batch` and `seq`; the output is the last hidden state."""
-    ids, mask, types = (torch.full((2, 16), i, dtype=torch.int64) for i in (5, 1, 0))
-    batch, seq = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("seq", min=2, max=512)
-    axes = {0: batch, 1: seq}
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    torch.onnx.export(
-        LastHidden(load_minilm()),
-        (ids, mask, types),
-        path,
-        input_names=list(names),
-        output_names=["last_hidden_state"],
-        dynamic_shapes=dict.fromkeys(names, axes),
-        opset_version=OPSET,
-        dynamo=True,
-        external_data=False,
-    )
+def gpt2(path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(attn_implementation="eager")).eval()
+    export_symbolic(Logits(model, use_cache=False), ("input_ids",), "logits", path)
+
+
+def efficientnet_lite0(path: Path) -> None:
+    import onnx
+    from efficientnet import build_model
+
+    onnx.save(build_model(), path)
+
+
+def ocr(file: str) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        shutil.copyfile(packages.package(OCR) / "rapidocr_onnxruntime" / "models" / file, path)
+
+    return make
+
+
+MAKERS: Mapping[str, Callable[[Path], None]] = {
+    "squeezenet1_1": classifier("squeezenet", "squeezenet_v1_1"),
+    "mobilenet_v1": classifier("mobilenet", "mobilenet_w1"),
+    "mobilenetv2": classifier("mobilenetv2", "mobilenetv2_w1"),
+    "resnet18": classifier("resnet", "resnet18"),
+    "resnet50": classifier("resnet", "resnet50"),
+    "resnet50_batch8": classifier("resnet", "resnet50", batch=8),
+    "efficientnet_b0": classifier("efficientnet", "efficientnet_b0"),
+    "efficientnet_lite0": efficientnet_lite0,
+    "vgg16": classifier("vgg", "vgg16"),
+    "densenet121": classifier("densenet", "densenet121"),
+    "inceptionv3": classifier("inceptionv3", "inceptionv3", 299),
+    "vit_b16": vit,
+    "bert_base": bert,
+    "minilm": minilm,
+    "gpt2": gpt2,
+    "lstm": recurrent(torch.nn.LSTM, 2),
+    "gru": recurrent(torch.nn.GRU, 3),
+    "ocr_recogniser": ocr("ch_PP-OCRv4_rec_infer.onnx"),
+    "ocr_detector": ocr("ch_PP-OCRv4_det_infer.onnx"),
+    "yolov3_tiny": yolo,
+}
+assert MAKERS.keys() == {model.file for model in CATALOGUE.values()}
 
 
 def write_golden(path: Path) -> None:
     """PyTorch's sentence embeddings (mean over tokens, unit length) for `packages.SENTENCES`."""
-    model = LastHidden(load_minilm())
+    model = Positional(load_minilm())
     arrays: dict[str, Any] = {}
     for i, ids in enumerate(packages.token_ids(packages.SENTENCES)):
         tokens = torch.tensor([ids])
@@ -120,17 +191,17 @@ def write_golden(path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("names", nargs="*", default=[*CONVOLUTIONAL, "minilm"])
+    parser.add_argument("names", nargs="*", help="files to make (default: those that are missing)")
     parser.add_argument("--golden", type=Path, help="write PyTorch's embeddings to this .npz")
     args = parser.parse_args()
     MODELS.mkdir(parents=True, exist_ok=True)
-    for name in args.names:
-        path = MODELS / f"{name}.onnx"
-        if name == "minilm":
-            export_minilm(path)
-        else:
-            export_convolutional(name, path)
-        print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1e6:.1f} MB")
+    missing = [name for name in MAKERS if not (MODELS / f"{name}.onnx").is_file()]
+    for name in args.names or missing:
+        path, start = MODELS / f"{name}.onnx", time.perf_counter()
+        torch.manual_seed(SEED)
+        MAKERS[name](path)
+        seconds = time.perf_counter() - start
+        print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1e6:.1f} MB, {seconds:.0f} s", flush=True)
     if args.golden:
         write_golden(args.golden)
 

@@ -1,0 +1,50 @@
+"""The benchmark models: what they are called and at which sizes they are measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = ROOT / ".cache" / "models"
+
+
+@dataclass(frozen=True)
+class Model:
+    """`shapes`: the options that fix its symbolic sizes, as `jangin bench --shape` takes them; `batch`:
+    a second measurement of another entry's network, kept out of the figures for batch 1."""
+
+    title: str
+    file: str
+    shapes: tuple[str, ...] = ()
+    batch: int = 1
+
+    @property
+    def path(self) -> Path:
+        return MODELS / f"{self.file}.onnx"
+
+
+TOKENS = ("batch=1", "seq=128")
+CATALOGUE = {
+    "squeezenet1_1": Model("SqueezeNet 1.1", "squeezenet1_1"),
+    "mobilenet_v1": Model("MobileNet v1", "mobilenet_v1"),
+    "mobilenetv2": Model("MobileNetV2", "mobilenetv2"),
+    "resnet18": Model("ResNet-18", "resnet18"),
+    "resnet50": Model("ResNet-50", "resnet50"),
+    "efficientnet_b0": Model("EfficientNet-B0", "efficientnet_b0"),
+    "efficientnet_lite0": Model("EfficientNet-Lite0", "efficientnet_lite0", ("batch=1",)),
+    "vgg16": Model("VGG-16", "vgg16"),
+    "densenet121": Model("DenseNet-121", "densenet121"),
+    "inceptionv3": Model("Inception-v3", "inceptionv3"),
+    "vit_b16": Model("ViT-B/16", "vit_b16"),
+    "bert_base": Model("BERT-base, 128 tokens", "bert_base", TOKENS),
+    "minilm": Model("MiniLM-L6, 128 tokens", "minilm", TOKENS),
+    "gpt2": Model("GPT-2 small, 64 tokens", "gpt2", ("batch=1", "seq=64")),
+    "lstm": Model("LSTM 2×512, 200 steps", "lstm"),
+    "gru": Model("GRU 3×512, 200 steps", "gru"),
+    "ocr_recogniser": Model("PP-OCRv4 recogniser", "ocr_recogniser", ("x=1x3x48x320",)),
+    "ocr_detector": Model("PP-OCRv4 detector", "ocr_detector", ("x=1x3x640x640",)),
+    "yolov3_tiny": Model("YOLOv3-tiny", "yolov3_tiny"),
+    "resnet50_batch8": Model("ResNet-50, batch 8", "resnet50_batch8", batch=8),
+    "bert_base_batch8": Model("BERT-base, batch 8", "bert_base", ("batch=8", "seq=128"), batch=8),
+}
