@@ -21,6 +21,7 @@ from jangin.passes.memory import plan_buffers
 from jangin.passes.stages import canonical, is_opaque, opaque_func, stages
 from jangin.templates.choose import choose, opaque
 from jangin.templates.scheduled import Packing, Scheduled
+from jangin.templates.template import Problem
 
 Chosen = Mapping[str, tuple[Scheduled, tuple[str, ...]]]
 """For each kernel node (by its result) the scheduled kernel and the names of its arguments."""
@@ -60,11 +61,11 @@ def _schedule(
     args = (*(b.name for b in inputs), out.name)
     symbols = used_symbols(parts, (*inputs, out), graph.symbols)
     renamed, params, _, digest = canonical(parts, inputs, out, symbols)
-    fixed = {p.name: () for p, b in zip(params, inputs, strict=True) if b.name in graph.constants}
-    digest = f"{digest} {sorted(fixed)}"
+    fixed = tuple(p.name for p, b in zip(params, inputs, strict=True) if b.name in graph.constants)
+    digest = f"{digest} {fixed}"
     if digest not in made:
         unique = f"{name}_{len(made)}"
-        made[digest] = choose(unique, renamed, params, symbols, fixed, options.target)
+        made[digest] = choose(Problem(unique, renamed, params, symbols, fixed, options.target))
     return made[digest], args
 
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from jangin.ir import text
 from jangin.pipeline import GRAPH_PASSES
-from jangin.templates.choose import CANDIDATES
+from jangin.templates.choose import TEMPLATES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -46,7 +46,7 @@ def test_the_two_commands_come_first() -> None:
     assert "pytest" in commands[1]
 
 
-@pytest.mark.parametrize("name", [*GRAPH_PASSES, *CANDIDATES])
+@pytest.mark.parametrize("name", [*GRAPH_PASSES, *TEMPLATES])
 def test_every_pass_and_template_has_its_line(name: str) -> None:
     assert f"| `{name}` |" in ARCHITECTURE
 

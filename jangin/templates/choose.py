@@ -1,80 +1,30 @@
-"""The candidates for a kernel, in one table, and the choice among them."""
+"""The templates, in one table, and the choice among their candidates for a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from jangin import te
-from jangin.ir.expr import Buffer, Var
 from jangin.ir.loop import Func
-from jangin.ir.simplify import Range
 from jangin.schedule.normalize import simplify_func
-from jangin.targets.target import Target
 from jangin.templates import contraction, elementwise, rows, window
 from jangin.templates.scheduled import Scheduled
+from jangin.templates.template import Problem, Template
 
-Constants = Mapping[str, tuple[int, ...]]
-Candidate = Callable[
-    [str, Sequence[te.Stage], Sequence[Buffer], Mapping[Var, Range], Constants, Target], Scheduled | None
-]
-
-
-def _contraction(
-    name: str, stages: Sequence[te.Stage], inputs: Sequence[Buffer], symbols: Mapping[Var, Range],
-    constants: Constants, target: Target,
-) -> Scheduled | None:  # fmt: skip
-    if len(stages) != 1 or not stages[0].body.dtype.is_float:
-        return None
-    return contraction.schedule(name, stages[0], inputs, symbols, constants, target)
-
-
-def _window(
-    name: str, stages: Sequence[te.Stage], inputs: Sequence[Buffer], symbols: Mapping[Var, Range],
-    constants: Constants, target: Target,
-) -> Scheduled | None:  # fmt: skip
-    if len(stages) != 1 or not stages[0].reduce_axes:
-        return None
-    return window.schedule(name, stages[0], inputs, symbols, constants, target)
-
-
-def _elementwise(
-    name: str, stages: Sequence[te.Stage], inputs: Sequence[Buffer], symbols: Mapping[Var, Range],
-    constants: Constants, target: Target,
-) -> Scheduled | None:  # fmt: skip
-    if len(stages) != 1 or stages[0].reduce_axes:
-        return None
-    return elementwise.schedule(name, stages[0], inputs, symbols, target)
-
-
-def _rows(
-    name: str, stages: Sequence[te.Stage], inputs: Sequence[Buffer], symbols: Mapping[Var, Range],
-    constants: Constants, target: Target,
-) -> Scheduled | None:  # fmt: skip
-    return rows.schedule(name, stages, inputs, symbols, target)
-
-
-CANDIDATES: Mapping[str, Candidate] = {
-    "contraction": _contraction,
-    "window": _window,
-    "elementwise": _elementwise,
-    "rows": _rows,
+TEMPLATES: Mapping[str, Callable[[Problem], Template | None]] = {
+    "contraction": contraction.match,
+    "window": window.match,
+    "elementwise": elementwise.match,
+    "rows": rows.match,
 }
-"""By template name, most special first: the first that fits is taken."""
+"""By name, most special first."""
 
 
-def choose(
-    name: str,
-    stages: Sequence[te.Stage],
-    inputs: Sequence[Buffer],
-    symbols: Mapping[Var, Range],
-    constants: Constants,
-    target: Target,
-) -> Scheduled:
+def choose(problem: Problem) -> Scheduled:
     """The kernel scheduled by the first template that fits; `rows` fits everything."""
-    for candidate in CANDIDATES.values():
-        found = candidate(name, stages, inputs, symbols, constants, target)
+    for match in TEMPLATES.values():
+        found = match(problem)
         if found is not None:
-            return found
+            return found.schedule(found.space()[0])
     raise AssertionError("the last template fits every kernel")
 
 

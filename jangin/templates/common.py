@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I32, I64, DType
+from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
 from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, children, const, free_vars, walk
-from jangin.ir.loop import Func, Stmt, Store, expressions, statements
+from jangin.ir.loop import Func, Store, expressions, statements
 from jangin.ir.simplify import Ranges, linear, simplify
-from jangin.targets.target import Target
 from jangin.templates.scheduled import Recorder
+from jangin.templates.template import Problem
 
 MASKABLE = (F32, I32, F64, I64)
 """Element types with masked vector loads and stores."""
@@ -32,28 +32,21 @@ def stride(load: Load, var: Var, ranges: Ranges) -> int | None:
     return int(step.value) if isinstance(step, Const) else None
 
 
-def value_dtypes(s: Stmt) -> Iterator[DType]:
-    """The types computed with or moved (not those of indices and conditions)."""
-    for st in statements(s):
-        if isinstance(st, Store):
-            yield st.buffer.dtype
-            yield from _dtypes(st.value)
-
-
 def _dtypes(e: Expr) -> Iterator[DType]:
+    """The types computed with or moved (not those of indices)."""
     yield e.dtype
     if not isinstance(e, Load):
         for k in children(e):
             yield from _dtypes(k)
 
 
-def lanes_for(func: Func, target: Target) -> int:
-    """Lanes of a vector loop: as many as fit of the widest type in play, 16-bit floats counting as
+def lanes_for(problem: Problem) -> int:
+    """Lanes of a vector loop: as many as fit of the widest type in play, small floats counting as
     the f32 they are computed in."""
-    widest = max(
-        (4 if t in (F16, BF16) else t.bytes for t in value_dtypes(func.body) if t is not BOOL), default=4
-    )
-    return target.lanes(max(widest, 4))
+    found = {t for s in problem.stages for e in (s.body, s.result) for t in _dtypes(e)}
+    found |= {s.out.dtype for s in problem.stages}
+    widest = max((t.wide.bytes for t in found if t is not BOOL), default=4)
+    return problem.target.lanes(max(widest, 4))
 
 
 def maskable(func: Func) -> bool:

@@ -3,55 +3,68 @@ innermost axes as one loop, and the rest as tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from jangin import te
-from jangin.ir.expr import Buffer, Const, Var, walk
+from jangin.ir.expr import Const, Var, walk
 from jangin.ir.loop import Func
-from jangin.ir.simplify import Range
 from jangin.schedule import primitives
 from jangin.schedule.normalize import simplify_func
-from jangin.targets.target import Target
 from jangin.templates.common import fuse_all, lanes_for, messy, vectorize
-from jangin.templates.scheduled import Recorder, Scheduled
+from jangin.templates.scheduled import Params, Recorder, Scheduled
+from jangin.templates.template import Problem, Template
 
 TASK_ELEMENTS = 8192
 
 
-def schedule(
-    name: str, stage: te.Stage, inputs: Sequence[Buffer], symbols: Mapping[Var, Range], target: Target
-) -> Scheduled:
-    """The stage by vectors: the innermost axes that every access runs through evenly are one loop."""
-    rec = Recorder(te.lower(name, [stage], inputs, symbols))
-    axes = [a.var.name for a in stage.axes]
-    weight = float(sum(1 for _ in walk(stage.body)))
-    if not axes:
-        return Scheduled("elementwise", simplify_func(rec.func), (), cost=weight)
-    inner = _fuse_suffix(rec, axes, symbols)
-    outer = axes[: len(axes) - inner[1]]
-    loop = inner[0]
-    lanes = lanes_for(rec.func, target)
-    extent = primitives.find(rec.func, loop).extent
-    if outer:
-        task = fuse_all(rec, outer, "t")
-        vectorize(rec, loop, extent, lanes)
-        cost = weight * (float(extent.value) if isinstance(extent, Const) else 256.0)
-    else:
-        task, loop = f"{loop}o", f"{loop}i"
-        small = isinstance(extent, Const) and int(extent.value) <= TASK_ELEMENTS
-        rec.do(
-            "split",
-            task[:-1],
-            int(extent.value) if small and isinstance(extent, Const) else TASK_ELEMENTS,
-            "bound",
+def match(problem: Problem) -> Elementwise | None:
+    """The kernel as one map, or None where it has several stages or a reduction."""
+    return Elementwise(problem) if len(problem.stages) == 1 and not problem.stages[0].reduce_axes else None
+
+
+class Elementwise(Template):
+    name = "elementwise"
+
+    def __init__(self, problem: Problem) -> None:
+        (self.stage,) = problem.stages
+        self.problem = problem
+
+    def space(self) -> Sequence[Params]:
+        return [{"elements": TASK_ELEMENTS}]
+
+    def estimate(self, params: Params) -> float:
+        return 0.0
+
+    def schedule(self, params: Params) -> Scheduled:
+        """The stage by vectors: the innermost axes that every access runs through evenly are one loop."""
+        p, stage = self.problem, self.stage
+        rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
+        axes = [a.var.name for a in stage.axes]
+        weight = float(sum(1 for _ in walk(stage.body)))
+        if not axes:
+            return Scheduled("elementwise", simplify_func(rec.func), (), cost=weight)
+        loop, count = _fuse_suffix(rec, axes)
+        outer = axes[: len(axes) - count]
+        lanes = lanes_for(p)
+        extent = primitives.find(rec.func, loop).extent
+        if outer:
+            task = fuse_all(rec, outer, "t")
+            vectorize(rec, loop, extent, lanes)
+            cost = weight * (float(extent.value) if isinstance(extent, Const) else 256.0)
+        else:
+            task, elements = f"{loop}o", params["elements"]
+            if isinstance(extent, Const):
+                elements = min(elements, int(extent.value))
+            rec.do("split", loop, elements, "bound")
+            vectorize(rec, f"{loop}i", primitives.find(rec.func, f"{loop}i").extent, lanes)
+            cost = weight * params["elements"]
+        rec.do("parallelize", task)
+        return Scheduled(
+            "elementwise", simplify_func(rec.func), tuple(rec.steps), params=params, cost=cost / lanes
         )
-        vectorize(rec, loop, primitives.find(rec.func, loop).extent, lanes)
-        cost = weight * TASK_ELEMENTS
-    rec.do("parallelize", task)
-    return Scheduled("elementwise", simplify_func(rec.func), tuple(rec.steps), cost=cost / lanes)
 
 
-def _fuse_suffix(rec: Recorder, axes: Sequence[str], symbols: Mapping[Var, Range]) -> tuple[str, int]:
+def _fuse_suffix(rec: Recorder, axes: Sequence[str]) -> tuple[str, int]:
     """(name of the fused inner loop, how many axes it covers)."""
     loop, count = axes[-1], 1
     for axis in reversed(axes[:-1]):

@@ -3,41 +3,57 @@ kept in scratch while it is worked on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from jangin import te
-from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, const, loads, walk
+from jangin.ir.expr import Binary, Const, Expr, Load, const, loads, walk
 from jangin.ir.loop import For, Func, expressions, statements
-from jangin.ir.simplify import Range
 from jangin.schedule import primitives, stages
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
-from jangin.targets.target import Target
 from jangin.templates.common import fuse_all, lanes_for, stride, vectorize
-from jangin.templates.scheduled import Recorder, Scheduled
+from jangin.templates.scheduled import Params, Recorder, Scheduled
+from jangin.templates.template import Problem, Template
+
+PARTIALS = 4
+"""Vectors of partial sums: as many additions overlap."""
 
 
-def schedule(
-    name: str,
-    group: Sequence[te.Stage],
-    inputs: Sequence[Buffer],
-    symbols: Mapping[Var, Range],
-    target: Target,
-) -> Scheduled:
-    """The stages over merged rows, each vectorized along its own contiguous axis."""
-    rec = Recorder(te.lower(name, group, inputs, symbols))
-    lanes = lanes_for(rec.func, target)
-    prefixes = [chr(97 + n % 26) if len(group) > 1 else "" for n in range(len(group))]
-    depth = _shared_rows(rec, group)
-    if len(group) > 1 and depth:
-        rec.do("merge", depth, [f"r{d}" for d in range(depth)])
-    outer = [f"r{d}" for d in range(depth)] if len(group) > 1 else [f"i{d}" for d in range(depth)]
-    task = fuse_all(rec, outer, "t") if outer else ""
-    for stage, prefix in zip(group, prefixes, strict=True):
-        _vectorize_stage(rec, te.rename_axes(stage, prefix) if prefix else stage, depth, lanes)
-    if task:
-        rec.do("parallelize", task)
-    return Scheduled("rows", simplify_func(rec.func), tuple(rec.steps), cost=_row_cost(group, depth, lanes))
+def match(problem: Problem) -> Rows:
+    """The stages over merged rows; this fits every kernel."""
+    return Rows(problem)
+
+
+class Rows(Template):
+    name = "rows"
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def space(self) -> Sequence[Params]:
+        return [{"partials": PARTIALS}]
+
+    def estimate(self, params: Params) -> float:
+        return 0.0
+
+    def schedule(self, params: Params) -> Scheduled:
+        """The stages over merged rows, each vectorized along its own contiguous axis."""
+        p, group = self.problem, self.problem.stages
+        rec = Recorder(te.lower(p.name, group, p.inputs, p.symbols))
+        lanes = lanes_for(p)
+        several = len(group) > 1
+        depth = _shared_rows(rec, group)
+        if several and depth:
+            rec.do("merge", depth, [f"r{d}" for d in range(depth)])
+        outer = [f"{'r' if several else 'i'}{d}" for d in range(depth)]
+        task = fuse_all(rec, outer, "t") if outer else ""
+        for n, stage in enumerate(group):
+            own = te.rename_axes(stage, chr(97 + n % 26)) if several else stage
+            _vectorize_stage(rec, own, depth, lanes, params["partials"])
+        if task:
+            rec.do("parallelize", task)
+        cost = _row_cost(group, depth, lanes)
+        return Scheduled("rows", simplify_func(rec.func), tuple(rec.steps), params=params, cost=cost)
 
 
 def _shared_rows(rec: Recorder, group: Sequence[te.Stage]) -> int:
@@ -77,7 +93,7 @@ def _is_unit(e: Expr) -> bool:
     return isinstance(e, Const) and int(e.value) == 1
 
 
-def _vectorize_stage(rec: Recorder, stage: te.Stage, depth: int, lanes: int) -> None:
+def _vectorize_stage(rec: Recorder, stage: te.Stage, depth: int, lanes: int, partials: int) -> None:
     axes = [a.var.name for a in stage.axes[depth:]]
     if not stage.reduce_axes:
         if axes:
@@ -90,14 +106,14 @@ def _vectorize_stage(rec: Recorder, stage: te.Stage, depth: int, lanes: int) -> 
         for suffix in ("", "_z", "_w"):
             rec.do("vectorize", f"{column}i{suffix}")
         return
-    _vector_reduction(rec, stage, lanes)
+    _vector_reduction(rec, stage, lanes, partials)
 
 
 def _acc_name(stage: te.Stage) -> str:
     return f"{stage.out.name}.acc"
 
 
-def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int) -> None:
+def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int, partials: int) -> None:
     """Partial sums by lane, where the reduction runs through contiguous memory."""
     k = [a.var.name for a in stage.reduce_axes]
     loop = fuse_all(rec, k, f"{k[0]}f") if len(k) > 1 else k[0]
@@ -108,7 +124,7 @@ def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int) -> None:
         return
     size = int(found.extent.value) if isinstance(found.extent, Const) else 64
     if size >= lanes:
-        rec.do("rfactor", loop, lanes, max(1, min(4, size // lanes)))
+        rec.do("rfactor", loop, lanes, max(1, min(partials, size // lanes)))
 
 
 def _term_loads(func: Func, loop: For) -> list[Load]:

@@ -13,6 +13,9 @@ from jangin.ir.graph import Array
 from jangin.ir.loop import For, Func, statements
 from jangin.schedule.steps import PRIMITIVES, Step
 
+Params = Mapping[str, int]
+"""A template's parameters by name."""
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -47,7 +50,7 @@ class Scheduled:
     func: Func
     steps: tuple[Step, ...]
     packings: Mapping[str, Packing] = field(default_factory=dict)
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Params = field(default_factory=dict)
     cost: float = 0.0
 
     @property

@@ -4,45 +4,39 @@ the middle has no padding to test."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Sequence
 
 from jangin import te
-from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, const, loads, walk
+from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, loads, walk
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import Range, interval, simplify
 from jangin.schedule.guards import hoist_guards
 from jangin.schedule.normalize import simplify_func
-from jangin.targets.target import Target
 from jangin.templates.common import fuse_all, lanes_for, stride
-from jangin.templates.scheduled import Packing, Recorder, Scheduled
+from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
+from jangin.templates.template import Problem, Template
 
 LARGEST_WINDOW = 64
 """Taps up to which a window is unrolled along the row."""
 
 
-def schedule(
-    name: str,
-    stage: te.Stage,
-    inputs: Sequence[Buffer],
-    symbols: Mapping[Var, Range],
-    constants: Mapping[str, tuple[int, ...]],
-    target: Target,
-) -> Scheduled | None:
-    """The stage as a sliding window over channels-last data, or None where it isn't one."""
+def match(problem: Problem) -> Window | None:
+    """The kernel as a sliding window over channels-last data, or None where it isn't one."""
+    if len(problem.stages) != 1:
+        return None
+    (stage,) = problem.stages
     taps = static_shape(tuple(a.extent for a in stage.reduce_axes))
-    if taps is None or len(stage.axes) < 3 or len(taps) > 4 or len(taps) < 2:
+    if taps is None or len(stage.axes) < 3 or not 2 <= len(taps) <= 4 or math.prod(taps) > LARGEST_WINDOW:
         return None
-    total = 1
-    for t in taps:
-        total *= t
     column = stage.axes[-1].var
-    data = [n for n in loads(stage.body) if stride(n, column, dict(symbols)) == 1]
-    if not data or total > LARGEST_WINDOW or not _weights_fit(stage, data, constants):
+    data = [n for n in loads(stage.body) if stride(n, column, dict(problem.symbols)) == 1]
+    if not data or not _weights_fit(stage, data, problem.constants):
         return None
-    return _Window(name, stage, inputs, symbols, constants, target).run()
+    return Window(problem)
 
 
-def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Mapping[str, tuple[int, ...]]) -> bool:
+def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Collection[str]) -> bool:
     """Every operand that isn't data along the channels is a constant weight [C, 1, taps...]."""
     others = [n for n in loads(stage.body) if n not in data]
     column = stage.axes[-1].var
@@ -55,33 +49,86 @@ def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Mapping[str, 
     )
 
 
-class _Window:
-    def __init__(
-        self, name: str, stage: te.Stage, inputs: Sequence[Buffer], symbols: Mapping[Var, Range],
-        constants: Mapping[str, tuple[int, ...]], target: Target,
-    ) -> None:  # fmt: skip
-        self.stage, self.symbols = stage, symbols
-        self.rec = Recorder(te.lower(name, [stage], inputs, symbols))
-        self.lanes = lanes_for(self.rec.func, target)
-        self.column = stage.axes[-1].var.name
-        self.row = stage.axes[-2].var.name
-        self.taps = [a.var.name for a in stage.reduce_axes]
-        self.acc = f"{stage.out.name}.acc"
-        column = stage.axes[-1].var
-        weights = [n for n in loads(stage.body) if stride(n, column, dict(symbols)) != 1]
+class Window(Template):
+    name = "window"
+
+    def __init__(self, problem: Problem) -> None:
+        (self.stage,) = problem.stages
+        self.problem, self.symbols = problem, problem.symbols
+        self.lanes = lanes_for(problem)
+        self.column = self.stage.axes[-1].var.name
+        self.row = self.stage.axes[-2].var.name
+        self.taps = [a.var.name for a in self.stage.reduce_axes]
+        self.border = self._border()
+        self.middle = simplify(self.stage.axes[-2].extent - sum(self.border))
+
+    def space(self) -> Sequence[Params]:
+        return [{"tile": self._tile(self.middle)}]
+
+    def estimate(self, params: Params) -> float:
+        return 0.0
+
+    def schedule(self, params: Params) -> Scheduled:
+        return _Scheduler(self, params["tile"]).run()
+
+    def _border(self) -> tuple[int, int]:
+        """Output columns at either side whose windows reach into the padding; (0, 0) where that isn't
+        known, and the tests stay."""
+        extent = self.stage.axes[-2].extent
+        conds = [c for n in walk(self.stage.body) for c in self._row_conditions(n)]
+        if not conds or not isinstance(extent, Const):
+            return 0, 0
+        size = int(extent.value)
+        good = [x for x in range(size) if all(self._holds(c, x) for c in conds)]
+        if not good or size < 4:
+            return 0, 0
+        return good[0], size - 1 - good[-1]
+
+    def _row_conditions(self, n: Expr) -> list[Binary]:
+        row = Var(self.row)
+        is_test = isinstance(n, Binary) and n.op in ("lt", "ge")
+        return [n] if isinstance(n, Binary) and is_test and any(v == row for v in walk(n)) else []
+
+    def _holds(self, cond: Binary, x: int) -> bool:
+        """Whether a test holds for every tap at output column x."""
+        ranges: dict[Var, Range] = dict(self.symbols)
+        ranges |= {a.var: (const(0), a.extent - 1) for a in self.stage.reduce_axes}
+        ranges[Var(self.row)] = (const(x), const(x))
+        low, high = interval(cond.a - cond.b, ranges)
+        return (high is not None and high < 0) if cond.op == "lt" else (low is not None and low >= 0)
+
+    def _tile(self, middle: Expr) -> int:
+        """Output pixels at a time: enough that accumulations overlap, few left over."""
+        if not isinstance(middle, Const):
+            return 4
+        size = int(middle.value)
+        options = [t for t in (8, 7, 6, 5, 4, 3, 2) if t <= size]
+        return min(options, key=lambda t: (size // t) * (t + 2) + (size % t) * 3, default=1)
+
+
+class _Scheduler:
+    """Makes the schedule for one tile size."""
+
+    def __init__(self, window: Window, tile: int) -> None:
+        problem, self.stage, self.tile = window.problem, window.stage, tile
+        self.rec = Recorder(te.lower(problem.name, problem.stages, problem.inputs, problem.symbols))
+        self.window, self.lanes, self.column, self.row = window, window.lanes, window.column, window.row
+        self.taps = window.taps
+        self.acc = f"{self.stage.out.name}.acc"
+        column = self.stage.axes[-1].var
+        weights = [n for n in loads(self.stage.body) if stride(n, column, dict(problem.symbols)) != 1]
         self.weights = weights[0] if weights else None
 
     def run(self) -> Scheduled:
-        rec = self.rec
+        rec, tile = self.rec, self.tile
         packings = (
             {self.weights.buffer.name: self._relayout(self.weights)} if self.weights is not None else {}
         )
         rec.do("predicate", self.acc)
         outer = [a.var.name for a in self.stage.axes[:-2]]
         rec.do("split", self.column, self.lanes)
-        before, after = self._border()
-        middle = simplify(self.stage.axes[-2].extent - (before + after))
-        tile = self._tile(middle)
+        before, after = self.window.border
+        middle = self.window.middle
         if before or after:
             rec.do("peel", self.row, before, after)
         if tile > 1:
@@ -123,40 +170,6 @@ class _Window:
     def _last_is_unit(self) -> bool:
         last = self.stage.reduce_axes[-1].extent
         return isinstance(last, Const) and int(last.value) == 1
-
-    def _border(self) -> tuple[int, int]:
-        """Output columns at either side whose windows reach into the padding; (0, 0) where that isn't
-        known, and the tests stay."""
-        extent = self.stage.axes[-2].extent
-        conds = [c for n in walk(self.stage.body) for c in self._row_conditions(n)]
-        if not conds or not isinstance(extent, Const):
-            return 0, 0
-        size = int(extent.value)
-        good = [x for x in range(size) if all(self._holds(c, x) for c in conds)]
-        if not good or size < 4:
-            return 0, 0
-        return good[0], size - 1 - good[-1]
-
-    def _row_conditions(self, n: Expr) -> list[Binary]:
-        row = Var(self.row)
-        is_test = isinstance(n, Binary) and n.op in ("lt", "ge")
-        return [n] if isinstance(n, Binary) and is_test and any(v == row for v in walk(n)) else []
-
-    def _holds(self, cond: Binary, x: int) -> bool:
-        """Whether a test holds for every tap at output column x."""
-        ranges: dict[Var, Range] = dict(self.symbols)
-        ranges |= {a.var: (const(0), a.extent - 1) for a in self.stage.reduce_axes}
-        ranges[Var(self.row)] = (const(x), const(x))
-        low, high = interval(cond.a - cond.b, ranges)
-        return (high is not None and high < 0) if cond.op == "lt" else (low is not None and low >= 0)
-
-    def _tile(self, middle: Expr) -> int:
-        """Output pixels at a time: enough that accumulations overlap, few left over."""
-        if not isinstance(middle, Const):
-            return 4
-        size = int(middle.value)
-        options = [t for t in (8, 7, 6, 5, 4, 3, 2) if t <= size]
-        return min(options, key=lambda t: (size // t) * (t + 2) + (size % t) * 3, default=1)
 
     def _relayout(self, load: Load) -> Packing:
         """Weights [C, 1, taps...] to [taps..., padded C]."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 from golden_models import MODELS
-from templates.kernels import Built, buffer, conv, node
+from templates.kernels import Built, buffer, conv, node, problem
 
 from jangin import te
 from jangin.frontends import onnx as onnx_frontend
@@ -55,8 +56,9 @@ def test_graph_pass(golden: Golden, name: str, model: str) -> None:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_schedule(golden: Golden, name: str) -> None:
-    (stages, inputs), template = KERNELS[name]
-    found = choose(name, stages, inputs, {}, {"w": ()}, TARGET)
+    built, template = KERNELS[name]
+    stages, inputs = built
+    found = choose(replace(problem(built, constants=("w",), target=TARGET), name=name))
     assert found.template == template
     naive = te.lower(name, stages, inputs, {})
     steps = "".join(f"  {s}\n" for s in found.steps if s.name != "relayout")

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 
 import pytest
-from templates.kernels import Built, conv, matmul
+from templates.kernels import Built, conv, matmul, problem
 
 from jangin.codegen.build import assembly
 from jangin.targets import NAMED
-from jangin.templates import contraction
+from jangin.templates.choose import choose
 from jangin.templates.scheduled import Scheduled
 
 PRODUCTS: dict[str, tuple[Built, bool]] = {
@@ -54,10 +54,10 @@ def unrolled(found: Scheduled) -> int:
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_register_tile(golden: Golden, name: str, level: str) -> None:
-    (stages, inputs), constant = PRODUCTS[name]
+    built, constant = PRODUCTS[name]
     target = NAMED[level]
-    found = contraction.schedule("k", stages[0], inputs, {}, {"w": ()} if constant else {}, target)
-    assert found is not None
+    found = choose(problem(built, constants=("w",) if constant else (), target=target))
+    assert found.template == "contraction"
     mr, nv, unroll = found.params["mr"], found.params["nv"], unrolled(found)
     whole = assembly(found.func, target)
     loop = max(innermost_loops(whole), key=multiply_adds)

@@ -12,8 +12,12 @@ from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Const, Expr, Var, const
 from jangin.ir.graph import Array
 from jangin.ir.interpret import evaluate_stage, run_func
+from jangin.ir.simplify import Range
 from jangin.ops.core import CORE
+from jangin.targets import NAMED, Target
+from jangin.templates.choose import TEMPLATES
 from jangin.templates.scheduled import Scheduled
+from jangin.templates.template import Problem
 
 Size = int | Expr
 Built = tuple[tuple[te.Stage, ...], list[Buffer]]
@@ -62,6 +66,20 @@ def matmul(a: Sequence[Size], b: Sequence[Size], *, transposed: bool = False) ->
     return node(
         "matmul", [buffer("x", *a), buffer("w", *b)], {"transpose_a": False, "transpose_b": transposed}
     )
+
+
+def problem(
+    built: Built, symbols: Mapping[Var, Range] | None = None, constants: Sequence[str] = (),
+    target: Target = NAMED["x86-64-v3"],
+) -> Problem:  # fmt: skip
+    return Problem("k", built[0], tuple(built[1]), symbols or {}, constants, target)
+
+
+def scheduled(template: str, asked: Problem) -> Scheduled:
+    """The kernel by one template, which must fit it."""
+    found = TEMPLATES[template](asked)
+    assert found is not None
+    return found.schedule(found.space()[0])
 
 
 def random_inputs(inputs: Sequence[Buffer], symbols: Mapping[str, int], seed: int) -> dict[str, Array]:

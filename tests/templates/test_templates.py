@@ -9,11 +9,23 @@ from hypothesis import strategies as st
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call, const
 from jangin.targets import NAMED, Target
-from jangin.templates import contraction, elementwise, rows, window
 from jangin.templates.choose import choose
 
-from .kernels import SYMBOL, SYMBOLS, Built, assert_equal_to_stages, buffer, conv, matmul, node, pool
+from .kernels import (
+    SYMBOL,
+    SYMBOLS,
+    Built,
+    assert_equal_to_stages,
+    buffer,
+    conv,
+    matmul,
+    node,
+    pool,
+    problem,
+    scheduled,
+)
 
+W = ("w",)
 TARGETS = [NAMED[n] for n in ("x86-64-v2", "x86-64-v3", "x86-64-v4")]
 CONVS = {
     "3x3": conv((6, 6), 4, 16, 3),
@@ -36,8 +48,7 @@ PRODUCTS = {
 @pytest.mark.parametrize("name", CONVS)
 def test_convolution(name: str, target: Target) -> None:
     built = CONVS[name]
-    found = contraction.schedule("k", built[0][0], built[1], {}, {"w": ()}, target)
-    assert found is not None
+    found = scheduled("contraction", problem(built, {}, W, target))
     assert_equal_to_stages(found, built)
 
 
@@ -45,16 +56,14 @@ def test_convolution(name: str, target: Target) -> None:
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_product(name: str, target: Target) -> None:
     built, constant = PRODUCTS[name]
-    found = contraction.schedule("k", built[0][0], built[1], {}, {"w": ()} if constant else {}, target)
-    assert found is not None
+    found = scheduled("contraction", problem(built, {}, W if constant else (), target))
     assert_equal_to_stages(found, built)
 
 
 @pytest.mark.parametrize("rows_", [1, 5, 13])
 def test_product_of_symbolic_rows(rows_: int) -> None:
     built = matmul((2, SYMBOL, 9), (9, 20))
-    found = contraction.schedule("k", built[0][0], built[1], SYMBOLS, {"w": ()}, TARGETS[1])
-    assert found is not None
+    found = scheduled("contraction", problem(built, SYMBOLS, W, TARGETS[1]))
     assert_equal_to_stages(found, built, {"n": rows_})
 
 
@@ -63,15 +72,13 @@ def test_product_of_symbolic_rows(rows_: int) -> None:
 def test_attention_products(size: int, transposed: bool) -> None:
     b = (2, SYMBOL, 6) if transposed else (2, 6, SYMBOL)
     built = matmul((2, SYMBOL, 6), b, transposed=transposed)
-    found = contraction.schedule("k", built[0][0], built[1], SYMBOLS, {}, TARGETS[1])
-    assert found is not None
+    found = scheduled("contraction", problem(built, SYMBOLS, (), TARGETS[1]))
     assert_equal_to_stages(found, built, {"n": size})
 
 
 def test_a_product_that_ends_in_a_symbolic_sum() -> None:
     built = matmul((2, 5, SYMBOL), (2, SYMBOL, 12))
-    found = contraction.schedule("k", built[0][0], built[1], SYMBOLS, {}, TARGETS[1])
-    assert found is not None
+    found = scheduled("contraction", problem(built, SYMBOLS, (), TARGETS[1]))
     assert_equal_to_stages(found, built, {"n": 11})
 
 
@@ -84,7 +91,7 @@ def test_any_convolution(
     height: int, width: int, channels: int, outputs: int, kernel: int, stride: int, target: Target, seed: int
 ) -> None:
     built = conv((height + kernel, width + kernel), channels, outputs, kernel, stride)
-    found = choose("k", built[0], built[1], {}, {"w": ()}, target)
+    found = choose(problem(built, {}, W, target))
     assert_equal_to_stages(found, built, seed=seed)
 
 
@@ -96,8 +103,7 @@ def test_depthwise(
     size: tuple[int, int], channels: int, kernel: int, stride: int, pad: int, target: Target
 ) -> None:
     built = conv(size, channels, channels, kernel, stride, groups=channels, pad=pad)
-    found = window.schedule("k", built[0][0], built[1], {}, {"w": ()}, target)
-    assert found is not None
+    found = scheduled("window", problem(built, {}, W, target))
     assert_equal_to_stages(found, built)
 
 
@@ -105,8 +111,7 @@ def test_depthwise(
 @pytest.mark.parametrize(("size", "kernel", "stride", "pad"), [((9, 11), 3, 2, 1), ((6, 6), 2, 2, 0)])
 def test_pool(size: tuple[int, int], kernel: int, stride: int, pad: int, combiner: str, average: str) -> None:
     built = pool(size, 20, kernel, stride, pad, combiner, average)
-    found = window.schedule("k", built[0][0], built[1], {}, {}, TARGETS[1])
-    assert found is not None
+    found = scheduled("window", problem(built, {}, (), TARGETS[1]))
     assert_equal_to_stages(found, built)
 
 
@@ -128,13 +133,13 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_rows(name: str) -> None:
     built = ROWS[name]
-    assert_equal_to_stages(rows.schedule("k", built[0], built[1], {}, TARGETS[1]), built)
+    assert_equal_to_stages(scheduled("rows", problem(built, {})), built)
 
 
 @pytest.mark.parametrize("size", [1, 8, 37])
 def test_softmax_of_symbolic_length(size: int) -> None:
     built = node("softmax", [buffer("x", 2, 5, SYMBOL)], {"axis": 2, "log": False})
-    assert_equal_to_stages(rows.schedule("k", built[0], built[1], SYMBOLS, TARGETS[1]), built, {"n": size})
+    assert_equal_to_stages(scheduled("rows", problem(built, SYMBOLS)), built, {"n": size})
 
 
 PADS = (const(0), const(1), const(2)) * 2
@@ -154,4 +159,4 @@ MAPS: dict[str, Built] = {
 @pytest.mark.parametrize("name", MAPS)
 def test_elementwise(name: str, target: Target) -> None:
     built = MAPS[name]
-    assert_equal_to_stages(elementwise.schedule("k", built[0][0], built[1], {}, target), built)
+    assert_equal_to_stages(scheduled("elementwise", problem(built, {}, (), target)), built)

@@ -1,0 +1,67 @@
+"""What a template is: for a kernel that it fits, a few sets of parameters, what each should cost, and the
+schedule that each stands for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from jangin import te
+from jangin.ir.expr import Buffer, Const, Expr, Var
+from jangin.ir.simplify import Range, interval
+from jangin.targets.target import Target
+from jangin.templates.scheduled import Params, Scheduled
+
+EXPECTED = 256
+"""What a size is taken to be that only a run tells (or the end of its range nearest to that)."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A kernel to schedule: its tensor expressions over `inputs`, of which `constants` names those that
+    may be packed when compiling."""
+
+    name: str
+    stages: tuple[te.Stage, ...]
+    inputs: tuple[Buffer, ...]
+    symbols: Mapping[Var, Range]
+    constants: Collection[str]
+    target: Target
+
+    def size(self, e: Expr) -> int:
+        """A dimension's size, or what to expect of a symbolic one."""
+        if isinstance(e, Const):
+            return int(e.value)
+        low, high = interval(e, self.symbols)
+        return max(low or 1, min(high or EXPECTED, EXPECTED))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to make a kernel: a template and its parameters."""
+
+    template: str
+    params: Params = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join((self.template, *(f"{k}={v}" for k, v in self.params.items())))
+
+
+class Template(ABC):
+    """A kernel as one template sees it; `match` of the template's module makes it."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def space(self) -> Sequence[Params]:
+        """The sets of parameters worth a thought, at most some 40."""
+
+    @abstractmethod
+    def estimate(self, params: Params) -> float:
+        """Seconds that a launch should take on one thread, from the target's public figures."""
+
+    @abstractmethod
+    def schedule(self, params: Params) -> Scheduled:
+        """The kernel made so."""

@@ -1,0 +1,169 @@
+"""The schedule of a tiled product, step by step (see `contraction`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jangin import te
+from jangin.ir.expr import Binary, Const, Expr, Load, Var, const
+from jangin.ir.simplify import linear, simplify
+from jangin.schedule.normalize import simplify_func
+from jangin.schedule.primitives import find
+from jangin.templates.common import fuse_all
+from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
+from jangin.templates.template import Problem
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which output axes belong to what, as loop names; `k` in loop order, innermost last."""
+
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    column: str
+    k: tuple[str, ...]
+    left: Load
+    right: Load
+    groups: int
+
+
+def _split_parts(e: Expr) -> tuple[Expr, Expr]:
+    """(outer, inner) of the index outer*factor + inner that splitting a loop leaves."""
+    assert isinstance(e, Binary) and isinstance(e.a, Binary), e
+    return e.a.a, e.b
+
+
+class Tiler:
+    """Makes the schedule for one set of parameters. `task_ops`: multiply-adds that a task is worth."""
+
+    def __init__(self, problem: Problem, role: Roles, lanes: int, params: Params, task_ops: float) -> None:
+        (self.stage,) = problem.stages
+        self.role, self.lanes, self.params, self.task_ops = role, lanes, params, task_ops
+        self.s = Recorder(te.lower(problem.name, problem.stages, problem.inputs, problem.symbols))
+        constant = role.right.buffer.name in problem.constants
+        self.packed = constant and self._packing_positions() is not None
+        self.symbols = dict(self.s.func.symbols)
+        extents = {a.var.name: a.extent for a in self.stage.axes}
+        self.columns = simplify(extents[role.column] // role.groups, self.symbols)
+        self.width = params["nv"] * lanes
+
+    def _packing_positions(self) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
+        """Positions in the right operand's index of the column, of each k that stands there (in loop
+        order), and of the rest (batch axes, and axes of size 1); None where an index is more than a
+        variable."""
+        index = self.role.right.index
+        names = [i.name if isinstance(i, Var) else "" for i in index]
+        plain = all(isinstance(i, Var) or i == const(0) for i in index)
+        if (
+            not plain
+            or self.role.column not in names
+            or len(set(names) - {""}) != len(names) - names.count("")
+        ):
+            return None
+        ks = tuple(names.index(k) for k in self.role.k if k in names)
+        column = names.index(self.role.column)
+        rest = tuple(p for p in range(len(index)) if p != column and p not in ks)
+        return column, ks, rest
+
+    def run(self) -> Scheduled:
+        do, role = self.s.do, self.role
+        column = role.column
+        batch = list(role.batch)
+        if role.groups > 1:
+            per_group = int(self.columns.value) if isinstance(self.columns, Const) else 0
+            do("split", column, per_group)
+            batch.append(column + "o")
+            column += "i"
+        packings = {role.right.buffer.name: self._relayout()} if self.packed else {}
+        row = fuse_all(self.s, role.rows, "m")
+        self._tile(row, column)
+        outer = [*batch, "moo", f"{column}ooo"]
+        tile = ["mi", f"{column}oi", f"{column}i"]
+        do("reorder", [*batch, "moo", f"{column}ooo", f"{column}ooi", "moi", *tile])
+        acc = f"{self.stage.out.name}.acc"
+        do("privatize", acc, tile, (role.right.buffer.name,) if self.packed else ())
+        k = self._reduction_loops()
+        if not self.packed:
+            do("pack", f"{column}ooi", role.right.buffer.name, [*k, *tile[1:]], "panel")
+            self._vector_copy(tile)
+        self._unroll_k(k[-1])
+        for suffix in ("", "_z", "_w"):
+            do("unroll", tile[0] + suffix)
+            do("unroll", tile[1] + suffix)
+            do("vectorize", tile[2] + suffix)
+        task = fuse_all(self.s, outer, "t")
+        do("parallelize", task)
+        func, cost = simplify_func(self.s.func), self.task_ops / self.lanes
+        return Scheduled("contraction", func, tuple(self.s.steps), packings, self.params, cost)
+
+    def _tile(self, row: str, column: str) -> None:
+        do, params = self.s.do, self.params
+        do("split", column, self.lanes)
+        do("split", f"{column}o", params["nv"])
+        do("split", f"{column}oo", params["panels"], "bound")
+        if row != "m":
+            do("rename", row, "m")
+        do("split", "m", params["mr"])
+        do("split", "mo", params["row_tiles"], "bound")
+
+    def _relayout(self) -> Packing:
+        """Right operand [.., N, .., k..] to [batch.., groups, panels, k.., width]."""
+        positions = self._packing_positions()
+        assert positions is not None
+        at, ks, lead = positions
+        role, old = self.role, self.role.right.buffer
+        groups, width = role.groups, self.width
+        per_group = simplify(old.shape[at] // groups)
+
+        def index(*i: Expr) -> tuple[Expr, ...]:
+            group, inner = (const(0), i[at]) if groups == 1 else _split_parts(i[at])
+            return (*(i[b] for b in lead), group, inner // width, *(i[k] for k in ks), inner % width)
+
+        panels = simplify((per_group + (width - 1)) // width)
+        shape = (
+            *(old.shape[b] for b in lead),
+            const(groups),
+            panels,
+            *(old.shape[k] for k in ks),
+            const(width),
+        )
+        self.s.do("relayout", old.name, shape, index)
+        return Packing((*lead, at, *ks), len(lead), groups, width)
+
+    def _reduction_loops(self) -> list[str]:
+        """The loops over k, the innermost two fused where both operands run through them contiguously."""
+        k = list(self.role.k)
+        sizes = {a.var.name: a.extent for a in self.stage.reduce_axes}
+        while len(k) >= 2 and self._contiguous(k[-2], k[-1], sizes[k[-1]]):
+            fused = f"{k[-2]}{k[-1]}"
+            self.s.do("fuse", k[-2], k[-1], fused)
+            sizes[fused] = sizes[k[-2]] * sizes[k[-1]]
+            k[-2:] = [fused]
+            break
+        return k
+
+    def _contiguous(self, outer: str, inner: str, size: Expr) -> bool:
+        flat: Expr = const(0)
+        for i, d in zip(self.role.left.index, self.role.left.buffer.shape, strict=True):
+            flat = flat * d + i
+        a, b = linear(flat, Var(outer)), linear(flat, Var(inner))
+        return a is not None and b is not None and simplify(a[0] - b[0] * size, self.symbols) == const(0)
+
+    def _vector_copy(self, tile: Sequence[str]) -> None:
+        """Copy a panel by vectors where the right operand's columns lie contiguously."""
+        last = self.role.right.index[-1]
+        if last == Var(self.role.column):
+            self.s.do("vectorize", f"panel_{tile[2]}")
+
+    def _unroll_k(self, loop: str) -> None:
+        """Unroll the innermost k by 4 (or less where that leaves a remainder)."""
+        extent = simplify(find(self.s.func, loop).extent, self.symbols)
+        if isinstance(extent, Const):
+            n = int(extent.value)
+            factor = next((f for f in (4, 3, 2) if n % f == 0), 4 if n > 16 else 1)
+        else:
+            factor = 4
+        if factor > 1 and not (isinstance(extent, Const) and int(extent.value) <= factor):
+            self.s.do("split", loop, factor, "cut")
+            self.s.do("unroll", f"{loop}i")
