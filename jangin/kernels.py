@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from jangin.codegen.llvm import scratch_bytes
 from jangin.ir.expr import Buffer, Const, Var, free_vars
-from jangin.ir.graph import Array, Graph, Node, Value, static_shape
+from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.loop import Func
 from jangin.ir.plan import Launch, Plan
 from jangin.ir.simplify import Range, simplify
@@ -19,6 +18,7 @@ from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.memory import plan_buffers
 from jangin.passes.stages import canonical, is_opaque, opaque_func, stages
+from jangin.passes.work import nest_work, stages_work
 from jangin.templates.choose import choose, opaque
 from jangin.templates.scheduled import Packing, Scheduled
 from jangin.templates.template import Problem
@@ -55,7 +55,9 @@ def _schedule(
         func = opaque_func(node)
         text = print_func(replace(func, name="nest"))
         if text not in made:
-            made[text] = opaque(replace(func, name=f"{name}_{len(made)}"))
+            operations, moved = nest_work(func)
+            nest = opaque(replace(func, name=f"{name}_{len(made)}"))
+            made[text] = replace(nest, flops=operations, bytes=moved)
         return made[text], (*node.inputs, node.outputs[0])
     parts, inputs, out = stages(node)
     args = (*(b.name for b in inputs), out.name)
@@ -65,7 +67,9 @@ def _schedule(
     digest = f"{digest} {fixed}"
     if digest not in made:
         unique = f"{name}_{len(made)}"
-        made[digest] = choose(Problem(unique, renamed, params, symbols, fixed, options.target))
+        operations, moved = stages_work(parts, inputs, out, symbols)
+        kernel = choose(Problem(unique, renamed, params, symbols, fixed, options.target))
+        made[digest] = replace(kernel, flops=operations, bytes=moved)
     return made[digest], args
 
 
@@ -137,22 +141,5 @@ def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node) -> Launch:
     alone = isinstance(tasks, Const) and int(tasks.value) <= grain
     return Launch(
         func.name, args, tuple(v for v, _ in func.symbols), tasks, 0 if alone else grain,
-        scratch_bytes(func), tuple(node.source.split("; ")),
+        scratch_bytes(func), tuple(node.source.split("; ")), kernel.label, kernel.flops, kernel.bytes,
     )  # fmt: skip
-
-
-def flops(graph: Graph) -> int | None:
-    """Multiply-adds times two of the convolutions and matrix products of a fused static graph; None
-    where a size is symbolic."""
-    total = 0
-    for node in graph.nodes:
-        if node.op != "kernel" or is_opaque(node):
-            continue
-        for stage in stages(node)[0]:
-            if stage.combiner != "sum" or not stage.reduce_axes:
-                continue
-            sizes = static_shape(tuple(a.extent for a in (*stage.axes, *stage.reduce_axes)))
-            if sizes is None:
-                return None
-            total += 2 * math.prod(sizes)
-    return total

@@ -13,8 +13,8 @@ from jangin import bench as benchmark
 from jangin.bench.engines import PEERS
 from jangin.commands.common import Settings, fixed_sizes, parse_shapes, terminal
 from jangin.ir.graph import Array
-from jangin.kernels import flops
 from jangin.options import Options
+from jangin.passes.work import flops
 from jangin.pipeline import import_model
 from jangin.targets import resolve
 

@@ -18,9 +18,10 @@ from jangin.commands.run import summary
 from jangin.ir.graph import Graph, Node
 from jangin.ir.plan import Plan
 from jangin.ir.text import print_func, print_graph, print_plan
-from jangin.kernels import flops, make_plan, schedule_kernels, used_symbols
+from jangin.kernels import make_plan, schedule_kernels, used_symbols
 from jangin.options import Options
 from jangin.passes.stages import is_opaque, opaque_func, stages
+from jangin.passes.work import flops
 from jangin.pipeline import GRAPH_PASSES, graph_passes, import_model
 from jangin.targets import Target, resolve
 from jangin.templates.scheduled import Scheduled

@@ -15,7 +15,7 @@ from jangin.ir.dtype import DTYPES, DType
 from jangin.ir.expr import Buffer, Const, Expr, Var
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.loop import FOR_KINDS, MEMORY, Alloc, For, Func, If, Let, Stmt, Store, block
-from jangin.ir.plan import Launch, Plan, PlanBuffer
+from jangin.ir.plan import ZERO, Launch, Plan, PlanBuffer
 from jangin.ir.reader import Reader
 
 if TYPE_CHECKING:
@@ -340,5 +340,12 @@ class _Plans(Reader):
         grain = self.integer()
         self.need("scratch")
         scratch = self.expr()
+        template, flops, moved = "", ZERO, ZERO
+        if self.take("by"):
+            template = self.string()
+            self.need("flops")
+            flops = self.expr()
+            self.need("bytes")
+            moved = self.expr()
         sources = tuple(self.items(self.string)) if self.take("from") else ()
-        return Launch(kernel, args, symbols, tasks, grain, scratch, sources)
+        return Launch(kernel, args, symbols, tasks, grain, scratch, sources, template, flops, moved)

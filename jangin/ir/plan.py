@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jangin.ir.dtype import DType
-from jangin.ir.expr import Expr, Var
+from jangin.ir.expr import Expr, Var, const
 from jangin.ir.graph import Array
 from jangin.ir.loop import Func
 from jangin.ir.simplify import Range
+
+ZERO: Expr = const(0)
 
 ALIGN = 64
 """Bytes that every arena offset and packed constant is a multiple of."""
@@ -40,7 +42,9 @@ class Launch:
     """One kernel over `args` (buffer names, outputs last). `symbols`: the values for the
     kernel's symbol parameters, in its order. `tasks`: how many independent iterations there are
     to share among threads; `grain`: the fewest worth a hand-out; 0 runs it on the caller alone.
-    `scratch`: bytes each worker needs. `sources`: the model's nodes this computes."""
+    `scratch`: bytes each worker needs. `sources`: the model's nodes this computes. For reports:
+    `template`, what made the kernel and its parameters; `flops` and `bytes`, the operations and the
+    traffic that it can't do without."""
 
     kernel: str
     args: tuple[str, ...]
@@ -49,6 +53,9 @@ class Launch:
     grain: int
     scratch: Expr
     sources: tuple[str, ...] = ()
+    template: str = ""
+    flops: Expr = ZERO
+    bytes: Expr = ZERO
 
 
 @dataclass(frozen=True)

@@ -378,7 +378,7 @@ def _verify_launch(
     plan: Plan, n: int, launch: Launch, buffers: Mapping[str, PlanBuffer], written: set[str], outer: _Scope
 ) -> None:
     scope = _Scope(f"{outer.where}: launch {n} of {launch.kernel}", outer.variables, {})
-    for e in (*launch.symbols, launch.tasks, launch.scratch):
+    for e in (*launch.symbols, launch.tasks, launch.scratch, launch.flops, launch.bytes):
         scope.expr(e, I64)
     if launch.grain < 0:
         scope.fail(f"grain {launch.grain} is negative")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jangin.ir.plan import Launch, Plan
 from jangin.runtime.elf import Image
@@ -24,11 +24,12 @@ _WARM_UP = 2
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """`seconds`: median over the repeats (a call from Python adds about a microsecond); `bytes`: of
-    the operands and the result, each counted once."""
+    """`seconds`: median over the repeats, less what a call from Python takes that does nothing; `flops`
+    and `bytes`: the launch's, for the sizes of the run."""
 
     launch: Launch
     seconds: float
+    flops: int
     bytes: int
 
 
@@ -54,9 +55,19 @@ def time_launches(
             run(*call)
             if turn >= _WARM_UP:
                 times[n].append(time.perf_counter() - start)
-    width = {b.name: b.dtype.bytes for b in plan.buffers}
-    moved = [sum(math.prod(sizes.shapes[n]) * width[n] for n in set(c.args)) for c in plan.launches]
+    idle = _call_seconds(run, calls[0], repeats) if calls else 0.0
     return [
-        LaunchTime(launch, statistics.median(t), size)
-        for launch, t, size in zip(plan.launches, times, moved, strict=True)
+        LaunchTime(x, max(0.0, statistics.median(t) - idle), sizes.value(x.flops), sizes.value(x.bytes))
+        for x, t in zip(plan.launches, times, strict=True)
     ]
+
+
+def _call_seconds(run: Callable[..., None], call: tuple[Any, ...], repeats: int) -> float:
+    """What it takes to ask the pool for no tasks."""
+    nothing = (*call[:4], 0, *call[5:])
+    times = []
+    for _ in range(max(repeats, 5)):
+        start = time.perf_counter()
+        run(*nothing)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)

@@ -11,6 +11,7 @@ import numpy as np
 from jangin.ir.expr import Expr, const
 from jangin.ir.graph import Array
 from jangin.ir.loop import For, Func, statements
+from jangin.ir.plan import ZERO
 from jangin.schedule.steps import PRIMITIVES, Step
 
 Params = Mapping[str, int]
@@ -44,7 +45,8 @@ class Packing:
 class Scheduled:
     """`func` is ready for code generation; `steps` is the schedule that made it from the naive nest;
     `packings` says which parameters it reads in another layout; `cost` is the estimate in
-    operations of one task, from which the hand-out's grain follows."""
+    operations of one task, from which the hand-out's grain follows; `flops` and `bytes` are what the
+    whole kernel has to do (see `Launch`)."""
 
     template: str
     func: Func
@@ -52,6 +54,13 @@ class Scheduled:
     packings: Mapping[str, Packing] = field(default_factory=dict)
     params: Params = field(default_factory=dict)
     cost: float = 0.0
+    flops: Expr = ZERO
+    bytes: Expr = ZERO
+
+    @property
+    def label(self) -> str:
+        """The template and its parameters, for reports."""
+        return " ".join([self.template, *(f"{k}={v}" for k, v in self.params.items())])
 
     @property
     def tasks(self) -> Expr:

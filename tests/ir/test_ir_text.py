@@ -164,7 +164,16 @@ def sample_plan(buffers: int, launches: int) -> Plan:
     held += [PlanBuffer("w", F32, (const(2),), "constant")]
     steps = [
         Launch(
-            f"k{i}", tuple(b.name for b in held[i : i + 4]), (n,), n * 7, 1, const(64), (f"Conv 'c{i}' (13)",)
+            f"k{i}",
+            tuple(b.name for b in held[i : i + 4]),
+            (n,),
+            n * 7,
+            1,
+            const(64),
+            (f"Conv 'c{i}' (13)",),
+            "contraction rows=6",
+            n * 9,
+            n + i,
         )
         for i in range(launches)
     ]

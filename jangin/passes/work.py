@@ -1,0 +1,72 @@
+"""What a kernel has to do at least: arithmetic operations and bytes, for bounds and reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from jangin.ir.expr import Buffer, Const, Expr, Var, const, loads, minimum
+from jangin.ir.graph import Graph
+from jangin.ir.loop import Func
+from jangin.ir.simplify import Range, simplify
+from jangin.passes.stages import is_opaque, stages
+from jangin.te import Stage
+
+Symbols = Mapping[Var, Range]
+
+
+def stages_work(
+    parts: Sequence[Stage], inputs: Sequence[Buffer], out: Buffer, symbols: Symbols
+) -> tuple[Expr, Expr]:
+    """(operations, bytes) of a kernel: multiply-adds times two of its sums over products; the operands
+    and the result, each counted once, and of an operand that is read in part (a gather, a slice) no more
+    than the reads there are."""
+    reads: dict[str, Expr] = {b.name: const(0) for b in inputs}
+    for stage in parts:
+        points = _product(a.extent for a in stage.axes)
+        inner = points * _product(a.extent for a in stage.reduce_axes)
+        for expr, count in ((stage.body, inner), (stage.epilogue, points)):
+            for load in () if expr is None else loads(expr):
+                if load.buffer.name in reads:
+                    reads[load.buffer.name] = reads[load.buffer.name] + count
+    moved = _sum(_least(b, simplify(reads[b.name], symbols), symbols) for b in inputs) + _bytes(out)
+    return simplify(_sum(map(_operations, parts)), symbols), simplify(moved, symbols)
+
+
+def nest_work(func: Func) -> tuple[Expr, Expr]:
+    """The same of a kernel that came as a loop nest, whose operations aren't known: its traffic."""
+    return const(0), simplify(_sum(map(_bytes, func.params)), dict(func.symbols))
+
+
+def flops(graph: Graph) -> int | None:
+    """Operations of the convolutions and matrix products of a fused static graph; None where a size is
+    symbolic."""
+    kernels = [n for n in graph.nodes if n.op == "kernel" and not is_opaque(n)]
+    total = simplify(_sum(_operations(s) for n in kernels for s in stages(n)[0]), graph.symbols)
+    return int(total.value) if isinstance(total, Const) else None
+
+
+def _operations(stage: Stage) -> Expr:
+    if stage.combiner != "sum":
+        return const(0)
+    return 2 * _product(a.extent for a in (*stage.axes, *stage.reduce_axes))
+
+
+def _least(buffer: Buffer, reads: Expr, symbols: Symbols) -> Expr:
+    """The bytes of the elements of `buffer`, or of `reads` of them where those may be fewer."""
+    fewer = simplify(reads < _product(buffer.shape), symbols)
+    if isinstance(fewer, Const) and not fewer.value:
+        return _bytes(buffer)
+    return minimum(_bytes(buffer), reads * buffer.dtype.bytes)
+
+
+def _bytes(buffer: Buffer) -> Expr:
+    return _product(buffer.shape) * buffer.dtype.bytes
+
+
+def _product(sizes: Iterable[Expr]) -> Expr:
+    return math.prod(sizes, start=const(1))
+
+
+def _sum(terms: Iterable[Expr]) -> Expr:
+    return sum(terms, start=const(0))
