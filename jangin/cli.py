@@ -106,7 +106,15 @@ def bench(
     context: typer.Context,
     models: Models,
     against: Annotated[str, typer.Option(help="Peers, the first of them the reference.")] = "onnxruntime",
-    threads: Annotated[str, typer.Option(help="Thread counts.")] = "1,2",
+    threads: Annotated[
+        str | None, typer.Option(help="Thread counts (default: 1,2; with --layers all there are).")
+    ] = None,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Jangin alone, each kernel beside the least it could take.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="With --layers: write a run for chrome://tracing or Perfetto.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Turns that each engine takes.")] = 15,
     seconds: Annotated[float, typer.Option(min=0.001, help="Length of a turn.")] = 0.2,
     shape: Shapes = None,
@@ -119,12 +127,18 @@ def bench(
 ) -> None:
     """Time models against other engines: fresh processes, short turns, medians."""
     from jangin.commands.bench import bench as work
+    from jangin.commands.bench import layers as account
 
+    if layers:
+        account(models, context.obj, threads, shape or [], input or [], target, json, trace)
+        return
+    if trace is not None:
+        raise typer.BadParameter("--trace needs --layers")
     work(
         models,
         context.obj,
         against,
-        threads,
+        threads or "1,2",
         rounds,
         seconds,
         shape or [],

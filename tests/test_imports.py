@@ -30,7 +30,7 @@ ALLOWED = {
     },
     "session": {"ir", "runtime", "jangin"},
     "onnx_backend": {"ir", "runtime", "jangin"},
-    "bench": {"frontends", "ir", "targets", "jangin"},
+    "bench": {"codegen", "frontends", "ir", "runtime", "targets", "jangin"},
     "commands": {
         "bench", "codegen", "ir", "kernels", "options", "passes", "pipeline", "runtime", "schedule",
         "targets", "te", "templates", "jangin",

@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn
 
 from jangin import bench as benchmark
 from jangin.bench.engines import PEERS
-from jangin.commands.common import Settings, fixed_sizes, parse_shapes, terminal
+from jangin.bench.layers import Account, account, summary
+from jangin.bench.layers import as_json as layers_json
+from jangin.bench.layers import table as layers_table
+from jangin.bench.roofs import measure
+from jangin.bench.trace import Event, trace_events
+from jangin.commands.common import Settings, executable, fixed_sizes, parse_shapes, read_inputs, terminal
 from jangin.ir.graph import Array
 from jangin.options import Options
 from jangin.passes.work import flops
 from jangin.pipeline import import_model
+from jangin.runtime.threads import default_threads
 from jangin.targets import resolve
 
 
@@ -56,9 +63,45 @@ def bench(
             for table in benchmark.tables(found[-1:]):
                 console.print(table)
     if output is not None:
-        output.write_text(json.dumps(benchmark.as_json(found), indent=1) + "\n")
-        console.print(f"written to {output}")
+        _write(output, benchmark.as_json(found))
     return found
+
+
+def layers(
+    models: Sequence[Path],
+    settings: Settings,
+    threads: str | None,
+    shapes: Sequence[str],
+    inputs: Sequence[str],
+    target: str,
+    output: Path | None,
+    trace: Path | None,
+) -> list[Account]:
+    """Account for each model's time kernel by kernel, at each thread count; print and keep the figures."""
+    bound = parse_shapes(shapes)
+    console = terminal()
+    found: list[Account] = []
+    events: list[Event] = []
+    for count in _counts(threads or str(default_threads())):
+        roofs = measure(count)
+        for model in models:
+            exe = executable(model, settings, count, target, {} if model.suffix == ".jgn" else bound)
+            feeds = read_inputs(exe, inputs, fixed_sizes(bound))
+            found.append(account(model.stem, bound, exe, feeds, roofs))
+            console.print(layers_table(found[-1]))
+            console.print(summary(found[-1]), soft_wrap=True)
+            if trace is not None:
+                events += trace_events(found[-1], exe, feeds, process=len(found))
+    if output is not None:
+        _write(output, layers_json(found))
+    if trace is not None:
+        _write(trace, {"traceEvents": events, "displayTimeUnit": "ms"})
+    return found
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    terminal().print(f"written to {path}")
 
 
 def _compare(model: Path, threads: int, options: benchmark.Options, work: int) -> benchmark.Comparison:

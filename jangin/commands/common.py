@@ -133,6 +133,17 @@ def parse_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str,
     return found
 
 
+def read_inputs(
+    exe: Executable, texts: Sequence[str], sizes: Mapping[str, int], pixels: str = "unit", seed: int = 0
+) -> dict[str, Array]:
+    """An array for each input, as `texts` say; random where they don't."""
+    given = parse_inputs(texts, exe.inputs)
+    return {
+        spec.name: read_input(spec, given.get(spec.name, "random"), sizes, pixels, seed + i)
+        for i, spec in enumerate(exe.inputs)
+    }
+
+
 def read_input(spec: TensorSpec, what: str, sizes: Mapping[str, int], pixels: str, seed: int) -> Array:
     """An array for one input: random numbers, a .npy file's, or a picture's. Raises ValueError where
     that can't fit, OSError for a file that can't be read."""

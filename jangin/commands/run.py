@@ -16,7 +16,7 @@ from jangin.commands.common import (
     fixed_sizes,
     parse_inputs,
     parse_shapes,
-    read_input,
+    read_inputs,
     terminal,
 )
 from jangin.ir.graph import Array
@@ -47,11 +47,7 @@ def run(
     bound = parse_shapes(shapes)
     exe = executable(model, settings, threads, target, {} if model.suffix == ".jgn" else bound)
     given = parse_inputs(inputs, exe.inputs)
-    sizes = fixed_sizes(bound)
-    feeds = {
-        spec.name: read_input(spec, given.get(spec.name, "random"), sizes, pixels, seed + i)
-        for i, spec in enumerate(exe.inputs)
-    }
+    feeds = read_inputs(exe, inputs, fixed_sizes(bound), pixels, seed)
     start = time.perf_counter()
     results = exe.run(feeds)
     milliseconds = (time.perf_counter() - start) * 1e3

@@ -19,7 +19,7 @@ from jangin.runtime.arena import layout
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.cpu import why_not
 from jangin.runtime.elf import Image, LoadError
-from jangin.runtime.profile import LaunchTime, time_launches
+from jangin.runtime.profile import Launches, LaunchTime
 from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
 from jangin.runtime.threads import default_threads
 
@@ -104,15 +104,17 @@ class Executable:
 
     def profile(self, feeds: Mapping[str, Any], repeats: int = 20) -> list[LaunchTime]:
         """The time of each launch, in order, over `repeats` runs (see `runtime.profile`)."""
+        return self.launches(feeds).times(repeats)
+
+    def launches(self, feeds: Mapping[str, Any]) -> Launches:
+        """A run on these inputs that can be made launch by launch."""
         arrays = self._accept([feeds[s.name] for s in self.inputs])
         sizes = () if self._static is not None else self._signature.bind([a.shape for a in arrays])
         chosen = self._layout(sizes)
         context = _Context()
         context.prepare(chosen, self.threads)
-        keep = context.bind(chosen, arrays)
-        times = time_launches(self.plan, self._code.image, self._code.pool, chosen, context, repeats)
-        del keep
-        return times
+        held = (self, arrays, context, context.bind(chosen, arrays))
+        return Launches(self.plan, self._code.image, self._code.pool, chosen, context, held)
 
     def _run(self, given: Sequence[Any]) -> list[Array]:
         arrays = self._accept(given)

@@ -19,7 +19,11 @@ _POOL_RUN = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
     ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64,
 )  # fmt: skip
-_WARM_UP = 2
+WARM_UP = 2
+"""Runs before those that count."""
+
+Call = tuple[Any, ...]
+"""(pool, kernel, arguments, sizes, tasks, grain, scratch, bytes of scratch a worker)."""
 
 
 @dataclass(frozen=True)
@@ -33,41 +37,42 @@ class LaunchTime:
     bytes: int
 
 
-def time_launches(
-    plan: Plan, image: Image, pool: int | None, sizes: _Layout, context: _Context, repeats: int
-) -> list[LaunchTime]:
-    """Run the plan launch by launch, `repeats` times after a warm-up."""
-    run = _POOL_RUN(image.address("jangin_pool_run"))
-    index = {b.name: i for i, b in enumerate(plan.buffers)}
-    calls = []
-    for launch in plan.launches:
-        args = (ctypes.c_void_p * len(launch.args))(*(context.table[index[n]] for n in launch.args))
-        symbols = (ctypes.c_int64 * max(1, len(launch.symbols)))(*(sizes.value(s) for s in launch.symbols))
-        own = pool if launch.grain else None
-        kernel, tasks = image.address(launch.kernel), sizes.value(launch.tasks)
-        calls.append(
-            (own, kernel, args, symbols, tasks, max(1, launch.grain), context.scratch_at, sizes.stride)
-        )
-    times: list[list[float]] = [[] for _ in calls]
-    for turn in range(repeats + _WARM_UP):
-        for n, call in enumerate(calls):
-            start = time.perf_counter()
-            run(*call)
-            if turn >= _WARM_UP:
-                times[n].append(time.perf_counter() - start)
-    idle = _call_seconds(run, calls[0], repeats) if calls else 0.0
-    return [
-        LaunchTime(x, max(0.0, statistics.median(t) - idle), sizes.value(x.flops), sizes.value(x.bytes))
-        for x, t in zip(plan.launches, times, strict=True)
-    ]
+class Launches:
+    """A run's launches as calls of the pool: `run(*calls[n])` makes the n-th, for the sizes `sizes`.
+    `held` keeps alive what they point at."""
 
+    def __init__(
+        self, plan: Plan, image: Image, pool: int | None, sizes: _Layout, context: _Context, held: Any
+    ) -> None:
+        self.run: Callable[..., None] = _POOL_RUN(image.address("jangin_pool_run"))
+        self.plan = plan
+        self.sizes, self._held = sizes, held
+        index = {b.name: i for i, b in enumerate(plan.buffers)}
+        self.calls: list[Call] = []
+        for launch in plan.launches:
+            args = (ctypes.c_void_p * len(launch.args))(*(context.table[index[n]] for n in launch.args))
+            symbols = (ctypes.c_int64 * max(1, len(launch.symbols)))(*map(sizes.value, launch.symbols))
+            kernel, tasks = image.address(launch.kernel), sizes.value(launch.tasks)
+            own, grain = (pool if launch.grain else None), max(1, launch.grain)
+            self.calls.append((own, kernel, args, symbols, tasks, grain, context.scratch_at, sizes.stride))
 
-def _call_seconds(run: Callable[..., None], call: tuple[Any, ...], repeats: int) -> float:
-    """What it takes to ask the pool for no tasks."""
-    nothing = (*call[:4], 0, *call[5:])
-    times = []
-    for _ in range(max(repeats, 5)):
+    def times(self, repeats: int) -> list[LaunchTime]:
+        """Each launch's time, over `repeats` runs after a warm-up."""
+        times: list[list[float]] = [[] for _ in self.calls]
+        for turn in range(repeats + WARM_UP):
+            for n, call in enumerate(self.calls):
+                seconds = self._seconds(call)
+                if turn >= WARM_UP:
+                    times[n].append(seconds)
+        empty = [self._seconds((*c[:4], 0, *c[5:])) for c in self.calls for _ in range(repeats)]
+        idle = statistics.median(empty) if empty else 0.0
+        value = self.sizes.value
+        return [
+            LaunchTime(x, max(0.0, statistics.median(t) - idle), value(x.flops), value(x.bytes))
+            for x, t in zip(self.plan.launches, times, strict=True)
+        ]
+
+    def _seconds(self, call: Call) -> float:
         start = time.perf_counter()
-        run(*nothing)
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+        self.run(*call)
+        return time.perf_counter() - start

@@ -1,0 +1,130 @@
+"""A run as a Chrome trace, one track a thread (the "Trace Event Format", which Perfetto reads too).
+
+Every kernel is called through a function that notes when each piece of its work began and ended,
+and on which thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jangin.bench.layers import Account, Layer, source_names
+from jangin.bench.report import threads_text
+from jangin.codegen.build import compile_modules
+from jangin.ir.graph import Array
+from jangin.runtime.elf import Image
+from jangin.runtime.executable import Executable
+from jangin.runtime.profile import WARM_UP
+from jangin.targets import resolve
+
+Event = dict[str, Any]
+
+PIECES = 4096
+"""Pieces of one kernel that are kept."""
+_WORDS = 5
+"""Of a piece: when it began and ended (nanoseconds), its tasks from and to, its thread's scratch."""
+_CLOCK_MONOTONIC = 1
+
+_TRACED = f"""
+%piece = type [{_WORDS} x i64]
+declare i32 @clock_gettime(i32, ptr)
+define internal i64 @now() {{
+  %time = alloca [2 x i64]
+  call i32 @clock_gettime(i32 {_CLOCK_MONOTONIC}, ptr %time)
+  %seconds = load i64, ptr %time
+  %at = getelementptr i64, ptr %time, i64 1
+  %rest = load i64, ptr %at
+  %whole = mul i64 %seconds, 1000000000
+  %sum = add i64 %whole, %rest
+  ret i64 %sum
+}}
+define void @jangin_traced(ptr %call, ptr %sizes, i64 %lo, i64 %hi, ptr %scratch) {{
+  %kernel = load ptr, ptr %call
+  %args.at = getelementptr ptr, ptr %call, i64 1
+  %args = load ptr, ptr %args.at
+  %log.at = getelementptr ptr, ptr %call, i64 2
+  %log = load ptr, ptr %log.at
+  %start = call i64 @now()
+  call void %kernel(ptr %args, ptr %sizes, i64 %lo, i64 %hi, ptr %scratch)
+  %end = call i64 @now()
+  %n = atomicrmw add ptr %log, i64 1 monotonic
+  %fits = icmp ult i64 %n, {PIECES}
+  br i1 %fits, label %keep, label %out
+keep:
+  %first = getelementptr i64, ptr %log, i64 1
+  %p0 = getelementptr %piece, ptr %first, i64 %n
+  %p1 = getelementptr i64, ptr %p0, i64 1
+  %p2 = getelementptr i64, ptr %p0, i64 2
+  %p3 = getelementptr i64, ptr %p0, i64 3
+  %p4 = getelementptr i64, ptr %p0, i64 4
+  store i64 %start, ptr %p0
+  store i64 %end, ptr %p1
+  store i64 %lo, ptr %p2
+  store i64 %hi, ptr %p3
+  store ptr %scratch, ptr %p4
+  br label %out
+out:
+  ret void
+}}
+"""
+
+
+def trace_events(found: Account, exe: Executable, feeds: Mapping[str, Array], process: int) -> list[Event]:
+    """The events of one run of the model that `found` accounts for, as process number `process`."""
+    launches = exe.launches(feeds)
+    image = Image([compile_modules([("jangin_traced", _TRACED)], resolve("cpu"))])
+    traced = image.address("jangin_traced")
+    stride = max(64, launches.sizes.stride)
+    scratch = np.empty(stride * exe.threads + 64, np.uint8)
+    base = -(-scratch.__array_interface__["data"][0] // 64) * 64
+    logs = np.zeros((len(launches.calls), 1 + PIECES * _WORDS), np.int64)
+    calls = []
+    for n, (pool, kernel, args, sizes, tasks, grain, _, _) in enumerate(launches.calls):
+        log = logs[n].__array_interface__["data"][0]
+        wrapped = (ctypes.c_void_p * 3)(kernel, ctypes.addressof(args), log)
+        calls.append((pool, traced, wrapped, sizes, tasks, grain, base, stride))
+    for _ in range(WARM_UP + 1):
+        logs[:, 0] = 0
+        start = time.perf_counter_ns()
+        for call in calls:
+            launches.run(*call)
+    events = [_named("process_name", process, 0, f"{found.model}, {threads_text(exe.threads)}")]
+    events += [_named("thread_name", process, t, f"thread {t}") for t in range(exe.threads)]
+    for layer, log in zip(found.layers, logs, strict=True):
+        for piece in log[1:].reshape(PIECES, _WORDS)[: log[0]]:
+            events.append(_piece(layer, [int(n) for n in piece], process, start, (base, stride)))
+    image.close()
+    return events
+
+
+def _named(what: str, process: int, thread: int, name: str) -> Event:
+    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _piece(layer: Layer, piece: list[int], process: int, start: int, workers: tuple[int, int]) -> Event:
+    began, ended, low, high, scratch = piece
+    return {
+        "name": ", ".join(n for s in layer.sources for n in source_names(s)) or layer.kernel,
+        "cat": layer.template.partition(" ")[0],
+        "ph": "X",
+        "ts": (began - start) / 1e3,
+        "dur": (ended - began) / 1e3,
+        "pid": process,
+        "tid": (scratch - workers[0]) // workers[1],
+        "args": {
+            "kernel": layer.kernel,
+            "template": layer.template,
+            "sources": list(layer.sources),
+            "tasks": f"{low}..{high}",
+            "flops": layer.flops,
+            "bytes": layer.bytes,
+            "kernel ms": layer.seconds * 1e3,
+            "bound ms": layer.bound * 1e3,
+            "bound by": layer.limit,
+        },
+    }
