@@ -34,17 +34,18 @@ SEED = 0
 OCR = "rapidocr-onnxruntime==1.4.4"
 
 
-def settle(model: Any, size: int) -> Any:
+def settle(model: Any, size: int, noise: float = 0.3) -> Any:
     """The model in inference mode, its batch-norm statistics those of one seeded batch, so that
-    activations keep a sane scale through the depth. The batch's images have structure at every scale:
-    to plain noise deep layers answer nearly alike, and normalizing would magnify rounding errors."""
+    activations keep a sane scale through the depth. The batch's images have structure at every scale,
+    and less of the finest than the noise that is measured with: otherwise deep layers answer all
+    inputs alike, and normalizing what differs would magnify rounding errors."""
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.momentum = None
-    images = torch.zeros(16, 3, size, size)
-    for cells in (1, 4, 16, 64, size):
-        noise = torch.rand(16, 3, cells, cells) * 2 - 1
-        images += torch.nn.functional.interpolate(noise, size, mode="bilinear") / 2
+    images = noise * (torch.rand(16, 3, size, size) * 2 - 1)
+    for cells in (1, 4, 16, 64):
+        grid = torch.rand(16, 3, cells, cells) - 0.5
+        images += torch.nn.functional.interpolate(grid, size, mode="bilinear")
     model.train()
     with torch.no_grad():
         model(images)
@@ -81,12 +82,14 @@ def export_symbolic(model: Any, names: tuple[str, ...], output: str, path: Path)
     )
 
 
-def classifier(module: str, function: str, size: int = 224, batch: int = 1) -> Callable[[Path], None]:
-    """A network of pytorchcv, for images [batch, 3, size, size]."""
+def classifier(
+    module: str, function: str, size: int = 224, batch: int = 1, noise: float = 0.3
+) -> Callable[[Path], None]:
+    """A network of pytorchcv, for images [batch, 3, size, size]; `noise`: as `settle` takes it."""
 
     def make(path: Path) -> None:
         network = getattr(import_module(f"pytorchcv.models.{module}"), function)(pretrained=False)
-        export(settle(network, size), torch.rand(batch, 3, size, size), path)
+        export(settle(network, size, noise), torch.rand(batch, 3, size, size), path)
 
     return make
 
@@ -162,7 +165,7 @@ MAKERS: Mapping[str, Callable[[Path], None]] = {
     "resnet18": classifier("resnet", "resnet18"),
     "resnet50": classifier("resnet", "resnet50"),
     "resnet50_batch8": classifier("resnet", "resnet50", batch=8),
-    "efficientnet_b0": classifier("efficientnet", "efficientnet_b0"),
+    "efficientnet_b0": classifier("efficientnet", "efficientnet_b0", noise=1.0),
     "efficientnet_lite0": efficientnet_lite0,
     "vgg16": classifier("vgg", "vgg16"),
     "densenet121": classifier("densenet", "densenet121"),
