@@ -8,18 +8,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-import numpy as np
-
+from jangin.ir.dtype import from_numpy, onnx_name
 from jangin.ir.graph import Array
 from jangin.runtime.executable import Executable
 from jangin.runtime.sizes import TensorSpec
 
 PROVIDER = "CPUExecutionProvider"
-
-_TYPE_NAMES = {
-    "float32": "float", "float64": "double", "float16": "float16", "bfloat16": "bfloat16", "bool": "bool",
-    **{f"{u}int{n}": f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)},
-}  # fmt: skip
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -178,4 +172,4 @@ def _open(model: str | os.PathLike[str] | bytes, options: SessionOptions) -> Exe
 
 
 def _node_arg(spec: TensorSpec) -> NodeArg:
-    return NodeArg(spec.name, f"tensor({_TYPE_NAMES[np.dtype(spec.dtype).name]})", list(spec.shape))
+    return NodeArg(spec.name, f"tensor({onnx_name(from_numpy(spec.dtype))})", list(spec.shape))

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jangin.ir.dtype import BF16, BOOL, F16, F32, DType
+from jangin.ir.dtype import BOOL, DType
 from jangin.ir.expr import (
     Buffer,
     Const,
@@ -91,8 +91,8 @@ def identity(combiner: str, dtype: DType) -> Const:
 
 
 def accumulator(dtype: DType) -> DType:
-    """The type sums are kept in: 16-bit floats accumulate in f32 and round once."""
-    return F32 if dtype in (F16, BF16) else dtype
+    """The type sums are kept in: smaller floats accumulate in f32 and round once."""
+    return dtype.wide if dtype.is_float else dtype
 
 
 def compute(

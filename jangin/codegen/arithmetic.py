@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from jangin.codegen.builder import Builder
-from jangin.codegen.values import Value, constant, vector_type
-from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I32, I64, DType
-from jangin.ir.expr import COMPARE
+from jangin.codegen.values import Value, constant, scalar_type, vector_type
+from jangin.ir.dtype import BOOL, F16, F32, F64, I32, I64, DType
+from jangin.ir.expr import BITCASTS, COMPARE
 
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
 _INT = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
@@ -21,16 +21,11 @@ _FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq
 _ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})
 
 
-def half(dtype: DType) -> bool:
-    """Whether values are kept as bits of a 16-bit float and computed on in f32."""
-    return dtype in (F16, BF16)
-
-
 def binary(b: Builder, op: str, x: Value, y: Value) -> Value:
     """`op(x, y)` of one dtype; comparisons give bool."""
     x, y = b.unify(x, y)
-    if half(x.dtype):
-        wide = binary(b, op, convert(b, F32, x), convert(b, F32, y))
+    if x.dtype.wide is not x.dtype:
+        wide = binary(b, op, convert(b, x.dtype.wide, x), convert(b, x.dtype.wide, y))
         return wide if op in COMPARE else convert(b, x.dtype, wide)
     if op in COMPARE:
         return _compare(b, op, x, y)
@@ -69,8 +64,8 @@ def splat(b: Builder, value: float | int, like: Value) -> Value:
 
 def fma(b: Builder, x: Value, y: Value, z: Value) -> Value:
     """x*y + z, with one rounding where the target has the instruction."""
-    if half(x.dtype):
-        return convert(b, x.dtype, fma(b, *(convert(b, F32, v) for v in (x, y, z))))
+    if x.dtype.wide is not x.dtype:
+        return convert(b, x.dtype, fma(b, *(convert(b, v.dtype.wide, v) for v in (x, y, z))))
     if not x.dtype.is_float:
         return binary(b, "add", binary(b, "mul", x, y), z)
     return b.instruction("fma", x.dtype, x.dtype, x, y, z)
@@ -228,6 +223,12 @@ def library(b: Builder, fn: str, args: Sequence[Value]) -> Value:
 # --- intrinsics of one argument
 
 
+def _bits_as(b: Builder, dtype: DType, x: Value) -> Value:
+    if scalar_type(dtype) == scalar_type(x.dtype):
+        return Value(x.ref, dtype, x.lanes)
+    return b.op(f"bitcast {x} to {vector_type(dtype, x.lanes)}", dtype, x.lanes)
+
+
 def _absolute(b: Builder, x: Value) -> Value:
     return b.call("llvm.fabs", (x,), x.dtype, x.lanes)
 
@@ -238,19 +239,17 @@ def _unary(b: Builder, name: str, x: Value) -> Value:
 
 def elementary(b: Builder, fn: str, x: Value) -> Value | None:
     """An intrinsic that is a few instructions; None for the others (see `codegen.math`)."""
-    if fn == "bitcast_i32":
-        return b.op(f"bitcast {x} to {vector_type(I32, x.lanes)}", I32, x.lanes)
-    if fn == "bitcast_f32":
-        return b.op(f"bitcast {x} to {vector_type(F32, x.lanes)}", F32, x.lanes)
+    if fn in BITCASTS:
+        return _bits_as(b, BITCASTS[fn], x)
     if fn in ("isnan", "isinf"):
         if not x.dtype.is_float:
             return splat(b, 0, Value("", BOOL, x.lanes))
-        wide = convert(b, F32, x) if half(x.dtype) else x
+        wide = convert(b, x.dtype.wide, x)
         if fn == "isnan":
             return b.op(f"fcmp uno {wide}, {wide.ref}", BOOL, x.lanes)
         return _compare(b, "eq", _absolute(b, wide), splat(b, math.inf, wide))
-    if half(x.dtype):
-        wide_result = elementary(b, fn, convert(b, F32, x))
+    if x.dtype.wide is not x.dtype:
+        wide_result = elementary(b, fn, convert(b, x.dtype.wide, x))
         return None if wide_result is None else convert(b, x.dtype, wide_result)
     if fn == "not":
         return _plain(b, "xor", x, splat(b, 1 if x.dtype is BOOL else -1, x))
@@ -297,12 +296,12 @@ def convert(b: Builder, dtype: DType, x: Value) -> Value:
     """The value in another type, as a C cast: floats truncate to integers, bool is `!= 0`."""
     if x.dtype == dtype:
         return x
-    if half(x.dtype):
-        return convert(b, dtype, b.instruction("widen", x.dtype, F32, x))
+    if x.dtype.wide is not x.dtype:
+        return convert(b, dtype, b.instruction("widen", x.dtype, x.dtype.wide, x))
     if dtype is BOOL:
         return _compare(b, "ne", x, splat(b, 0, x))
-    if half(dtype):
-        return _to_half(b, dtype, x)
+    if dtype.wide is not dtype:
+        return _narrow(b, dtype, x)
     if x.dtype.is_float:
         return _resize_float(b, dtype, x) if dtype.is_float else _float_to_int(b, dtype, x)
     if dtype.is_float:
@@ -331,10 +330,12 @@ def _float_to_int(b: Builder, dtype: DType, x: Value) -> Value:
     return convert(b, dtype, b.op(f"freeze {loose}", through, x.lanes))
 
 
-def _to_half(b: Builder, dtype: DType, x: Value) -> Value:
+def _narrow(b: Builder, dtype: DType, x: Value) -> Value:
+    if dtype.is_int:
+        return b.instruction("narrow", dtype, dtype, convert(b, dtype.wide, x))
     if not x.dtype.is_float:
         exact = x.dtype is BOOL or x.dtype.bits <= 16 or dtype is F16
-        return _to_half(b, dtype, convert(b, F32 if exact else F64, x))
+        return _narrow(b, dtype, convert(b, F32 if exact else F64, x))
     single = _round_to_odd(b, x) if x.dtype is F64 else x
     return b.instruction("narrow", dtype, dtype, single)
 

@@ -10,13 +10,21 @@ from jangin.codegen.arithmetic import convert, select
 from jangin.codegen.builder import Builder
 from jangin.codegen.index import Indexer, Linear, Term
 from jangin.codegen.values import Value, constant, vector_type
-from jangin.ir.dtype import BOOL, I64, U8, DType
+from jangin.ir.dtype import BOOL, I64, SMALL, U8, DType
 from jangin.ir.expr import Buffer, Expr, Load
 
 
 def in_memory(dtype: DType) -> DType:
-    """How a type is stored: bool as one byte, 0 or 1."""
-    return U8 if dtype is BOOL else dtype
+    """How a type is stored: bool as one byte, 0 or 1, and small types as the byte they are."""
+    return U8 if dtype is BOOL or dtype in SMALL else dtype
+
+
+def _read(b: Builder, dtype: DType, stored: Value) -> Value:
+    return Value(stored.ref, dtype, stored.lanes) if dtype in SMALL else convert(b, dtype, stored)
+
+
+def _written(b: Builder, v: Value) -> Value:
+    return Value(v.ref, U8, v.lanes) if v.dtype in SMALL else convert(b, in_memory(v.dtype), v)
 
 
 @dataclass
@@ -91,7 +99,7 @@ class Memory:
             out = self._load_row(access, where)
         else:
             out = self._load_scattered(access, where)
-        return convert(self.b, buffer.dtype, out)
+        return _read(self.b, buffer.dtype, out)
 
     def _load_row(self, access: Load, where: Linear) -> Value:
         b, stored, state = self.b, in_memory(access.buffer.dtype), self._state(access.buffer)
@@ -164,9 +172,9 @@ class Memory:
         if where.step == 0:
             assert v.lanes == 1, "one place, a value for each lane"
             pointer = self.pointer(buffer, where)
-            self.b.effect(f"store {convert(self.b, stored, v)}, ptr {pointer}, align {stored.bytes}")
+            self.b.effect(f"store {_written(self.b, v)}, ptr {pointer}, align {stored.bytes}")
         else:
-            v = convert(self.b, stored, self.b.broadcast(v, self.lanes))
+            v = _written(self.b, self.b.broadcast(v, self.lanes))
             (self._store_row if where.step == 1 else self._store_scattered)(buffer, index, where, v)
         self.written(buffer.name)
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jangin.ir.dtype import BF16, BOOL, F16, F32, DType
+from jangin.ir.dtype import BOOL, F32, DType
 
 _TYPES = {"f64": "double", "f32": "float", "f16": "i16", "bf16": "i16", "bool": "i1"}
 
 
 def scalar_type(dtype: DType) -> str:
-    """The LLVM type of a value in a register: bool is i1, 16-bit floats are their bits."""
-    return _TYPES.get(dtype.name) or f"i{dtype.bits}"
+    """The LLVM type of a value in a register: bool is i1, floats smaller than f32 are their bits."""
+    return _TYPES.get(dtype.name) or f"i{8 * dtype.bytes}"
 
 
 def vector_type(dtype: DType, lanes: int) -> str:
@@ -51,8 +51,8 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     """A scalar constant as LLVM writes it."""
     if dtype is BOOL:
         return "true" if value else "false"
-    if dtype in (F16, BF16):
-        return str(int(np.asarray(value, dtype.numpy).view(np.int16)))
+    if dtype.wide is not dtype:
+        return str(int(np.asarray(value, dtype.numpy).view(f"i{dtype.bytes}")))
     if dtype.is_float:
         with np.errstate(over="ignore"):
             rounded = float(np.float32(value)) if dtype is F32 else float(value)

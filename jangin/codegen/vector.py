@@ -11,8 +11,9 @@ from jangin.codegen.index import Indexer, Linear
 from jangin.codegen.math import ARGUMENT, expansion
 from jangin.codegen.memory import Memory
 from jangin.codegen.values import Value, constant
-from jangin.ir.dtype import BOOL, F32, I32, I64
+from jangin.ir.dtype import BOOL, I32, I64
 from jangin.ir.expr import (
+    BITCASTS,
     COMPARE,
     INTRINSICS,
     Binary,
@@ -32,7 +33,7 @@ _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
 _ELEMENTARY = frozenset({
     "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "isnan", "isinf",
-    "bitcast_i32", "bitcast_f32",
+    *BITCASTS,
 })  # fmt: skip
 CHEAP_NODES = 24
 """Both arms of a uniform Select are computed, rather than branched to, up to so many nodes each."""
@@ -140,8 +141,8 @@ class Expressions:
         simple = arithmetic.elementary(self.b, fn, x)
         if simple is not None:
             return simple
-        if arithmetic.half(x.dtype):
-            wide = [arithmetic.convert(self.b, F32, a) for a in args]
+        if x.dtype.wide is not x.dtype:
+            wide = [arithmetic.convert(self.b, x.dtype.wide, a) for a in args]
             return arithmetic.convert(self.b, x.dtype, self._intrinsic(fn, wide))
         if fn not in INTRINSICS or not x.dtype.is_float:
             raise CompileError(f"{self.kernel}: no code for {fn} of {x.dtype}; cast to f32 or f64 first")

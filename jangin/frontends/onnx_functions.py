@@ -11,12 +11,11 @@ import onnx
 from onnx import defs, helper, numpy_helper
 
 from jangin.frontends.onnx import NodeReader, Scope, split_op
-from jangin.frontends.onnx_proto import DTYPES
 from jangin.frontends.onnx_schema import schema
-from jangin.ir.dtype import DType
+from jangin.ir.dtype import ONNX_TYPES, DType
 from jangin.ir.graph import Graph, Node, Shape, static_shape
 
-_CODES = {dtype: code for code, dtype in DTYPES.items()}
+_CODES = {dtype: code for code, dtype in ONNX_TYPES.items()}
 
 
 def has_body(op: str, opset: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
+from jangin.ir.dtype import ONNX_TYPES, DType
 from jangin.ir.graph import Array, CompileError
-
-DTYPES: Mapping[int, DType] = {
-    TensorProto.FLOAT: F32, TensorProto.DOUBLE: F64, TensorProto.FLOAT16: F16, TensorProto.BFLOAT16: BF16,
-    TensorProto.INT8: I8, TensorProto.INT16: I16, TensorProto.INT32: I32, TensorProto.INT64: I64,
-    TensorProto.UINT8: U8, TensorProto.UINT16: U16, TensorProto.UINT32: U32, TensorProto.UINT64: U64,
-    TensorProto.BOOL: BOOL,
-}  # fmt: skip
-"""ONNX element types that graphs may hold. Strings, complex, 8-bit floats and sub-byte types are not."""
 
 
 def dtype_of(code: int, what: str) -> DType:
     """The element type of an ONNX type code; CompileError naming `what` where there is none."""
-    if code in DTYPES:
-        return DTYPES[code]
+    if code in ONNX_TYPES:
+        return ONNX_TYPES[code]
     known = code in TensorProto.DataType.values()
     name = TensorProto.DataType.Name(code).lower() if known else f"number {code}"
     raise CompileError(f"{what} has element type {name}, which is not supported")
@@ -43,11 +34,9 @@ def tensor(proto: TensorProto, what: str, folder: Path | None) -> Array:
     count = math.prod(dims)
     if proto.data_location == TensorProto.EXTERNAL:
         return _external(proto, what, folder, dtype, dims)
-    held = len(proto.raw_data) if proto.HasField("raw_data") else None
-    if held is not None and held != count * dtype.bytes:
-        raise CompileError(
-            f"{what} has shape {list(dims)} of {dtype}, {count * dtype.bytes} bytes; the file holds {held}"
-        )
+    held, needed = len(proto.raw_data) if proto.HasField("raw_data") else None, _packed(count, dtype)
+    if held is not None and held != needed:
+        raise CompileError(f"{what} has shape {list(dims)} of {dtype}, {needed} bytes; the file holds {held}")
     try:
         array: Array = numpy_helper.to_array(proto)
     except (ValueError, TypeError, OverflowError) as error:
@@ -55,6 +44,11 @@ def tensor(proto: TensorProto, what: str, folder: Path | None) -> Array:
     if array.shape != dims or array.dtype != dtype.numpy:
         raise CompileError(f"{what} should be {dtype}{list(dims)} but holds {array.dtype}{list(array.shape)}")
     return array
+
+
+def _packed(count: int, dtype: DType) -> int:
+    """Bytes that elements take in a file, where several sub-byte ones share one."""
+    return -(-count * dtype.bits // 8)
 
 
 def _external(
@@ -71,18 +65,22 @@ def _external(
         raise CompileError(f"{what} keeps its data in '{location}', outside the model's folder")
     if not path.is_file():
         raise CompileError(f"{what} keeps its data in '{location}', which is missing beside the model")
-    count = math.prod(dims)
+    needed = _packed(math.prod(dims), dtype)
     try:
-        offset, length = int(info.get("offset", 0)), int(info.get("length", count * dtype.bytes))
+        offset, length = int(info.get("offset", 0)), int(info.get("length", needed))
     except ValueError:
         raise CompileError(f"{what}: offset and length of its external data must be integers") from None
     size = path.stat().st_size
-    if length != count * dtype.bytes or offset < 0 or offset + length > size:
+    if length != needed or offset < 0 or offset + length > size:
         raise CompileError(
-            f"{what} needs {count * dtype.bytes} bytes at {offset} of '{location}', "
+            f"{what} needs {needed} bytes at {offset} of '{location}', "
             f"which is declared as {length} bytes; the file has {size}"
         )
-    return np.fromfile(path, dtype.numpy, count, offset=offset).reshape(dims)
+    if dtype.bits >= 8:
+        return np.fromfile(path, dtype.numpy, math.prod(dims), offset=offset).reshape(dims)
+    raw = np.fromfile(path, np.uint8, needed, offset=offset).tobytes()
+    unpacked: Array = numpy_helper.to_array(TensorProto(data_type=proto.data_type, dims=dims, raw_data=raw))
+    return unpacked
 
 
 def attribute(proto: onnx.AttributeProto, what: str, folder: Path | None) -> Any:

@@ -13,10 +13,9 @@ from typing import Any
 import onnx
 from onnx import defs
 
-from jangin.ir.dtype import DType
+from jangin.ir.dtype import DType, onnx_name
 from jangin.ir.graph import CompileError
 
-_NAMES = {"f64": "double", "f32": "float", "f16": "float16", "bf16": "bfloat16", "bool": "bool"}
 _KINDS = onnx.AttributeProto.AttributeType
 
 
@@ -74,7 +73,7 @@ def check_types(domain: str, name: str, opset: int, given: Sequence[DType | None
                 raise CompileError(f"its input '{formal.name}' is missing")
             continue
         types = allowed.get(formal.type_str, frozenset({formal.type_str}))
-        if f"tensor({_name(dtype)})" not in types:
+        if f"tensor({onnx_name(dtype)})" not in types:
             raise CompileError(f"its input '{formal.name}' is {dtype}, which the standard doesn't allow here")
         if formal.type_str in allowed and formal.is_homogeneous:
             other, first = same.setdefault(formal.type_str, (formal.name, dtype))
@@ -90,7 +89,3 @@ def _allowed(domain: str, name: str, opset: int) -> dict[str, frozenset[str]]:
     return {
         c.type_param_str: frozenset(c.allowed_type_strs) for c in schema(domain, name, opset).type_constraints
     }
-
-
-def _name(dtype: DType) -> str:
-    return _NAMES.get(dtype.name) or f"{'u' if dtype.kind == 'u' else ''}int{dtype.bits}"

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from jangin.ir.dtype import DType
+from jangin.ir.expr import BITCASTS
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -39,6 +41,10 @@ def _sigmoid(x: Any) -> Any:
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
+def _bits_as(dtype: DType, a: Any) -> Any:
+    return np.asarray(a).view(dtype.numpy)
+
+
 BINARY_OPS: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div, "floordiv": np.floor_divide,
     "mod": np.mod, "rem": np.fmod, "min": np.minimum, "max": np.maximum, "pow": _pow,
@@ -53,8 +59,7 @@ _EXACT: Mapping[str, Callable[..., Any]] = {
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "isnan": np.isnan, "isinf": np.isinf,
     "fma": lambda a, b, c: a * b + c,
-    "bitcast_i32": lambda a: np.asarray(a, np.float32).view(np.int32),
-    "bitcast_f32": lambda a: np.asarray(a, np.int32).view(np.float32),
+    **{name: partial(_bits_as, dtype) for name, dtype in BITCASTS.items()},
 }  # fmt: skip
 _IN_F64: Mapping[str, Callable[..., Any]] = {
     "sqrt": np.sqrt, "rsqrt": lambda x: 1.0 / np.sqrt(x), "exp": np.exp, "exp2": np.exp2,

@@ -36,6 +36,13 @@ class DType:
         return self.kind in "iu"
 
     @property
+    def wide(self) -> DType:
+        """The type its values are computed in: f32 for smaller floats, bytes for sub-byte integers."""
+        if self.is_float and self.bits < 32:
+            return F32
+        return _BYTES[self.kind] if self.bits < 8 else self
+
+    @property
     def numpy(self) -> np.dtype[np.generic]:
         return _NUMPY[self.name]
 
@@ -45,6 +52,13 @@ BF16 = DType("bf16", 16, "f")
 I64, I32, I16, I8 = (DType(f"i{n}", n, "i") for n in (64, 32, 16, 8))
 U64, U32, U16, U8 = (DType(f"u{n}", n, "u") for n in (64, 32, 16, 8))
 BOOL = DType("bool", 8, "b")
+F8E4M3FN, F8E4M3FNUZ = DType("f8e4m3fn", 8, "f"), DType("f8e4m3fnuz", 8, "f")
+F8E5M2, F8E5M2FNUZ = DType("f8e5m2", 8, "f"), DType("f8e5m2fnuz", 8, "f")
+F8E8M0 = DType("f8e8m0", 8, "f")
+F4E2M1 = DType("f4e2m1", 4, "f")
+I4, U4, I2, U2 = DType("i4", 4, "i"), DType("u4", 4, "u"), DType("i2", 2, "i"), DType("u2", 2, "u")
+"""Small types: one element a byte in memory, in the lowest bits."""
+_BYTES = {"i": I8, "u": U8}
 
 _NUMPY: dict[str, np.dtype[np.generic]] = {
     "f64": np.dtype(np.float64),
@@ -60,13 +74,40 @@ _NUMPY: dict[str, np.dtype[np.generic]] = {
     "u16": np.dtype(np.uint16),
     "u8": np.dtype(np.uint8),
     "bool": np.dtype(np.bool_),
+    "f8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "f8e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "f8e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "f8e8m0": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "f4e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
+    "i4": np.dtype(ml_dtypes.int4),
+    "u4": np.dtype(ml_dtypes.uint4),
+    "i2": np.dtype(ml_dtypes.int2),
+    "u2": np.dtype(ml_dtypes.uint2),
 }
+SMALL = (F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0, F4E2M1, I4, U4, I2, U2)
 DTYPES: dict[str, DType] = {
-    t.name: t for t in (F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL)
+    t.name: t for t in (F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL, *SMALL)
 }
+ONNX_TYPES: dict[int, DType] = {
+    1: F32, 2: U8, 3: I8, 4: U16, 5: I16, 6: I32, 7: I64, 9: BOOL, 10: F16, 11: F64, 12: U32, 13: U64,
+    16: BF16, 17: F8E4M3FN, 18: F8E4M3FNUZ, 19: F8E5M2, 20: F8E5M2FNUZ, 21: U4, 22: I4, 23: F4E2M1,
+    24: F8E8M0, 25: U2, 26: I2,
+}  # fmt: skip
+"""By ONNX's `TensorProto.DataType`."""
+_ONNX_NAMES = {
+    "f64": "double", "f32": "float", "f16": "float16", "bf16": "bfloat16", "bool": "bool", "string": "string",
+    "f8e4m3fn": "float8e4m3fn", "f8e4m3fnuz": "float8e4m3fnuz", "f8e5m2": "float8e5m2",
+    "f8e5m2fnuz": "float8e5m2fnuz", "f8e8m0": "float8e8m0", "f4e2m1": "float4e2m1",
+}  # fmt: skip
 _FROM_NUMPY = {v: DTYPES[k] for k, v in _NUMPY.items()}
 
 
 def from_numpy(dtype: np.dtype[np.generic] | type) -> DType:
-    """The DType of a NumPy dtype; KeyError where there is none (strings, complex, float8)."""
+    """The DType of a NumPy dtype; KeyError where there is none (strings, complex)."""
     return _FROM_NUMPY[np.dtype(dtype)]
+
+
+def onnx_name(dtype: DType) -> str:
+    """What ONNX calls it, as in "tensor(float)"."""
+    return _ONNX_NAMES.get(dtype.name) or f"{'u' if dtype.kind == 'u' else ''}int{dtype.bits}"

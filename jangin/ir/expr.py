@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Union
 
-from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
+from jangin.ir.dtype import BOOL, DTYPES, F32, F64, I64, DType
 
 Scalar = int | float | bool
 ExprLike = Union["Expr", int, float, bool]
@@ -205,17 +205,19 @@ class Cast(Expr):
 
 COMPARE = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
 PREDICATES = frozenset({"isnan", "isinf"})
-_RESULT = {"isnan": BOOL, "isinf": BOOL, "bitcast_i32": I32, "bitcast_f32": F32}
+BITCASTS = {f"bitcast_{name}": dtype for name, dtype in DTYPES.items() if dtype is not BOOL}
+"""The same bits as another type of as many."""
+_RESULT = {"isnan": BOOL, "isinf": BOOL, **BITCASTS}
 BINARY = COMPARE | {
     "add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow",
     "and", "or", "xor", "shl", "shr",
 }  # fmt: skip
 """div: true division of floats, truncating of ints. mod has the divisor's sign (Python),
 rem the dividend's (C fmod). min and max of floats propagate NaN. and/or/xor: bool or bits."""
-INTRINSICS = PREDICATES | {
+INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "bitcast_i32", "bitcast_f32",
+    "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma",
 }  # fmt: skip
 """round is half to even; fma(a, b, c) = a*b + c, which may be fused; not: bool or bits."""
 

@@ -297,9 +297,18 @@ def _scalar(e: Expr, arrays: dict[str, Array]) -> Code:
         quick, (a, b) = _PYTHON[e.op], kids
         return lambda env: quick(a(env), b(env))
     fn = e.op if isinstance(e, Binary) else e.fn
-    if dtype == I64:
-        return lambda env: int(apply(fn, tuple([np.int64(k(env)) for k in kids]), dtype))
-    return lambda env: apply(fn, tuple([k(env) for k in kids]), dtype)[()]
+    if children(e)[0].dtype == I64:
+        kids = [_boxed(k) for k in kids]
+
+    def result(env: Env) -> Any:
+        return apply(fn, tuple([k(env) for k in kids]), dtype)[()]
+
+    return (lambda env: int(result(env))) if dtype == I64 else result
+
+
+def _boxed(code: Code) -> Code:
+    """A Python integer as NumPy's i64, which wraps and has bits."""
+    return lambda env: np.int64(code(env))
 
 
 def _wrap64(n: int) -> int:

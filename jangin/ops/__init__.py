@@ -4,6 +4,7 @@ from jangin.ops import (
     activation,
     attention,
     conv,
+    convert,
     elementwise,
     index,
     integer,
@@ -27,6 +28,7 @@ from jangin.ops import (
 OPERATORS = registry.table(
     [
         elementwise,
+        convert,
         activation,
         reduce,
         normalize,

@@ -4,40 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from jangin.ir.dtype import (
-    BF16,
-    BOOL,
-    F16,
-    F32,
-    F64,
-    I8,
-    I16,
-    I32,
-    I64,
-    U8,
-    U16,
-    U32,
-    U64,
-    DType,
-)
+from jangin.ir.dtype import ONNX_TYPES, DType
 from jangin.ir.expr import Expr, ExprLike, const, floordiv, is_const, maximum, minimum, select
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import Monomial, Poly, Ranges, from_poly, simplify, terms
 from jangin.ops.builder import Builder, Tensor
-
-_ELEMENT_TYPES = {
-    1: F32, 2: U8, 3: I8, 4: U16, 5: I16, 6: I32, 7: I64, 9: BOOL, 10: F16, 11: F64, 12: U32,
-    13: U64, 16: BF16,
-}  # fmt: skip
 
 
 def element_type(code: int | DType) -> DType:
     """The DType of an ONNX `TensorProto.DataType`; CompileError where there is none."""
     if isinstance(code, DType):
         return code
-    if code not in _ELEMENT_TYPES:
+    if code not in ONNX_TYPES:
         raise CompileError(f"ONNX element type {code} is not supported; cast the model to another type")
-    return _ELEMENT_TYPES[code]
+    return ONNX_TYPES[code]
 
 
 def axis_of(axis: int, rank: int) -> int:

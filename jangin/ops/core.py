@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jangin.ir.dtype import BF16, BOOL, F16, F32, I64, DType
+from jangin.ir.dtype import BOOL, I64, DType
 from jangin.ir.expr import (
     Buffer,
     Const,
@@ -83,8 +83,8 @@ def broadcast_index(buf: Buffer, index: Sequence[Expr]) -> Expr:
 
 
 def wide(e: Expr) -> Expr:
-    """16-bit floats are computed in f32."""
-    return cast(F32, e) if e.dtype in (F16, BF16) else e
+    """Floats smaller than f32 are computed in it."""
+    return cast(e.dtype.wide, e) if e.dtype.is_float else e
 
 
 def _map_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:

@@ -7,7 +7,7 @@ from functools import partial, reduce
 
 import numpy as np
 
-from jangin.ir.dtype import BOOL, F32, F64, I32, U32, DType
+from jangin.ir.dtype import BOOL, F64, DType
 from jangin.ir.expr import (
     Const,
     Expr,
@@ -25,7 +25,7 @@ from jangin.ir.expr import (
 from jangin.ir.expr import binary as operation
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import prove
-from jangin.ops.axes import divide, element_type
+from jangin.ops.axes import divide
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core import wide
 from jangin.ops.families import align, binary, same_types, unary, variadic, widened
@@ -212,43 +212,6 @@ def clip_1(b: Builder, x: Tensor, min: float | None = None, max: float | None = 
         return v if max is None or max >= limit else minimum(v, max)
 
     return b.map(widened(body), x)
-
-
-@op("Cast")
-def cast_(b: Builder, x: Tensor, to: int | str | DType, saturate: int = 1, round_mode: str = "up") -> Tensor:
-    """Conversion as NumPy does it. `saturate` and `round_mode` concern 8-bit floats only."""
-    if isinstance(to, DType):
-        return b.cast(x, to)
-    return b.cast(x, element_type(_TYPE_NAMES[to] if isinstance(to, str) else to))
-
-
-_TYPE_NAMES: Mapping[str, int] = {
-    "FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "BOOL": 9,
-    "FLOAT16": 10, "DOUBLE": 11, "UINT32": 12, "UINT64": 13,
-}  # fmt: skip
-"""Opset 1 of Cast names the type in words."""
-
-
-@op("CastLike")
-def cast_like(b: Builder, x: Tensor, target: Tensor, saturate: int = 1, round_mode: str = "up") -> Tensor:
-    return b.cast(x, target.dtype)
-
-
-@op("BitCast")
-def bit_cast(b: Builder, x: Tensor, to: int) -> Tensor:
-    """The same bits read as another type of the same width."""
-    dtype = element_type(to)
-    if not (x.dtype.is_float or dtype.is_float) and x.dtype.bits == dtype.bits:
-        return b.cast(x, dtype)
-    if x.dtype is F32 and dtype in (I32, U32):
-        return b.map(lambda v: cast(dtype, call("bitcast_i32", v)), x)
-    if x.dtype in (I32, U32) and dtype is F32:
-        return b.map(lambda v: call("bitcast_f32", cast(I32, v)), x)
-    if x.dtype == dtype:
-        return x
-    raise CompileError(
-        f"bits of {x.dtype} can't be read as {dtype} yet; integers and bool of one width, and f32, can"
-    )
 
 
 def _truth(b: Builder, t: Tensor | None, what: str) -> bool:

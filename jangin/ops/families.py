@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jangin.ir.dtype import BF16, F16, F32
 from jangin.ir.expr import Expr, cast
 from jangin.ir.graph import CompileError
 from jangin.ops.builder import Builder, Tensor
@@ -28,8 +27,8 @@ def widened(fn: Body) -> Body:
 
 
 def widen(b: Builder, x: Tensor) -> Tensor:
-    """The tensor, in f32 if it is a 16-bit float."""
-    return b.cast(x, F32) if x.dtype in (F16, BF16) else x
+    """The tensor, in f32 if it is of a smaller float."""
+    return b.cast(x, x.dtype.wide) if x.dtype.is_float else x
 
 
 def same_types(xs: Sequence[Tensor]) -> None:

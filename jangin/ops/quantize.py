@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from jangin.ir.dtype import F32, F64, I8, I16, U8, U16, DType
+from jangin.ir.dtype import (
+    F4E2M1,
+    F8E4M3FN,
+    F8E4M3FNUZ,
+    F8E5M2,
+    F8E5M2FNUZ,
+    F32,
+    F64,
+    I2,
+    I4,
+    I8,
+    I16,
+    U2,
+    U4,
+    U8,
+    U16,
+    DType,
+)
 from jangin.ir.expr import Expr, call, cast, const, eq, maximum, minimum, select
 from jangin.ir.graph import CompileError
 from jangin.ops.axes import axis_of, element_type
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.convert import convert
 from jangin.ops.core import wide
 from jangin.ops.reduce import combine
 from jangin.ops.registry import op
 from jangin.te import identity
 
-_QUANTIZED = (I8, U8, I16, U16)
+_INTEGERS = (I8, U8, I16, U16, I4, U4, I2, U2)
+_FLOATS = (F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F4E2M1)
 
 
 def spread(b: Builder, t: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
@@ -37,15 +56,15 @@ def spread(b: Builder, t: Tensor, x: Tensor, axis: int, block_size: int) -> Tens
     )
 
 
-def saturate(x: Expr, dtype: DType) -> Expr:
+def whole(x: Expr, dtype: DType) -> Expr:
     """A float, already whole, as an integer of `dtype`, at its ends where it lies outside."""
     low, high = (const(identity(c, dtype).value, x.dtype) for c in ("max", "min"))
     return cast(dtype, minimum(maximum(x, low), high))
 
 
 def _quantized(dtype: DType) -> DType:
-    if dtype not in _QUANTIZED:
-        known = ", ".join(map(str, _QUANTIZED))
+    if dtype not in (*_INTEGERS, *_FLOATS):
+        known = ", ".join(map(str, (*_INTEGERS, *_FLOATS)))
         raise CompileError(f"quantizing to {dtype} isn't supported; these are: {known}")
     return dtype
 
@@ -63,7 +82,7 @@ def quantize_linear(
     saturate: int = 1,
 ) -> Tensor:
     """saturate(round(x / scale) + zero), rounding half to even. The attribute `saturate` concerns
-    8-bit floats only; `precision` is the type of the division."""
+    8-bit floats only; `precision` is the type of the division. Floats round once, at the end."""
     wanted = zero.dtype if zero is not None else element_type(output_dtype) if output_dtype else U8
     dtype = _quantized(wanted)
     divided = element_type(precision) if precision else scale.dtype
@@ -75,15 +94,21 @@ def quantize_linear(
         ratio = cast(work, v) / cast(work, s)
         if divided.bits == 16:
             ratio = cast(work, cast(divided, ratio))
+        if dtype.is_float:
+            return convert(_offset(ratio, z), dtype, bool(saturate))
         return _shifted(call("round", ratio), z, dtype)
 
     return b.map(body, x, steps, *zeros)
 
 
-def _shifted(v: Expr, zeros: tuple[Expr, ...], dtype: DType) -> Expr:
+def _offset(v: Expr, zeros: tuple[Expr, ...]) -> Expr:
     for z in zeros:
         v = v + cast(v.dtype, z)
-    return saturate(v, dtype)
+    return v
+
+
+def _shifted(v: Expr, zeros: tuple[Expr, ...], dtype: DType) -> Expr:
+    return whole(_offset(v, zeros), dtype)
 
 
 @op("DequantizeLinear")
@@ -122,6 +147,6 @@ def dynamic_quantize_linear(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tens
         return select(eq(size, 0), const(1, F32), size / 255)
 
     scale = b.map(step, low, high)
-    zero = b.map(lambda bottom, s: saturate(call("round", -minimum(bottom, 0) / s), U8), low, scale)
+    zero = b.map(lambda bottom, s: whole(call("round", -minimum(bottom, 0) / s), U8), low, scale)
     y = b.map(lambda v, s, z: _shifted(call("round", v / s), (z,), U8), x, scale, zero)
     return y, scale, zero

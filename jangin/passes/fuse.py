@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jangin.ir.expr import Binary, Call, Const, Expr, Var, walk
+from jangin.ir.expr import BITCASTS, Binary, Call, Const, Expr, Var, walk
 from jangin.ir.graph import CompileError, Graph, Node
 from jangin.ops.core import CORE
 from jangin.passes.layout import FEW_CHANNELS
@@ -23,8 +23,8 @@ REGION_LIMIT = 16
 """Most maps looked at for the place where a value's consumers meet again."""
 
 CHEAP_CALLS = frozenset(
-    {"neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "bitcast_i32", "bitcast_f32"}
-    | {"isnan", "isinf"}
+    {"neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "isnan", "isinf"}
+    | BITCASTS.keys()
 )
 Classes = frozenset[str]
 NONE: Classes = frozenset()

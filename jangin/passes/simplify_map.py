@@ -269,10 +269,10 @@ def is_exact(source: DType, target: DType) -> bool:
     if target is BOOL:
         return False
     if source.is_float:
-        wider = target.is_float and _SIGNIFICANT[target] >= _SIGNIFICANT[source]
-        return wider and not (source is BF16 and target is F16)
+        wider = target.is_float and _SIGNIFICANT.get(target, 0) >= _SIGNIFICANT.get(source, 8)
+        return wider and target is not F16  # whose range is smaller than bf16's and e8m0's
     if target.is_float:
-        return _SIGNIFICANT[target] >= source.bits
+        return _SIGNIFICANT.get(target, 0) >= source.bits
     signed = source.kind == "i"
     if target.kind == "u" and signed:
         return False

@@ -10,12 +10,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, DType
+from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, SMALL, DType
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
+from jangin.targets import small
 
 FLOATS = (F32, F64)
-STORED = tuple(t for t in DTYPES.values() if t is not BOOL)
+STORED = tuple(t for t in DTYPES.values() if t is not BOOL and t not in SMALL)
 WORDS = tuple(t for t in STORED if t.bytes >= 4)
 
 
@@ -71,73 +72,23 @@ _FMA = Row(
     "%product = fmul {T} %x, %y\nfadd {T} %product, %z",
 )  # fmt: skip
 
-_WIDEN_BF16 = Row(
-    "widen", (BF16,), "x: T[N]", "f32", "r[i] = f32(x[i])", """
-    %wide = zext {T} %x to {i32}
-    %bits = shl {i32} %wide, {i32:16}
-    bitcast {i32} %bits to {f32}""",
-)  # fmt: skip
 
-_NARROW_BF16 = Row(
-    "narrow", (BF16,), "x: f32[N]", "T", "r[i] = T(x[i])", """
-    %bits = bitcast {f32} %x to {i32}
-    %above = lshr {i32} %bits, {i32:16}
-    %odd = and {i32} %above, {i32:1}
-    %bias = add {i32} %odd, {i32:0x7FFF}
-    %rounded = add {i32} %bits, %bias
-    %quiet = or {i32} %bits, {i32:0x400000}
-    %nan = fcmp uno {f32} %x, %x
-    %chosen = select {bool} %nan, {i32} %quiet, {i32} %rounded
-    %top = lshr {i32} %chosen, {i32:16}
-    trunc {i32} %top to {T}""",
-)  # fmt: skip
+def _conversions(dtype: DType, widen: str, narrow: str) -> tuple[Row, Row]:
+    """To and from the type that a small type's values are computed in."""
+    wide = dtype.wide.name
+    return (
+        Row("widen", (dtype,), "x: T[N]", wide, f"r[i] = {wide}(x[i])", widen),
+        Row("narrow", (dtype,), f"x: {wide}[N]", "T", "r[i] = T(x[i])", narrow),
+    )
 
-_WIDEN_F16 = replace(_WIDEN_BF16, dtypes=(F16,), emit="""
-    %wide = zext {T} %x to {i32}
-    %minus = and {i32} %wide, {i32:0x8000}
-    %sign = shl {i32} %minus, {i32:16}
-    %size = and {i32} %wide, {i32:0x7FFF}
-    %rest = shl {i32} %size, {i32:13}
-    %small = bitcast {i32} %rest to {f32}
-    %scaled = fmul {f32} %small, {f32:5.192296858534828e+33}
-    %number = bitcast {f32} %scaled to {i32}
-    %special = icmp sge {i32} %rest, {i32:0x0F800000}
-    %infinite = or {i32} %rest, {i32:0x7F800000}
-    %chosen = select {bool} %special, {i32} %infinite, {i32} %number
-    %bits = or {i32} %chosen, %sign
-    bitcast {i32} %bits to {f32}""")  # fmt: skip
-"""2**112 moves the exponent's bias from 15 to 127 and makes subnormal numbers normal."""
 
-_NARROW_F16 = replace(_NARROW_BF16, dtypes=(F16,), emit="""
-    %bits = bitcast {f32} %x to {i32}
-    %sign = and {i32} %bits, {i32:-0x80000000}
-    %size = xor {i32} %bits, %sign
-    %above = lshr {i32} %size, {i32:13}
-    %odd = and {i32} %above, {i32:1}
-    %even = add {i32} %size, %odd
-    %moved = add {i32} %even, {i32:-0x37FFF001}
-    %normal = lshr {i32} %moved, {i32:13}
-    %positive = bitcast {i32} %size to {f32}
-    %shifted = fadd {f32} %positive, {f32:0.5}
-    %tiny = bitcast {f32} %shifted to {i32}
-    %subnormal = sub {i32} %tiny, {i32:0x3F000000}
-    %below = icmp slt {i32} %size, {i32:0x38800000}
-    %finite = select {bool} %below, {i32} %subnormal, {i32} %normal
-    %beyond = icmp sge {i32} %size, {i32:0x47800000}
-    %number = select {bool} %beyond, {i32} {i32:0x7C00}, {i32} %finite
-    %nan = icmp sgt {i32} %size, {i32:0x7F800000}
-    %any = select {bool} %nan, {i32} {i32:0x7E00}, {i32} %number
-    %minus = lshr {i32} %sign, {i32:16}
-    %half = or {i32} %any, %minus
-    trunc {i32} %half to {T}""")  # fmt: skip
-"""A normal number is rebiased and rounded to even; adding 0.5 lets the processor round a
-subnormal one."""
+_CONVERSIONS = {t: _conversions(t, small.widen(t), small.narrow(t)) for t in (F16, BF16, *SMALL)}
 
 _F16C = (
-    replace(_WIDEN_F16, needs=("f16c",), becomes="vcvtph2ps", emit="""
+    replace(_CONVERSIONS[F16][0], needs=("f16c",), becomes="vcvtph2ps", emit="""
     %half = bitcast {T} %x to {half}
     fpext {half} %half to {f32}"""),
-    replace(_NARROW_F16, needs=("f16c",), becomes="vcvtps2ph", emit="""
+    replace(_CONVERSIONS[F16][1], needs=("f16c",), becomes="vcvtps2ph", emit="""
     %half = fptrunc {f32} %x to {half}
     bitcast {half} %half to {T}"""),
 )  # fmt: skip
@@ -192,10 +143,7 @@ PORTABLE: tuple[Row, ...] = (
     _unary("trunc", "trunc", "round[ps]"),
     _unary("round", "roundeven", "round[ps]"),
     _unary("sqrt", "sqrt", "sqrt[ps]"),
-    _WIDEN_F16,
-    _NARROW_F16,
-    _WIDEN_BF16,
-    _NARROW_BF16,
+    *(row for rows in _CONVERSIONS.values() for row in rows),
     *_MASKED,
     _BROADCAST,
 )

@@ -146,6 +146,8 @@ def test_cast(source: DType) -> None:
     if source.is_float:
         wide = x.astype(np.float64)
         x = x[np.isfinite(wide) & (wide >= 0) & (wide <= 100)]
+    if source.name == "f8e8m0":  # has no negative numbers
+        return
     check({"a": x}, source, {t.name: cast(t, Var("a", source)) for t in INTS})
     if source.is_float:
         check({"a": -x}, source, {t.name: cast(t, Var("a", source)) for t in (I8, I16, I32, I64)})

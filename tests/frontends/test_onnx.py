@@ -123,7 +123,6 @@ def test_element_types() -> None:
     [
         (TensorProto.STRING, "string"),
         (TensorProto.COMPLEX64, "complex64"),
-        (TensorProto.FLOAT8E5M2, "float8e5m2"),
     ],
 )
 def test_other_element_types_are_refused(code: int, name: str) -> None:

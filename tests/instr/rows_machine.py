@@ -8,13 +8,14 @@ from dataclasses import replace
 from functools import cache
 
 import llvmlite.binding as llvm
+import ml_dtypes
 import numpy as np
 from machine import Guarded
 
 from jangin.codegen.build import compile_modules, target_machine
 from jangin.codegen.builder import Builder
 from jangin.codegen.values import Value, constant, vector_type
-from jangin.ir.dtype import BF16, BOOL, I64, U8, DType
+from jangin.ir.dtype import BOOL, I64, U8, DType
 from jangin.ir.expr import Buffer, Const
 from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func
@@ -116,7 +117,8 @@ def values(p: Buffer, row: Row, rng: np.random.Generator) -> Array:
         out = rng.random(count) < 0.5
         out[COUNT - OFF :] = False
         return out
-    random = rng.integers(0, 256, count * p.dtype.bytes, np.uint8).view(p.dtype.numpy)
+    top = 1 << min(p.dtype.bits, 8)
+    random = rng.integers(0, top, count * p.dtype.bytes, np.uint8).view(p.dtype.numpy)
     if not p.dtype.is_float or count == 1:
         return random
     if row.name not in ("widen", "masked_load", "masked_store"):  # else: every bit pattern alike
@@ -125,8 +127,9 @@ def values(p: Buffer, row: Row, rng: np.random.Generator) -> Array:
             random = (rng.standard_normal(COUNT) * scale).astype(p.dtype.numpy)
     if row.name == "narrow":  # half-way between two results
         bits = random.view(np.uint32)
-        bits[: COUNT // 2] &= ~np.uint32(0xFFFF if row.dtypes == (BF16,) else 0x1FFF)
-        bits[: COUNT // 2] |= np.uint32(0x8000 if row.dtypes == (BF16,) else 0x1000)
+        lost = 23 - ml_dtypes.finfo(row.dtypes[0].numpy).nmant
+        bits[: COUNT // 2] &= ~np.uint32((1 << lost) - 1)
+        bits[: COUNT // 2] |= np.uint32(1 << (lost - 1))
     edges = [e for e in EDGES if not (np.isnan(e) and p.name == "x" and row.name.endswith("_number"))]
     with np.errstate(over="ignore"):
         random[-2 * len(edges) :] = rng.permutation(edges * 2).astype(p.dtype.numpy)

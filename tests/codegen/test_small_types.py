@@ -1,0 +1,66 @@
+"""Small element types: every code decoded, and float32 around every code encoded, as ml_dtypes does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from machine import run, runnable, target
+
+from jangin.ir.dtype import F8E8M0, F32, SMALL, DType
+from jangin.ir.expr import Buffer, Var, call, cast, const
+from jangin.ir.graph import Array
+from jangin.ir.loop import For, Func, Store
+
+LANES = 8
+FLOATS = [t for t in SMALL if t.is_float]
+
+
+def converted(x: Array, source: DType, to: DType, on: str) -> Array:
+    """`x` cast by a vector loop."""
+    count = x.size // LANES
+    ins, out = (Buffer(n, t, (const(x.size),)) for n, t in (("x", source), ("out", to)))
+    i, v = Var("i"), Var("v")
+    at = i * LANES + v
+    body = For(i, const(count), For(v, const(LANES), Store(out, (at,), cast(to, ins[at])), "vector"))
+    arrays = {"x": x, "out": np.zeros(x.size, to.numpy)}
+    return run(Func("k", (ins, out), 1, (), body), arrays, {}, target(on))["out"]
+
+
+def every_code(dtype: DType) -> Array:
+    codes = np.arange(max(1 << dtype.bits, LANES)) % (1 << dtype.bits)
+    return codes.astype(np.uint8).view(dtype.numpy)
+
+
+@pytest.mark.parametrize("on", runnable())
+@pytest.mark.parametrize("dtype", SMALL, ids=str)
+def test_decodes(dtype: DType, on: str) -> None:
+    codes = every_code(dtype)
+    np.testing.assert_array_equal(converted(codes, dtype, F32, on), codes.astype(np.float32))
+
+
+@pytest.mark.parametrize("on", runnable())
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_encodes_to_the_nearest(dtype: DType, on: str) -> None:
+    """Codes, the middles between them, and their neighbours in float32."""
+    values = every_code(dtype).astype(np.float32)
+    values = np.unique(values[np.isfinite(values)])
+    with np.errstate(all="ignore"):
+        middles = (values[1:] + values[:-1]) / 2
+        known = np.concatenate([values, middles, [np.inf, -np.inf, 1e30, -1e30, 1e-30]]).astype(np.float32)
+        x = np.concatenate([known, np.nextafter(known, np.float32(np.inf)), np.nextafter(known, -np.inf)])
+        if dtype is F8E8M0:  # of subnormal numbers ml_dtypes doesn't give the nearest
+            x = x[(x == 0) | (np.abs(x) >= np.finfo(np.float32).tiny)]
+        x = np.resize(x, -(-x.size // LANES) * LANES).astype(np.float32)
+        want = x.astype(dtype.numpy).view(np.uint8)
+    got = converted(x, F32, dtype, on).view(np.uint8)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", SMALL, ids=str)
+def test_bits_are_kept(dtype: DType) -> None:
+    """Moving a value, and reading its bits, changes none of them: NaNs' either."""
+    codes = every_code(dtype)
+    np.testing.assert_array_equal(
+        converted(codes, dtype, dtype, runnable()[0]).view(np.uint8), codes.view(np.uint8)
+    )
+    assert call(f"bitcast_{dtype}", Var("x", dtype)).dtype is dtype
