@@ -12,7 +12,6 @@ PyTorch's MiniLM gives for some sentences, which a test compares with.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -151,9 +150,20 @@ def efficientnet_lite0(path: Path) -> None:
     onnx.save(build_model(), path)
 
 
-def ocr(file: str) -> Callable[[Path], None]:
+def ocr(file: str, height: int, width: int) -> Callable[[Path], None]:
+    """A network of PP-OCRv4, its picture's size fixed: [1, 3, height, width]."""
+
     def make(path: Path) -> None:
-        shutil.copyfile(packages.package(OCR) / "rapidocr_onnxruntime" / "models" / file, path)
+        import onnx
+
+        model = onnx.load(packages.package(OCR) / "rapidocr_onnxruntime" / "models" / file)
+        sizes = model.graph.input[0].type.tensor_type.shape.dim
+        for dim, size in zip(sizes, (1, 3, height, width), strict=True):
+            dim.dim_value = size
+        del model.graph.value_info[:]
+        for output in model.graph.output:
+            output.type.tensor_type.ClearField("shape")
+        onnx.save(onnx.shape_inference.infer_shapes(model), path)
 
     return make
 
@@ -176,8 +186,8 @@ MAKERS: Mapping[str, Callable[[Path], None]] = {
     "gpt2": gpt2,
     "lstm": recurrent(torch.nn.LSTM, 2),
     "gru": recurrent(torch.nn.GRU, 3),
-    "ocr_recogniser": ocr("ch_PP-OCRv4_rec_infer.onnx"),
-    "ocr_detector": ocr("ch_PP-OCRv4_det_infer.onnx"),
+    "ocr_recogniser": ocr("ch_PP-OCRv4_rec_infer.onnx", 48, 320),
+    "ocr_detector": ocr("ch_PP-OCRv4_det_infer.onnx", 640, 640),
     "yolov3_tiny": yolo,
 }
 assert MAKERS.keys() == {model.file for model in CATALOGUE.values()}
