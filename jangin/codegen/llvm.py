@@ -41,6 +41,7 @@ from jangin.ir.loop import (
     Func,
     If,
     Let,
+    Prefetch,
     Stmt,
     Store,
     buffers_written,
@@ -197,6 +198,8 @@ class _Kernel:
             self._for(s)
         elif isinstance(s, Store):
             self._store(s)
+        elif isinstance(s, Prefetch):
+            self.x.memory.prefetch(s.buffer, s.index)
         elif isinstance(s, If):
             self._if(s)
         elif isinstance(s, Let):

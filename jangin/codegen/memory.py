@@ -163,6 +163,12 @@ class Memory:
         base, offsets = self.pointer(buffer, where), self._offsets(where)
         return [self._step(buffer.dtype, base, self.b.lane(offsets, n).ref) for n in range(self.lanes)]
 
+    def prefetch(self, buffer: Buffer, index: tuple[Expr, ...]) -> None:
+        """Ask for a cache line, to be read."""
+        pointer = self.pointer(buffer, self.ix.flat(buffer, index))
+        self.b.declarations["llvm.prefetch"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+        self.b.effect(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+
     # --- stores
 
     def store(self, buffer: Buffer, index: tuple[Expr, ...], v: Value) -> None:

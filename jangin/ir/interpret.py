@@ -28,7 +28,7 @@ from jangin.ir.expr import (
     children,
 )
 from jangin.ir.graph import Array, CompileError, Graph, Node
-from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Stmt, Store
+from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Store
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.simplify import Range
 
@@ -196,6 +196,8 @@ def _statement(s: Stmt, arrays: dict[str, Array]) -> Code:
         return _loop(s, arrays)
     if isinstance(s, Store):
         return _store(s, arrays)
+    if isinstance(s, Prefetch):
+        return lambda env: None
     if isinstance(s, Alloc):
         return _alloc(s, arrays)
     if isinstance(s, If):

@@ -46,6 +46,15 @@ class Store(Stmt):
 
 
 @dataclass(frozen=True)
+class Prefetch(Stmt):
+    """A hint that the element's cache line is soon needed. It may lie outside the buffer, and changes
+    no result."""
+
+    buffer: Buffer
+    index: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
 class Alloc(Stmt):
     """A scratch or register buffer that lives for `body`; its contents start undefined."""
 
@@ -129,6 +138,8 @@ def expressions(s: Stmt) -> tuple[Expr, ...]:
         return (s.extent,)
     if isinstance(s, Store):
         return (*s.index, s.value)
+    if isinstance(s, Prefetch):
+        return s.index
     if isinstance(s, If):
         return (s.cond,)
     return (s.value,) if isinstance(s, Let) else ()
@@ -157,6 +168,8 @@ def map_stmt(
             return replace(n, extent=fe(n.extent), body=go(n.body))
         if isinstance(n, Store):
             return Store(fb(n.buffer), tuple(fe(i) for i in n.index), fe(n.value))
+        if isinstance(n, Prefetch):
+            return Prefetch(fb(n.buffer), tuple(fe(i) for i in n.index))
         if isinstance(n, Alloc):
             return Alloc(fb(n.buffer), go(n.body))
         if isinstance(n, If):
@@ -185,6 +198,8 @@ def replace_buffer(
     def go(n: Stmt) -> Stmt:
         if isinstance(n, Store) and n.buffer.name == old:
             return Store(new, f(tuple(rewrite(i, load) for i in n.index)), rewrite(n.value, load))
+        if isinstance(n, Prefetch) and n.buffer.name == old:
+            return Prefetch(new, f(tuple(rewrite(i, load) for i in n.index)))
         if isinstance(n, Block):
             return block(*(go(k) for k in n.body))
         if isinstance(n, For):

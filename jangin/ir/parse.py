@@ -14,7 +14,7 @@ import numpy as np
 from jangin.ir.dtype import DTYPES, DType
 from jangin.ir.expr import Buffer, Const, Expr, Var
 from jangin.ir.graph import Array, Graph, Node, Value
-from jangin.ir.loop import FOR_KINDS, MEMORY, Alloc, For, Func, If, Let, Stmt, Store, block
+from jangin.ir.loop import FOR_KINDS, MEMORY, Alloc, For, Func, If, Let, Prefetch, Stmt, Store, block
 from jangin.ir.plan import ZERO, Launch, Plan, PlanBuffer
 from jangin.ir.reader import Reader
 
@@ -127,9 +127,12 @@ class _Loops(Reader):
         if self.take("if"):
             cond, then = self.expr(), self.braces()
             return If(cond, then, self.braces() if self.take("else") else None)
+        hint = self.take("prefetch")
         start = self.at
         buffer = self.known(self.name(), start)
         index = self.index(buffer)
+        if hint:
+            return Prefetch(buffer, index)
         self.need("=")
         return Store(buffer, index, self.expr())
 

@@ -58,7 +58,7 @@ import numpy as np
 from jangin.ir.dtype import DType, from_numpy
 from jangin.ir.expr import INFIX, Binary, Buffer, Expr, Load, Var, quote, walk
 from jangin.ir.graph import Array, Graph, Node, Value
-from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Stmt, Store, expressions, statements
+from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Store, expressions, statements
 from jangin.ir.plan import Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range
 
@@ -177,6 +177,8 @@ def _stmt(s: Stmt) -> list[str]:
         return [f"{s.kind} {s.var} in {s.extent} {{", *_indent(_stmt(s.body)), "}"]
     if isinstance(s, Store):
         return [f"{quote(s.buffer.name)}[{', '.join(map(str, s.index))}] = {_bare(s.value)}"]
+    if isinstance(s, Prefetch):
+        return [f"prefetch {quote(s.buffer.name)}[{', '.join(map(str, s.index))}]"]
     if isinstance(s, Alloc):
         kind = s.buffer.memory
         return [

@@ -28,7 +28,7 @@ from jangin.ir.expr import (
     walk,
 )
 from jangin.ir.graph import CompileError, Graph, Node, Shape, Value, static_shape
-from jangin.ir.loop import FOR_KINDS, Alloc, For, Func, If, Let, Stmt, Store, sub_statements
+from jangin.ir.loop import FOR_KINDS, Alloc, For, Func, If, Let, Prefetch, Stmt, Store, sub_statements
 from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range, simplify
 
@@ -148,6 +148,8 @@ def _verify_stmt(s: Stmt, scope: _Scope, inputs: frozenset[str], loops: tuple[Fo
             scope.fail(f"input {s.buffer.name} is stored to")
         scope.access(s.buffer, s.index)
         scope.expr(s.value, s.buffer.dtype, f"what is stored to {s.buffer.name}")
+    elif isinstance(s, Prefetch):
+        scope.access(s.buffer, s.index)
     elif isinstance(s, If):
         scope.expr(s.cond, BOOL, "the condition")
     elif isinstance(s, Let):

@@ -14,6 +14,7 @@ from jangin.ir.loop import (
     Func,
     If,
     Let,
+    Prefetch,
     Stmt,
     Store,
     block,
@@ -39,6 +40,8 @@ def _go(s: Stmt, ranges: Mapping[Var, Range]) -> Stmt:
     if isinstance(s, Store):
         index = tuple(simplify(i, ranges) for i in s.index)
         return Store(s.buffer, index, simplify(s.value, ranges))
+    if isinstance(s, Prefetch):
+        return Prefetch(s.buffer, tuple(simplify(i, ranges) for i in s.index))
     if isinstance(s, Alloc):
         body = _go(s.body, ranges)
         return body if body == EMPTY else Alloc(s.buffer, body)

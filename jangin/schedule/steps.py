@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jangin.ir.loop import Func
-from jangin.schedule import guards, primitives, stages
+from jangin.schedule import guards, prefetch, primitives, stages
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "merge": stages.merge,
     "rfactor": stages.rfactor,
     "predicate": guards.predicate,
+    "prefetch_panels": prefetch.prefetch_panels,
+    "prefetch_tile": prefetch.prefetch_tile,
     "hoist_guards": guards.hoist_guards,
     "vectorize": _kind("vector"),
     "unroll": _kind("unroll"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jangin import te
 from jangin.ir.expr import Binary, Const, Expr, Load, Var, const
+from jangin.ir.graph import static_shape
 from jangin.ir.simplify import linear, simplify
 from jangin.schedule.normalize import simplify_func
-from jangin.schedule.primitives import find
+from jangin.schedule.primitives import find, loop_names
 from jangin.templates.common import fuse_all
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Problem
@@ -40,6 +42,7 @@ class Tiler:
     def __init__(self, problem: Problem, role: Roles, lanes: int, params: Params, task_ops: float) -> None:
         (self.stage,) = problem.stages
         self.role, self.lanes, self.params, self.task_ops = role, lanes, params, task_ops
+        self.l2 = problem.target.l2
         self.s = Recorder(te.lower(problem.name, problem.stages, problem.inputs, problem.symbols))
         constant = role.right.buffer.name in problem.constants
         self.packed = constant and self._packing_positions() is not None
@@ -92,10 +95,21 @@ class Tiler:
             do("unroll", tile[0] + suffix)
             do("unroll", tile[1] + suffix)
             do("vectorize", tile[2] + suffix)
+        self._prefetch(k[-1], column)
         task = fuse_all(self.s, outer, "t")
         do("parallelize", task)
         func, cost = simplify_func(self.s.func), self.task_ops / self.lanes
         return Scheduled("contraction", func, tuple(self.s.steps), packings, self.params, cost)
+
+    def _prefetch(self, k: str, column: str) -> None:
+        """Hints for the write-back, and for the next panel where panels come from far."""
+        do, tiles = self.s.do, self.params["row_tiles"]
+        do("prefetch_tile", "moi", "mi_w", self.width)
+        panels = next(p for p in self.s.func.params if p.name == self.role.right.buffer.name)
+        size = static_shape(panels.shape)
+        if self.packed and tiles > 1 and size and math.prod(size) * panels.dtype.bytes > self.l2 // 4:
+            loop = f"{k}o" if f"{k}o" in loop_names(self.s.func) else k
+            do("prefetch_panels", loop, "moi", f"{column}ooi", panels.name, tiles)
 
     def _tile(self, row: str, column: str) -> None:
         do, params = self.s.do, self.params

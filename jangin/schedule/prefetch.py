@@ -1,0 +1,74 @@
+"""Hints to fetch what a kernel will soon read. They change no result, so nothing is to be proved."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from jangin.ir.expr import Const, Expr, Var, const, free_vars, loads, minimum, substitute
+from jangin.ir.loop import For, Func, Prefetch, Stmt, Store, block, expressions, statements, sub_statements
+from jangin.schedule.checks import ScheduleError, bound_inside
+from jangin.schedule.primitives import at_loop, find
+
+LINE = 64
+"""Bytes of a cache line, on every CPU that we compile for."""
+
+
+def prefetch_panels(func: Func, loop: str, tiles: str, panels: str, buffer: str, count: int) -> Func:
+    """While `count` iterations of `tiles` read one panel of `buffer` again and again in `loop`, fetch the
+    next panel: that of the next iteration of `panels`. Each iteration of `loop` asks for its share, the
+    later tiles for the later parts. A panel is all of `buffer` behind the index that `panels` decides."""
+    own = find(func, tiles)
+    path = _path(own.body, loop)
+    reads = {n for s in statements(find(func, loop)) for e in expressions(s) for n in loads(e)}
+    found = [n for n in reads if n.buffer.name == buffer]
+    if path is None or not found or not all(isinstance(p.extent, Const) for p in path):
+        raise ScheduleError(f"{func.name}: {buffer} is not read in {loop} inside {tiles}, in constant loops")
+    inner: dict[Var, Expr] = dict.fromkeys(bound_inside(own.body), const(0))
+    first = [substitute(i, {**inner, Var(panels): Var(panels) + 1}) for i in found[0].index]
+    at = min(n for n, i in enumerate(found[0].index) if Var(panels) in free_vars(i))
+    iterations = math.prod(int(p.extent.value) for p in path if isinstance(p.extent, Const))
+    size = math.prod(int(d.value) for d in found[0].buffer.shape[at + 1 :] if isinstance(d, Const))
+    width = LINE // found[0].dtype.bytes
+    needed = math.ceil(size / width / iterations)
+    each = math.ceil(needed / count)
+    step: Expr = minimum(own.var, math.ceil(needed / each) - 1)
+    for p in path:
+        step = step * p.extent + p.var
+    hints = [
+        Prefetch(found[0].buffer, (*first[:-1], first[-1] + (step * each + n) * width)) for n in range(each)
+    ]
+    return at_loop(func, loop, lambda s: replace(s, body=block(*hints, s.body)))
+
+
+def prefetch_tile(func: Func, tiles: str, row: str, width: int) -> Func:
+    """At the top of each iteration of `tiles`, fetch what its write-back will touch in each row of the
+    tile, `width` elements from the first: operands that differ from row to row, and the result itself."""
+    rows = find(func, row)
+    final = [s for s in statements(rows) if isinstance(s, Store)]
+    inner: dict[Var, Expr] = dict.fromkeys(bound_inside(rows.body), const(0))
+    var = Var(f"{row}p")
+    accesses = {(n.buffer, n.index) for s in final for e in expressions(s) for n in loads(e)}
+    accesses |= {(s.buffer, s.index) for s in final}
+    hints: list[Stmt] = []
+    for buffer, index in sorted(accesses, key=lambda a: a[0].name):
+        if buffer.memory == "register" or not any(rows.var in free_vars(i) for i in index):
+            continue
+        at = tuple(substitute(i, {**inner, rows.var: var}) for i in index)
+        step = LINE // buffer.dtype.bytes
+        hints += [Prefetch(buffer, (*at[:-1], at[-1] + n)) for n in range(0, width, step)]
+    if not hints:
+        return func
+    each = For(var, rows.extent, block(*hints), "unroll")
+    return at_loop(func, tiles, lambda s: replace(s, body=block(each, s.body)))
+
+
+def _path(s: Stmt, loop: str) -> list[For] | None:
+    """The loops from `s` down to `loop`, which is the last."""
+    if isinstance(s, For) and s.var.name == loop:
+        return [s]
+    for sub in sub_statements(s):
+        below = _path(sub, loop)
+        if below is not None:
+            return [s, *below] if isinstance(s, For) else below
+    return None
