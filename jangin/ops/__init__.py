@@ -13,6 +13,7 @@ from jangin.ops import (
     move,
     normalize,
     quantize,
+    random,
     recurrent,
     reduce,
     registry,
@@ -22,6 +23,7 @@ from jangin.ops import (
     scatter,
     shape,
     signal,
+    training,
     window,
 )
 
@@ -48,5 +50,7 @@ OPERATORS = registry.table(
         sample,
         signal,
         recurrent,
+        random,
+        training,
     ]
 )

@@ -42,6 +42,8 @@ DATA_LIMIT = 256
 """Elements up to which the contents of integer tensors are followed through the graph."""
 FOLD_LIMIT = 1 << 24
 """Elements up to which a node of constants is evaluated while building."""
+NEST_FOLD_LIMIT = 1 << 12
+"""As `FOLD_LIMIT`, for loop nests, which the interpreter runs one element at a time."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,8 @@ class Builder:
 
     def _fold(self, node: Node, inputs: Sequence[Tensor], dtype: DType, shape: Shape) -> Array | None:
         size = static_shape(shape)
-        if size is None or int(np.prod(size)) > FOLD_LIMIT:
+        limit = NEST_FOLD_LIMIT if node.op == "loop_nest" else FOLD_LIMIT
+        if size is None or int(np.prod(size)) > limit:
             return None
         if not all(t.name in self.constants for t in inputs):
             return None

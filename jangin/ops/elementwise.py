@@ -7,7 +7,7 @@ from functools import partial, reduce
 
 import numpy as np
 
-from jangin.ir.dtype import BOOL, F64, DType
+from jangin.ir.dtype import BOOL, F64
 from jangin.ir.expr import (
     Const,
     Expr,
@@ -23,7 +23,6 @@ from jangin.ir.expr import (
     select,
 )
 from jangin.ir.expr import binary as operation
-from jangin.ir.graph import CompileError
 from jangin.ir.simplify import prove
 from jangin.ops.axes import divide
 from jangin.ops.builder import Builder, Tensor
@@ -212,41 +211,6 @@ def clip_1(b: Builder, x: Tensor, min: float | None = None, max: float | None = 
         return v if max is None or max >= limit else minimum(v, max)
 
     return b.map(widened(body), x)
-
-
-def _truth(b: Builder, t: Tensor | None, what: str) -> bool:
-    return t is not None and bool(b.require_constant(t, what).reshape(-1)[0])
-
-
-def _dropout(b: Builder, x: Tensor, mask_dtype: DType) -> tuple[Tensor, Tensor]:
-    return x, b.map(lambda v: const(1, mask_dtype), x)
-
-
-@op("Dropout", since=12)
-def dropout(
-    b: Builder,
-    x: Tensor,
-    ratio: Tensor | None = None,
-    training_mode: Tensor | None = None,
-    seed: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Inference (or a ratio of 0) passes its input on; the mask is all true."""
-    if _truth(b, training_mode, "Dropout's training_mode") and (
-        ratio is None or _truth(b, ratio, "its ratio")
-    ):
-        raise CompileError("it drops at random (training_mode is true); set training_mode to false")
-    return _dropout(b, x, BOOL)
-
-
-@op("Dropout", since=10)
-def dropout_10(b: Builder, x: Tensor, ratio: float = 0.5) -> tuple[Tensor, Tensor]:
-    return _dropout(b, x, BOOL)
-
-
-@op("Dropout")
-def dropout_1(b: Builder, x: Tensor, ratio: float = 0.5, is_test: int = 1) -> tuple[Tensor, Tensor]:
-    """Compiled for inference whatever `is_test` says, as the standard's own later versions do."""
-    return _dropout(b, x, x.dtype)
 
 
 @op("ImageScaler")

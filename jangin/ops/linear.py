@@ -63,6 +63,11 @@ def gemm(
     return out if alpha == 1 else b.map(lambda p: scaled(p, alpha), out)
 
 
+def _rows_last(b: Builder, t: Tensor) -> Tensor:
+    """[rows, *batch, columns] as [*batch, rows, columns]."""
+    return b.transpose(t, [*range(1, t.rank - 1), 0, t.rank - 1]) if t.rank > 2 else t
+
+
 @op("FusedMatMul", domain="com.microsoft")
 def fused_matmul(
     b: Builder,
@@ -75,8 +80,9 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Tensor:
-    if transBatchA or transBatchB:
-        raise CompileError("FusedMatMul with transBatchA or transBatchB is not supported")
+    """alpha * x' y'. transBatchA and transBatchB: the operand's rows are its first axis, before the
+    batch's."""
+    x, y = (_rows_last(b, t) if turn else t for t, turn in ((x, transBatchA), (y, transBatchB)))
     if x.rank < 2 or y.rank < 2:
         out = matmul_any(b, x, y)
     else:

@@ -219,6 +219,8 @@ class Settings:
     activation_beta: Sequence[float] = ()
     clip: float | None = None
     layout: int = 0
+    output_sequence: int = 1
+    """Before opset 7: whether Y is wanted (an output that isn't is left out anyway)."""
 
 
 def _swapped(b: Builder, t: Tensor | None, wanted: bool) -> Tensor | None:
@@ -323,7 +325,7 @@ def _results(
     return y, *(b.transpose(t, [1, 0, 2]) if batch_first else t for t in last)
 
 
-@op("RNN", since=7)
+@op("RNN")
 def rnn(
     b: Builder, x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None = None,
     lengths: Tensor | None = None, initial_h: Tensor | None = None, **settings: Any,
@@ -333,7 +335,7 @@ def rnn(
     )
 
 
-@op("GRU", since=7)
+@op("GRU")
 def gru(
     b: Builder, x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None = None,
     lengths: Tensor | None = None, initial_h: Tensor | None = None, *,
@@ -346,7 +348,7 @@ def gru(
     )  # fmt: skip
 
 
-@op("LSTM", since=7)
+@op("LSTM")
 def lstm(
     b: Builder, x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None = None,
     lengths: Tensor | None = None, initial_h: Tensor | None = None, initial_c: Tensor | None = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Buffer, Expr, Load, Var, cast, const, land, lor, maximum, minimum
+from jangin.ir.expr import Buffer, Expr, Load, Var, cast, const, land, lor, maximum, minimum, select
 from jangin.ir.graph import CompileError
 from jangin.ir.loop import If, Let, Stmt, Store, block
 from jangin.ir.simplify import simplify
@@ -89,6 +89,33 @@ def scatter_nd(b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduc
     copy_slice = nest(x.shape[depth:], inner, store)
     loops = nest(indices.shape[:-1], row, _guarded(place, copy_slice))
     return _scatter(b, [x, indices, updates], block(_copy(source, out), loops))
+
+
+@op("TensorScatter", since=24)
+def tensor_scatter(
+    b: Builder,
+    x: Tensor,
+    update: Tensor,
+    indices: Tensor | None = None,
+    *,
+    mode: str = "linear",
+    axis: int = -2,
+) -> Tensor:
+    """A cache with new entries along `axis`, from the index of each batch item on; in mode "circular"
+    they go on at the front. Those beyond the end are left out."""
+    if mode not in ("linear", "circular") or x.rank != update.rank:
+        raise CompileError(f"TensorScatter of {update} into {x} with mode {mode!r} is not defined")
+    at, size = axis_of(axis, x.rank), x.shape[axis_of(axis, x.rank)]
+    inputs = [x, update] if indices is None else [x, update, indices]
+
+    def value(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        start = cast(I64, bufs[2][index[0]]) if indices is not None else const(0)
+        place = index[at] - start
+        place = place % size if mode == "circular" else place
+        new = bufs[1][(*index[:at], place, *index[at + 1 :])]
+        return select(land(place >= 0, place < update.shape[at]), new, bufs[0][index])
+
+    return b.compute(x.dtype, x.shape, inputs, value)
 
 
 @op("MaxUnpool", since=9)

@@ -95,11 +95,6 @@ def test_dropout_passes_its_input_on(opset: int, mask: type) -> None:
     assert kept.dtype == mask and kept.all() and kept.shape == x.shape
 
 
-def test_random_dropout_is_refused() -> None:
-    with pytest.raises(CompileError, match="training_mode"):
-        lowered("Dropout", [f32(2)], 13, constants={1: np.float32(0.5), 2: np.bool_(True)})
-
-
 def test_cast_of_opset_1_names_its_type() -> None:
     (out,) = run("Cast", [np.array([1.9, -1.9], np.float32)], 1, to="INT32")
     np.testing.assert_array_equal(out, np.array([1, -1], np.int32))

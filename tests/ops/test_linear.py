@@ -78,3 +78,14 @@ def test_integer_products() -> None:
     }  # fmt: skip
     proto = model("QLinearMatMul", [x], 10, constants=scales)
     check("QLinearMatMul", [x], 10, want=onnxruntime_outputs(proto, {"in0": x}), constants=scales)
+
+
+@pytest.mark.parametrize("moved", [(1, 0), (0, 1), (1, 1)])
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_rows_before_the_batch(moved: tuple[int, int], transposed: int) -> None:
+    """com.microsoft's FusedMatMul: an operand's first axis holds its rows."""
+    x, y = f32(2, 3, 4, 5), f32(2, 3, *((6, 5) if transposed else (5, 6)), seed=1)
+    inputs = [np.moveaxis(a, -2, 0).copy() if m else a for a, m in zip((x, y), moved, strict=True)]
+    want = 0.5 * x @ (y.swapaxes(-1, -2) if transposed else y)
+    flags = {"transBatchA": moved[0], "transBatchB": moved[1], "transB": transposed}
+    check("FusedMatMul", inputs, 17, want=[want], domain="com.microsoft", alpha=0.5, **flags)
