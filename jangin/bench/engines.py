@@ -5,37 +5,13 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+from jangin.bench import peers
+from jangin.bench.engine import Engine, Job
 from jangin.ir.graph import Array
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker is told. `inputs`: an .npz file with the model's inputs; `shapes` fixes the
-    model's size symbols (empty: they stay symbolic)."""
-
-    engine: str
-    threads: int
-    model: str = ""
-    inputs: str = ""
-    shapes: Mapping[str, int] = field(default_factory=dict)
-    target: str = "cpu"
-    winograd: bool = True
-
-
-@dataclass(frozen=True)
-class Engine:
-    """`call()` runs the model once and gives its outputs by name. `work`: operations of a call, where
-    the engine is a yardstick. `memory`: bytes it says it planned, by kind."""
-
-    call: Callable[[], Mapping[str, Array]]
-    version: str
-    compile_seconds: float = 0.0
-    work: float = 0.0
-    memory: Mapping[str, int] = field(default_factory=dict)
 
 
 def make(job: Job) -> Engine:
@@ -43,20 +19,14 @@ def make(job: Job) -> Engine:
     return ENGINES[job.engine](job)
 
 
-def _arrays(job: Job) -> dict[str, Array]:
-    import numpy as np
-
-    with np.load(job.inputs) as stored:
-        return {name: stored[name] for name in stored.files}
-
-
 def _jangin(job: Job) -> Engine:
     import jangin
 
-    feeds = _arrays(job)
+    feeds = job.feeds()
     start = time.perf_counter()
+    settings: dict[str, Any] = {"tune": job.tune} if job.tune else {}
     exe = jangin.compile(
-        job.model, job.target, job.threads, dict(job.shapes), winograd=job.winograd, cache=False
+        job.model, job.target, job.threads, dict(job.shapes), winograd=job.winograd, cache=False, **settings
     )
     seconds = time.perf_counter() - start
     arrays = [feeds[spec.name] for spec in exe.inputs]
@@ -66,21 +36,33 @@ def _jangin(job: Job) -> Engine:
         result = exe(*arrays)
         return dict(zip(names, result if isinstance(result, tuple) else (result,), strict=True))
 
-    weights = sum(a.nbytes for a in exe.plan.constants.values())
-    memory = {"weights": weights}
-    if exe.plan.is_static:
-        memory["arena"] = exe.arena_bytes()
+    memory = {}
+    if isinstance(exe, jangin.Executable):
+        memory["weights"] = sum(a.nbytes for a in exe.plan.constants.values())
+        if exe.plan.is_static:
+            memory["arena"] = exe.arena_bytes()
     return Engine(call, jangin.__version__, seconds, memory=memory)
 
 
 def _onnxruntime(job: Job) -> Engine:
+    return _session(job, optimized=True)
+
+
+def _reference(job: Job) -> Engine:
+    """ONNX Runtime with its optimizations off: what errors are measured against."""
+    return _session(job, optimized=False)
+
+
+def _session(job: Job, optimized: bool) -> Engine:
     import onnxruntime as ort
 
-    feeds = _arrays(job)
+    feeds = job.feeds()
     start = time.perf_counter()
     options = ort.SessionOptions()
     options.intra_op_num_threads = job.threads
     options.inter_op_num_threads = 1
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     for name, size in job.shapes.items():
         options.add_free_dimension_override_by_name(name, size)
     session = ort.InferenceSession(job.model, options, providers=["CPUExecutionProvider"])
@@ -92,7 +74,7 @@ def _onnxruntime(job: Job) -> Engine:
 def _openvino(job: Job) -> Engine:
     import openvino as ov
 
-    feeds = _arrays(job)
+    feeds = job.feeds()
     start = time.perf_counter()
     core = ov.Core()
     model = core.read_model(job.model)
@@ -184,11 +166,24 @@ ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "jangin": _jangin,
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
+    "ncnn": peers.ncnn,
+    "mnn": peers.mnn,
+    "inductor": peers.inductor,
+    "reference": _reference,
     "sgemm": _sgemm,
     "fma": _fma,
 }
-PEERS = ("onnxruntime", "openvino")
-TITLES = {"jangin": "Jangin", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "sgemm": "NumPy SGEMM"}
+PEERS = ("onnxruntime", "openvino", "ncnn", "mnn")
+"""The peers that take an ONNX file; `inductor` takes an exported program."""
+TITLES = {
+    "jangin": "Jangin",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "ncnn": "ncnn",
+    "mnn": "MNN",
+    "inductor": "Inductor",
+    "sgemm": "NumPy SGEMM",
+}
 
 
 def installed(engine: str) -> str | None:

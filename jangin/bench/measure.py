@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from jangin.bench.engines import Job
-from jangin.ir.graph import Array
+from jangin.bench.engine import Job
+from jangin.ir.graph import Array, Graph
 
 CALIBRATION_SECONDS = 0.004
 SLOW = 0.8
@@ -33,9 +33,11 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Options:
-    """`peers`: engines to compare with, the first the reference for errors; `seconds`: of a turn;
+    """`peers`: engines to compare with; `seconds`: of a turn;
     `inputs`: arrays by name, the others are random; `symbolic`: keep the size symbols in the
-    compiled models, and give the sizes of `shapes` only when they run."""
+    compiled models, and give the sizes of `shapes` only when they run; `files` and `pythons`: an
+    engine's own file of the model, and the interpreter it lives in, where they aren't the common ones;
+    `tune`: a time for tuning Jangin, empty for none."""
 
     peers: tuple[str, ...] = ("onnxruntime",)
     rounds: int = 15
@@ -46,14 +48,17 @@ class Options:
     winograd: bool = True
     inputs: Mapping[str, Array] = field(default_factory=dict)
     seed: int = 0
+    files: Mapping[str, Path] = field(default_factory=dict)
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    tune: str = ""
 
 
 @dataclass(frozen=True)
 class Result:
     """One engine's figures. Times are milliseconds a call: the median of the kept turns' medians,
-    and their quartiles. `problem` says why there are none. `error`: the largest difference to
-    the first peer's outputs, as a share of their largest value. `crowd`: cores that other processes kept
-    busy during the kept turns (their median)."""
+    and their quartiles. `problem` says why there are none. `error`: the largest difference to the
+    outputs of ONNX Runtime with its optimizations off, as a share of their largest value. `crowd`:
+    cores that other processes kept busy during the kept turns (their median)."""
 
     engine: str
     version: str = ""
@@ -104,18 +109,21 @@ class Comparison:
 
 
 class Worker:
-    """A worker process and the line of JSON it answers each request with."""
+    """A worker process and the line of JSON it answers each request with. `python`: its interpreter,
+    where that isn't this one."""
 
-    def __init__(self, job: Job) -> None:
-        threads = {f"{p}_NUM_THREADS": str(job.threads) for p in ("OMP", "OPENBLAS", "MKL")}
+    def __init__(self, job: Job, python: str | None = None) -> None:
+        settings = {f"{p}_NUM_THREADS": str(job.threads) for p in ("OMP", "OPENBLAS", "MKL")}
+        if python is not None:
+            settings["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
         self.job = job
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "jangin.bench.worker", json.dumps(asdict(job))],
+            [python or sys.executable, "-m", "jangin.bench.worker", json.dumps(asdict(job))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, **threads},
+            env={**os.environ, **settings},
         )
         self.ready = self._answer()
 
@@ -149,35 +157,53 @@ def compare(
     """Measure Jangin and the peers on one model. Raises ValueError for inputs that don't fit it."""
     name, tell = model.stem, progress or (lambda done, total, what: None)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        inputs = Path(folder, "inputs.npz")
-        np.savez(inputs, **make_inputs(model, options))  # type: ignore[arg-type]
-        fixed = {} if options.symbolic else dict(options.shapes)
         workers = []
-        for engine in ("jangin", *options.peers, "sgemm"):
-            tell(0, options.rounds, f"{name}: {engine}, {threads} threads: compiling")
-            job = Job(engine, threads, str(model), str(inputs), fixed, options.target, options.winograd)
-            workers.append(stack.enter_context(Worker(job)))
+        jobs = make_jobs(model, threads, options, Path(folder))
+        for job in jobs[:-1]:
+            tell(0, options.rounds, f"{name}: {job.engine}, {threads} threads: compiling")
+            workers.append(stack.enter_context(Worker(job, options.pythons.get(job.engine))))
         core = stack.enter_context(Worker(Job("fma", 1)))
         alive = [w for w in workers if "error" not in w.ready]
         turns = _turns(alive, core, options, lambda i: tell(i, options.rounds, f"{name}: rounds"))
+        alive.append(stack.enter_context(Worker(jobs[-1])))
         outputs = {w.job.engine: _outputs(w, Path(folder)) for w in alive if w.job.engine != "sgemm"}
     fastest = max((t.speed for taken in turns.values() for t in taken), default=0.0)
     kept = {engine: _kept(taken, fastest) for engine, taken in turns.items()}
     results = []
     for w in workers[:-1]:
         engine = w.job.engine
-        results.append(_result(w, kept.get(engine, []), len(turns.get(engine, [])), outputs, options))
+        results.append(_result(w, kept.get(engine, []), len(turns.get(engine, [])), outputs))
     yardstick = workers[-1].ready
     sgemm = max((yardstick["work"] / t.nanoseconds * 1e9 for t in kept.get("sgemm", [])), default=0.0)
     return Comparison(name, threads, dict(options.shapes), flops, sgemm, fastest, tuple(results))
 
 
-def make_inputs(model: Path, options: Options) -> dict[str, Array]:
-    """The given arrays, and for the other inputs random ones: floats in -1..1, integers 0 or 1
-    (right for any table), ones for a mask."""
+def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list[Job]:
+    """A job for Jangin, each peer, SGEMM and, last, the reference; the inputs are put into `folder`."""
     from jangin.frontends import onnx as frontend
 
     graph = frontend.load(model, options.shapes)
+    inputs = folder / "inputs.npz"
+    np.savez(inputs, **make_inputs(graph, options))  # type: ignore[arg-type]
+    return [
+        Job(
+            engine,
+            threads,
+            str(options.files.get(engine, model)),
+            str(inputs),
+            tuple(graph.outputs),
+            {} if options.symbolic else dict(options.shapes),
+            options.target,
+            options.winograd,
+            options.tune,
+        )
+        for engine in ("jangin", *options.peers, "sgemm", "reference")
+    ]
+
+
+def make_inputs(graph: Graph, options: Options) -> dict[str, Array]:
+    """The given arrays, and for the other inputs random ones: floats in -1..1, integers 0 or 1
+    (right for any table), ones for a mask."""
     rng = np.random.default_rng(options.seed)
     arrays = {}
     for name in graph.inputs:
@@ -273,7 +299,6 @@ def _result(
     kept: Sequence[Turn],
     turns: int,
     outputs: Mapping[str, tuple[dict[str, Array], int]],
-    options: Options,
 ) -> Result:
     engine, ready = worker.job.engine, worker.ready
     if "error" in ready or not kept:
@@ -281,8 +306,8 @@ def _result(
         return Result(engine, problem=problem, absent=ready.get("absent", False))
     low, median, high = np.percentile([t.nanoseconds / 1e6 for t in kept], (25, 50, 75))
     arrays, peak = outputs[engine]
-    reference = next((outputs[p][0] for p in options.peers if p in outputs), None)
-    error = None if reference is None or arrays is reference else _error(arrays, reference)
+    reference = outputs.get("reference", ({}, 0))[0]
+    error = _error(arrays, reference) if reference else None
     return Result(
         engine,
         version=ready["version"],

@@ -13,7 +13,8 @@ import sys
 import time
 from typing import Any
 
-from jangin.bench.engines import Engine, Job, make, peak_bytes
+from jangin.bench.engine import Engine, Job
+from jangin.bench.engines import make, peak_bytes
 
 
 def main() -> None:

@@ -1,0 +1,43 @@
+"""What a benchmark worker is told, and what an engine is to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from jangin.ir.graph import Array
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told. `inputs`: an .npz file with the model's inputs, in order; `outputs`: their
+    names, in order; `shapes` fixes the model's size symbols (empty: they stay symbolic). `target`,
+    `winograd` and `tune` (a time, as `jangin tune --budget` takes it; empty: untuned) are Jangin's."""
+
+    engine: str
+    threads: int
+    model: str = ""
+    inputs: str = ""
+    outputs: tuple[str, ...] = ()
+    shapes: Mapping[str, int] = field(default_factory=dict)
+    target: str = "cpu"
+    winograd: bool = True
+    tune: str = ""
+
+    def feeds(self) -> dict[str, Array]:
+        import numpy as np
+
+        with np.load(self.inputs) as stored:
+            return {name: stored[name] for name in stored.files}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`call()` runs the model once and gives its outputs by name. `work`: operations of a call, where
+    the engine is a yardstick. `memory`: bytes it says it planned, by kind."""
+
+    call: Callable[[], Mapping[str, Array]]
+    version: str
+    compile_seconds: float = 0.0
+    work: float = 0.0
+    memory: Mapping[str, int] = field(default_factory=dict)

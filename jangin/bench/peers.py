@@ -1,0 +1,154 @@
+"""Peers that don't read ONNX files themselves: each converts the model first, as its makers say.
+
+What a conversion takes counts as compile time; single precision is asked for everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jangin.bench.engine import Engine, Job
+from jangin.ir.graph import Array
+
+
+def ncnn(job: Job) -> Engine:
+    """ncnn, its model made by `pnnx`."""
+    import ncnn as library
+
+    converter = find_spec("pnnx")
+    if converter is None or not converter.submodule_search_locations:
+        raise ModuleNotFoundError("pnnx, ncnn's converter, is not installed")
+    tool = Path(converter.submodule_search_locations[0], "pnnx")  # importing it would import PyTorch
+    feeds = job.feeds()
+    start = time.perf_counter()
+    net = library.Net()
+    net.opt.num_threads = job.threads
+    net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "model.onnx").symlink_to(Path(job.model).resolve())
+        sizes = ",".join(f"{list(a.shape)}{_suffix(a)}".replace(" ", "") for a in feeds.values())
+        _convert([str(tool), "model.onnx", "fp16=0", f"inputshape={sizes}"], folder)
+        if not (folder / "model_ncnn.py").is_file():
+            raise ValueError("pnnx made no ncnn model of it")
+        names = (folder / "model_ncnn.py").read_text()
+        if net.load_param(str(folder / "model.ncnn.param")) or net.load_model(str(folder / "model.ncnn.bin")):
+            raise ValueError("ncnn could not load what pnnx made: a layer it doesn't have")
+    inputs = re.findall(r'ex\.input\("(\w+)", ncnn\.Mat\(\w+\.numpy\(\)(, batch_index=0)?\)', names)
+    outputs = re.findall(r'ex\.extract\("(\w+)"\)', names)
+    mats = [
+        (name, library.Mat(_narrow(array), **({"batch_index": 0} if batched else {})).clone())
+        for (name, batched), array in zip(inputs, feeds.values(), strict=True)
+    ]
+    seconds = time.perf_counter() - start
+    batched = ", batch_index=0" in names
+
+    def call() -> Mapping[str, Array]:
+        found = []
+        with net.create_extractor() as extractor:
+            for name, mat in mats:
+                extractor.input(name, mat)
+            for name in outputs:
+                status, mat = extractor.extract(name)
+                if status:
+                    raise ValueError(f"ncnn could not compute {name!r}")
+                found.append(mat.numpy(batch_index=0) if batched else np.array(mat))
+        return dict(zip(job.outputs, found, strict=True))
+
+    return Engine(call, metadata.version("ncnn"), seconds)
+
+
+def _suffix(array: Array) -> str:
+    """An element type as pnnx writes it."""
+    return {"f": "f", "i": "i", "u": "u"}[array.dtype.kind] + str(8 * array.itemsize)
+
+
+def _narrow(array: Array) -> Array:
+    return np.ascontiguousarray(array, np.int32) if array.dtype.kind == "i" else array
+
+
+def mnn(job: Job) -> Engine:
+    """MNN, its model made by the converter of the same package."""
+    import MNN
+
+    feeds = job.feeds()
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tool = [sys.executable, "-m", "MNN.tools.mnnconvert", "-f", "ONNX"]
+        _convert([*tool, "--modelFile", str(Path(job.model).resolve()), "--MNNModel", "model.mnn"], folder)
+        settings = {"backend": "CPU", "numThread": job.threads, "precision": "high"}
+        runtime = MNN.nn.create_runtime_manager((settings,))
+        module = MNN.nn.load_module_from_file(
+            str(folder / "model.mnn"), list(feeds), list(job.outputs), runtime_manager=runtime
+        )
+    arrays = [_narrow(array) for array in feeds.values()]
+    kinds = [MNN.expr.int if array.dtype.kind == "i" else MNN.expr.float for array in arrays]
+    variables = [
+        MNN.expr.placeholder(list(array.shape), MNN.expr.NCHW, kind)
+        for array, kind in zip(arrays, kinds, strict=True)
+    ]
+    seconds = time.perf_counter() - start
+
+    def call() -> Mapping[str, Array]:
+        for variable, array in zip(variables, arrays, strict=True):
+            variable.write(array)
+        results = module.forward(variables)
+        found = results if isinstance(results, list) else [results]
+        return {name: np.array(r.read()) for name, r in zip(job.outputs, found, strict=True)}
+
+    return Engine(call, MNN.version(), seconds)
+
+
+def inductor(job: Job) -> Engine:
+    """PyTorch's Inductor, ahead of time with frozen weights. `job.model` is an exported program (.pt2);
+    what is compiled stays beside it."""
+    import torch
+
+    torch.set_num_threads(job.threads)
+    feeds = [torch.from_numpy(a) for a in job.feeds().values()]
+    compiled = Path(job.model).with_suffix(f".{job.threads}.aoti.pt2")
+    record = compiled.with_suffix(".json")
+    if not record.is_file():
+        start = time.perf_counter()
+        settings = {"freezing": True}
+        with torch.no_grad():
+            torch._inductor.aoti_compile_and_package(
+                torch.export.load(job.model), package_path=str(compiled), inductor_configs=settings
+            )
+        record.write_text(json.dumps(time.perf_counter() - start))
+    seconds: float = json.loads(record.read_text())
+    module = torch._inductor.aoti_load_package(str(compiled))
+
+    def call() -> Mapping[str, Array]:
+        with torch.no_grad():
+            results: Any = module(*feeds)
+        found = results if isinstance(results, (tuple, list)) else (results,)
+        return {name: r.numpy() for name, r in zip(job.outputs, found, strict=True)}
+
+    return Engine(call, torch.__version__, seconds)
+
+
+def _convert(command: Sequence[str], folder: Path) -> None:
+    """Run a converter in `folder`. ValueError with its last words where it fails."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, errors="replace", env=environment, check=False
+    )
+    if done.returncode:
+        words = (done.stdout + done.stderr).strip().splitlines()
+        what = words[-1][:200] if words else f"status {done.returncode}"
+        raise ValueError(f"its converter failed: {what}")

@@ -1,0 +1,57 @@
+"""Engines that Jangin is compared with, each in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import small_model
+
+from jangin.bench.engine import Job
+from jangin.bench.engines import PEERS
+from jangin.bench.measure import Options, Worker, compare, make_jobs
+
+OPTIONS = Options(PEERS, rounds=1, seconds=0.001, shapes={"batch": 2})
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
+    folder = tmp_path_factory.mktemp("peers")
+    (folder / "small.onnx").write_bytes(small_model().SerializeToString())
+    return {job.engine: job for job in make_jobs(folder / "small.onnx", 1, OPTIONS, folder)}
+
+
+@pytest.mark.parametrize("engine", PEERS)
+def test_peer_computes_what_the_reference_does(engine: str, jobs: dict[str, Job], tmp_path: Path) -> None:
+    with Worker(jobs[engine]) as worker, Worker(jobs["reference"]) as reference:
+        if worker.ready.get("absent"):
+            pytest.skip(f"{engine} is not installed")
+        assert "error" not in worker.ready, worker.ready["error"]
+        assert worker.ready["version"] and worker.ready["compile_seconds"] > 0
+        assert min(worker.ask(op="turn", seconds=0.001)["nanoseconds"]) > 0
+        results = []
+        for asked in (worker, reference):
+            path = tmp_path / f"{asked.job.engine}.npz"
+            assert asked.ask(op="outputs", path=str(path))["peak_bytes"] > 1 << 20
+            with np.load(path) as stored:
+                assert stored.files == list(asked.job.outputs)
+                results.append(stored[stored.files[0]])
+        np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)
+
+
+def test_an_engine_that_fails_is_told_and_the_others_go_on(tmp_path: Path, jobs: dict[str, Job]) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    options = Options(
+        ("onnxruntime",),
+        1,
+        0.001,
+        {"batch": 2},
+        files={"onnxruntime": broken},
+        pythons={"jangin": sys.executable},
+    )
+    ours, theirs = compare(Path(jobs["jangin"].model), 1, options).results
+    assert not ours.problem and ours.error is not None and ours.error < 1e-5
+    assert "broken.onnx" in theirs.problem and not theirs.absent
