@@ -58,6 +58,9 @@ def options(
     no_winograd: Annotated[
         bool, typer.Option("--no-winograd", help="Convolutions as they are written, for less rounding.")
     ] = False,
+    libraries: Annotated[
+        str, typer.Option(help="Kernels of other makers: never, auto, openblas or onednn.")
+    ] = "never",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what takes time.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
     version: Annotated[
@@ -65,7 +68,7 @@ def options(
         typer.Option("--version", help="Print the version.", is_eager=True, callback=_version),
     ] = False,
 ) -> None:
-    context.obj = Settings(False if no_cache else cache_dir or True, not no_winograd, verbose)
+    context.obj = Settings(False if no_cache else cache_dir or True, not no_winograd, verbose, libraries)
 
 
 @app.command()

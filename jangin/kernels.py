@@ -14,11 +14,13 @@ from jangin.ir.plan import Launch, Plan
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.text import print_func
 from jangin.ir.verify import checked, verify_func, verify_plan
+from jangin.libraries import candidates
 from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.memory import plan_buffers
 from jangin.passes.stages import canonical, is_opaque, opaque_func, stages
 from jangin.passes.work import nest_work, stages_work
+from jangin.runtime.libraries import FINDERS
 from jangin.templates.choose import choose, opaque
 from jangin.templates.scheduled import Packing, Scheduled
 from jangin.templates.template import Problem
@@ -44,6 +46,8 @@ def schedule_kernels(
     if options.verify:
         for kernel in made.values():
             checked(f"the template {kernel.template}", verify_func, kernel.func)
+            if kernel.call is not None and kernel.call.rest is not None:
+                checked(f"the rest of {kernel.template}", verify_func, kernel.call.rest)
     return chosen
 
 
@@ -68,7 +72,9 @@ def _schedule(
     if digest not in made:
         unique = f"{name}_{len(made)}"
         operations, moved = stages_work(parts, inputs, out, symbols)
-        kernel = choose(Problem(unique, renamed, params, symbols, fixed, options.target))
+        problem = Problem(unique, renamed, params, symbols, fixed, options.target)
+        called = candidates(problem, options.libraries) if options.libraries in FINDERS else []
+        kernel = called[0].schedule(called[0].space()[0]) if called else choose(problem)
         made[digest] = replace(kernel, flops=operations, bytes=moved)
     return made[digest], args
 
@@ -94,7 +100,7 @@ def make_plan(graph: Graph, scheduled: Chosen, options: Options) -> Plan:
     """Buffers, packed constants and launches."""
     constants = dict(graph.constants)
     values = dict(graph.values)
-    launches, funcs, nodes = [], {}, []
+    launches, funcs, calls, nodes = [], {}, {}, []
     for node in graph.nodes:
         if node.op == "kernel":
             kernel, args = scheduled[node.outputs[0]]
@@ -102,6 +108,8 @@ def make_plan(graph: Graph, scheduled: Chosen, options: Options) -> Plan:
             nodes.append(replace(node, inputs=args[:-1]))
             launches.append(_launch(kernel, args, node))
             funcs[kernel.func.name] = kernel.func
+            if kernel.call is not None:
+                calls[kernel.func.name] = kernel.call
         else:
             nodes.append(node)
     packed = replace(graph, values=values).with_nodes(nodes, values=values, constants=constants)
@@ -110,7 +118,7 @@ def make_plan(graph: Graph, scheduled: Chosen, options: Options) -> Plan:
     symbols = tuple(graph.symbols.items())
     plan = Plan(
         graph.name, str(options.target), graph.inputs, graph.outputs, symbols, constraints(graph), buffers,
-        tuple(launches), used, funcs,
+        tuple(launches), used, funcs, calls,
     )  # fmt: skip
     if options.verify:
         checked("planning", verify_plan, plan)
@@ -142,4 +150,5 @@ def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node) -> Launch:
     return Launch(
         func.name, args, tuple(v for v, _ in func.symbols), tasks, 0 if alone else grain,
         scratch_bytes(func), tuple(node.source.split("; ")), kernel.label, kernel.flops, kernel.bytes,
+        kernel.call.library if kernel.call else "",
     )  # fmt: skip

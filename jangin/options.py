@@ -9,20 +9,28 @@ from typing import Any
 from jangin.targets.target import Target
 
 Shapes = Mapping[str, int | tuple[int, int] | Sequence[int | None]]
+LIBRARIES = ("never", "auto", "openblas", "onednn")
 
 
 @dataclass(frozen=True)
 class Options:
     """`shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} its inclusive range,
     {"image": (1, 3, 224, 224)} a whole input. `winograd`: 3 x 3 convolutions may be computed by
-    Winograd's method, with errors up to 1e-5 of the output's largest value. `verify` checks the IR
+    Winograd's method, with errors up to 1e-5 of the output's largest value. `libraries`: whether kernels
+    may call other makers' ("never"; "auto", where tuning measured them to be faster; or one of them,
+    "openblas" or "onednn", wherever it can). `verify` checks the IR
     after every pass; it changes no result, so it is in no key."""
 
     target: Target
     shapes: Mapping[str, Any] = field(default_factory=dict)
     winograd: bool = True
+    libraries: str = "never"
     verify: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.libraries not in LIBRARIES:
+            raise ValueError(f"libraries={self.libraries!r} is unknown; known: {', '.join(LIBRARIES)}")
 
     def key(self) -> str:
         """A text that differs where the results do."""
-        return f"{self.target!r} {sorted(self.shapes.items())!r} {self.winograd}"
+        return f"{self.target!r} {sorted(self.shapes.items())!r} {self.winograd} {self.libraries}"

@@ -56,16 +56,18 @@ def compile(
     shapes: Mapping[str, Any] | None = None,
     *,
     winograd: bool = True,
+    libraries: str = "never",
     cache: bool | str | Path = True,
     progress: Progress | None = None,
 ) -> Executable:
     """Compile an ONNX model (path, bytes or message) and load it.
 
-    `shapes` binds symbolic sizes, `winograd` allows its rounding (see `Options`); `cache`: keep and
+    `shapes` binds symbolic sizes, `winograd` allows its rounding, `libraries` other makers' kernels
+    (see `Options`); `cache`: keep and
     reuse compiled models, True for the user's cache folder, a path for another, False for none;
     `progress(done, total, what)`.
     Raises CompileError with the node, its operator and what to do about it."""
-    options = Options(resolve(target), dict(shapes or {}), winograd)
+    options = Options(resolve(target), dict(shapes or {}), winograd, libraries)
     store = None if cache is False else Cache(None if cache is True else cache)
     name = "" if store is None else key([source_digest(), options.key(), *_model_bytes(model)])
     if store is not None:

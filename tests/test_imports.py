@@ -24,7 +24,8 @@ ALLOWED = {
     "codegen": {"ir", "te", "targets", "runtime"},
     "cache": set(),
     "options": {"targets"},
-    "kernels": {"codegen", "ir", "options", "passes", "templates"},
+    "libraries": {"ir", "te", "runtime", "schedule", "templates"},
+    "kernels": {"codegen", "ir", "libraries", "options", "passes", "runtime", "templates"},
     "pipeline": {
         "cache", "codegen", "frontends", "ir", "kernels", "ops", "options", "passes", "runtime", "targets",
     },

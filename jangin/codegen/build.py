@@ -42,8 +42,18 @@ def build(plan: Plan, target: Target, progress: Progress | None = None) -> Artif
 
     `progress(done, total)` is called as groups of kernels finish. Raises RuntimeError that names
     the kernel where LLVM refuses it."""
-    used = dict.fromkeys(launch.kernel for launch in plan.launches)
-    return build_texts(plan, target, ((n, emit_kernel(plan.kernels[n], target)) for n in used), progress)
+    return build_texts(plan, target, _texts(plan, target), progress)
+
+
+def _texts(plan: Plan, target: Target) -> Iterator[tuple[str, str]]:
+    for name in dict.fromkeys(launch.kernel for launch in plan.launches):
+        call = plan.calls.get(name)
+        if call is None:
+            yield name, emit_kernel(plan.kernels[name], target)
+            continue
+        yield name, call.text
+        if call.rest is not None:
+            yield call.rest.name, emit_kernel(call.rest, target)
 
 
 def build_texts(

@@ -34,11 +34,12 @@ REPORTED = 0.05
 @dataclass(frozen=True)
 class Settings:
     """The options before the command. `cache`: a folder, True for the user's own, False for none;
-    `winograd`: whether its rounding is allowed."""
+    `winograd`: whether its rounding is allowed; `libraries`: see `Options`."""
 
     cache: bool | Path = True
     winograd: bool = True
     verbose: bool = False
+    libraries: str = "never"
 
 
 def terminal(error: bool = False) -> Console:
@@ -87,7 +88,14 @@ def executable(
         return loaded
     with progress(settings) as tell:
         return jangin.compile(
-            model, target, threads, shapes, winograd=settings.winograd, cache=settings.cache, progress=tell
+            model,
+            target,
+            threads,
+            shapes,
+            winograd=settings.winograd,
+            libraries=settings.libraries,
+            cache=settings.cache,
+            progress=tell,
         )
 
 

@@ -8,6 +8,8 @@ from rich.table import Table
 from jangin.bench.engines import PEERS, TITLES, installed
 from jangin.bench.report import machine
 from jangin.commands.common import terminal
+from jangin.runtime.libraries import TITLES as TITLES_OF_LIBRARIES
+from jangin.runtime.libraries import find
 from jangin.runtime.threads import default_threads
 from jangin.targets import NAMED, Target, resolve
 
@@ -26,6 +28,9 @@ def devices() -> None:
     libraries = Table("library", "version", "used for")
     libraries.add_row("llvmlite (LLVM)", _llvm(), "all code that Jangin generates")
     libraries.add_row("NumPy", np.__version__, "arrays; its SGEMM as a yardstick")
+    for name, title in TITLES_OF_LIBRARIES.items():
+        found = find(name)
+        libraries.add_row(title, found.version if found else "absent", "kernels, with --libraries")
     for peer in PEERS:
         libraries.add_row(TITLES[peer], installed(peer) or "absent", "comparison in `jangin bench`")
     console.print(libraries)

@@ -343,6 +343,7 @@ class _Plans(Reader):
         grain = self.integer()
         self.need("scratch")
         scratch = self.expr()
+        library = self.name() if self.take("calls") else ""
         template, flops, moved = "", ZERO, ZERO
         if self.take("by"):
             template = self.string()
@@ -351,4 +352,4 @@ class _Plans(Reader):
             self.need("bytes")
             moved = self.expr()
         sources = tuple(self.items(self.string)) if self.take("from") else ()
-        return Launch(kernel, args, symbols, tasks, grain, scratch, sources, template, flops, moved)
+        return Launch(kernel, args, symbols, tasks, grain, scratch, sources, template, flops, moved, library)

@@ -44,7 +44,7 @@ class Launch:
     to share among threads; `grain`: the fewest worth a hand-out; 0 runs it on the caller alone.
     `scratch`: bytes each worker needs. `sources`: the model's nodes this computes. For reports:
     `template`, what made the kernel and its parameters; `flops` and `bytes`, the operations and the
-    traffic that it can't do without."""
+    traffic that it can't do without. `library`: another maker's that it calls, "" for none."""
 
     kernel: str
     args: tuple[str, ...]
@@ -56,6 +56,18 @@ class Launch:
     template: str = ""
     flops: Expr = ZERO
     bytes: Expr = ZERO
+    library: str = ""
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """The code of a kernel that calls a library: LLVM IR of a function with a kernel's signature, and the
+    kernel that it runs over the same arguments afterwards, if any. `tasks`: into how many it divides."""
+
+    library: str
+    text: str
+    rest: Func | None
+    tasks: Expr
 
 
 @dataclass(frozen=True)
@@ -64,7 +76,8 @@ class Plan:
     (the runtime copies it). `symbols` are bound by matching the input shapes; each range is
     checked. `constraints` must hold (they are non-zero) for the sizes of a run. `target` is the
     LLVM triple/cpu/features the objects were made for. `kernels` (name to Func) is kept only in
-    the compiling process, for the interpreter and `inspect`; it isn't saved."""
+    the compiling process, for the interpreter and `inspect`; it isn't saved. Nor are `calls`: the code of
+    those kernels whose Func only says what a library computes for them."""
 
     name: str
     target: str
@@ -76,12 +89,18 @@ class Plan:
     launches: tuple[Launch, ...]
     constants: Mapping[str, Array] = field(default_factory=dict)
     kernels: Mapping[str, Func] = field(default_factory=dict)
+    calls: Mapping[str, LibraryCall] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)
 
     def buffer(self, name: str) -> PlanBuffer:
         return next(b for b in self.buffers if b.name == name)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Those that its kernels call."""
+        return tuple(sorted({x.library for x in self.launches} - {""}))
 
     @property
     def is_static(self) -> bool:

@@ -43,8 +43,8 @@ Plan (constants and kernels are kept beside the text):
            | ("input" | "output" | "constant" | "arena" | "alias") name ":" type ["of" name]
              ["at" INTEGER] ["live" INTEGER ".." INTEGER]
            | "launch" kernel "(" {name} ")" ["symbols" "(" {expr} ")"] "tasks" expr
-             "grain" INTEGER "scratch" expr ["by" string "flops" expr "bytes" expr]
-             ["from" "(" {string} ")"]
+             "grain" INTEGER "scratch" expr ["calls" name]
+             ["by" string "flops" expr "bytes" expr] ["from" "(" {string} ")"]
 """
 
 from __future__ import annotations
@@ -327,6 +327,8 @@ def _launch(x: Launch) -> str:
     if x.symbols:
         text += f" symbols ({', '.join(map(str, x.symbols))})"
     text += f" tasks {x.tasks} grain {x.grain} scratch {x.scratch}"
+    if x.library:
+        text += f" calls {quote(x.library)}"
     if x.template:
         text += f" by {_string(x.template)} flops {x.flops} bytes {x.bytes}"
     return f"{text} from ({', '.join(map(_string, x.sources))})" if x.sources else text

@@ -11,7 +11,7 @@ import numpy as np
 from jangin.ir.expr import Expr, const
 from jangin.ir.graph import Array
 from jangin.ir.loop import For, Func, statements
-from jangin.ir.plan import ZERO
+from jangin.ir.plan import ZERO, LibraryCall
 from jangin.schedule.steps import PRIMITIVES, Step
 
 Params = Mapping[str, int]
@@ -46,7 +46,7 @@ class Scheduled:
     """`func` is ready for code generation; `steps` is the schedule that made it from the naive nest;
     `packings` says which parameters it reads in another layout; `cost` is the estimate in
     operations of one task, from which the hand-out's grain follows; `flops` and `bytes` are what the
-    whole kernel has to do (see `Launch`)."""
+    whole kernel has to do (see `Launch`). With a `call`, a library does what `func` only says."""
 
     template: str
     func: Func
@@ -56,6 +56,7 @@ class Scheduled:
     cost: float = 0.0
     flops: Expr = ZERO
     bytes: Expr = ZERO
+    call: LibraryCall | None = None
 
     @property
     def label(self) -> str:
@@ -65,6 +66,8 @@ class Scheduled:
     @property
     def tasks(self) -> Expr:
         """Iterations of the parallel loop (1 where there is none)."""
+        if self.call is not None:
+            return self.call.tasks
         for s in statements(self.func.body):
             if isinstance(s, For) and s.kind == "parallel":
                 return s.extent

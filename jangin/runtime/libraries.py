@@ -1,0 +1,119 @@
+"""Libraries of other makers that compiled models may call, found when they are needed.
+
+Nothing here changes what the process uses besides: NumPy's own OpenBLAS is loaded a second time, from a
+copy, so that its thread count can be ours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from jangin.runtime.elf import LoadError
+
+
+@dataclass(frozen=True)
+class Library:
+    """A loaded library. `functions`: the addresses of what our code calls in it, by our names."""
+
+    name: str
+    version: str
+    functions: Mapping[str, int]
+
+
+def address(symbol: str) -> int:
+    """Of a function that machine code calls as `jangin_LIBRARY_FUNCTION`. Raises LoadError where that library
+    isn't here."""
+    name = symbol.split("_")[1]
+    library = find(name)
+    if library is None:
+        raise LoadError(f"the model was compiled to call another library: {absent(name)}")
+    return library.functions[symbol]
+
+
+def absent(name: str) -> str:
+    """What to do about a library that isn't here."""
+    return (
+        f"{TITLES.get(name, name)} is not installed here: pip install 'jangin[{name}]', or compile the model "
+        'with libraries="never"'
+    )
+
+
+@cache
+def find(name: str) -> Library | None:
+    """The library called `name` ("openblas", "onednn"), loaded; None where it isn't here."""
+    try:
+        return FINDERS[name]()
+    except (KeyError, OSError, AttributeError):
+        return None
+
+
+def _openblas() -> Library | None:
+    """scipy-openblas32, which nothing else uses, or a copy of the one that NumPy brings."""
+    spec = importlib.util.find_spec("scipy_openblas32")
+    beside = Path(np.__file__).parent
+    own = (
+        [] if spec is None or spec.origin is None else Path(spec.origin).parent.glob("lib/libscipy_openblas*")
+    )
+    for path in sorted(own):
+        return _blas(ctypes.CDLL(str(path)), "")
+    for path in sorted(beside.with_name("numpy.libs").glob("libscipy_openblas64_*")):
+        with tempfile.TemporaryDirectory() as folder:
+            return _blas(ctypes.CDLL(shutil.copy(path, folder)), "64_")
+    return None
+
+
+def _blas(loaded: ctypes.CDLL, suffix: str) -> Library:
+    """OpenBLAS on one thread: our own threads share the work. Sizes of 64 bits do for 32 too, as both are
+    passed in whole registers or slots."""
+    loaded[f"scipy_openblas_set_num_threads{suffix}"](1)
+    config = loaded[f"scipy_openblas_get_config{suffix}"]
+    config.restype = ctypes.c_char_p
+    version = config().decode().split()[1]
+    return Library("openblas", version, _addresses(loaded, OPENBLAS, "scipy_{}" + suffix))
+
+
+def _onednn() -> Library | None:
+    for path in _files("onednn-cpu-gomp", "libdnnl.so"):
+        loaded = ctypes.CDLL(str(path))
+        version = loaded["dnnl_version"]
+        version.restype = ctypes.POINTER(ctypes.c_int * 3)
+        text = ".".join(map(str, version().contents))
+        return Library("onednn", text, _addresses(loaded, ONEDNN, "{}"))
+    return None
+
+
+def _files(package: str, name: str) -> Iterator[Path]:
+    """Where an installed package's files called `name` are."""
+    try:
+        package_files = metadata.files(package) or []
+    except metadata.PackageNotFoundError:
+        return
+    yield from (Path(str(f.locate())) for f in package_files if f.name == name)
+
+
+def _addresses(loaded: ctypes.CDLL, functions: Mapping[str, str], pattern: str) -> dict[str, int]:
+    found = {}
+    for ours, theirs in functions.items():
+        name = theirs if theirs.startswith("omp_") else pattern.format(theirs)
+        found[ours] = ctypes.cast(loaded[name], ctypes.c_void_p).value or 0
+    return found
+
+
+OPENBLAS = {"jangin_openblas_sgemm": "cblas_sgemm"}
+ONEDNN = {
+    "jangin_onednn_sgemm": "dnnl_sgemm",
+    "jangin_onednn_threads": "omp_get_max_threads",
+    "jangin_onednn_set_threads": "omp_set_num_threads",
+}
+FINDERS: Mapping[str, Callable[[], Library | None]] = {"openblas": _openblas, "onednn": _onednn}
+TITLES = {"openblas": "OpenBLAS", "onednn": "oneDNN"}
