@@ -174,9 +174,9 @@ def _process_symbol(name: str) -> int:
     """A function of the C library, of libm or of the compiler's runtime (16-bit floats), or of another
     library, as `jangin_LIBRARY_FUNCTION`."""
     if name.startswith("jangin_"):
-        from jangin.runtime.libraries import address  # slow to import, and seldom needed
+        from jangin.runtime.libraries import bind  # slow to import, and seldom needed
 
-        return address(name)
+        return bind(name)
     for library in (None, "libm.so.6", "libgcc_s.so.1"):
         try:
             address = ctypes.cast(getattr(ctypes.CDLL(library), name), ctypes.c_void_p).value

@@ -30,7 +30,7 @@ class Library:
     functions: Mapping[str, int]
 
 
-def address(symbol: str) -> int:
+def bind(symbol: str) -> int:
     """Of a function that machine code calls as `jangin_LIBRARY_FUNCTION`. Raises LoadError where that library
     isn't here."""
     name = symbol.split("_")[1]
