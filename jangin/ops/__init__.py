@@ -8,6 +8,7 @@ from jangin.ops import (
     elementwise,
     index,
     integer,
+    learned,
     linear,
     loss,
     move,
@@ -23,7 +24,9 @@ from jangin.ops import (
     scatter,
     shape,
     signal,
+    tabular,
     training,
+    trees,
     window,
 )
 
@@ -36,6 +39,7 @@ OPERATORS = registry.table(
         normalize,
         quantize,
         attention,
+        learned,
         loss,
         scan,
         shape,
@@ -52,5 +56,8 @@ OPERATORS = registry.table(
         recurrent,
         random,
         training,
+        tabular,
+        learned,
+        trees,
     ]
 )

@@ -55,8 +55,6 @@ UNARY = unary(
     }
 )
 
-LEARNING = unary({"Binarizer": lambda x, threshold=0.0: cast(x.dtype, x > threshold)}, domain="ai.onnx.ml")
-
 
 def _shift(x: Expr, y: Expr, direction: str) -> Expr:
     """A shift by a negative number, or by the type's width or more, leaves nothing but the sign."""

@@ -118,7 +118,7 @@ def _without(x: Tensor, axes: Sequence[int]) -> list[Expr]:
     return [d for i, d in enumerate(x.shape) if i not in axes]
 
 
-def _arg(
+def arg(
     combiner: str, b: Builder, x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
 ) -> Tensor:
     """Where the largest or smallest element along `axis` stands: i64."""
@@ -131,5 +131,5 @@ def _arg(
 
 
 ARGUMENTS = Family(
-    tuple(Operator("", name, 1, partial(_arg, c)) for name, c in (("ArgMax", "max"), ("ArgMin", "min")))
+    tuple(Operator("", name, 1, partial(arg, c)) for name, c in (("ArgMax", "max"), ("ArgMin", "min")))
 )

@@ -19,10 +19,11 @@ Array = NDArray[Any]
 
 def model(
     op: str, inputs: Sequence[Array | None], opset: int, constants: Mapping[int, Array] | None = None,
-    outputs: int = 1, domain: str = "", dims: Mapping[int, Sequence[int | str]] | None = None, **attrs: Any,
+    outputs: int = 1, domain: str = "", dims: Mapping[int, Sequence[int | str]] | None = None,
+    version: int = 1, **attrs: Any,
 ) -> ModelProto:  # fmt: skip
-    """A model of one node. `constants` takes the place of inputs by number; `dims` declares shapes
-    other than the inputs' own."""
+    """A model of one node, of `version` of its `domain` if it has one. `constants` takes the place of
+    inputs by number; `dims` declares shapes other than the inputs' own."""
     constants, dims = constants or {}, dims or {}
     names = [f"in{i}" for i in range(max([len(inputs), *(n + 1 for n in constants)]))]
     given = {i: a for i, a in enumerate(inputs) if a is not None and i not in constants}
@@ -42,7 +43,7 @@ def model(
         [helper.make_empty_tensor_value_info(n) for n in results],
         [numpy_helper.from_array(a, names[i]) for i, a in constants.items()],
     )
-    imports = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
+    imports = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, version)] if domain else [])
     return helper.make_model(graph, opset_imports=imports)
 
 
