@@ -70,6 +70,7 @@ def _quantized(dtype: DType) -> DType:
 
 
 @op("QuantizeLinear")
+@op("QuantizeLinear", domain="com.microsoft")
 def quantize_linear(
     b: Builder,
     x: Tensor,
@@ -112,6 +113,7 @@ def _shifted(v: Expr, zeros: tuple[Expr, ...], dtype: DType) -> Expr:
 
 
 @op("DequantizeLinear")
+@op("DequantizeLinear", domain="com.microsoft")
 def dequantize_linear(
     b: Builder,
     x: Tensor,

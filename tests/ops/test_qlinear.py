@@ -1,0 +1,165 @@
+"""ONNX Runtime's quantized operators against ONNX Runtime itself: equal but for one unit where a
+quotient falls on a half."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from against import check, interpreted, onnxruntime_outputs
+from one_node import Array, f32, lowered, model
+from onnx import helper
+
+from jangin.frontends.onnx import load
+from jangin.ir.graph import CompileError
+from jangin.passes.lower import lower
+
+MS: dict[str, Any] = {"domain": "com.microsoft"}
+
+
+def scale(value: float) -> Array:
+    return np.asarray(value, np.float32)
+
+
+def data(*shape: int, seed: int = 0, dtype: type = np.uint8) -> Array:
+    info = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def weights(*shape: int) -> Array:
+    """Of 7 bits: without VNNI instructions ONNX Runtime's sums of u8 times i8 overflow beyond them."""
+    return (data(*shape, seed=1, dtype=np.int8) // 2).astype(np.int8)
+
+
+def near(op: str, inputs: Sequence[Array | None], dims: Mapping[int, Any], **attrs: Any) -> None:
+    """ONNX Runtime's integers, for fixed and for symbolic sizes."""
+    feeds = {f"in{i}": a for i, a in enumerate(inputs) if a is not None}
+    (want,) = onnxruntime_outputs(model(op, inputs, 17, **MS, **attrs), feeds)
+    for shapes in (None, dims):
+        graph = lowered(op, inputs, 17, dims=shapes, **MS, **attrs)
+        (got,) = interpreted(graph, feeds)
+        same(got, want)
+
+
+def same(got: Array, want: Array) -> None:
+    assert got.dtype == want.dtype and got.shape == want.shape
+    away = np.abs(got.astype(np.int64) - want.astype(np.int64))
+    assert away.max() <= 1 and (away > 0).mean() < 0.05
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
+def test_two_tensors(op: str, dtype: type) -> None:
+    x, y = data(4, 3, 5, dtype=dtype), data(3, 5, seed=1, dtype=dtype)
+    zero = np.asarray(7, dtype)
+    inputs = [x, scale(0.02), zero, y, scale(0.03), zero, scale(0.05), np.asarray(3, dtype)]
+    near(op, inputs, {0: ["n", 3, 5]})
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("QLinearSigmoid", {}),
+        ("QLinearLeakyRelu", {"alpha": 0.2}),
+        ("QLinearGlobalAveragePool", {"channels_last": 0}),
+        ("QLinearGlobalAveragePool", {"channels_last": 1}),
+        ("QLinearAveragePool", {"kernel_shape": [2, 2], "strides": [2, 1], "pads": [1, 0, 0, 1]}),
+    ],
+)
+def test_one_tensor(op: str, attrs: dict[str, Any]) -> None:
+    inputs = [data(2, 3, 6, 5), scale(0.03), np.uint8(120), scale(0.01), np.uint8(10)]
+    near(op, [np.asarray(a) for a in inputs], {0: ["n", 3, 6, 5]}, **attrs)
+
+
+def test_softmax() -> None:
+    """Its attribute "opset" is one that every imported node has."""
+    inputs = [data(3, 7), scale(0.05), np.asarray(100, np.uint8), scale(1 / 256), np.asarray(0, np.uint8)]
+    proto = model("QLinearSoftmax", inputs, 17, axis=-1, **MS)
+    proto.graph.node[0].attribute.append(helper.make_attribute("opset", 13))
+    feeds = {f"in{i}": a for i, a in enumerate(inputs)}
+    (want,) = onnxruntime_outputs(proto, feeds)
+    same(*interpreted(lower(load(proto)), feeds), want)
+
+
+def test_concatenation() -> None:
+    zero = np.asarray(128, np.uint8)
+    inputs: list[Array | None] = [scale(0.05), zero]
+    for n in range(3):
+        inputs += [data(2, n + 1, 4, seed=n), scale(0.02 * (n + 1)), zero]
+    near("QLinearConcat", inputs, {2: ["n", 1, 4], 5: ["n", 2, 4], 8: ["n", 3, 4]}, axis=1)
+
+
+def test_choice() -> None:
+    zero = np.asarray(100, np.uint8)
+    chosen = np.random.default_rng(0).random((4, 5)) < 0.5
+    inputs = [chosen, data(4, 5), scale(0.02), zero, data(4, 5, seed=1), scale(0.04), zero, scale(0.03), zero]
+    near("QLinearWhere", inputs, {})
+
+
+@pytest.mark.parametrize("channels_last", [0, 1])
+def test_convolution(channels_last: int) -> None:
+    x, w = data(1, 3, 6, 5), weights(4, 3, 3, 3)
+    x = np.moveaxis(x, 1, -1).copy() if channels_last else x
+    inputs = [x, scale(0.02), np.asarray(128, np.uint8), w, np.float32([0.01, 0.02, 0.03, 0.01]),
+              np.zeros(4, np.int8), scale(0.5), np.asarray(128, np.uint8)]  # fmt: skip
+    near("QLinearConv", inputs, {}, channels_last=channels_last, pads=[1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("rescaled", [True, False])
+def test_gemm(rescaled: bool) -> None:
+    x, w, bias = data(4, 8), weights(8, 6), np.arange(6, dtype=np.int32) * 100
+    parts = [x, scale(0.02), np.asarray(128, np.uint8), w, np.float32([0.01] * 6), np.zeros(6, np.int8), bias]
+    if rescaled:
+        near("QGemm", [*parts, scale(0.2), np.asarray(128, np.uint8)], {0: ["m", 8]}, alpha=1.0)
+    else:
+        check("QGemm", parts, 17, dims={0: ["m", 8]}, tolerance=1e-4, **MS)
+
+
+def test_products_of_integers_as_floats() -> None:
+    x, w = data(2, 4, 8), weights(8, 6)
+    settings = {"dims": {0: ["n", 4, 8]}, "tolerance": 1e-4, **MS}
+    zero, bias = np.asarray(128, np.uint8), f32(6, seed=1)
+    check("MatMulIntegerToFloat", [x, w, scale(0.02), np.abs(f32(6)), zero, None, bias], 17, **settings)
+    inputs = [f32(2, 4, 8), w, np.abs(f32(6)), np.zeros(6, np.int8), bias]
+    check("DynamicQuantizeMatMul", inputs, 17, **settings)
+
+
+@pytest.mark.parametrize("zeros", ["", "packed", "float"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_products_with_few_bits(bits: int, zeros: str) -> None:
+    k, n, block = 48, 6, 16
+    blocks = k // block
+    if zeros == "float" and bits == 8:
+        pytest.skip("ONNX Runtime has no float zero points of 8 bits")
+    x, packed = f32(3, k), data(n, blocks, block * bits // 8)
+    inputs: list[Array | None] = [x, packed, np.abs(f32(n * blocks, seed=1))]
+    if zeros == "packed":
+        inputs.append(data(n * -(-blocks * bits // 8), seed=2))
+    elif zeros == "float":
+        inputs.append(np.abs(f32(n * blocks, seed=3)) * 8)
+    constants = {i: a for i, a in enumerate(inputs) if i and a is not None}
+    settings = {"K": k, "N": n, "bits": bits, "block_size": block, "constants": constants, **MS}
+    check("MatMulNBits", inputs, 17, dims={0: ["m", k]}, tolerance=1e-3, **settings)
+
+
+def test_other_numbers_of_bits_are_refused() -> None:
+    sizes = {"K": 16, "N": 4, "bits": 3, "block_size": 16}
+    with pytest.raises(CompileError, match="bits"):
+        lowered("MatMulNBits", [f32(3, 16), data(4, 1, 6), f32(4)], 17, **sizes, **MS)
+
+
+def test_lstm_with_integer_weights() -> None:
+    """ONNX Runtime rounds what the weights are multiplied with to 8 bits, too."""
+    steps, size, hidden = 4, 6, 8
+    matrices = [weights(1, rows, 4 * hidden) for rows in (size, hidden)]
+    inputs: list[Array | None] = [f32(steps, 2, size), *matrices, f32(1, 8 * hidden) * 0.1, *[None] * 4]
+    for _ in range(2):
+        inputs += [np.full(1, 0.005, np.float32), np.zeros(1, np.int8)]
+    fixed = {i: a for i, a in enumerate(inputs) if i in (1, 2, 8, 9, 10, 11) and a is not None}
+    settings = {"hidden_size": hidden, "outputs": 3, "constants": fixed, **MS}
+    feeds = {f"in{i}": a for i, a in enumerate(inputs) if i in (0, 3) and a is not None}
+    want = onnxruntime_outputs(model("DynamicQuantizeLSTM", inputs, 17, **settings), feeds)
+    dims = {0: ["s", "n", size]}
+    check("DynamicQuantizeLSTM", inputs, 17, want=want, tolerance=2e-2, dims=dims, **settings)
