@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -11,12 +12,12 @@ MODELS = ROOT / ".cache" / "models"
 
 @dataclass(frozen=True)
 class Model:
-    """`shapes`: the options that fix its symbolic sizes, as `jangin bench --shape` takes them; `batch`:
-    a second measurement of another entry's network, kept out of the figures for batch 1."""
+    """`sizes` of its symbolic dimensions; `batch`: where it isn't 1, the entry is another's network once
+    more, and is kept out of the means."""
 
     title: str
     file: str
-    shapes: tuple[str, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
     batch: int = 1
 
     @property
@@ -24,7 +25,12 @@ class Model:
         return MODELS / f"{self.file}.onnx"
 
 
-TOKENS = ("batch=1", "seq=128")
+def program(name: str) -> Path:
+    """Where an entry's exported PyTorch program lies."""
+    return MODELS / f"{name}.pt2"
+
+
+TOKENS = {"batch": 1, "seq": 128}
 CATALOGUE = {
     "squeezenet1_1": Model("SqueezeNet 1.1", "squeezenet1_1"),
     "mobilenet_v1": Model("MobileNet v1", "mobilenet_v1"),
@@ -32,19 +38,19 @@ CATALOGUE = {
     "resnet18": Model("ResNet-18", "resnet18"),
     "resnet50": Model("ResNet-50", "resnet50"),
     "efficientnet_b0": Model("EfficientNet-B0", "efficientnet_b0"),
-    "efficientnet_lite0": Model("EfficientNet-Lite0", "efficientnet_lite0", ("batch=1",)),
+    "efficientnet_lite0": Model("EfficientNet-Lite0", "efficientnet_lite0", {"batch": 1}),
     "vgg16": Model("VGG-16", "vgg16"),
     "densenet121": Model("DenseNet-121", "densenet121"),
     "inceptionv3": Model("Inception-v3", "inceptionv3"),
     "vit_b16": Model("ViT-B/16", "vit_b16"),
     "bert_base": Model("BERT-base, 128 tokens", "bert_base", TOKENS),
     "minilm": Model("MiniLM-L6, 128 tokens", "minilm", TOKENS),
-    "gpt2": Model("GPT-2 small, 64 tokens", "gpt2", ("batch=1", "seq=64")),
+    "gpt2": Model("GPT-2 small, 64 tokens", "gpt2", {"batch": 1, "seq": 64}),
     "lstm": Model("LSTM 2×512, 200 steps", "lstm"),
     "gru": Model("GRU 3×512, 200 steps", "gru"),
     "ocr_recogniser": Model("PP-OCRv4 recogniser", "ocr_recogniser"),
     "ocr_detector": Model("PP-OCRv4 detector", "ocr_detector"),
     "yolov3_tiny": Model("YOLOv3-tiny", "yolov3_tiny"),
     "resnet50_batch8": Model("ResNet-50, batch 8", "resnet50_batch8", batch=8),
-    "bert_base_batch8": Model("BERT-base, batch 8", "bert_base", ("batch=8", "seq=128"), batch=8),
+    "bert_base_batch8": Model("BERT-base, batch 8", "bert_base", {"batch": 8, "seq": 128}, batch=8),
 }

@@ -1,4 +1,6 @@
-"""Export the benchmark models to ONNX. Needs torch, pytorchcv and transformers, so it stands apart:
+"""Export the benchmark models to ONNX, and to PyTorch programs for Inductor.
+
+Needs torch, pytorchcv and transformers, so it stands apart:
 
     python -m venv .venv-export
     .venv-export/bin/pip install -r benchmarks/requirements-export.txt
@@ -21,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from catalogue import CATALOGUE, MODELS, ROOT
+from catalogue import CATALOGUE, MODELS, ROOT, program
 from networks import Logits, Positional, Recurrent, YoloTiny
 
 sys.path.insert(0, str(ROOT / "examples"))
@@ -51,8 +53,14 @@ def settle(model: Any, size: int, noise: float = 0.3) -> Any:
     return model.eval()
 
 
+def save_program(model: Any, examples: tuple[Any, ...], name: str) -> None:
+    with torch.no_grad():
+        torch.export.save(torch.export.export(model, examples, strict=False), program(name))
+
+
 def export(model: Any, example: Any, path: Path, outputs: tuple[str, ...] = ("output",)) -> None:
-    """At the example's sizes, by tracing."""
+    """At the example's sizes, by tracing; and the program that Inductor compiles."""
+    save_program(model, (example,), path.stem)
     torch.onnx.export(
         model,
         (example,),
@@ -65,12 +73,18 @@ def export(model: Any, example: Any, path: Path, outputs: tuple[str, ...] = ("ou
 
 
 def export_symbolic(model: Any, names: tuple[str, ...], output: str, path: Path) -> None:
-    """A transformer over token ids, with symbolic `batch` and `seq`."""
-    examples = tuple(torch.full((2, 16), fill, dtype=torch.int64) for fill in (5, 1, 0)[: len(names)])
+    """A transformer over token ids, with symbolic `batch` and `seq`; its programs have sizes."""
+
+    def tokens(*shape: int) -> tuple[Any, ...]:
+        return tuple(torch.full(shape, fill, dtype=torch.int64) for fill in (5, 1, 0)[: len(names)])
+
+    for name, entry in CATALOGUE.items():
+        if entry.file == path.stem:
+            save_program(model, tokens(entry.sizes["batch"], entry.sizes["seq"]), name)
     axes = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("seq", min=2, max=512)}
     torch.onnx.export(
         model,
-        examples,
+        tokens(2, 16),
         path,
         input_names=list(names),
         output_names=[output],

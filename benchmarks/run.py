@@ -1,152 +1,187 @@
-"""Measure every benchmark model against ONNX Runtime and OpenVINO, and write benchmarks/RESULTS.md.
+"""Measure the benchmark models against all peers, and write benchmarks/RESULTS.md.
 
-    .venv/bin/pip install '.[bench]'
-    .venv/bin/python benchmarks/run.py
+    .venv/bin/pip install '.[bench,peers]' && .venv/bin/pip install --no-deps pnnx
+    .venv/bin/python benchmarks/run.py --inductor .venv-export/bin/python
 
-The models come from benchmarks/make_models.py (which says how). `--render FILE` writes the page again
-from an earlier run's figures, without measuring; `--readme` also puts the short table into README.md.
+The models come from benchmarks/make_models.py (which says how). A peer that isn't installed is left out
+and said to be absent. ncnn's converter pnnx names PyTorch as a dependency, but does without; Inductor lives
+in an environment of its own, with PyTorch and a C++ compiler. Figures are kept in
+.cache/benchmarks.json after each model: `--resume` measures only what is missing there, `--render` nothing.
+`--tune 120s` tunes Jangin first and measures the untuned beside it; `--neighbour` measures how calm the
+engines stay while another process loads a core.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any
 
-from jangin.bench.engines import TITLES
-from jangin.commands.bench import bench
-from jangin.commands.common import Settings
+from catalogue import CATALOGUE, ROOT, Model, program
+from figures import PEERS, STORE, Figures
+from page import MODES, page, short
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-ROOT = Path(__file__).resolve().parent.parent
-MODELS = ROOT / ".cache" / "models"
+from jangin import bench
+from jangin.bench.report import machine
+
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
-TITLE = {
-    "squeezenet1_1": "SqueezeNet 1.1",
-    "mobilenetv2": "MobileNetV2",
-    "resnet50": "ResNet-50",
-    "minilm": "MiniLM-L6",
-}
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-SHAPES = {"minilm": ["batch=1", "seq=128"]}
+CALM = ("mobilenetv2", "resnet50")
+"""The models that are measured beside a busy neighbour."""
+
+Tell = Callable[[int, str], None]
 
 
-def measure(names: list[str], threads: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """The figures of all models, as `jangin bench --json` writes them."""
-    from jangin import bench as benchmark
-
-    comparisons = []
-    for name in names:
-        path = MODELS / f"{name}.onnx"
-        if not path.is_file():
-            raise SystemExit(f"{path} is missing: see benchmarks/make_models.py")
-        shapes = SHAPES.get(name, [])
-        peers = "onnxruntime,openvino"
-        comparisons += bench(
-            [path], Settings(), peers, threads, rounds, seconds, shapes, [], False, "cpu", None
-        )
-    return benchmark.as_json(comparisons)
-
-
-def render(figures: dict[str, Any], command: str) -> str:
-    """The page: one line for each model and thread count."""
-    machine = figures["machine"]
-    versions: dict[str, str] = {}
-    rows = []
-    for c in figures["comparisons"]:
-        results = {r["engine"]: r for r in c["results"]}
-        versions |= {TITLES[e]: r["version"] for e, r in results.items() if r["version"]}
-        rows.append(line(c, results))
-    engines = ", ".join(f"{name} {version}" for name, version in versions.items())
-    header = ["model", "threads", "Jangin, ms", "ONNX Runtime, ms", "ratio", "OpenVINO, ms", "ratio"]
-    header += ["of SGEMM", "error", "compile", "arena"]
-    return "\n".join(
-        [
-            "# Measured",
-            "",
-            f"{machine['processor']} ({machine['target']}), {machine['system']}, Python {machine['python']}; "
-            f"{engines}; {date.today().isoformat()}.",
-            "",
-            f"Made by `{command}`. Single precision, batch 1. Times are medians of interleaved turns in "
-            "processes of their own, with quartiles in brackets; turns during which the core ran slowly or "
-            "others used the machine are left out. A ratio over 1 means that Jangin is the faster. *Of "
-            "SGEMM*: the share of the speed that NumPy's matrix product (1024³) reached beside it with the "
-            "same threads. *Error*: the largest difference to ONNX Runtime's output, as a share of its "
-            "largest value.",
-            "",
-            "| " + " | ".join(header) + " |",
-            "|---" * len(header) + "|",
-            *rows,
-            "",
-        ]
+def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:
+    peers = [
+        p for p in args.peers.split(",") if p != "inductor" or (args.inductor and program(name).is_file())
+    ]
+    return bench.Options(
+        (*(["untuned"] if args.tune else []), *peers),
+        args.rounds,
+        args.seconds,
+        dict(model.sizes),
+        files={"inductor": program(name)},
+        pythons={"inductor": args.inductor},
+        tune=args.tune,
     )
 
 
-def short(figures: dict[str, Any]) -> str:
-    """The table for README: times and how many times as fast Jangin is."""
-    rows = []
-    for c in figures["comparisons"]:
-        times = {r["engine"]: f"{r['median']:.1f}" if r["median"] else "–" for r in c["results"]}
-        ratios = {e: "" if ratio is None else f" ({ratio:.2f}×)" for e, ratio in c["ratios"].items()}
-        cells = [times["jangin"], *(times[e] + ratios[e] for e in ("onnxruntime", "openvino"))]
-        rows.append(f"| {TITLE.get(c['model'], c['model'])} | {c['threads']} | " + " | ".join(cells) + " |")
-    machine = figures["machine"]
-    return "\n".join(
-        [
-            f"Milliseconds a run, single precision, batch 1, on {machine['processor']} "
-            f"({machine['target']}); in brackets how many times as fast Jangin is:",
-            "",
-            "| model | threads | Jangin | ONNX Runtime | OpenVINO |",
-            "|---|---|---|---|---|",
-            *rows,
-        ]
+def operations(model: Model) -> int:
+    from jangin.options import Options
+    from jangin.passes.work import flops
+    from jangin.pipeline import import_model
+    from jangin.targets import resolve
+
+    graph = import_model(model.path, Options(resolve("cpu"), dict(model.sizes)), until="fuse")
+    return flops(graph) or 0
+
+
+def revision() -> str:
+    """The source's state as git names it; empty outside a clone."""
+    command = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def measure(figures: Figures, args: argparse.Namespace) -> None:
+    """Every model at every thread count, into `figures` and its file."""
+    mode = "tuned" if args.tune else "untuned"
+    found = figures.comparisons.setdefault(mode, {})
+    names = [(name, n) for name in args.only for n in args.threads]
+    wanted = [(name, n) for name, n in names if not (args.resume and f"{name}/{n}" in found)]
+    with progress(len(wanted) * args.rounds) as tell:
+        for i, (name, n) in enumerate(wanted):
+            model = CATALOGUE[name]
+            work = operations(model)
+            c = bench.compare(
+                model.path,
+                n,
+                options(name, model, args),
+                work,
+                lambda done, _, what, at=i * args.rounds: tell(at + done, what),
+            )
+            (record,) = bench.as_json([c])["comparisons"]
+            found[f"{name}/{n}"] = {**record, "date": date.today().isoformat(), "revision": revision()}
+            figures.save(args.json)
+
+
+def measure_neighbours(figures: Figures, args: argparse.Namespace) -> None:
+    from neighbour import measure as beside
+
+    names = [name for name in CALM if name in args.only]
+    with progress(len(names) * args.rounds) as tell:
+        for i, name in enumerate(names):
+            model = CATALOGUE[name]
+            figures.neighbours[name] = beside(
+                model.path,
+                options(name, model, args),
+                lambda done, at=i * args.rounds, what=name: tell(at + done, f"{what}: beside a neighbour"),
+            )
+            figures.save(args.json)
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Tell]:
+    """A bar on a terminal; elsewhere a line whenever something else is done."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
     )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        said = [""]
+
+        def tell(done: int, what: str) -> None:
+            bar.update(task, completed=done, description=what)
+            if not console.is_terminal and what != said[0]:
+                print(f"{done}/{total} {what}", flush=True)
+            said[0] = what
+
+        yield tell
 
 
-def line(c: dict[str, Any], results: dict[str, Any]) -> str:
-    ours = results["jangin"]
-    cells = [TITLE.get(c["model"], c["model"]), str(c["threads"]), timing(ours)]
-    for engine in ("onnxruntime", "openvino"):
-        ratio = c["ratios"].get(engine)
-        cells += [timing(results[engine]), "–" if ratio is None else f"**{ratio:.2f}×**"]
-    share = "–"
-    if c["sgemm"] and ours["median"]:
-        share = f"{c['flops'] / ours['median'] * 1e3 / c['sgemm']:.0%}"
-    error = "–" if ours["error"] is None else f"{ours['error']:.0e}"
-    arena = f"{ours['memory'].get('arena', 0) / 1e6:.1f} MB"
-    return "| " + " | ".join([*cells, share, error, f"{ours['compile_seconds']:.1f} s", arena]) + " |"
+def write(figures: Figures, readme: bool) -> None:
+    from plot import draw
+
+    plots = {}
+    for mode in MODES:
+        if figures.comparisons.get(mode):
+            plots[mode] = f"{mode}.svg"
+            draw(figures, mode, RESULTS.parent / plots[mode])
+    RESULTS.write_text(page(figures, plots))
+    print(f"written to {RESULTS.relative_to(ROOT)}")
+    if readme:
+        path = ROOT / "README.md"
+        before, rest = path.read_text().split(BEGIN)
+        path.write_text(f"{before}{BEGIN}\n{short(figures)}\n{END}{rest.split(END)[1]}")
 
 
-def timing(result: dict[str, Any]) -> str:
-    if result["problem"]:
-        return "absent" if result["absent"] else "failed"
-    return f"{result['median']:.2f} ({result['low']:.2f}–{result['high']:.2f})"
+def names_of(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in CATALOGUE]:
+        raise argparse.ArgumentTypeError(f"unknown model {unknown[0]!r}; known: {', '.join(CATALOGUE)}")
+    return names
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the benchmark models.")
-    parser.add_argument("names", nargs="*", default=list(TITLE))
-    parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=0.25)
-    parser.add_argument("--json", type=Path, default=ROOT / ".cache" / "benchmarks.json")
-    parser.add_argument("--render", type=Path, help="an earlier run's figures")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", type=names_of, default=list(CATALOGUE), metavar="MODEL,...")
+    parser.add_argument("--peers", default=",".join(PEERS), help="default: %(default)s")
+    parser.add_argument("--inductor", default="", metavar="PYTHON", help="an interpreter that has PyTorch")
+    parser.add_argument("--threads", type=lambda text: [int(n) for n in text.split(",")], default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=20, help="turns that each engine takes")
+    parser.add_argument("--seconds", type=float, default=0.25, help="length of a turn")
+    parser.add_argument("--tune", default="", metavar="TIME", help="tune Jangin for this long, e.g. 120s")
+    parser.add_argument("--neighbour", action="store_true", help="measure beside a busy neighbour instead")
+    parser.add_argument("--resume", action="store_true", help="measure only what has no figures yet")
+    parser.add_argument("--render", action="store_true", help="measure nothing, write the page again")
     parser.add_argument("--readme", action="store_true", help="fill README.md's table too")
+    parser.add_argument("--json", type=Path, default=STORE, help="where figures are kept")
     args = parser.parse_args()
-    if args.render:
-        figures = json.loads(args.render.read_text())
-    else:
-        figures = measure(args.names, args.threads, args.rounds, args.seconds)
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(figures, indent=1))
-    page = render(figures, "python benchmarks/run.py")
-    RESULTS.write_text(page)
-    print(f"written to {RESULTS.relative_to(ROOT)}")
-    if args.readme:
-        readme = ROOT / "README.md"
-        before, rest = readme.read_text().split(BEGIN)
-        readme.write_text(f"{before}{BEGIN}\n{short(figures)}\n{END}{rest.split(END)[1]}")
+    missing = [str(CATALOGUE[n].path) for n in args.only if not CATALOGUE[n].path.is_file()]
+    if missing and not args.render:
+        parser.error(f"missing: {', '.join(missing)}; benchmarks/make_models.py makes them")
+    figures = Figures.load(args.json)
+    if not args.render:
+        figures.machine = machine()
+        (measure_neighbours if args.neighbour else measure)(figures, args)
+    write(figures, args.readme)
 
 
 if __name__ == "__main__":

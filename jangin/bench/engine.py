@@ -34,10 +34,12 @@ class Job:
 @dataclass(frozen=True)
 class Engine:
     """`call()` runs the model once and gives its outputs by name. `work`: operations of a call, where
-    the engine is a yardstick. `memory`: bytes it says it planned, by kind."""
+    the engine is a yardstick. `memory`: bytes it says it planned, by kind. `save(path)` writes what it
+    compiled, where it can."""
 
     call: Callable[[], Mapping[str, Array]]
     version: str
     compile_seconds: float = 0.0
     work: float = 0.0
     memory: Mapping[str, int] = field(default_factory=dict)
+    save: Callable[[str], None] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,22 @@ def _jangin(job: Job) -> Engine:
         job.model, job.target, job.threads, dict(job.shapes), winograd=job.winograd, cache=False, **settings
     )
     seconds = time.perf_counter() - start
+    memory = {}
+    if isinstance(exe, jangin.Executable):
+        memory["weights"] = sum(a.nbytes for a in exe.plan.constants.values())
+        if exe.plan.is_static:
+            memory["arena"] = exe.arena_bytes()
+    return Engine(_calls(exe, feeds), jangin.__version__, seconds, memory=memory, save=exe.save)
+
+
+def _loaded(job: Job) -> Engine:
+    """Jangin without its compiler: `job.model` is a file that it saved."""
+    import jangin
+
+    return Engine(_calls(jangin.load(job.model, job.threads), job.feeds()), jangin.__version__)
+
+
+def _calls(exe: Any, feeds: Mapping[str, Array]) -> Callable[[], Mapping[str, Array]]:
     arrays = [feeds[spec.name] for spec in exe.inputs]
     names = [spec.name for spec in exe.outputs]
 
@@ -36,12 +53,12 @@ def _jangin(job: Job) -> Engine:
         result = exe(*arrays)
         return dict(zip(names, result if isinstance(result, tuple) else (result,), strict=True))
 
-    memory = {}
-    if isinstance(exe, jangin.Executable):
-        memory["weights"] = sum(a.nbytes for a in exe.plan.constants.values())
-        if exe.plan.is_static:
-            memory["arena"] = exe.arena_bytes()
-    return Engine(call, jangin.__version__, seconds, memory=memory)
+    return call
+
+
+def _untuned(job: Job) -> Engine:
+    """Jangin beside its tuned self."""
+    return _jangin(replace(job, tune=""))
 
 
 def _onnxruntime(job: Job) -> Engine:
@@ -164,6 +181,8 @@ def _fma(job: Job) -> Engine:
 
 ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "jangin": _jangin,
+    "untuned": _untuned,
+    "loaded": _loaded,
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
     "ncnn": peers.ncnn,
@@ -177,6 +196,7 @@ PEERS = ("onnxruntime", "openvino", "ncnn", "mnn")
 """The peers that take an ONNX file; `inductor` takes an exported program."""
 TITLES = {
     "jangin": "Jangin",
+    "untuned": "Jangin, untuned",
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
     "ncnn": "ncnn",

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,9 @@ class Result:
     """One engine's figures. Times are milliseconds a call: the median of the kept turns' medians,
     and their quartiles. `problem` says why there are none. `error`: the largest difference to the
     outputs of ONNX Runtime with its optimizations off, as a share of their largest value. `crowd`:
-    cores that other processes kept busy during the kept turns (their median)."""
+    cores that other processes kept busy during the kept turns (their median). `peak_bytes`: of the
+    process that compiled and ran the model; `loaded_bytes`: of one that only loads what Jangin saved,
+    and runs it."""
 
     engine: str
     version: str = ""
@@ -72,6 +74,7 @@ class Result:
     crowd: float = 0.0
     compile_seconds: float = 0.0
     peak_bytes: int = 0
+    loaded_bytes: int = 0
     memory: Mapping[str, int] = field(default_factory=dict)
     error: float | None = None
 
@@ -164,11 +167,13 @@ def compare(
             workers.append(stack.enter_context(Worker(job, options.pythons.get(job.engine))))
         core = stack.enter_context(Worker(Job("fma", 1)))
         alive = [w for w in workers if "error" not in w.ready]
-        turns = _turns(alive, core, options, lambda i: tell(i, options.rounds, f"{name}: rounds"))
+        turns = take_turns(alive, core, options, lambda i: tell(i, options.rounds, f"{name}: rounds"))
         alive.append(stack.enter_context(Worker(jobs[-1])))
         outputs = {w.job.engine: _outputs(w, Path(folder)) for w in alive if w.job.engine != "sgemm"}
+        if "jangin" in outputs:
+            outputs["loaded"] = _loaded_outputs(workers[0], Path(folder))
     fastest = max((t.speed for taken in turns.values() for t in taken), default=0.0)
-    kept = {engine: _kept(taken, fastest) for engine, taken in turns.items()}
+    kept = {engine: kept_turns(taken, fastest) for engine, taken in turns.items()}
     results = []
     for w in workers[:-1]:
         engine = w.job.engine
@@ -229,10 +234,10 @@ def random_array(
     return (rng.random(shape, np.float32) * 2 - 1).astype(dtype)
 
 
-def _turns(
-    workers: Sequence[Worker], core: Worker, options: Options, tell: Callable[[int], None]
+def take_turns(
+    workers: Sequence[Worker], core: Worker, options: Options, tell: Callable[[int], None] = lambda done: None
 ) -> dict[str, list[Turn]]:
-    """Each engine's turns; every round starts with the next engine."""
+    """Each engine's turns, beside a worker that times FMAs; every round starts with the next engine."""
     turns: dict[str, list[Turn]] = {w.job.engine: [] for w in workers}
     for i in range(options.rounds):
         tell(i)
@@ -277,7 +282,7 @@ def _speed(core: Worker) -> float:
     return work / float(statistics.median(times)) * 1e9
 
 
-def _kept(turns: Sequence[Turn], fastest: float) -> list[Turn]:
+def kept_turns(turns: Sequence[Turn], fastest: float) -> list[Turn]:
     """The turns to count, as `SLOW`, `CROWDED` and `FEWEST_KEPT` say."""
     quiet = [t for t in turns if t.speed >= SLOW * fastest and t.others <= CROWDED]
     if len(quiet) >= FEWEST_KEPT:
@@ -292,6 +297,14 @@ def _outputs(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:
         return {}, 0
     with np.load(path) as stored:
         return {n: stored[n] for n in stored.files}, answer["peak_bytes"]
+
+
+def _loaded_outputs(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:
+    """Of a process that only loads what the worker's Jangin compiled."""
+    path = str(folder / "model.jgn")
+    worker.ask(op="save", path=path)
+    with Worker(replace(worker.job, engine="loaded", model=path)) as loaded:
+        return _outputs(loaded, folder)
 
 
 def _result(
@@ -319,6 +332,7 @@ def _result(
         crowd=float(np.median([t.others for t in kept])),
         compile_seconds=ready["compile_seconds"],
         peak_bytes=peak,
+        loaded_bytes=outputs["loaded"][1] if engine == "jangin" else 0,
         memory=ready["memory"],
         error=error,
     )

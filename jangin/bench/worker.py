@@ -2,7 +2,8 @@
 
 Speaks JSON, a line each way: first it answers {"version", "compile_seconds", ...} or {"error",
 "absent"}; then to {"op": "turn", "seconds"} with {"nanoseconds": [...]}, to {"op": "outputs",
-"path"} with {"peak_bytes"} after writing an .npz file. It ends when its input does.
+"path"} with {"peak_bytes"} after writing an .npz file, to {"op": "save", "path"} with {} after Jangin wrote
+what it compiled. It ends when its input does.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ def main() -> None:
         request = json.loads(line)
         if request["op"] == "turn":
             answer({"nanoseconds": turn(engine, request["seconds"])})
+        elif request["op"] == "save" and engine.save is not None:
+            engine.save(request["path"])
+            answer({})
         else:
             answer({"peak_bytes": save(engine, request["path"])})
 

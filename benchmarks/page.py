@@ -1,0 +1,223 @@
+"""benchmarks/RESULTS.md and README's table, from figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from catalogue import CATALOGUE
+from figures import BEST, PEERS, Comparison, Figures, fastest_peer, geometric_mean, ratio, ratios, result
+
+from jangin.bench.engines import TITLES
+
+NAMES = {**TITLES, BEST: "the best of all"}
+MODES = {
+    "untuned": "Untuned: what `jangin.compile` gives by itself",
+    "tuned": "Tuned",
+}
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows))
+
+
+def page(figures: Figures, plots: Mapping[str, str]) -> str:
+    """The page; `plots`: the picture's file for each mode."""
+    parts = ["# Measured", opening(figures)]
+    for mode, title in MODES.items():
+        if figures.comparisons.get(mode):
+            parts += [f"## {title}", f"![ratios]({plots[mode]})", means(figures, mode), times(figures, mode)]
+            parts += ["Compiling, memory, rounding:", costs(figures, mode)]
+    if figures.neighbours:
+        parts += ["## A busy neighbour", NEIGHBOUR, neighbours(figures.neighbours)]
+    return "\n\n".join(parts) + "\n"
+
+
+NEIGHBOUR = (
+    "Milliseconds a run while another process loads one core fully, in turns with the quiet machine. The "
+    "last column is the disturbed run with 2 threads as a share of the quiet run with 1."
+)
+
+
+def opening(figures: Figures) -> str:
+    machine = figures.machine
+    versions: dict[str, str] = {}
+    dates, revisions = set(), set()
+    for found in figures.comparisons.values():
+        for c in found.values():
+            versions |= {TITLES[r["engine"]]: r["version"] for r in c["results"] if r["version"]}
+            dates.add(c["date"])
+            revisions.add(c["revision"])
+    engines = ", ".join(f"{name} {version}" for name, version in versions.items())
+    days = min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
+    return (
+        f"{machine['processor']} ({machine['target']}), {machine['system']}, Python {machine['python']}; "
+        f"{engines}; {days}, source {', '.join(sorted(revisions))}.\n\n"
+        "Made by `python benchmarks/run.py`. Single precision; batch 1 unless the model's name says "
+        "otherwise. Times are milliseconds a run: medians of interleaved turns in processes of their own, "
+        "with quartiles in brackets; turns during which the core ran slowly or others used the machine are "
+        "left out. A ratio over 1 means that Jangin is the faster. *Error*: the largest difference to ONNX "
+        "Runtime's output with its optimizations off, as a share of its largest value. *Memory*: the "
+        "most that the process ever held, its compiler included; *loaded*: that of a process which loads "
+        "what Jangin compiled and saved before."
+    )
+
+
+def means(figures: Figures, mode: str) -> str:
+    """Geometric means at batch 1, and the model where Jangin does worst."""
+    rows = []
+    peers = [*PEERS, BEST, *(["untuned"] if mode == "tuned" else [])]
+    for peer in peers:
+        by_count = {n: ratios(figures, mode, n, peer) for n in counts(figures, mode)}
+        every = [(value, name, n) for n, found in by_count.items() for name, value in found.items()]
+        if not every:
+            continue
+        value, name, n = min(every)
+        lowest = f"{value:.2f}× ({CATALOGUE[name].title}, {count_text(n)})"
+        shares = [times_text(geometric_mean(found.values())) for found in by_count.values()]
+        overall = times_text(geometric_mean(v for v, *_ in every))
+        wins = sum(v > 1 for v, *_ in every)
+        rows.append([NAMES[peer], *shares, f"**{overall}**", f"{wins} of {len(every)}", lowest])
+    header = ["Jangin against", *map(count_text, counts(figures, mode)), "geometric mean", "faster", "lowest"]
+    return table(header, rows)
+
+
+def times(figures: Figures, mode: str) -> str:
+    """One line for each model and thread count: every engine's time, and the ratio to it."""
+    rows = []
+    peers = measured(figures, mode)
+    for name, n, c in by_model(figures, mode):
+        cells = [CATALOGUE[name].title, str(n), timing(c, "jangin")]
+        for peer in peers:
+            share = ratio(c, peer)
+            cells.append(timing(c, peer) + ("" if share is None else f" **{share:.2f}×**"))
+        best = fastest_peer(c)
+        cells.append(f"**{times_text(ratio(c, BEST))}** {NAMES[best]}" if best else "–")
+        rows.append(cells)
+    return table(["model", "threads", "Jangin", *(NAMES[p] for p in peers), "the best"], rows)
+
+
+def costs(figures: Figures, mode: str) -> str:
+    """One line a model: how it scales, what compiling takes, peak memory and errors, with ONNX
+    Runtime's and OpenVINO's."""
+    rows = []
+    engines = ("jangin", "onnxruntime", "openvino")
+    for name, c in figures.of(mode, 1):
+        two = figures.comparisons[mode].get(f"{name}/2")
+        cells = [CATALOGUE[name].title, *(scaling(c, two, e) for e in engines), share_of_sgemm(c)]
+        cells += [cell(c, e, "compile_seconds", "{:.1f} s") for e in engines]
+        cells += [cell(c, "jangin", "loaded_bytes", "{:.0f} MB", 1e-6)]
+        cells += [cell(c, e, "peak_bytes", "{:.0f} MB", 1e-6) for e in engines]
+        cells += [cell(c, e, "error", "{:.0e}") for e in engines]
+        rows.append(cells)
+    groups = {
+        "1 → 2 threads": 3,
+        "of SGEMM": 1,
+        "compile": 3,
+        "memory, Jangin loaded": 1,
+        "memory": 3,
+        "error": 3,
+    }
+    short = ("Jangin", "ORT", "OpenVINO")
+    header = ["model"]
+    for title, width in groups.items():
+        header += [f"{title}, {short[i]}" if width > 1 else title for i in range(width)]
+    return table(header, rows)
+
+
+def neighbours(found: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = []
+    for name in CATALOGUE:
+        for engine, r in found.get(name, {}).items():
+            share = r["loaded/2"]["median"] / r["quiet/1"]["median"]
+            cells = [spread(r[state]) for state in ("quiet/1", "quiet/2", "loaded/2")]
+            rows.append([CATALOGUE[name].title, NAMES[engine], *cells, f"**{share:.2f}×**"])
+    states = ["quiet, 1 thread", "quiet, 2 threads", "disturbed, 2 threads"]
+    return table(["model", "engine", *states, "disturbed / quiet"], rows)
+
+
+def short(figures: Figures) -> str:
+    """The table for README: Jangin's times and ratios, and their geometric means."""
+    mode = "tuned" if figures.comparisons.get("tuned") else "untuned"
+    peers = ("onnxruntime", "openvino", BEST)
+    found = counts(figures, mode)
+    rows = []
+    for name, model in CATALOGUE.items():
+        of = [figures.comparisons[mode].get(f"{name}/{n}") for n in found]
+        if any(of):
+            rows.append([model.title, *(text for c in of for text in brief(c, peers))])
+    last = []
+    for n in found:
+        shares = [times_text(geometric_mean(ratios(figures, mode, n, p).values())) for p in peers]
+        last += ["", *(f"**{share}**" for share in shares)]
+    rows.append(["**geometric mean, batch 1**", *last])
+    header = ["model"]
+    for n in found:
+        header += [f"{count_text(n)}: Jangin", "ONNX Runtime", "OpenVINO", "best peer"]
+    machine = figures.machine
+    return (
+        f"Milliseconds a run, single precision, {mode}, on {machine['processor']} ({machine['target']}), and "
+        f"how many times as fast Jangin is as each peer:\n\n{table(header, rows)}"
+    )
+
+
+def brief(c: Comparison | None, peers: Sequence[str]) -> list[str]:
+    ours = result(c, "jangin") if c else None
+    if c is None or ours is None:
+        return ["–"] * (1 + len(peers))
+    return [f"{ours['median']:.1f}", *(times_text(ratio(c, p)) for p in peers)]
+
+
+def by_model(figures: Figures, mode: str) -> Iterator[tuple[str, int, Comparison]]:
+    for name in CATALOGUE:
+        for n in counts(figures, mode):
+            if c := figures.comparisons[mode].get(f"{name}/{n}"):
+                yield name, n, c
+
+
+def counts(figures: Figures, mode: str) -> list[int]:
+    return sorted({c["threads"] for c in figures.comparisons[mode].values()})
+
+
+def measured(figures: Figures, mode: str) -> list[str]:
+    """The engines beside Jangin that were installed."""
+    found = figures.comparisons[mode].values()
+    present = {r["engine"] for c in found for r in c["results"] if not r["absent"]}
+    return [peer for peer in ("untuned", *PEERS) if peer in present]
+
+
+def timing(c: Comparison, engine: str) -> str:
+    r = result(c, engine)
+    if r is None:
+        problem = next((r for r in c["results"] if r["engine"] == engine), None)
+        return "failed" if problem and not problem["absent"] else "–"
+    return spread(r)
+
+
+def spread(r: Mapping[str, Any]) -> str:
+    return f"{r['median']:.2f} ({r['low']:.2f}–{r['high']:.2f})"
+
+
+def cell(c: Comparison, engine: str, what: str, form: str, scale: float = 1.0) -> str:
+    r = result(c, engine)
+    return "–" if r is None or r[what] is None else form.format(r[what] * scale)
+
+
+def scaling(one: Comparison, two: Comparison | None, engine: str) -> str:
+    a, b = result(one, engine), result(two, engine) if two else None
+    return times_text(a["median"] / b["median"] if a and b else None)
+
+
+def share_of_sgemm(c: Comparison) -> str:
+    ours = result(c, "jangin")
+    if not ours or not c["sgemm"]:
+        return "–"
+    return f"{c['flops'] / ours['median'] * 1e3 / c['sgemm']:.0%}"
+
+
+def times_text(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}×"
+
+
+def count_text(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"
