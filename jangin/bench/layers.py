@@ -18,10 +18,12 @@ from jangin.bench.report import machine, threads_text
 from jangin.bench.roofs import Roofs
 from jangin.ir.graph import Array
 from jangin.runtime.executable import Executable
-from jangin.runtime.profile import Launches
+from jangin.runtime.profile import WARM_UP, Launches
 
 SECONDS = 2.0
 """About what the measurement of a model takes, half of it launch by launch."""
+TURN = 4
+"""Runs in a row of either kind."""
 FEWEST = 10
 """Runs that count at least."""
 LISTED = 40
@@ -57,18 +59,31 @@ class Layer:
 
 @dataclass(frozen=True)
 class Account:
-    """`run`: seconds of the whole model run at once (the median), without any timing inside."""
+    """`run`: seconds of the whole model run at once, without any timing inside; `steps`: of its kernels one
+    after another. Both are medians; that the kernels' own medians are less together says how much of a
+    run other processes took."""
 
     model: str
     shapes: Mapping[str, Any]
     roofs: Roofs
     run: float
+    steps: float
     layers: tuple[Layer, ...]
 
     @property
     def kernels(self) -> float:
         """Seconds of all kernels together."""
         return sum(x.seconds for x in self.layers)
+
+    @property
+    def between(self) -> float:
+        """Seconds between the kernels of a run."""
+        return self.run - self.steps
+
+    @property
+    def disturbed(self) -> float:
+        """Seconds that a run of the kernels took longer than the kernels."""
+        return self.steps - self.kernels
 
     @property
     def bound(self) -> float:
@@ -84,14 +99,21 @@ def account(
 ) -> Account:
     """Time a compiled model on `feeds`, as a whole and kernel by kernel."""
     launches = exe.launches(feeds)
-    runs = _runs(exe, feeds, SECONDS / 4)
-    times = launches.times(max(FEWEST, round(SECONDS / 2 / statistics.median(runs))))
-    runs += _runs(exe, feeds, SECONDS / 4)
+    runs: list[float] = []
+    passes: list[list[float]] = [[] for _ in launches.calls]
+    end = time.perf_counter() + SECONDS
+    while len(runs) < FEWEST or time.perf_counter() < end:  # in turns: a slow moment falls on both
+        runs += _runs(exe, feeds)
+        for seconds, more in zip(passes, launches.passes(TURN), strict=True):
+            seconds += more
+    times = launches.medians(passes)
     layers = [
         Layer(n, t.launch.kernel, t.launch.template, t.launch.sources, t.seconds, t.flops, t.bytes, *limits)
         for n, (t, limits) in enumerate(zip(times, bounds(exe, launches, roofs), strict=True))
     ]
-    return Account(model, dict(shapes), roofs, statistics.median(runs), tuple(layers))
+    totals = [sum(one) for one in zip(*passes, strict=True)]
+    steps = statistics.median(totals) - len(passes) * launches.call_seconds() if totals else 0.0
+    return Account(model, dict(shapes), roofs, statistics.median(runs), steps, tuple(layers))
 
 
 def bounds(exe: Executable, launches: Launches, roofs: Roofs) -> list[tuple[float, str]]:
@@ -115,15 +137,14 @@ def bounds(exe: Executable, launches: Launches, roofs: Roofs) -> list[tuple[floa
     return found
 
 
-def _runs(exe: Executable, feeds: Mapping[str, Array], seconds: float) -> list[float]:
-    exe.run(feeds)
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < FEWEST // 2 or time.perf_counter() < end:
+def _runs(exe: Executable, feeds: Mapping[str, Array]) -> list[float]:
+    """Seconds of whole runs, after a warm-up."""
+    times = []
+    for _ in range(WARM_UP + TURN):
         start = time.perf_counter()
         exe.run(feeds)
         times.append(time.perf_counter() - start)
-    return times
+    return times[WARM_UP:]
 
 
 def table(found: Account) -> Table:
@@ -178,15 +199,15 @@ def source_names(source: str) -> list[str]:
 
 def summary(found: Account) -> str:
     """The account's last lines: the sums, and what was measured of the machine."""
-    run, kernels, bound = (1e3 * s for s in (found.run, found.kernels, found.bound))
-    between = run - kernels
     roofs = found.roofs
     speeds = [f"{size >> 10} KiB {speed / 1e9:.0f}" for size, speed in roofs.bandwidths[::2]]
     return "\n".join(
         [
-            f"a run {run:.3f} ms = kernels {kernels:.3f} ms + between them {between:.3f} ms; "
-            f"{found.flops / 1e9:.3f} GFLOP, {found.flops / found.run / 1e9:.1f} GFLOP/s",
-            f"kernels {kernels:.3f} ms = bounds {bound:.3f} ms + gaps {kernels - bound:.3f} ms",
+            f"a run {_ms(found.run)} ms = kernels {_ms(found.kernels)} ms + between them "
+            f"{_ms(found.between)} ms + disturbed by others {_ms(found.disturbed)} ms; "
+            f"{found.flops / 1e9:.3f} GFLOP",
+            f"kernels {_ms(found.kernels)} ms = bounds {_ms(found.bound)} ms + gaps "
+            f"{_ms(found.kernels - found.bound)} ms; {found.flops / max(found.kernels, 1e-9) / 1e9:.1f} GFLOP/s",
             f"bounds: {roofs.flops / 1e9:.0f} GFLOP/s in registers; GB/s read from sets of "
             + ", ".join(speeds),
         ]
@@ -198,6 +219,12 @@ def as_json(accounts: Sequence[Account]) -> dict[str, Any]:
     found = []
     for a in accounts:
         layers = [{**asdict(x), "gap": x.gap, "share": x.share} for x in a.layers]
-        sums = {"kernels": a.kernels, "bound": a.bound, "flops": a.flops}
+        sums = {
+            "between": a.between,
+            "disturbed": a.disturbed,
+            "kernels": a.kernels,
+            "bound": a.bound,
+            "flops": a.flops,
+        }
         found.append({**asdict(a), **sums, "layers": layers})
     return {"machine": machine(), "accounts": found}

@@ -88,7 +88,7 @@ def trace_events(found: Account, exe: Executable, feeds: Mapping[str, Array], pr
         log = logs[n].__array_interface__["data"][0]
         wrapped = (ctypes.c_void_p * 3)(kernel, ctypes.addressof(args), log)
         calls.append((pool, traced, wrapped, sizes, tasks, grain, base, stride))
-    for _ in range(WARM_UP + 1):
+    for _ in range(2 * WARM_UP + 1):
         logs[:, 0] = 0
         start = time.perf_counter_ns()
         for call in calls:

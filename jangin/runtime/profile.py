@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,10 @@ _POOL_RUN = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
     ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64,
 )  # fmt: skip
-WARM_UP = 2
+WARM_UP = 1
 """Runs before those that count."""
+EMPTY = 20
+"""Calls of each kernel that are timed with nothing to do."""
 
 Call = tuple[Any, ...]
 """(pool, kernel, arguments, sizes, tasks, grain, scratch, bytes of scratch a worker)."""
@@ -57,20 +59,32 @@ class Launches:
             self.calls.append((own, kernel, args, symbols, tasks, grain, context.scratch_at, sizes.stride))
 
     def times(self, repeats: int) -> list[LaunchTime]:
-        """Each launch's time, over `repeats` runs after a warm-up."""
+        """Each launch's time, over `repeats` runs."""
+        return self.medians(self.passes(repeats))
+
+    def passes(self, repeats: int) -> list[list[float]]:
+        """For each launch its seconds in each of `repeats` runs, after a warm-up."""
         times: list[list[float]] = [[] for _ in self.calls]
         for turn in range(repeats + WARM_UP):
             for n, call in enumerate(self.calls):
                 seconds = self._seconds(call)
                 if turn >= WARM_UP:
                     times[n].append(seconds)
-        empty = [self._seconds((*c[:4], 0, *c[5:])) for c in self.calls for _ in range(repeats)]
-        idle = statistics.median(empty) if empty else 0.0
+        return times
+
+    def medians(self, times: Sequence[Sequence[float]]) -> list[LaunchTime]:
+        """What `passes` gave, as one time for each launch."""
+        idle = self.call_seconds()
         value = self.sizes.value
         return [
             LaunchTime(x, max(0.0, statistics.median(t) - idle), value(x.flops), value(x.bytes))
             for x, t in zip(self.plan.launches, times, strict=True)
         ]
+
+    def call_seconds(self) -> float:
+        """What a call from here takes that does nothing: the median."""
+        empty = [self._seconds((*c[:4], 0, *c[5:])) for c in self.calls for _ in range(EMPTY)]
+        return statistics.median(empty) if empty else 0.0
 
     def _seconds(self, call: Call) -> float:
         start = time.perf_counter()

@@ -6,8 +6,10 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import onnx
 import pytest
 from conftest import Cli
+from onnx import TensorProto, helper
 
 from jangin.bench import roofs
 from jangin.bench.layers import Layer, source_names
@@ -29,7 +31,7 @@ def test_every_kernel_has_its_time_and_bound(cli: Cli, model: Path, tmp_path: Pa
     assert (one["roofs"]["threads"], two["roofs"]["threads"]) == (1, 2)
     for found in (one, two):
         assert found["flops"] >= 2 * 2 * 16 * 64 * 27
-        assert found["run"] > 0
+        assert found["run"] == pytest.approx(sum(found[k] for k in ("kernels", "disturbed", "between")))
         assert found["kernels"] == pytest.approx(sum(x["seconds"] for x in found["layers"]))
         for x in found["layers"]:
             assert x["gap"] == pytest.approx(x["seconds"] - x["bound"])
@@ -62,6 +64,20 @@ def test_the_trace_has_every_task_on_its_thread(cli: Cli, model: Path, tmp_path:
         spans.sort()
         assert spans[0][0] == 0
         assert all(a[1] == b[0] for a, b in pairwise(spans))
+
+
+def test_a_model_that_computes_nothing(cli: Cli, tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "same",
+        [value("x", TensorProto.FLOAT, [3])],
+        [value("y", TensorProto.FLOAT, [3])],
+    )
+    onnx.save(helper.make_model(graph, ir_version=8), tmp_path / "same.onnx")
+    done = cli("bench", "--layers", tmp_path / "same.onnx", "--threads", "1")
+    assert done.status == 0, done.err
+    assert "kernels 0.000 ms" in done.out
 
 
 def test_what_it_needs_is_said(cli: Cli, model: Path) -> None:
