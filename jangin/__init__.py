@@ -17,7 +17,8 @@ from jangin.version import __version__
 if TYPE_CHECKING:
     from jangin.ir.graph import CompileError
     from jangin.pipeline import compile
-    from jangin.runtime.executable import Executable, load
+    from jangin.runtime.executable import Executable
+    from jangin.runtime.program import ProgramExecutable, load
     from jangin.session import InferenceSession, SessionOptions
 
 _HOMES = {
@@ -26,13 +27,15 @@ _HOMES = {
     "InferenceSession": "jangin.session",
     "SessionOptions": "jangin.session",
     "compile": "jangin.pipeline",
-    "load": "jangin.runtime.executable",
+    "ProgramExecutable": "jangin.runtime.program",
+    "load": "jangin.runtime.program",
 }
 
 __all__ = [
     "CompileError",
     "Executable",
     "InferenceSession",
+    "ProgramExecutable",
     "SessionOptions",
     "__version__",
     "compile",

@@ -12,7 +12,10 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 import jangin
 from jangin.ir.graph import Array, CompileError
 from jangin.runtime.executable import Executable
+from jangin.runtime.program import ProgramExecutable
+from jangin.runtime.sizes import TensorSpec
 
+MAX_SIZE = (1 << 31) - 1
 T = TypeVar("T")
 
 
@@ -25,15 +28,15 @@ class JanginRep(BackendRep):  # type: ignore[misc]
         constants = {t.name for t in model.graph.initializer}
         self.inputs = [i.name for i in model.graph.input if i.name not in constants]
         self.outputs = [o.name for o in model.graph.output]
-        self.exe: Executable | None = None
+        self.exe: Executable | ProgramExecutable | None = None
         try:
             self.exe = self._compile(model)
         except CompileError:
             if not any(_may_be_setting(i) for i in model.graph.input):
                 raise
 
-    def _compile(self, model: onnx.ModelProto) -> Executable:
-        return jangin.compile(model, cache=False, **self.options)
+    def _compile(self, model: onnx.ModelProto) -> Executable | ProgramExecutable:
+        return jangin.compile(model, cache=False, **{"shapes": _any_size(model), **self.options})
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any] | Any, **kwargs: Any) -> tuple[Array, ...]:
         """The outputs, in the model's order, for inputs in order or by name."""
@@ -43,10 +46,22 @@ class JanginRep(BackendRep):  # type: ignore[misc]
             given = inputs if isinstance(inputs, (list, tuple)) else [inputs]
             feeds = dict(zip(self.inputs, given, strict=True))
         exe = self.exe or specialised(self._compile, self.model, feeds)
-        results = exe.run({i.name: np.asarray(feeds[i.name]) for i in exe.inputs})
+        results = exe.run({i.name: _given(feeds[i.name], i) for i in exe.inputs})
         kind = namedtupledict("Outputs", self.outputs)
         outputs: tuple[Array, ...] = kind(*(results[o] for o in self.outputs))
         return outputs
+
+
+def _any_size(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
+    """Every symbol of the model's inputs from 0 on."""
+    tensors = (i.type.tensor_type for i in model.graph.input if i.type.HasField("tensor_type"))
+    names = {d.dim_param for t in tensors for d in t.shape.dim if d.dim_param}
+    return dict.fromkeys(names, (0, MAX_SIZE))
+
+
+def _given(value: Any, want: TensorSpec) -> Any:
+    """A test's input; sequences and optionals come as Python values."""
+    return value if want.type else np.asarray(value)
 
 
 def specialised(build: Callable[[onnx.ModelProto], T], model: onnx.ModelProto, feeds: Mapping[str, Any]) -> T:

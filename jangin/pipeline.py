@@ -22,10 +22,13 @@ from jangin.passes.fold import fold
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import layout
 from jangin.passes.lower import lower
+from jangin.passes.partition import has_steps, partition
 from jangin.passes.simplify import simplify
 from jangin.passes.winograd import winograd as winograd_pass
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.executable import Executable
+from jangin.runtime.program import ProgramExecutable, executable
+from jangin.runtime.program_artifact import ProgramArtifact, read_artifact
 from jangin.targets import resolve
 
 if TYPE_CHECKING:
@@ -59,7 +62,7 @@ def compile(
     libraries: str = "never",
     cache: bool | str | Path = True,
     progress: Progress | None = None,
-) -> Executable:
+) -> Executable | ProgramExecutable:
     """Compile an ONNX model (path, bytes or message) and load it.
 
     `shapes` binds symbolic sizes, `winograd` allows its rounding, `libraries` other makers' kernels
@@ -71,20 +74,29 @@ def compile(
     store = None if cache is False else Cache(None if cache is True else cache)
     name = "" if store is None else key([source_digest(), options.key(), *_model_bytes(model)])
     if store is not None:
-        found = store.load(name, Artifact.read)
+        found = store.load(name, read_artifact)
         if found is not None:
-            return Executable(found, threads)
+            return executable(found, threads)
     artifact = build_artifact(model, options, progress)
     if store is not None:
         store.put(name, artifact.save)
-    return Executable(artifact, threads)
+    return executable(artifact, threads)
 
 
 def build_artifact(
     model: str | Path | bytes | onnx.ModelProto, options: Options, progress: Progress | None = None
-) -> Artifact:
+) -> Artifact | ProgramArtifact:
     """The compiler itself."""
-    graph = import_model(model, options, progress)
+    graph = import_model(model, options, progress, until="lower")
+    if not has_steps(graph):
+        return build_plan(graph, options, progress)
+    program, segments = partition(graph, str(options.target))
+    return ProgramArtifact(program, tuple(build_plan(s, options, progress) for s in segments))
+
+
+def build_plan(graph: Graph, options: Options, progress: Progress | None = None) -> Artifact:
+    """A lowered graph of core operators alone: one plan and its code."""
+    graph = optimize(graph, options, progress)
     scheduled = schedule_kernels(graph, options, lambda done, total: _tell(progress, done, total, "schedule"))
     plan = make_plan(graph, scheduled, options)
     _tell(progress, 0, 1, "compile")
@@ -97,12 +109,26 @@ def import_model(
     progress: Progress | None = None,
     until: str = "",
 ) -> Graph:
-    """The model after the graph passes (after the pass `until`, where one is named)."""
+    """The model after the graph passes (after the pass `until`, where one is named). A model that needs
+    steps (see `passes.partition`) is lowered only: its segments are optimized one by one."""
     graph = onnx_frontend.load(model, options.shapes)
     if until == "import":
         return graph
+    _tell(progress, 0, len(GRAPH_PASSES), "lower")
+    graph = lower(graph)
+    if has_steps(graph):
+        return graph
+    if options.verify:
+        checked("lower", verify_graph, graph, CORE)
+    return graph if until == "lower" else optimize(graph, options, progress, until)
+
+
+def optimize(graph: Graph, options: Options, progress: Progress | None = None, until: str = "") -> Graph:
+    """A lowered graph after the other passes."""
     passes = graph_passes(options)
     for n, (name, graph_pass) in enumerate(passes.items()):
+        if name == "lower":
+            continue
         _tell(progress, n, len(passes), name)
         graph = graph_pass(graph)
         if options.verify:

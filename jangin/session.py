@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -11,6 +12,7 @@ from typing import Any
 from jangin.ir.dtype import from_numpy, onnx_name
 from jangin.ir.graph import Array
 from jangin.runtime.executable import Executable
+from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.sizes import TensorSpec
 
 PROVIDER = "CPUExecutionProvider"
@@ -112,7 +114,7 @@ class InferenceSession:
         self._executable = _open(path_or_bytes, self._options)
 
     @property
-    def executable(self) -> Executable:
+    def executable(self) -> Executable | ProgramExecutable:
         return self._executable
 
     def run(
@@ -149,7 +151,7 @@ class InferenceSession:
         return self._options
 
     def get_modelmeta(self) -> ModelMetadata:
-        return ModelMetadata(self._executable.plan.name)
+        return ModelMetadata(self._executable.name)
 
 
 def get_available_providers() -> list[str]:
@@ -160,16 +162,33 @@ def get_device() -> str:
     return "CPU"
 
 
-def _open(model: str | os.PathLike[str] | bytes, options: SessionOptions) -> Executable:
+def _open(model: str | os.PathLike[str] | bytes, options: SessionOptions) -> Executable | ProgramExecutable:
     import jangin
 
     threads = options.intra_op_num_threads or None
     if not isinstance(model, bytes) and os.fspath(model).endswith(".jgn"):
-        loaded: Executable = jangin.load(model, threads=threads)
+        loaded: Executable | ProgramExecutable = jangin.load(model, threads=threads)
         return loaded
-    compiled: Executable = jangin.compile(model, threads=threads, shapes=dict(options.shapes))
+    compiled: Executable | ProgramExecutable = jangin.compile(
+        model, threads=threads, shapes=dict(options.shapes)
+    )
     return compiled
 
 
 def _node_arg(spec: TensorSpec) -> NodeArg:
+    if spec.type:
+        return NodeArg(spec.name, _type_name(spec.type), list(spec.shape))
     return NodeArg(spec.name, f"tensor({onnx_name(from_numpy(spec.dtype))})", list(spec.shape))
+
+
+def _type_name(text: str) -> str:
+    """A type as ONNX Runtime writes it: seq(f32[?]) is seq(tensor(float))."""
+    kinds = {"f32": "float", "f64": "double", "f16": "float16", "bf16": "bfloat16"}
+
+    def tensor(found: re.Match[str]) -> str:
+        name = found[1]
+        return (
+            f"tensor({kinds.get(name) or re.sub('^([iu])', lambda m: {'i': 'int', 'u': 'uint'}[m[0]], name)})"
+        )
+
+    return re.sub(r"(\w+)\[[^\]]*\]", tensor, text)

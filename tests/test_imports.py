@@ -15,7 +15,8 @@ ALLOWED = {
     "ir": set(),
     "te": {"ir"},
     "targets": {"ir"},
-    "runtime": {"ir", "version"},
+    "host": set(),
+    "runtime": {"host", "ir", "version"},
     "ops": {"ir", "te"},
     "schedule": {"ir", "te"},
     "templates": {"ir", "te", "schedule", "targets"},
@@ -45,7 +46,8 @@ EXCEPTIONS = {("ir", "te"), ("ir", "ops")}
 """Only inside a function: a graph's text holds tensor expressions, and its interpreter runs operators."""
 
 RUNTIME_SEES = {
-    "arithmetic", "dtype", "expr", "graph", "loop", "parse", "plan", "reader", "simplify", "text",
+    "arithmetic", "dtype", "expr", "graph", "loop", "parse", "plan", "program", "program_text", "reader",
+    "simplify", "text", "types",
 }  # fmt: skip
 
 

@@ -17,7 +17,15 @@ from jangin.bench.layers import as_json as layers_json
 from jangin.bench.layers import table as layers_table
 from jangin.bench.roofs import measure
 from jangin.bench.trace import Event, trace_events
-from jangin.commands.common import Settings, executable, fixed_sizes, parse_shapes, read_inputs, terminal
+from jangin.commands.common import (
+    Settings,
+    executable,
+    fixed_sizes,
+    parse_shapes,
+    read_inputs,
+    single_plan,
+    terminal,
+)
 from jangin.ir.graph import Array
 from jangin.options import Options
 from jangin.passes.work import flops
@@ -85,7 +93,9 @@ def layers(
     for count in _counts(threads or str(default_threads())):
         roofs = measure(count)
         for model in models:
-            exe = executable(model, settings, count, target, {} if model.suffix == ".jgn" else bound)
+            exe = single_plan(
+                executable(model, settings, count, target, {} if model.suffix == ".jgn" else bound), model
+            )
             feeds = read_inputs(exe, inputs, fixed_sizes(bound))
             found.append(account(model.stem, bound, exe, feeds, roofs))
             console.print(layers_table(found[-1]))

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 import jangin
 from jangin.ir.graph import Array
 from jangin.runtime.executable import Executable
+from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.sizes import TensorSpec
 
 PIXELS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
@@ -79,13 +80,12 @@ def progress(settings: Settings) -> Iterator[Callable[[int, int, str], None]]:
 
 def executable(
     model: Path, settings: Settings, threads: int | None, target: str, shapes: Mapping[str, Any]
-) -> Executable:
+) -> Executable | ProgramExecutable:
     """A model compiled, or a `.jgn` file loaded."""
     if model.suffix == ".jgn":
         if shapes:
             raise ValueError(f"{model} is compiled already: --shape has no effect on it")
-        loaded: Executable = jangin.load(model, threads=threads)
-        return loaded
+        return jangin.load(model, threads=threads)
     with progress(settings) as tell:
         return jangin.compile(
             model,
@@ -141,8 +141,21 @@ def parse_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str,
     return found
 
 
+def single_plan(exe: Executable | ProgramExecutable, model: Path) -> Executable:
+    """The executable, for what is about one plan; ValueError where the model is a program."""
+    if isinstance(exe, ProgramExecutable):
+        raise ValueError(
+            f"{model} is a program of {len(exe.artifact.parts)} plans; this is for models that are one"
+        )
+    return exe
+
+
 def read_inputs(
-    exe: Executable, texts: Sequence[str], sizes: Mapping[str, int], pixels: str = "unit", seed: int = 0
+    exe: Executable | ProgramExecutable,
+    texts: Sequence[str],
+    sizes: Mapping[str, int],
+    pixels: str = "unit",
+    seed: int = 0,
 ) -> dict[str, Array]:
     """An array for each input, as `texts` say; random where they don't."""
     given = parse_inputs(texts, exe.inputs)

@@ -14,15 +14,20 @@ from jangin import te
 from jangin.codegen.build import assembly
 from jangin.codegen.llvm import emit_kernel
 from jangin.commands.common import Settings, parse_shapes, progress, terminal
+from jangin.commands.program import placement as placement_table
+from jangin.commands.program import program_text
 from jangin.commands.run import summary
 from jangin.ir.graph import Graph, Node
 from jangin.ir.plan import Plan
 from jangin.ir.text import print_func, print_graph, print_plan
 from jangin.kernels import make_plan, schedule_kernels, used_symbols
 from jangin.options import Options
+from jangin.passes.partition import has_steps
 from jangin.passes.stages import is_opaque, opaque_func, stages
 from jangin.passes.work import flops
-from jangin.pipeline import GRAPH_PASSES, graph_passes, import_model
+from jangin.pipeline import GRAPH_PASSES, build_artifact, graph_passes, import_model
+from jangin.runtime.program import executable as artifact_executable
+from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.targets import Target, resolve
 from jangin.templates.scheduled import Scheduled
 
@@ -55,6 +60,11 @@ def inspect(
         return
     with progress(settings) as tell:
         graph = import_model(model, options, tell)
+        program = build_artifact(model, options, tell) if has_steps(graph) else None
+    if isinstance(program, ProgramArtifact):
+        _inspect_program(program, after, kernel, placement)
+        return
+    with progress(settings) as tell:
         scheduled = schedule_kernels(graph, options, lambda done, total: tell(done, total, "schedule"))
         plan = make_plan(graph, scheduled, options)
     nodes = {n.outputs[0]: n for n in graph.nodes if n.op == "kernel"}
@@ -65,7 +75,7 @@ def inspect(
     elif after == "plan":
         print(print_plan(plan), end="")
     elif placement:
-        terminal().print(_placement(plan))
+        terminal().print(_memory(plan))
     else:
         _summary(model, options, kernels, plan)
 
@@ -76,12 +86,26 @@ def _inspect_compiled(model: Path, after: str, kernel: str, placement: bool) -> 
             f"{model} is compiled: it has a plan, but no other IR; inspect the model it came from"
         )
     exe = jangin.load(model)
-    if after:
+    if isinstance(exe, jangin.ProgramExecutable):
+        _inspect_program(exe.artifact, after, kernel, placement)
+    elif after:
         print(print_plan(exe.plan), end="")
     elif placement:
-        terminal().print(_placement(exe.plan))
+        terminal().print(placement_table(exe.artifact))
+        terminal().print(_memory(exe.plan))
     else:
         terminal().print(summary(exe))
+
+
+def _inspect_program(artifact: ProgramArtifact, after: str, kernel: str, placement: bool) -> None:
+    if kernel:
+        raise ValueError("--kernel is for models that are one plan; this one is a program of several")
+    if after:
+        print(program_text(artifact), end="")
+    elif placement:
+        terminal().print(placement_table(artifact))
+    else:
+        terminal().print(summary(artifact_executable(artifact)))
 
 
 def kernel_text(graph: Graph, node: Node, scheduled: Scheduled, show: str, target: Target) -> str:
@@ -144,7 +168,7 @@ def _passes(model: Path, options: Options) -> Table:
     return table
 
 
-def _placement(plan: Plan) -> Table:
+def _memory(plan: Plan) -> Table:
     table = Table("buffer", "type", "kind", "offset", "live in launches", title="memory")
     for b in plan.buffers:
         kind = f"alias of {b.base}" if b.kind == "alias" else b.kind

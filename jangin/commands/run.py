@@ -21,6 +21,7 @@ from jangin.commands.common import (
 )
 from jangin.ir.graph import Array
 from jangin.runtime.executable import Executable
+from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.sizes import TensorSpec
 
 TOP = 5
@@ -65,8 +66,10 @@ def run(
         console.print(profiled(exe, feeds))
 
 
-def profiled(exe: Executable, feeds: Mapping[str, Array]) -> Table:
+def profiled(exe: Executable | ProgramExecutable, feeds: Mapping[str, Array]) -> Table:
     """The launches by the time they take, the longest first."""
+    if isinstance(exe, ProgramExecutable):
+        raise ValueError("--profile is for models that are one plan; this one is a program of several")
     found = exe.profile(feeds)
     total = sum(t.seconds for t in found)
     table = Table("ms", "share", "GB/s", "tasks", "kernel", "computes", title=f"{total * 1e3:.2f} ms a run")
@@ -110,12 +113,15 @@ def compile_file(model: Path, settings: Settings, output: Path, shapes: Sequence
     console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB, compiled in {seconds:.2f} s")
 
 
-def summary(exe: Executable) -> Table:
+def summary(exe: Executable | ProgramExecutable) -> Table:
     """What a compiled model takes, gives and needs."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for kind, specs in (("input", exe.inputs), ("output", exe.outputs)):
         for spec in specs:
             table.add_row(kind, _spec_text(spec))
+    if isinstance(exe, ProgramExecutable):
+        table.add_row("segments", f"{len(exe.artifact.parts)} plans between steps")
+        return table
     plan = exe.plan
     weights = sum(a.nbytes for a in plan.constants.values())
     table.add_row("target", plan.target.split("/")[1])

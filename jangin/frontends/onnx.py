@@ -15,13 +15,14 @@ from typing import Any
 
 import onnx
 
-from jangin.frontends.onnx_proto import attribute, dtype_of, read_model, tensor
+from jangin.frontends.onnx_proto import attribute, dtype_of, read_model, tensor, type_of
 from jangin.frontends.onnx_schema import check_node
 from jangin.frontends.order import topological
 from jangin.ir.dtype import from_numpy
 from jangin.ir.expr import Expr, Var, const
 from jangin.ir.graph import Array, CompileError, Graph, Node, Value
 from jangin.ir.simplify import Range
+from jangin.ir.types import STRING, Type, tensor_type
 
 Size = int | str | None
 Binding = int | Sequence[Size]
@@ -167,6 +168,8 @@ def _untyped(
 
 
 def constant_value(name: str, array: Array) -> Value:
+    if array.dtype == object:
+        return Value(name, None, None, tensor_type(STRING, tuple(const(d) for d in array.shape)))
     return Value(name, from_numpy(array.dtype), tuple(const(d) for d in array.shape))
 
 
@@ -225,8 +228,10 @@ class _Importer:
         kind = info.type.WhichOneof("value")
         what = f"input '{info.name}'"
         if kind != "tensor_type":
-            raise CompileError(f"{what} is not a tensor but a {kind or 'value of no type'}: not supported")
+            return Value(info.name, None, None, type_of(info.type, what))
         declared = info.type.tensor_type
+        if declared.elem_type == onnx.TensorProto.STRING:
+            return Value(info.name, None, None, self._text(info))
         dtype = dtype_of(declared.elem_type, what)
         wanted = self.shapes.get(info.name)
         whole = None if wanted is None or isinstance(wanted, int) else tuple(wanted)
@@ -242,6 +247,16 @@ class _Importer:
         for i, size in enumerate(sizes):
             shape.append(self.symbols.dim(size, f"{info.name}_d{i}", whole[i] if whole else None, what))
         return Value(info.name, dtype, tuple(shape))
+
+    def _text(self, info: onnx.ValueInfoProto) -> Type:
+        """The type of an input of strings."""
+        declared = info.type.tensor_type
+        if not declared.HasField("shape"):
+            return tensor_type(STRING, None)
+        sizes = [_declared_size(d) for d in declared.shape.dim]
+        names = (f"{info.name}_d{i}" for i in range(len(sizes)))
+        shape = (self.symbols.dim(s, n, None, info.name) for s, n in zip(sizes, names, strict=True))
+        return tensor_type(STRING, tuple(shape))
 
     def _outputs(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         names = tuple(o.name for o in self.proto.output)

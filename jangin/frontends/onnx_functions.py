@@ -12,8 +12,9 @@ from onnx import defs, helper, numpy_helper
 
 from jangin.frontends.onnx import NodeReader, Scope, split_op
 from jangin.frontends.onnx_schema import schema
-from jangin.ir.dtype import ONNX_TYPES, DType
-from jangin.ir.graph import Graph, Node, Shape, static_shape
+from jangin.ir.dtype import ONNX_TYPES
+from jangin.ir.graph import CompileError, Graph, Node, static_shape
+from jangin.ir.types import STRING, Type
 
 _CODES = {dtype: code for code, dtype in ONNX_TYPES.items()}
 
@@ -24,7 +25,7 @@ def has_body(op: str, opset: int) -> bool:
     return known is not None and (known.has_function or known.has_context_dependent_function)
 
 
-def body(node: Node, types: Sequence[tuple[DType, Shape] | None]) -> Graph | None:
+def body(node: Node, types: Sequence[Type | None]) -> Graph | None:
     """The standard's body of an imported node, for these input types; None where there is none.
     Its inputs and outputs are the operator's formal ones, in order."""
     opset: int = node.attrs["opset"]
@@ -60,13 +61,20 @@ def _latest(versions: Sequence[int], opset: int) -> int | None:
     return max((v for v in versions if v <= opset), default=None)
 
 
-def _type(typed: tuple[DType, Shape] | None) -> onnx.TypeProto:
-    if typed is None:
+def _type(type: Type | None) -> onnx.TypeProto:
+    if type is None:
         return onnx.TypeProto()
-    dtype, shape = typed
-    size = static_shape(shape)
-    dims = size if size is not None else tuple(None for _ in shape)
-    return helper.make_tensor_type_proto(_CODES[dtype], dims)
+    if type.kind == "seq":
+        return helper.make_sequence_type_proto(_type(type.of))
+    if type.kind == "optional":
+        return helper.make_optional_type_proto(_type(type.of))
+    if type.dtype is None or type.kind != "tensor":
+        raise CompileError(f"its body depends on the type of a {type}")
+    code = onnx.TensorProto.STRING if type.dtype == STRING else _CODES[type.dtype]
+    if type.shape is None:
+        return helper.make_tensor_type_proto(code, None)
+    size = static_shape(type.shape)
+    return helper.make_tensor_type_proto(code, size if size is not None else [None] * len(type.shape))
 
 
 def _proto(node: Node) -> onnx.NodeProto:

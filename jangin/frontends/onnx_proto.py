@@ -12,7 +12,9 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from jangin.ir.dtype import ONNX_TYPES, DType
+from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError
+from jangin.ir.types import ANY, STRING, Type, optional_of, sequence_of, tensor_type
 
 
 def dtype_of(code: int, what: str) -> DType:
@@ -24,9 +26,32 @@ def dtype_of(code: int, what: str) -> DType:
     raise CompileError(f"{what} has element type {name}, which is not supported")
 
 
+def type_of(proto: onnx.TypeProto, what: str) -> Type:
+    """The type of a sequence, optional or map, or of their elements."""
+    kind = proto.WhichOneof("value")
+    if kind == "tensor_type":
+        code = proto.tensor_type.elem_type
+        dtype = STRING if code == TensorProto.STRING else dtype_of(code, what)
+        if not proto.tensor_type.HasField("shape"):
+            return tensor_type(dtype, None)
+        dims = proto.tensor_type.shape.dim
+        return tensor_type(dtype, tuple(const(d.dim_value) if d.HasField("dim_value") else ANY for d in dims))
+    if kind == "sequence_type":
+        return sequence_of(type_of(proto.sequence_type.elem_type, what))
+    if kind == "optional_type":
+        return optional_of(type_of(proto.optional_type.elem_type, what))
+    if kind == "map_type":
+        code = proto.map_type.key_type
+        key = STRING if code == TensorProto.STRING else dtype_of(code, what)
+        return Type("map", key, None, type_of(proto.map_type.value_type, what))
+    raise CompileError(f"{what} is a {kind or 'value of no type'}, which is not supported")
+
+
 def tensor(proto: TensorProto, what: str, folder: Path | None) -> Array:
-    """A tensor's contents. External data are read from `folder`; sizes are checked before any
-    memory is taken."""
+    """A tensor's contents (strings as an object array). External data are read from `folder`; sizes
+    are checked before any memory is taken."""
+    if proto.data_type == TensorProto.STRING:
+        return _strings(proto, what)
     dtype = dtype_of(proto.data_type, what)
     dims = tuple(proto.dims)
     if any(d < 0 for d in dims):
@@ -44,6 +69,13 @@ def tensor(proto: TensorProto, what: str, folder: Path | None) -> Array:
     if array.shape != dims or array.dtype != dtype.numpy:
         raise CompileError(f"{what} should be {dtype}{list(dims)} but holds {array.dtype}{list(array.shape)}")
     return array
+
+
+def _strings(proto: TensorProto, what: str) -> Array:
+    dims = tuple(proto.dims)
+    if any(d < 0 for d in dims) or len(proto.string_data) != math.prod(dims):
+        raise CompileError(f"{what} has shape {list(dims)}, but holds {len(proto.string_data)} strings")
+    return np.array([_text(s) for s in proto.string_data], object).reshape(dims)
 
 
 def _packed(count: int, dtype: DType) -> int:
@@ -102,6 +134,8 @@ def attribute(proto: onnx.AttributeProto, what: str, folder: Path | None) -> Any
         return tensor(proto.t, where, folder)
     if kind == kinds.TENSORS:
         return tuple(tensor(t, where, folder) for t in proto.tensors)
+    if kind == kinds.TYPE_PROTO:
+        return type_of(proto.tp, where)
     named = kinds.AttributeType.Name(kind) if kind in kinds.AttributeType.values() else str(kind)
     raise CompileError(f"{where} is of kind {named.lower()}, which is not supported")
 

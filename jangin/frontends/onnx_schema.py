@@ -13,8 +13,9 @@ from typing import Any
 import onnx
 from onnx import defs
 
-from jangin.ir.dtype import DType, onnx_name
+from jangin.ir.dtype import onnx_name
 from jangin.ir.graph import CompileError
+from jangin.ir.types import Type
 
 _KINDS = onnx.AttributeProto.AttributeType
 
@@ -58,29 +59,34 @@ def _check_count(count: int, low: int, high: int, kind: str, what: str) -> None:
         raise CompileError(f"{what} has {count} {kind}s; it takes {wanted}")
 
 
-def check_types(domain: str, name: str, opset: int, given: Sequence[DType | None]) -> None:
+def check_types(domain: str, name: str, opset: int, given: Sequence[Type | None]) -> None:
     """CompileError for an input that must be there and isn't, of a type that the operator isn't
     defined for, or that differs from another which must be of the same type."""
     known = schema(domain, name, opset)
     if known is None:
         return
     allowed = _allowed(domain, name, opset)
-    same: dict[str, tuple[str, DType]] = {}
-    for i, dtype in enumerate(given):
+    same: dict[str, tuple[str, str]] = {}
+    for i, type in enumerate(given):
         formal = known.inputs[min(i, len(known.inputs) - 1)]
-        if dtype is None:
+        if type is None:
             if formal.option == defs.OpSchema.FormalParameterOption.Single:
                 raise CompileError(f"its input '{formal.name}' is missing")
             continue
         types = allowed.get(formal.type_str, frozenset({formal.type_str}))
-        if f"tensor({onnx_name(dtype)})" not in types:
-            raise CompileError(f"its input '{formal.name}' is {dtype}, which the standard doesn't allow here")
+        called = type_name(type)
+        if "?" in called:
+            continue
+        if called not in types:
+            raise CompileError(
+                f"its input '{formal.name}' is {called}, which the standard doesn't allow here"
+            )
         if formal.type_str in allowed and formal.is_homogeneous:
-            other, first = same.setdefault(formal.type_str, (formal.name, dtype))
-            if first != dtype:
+            other, first = same.setdefault(formal.type_str, (formal.name, called))
+            if first != called:
                 raise CompileError(
                     f"its inputs '{other}' and '{formal.name}' must be of one type, "
-                    f"but are {first} and {dtype}: insert a Cast"
+                    f"but are {first} and {called}: insert a Cast"
                 )
 
 
@@ -89,3 +95,11 @@ def _allowed(domain: str, name: str, opset: int) -> dict[str, frozenset[str]]:
     return {
         c.type_param_str: frozenset(c.allowed_type_strs) for c in schema(domain, name, opset).type_constraints
     }
+
+
+def type_name(type: Type) -> str:
+    """A type as the standard writes it: "seq(tensor(float))"; "?" for what isn't known."""
+    if type.kind == "tensor":
+        return f"tensor({'?' if type.dtype is None else onnx_name(type.dtype)})"
+    key = "" if type.kind != "map" or type.dtype is None else f"{onnx_name(type.dtype)},"
+    return f"{type.kind}({key}{'?' if type.of is None else type_name(type.of)})"

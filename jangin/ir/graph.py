@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.simplify import Range
+from jangin.ir.types import Type
 
 Shape = tuple[Expr, ...]
 Array = NDArray[Any]
@@ -27,13 +28,17 @@ class CompileError(Exception):
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor. `shape` is None only before shape inference (the imported graph)."""
+    """A tensor. `shape` is None only before shape inference (the imported graph). `type` is set
+    instead where the value is no tensor of numbers (see `ir.types`): programs alone have such."""
 
     name: str
     dtype: DType | None
     shape: Shape | None
+    type: Type | None = None
 
     def __str__(self) -> str:
+        if self.type is not None:
+            return str(self.type)
         if self.shape is None:
             return f"{self.dtype or '?'}[?]"
         return f"{self.dtype or '?'}[{', '.join(map(str, self.shape))}]"

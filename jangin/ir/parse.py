@@ -40,7 +40,7 @@ def parse_func(text: str) -> Func:
 
 def parse_graph(text: str, arrays: Mapping[str, Array] | None = None) -> Graph:
     """A graph; `arrays` holds by digest the large constants (`ir.text.graph_arrays`)."""
-    reader = _Graphs(text, arrays or {})
+    reader = GraphReader(text, arrays or {})
     return reader.whole(reader.graph)
 
 
@@ -137,7 +137,7 @@ class _Loops(Reader):
         return Store(buffer, index, self.expr())
 
 
-class _Graphs(_Loops):
+class GraphReader(_Loops):
     def __init__(self, text: str, arrays: Mapping[str, Array]) -> None:
         super().__init__(text)
         self.arrays = arrays

@@ -75,7 +75,7 @@ def print_func(func: Func) -> str:
     """The text of a loop nest."""
     first_out = len(func.params) - func.outputs
     params = (_declare(b, "out " if i >= first_out else "") for i, b in enumerate(func.params))
-    head = f"func {quote(func.name)}({', '.join(params)}){_ranges(func.symbols)} {{"
+    head = f"func {quote(func.name)}({', '.join(params)}){print_ranges(func.symbols)} {{"
     return "\n".join([head, *_indent(_stmt(func.body)), "}"]) + "\n"
 
 
@@ -91,8 +91,8 @@ def print_graph(graph: Graph) -> str:
 
 def print_plan(plan: Plan) -> str:
     """The text of a plan: all of it but its constants' data and its kernels."""
-    lines = [f"plan {quote(plan.name)} target {_string(plan.target)}{_ranges(plan.symbols)} {{"]
-    lines.append(f"  inputs {_names(plan.inputs)} outputs {_names(plan.outputs)}")
+    lines = [f"plan {quote(plan.name)} target {print_string(plan.target)}{print_ranges(plan.symbols)} {{"]
+    lines.append(f"  inputs {print_names(plan.inputs)} outputs {print_names(plan.outputs)}")
     lines += [f"  require {e}" for e in plan.constraints]
     lines += [f"  {_plan_buffer(b)}" for b in plan.buffers]
     lines += [f"  {_launch(x)}" for x in plan.launches]
@@ -134,13 +134,13 @@ def _indent(lines: Iterable[str]) -> Iterator[str]:
     return ("  " + line for line in lines)
 
 
-def _string(text: str) -> str:
+def print_string(text: str) -> str:
     """A name in quotes, always."""
     quoted = quote(text)
     return quoted if quoted.startswith('"') else f'"{quoted}"'
 
 
-def _names(names: Iterable[str]) -> str:
+def print_names(names: Iterable[str]) -> str:
     return f"({', '.join(map(quote, names))})"
 
 
@@ -153,7 +153,7 @@ def _declare(b: Buffer, out: str = "") -> str:
     return f"{quote(b.name)}: {out}{memory}{_type(b.dtype, b.shape)}"
 
 
-def _ranges(symbols: Iterable[tuple[Var, Range]]) -> str:
+def print_ranges(symbols: Iterable[tuple[Var, Range]]) -> str:
     def show(e: Expr | None) -> str:
         return "" if e is None else str(e)
 
@@ -197,7 +197,8 @@ def _stmt(s: Stmt) -> list[str]:
 
 def _graph(g: Graph) -> list[str]:
     inputs = ", ".join(f"{quote(n)}{_annotation(g, n)}" for n in g.inputs)
-    lines = [f"graph {quote(g.name)}({inputs}) -> {_names(g.outputs)}{_ranges(g.symbols.items())} {{"]
+    ranges = print_ranges(g.symbols.items())
+    lines = [f"graph {quote(g.name)}({inputs}) -> {print_names(g.outputs)}{ranges} {{"]
     for name, array in g.constants.items():
         lines.append(f"  const {quote(name)}{_annotation(g, name)} = {_data(array)}")
     made = {*g.inputs, *g.constants, *(o for node in g.nodes for o in node.outputs)}
@@ -214,16 +215,17 @@ def _annotation(g: Graph, name: str) -> str:
 
 def _node(g: Graph, node: Node) -> list[str]:
     results = ", ".join(f"{quote(n)}{_annotation(g, n)}" for n in node.outputs)
-    text = f"{results} = {quote(node.op)}{' ' + quote(node.name) if node.name else ''}{_names(node.inputs)}"
-    source = f" from {_string(node.source)}" if node.source else ""
-    attrs = [f"{quote(k)} = {_value(v)}" for k, v in sorted(node.attrs.items())]
+    called = f" {quote(node.name)}" if node.name else ""
+    text = f"{results} = {quote(node.op)}{called}{print_names(node.inputs)}"
+    source = f" from {print_string(node.source)}" if node.source else ""
+    attrs = [f"{quote(k)} = {print_attribute(v)}" for k, v in sorted(node.attrs.items())]
     if sum(map(len, attrs)) + len(text) > WIDTH or any("\n" in a for a in attrs):
         lines = [line for a in attrs for line in f"{a},".split("\n")]
         return [f"{text} {{", *_indent(lines), f"}}{source}"]
     return [text + (f" {{{', '.join(attrs)}}}" if attrs else "") + source]
 
 
-def _value(v: Any) -> str:
+def print_attribute(v: Any) -> str:
     """An attribute. Python and NumPy scalars print alike."""
     if isinstance(v, np.generic):
         v = v.item()
@@ -232,11 +234,11 @@ def _value(v: Any) -> str:
     if isinstance(v, (int, float, DType)):
         return str(v)
     if isinstance(v, str):
-        return _string(v)
+        return print_string(v)
     if isinstance(v, tuple):
-        return f"({', '.join(map(_value, v))}{',' if len(v) == 1 else ''})"
+        return f"({', '.join(map(print_attribute, v))}{',' if len(v) == 1 else ''})"
     if isinstance(v, list):
-        return f"[{', '.join(map(_value, v))}]"
+        return f"[{', '.join(map(print_attribute, v))}]"
     if isinstance(v, np.ndarray):
         return f"array {_array_dtype(v)}[{', '.join(map(str, v.shape))}] = {_data(v)}"
     if isinstance(v, Graph):
@@ -296,7 +298,7 @@ def _array_dtype(array: Array) -> str:
     try:
         return str(from_numpy(array.dtype))
     except KeyError:
-        return _string(str(array.dtype))
+        return print_string(str(array.dtype))
 
 
 def _is_inline(array: Array) -> bool:
@@ -307,7 +309,7 @@ def _data(array: Array) -> str:
     if not _is_inline(array):
         return f"sha256.{digest(array)}"
     items = (float(x) if from_numpy(array.dtype).is_float else x for x in array.ravel().tolist())
-    return "{" + ", ".join(map(_value, items)) + "}"
+    return "{" + ", ".join(map(print_attribute, items)) + "}"
 
 
 # --- plans -----------------------------------------------------------------------------------
@@ -323,12 +325,12 @@ def _plan_buffer(b: PlanBuffer) -> str:
 
 
 def _launch(x: Launch) -> str:
-    text = f"launch {quote(x.kernel)}{_names(x.args)}"
+    text = f"launch {quote(x.kernel)}{print_names(x.args)}"
     if x.symbols:
         text += f" symbols ({', '.join(map(str, x.symbols))})"
     text += f" tasks {x.tasks} grain {x.grain} scratch {x.scratch}"
     if x.library:
         text += f" calls {quote(x.library)}"
     if x.template:
-        text += f" by {_string(x.template)} flops {x.flops} bytes {x.bytes}"
-    return f"{text} from ({', '.join(map(_string, x.sources))})" if x.sources else text
+        text += f" by {print_string(x.template)} flops {x.flops} bytes {x.bytes}"
+    return f"{text} from ({', '.join(map(print_string, x.sources))})" if x.sources else text

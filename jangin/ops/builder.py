@@ -7,6 +7,7 @@ Shape -> Gather -> Concat -> Reshape chains vanish while the graph is being buil
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,8 @@ from jangin.te import Stage, compute, reduction
 
 DATA_LIMIT = 256
 """Elements up to which the contents of integer tensors are followed through the graph."""
+MAX_SIZE = (1 << 31) - 1
+"""Bound of sizes that are computed at run time."""
 FOLD_LIMIT = 1 << 24
 """Elements up to which a node of constants is evaluated while building."""
 NEST_FOLD_LIMIT = 1 << 12
@@ -78,6 +81,9 @@ class Builder:
         self.source = ""
         self.results = 1
         self.prefix = "v"
+        self.bound: dict[str, list[Var]] = {}
+        self.pending: list[Var] = []
+        self.known: dict[str, NDArray[Any]] = {}
         self._count = 0
 
     # -- values ---------------------------------------------------------------------------------
@@ -136,11 +142,72 @@ class Builder:
             raise CompileError(f"{what} must be a constant; here it is computed at run time ({t})")
         return value
 
-    def require_sizes(self, t: Tensor | None, what: str) -> list[Expr]:
-        """A 1-D integer tensor's contents as expressions, or a CompileError."""
+    def require_sizes(self, t: Tensor | None, what: str, low: int = 0) -> list[Expr]:
+        """A 1-D integer tensor's contents as expressions. Where they are computed at run time, they are
+        bound then, and must be at least `low`; CompileError where not even their number is known."""
         if t is not None and t.data is not None:
             return list(t.data.reshape(-1))
-        return [const(int(v)) for v in self.require_constant(t, what).reshape(-1)]
+        known = self.constant_value(t)
+        if known is not None:
+            return [const(int(v)) for v in known.reshape(-1)]
+        if t is None or not t.dtype.is_int or static_shape(t.shape) is None:
+            raise CompileError(f"the number of {what} must be known; here it is computed at run time ({t})")
+        parts = self.joined(t)
+        if parts:
+            return [d for p in parts for d in self.require_sizes(p, what, low)]
+        return self.bind(t, low)
+
+    def joined(self, t: Tensor) -> list[Tensor]:
+        """The parts that a vector is concatenated of: some may be known where the whole isn't."""
+        node = next((n for n in reversed(self.nodes) if t.name in n.outputs), None)
+        if node is None or t.rank > 1:
+            return []
+        if node.op == "concat":
+            return [self.tensor(n) for n in node.inputs]
+        if node.op == "reshape" and self.values[node.inputs[0]].shape in ((), (const(1),)):
+            return [self.tensor(node.inputs[0])]
+        return []
+
+    def tensor(self, name: str) -> Tensor:
+        """A value of the graph by name, with what is known of its contents."""
+        value = self.values[name]
+        assert value.dtype is not None and value.shape is not None
+        data = self.known.get(name)
+        if name in self.constants and value.dtype in (I64, I32):
+            data = _object_array([int(v) for v in self.constants[name].reshape(-1)]).reshape(
+                self.constants[name].shape
+            )
+        return Tensor(name, value.dtype, value.shape, data)
+
+    def symbol(self, low: int = 0, high: int = MAX_SIZE) -> Var:
+        """A size that becomes known during a run, by the step that is added next."""
+        base = re.sub(r"\W", "_", self.prefix, flags=re.ASCII).lstrip("_0123456789") or "n"
+        taken, count = {v.name for v in self.symbols}, 0
+        while f"{base}_n{count}" in taken:
+            count += 1
+        var = Var(f"{base}_n{count}")
+        self.symbols[var] = (const(low), const(high))
+        self.pending.append(var)
+        return var
+
+    def step(self, op: str, inputs: Sequence[str], outputs: Sequence[str], attrs: Mapping[str, Any]) -> None:
+        """Add what is no core node but a step of a program (see `passes.partition`). The symbols made
+        since the last one become known when it has run."""
+        attrs = {**attrs, "symbols": tuple(self.pending)}
+        self.pending.clear()
+        self.nodes.append(Node(op, self.fresh(), tuple(inputs), tuple(outputs), attrs, self.source))
+
+    def bind(self, t: Tensor, low: int = 0) -> list[Expr]:
+        """The elements of an integer tensor of static shape as symbols, read when it is computed."""
+        done = self.bound.get(t.name)
+        if done is None:
+            count = int(np.prod(static_shape(t.shape) or ()))
+            if count > DATA_LIMIT:
+                raise CompileError(f"{t} has too many elements to be sizes")
+            source = self.materialize(self.cast(t, I64))
+            done = self.bound[t.name] = [self.symbol(low) for _ in range(count)]
+            self.step("bind", [source.name], [], {})
+        return list(done)
 
     def materialize(self, t: Tensor) -> Tensor:
         """The tensor as a real value of the graph: known contents become a constant or a node."""
@@ -162,7 +229,9 @@ class Builder:
                 body = select(eq(position, n), flat[n], body)
             return cast(t.dtype, body)
 
-        return self.node("compute", (), {"stages": (compute(out, at),)})
+        made = self.node("compute", (), {"stages": (compute(out, at),)})
+        self.known[made.name] = t.data
+        return made
 
     # -- nodes ----------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 
@@ -161,7 +162,7 @@ def prelu_channels(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
 
 
 @op("Identity")
-def identity(b: Builder, x: Tensor) -> Tensor:
+def identity(b: Builder, x: Any) -> Any:
     return x
 
 

@@ -9,7 +9,7 @@ from jangin.ir.expr import Buffer, Const, Expr, cast, const, land, maximum, mini
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import Ranges, prove, simplify
 from jangin.ops.axes import axes_of, axis_of, ceil_div, clamped, integers
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import MAX_SIZE, Builder, Tensor
 from jangin.ops.registry import op
 
 UNBOUNDED = (1 << 31) - 1
@@ -82,8 +82,8 @@ def slice_(
     return slice_axes(
         b,
         x,
-        b.require_sizes(starts, "Slice's starts"),
-        b.require_sizes(ends, "Slice's ends"),
+        b.require_sizes(starts, "Slice's starts", -MAX_SIZE),
+        b.require_sizes(ends, "Slice's ends", -MAX_SIZE),
         None if axes is None else integers(b, axes, "Slice's axes"),
         None if steps is None else integers(b, steps, "Slice's steps"),
     )
@@ -142,7 +142,7 @@ def pad(
     *,
     mode: str = "constant",
 ) -> Tensor:
-    amounts = b.require_sizes(pads, "Pad's pads")
+    amounts = b.require_sizes(pads, "Pad's pads", -MAX_SIZE)
     if axes is not None:
         at = axes_of(integers(b, axes, "Pad's axes"), x.rank)
         if len(amounts) != 2 * len(at):

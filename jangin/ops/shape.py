@@ -52,7 +52,23 @@ def reshape_1(b: Builder, x: Tensor, *, shape: Sequence[int] = ()) -> Tensor:
 
 @op("Reshape", since=5)
 def reshape(b: Builder, x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
+    if shape.data is None and b.constant_value(shape) is None and not b.joined(shape):
+        return b.reshape(x, _resolved(b, x, shape, bool(allowzero)))
     return reshape_to(b, x, b.require_sizes(shape, "Reshape's shape"), bool(allowzero))
+
+
+def _resolved(b: Builder, x: Tensor, shape: Tensor, allowzero: bool) -> list[Expr]:
+    """A shape that is computed at run time, its 0 and -1 worked out there."""
+    if shape.rank != 1 or static_shape(shape.shape) is None:
+        raise CompileError(f"Reshape of {x}: the rank of its result, {shape.shape}, must be known")
+    want = b.cast(shape, I64)
+    if not allowzero:
+        (count,) = static_shape(shape.shape) or (0,)
+        own = b.sizes([*x.shape, *[const(0)] * count][:count])
+        want = b.map(lambda v, d: select(eq(v, 0), d, v), want, own)
+    rest = b.reduce("prod", b.map(lambda v: select(v < 0, const(1), v), want), [0], True)
+    total = b.sizes([simplify(product(x.shape), b.symbols)])
+    return b.bind(b.map(lambda v, n, all: select(v < 0, all // maximum(n, 1), v), want, rest, total))
 
 
 @op("Flatten")

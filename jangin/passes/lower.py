@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from jangin.frontends import onnx_functions
 from jangin.frontends.onnx import split_op
@@ -16,12 +15,15 @@ from jangin.frontends.onnx_schema import check_types
 from jangin.ir.graph import CompileError, Graph, Node, Value
 from jangin.ops import OPERATORS
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.held import Held, Item, constant, host, real, type_of
 from jangin.ops.registry import find
+from jangin.passes import control
+from jangin.passes.control import Env
+from jangin.passes.partition import STEPS, prune, renamed
 
-Env = dict[str, Tensor | None]
-Outputs = Sequence[Tensor | None]
-BRANCH = "onnx.If"
-"""The one operator with sub-graphs that is supported, where its condition is known."""
+Outputs = Sequence[Item | None]
+CONTROL = {"onnx.If": control.branch, "onnx.Loop": control.loop, "onnx.Scan": control.scan}
+"""Operators whose attributes are sub-graphs."""
 _IGNORED = frozenset({"opset", "consumed_inputs"})
 """Not the operators' own attributes; `consumed_inputs` is a hint that opset 1 gave about memory."""
 
@@ -31,14 +33,44 @@ def lower(graph: Graph) -> Graph:
     before any work; or names the node that can't be lowered, its inputs and why."""
     _refuse(graph.nodes)
     b = Builder(graph.name, graph.symbols)
-    env: Env = {n: b.input(n, graph.dtype(n), graph.shape(n)) for n in graph.inputs}
+    env: Env = {n: _input(b, graph.value(n)) for n in graph.inputs}
     for name in graph.outputs:
         if name not in env:  # so that no other value takes the name of a result
             b.values[name] = Value(name, None, None)
-    env |= {n: b.const(a, n) for n, a in graph.constants.items()}
+    env |= {n: constant(b, a, n) for n, a in graph.constants.items()}
     _Lowering(b).run(graph.nodes, env)
     results = [_result(env, n, "the model") for n in graph.outputs]
-    return b.graph(results, graph.outputs)
+    if any(n.op in STEPS for n in b.nodes) or any(isinstance(r, Held) for r in results):
+        return _program(b, results, graph.outputs)
+    return b.graph([r for r in results if isinstance(r, Tensor)], graph.outputs)
+
+
+def _program(b: Builder, results: Sequence[Item], names: Sequence[str]) -> Graph:
+    """The finished graph of what needs steps: what nodes make for an output gets its name; inputs and
+    constants are copied."""
+    found = [real(b, r) for r in results]
+    made = {o for n in b.nodes for o in n.outputs}
+    called: dict[str, str] = {}
+    for value, result, name in zip(found, results, names, strict=True):
+        if value in made and value not in called:
+            called[value] = name
+        elif value != name:
+            (copy,) = host(b, "Identity", [result], [type_of(result)])
+            called[copy.name] = name
+    for name in called.values():
+        b.values.pop(name, None)
+    outputs = tuple(names)
+    whole = Graph(b.name, tuple(b.inputs), outputs, tuple(b.nodes), b.constants, b.values, b.symbols)
+    return prune(renamed(whole, called))
+
+
+def _input(b: Builder, value: Value) -> Item:
+    b.inputs.append(value.name)
+    b.values[value.name] = value
+    if value.type is not None:
+        return Held(value.name, value.type)
+    assert value.dtype is not None and value.shape is not None
+    return Tensor(value.name, value.dtype, value.shape)
 
 
 def _refuse(nodes: Iterable[Node]) -> None:
@@ -53,8 +85,11 @@ def _unsupported(nodes: Iterable[Node]) -> Iterable[Node]:
     for node in nodes:
         if node.op == "function":
             yield from _unsupported(node.attrs["body"].nodes)
-        elif node.op != BRANCH and not _supported(node):
+        elif node.op not in CONTROL and not _supported(node):
             yield node
+        for value in node.attrs.values():
+            if isinstance(value, Graph) and node.op in CONTROL:
+                yield from _unsupported(value.nodes)
 
 
 def _supported(node: Node) -> bool:
@@ -63,7 +98,7 @@ def _supported(node: Node) -> bool:
     return find(OPERATORS, domain, name, opset) is not None or onnx_functions.has_body(node.op, opset)
 
 
-def _result(env: Mapping[str, Tensor | None], name: str, where: str) -> Tensor:
+def _result(env: Mapping[str, Item | None], name: str, where: str) -> Item:
     found = env.get(name)
     if found is None:
         raise CompileError(f"output '{name}' of {where} is not computed")
@@ -92,7 +127,7 @@ class _Lowering:
                 if name:
                     env[name] = None
 
-    def _node(self, node: Node, inputs: Sequence[Tensor | None], env: Env) -> Outputs:
+    def _node(self, node: Node, inputs: Sequence[Item | None], env: Env) -> Outputs:
         for given, name in zip(inputs, node.inputs, strict=True):
             if name and given is None:
                 raise CompileError(f"its input '{name}' is an output that is not supported")
@@ -100,28 +135,30 @@ class _Lowering:
             return self._body(node.attrs["body"], inputs)
         self.b.source, self.b.prefix, self.b.results = node.source, node.name, len(node.outputs)
         attrs = {k: v for k, v in node.attrs.items() if k not in _IGNORED}
-        if node.op == BRANCH:
-            return self._branch(inputs, attrs, env)
+        opset: int = node.attrs["opset"]
+        if node.op in CONTROL:
+            lowering = control.scan_8 if node.op == "onnx.Scan" and opset < 9 else CONTROL[node.op]
+            return lowering(self.b, _sub_graph, inputs, attrs, env)
         domain, name = split_op(node.op)
-        operator = find(OPERATORS, domain, name, node.attrs["opset"])
-        check_types(domain, name, node.attrs["opset"], [None if t is None else t.dtype for t in inputs])
+        operator = find(OPERATORS, domain, name, opset)
+        check_types(domain, name, opset, [None if t is None else type_of(t) for t in inputs])
         if operator is not None:
             result = operator.lower(self.b, *inputs, **attrs)
             return result if isinstance(result, (tuple, list)) else (result,)
-        types = [None if t is None else (t.dtype, t.shape) for t in inputs]
+        types = [None if t is None else type_of(t) for t in inputs]
         body = onnx_functions.body(node, types)
         if body is None:
             raise CompileError("the standard has no body of this operator for these inputs")
         return self._body(body, inputs)
 
-    def _body(self, body: Graph, inputs: Sequence[Tensor | None]) -> Outputs:
+    def _body(self, body: Graph, inputs: Sequence[Item | None]) -> Outputs:
         """A function's body, on its own names."""
         _refuse(body.nodes)
         if len(inputs) > len(body.inputs):
             raise CompileError(f"{len(inputs)} inputs given, '{body.name}' takes {len(body.inputs)}")
         env: Env = dict.fromkeys(body.inputs)
         env.update(zip(body.inputs, inputs, strict=False))
-        env |= {n: self.b.const(a) for n, a in body.constants.items()}
+        env |= {n: constant(self.b, a) for n, a in body.constants.items()}
         self._absent(body, env)
         return [env.get(n) for n in body.outputs]
 
@@ -133,21 +170,17 @@ class _Lowering:
         ]
         self.run(nodes, env)
 
-    def _branch(self, inputs: Sequence[Tensor | None], attrs: Mapping[str, Any], env: Env) -> Outputs:
-        """`If` with a known condition: the chosen branch, which sees the values around it."""
-        condition = self.b.constant_value(inputs[0])
-        if condition is None:
-            raise CompileError(
-                "the condition is computed at run time: only an If whose condition is known when "
-                "compiling is supported; fix the sizes it depends on with shapes="
-            )
-        chosen: Graph = attrs["then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"]
-        _refuse(chosen.nodes)
-        local = env | {n: self.b.const(a, n) for n, a in chosen.constants.items()}
-        self.run(chosen.nodes, local)
-        return [_result(local, n, "the branch") for n in chosen.outputs]
+
+def _sub_graph(b: Builder, graph: Graph, env: Env) -> list[Item]:
+    """The results of a sub-graph, which sees the values around it."""
+    _refuse(graph.nodes)
+    local = env | {n: constant(b, a, n) for n, a in graph.constants.items()}
+    source, prefix, results = b.source, b.prefix, b.results
+    _Lowering(b).run(graph.nodes, local)
+    b.source, b.prefix, b.results = source, prefix, results
+    return [_result(local, n, "the sub-graph") for n in graph.outputs]
 
 
-def _explain(node: Node, inputs: Sequence[Tensor | None], reason: str) -> str:
+def _explain(node: Node, inputs: Sequence[Item | None], reason: str) -> str:
     given = ", ".join(f"{n}: {t}" for n, t in zip(node.inputs, inputs, strict=True) if t is not None)
     return f"{node.source}, inputs ({given}): {reason}"

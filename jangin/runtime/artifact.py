@@ -12,6 +12,8 @@ import hashlib
 import json
 import os
 import struct
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,17 +43,10 @@ class Artifact:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; a reader never sees half of it."""
-        target = Path(path)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.{id(self):x}")
-        try:
-            with open(temporary, "xb") as file:
-                self._write(file)
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_whole(Path(path), self.write)
 
-    def _write(self, file: BinaryIO) -> None:
+    def write(self, file: BinaryIO) -> None:
+        """Write to an open file, from a multiple of 64 bytes on."""
         from jangin.ir.text import print_plan
 
         constants = {n: np.ascontiguousarray(a) for n, a in sorted(self.plan.constants.items())}
@@ -70,7 +65,7 @@ class Artifact:
         code = b"".join(self.objects)
         digest = hashlib.sha256(header + code).digest()
         file.write(_PREFIX.pack(MAGIC, VERSION, len(header), digest) + header + code)
-        start = _aligned(file.tell())
+        start = aligned(file.tell())
         for array, at in zip(constants.values(), places, strict=True):
             file.write(bytes(start + at - file.tell()))
             file.write(_bytes(array).data)
@@ -80,15 +75,19 @@ class Artifact:
     def read(cls, path: str | os.PathLike[str]) -> Artifact:
         """Read a file that `save` wrote. Raises FileNotFoundError, or ArtifactError for a file
         that is no artefact, of another version, cut short or damaged."""
+        with open(path, "rb") as file:
+            return cls.read_from(file, path, os.fstat(file.fileno()).st_size)
+
+    @classmethod
+    def read_from(cls, file: BinaryIO, path: str | os.PathLike[str], end: int) -> Artifact:
+        """Read what `write` wrote where the file stands, up to `end`."""
         from jangin.ir.parse import parse_plan
 
-        with open(path, "rb") as file:
-            header, code, start = _head(file, path)
-            size = os.fstat(file.fileno()).st_size
-            expected = start + header["constant_bytes"]
-            if size != expected:
-                raise ArtifactError(f"{path}: is cut short or damaged: {size} bytes where {expected} belong")
-            mapped = np.memmap(file, np.uint8, "r") if header["constant_bytes"] else np.empty(0, np.uint8)
+        header, code, start = _head(file, path)
+        expected = start + header["constant_bytes"]
+        if end != expected:
+            raise ArtifactError(f"{path}: is cut short or damaged: {end} bytes where {expected} belong")
+        mapped = np.memmap(file, np.uint8, "r") if header["constant_bytes"] else np.empty(0, np.uint8)
         constants = {
             name: _constant(mapped, start + at, dtype, shape, checksum, f"{path}: constant {name!r}")
             for name, dtype, shape, at, checksum in header["constants"]
@@ -98,6 +97,18 @@ class Artifact:
             objects.append(code[:length])
             code = code[length:]
         return cls(parse_plan(header["plan"], constants=constants), tuple(objects))
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Write a file aside, then give it its name."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident():x}")
+    try:
+        with open(temporary, "xb") as file:
+            write(file)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _head(file: BinaryIO, path: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes, int]:
@@ -120,7 +131,7 @@ def _head(file: BinaryIO, path: str | os.PathLike[str]) -> tuple[dict[str, Any],
         raise ArtifactError(f"{path}: is cut short or damaged: its header can't be read") from None
     if hashlib.sha256(text + code).digest() != digest:
         raise ArtifactError(f"{path}: is cut short or damaged: its checksum is wrong")
-    return header, code, _aligned(file.tell())
+    return header, code, aligned(file.tell())
 
 
 def _constant(mapped: Array, at: int, dtype: str, shape: list[int], checksum: int, what: str) -> Array:
@@ -136,11 +147,11 @@ def _places(sizes: list[int]) -> tuple[list[int], int]:
     places, at = [], 0
     for size in sizes:
         places.append(at)
-        at = _aligned(at + size)
+        at = aligned(at + size)
     return places, at
 
 
-def _aligned(at: int) -> int:
+def aligned(at: int) -> int:
     return -(-at // ALIGN) * ALIGN
 
 

@@ -36,16 +36,18 @@ class Executable:
 
     Arrays are NumPy's, or any that offer DLPack on the CPU. Threads may call one Executable at
     once; each call then has its own working memory. `threads`: how many threads a call uses,
-    itself included (None: what the process may use)."""
+    itself included (None: what the process may use); with `share` they are another Executable's."""
 
-    def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
+    def __init__(
+        self, artifact: Artifact, threads: int | None = None, share: Executable | None = None
+    ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
         reason = why_not(artifact.plan.target)
         if reason:
             raise LoadError(f"the model was compiled for another machine: {reason}; compile it again here")
         self._artifact = artifact
-        self._code = _Code(artifact, threads or default_threads())
+        self._code: _Code = _Code(artifact, threads or default_threads(), share._code if share else None)
         self._signature = Signature(artifact.plan)
         self._results = _results(artifact.plan)
         self._expected = [(s.dtype, s.shape) for s in self.inputs]
@@ -57,6 +59,10 @@ class Executable:
     @property
     def plan(self) -> Plan:
         return self._artifact.plan
+
+    @property
+    def name(self) -> str:
+        return self._artifact.plan.name
 
     @property
     def artifact(self) -> Artifact:
@@ -116,11 +122,19 @@ class Executable:
         held = (self, arrays, context, context.bind(chosen, arrays))
         return Launches(self.plan, self._code.image, self._code.pool, chosen, context, held)
 
+    def execute(self, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
+        """The outputs for contiguous arrays known to be right, and the symbols' values in the plan's
+        order: what a program calls."""
+        return self._run_at(self._layout(sizes), arrays)
+
     def _run(self, given: Sequence[Any]) -> list[Array]:
         arrays = self._accept(given)
         chosen = self._static
         if chosen is None:
             chosen = self._layout(self._signature.bind([a.shape for a in arrays]))
+        return self._run_at(chosen, arrays)
+
+    def _run_at(self, chosen: _Layout, arrays: Sequence[Array]) -> list[Array]:
         try:
             context = self._idle.pop()
         except IndexError:
@@ -148,17 +162,7 @@ class Executable:
         return arrays
 
     def _array(self, value: Any, index: int) -> Array:
-        want = self.inputs[index]
-        try:
-            if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
-                return np.asarray(np.from_dlpack(value))
-            if hasattr(value, "__array__"):
-                return np.asarray(value)
-            return np.asarray(value, want.dtype)  # Python numbers and lists have no dtype of their own
-        except (TypeError, ValueError, RuntimeError, BufferError) as error:
-            raise TypeError(
-                f"input {want} is no array that can be read ({type(value).__name__}: {error})"
-            ) from None
+        return as_array(value, self.inputs[index])
 
     def _layout(self, sizes: Sizes) -> _Layout:
         if self._static is not None:
@@ -174,23 +178,36 @@ class Executable:
         return found
 
 
-def load(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
-    """Load a `.jgn` file. Raises FileNotFoundError, ArtifactError for a file that is no artefact or
-    is damaged, LoadError where this machine can't run its code."""
-    return Executable(Artifact.read(path), threads)
+def as_array(value: Any, want: TensorSpec) -> Array:
+    """What a caller gives for an input, as an array. Raises TypeError where it is none."""
+    try:
+        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
+            return np.asarray(np.from_dlpack(value))
+        if hasattr(value, "__array__"):
+            return np.asarray(value)
+        return np.asarray(value, want.dtype)  # Python numbers and lists have no dtype of their own
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise TypeError(
+            f"input {want} is no array that can be read ({type(value).__name__}: {error})"
+        ) from None
 
 
 class _Code:
-    """Machine code in memory and its thread pool, both released with the object."""
+    """Machine code in memory and its thread pool (or that of `share`), both released with the object."""
 
-    def __init__(self, artifact: Artifact, threads: int) -> None:
+    def __init__(self, artifact: Artifact, threads: int, share: _Code | None = None) -> None:
         self.image = image = Image(artifact.objects)
         self.entry: Callable[[int, int, int | None, int, int], int] = _ENTRY(image.address("jangin_entry"))
         self.threads = threads
-        create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(image.address("jangin_pool_create"))
-        self.pool: int | None = create(threads) if threads > 1 else None
+        self.share = share  # kept, as its threads are
+        self.pool: int | None = None if share is None else share.pool
+        if share is None and threads > 1:
+            self.pool = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(
+                image.address("jangin_pool_create")
+            )(threads)
         destroy = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(image.address("jangin_pool_destroy"))
-        release = weakref.finalize(self, _release, image, destroy, self.pool, os.getpid())
+        own = self.pool if share is None else None
+        release = weakref.finalize(self, _release, image, destroy, own, os.getpid())
         release.atexit = False  # daemon threads may still run the code
 
 

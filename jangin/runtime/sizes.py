@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.expr import Const, Expr, Var, const, free_vars, substitute
+from jangin.ir.graph import Value
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.simplify import linear
 
@@ -18,19 +19,34 @@ Sizes = tuple[int, ...]
 @dataclass(frozen=True)
 class TensorSpec:
     """An input or output: `shape` has an integer for each known dimension and the text of the
-    symbol or expression for each other."""
+    symbol or expression for each other. `type` is set for what is no tensor of numbers (only programs
+    have such): "seq(f32[?])"."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | str, ...]
+    type: str = ""
 
     def __str__(self) -> str:
+        if self.type:
+            return f"{self.name} {self.type}"
         return f"{self.name} {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 def spec(buffer: PlanBuffer) -> TensorSpec:
-    shape = tuple(int(d.value) if isinstance(d, Const) else str(d) for d in buffer.shape)
-    return TensorSpec(buffer.name, buffer.dtype.numpy, shape)
+    return TensorSpec(buffer.name, buffer.dtype.numpy, _sizes(buffer.shape))
+
+
+def spec_of(value: Value) -> TensorSpec:
+    """Of an input or output of a program."""
+    if value.type is not None:
+        return TensorSpec(value.name, np.dtype(object), _sizes(value.type.shape or ()), str(value.type))
+    assert value.dtype is not None and value.shape is not None
+    return TensorSpec(value.name, value.dtype.numpy, _sizes(value.shape))
+
+
+def _sizes(shape: Sequence[Expr]) -> tuple[int | str, ...]:
+    return tuple(int(d.value) if isinstance(d, Const) else str(d) for d in shape)
 
 
 class Evaluator:

@@ -23,7 +23,7 @@ from jangin.onnx_backend import JanginBackend
 
 Test = Callable[..., Any]
 SKIPS = tomllib.loads((Path(__file__).parent / "skips.toml").read_text())
-KINDS = {"unsupported": CompileError, "differs": AssertionError}
+KINDS = {"unsupported": CompileError, "differs": AssertionError, "uncomparable": TypeError}
 """How tests of each part of the table fail."""
 
 

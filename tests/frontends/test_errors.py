@@ -157,9 +157,7 @@ def test_a_dimension_that_is_too_large() -> None:
 
 def test_inputs_that_are_no_tensors() -> None:
     sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2])
-    refused(
-        model([node("Relu", "x", "y")], [sequence], ["y"]), "input 'x' is not a tensor but a sequence_type"
-    )
+    refused(model([node("Relu", "x", "y")], [sequence], ["y"]), "its input 'X' is seq(tensor(float))")
     refused(model([node("Relu", "x", "y")], [onnx.ValueInfoProto(name="x")], ["y"]), "input 'x'")
 
 

@@ -1,0 +1,100 @@
+"""Sequences (lists), optionals (a value or None) and maps (dictionaries)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def identity(value: Any) -> Any:
+    """The value itself, in memory of its own."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return [identity(v) for v in value] if isinstance(value, list) else value
+
+
+def optional(value: Any = None) -> Any:
+    return value
+
+
+def has_element(value: Any = None) -> Array:
+    return np.array(value is not None)
+
+
+def get_element(value: Any) -> Any:
+    if value is None:
+        raise ValueError("the optional is empty")
+    return value
+
+
+def construct(*items: Any) -> list[Any]:
+    return list(items)
+
+
+def at(sequence: Sequence[Any], position: Array) -> Any:
+    return sequence[_index(position, len(sequence), "read")]
+
+
+def insert(sequence: Sequence[Any], item: Any, position: Array | None = None) -> list[Any]:
+    n = len(sequence)
+    where = n if position is None else int(position.item())
+    if not -n <= where <= n:
+        raise IndexError(f"position {where} is outside a sequence of {n}")
+    where += n if where < 0 else 0
+    return [*sequence[:where], item, *sequence[where:]]
+
+
+def erase(sequence: Sequence[Any], position: Array | None = None) -> list[Any]:
+    where = _index(np.array(-1) if position is None else position, len(sequence), "erase")
+    return [v for i, v in enumerate(sequence) if i != where]
+
+
+def length(sequence: Sequence[Any]) -> Array:
+    return np.array(len(sequence), np.int64)
+
+
+def concat(sequence: Sequence[Array], *, axis: int, new_axis: int = 0) -> Array:
+    return np.stack(sequence, axis) if new_axis else np.concatenate(sequence, axis)
+
+
+def split(x: Array, sizes: Array | None = None, *, axis: int = 0, keepdims: int = 1) -> list[Array]:
+    """Parts of given sizes (one number: of that size, the last may be smaller), or of one entry."""
+    n = x.shape[axis]
+    if sizes is None:
+        parts = [1] * n
+    elif sizes.ndim == 0:
+        each = int(sizes.item())
+        parts = [each] * (n // each) + ([n % each] if n % each else [])
+    else:
+        parts = [int(v) for v in sizes]
+    if sum(parts) != n:
+        raise ValueError(f"parts of {parts} entries don't fit an axis of {n}")
+    pieces = np.split(x, np.cumsum(parts)[:-1], axis) if parts else []
+    return [p if keepdims or sizes is not None else np.squeeze(p, axis) for p in pieces]
+
+
+def _index(position: Array, n: int, what: str) -> int:
+    where = int(position.item())
+    if not -n <= where < n:
+        raise IndexError(f"can't {what} position {where} of a sequence of {n}")
+    return where % n
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "Identity": identity,
+    "Optional": optional,
+    "OptionalHasElement": has_element,
+    "OptionalGetElement": get_element,
+    "SequenceConstruct": construct,
+    "SequenceAt": at,
+    "SequenceInsert": insert,
+    "SequenceErase": erase,
+    "SequenceLength": length,
+    "ConcatFromSequence": concat,
+    "SplitToSequence": split,
+}

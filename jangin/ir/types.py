@@ -1,0 +1,50 @@
+"""Types of values that are no tensors of numbers of known rank: sequences, optionals, maps, strings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jangin.ir.dtype import DType
+from jangin.ir.expr import Expr, Var
+
+STRING = DType("string", 0, "s")
+"""The element type of tensors of text: arrays of Python strings at run time, never in a plan."""
+ANY = Var("any")
+"""A size that may be another for each element of a sequence."""
+
+
+@dataclass(frozen=True)
+class Type:
+    """`kind`: "tensor" (of `dtype`; `shape` None where the rank is unknown), "seq" or "optional"
+    (`of` elements), or "map" (keys of `dtype`, values `of`). None stands for what isn't known.
+
+    At run time a sequence is a list, an optional its value or None, and a map a dictionary."""
+
+    kind: str
+    dtype: DType | None = None
+    shape: tuple[Expr, ...] | None = None
+    of: Type | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "tensor":
+            dims = "?" if self.shape is None else ", ".join(map(str, self.shape))
+            return f"{self.dtype or '?'}[{dims}]"
+        key = f"{self.dtype}, " if self.kind == "map" else ""
+        return f"{self.kind}({key}{self.of or '?'})"
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether it is a tensor that compiled code can take."""
+        return self.kind == "tensor" and self.shape is not None and self.dtype not in (None, STRING)
+
+
+def tensor_type(dtype: DType | None, shape: tuple[Expr, ...] | None) -> Type:
+    return Type("tensor", dtype, shape)
+
+
+def sequence_of(element: Type | None) -> Type:
+    return Type("seq", of=element)
+
+
+def optional_of(element: Type | None) -> Type:
+    return Type("optional", of=element)

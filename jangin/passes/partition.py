@@ -1,0 +1,187 @@
+"""Lowered graphs with steps (host calls, bound sizes, branches, loops) as programs.
+
+The core nodes between steps become segments: each the most that can run without waiting for a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jangin.ir.expr import Expr, Var, free_vars
+from jangin.ir.graph import Array, Graph, Node
+from jangin.ir.loop import Stmt, expressions, statements
+from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Segment, Step
+from jangin.ir.simplify import Range
+from jangin.te import Stage
+
+STEPS = frozenset({"host", "bind", "if", "loop"})
+"""Operators of lowered graphs that are steps of a program."""
+
+
+def has_steps(graph: Graph) -> bool:
+    return any(n.op in STEPS for n in graph.nodes)
+
+
+def partition(graph: Graph, target: str) -> tuple[Program, list[Graph]]:
+    """The program, and the graph of each of its segments."""
+    maker = _Partition(graph.symbols)
+    region = maker.region(graph)
+    return Program(graph.name, target, dict(graph.symbols), region, maker.constants), maker.segments
+
+
+class _Partition:
+    """One program being made: its segments so far, and the constants that steps read."""
+
+    def __init__(self, symbols: Mapping[Var, Range]) -> None:
+        self.symbols = symbols
+        self.segments: list[Graph] = []
+        self.constants: dict[str, Array] = {}
+
+    def region(self, graph: Graph) -> Region:
+        graph = self._with_constants(graph)
+        levels = _levels(graph)
+        steps: list[Step] = []
+        for level in range(max(levels, default=-1) + 1):
+            here = [n for n, at in zip(graph.nodes, levels, strict=True) if at == level]
+            core = [n for n in here if n.op not in STEPS]
+            if core:
+                cut = self._segment(graph, core)
+                steps.append(Segment(len(self.segments), cut.inputs, cut.outputs))
+                self.segments.append(cut)
+            steps += [self._step(n) for n in here if n.op in STEPS]
+        typed = {*graph.inputs, *graph.outputs, *(o for n in graph.nodes if n.op in STEPS for o in n.outputs)}
+        values = {n: v for n, v in graph.values.items() if n in typed}
+        return Region(graph.inputs, graph.outputs, values, tuple(steps))
+
+    def _with_constants(self, graph: Graph) -> Graph:
+        """Keep the constants that steps read, under names of their own."""
+        read = {name for n in graph.nodes if n.op in STEPS for name in n.inputs} | set(graph.outputs)
+        names: dict[str, str] = {}
+        for name in (n for n in graph.constants if n in read):
+            unique, count = name, 0
+            while unique in self.constants or (count and unique in graph.values):
+                count += 1
+                unique = f"{name}.{count}"
+            names[name] = unique
+            self.constants[unique] = graph.constants[name]
+        return renamed(graph, names)
+
+    def _segment(self, graph: Graph, nodes: Sequence[Node]) -> Graph:
+        made = {o for n in nodes for o in n.outputs}
+        read = dict.fromkeys(name for n in nodes for name in n.inputs if name)
+        inputs = tuple(n for n in read if n not in made and n not in graph.constants)
+        inside = {id(n) for n in nodes}
+        outside = {name for n in graph.nodes if id(n) not in inside for name in n.inputs} | set(graph.outputs)
+        outputs = tuple(o for n in nodes for o in n.outputs if o in outside)
+        names = {*made, *read}
+        used = {v for n in nodes for v in needed_symbols(graph, n)}
+        used |= {v for n in inputs for d in graph.shape(n) for v in free_vars(d)}
+        return Graph(
+            graph.name, inputs, outputs, tuple(nodes),
+            {n: a for n, a in graph.constants.items() if n in names},
+            {n: v for n, v in graph.values.items() if n in names},
+            {v: r for v, r in self.symbols.items() if v in used},
+        )  # fmt: skip
+
+    def _step(self, node: Node) -> Step:
+        attrs = node.attrs
+        if node.op == "host":
+            return HostCall(attrs["function"], node.inputs, node.outputs, dict(attrs["attrs"]), node.source)
+        if node.op == "bind":
+            return Bind(node.inputs[0], attrs["symbols"], node.source)
+        if node.op == "if":
+            then, orelse = self.region(attrs["then"]), self.region(attrs["else"])
+            return Branch(node.inputs[0], node.inputs[1:], node.outputs, then, orelse, node.source)
+        trips, condition, *inputs = node.inputs
+        return Loop(
+            trips, condition, tuple(inputs), node.outputs, self.region(attrs["body"]), attrs["carried"],
+            attrs["conditional"], attrs["scanned"], attrs["collected"], node.source,
+        )  # fmt: skip
+
+
+def _levels(graph: Graph) -> list[int]:
+    """For each node the number of the segment that it is in or, of a step, that it comes after."""
+    made: dict[str | Var, tuple[int, bool]] = {}
+    found: list[int] = []
+    for node in graph.nodes:
+        is_step = node.op in STEPS
+        level = 0
+        reads: list[str | Var] = [*node.inputs, *needed_symbols(graph, node)]
+        makes: list[str | Var] = [*node.outputs, *defined(node)]
+        for name in reads:
+            at, by_step = made.get(name, (0, False))
+            level = max(level, at + (by_step and not is_step))
+        found.append(level)
+        for name in makes:
+            made[name] = level, is_step
+    return found
+
+
+def defined(node: Node) -> tuple[Var, ...]:
+    """Symbols that become known when a step has run."""
+    return tuple(node.attrs["symbols"]) if node.op in STEPS else ()
+
+
+def needed_symbols(graph: Graph, node: Node) -> set[Var]:
+    """Size symbols that must be known before a node runs."""
+    found = set(_variables(node.attrs)) & graph.symbols.keys()
+    if node.op in STEPS:
+        return found.difference(defined(node))
+    return found.union(*(free_vars(d) for name in node.outputs for d in graph.shape(name)))
+
+
+def _variables(value: Any) -> Iterator[Var]:
+    """Every variable that an attribute mentions, those of sub-graphs included."""
+    if isinstance(value, Mapping):
+        yield from _variables(tuple(value.values()))
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _variables(item)
+    elif isinstance(value, Expr):
+        yield from free_vars(value)
+    elif isinstance(value, Stmt):
+        for s in statements(value):
+            yield from _variables(tuple(expressions(s)))
+    elif isinstance(value, Stage):
+        extents = tuple(a.extent for a in (*value.axes, *value.reduce_axes))
+        yield from _variables((value.body, value.epilogue, value.out.shape, extents))
+    elif isinstance(value, Graph):
+        inside = {v for n in value.nodes for v in defined(n)} | _of_inputs(value)
+        for node in value.nodes:
+            yield from (v for v in needed_symbols(value, node) if v not in inside)
+
+
+def prune(graph: Graph) -> Graph:
+    """The graph without nodes that no output needs, through values or through symbols."""
+    needed: set[str | Var] = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if not needed.isdisjoint((*node.outputs, *defined(node))):
+            kept.append(node)
+            needed |= {*node.inputs, *needed_symbols(graph, node)}
+    return graph.with_nodes(kept[::-1])
+
+
+def _of_inputs(graph: Graph) -> set[Var]:
+    """The symbols in the shapes of a graph's inputs."""
+    return {v for n in graph.inputs for d in graph.values[n].shape or () for v in free_vars(d)}
+
+
+def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with values renamed, outside its sub-graphs."""
+
+    def of(name: str) -> str:
+        return names.get(name, name)
+
+    nodes = [
+        replace(n, inputs=tuple(map(of, n.inputs)), outputs=tuple(map(of, n.outputs))) for n in graph.nodes
+    ]
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        outputs=tuple(map(of, graph.outputs)),
+        constants={of(n): a for n, a in graph.constants.items()},
+        values={of(n): replace(v, name=of(n)) for n, v in graph.values.items()},
+    )

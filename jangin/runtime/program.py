@@ -1,0 +1,128 @@
+"""A compiled program, loaded and ready to run; and loading of `.jgn` files of both kinds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jangin.host.table import FUNCTIONS, HostFunction
+from jangin.ir.program import Program
+from jangin.runtime.artifact import Artifact
+from jangin.runtime.executable import Executable, as_array
+from jangin.runtime.program_artifact import ProgramArtifact, read_artifact
+from jangin.runtime.sizes import TensorSpec, spec_of
+from jangin.runtime.steps import RegionRunner, Resources
+from jangin.runtime.threads import default_threads
+
+
+class ProgramExecutable:
+    """Runs a compiled program, as `Executable` does a single plan: `exe(x)` or `exe.run({"x": x})`.
+
+    Besides arrays it takes and gives lists (sequences), None (an empty optional), dictionaries (maps)
+    and arrays of Python strings. `functions`: the host functions of a caller's own operators."""
+
+    def __init__(
+        self,
+        artifact: ProgramArtifact,
+        threads: int | None = None,
+        functions: Mapping[str, HostFunction] | None = None,
+    ) -> None:
+        known = {**FUNCTIONS, **(functions or {})}
+        missing = sorted(artifact.host_functions() - known.keys())
+        if missing:
+            raise ValueError(f"the model calls {', '.join(missing)}: give operators=[...] with them")
+        self._artifact = artifact
+        self._threads = threads or default_threads()
+        segments: list[Executable] = []
+        for part in artifact.parts:
+            segments.append(Executable(part, threads, segments[0] if segments else None))
+        program = artifact.program
+        region = program.region
+        self._region = RegionRunner(region, Resources(segments, known, program.constants, program.symbols))
+        self.inputs: tuple[TensorSpec, ...] = tuple(spec_of(region.values[n]) for n in region.inputs)
+        self.outputs: tuple[TensorSpec, ...] = tuple(spec_of(region.values[n]) for n in region.outputs)
+
+    @property
+    def program(self) -> Program:
+        return self._artifact.program
+
+    @property
+    def name(self) -> str:
+        return self._artifact.program.name
+
+    @property
+    def artifact(self) -> ProgramArtifact:
+        return self._artifact
+
+    @property
+    def threads(self) -> int:
+        return self._threads
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a `.jgn` file that `jangin.load` reads."""
+        self._artifact.save(Path(path))
+
+    def __call__(self, *values: Any) -> Any:
+        """The output, or a tuple of them. Raises TypeError for a value of another kind, ValueError for
+        a count or shape that is not what the model takes, or a step that can't run on its values."""
+        if len(values) != len(self.inputs):
+            raise ValueError(f"expected {len(self.inputs)} inputs, got {len(values)}; {self._signature()}")
+        given = [_accepted(v, s) for v, s in zip(values, self.inputs, strict=True)]
+        results = self._region(given, {})
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """As a call, by name."""
+        names = [s.name for s in self.inputs]
+        if feeds.keys() != set(names):
+            problems = [f"missing input {n!r}" for n in names if n not in feeds]
+            problems += [f"no input is named {n!r}" for n in feeds if n not in names]
+            raise ValueError(f"{', '.join(problems)}; {self._signature()}")
+        results = self(*(feeds[n] for n in names))
+        outputs = results if len(self.outputs) != 1 else (results,)
+        return {s.name: r for s, r in zip(self.outputs, outputs, strict=True)}
+
+    def _signature(self) -> str:
+        return "the inputs are: " + "; ".join(map(str, self.inputs)) if self.inputs else "there are no inputs"
+
+
+def _accepted(value: Any, want: TensorSpec) -> Any:
+    """What a caller gives for an input, of the kind that it must be."""
+    if not want.type:
+        array = as_array(value, want)
+        if array.dtype != want.dtype:
+            raise TypeError(f"input {want} got dtype {array.dtype}")
+        return array
+    if want.type.startswith("string"):
+        array = np.asarray(value)
+        if array.dtype.kind not in "OUS":
+            raise TypeError(f"input {want} got dtype {array.dtype}, not text")
+        return array.astype(object)
+    if want.type.startswith("seq") and not isinstance(value, (list, tuple)):
+        raise TypeError(f"input {want} should be a list, not a {type(value).__name__}")
+    return list(value) if isinstance(value, tuple) else value
+
+
+def executable(
+    artifact: Artifact | ProgramArtifact,
+    threads: int | None = None,
+    functions: Mapping[str, HostFunction] | None = None,
+) -> Executable | ProgramExecutable:
+    """An artefact of either kind, ready to run."""
+    if isinstance(artifact, ProgramArtifact):
+        return ProgramExecutable(artifact, threads, functions)
+    return Executable(artifact, threads)
+
+
+def load(
+    path: str | os.PathLike[str], threads: int | None = None, operators: Sequence[Any] = ()
+) -> Executable | ProgramExecutable:
+    """Load a `.jgn` file; `operators` are a caller's own that run in Python (see `jangin.hosted`).
+    Raises FileNotFoundError, ArtifactError for a file that is no artefact or is damaged, LoadError
+    where this machine can't run its code."""
+    functions = {o.host_name: o for o in operators}
+    return executable(read_artifact(path), threads, functions)

@@ -1,0 +1,254 @@
+"""A program's regions, made ready to run: each step a function of the values and sizes so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin.host.table import HostFunction
+from jangin.ir.expr import Const, Expr, Var
+from jangin.ir.graph import Value
+from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Slicing
+from jangin.ir.simplify import Range, linear
+from jangin.ir.types import ANY
+from jangin.runtime.executable import Executable
+from jangin.runtime.sizes import Evaluator
+
+Values = dict[str, Any]
+Symbols = dict[Var, int]
+Compute = Callable[[Values, Symbols], Sequence[Any]]
+Runner = Callable[[Values, Symbols], None]
+MAX_SIZE = (1 << 31) - 1
+"""Sizes that a run computes are clamped to this: the largest integers mean "to the end"."""
+
+
+class StepError(ValueError):
+    """A step that can't run on the values of this run: the model's node, and why."""
+
+
+class Resources:
+    """What regions share: segments, host functions, constants and the symbols' ranges."""
+
+    def __init__(
+        self,
+        segments: Sequence[Executable],
+        functions: Mapping[str, HostFunction],
+        constants: Mapping[str, Any],
+        ranges: Mapping[Var, Range],
+    ) -> None:
+        self.segments, self.functions, self.constants = segments, functions, constants
+        self.ranges = {v: tuple(_number(e) for e in r) for v, r in ranges.items()}
+
+    def check(self, var: Var, size: int, what: str) -> None:
+        low, high = self.ranges.get(var, (None, None))
+        if (low is not None and size < low) or (high is not None and size > high):
+            limits = f"{'any' if low is None else low} to {'any' if high is None else high}"
+            raise StepError(f"{what}: the size {var} is {size}, but may be {limits}")
+
+
+def _number(e: Expr | None) -> int | None:
+    return int(e.value) if isinstance(e, Const) else None
+
+
+class RegionRunner:
+    """Runs a region. Values are dropped after their last use."""
+
+    def __init__(self, region: Region, resources: Resources) -> None:
+        self.inputs, self.outputs = region.inputs, region.outputs
+        self._inputs = [Matcher(region.values[n], resources) for n in region.inputs]
+        read = {n for s in region.steps for n in _reads(s)} | {*region.outputs}
+        self._fixed = {n: a for n, a in resources.constants.items() if n in read}
+        self._steps = [(_runner(s, region, resources), dead) for s, dead in _with_deaths(region)]
+
+    def __call__(self, given: Sequence[Any], symbols: Symbols) -> list[Any]:
+        """The outputs for inputs in order; `symbols` gets the sizes that become known."""
+        values: Values = {**self._fixed, **dict(zip(self.inputs, given, strict=True))}
+        for value, match in zip(given, self._inputs, strict=True):
+            match(value, symbols)
+        for run, dead in self._steps:
+            run(values, symbols)
+            for name in dead:
+                del values[name]
+        return [values[n] for n in self.outputs]
+
+
+def _reads(step: Any) -> tuple[str, ...]:
+    if isinstance(step, Bind):
+        return (step.value,)
+    if isinstance(step, Branch):
+        return (step.condition, *step.inputs)
+    if isinstance(step, Loop):
+        return (*filter(None, (step.trips, step.condition)), *step.inputs)
+    return tuple(filter(None, step.inputs))
+
+
+def _with_deaths(region: Region) -> list[tuple[Any, list[str]]]:
+    """Each step, with the names of values that nothing after it needs."""
+    needed = set(region.outputs)
+    made = {*region.inputs, *(o for s in region.steps for o in getattr(s, "outputs", ()))}
+    found: list[tuple[Any, list[str]]] = []
+    for step in reversed(region.steps):
+        touched = {*_reads(step), *getattr(step, "outputs", ())} & made
+        found.append((step, sorted(touched - needed)))
+        needed |= touched
+    return found[::-1]
+
+
+class Matcher:
+    """Compares a tensor's shape with the declared one, and binds the symbols that are not yet known."""
+
+    def __init__(self, value: Value, resources: Resources, what: str = "") -> None:
+        self.what = what or value.name
+        shape = value.type.shape if value.type is not None else value.shape
+        tensor = value.type is None or value.type.kind == "tensor"
+        self.dims = shape if tensor and shape is not None and ANY not in shape else None
+        self.dtype = None if value.dtype is None else value.dtype.numpy
+        known = self.dims is not None and all(isinstance(d, Const) for d in self.dims)
+        self.static = tuple(int(d.value) for d in self.dims or () if isinstance(d, Const)) if known else None
+        self.resources = resources
+
+    def __call__(self, value: Any, symbols: Symbols) -> None:
+        if self.dims is None:
+            return
+        if not isinstance(value, np.ndarray):
+            raise StepError(f"{self.what} should be a tensor, not a {type(value).__name__}")
+        if self.dtype is not None and value.dtype != self.dtype:
+            raise StepError(f"{self.what} should be of {self.dtype}, not {value.dtype}")
+        if value.shape == self.static:
+            return
+        if len(value.shape) != len(self.dims):
+            raise StepError(f"{self.what} should be of rank {len(self.dims)}, not of shape {value.shape}")
+        for dim, size in zip(self.dims, value.shape, strict=True):
+            if isinstance(dim, Var) and dim not in symbols:
+                self.resources.check(dim, size, self.what)
+                symbols[dim] = size
+        for axis, (dim, size) in enumerate(zip(self.dims, value.shape, strict=True)):
+            expected = symbols[dim] if isinstance(dim, Var) else self._size(dim, size, symbols)
+            if expected != size:
+                raise StepError(
+                    f"{self.what} has shape {value.shape}, but axis {axis} should have {expected} ({dim})"
+                )
+
+    def _size(self, dim: Expr, size: int, symbols: Symbols) -> int:
+        """A dimension's value; a symbol that it is linear in is solved for."""
+        from jangin.ir.expr import const, free_vars, substitute
+
+        unknown = free_vars(dim) - symbols.keys()
+        if len(unknown) == 1:
+            (var,) = unknown
+            match linear(substitute(dim, {v: const(n) for v, n in symbols.items()}), var):
+                case Const(value=slope), Const(value=rest) if slope:
+                    symbols[var] = (size - int(rest)) // int(slope)
+        return Evaluator(symbols)(dim)
+
+
+def _runner(step: Any, region: Region, resources: Resources) -> Runner:
+    if isinstance(step, Segment):
+        return _segment(step, resources)
+    if isinstance(step, Bind):
+        return _bind(step, resources)
+    matches = [Matcher(region.values[n], resources, f"{step.source}: {n}") for n in step.outputs]
+    compute: Compute = {HostCall: _host, Branch: _branch, Loop: _loop}[type(step)](step, resources)  # type: ignore[operator]
+    outputs = step.outputs
+
+    def run(values: Values, symbols: Symbols) -> None:
+        results = compute(values, symbols)
+        for name, match, result in zip(outputs, matches, results, strict=True):
+            match(result, symbols)
+            values[name] = result
+
+    return run
+
+
+def _segment(step: Segment, resources: Resources) -> Runner:
+    exe = resources.segments[step.plan]
+    wanted = tuple(v for v, _ in exe.plan.symbols)
+    inputs, outputs = step.inputs, step.outputs
+
+    def run(values: Values, symbols: Symbols) -> None:
+        arrays = [np.ascontiguousarray(values[n]) if values[n].ndim else values[n] for n in inputs]
+        results = exe.execute(arrays, tuple(symbols[v] for v in wanted))
+        values.update(zip(outputs, results, strict=True))
+
+    return run
+
+
+def _bind(step: Bind, resources: Resources) -> Runner:
+    def run(values: Values, symbols: Symbols) -> None:
+        for var, size in zip(step.symbols, values[step.value].reshape(-1).tolist(), strict=True):
+            size = min(max(size, -MAX_SIZE), MAX_SIZE)
+            resources.check(var, size, step.source)
+            symbols[var] = size
+
+    return run
+
+
+def _host(step: HostCall, resources: Resources) -> Compute:
+    function, single = resources.functions[step.function], len(step.outputs) == 1
+
+    def run(values: Values, symbols: Symbols) -> Sequence[Any]:
+        try:
+            made = function(*(values[n] if n else None for n in step.inputs), **step.attrs)
+        except Exception as error:
+            raise StepError(f"{step.source}: {error}") from error
+        return (made,) if single else made
+
+    return run
+
+
+def _branch(step: Branch, resources: Resources) -> Compute:
+    then, orelse = RegionRunner(step.then, resources), RegionRunner(step.orelse, resources)
+    count = len(step.then.inputs)
+
+    def run(values: Values, symbols: Symbols) -> Sequence[Any]:
+        holds = bool(values[step.condition].reshape(-1)[0])
+        names = step.inputs[:count] if holds else step.inputs[count:]
+        return (then if holds else orelse)([values[n] for n in names], dict(symbols))
+
+    return run
+
+
+def _loop(step: Loop, resources: Resources) -> Compute:
+    body = RegionRunner(step.body, resources)
+    carries, scans = step.carried, len(step.scanned)
+
+    def run(values: Values, symbols: Symbols) -> Sequence[Any]:
+        given = [values[n] for n in step.inputs]
+        carried, scanned, rest = given[:carries], given[carries : carries + scans], given[carries + scans :]
+        limit = int(values[step.trips].item()) if step.trips else None
+        going = values[step.condition] if step.condition else np.array(True)
+        kept: list[list[Any]] = [[] for _ in step.collected]
+        n = 0
+        while (limit is None or n < limit) and going.all():
+            slices = [_slice(x, s, n) for x, s in zip(scanned, step.scanned, strict=True)]
+            results = body([np.array(n), going, *carried, *slices, *rest], dict(symbols))
+            if step.conditional:
+                going, *results = results
+            carried = results[:carries]
+            for group, value in zip(kept, results[carries:], strict=True):
+                group.append(value)
+            n += 1
+        return [
+            *carried,
+            *(_stacked(g, s, step, i) for i, (g, s) in enumerate(zip(kept, step.collected, strict=True))),
+        ]
+
+    return run
+
+
+def _slice(x: Any, s: Slicing, n: int) -> Any:
+    index = x.shape[s.axis] - 1 - n if s.reverse else n
+    return np.asarray(x[(slice(None),) * s.axis + (index,)])
+
+
+def _stacked(parts: list[Any], s: Slicing, step: Loop, index: int) -> Any:
+    if parts:
+        return np.stack(parts[::-1] if s.reverse else parts, s.axis)
+    value = step.body.values.get(step.body.outputs[step.conditional + step.carried + index])
+    if value is None or value.dtype is None or value.shape is None:
+        raise StepError(f"{step.source}: no iteration ran, so that the shape of its output is not known")
+    dims = [int(d.value) if isinstance(d, Const) else 0 for d in value.shape]
+    dims.insert(s.axis if s.axis >= 0 else len(dims) + 1 + s.axis, 0)
+    return np.empty(dims, value.dtype.numpy)
