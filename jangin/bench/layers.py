@@ -35,11 +35,13 @@ SOURCES_ROOM = 25
 @dataclass(frozen=True)
 class Layer:
     """A kernel of a run. `seconds`: the median; `bound`: the least that it could take, which `limit`
-    sets, its flops or its bytes; `position`: its place in the run's order."""
+    sets, its flops or its bytes; `position`: its place in the run's order; `library`: another maker's
+    that it calls, if any."""
 
     position: int
     kernel: str
     template: str
+    library: str
     sources: tuple[str, ...]
     seconds: float
     flops: int
@@ -107,10 +109,11 @@ def account(
         for seconds, more in zip(passes, launches.passes(TURN), strict=True):
             seconds += more
     times = launches.medians(passes)
-    layers = [
-        Layer(n, t.launch.kernel, t.launch.template, t.launch.sources, t.seconds, t.flops, t.bytes, *limits)
-        for n, (t, limits) in enumerate(zip(times, bounds(exe, launches, roofs), strict=True))
-    ]
+    layers = []
+    for n, (t, limits) in enumerate(zip(times, bounds(exe, launches, roofs), strict=True)):
+        x = t.launch
+        made = (x.kernel, x.template, x.library, x.sources)
+        layers.append(Layer(n, *made, t.seconds, t.flops, t.bytes, *limits))
     totals = [sum(one) for one in zip(*passes, strict=True)]
     steps = statistics.median(totals) - len(passes) * launches.call_seconds() if totals else 0.0
     return Account(model, dict(shapes), roofs, statistics.median(runs), steps, tuple(layers))
@@ -199,7 +202,7 @@ def source_names(source: str) -> list[str]:
 
 def summary(found: Account) -> str:
     """The account's last lines: the sums, and what was measured of the machine."""
-    roofs = found.roofs
+    roofs, speed = found.roofs, found.flops / max(found.kernels, 1e-9) / 1e9
     speeds = [f"{size >> 10} KiB {speed / 1e9:.0f}" for size, speed in roofs.bandwidths[::2]]
     return "\n".join(
         [
@@ -207,7 +210,7 @@ def summary(found: Account) -> str:
             f"{_ms(found.between)} ms + disturbed by others {_ms(found.disturbed)} ms; "
             f"{found.flops / 1e9:.3f} GFLOP",
             f"kernels {_ms(found.kernels)} ms = bounds {_ms(found.bound)} ms + gaps "
-            f"{_ms(found.kernels - found.bound)} ms; {found.flops / max(found.kernels, 1e-9) / 1e9:.1f} GFLOP/s",
+            f"{_ms(found.kernels - found.bound)} ms; {speed:.1f} GFLOP/s",
             f"bounds: {roofs.flops / 1e9:.0f} GFLOP/s in registers; GB/s read from sets of "
             + ", ".join(speeds),
         ]

@@ -23,7 +23,7 @@ from jangin.codegen.entry import entry_module
 from jangin.codegen.llvm import emit_kernel
 from jangin.codegen.pool import pool_module
 from jangin.ir.loop import Func
-from jangin.ir.plan import Plan
+from jangin.ir.plan import LibraryCall, Plan
 from jangin.runtime.artifact import Artifact
 from jangin.targets.target import Target
 
@@ -47,13 +47,17 @@ def build(plan: Plan, target: Target, progress: Progress | None = None) -> Artif
 
 def _texts(plan: Plan, target: Target) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys(launch.kernel for launch in plan.launches):
-        call = plan.calls.get(name)
-        if call is None:
-            yield name, emit_kernel(plan.kernels[name], target)
-            continue
-        yield name, call.text
-        if call.rest is not None:
-            yield call.rest.name, emit_kernel(call.rest, target)
+        yield from kernel_texts(plan.kernels[name], plan.calls.get(name), target)
+
+
+def kernel_texts(func: Func, call: LibraryCall | None, target: Target) -> Iterator[tuple[str, str]]:
+    """The LLVM IR modules, by name, of a kernel: of its loop nest, or of the call that does the same."""
+    if call is None:
+        yield func.name, emit_kernel(func, target)
+        return
+    yield func.name, call.text
+    if call.rest is not None:
+        yield call.rest.name, emit_kernel(call.rest, target)
 
 
 def build_texts(

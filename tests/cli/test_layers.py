@@ -102,5 +102,5 @@ def test_names_of_sources() -> None:
     assert source_names("Conv 'a/b' (ai.onnx 18) + BatchNormalization 'n' (ai.onnx 18)") == [
         "Conv a/b", "BatchNormalization n",
     ]  # fmt: skip
-    idle = Layer(0, "k", "rows", (), 0.0, 0, 0, 0.0, "bytes")
+    idle = Layer(0, "k", "rows", "", (), 0.0, 0, 0, 0.0, "bytes")
     assert idle.share == 1.0 and idle.gap == 0.0
