@@ -42,12 +42,11 @@ NEIGHBOUR = (
 def opening(figures: Figures) -> str:
     machine = figures.machine
     versions: dict[str, str] = {}
-    dates, revisions = set(), set()
     for found in figures.comparisons.values():
         for c in found.values():
             versions |= {TITLES[r["engine"]]: r["version"] for r in c["results"] if r["version"]}
-            dates.add(c["date"])
-            revisions.add(c["revision"])
+    records = [c for found in (*figures.comparisons.values(), figures.neighbours) for c in found.values()]
+    dates, revisions = ({c[what] for c in records} for what in ("date", "revision"))
     engines = ", ".join(f"{name} {version}" for name, version in versions.items())
     days = min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
     return (
@@ -128,7 +127,7 @@ def costs(figures: Figures, mode: str) -> str:
 def neighbours(found: Mapping[str, Mapping[str, Any]]) -> str:
     rows = []
     for name in CATALOGUE:
-        for engine, r in found.get(name, {}).items():
+        for engine, r in found.get(name, {"engines": {}})["engines"].items():
             share = r["loaded/2"]["median"] / r["quiet/1"]["median"]
             cells = [spread(r[state]) for state in ("quiet/1", "quiet/2", "loaded/2")]
             rows.append([CATALOGUE[name].title, NAMES[engine], *cells, f"**{share:.2f}×**"])

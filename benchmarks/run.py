@@ -69,10 +69,11 @@ def operations(model: Model) -> int:
     return flops(graph) or 0
 
 
-def revision() -> str:
-    """The source's state as git names it; empty outside a clone."""
+def stamp() -> dict[str, str]:
+    """When, and with which state of the source: what git calls it (empty outside a clone)."""
     command = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return {"date": date.today().isoformat(), "revision": done.stdout.strip()}
 
 
 def measure(figures: Figures, args: argparse.Namespace) -> None:
@@ -93,7 +94,7 @@ def measure(figures: Figures, args: argparse.Namespace) -> None:
                 lambda done, _, what, at=i * args.rounds: tell(at + done, what),
             )
             (record,) = bench.as_json([c])["comparisons"]
-            found[f"{name}/{n}"] = {**record, "date": date.today().isoformat(), "revision": revision()}
+            found[f"{name}/{n}"] = record | stamp()
             figures.save(args.json)
 
 
@@ -104,11 +105,12 @@ def measure_neighbours(figures: Figures, args: argparse.Namespace) -> None:
     with progress(len(names) * args.rounds) as tell:
         for i, name in enumerate(names):
             model = CATALOGUE[name]
-            figures.neighbours[name] = beside(
+            engines = beside(
                 model.path,
                 options(name, model, args),
                 lambda done, at=i * args.rounds, what=name: tell(at + done, f"{what}: beside a neighbour"),
             )
+            figures.neighbours[name] = {"engines": engines, **stamp()}
             figures.save(args.json)
 
 

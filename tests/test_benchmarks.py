@@ -41,7 +41,8 @@ def figures() -> Any:
     found = {f"{name}/{n}": comparison(n, 1 / n) for name in names for n in (1, 2)}
     machine = {"processor": "P", "target": "T", "system": "S", "python": "3"}
     states = {state: {"median": 2.0, "low": 1.0, "high": 3.0} for state in ("quiet/1", "quiet/2", "loaded/2")}
-    return Figures(machine, {"untuned": found}, {"resnet50": {"jangin": states}})
+    beside = {"engines": {"jangin": states}, "date": "2026-01-02", "revision": "abd"}
+    return Figures(machine, {"untuned": found}, {"resnet50": beside})
 
 
 def test_figures_survive_their_file_and_give_ratios(figures: Any, tmp_path: Path) -> None:
@@ -63,9 +64,17 @@ def test_page_has_every_table_in_full(figures: Any) -> None:
     assert "| ONNX Runtime | 1.50× | 1.50× | **1.50×** | 4 of 4 |" in text
     assert "**1.25×** OpenVINO" in text and "ncnn" not in text
     assert "| ResNet-50 | Jangin | 2.00 (1.00–3.00) |" in text
+    assert "2026-01-01 to 2026-01-02, source abc, abd" in text
     for block in (*text.split("\n\n"), short(figures)):
         lines = [line for line in block.splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) <= 1, block
+
+
+def test_page_of_neighbours_alone(figures: Any) -> None:
+    from page import page
+
+    figures.comparisons.clear()
+    assert "| ResNet-50 | Jangin | 2.00 (1.00–3.00) |" in page(figures, {})
 
 
 def test_picture_is_the_same_each_time(figures: Any, tmp_path: Path) -> None:
