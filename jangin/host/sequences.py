@@ -18,6 +18,11 @@ def identity(value: Any) -> Any:
     return [identity(v) for v in value] if isinstance(value, list) else value
 
 
+def fail(*, message: str) -> Any:
+    """What runs where a branch is taken that can't be right."""
+    raise ValueError(message)
+
+
 def optional(value: Any = None) -> Any:
     return value
 
@@ -87,6 +92,7 @@ def _index(position: Array, n: int, what: str) -> int:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Identity": identity,
+    "Raise": fail,
     "Optional": optional,
     "OptionalHasElement": has_element,
     "OptionalGetElement": get_element,

@@ -84,6 +84,7 @@ class Builder:
         self.bound: dict[str, list[Var]] = {}
         self.pending: list[Var] = []
         self.known: dict[str, NDArray[Any]] = {}
+        self.splits = 0
         self._count = 0
 
     # -- values ---------------------------------------------------------------------------------

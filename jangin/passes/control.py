@@ -16,13 +16,13 @@ import numpy as np
 from jangin.frontends.order import captured
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import Const, Expr, Var, const, free_vars, maximum
-from jangin.ir.graph import CompileError, Graph, static_shape
+from jangin.ir.graph import CompileError, Graph, Node, static_shape
 from jangin.ir.program import Slicing
 from jangin.ir.simplify import simplify
 from jangin.ir.types import ANY, Type, tensor_type
 from jangin.ops.axes import axis_of
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.held import Held, Item, common, constant, declare, real, type_of
+from jangin.ops.held import Held, Item, common, constant, declare, host, real, type_of
 from jangin.passes.partition import prune
 
 Env = dict[str, Item | None]
@@ -35,10 +35,38 @@ UNROLL_NODES = 1024
 """where that makes no more than so many nodes of the model."""
 
 
+class RanksDiffer(Exception):
+    """The branches of an If give tensors of different rank."""
+
+
+SPLITS = 4
+"""Most Ifs inside each other that take in what follows them."""
+
+
+def continued(node: Node, rest: Sequence[Node], outputs: Sequence[str]) -> Node:
+    """An If that goes on with the nodes after it, up to `outputs`, in both of its branches."""
+    made = {o for n in rest for o in n.outputs} | {*node.outputs}
+    wanted = tuple(o for o in outputs if o in made)
+    attrs: dict[str, Any] = {}
+    for key in ("then_branch", "else_branch"):
+        body: Graph = node.attrs[key]
+        joins = [
+            Node("onnx.Identity", f"{node.name}.{i}", (given,), (name,), {"opset": node.attrs["opset"]})
+            for i, (given, name) in enumerate(zip(body.outputs, node.outputs, strict=True))
+        ]
+        attrs[key] = replace(body, nodes=(*body.nodes, *joins, *rest), outputs=wanted)
+    return replace(node, attrs=attrs, outputs=wanted)
+
+
 def branch(
-    b: Builder, run: Run, inputs: Sequence[Item | None], attrs: Mapping[str, Any], env: Env
+    b: Builder,
+    run: Run,
+    inputs: Sequence[Item | None],
+    attrs: Mapping[str, Any],
+    env: Env,
+    any_rank: bool = False,
 ) -> list[Item]:
-    """`If`."""
+    """`If`. Raises RanksDiffer, unless `any_rank`, where the ranks of a result differ."""
     condition = inputs[0]
     assert isinstance(condition, Tensor)
     known = b.constant_value(condition)
@@ -46,11 +74,11 @@ def branch(
         chosen: Graph = attrs["then_branch" if bool(known.reshape(-1)[0]) else "else_branch"]
         return run(b, chosen, dict(env))
     before = frozenset(b.symbols)
-    then, orelse = (body_of(b, run, attrs[n], (), env) for n in ("then_branch", "else_branch"))
-    types = [
-        _outer(b, _joined(b, x, y), before)
-        for x, y in zip(map(type_of, then.results), map(type_of, orelse.results), strict=True)
-    ]
+    then, orelse = _bodies(b, run, [attrs["then_branch"], attrs["else_branch"]], env)
+    pairs = [(type_of(x), type_of(y)) for x, y in zip(then.results, orelse.results, strict=True)]
+    if not any_rank and any(_ranks_differ(x, y) for x, y in pairs):
+        raise RanksDiffer
+    types = [_outer(b, _joined(b, x, y), before) for x, y in pairs]
     outputs = [declare(b, t) for t in types]
     b.step(
         "if",
@@ -59,6 +87,36 @@ def branch(
         {"then": then.graph, "else": orelse.graph},
     )
     return outputs
+
+
+def _bodies(b: Builder, run: Run, graphs: Sequence[Graph], env: Env) -> list[Body]:
+    """Both branches. Where one can't be right for any sizes (a model may guard against that), it becomes
+    an error of the run that takes it."""
+    made: list[Body | None] = []
+    errors: list[CompileError] = []
+    for graph in graphs:
+        try:
+            made.append(body_of(b, run, graph, (), env))
+        except CompileError as error:
+            made.append(None)
+            errors.append(error)
+    fine = next((m for m in made if m is not None), None)
+    if fine is None:
+        raise errors[0]
+    return [_failing(b, fine, str(errors[0])) if m is None else m for m in made]
+
+
+def _failing(b: Builder, other: Body, message: str) -> Body:
+    inner = Builder(other.graph.name, {})
+    inner.symbols, inner.source = b.symbols, b.source
+    results = list(host(inner, "Raise", [], [type_of(r) for r in other.results], {"message": message}))
+    names = tuple(r.name for r in results)
+    graph = Graph(other.graph.name, (), names, tuple(inner.nodes), {}, inner.values, b.symbols)
+    return Body(graph, results, [])
+
+
+def _ranks_differ(a: Type, c: Type) -> bool:
+    return a.shape is not None and c.shape is not None and len(a.shape) != len(c.shape)
 
 
 @dataclass(frozen=True)
@@ -74,6 +132,7 @@ def body_of(b: Builder, run: Run, graph: Graph, given: Sequence[Type], env: Env)
     """A sub-graph whose own inputs are of the types `given`."""
     inner = Builder(graph.name, {})
     inner.symbols, inner.source, inner.prefix = b.symbols, b.source, b.prefix
+    inner.splits = b.splits
     local: Env = {}
     formal = [declare(inner, t, n) for t, n in zip(given, graph.inputs, strict=True)]
     outside: dict[str, str] = {}

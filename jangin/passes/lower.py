@@ -38,8 +38,7 @@ def lower(graph: Graph) -> Graph:
         if name not in env:  # so that no other value takes the name of a result
             b.values[name] = Value(name, None, None)
     env |= {n: constant(b, a, n) for n, a in graph.constants.items()}
-    _Lowering(b).run(graph.nodes, env)
-    results = [_result(env, n, "the model") for n in graph.outputs]
+    results = _evaluate(b, graph.nodes, env, graph.outputs, "the model")
     if any(n.op in STEPS for n in b.nodes) or any(isinstance(r, Held) for r in results):
         return _program(b, results, graph.outputs)
     return b.graph([r for r in results if isinstance(r, Tensor)], graph.outputs)
@@ -115,6 +114,8 @@ class _Lowering:
             inputs = [env[n] if n else None for n in node.inputs]
             try:
                 outputs = self._node(node, inputs, env)
+            except control.RanksDiffer:
+                raise
             except CompileError as error:
                 raise CompileError(_explain(node, inputs, str(error))) from error
             except Exception as error:  # a lowering met what its operator does not define
@@ -159,16 +160,12 @@ class _Lowering:
         env: Env = dict.fromkeys(body.inputs)
         env.update(zip(body.inputs, inputs, strict=False))
         env |= {n: constant(self.b, a) for n, a in body.constants.items()}
-        self._absent(body, env)
-        return [env.get(n) for n in body.outputs]
-
-    def _absent(self, body: Graph, env: Env) -> None:
-        """Run a body; an optional input that was not given is absent for the nodes that take it."""
-        absent = {n for n, t in env.items() if t is None}
+        absent = {n for n, t in env.items() if t is None}  # so they are for the nodes that take them
         nodes = [
             replace(node, inputs=tuple("" if n in absent else n for n in node.inputs)) for node in body.nodes
         ]
-        self.run(nodes, env)
+        _run_all(self.b, nodes, env, tuple(n for n in body.outputs if n not in absent))
+        return [env.get(n) for n in body.outputs]
 
 
 def _sub_graph(b: Builder, graph: Graph, env: Env) -> list[Item]:
@@ -176,9 +173,33 @@ def _sub_graph(b: Builder, graph: Graph, env: Env) -> list[Item]:
     _refuse(graph.nodes)
     local = env | {n: constant(b, a, n) for n, a in graph.constants.items()}
     source, prefix, results = b.source, b.prefix, b.results
-    _Lowering(b).run(graph.nodes, local)
+    found = _evaluate(b, graph.nodes, local, graph.outputs, "the sub-graph")
     b.source, b.prefix, b.results = source, prefix, results
-    return [_result(local, n, "the sub-graph") for n in graph.outputs]
+    return found
+
+
+def _evaluate(b: Builder, nodes: Sequence[Node], env: Env, outputs: Sequence[str], where: str) -> list[Item]:
+    _run_all(b, nodes, env, outputs)
+    return [_result(env, n, where) for n in outputs]
+
+
+def _run_all(b: Builder, nodes: Sequence[Node], env: Env, outputs: Sequence[str]) -> None:
+    """Lower the nodes that give `outputs`. Where an If gives tensors of another rank on either side, what
+    follows it is lowered in both of its branches, as the rank is known there."""
+    lowering = _Lowering(b)
+    for i, node in enumerate(nodes):
+        try:
+            lowering.run([node], env)
+        except control.RanksDiffer:
+            rest = nodes[i + 1 :] if b.splits < control.SPLITS else ()
+            joined = control.continued(node, rest, outputs) if rest else node
+            b.splits += bool(rest)
+            b.source, b.prefix = node.source, node.name
+            found = control.branch(b, _sub_graph, [env[node.inputs[0]]], joined.attrs, env, any_rank=True)
+            b.splits -= bool(rest)
+            env.update(zip(joined.outputs, found, strict=True))
+            if rest:
+                return
 
 
 def _explain(node: Node, inputs: Sequence[Item | None], reason: str) -> str:
