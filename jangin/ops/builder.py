@@ -68,8 +68,8 @@ class Tensor:
 
 
 class Builder:
-    """Collects the nodes of one core graph. `source` and `results` are set for the imported node in
-    hand: its name for messages, and how many outputs it has."""
+    """Collects the nodes of one core graph. `source`, `results` and `scope` are set for the imported
+    node in hand: its name for messages, how many outputs it has, and the values it may name."""
 
     def __init__(self, name: str, symbols: Mapping[Var, Range]) -> None:
         self.name = name
@@ -85,6 +85,7 @@ class Builder:
         self.pending: list[Var] = []
         self.known: dict[str, NDArray[Any]] = {}
         self.splits = 0
+        self.scope: Mapping[str, Any] = {}
         self._count = 0
 
     # -- values ---------------------------------------------------------------------------------

@@ -135,6 +135,7 @@ class _Lowering:
         if node.op == "function":
             return self._body(node.attrs["body"], inputs)
         self.b.source, self.b.prefix, self.b.results = node.source, node.name, len(node.outputs)
+        self.b.scope = env
         attrs = {k: v for k, v in node.attrs.items() if k not in _IGNORED}
         opset: int = node.attrs["opset"]
         if node.op in CONTROL:
