@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I32, I64, DType
+from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
 from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, children, const, free_vars, walk
 from jangin.ir.loop import Func, Store, expressions, statements
 from jangin.ir.simplify import Ranges, linear, simplify
@@ -41,11 +41,11 @@ def _dtypes(e: Expr) -> Iterator[DType]:
 
 
 def lanes_for(problem: Problem) -> int:
-    """Lanes of a vector loop: as many as fit of the widest type in play, 16-bit floats counting as
+    """Lanes of a vector loop: as many as fit of the widest type in play, small floats counting as
     the f32 they are computed in."""
     found = {t for s in problem.stages for e in (s.body, s.result) for t in _dtypes(e)}
     found |= {s.out.dtype for s in problem.stages}
-    widest = max((4 if t in (F16, BF16) else t.bytes for t in found if t is not BOOL), default=4)
+    widest = max((t.wide.bytes for t in found if t is not BOOL), default=4)
     return problem.target.lanes(max(widest, 4))
 
 
