@@ -3,7 +3,8 @@
 Range reductions after Cody and Waite (Software Manual for the Elementary Functions, 1980);
 coefficients are minimax fits (Lawson's reweighted least squares on Chebyshev nodes), rounded to
 f32. `MAX_ULP` is the largest error against f64 over the tested samples, for targets with fused
-multiply-add; NaN, infinities, zeros and subnormal numbers are as in C.
+multiply-add; NaN, infinities, zeros and subnormal numbers are as in C, but that `FLUSHED` functions
+may give 0 for results below `FLUSH_BELOW`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ MAX_ULP: Mapping[str, float] = {
     "exp": 1, "exp2": 1, "expm1": 1.5, "log": 1, "log2": 1.5, "log1p": 1, "sigmoid": 2.5, "tanh": 2.5,
     "erf": 2.5,
 }  # fmt: skip
+
+FLUSHED = ("exp", "exp2", "sigmoid")
+FLUSH_BELOW = 2.0**-125
 
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440054690583e-4
 _LOG2_E = 1.44269504088896341
@@ -82,24 +86,23 @@ def _power_of_two(n: Expr) -> Expr:
     return _float(binary("shl", n + _i(127), _i(23)))
 
 
-def _scale(p: Expr, n: Expr) -> Expr:
-    """p * 2**n in two steps, so that overflow and gradual underflow come out right."""
-    first = binary("shr", n, _i(1))
-    return p * _power_of_two(first) * _power_of_two(n - first)
+def _exp_reduced(r: Expr, n: Expr) -> Expr:
+    """exp(r) * 2**n for -127 < n < 130, as 2*exp(r) * 2**(n-1), which overflows where it should; n = -126
+    gives 0."""
+    twice = call("fma", _horner([2 * c for c in _EXP], r), r * r, r + r) + _c(2.0)
+    return twice * _float(binary("shl", n + _i(126), _i(23)))
 
 
 def _exp(x: Expr) -> Expr:
-    x = minimum(maximum(x, _c(-104.0)), _c(89.0))
+    x = minimum(maximum(x, _c(-87.3)), _c(89.0))
     n, i = _nearest(x, _LOG2_E)
-    r = call("fma", n, _c(-_LN2_LOW), call("fma", n, _c(-_LN2_HIGH), x))
-    return _scale(call("fma", _horner(_EXP, r), r * r, r) + _c(1.0), i)
+    return _exp_reduced(call("fma", n, _c(-_LN2_LOW), call("fma", n, _c(-_LN2_HIGH), x)), i)
 
 
 def _exp2(x: Expr) -> Expr:
-    x = minimum(maximum(x, _c(-151.0)), _c(129.0))
+    x = minimum(maximum(x, _c(-126.0)), _c(129.0))
     n, i = _nearest(x, 1.0)
-    r = (x - n) * _c(math.log(2))
-    return _scale(call("fma", _horner(_EXP, r), r * r, r) + _c(1.0), i)
+    return _exp_reduced((x - n) * _c(math.log(2)), i)
 
 
 def _expm1_reduced(x: Expr, n: Expr) -> Expr:
@@ -178,10 +181,8 @@ def _log1p(x: Expr) -> Expr:
 
 
 def _sigmoid(x: Expr, dtype: DType = F32) -> Expr:
-    """With exp of a negative number only, so that small results keep their accuracy."""
-    e = call("exp", -call("abs", x)) if dtype is F64 else _exp(-call("abs", x))
     one = const(1.0, dtype)
-    return select(x < const(0.0, dtype), e, one) / (one + e)
+    return one / (one + (call("exp", -x) if dtype is F64 else _exp(-x)))
 
 
 def _with_sign(size: Expr, x: Expr) -> Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jangin.ir.expr import Binary, Expr, Load, Var, binary, const, loads
+from jangin.ir.expr import Binary, Buffer, Expr, Load, Var, binary, const, loads
 from jangin.ir.loop import (
     Alloc,
     Block,
@@ -154,14 +154,18 @@ def _factored(alloc: Alloc, lanes: int, ways: int) -> Stmt:
     main = For(outer, simplify(k.extent // step), each("", to_partial(body)))
     done = simplify((k.extent // step) * step)
     tail = For(rest, simplify(k.extent - done), substitute_stmt(update, {k.var: done + rest}))
-    combined = _recombine(update, acc.name, Load(partial, (way, lane)))
-    join = each("_j", Store(acc, update.index, combined), "unroll")
+    join = _joined(update, partial, name, lanes, ways)
     return Alloc(acc, Alloc(partial, block(each("_z", to_partial(init)), main, init, join, tail, final)))
 
 
-def _recombine(update: Store, acc: str, value: Expr) -> Expr:
-    """The update's combiner applied to the accumulator and a partial result."""
-    e = update.value
+def _joined(update: Store, partial: Buffer, name: str, lanes: int, ways: int) -> Stmt:
+    """The partial results combined: the vectors into the first, then its lanes into the accumulator."""
+    acc, e = update.buffer.name, update.value
     if not (isinstance(e, Binary) and isinstance(e.a, Load) and e.a.buffer.name == acc):
         raise ScheduleError(f"{acc}: {e} is no update by a binary combiner")
-    return binary(e.op, e.a, value)
+    way, lane, last = Var(f"{name}w_j"), Var(f"{name}l_j"), Var(f"{name}l_k")
+    first = (const(0), lane)
+    fold = Store(partial, first, binary(e.op, Load(partial, first), Load(partial, (way + 1, lane))))
+    total = Store(update.buffer, update.index, binary(e.op, e.a, Load(partial, (const(0), last))))
+    vectors = For(way, const(ways - 1), For(lane, const(lanes), fold, "vector"), "unroll")
+    return block(vectors, For(last, const(lanes), total, "vector"))
