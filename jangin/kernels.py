@@ -145,10 +145,11 @@ def _pack(
 def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node) -> Launch:
     func: Func = kernel.func
     tasks = simplify(kernel.tasks, dict(func.symbols))
+    rounds = simplify(kernel.rounds, dict(func.symbols))
     grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
     alone = isinstance(tasks, Const) and int(tasks.value) <= grain
     return Launch(
         func.name, args, tuple(v for v, _ in func.symbols), tasks, 0 if alone else grain,
         scratch_bytes(func), tuple(node.source.split("; ")), kernel.label, kernel.flops, kernel.bytes,
-        kernel.call.library if kernel.call else "",
+        kernel.call.library if kernel.call else "", rounds,
     )  # fmt: skip

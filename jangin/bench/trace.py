@@ -84,10 +84,10 @@ def trace_events(found: Account, exe: Executable, feeds: Mapping[str, Array], pr
     base = -(-scratch.__array_interface__["data"][0] // 64) * 64
     logs = np.zeros((len(launches.calls), 1 + PIECES * _WORDS), np.int64)
     calls = []
-    for n, (pool, kernel, args, sizes, tasks, grain, _, _) in enumerate(launches.calls):
+    for n, (pool, kernel, args, sizes, tasks, grain, _, _, *rounds) in enumerate(launches.calls):
         log = logs[n].__array_interface__["data"][0]
         wrapped = (ctypes.c_void_p * 3)(kernel, ctypes.addressof(args), log)
-        calls.append((pool, traced, wrapped, sizes, tasks, grain, base, stride))
+        calls.append((pool, traced, wrapped, sizes, tasks, grain, base, stride, *rounds))
     for _ in range(2 * WARM_UP + 1):
         logs[:, 0] = 0
         start = time.perf_counter_ns()

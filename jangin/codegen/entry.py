@@ -9,7 +9,7 @@ kernel, on the pool or (grain 0) on the caller.
 from __future__ import annotations
 
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, children
-from jangin.ir.plan import Launch, Plan
+from jangin.ir.plan import ONE, Launch, Plan
 
 _INFIX = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 _COMPARE = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
@@ -31,12 +31,13 @@ def entry_module(plan: Plan, triple: str) -> str:
             f'target triple = "{triple}"',
             *declares,
             "declare void @jangin_pool_run(ptr, ptr, ptr, ptr, i64, i64, ptr, i64)",
+            "declare void @jangin_pool_rounds(ptr, ptr, ptr, ptr, i64, i64, ptr, i64, i64, ptr)",
             "declare i64 @llvm.smin.i64(i64, i64)",
             "declare i64 @llvm.smax.i64(i64, i64)",
             "declare i64 @llvm.abs.i64(i64, i1)",
             "define i32 @jangin_entry(ptr %bufs, ptr %symbols, ptr %pool, ptr %scratch, i64 %stride) {",
             f"  %args = alloca [{max(1, widest_args)} x ptr], align 64",
-            f"  %sizes = alloca [{max(1, widest_symbols)} x i64], align 64",
+            f"  %sizes = alloca [{widest_symbols + 1} x i64], align 64",
             *body,
             "  ret i32 0",
             "}",
@@ -78,15 +79,20 @@ class _Emitter:
             at = self.line(f"getelementptr i64, ptr %sizes, i64 {i}")
             self.lines.append(f"  store i64 {value}, ptr {at}")
         tasks = self.value(launch.tasks)
-        if launch.grain == 0 and isinstance(launch.tasks, Const):
+        shared = (
+            f'(ptr %pool, ptr @"{launch.kernel}", ptr %args, ptr %sizes, i64 {tasks}, i64 {launch.grain}, '
+            "ptr %scratch, i64 %stride"
+        )
+        if launch.rounds != ONE:
+            rounds = self.value(launch.rounds)
+            at = self.line(f"getelementptr i64, ptr %sizes, i64 {len(launch.symbols)}")
+            self.lines.append(f"  call void @jangin_pool_rounds{shared}, i64 {rounds}, ptr {at})")
+        elif launch.grain == 0 and isinstance(launch.tasks, Const):
             self.lines.append(
                 f'  call void @"{launch.kernel}"(ptr %args, ptr %sizes, i64 0, i64 {tasks}, ptr %scratch)'
             )
         else:  # the pool checks for no tasks, and runs grain 0 on the caller
-            self.lines.append(
-                f'  call void @jangin_pool_run(ptr %pool, ptr @"{launch.kernel}", ptr %args, ptr %sizes, '
-                f"i64 {tasks}, i64 {launch.grain}, ptr %scratch, i64 %stride)"
-            )
+            self.lines.append(f"  call void @jangin_pool_run{shared})")
 
     def value(self, e: Expr) -> str:
         """The operand that holds `e`: i64, or i1 for a condition."""

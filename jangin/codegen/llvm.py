@@ -51,6 +51,7 @@ from jangin.ir.loop import (
     replace_buffer,
     statements,
     sub_statements,
+    task_loops,
 )
 from jangin.ir.simplify import Range, interval, simplify
 from jangin.targets.target import Target
@@ -64,8 +65,9 @@ def emit_kernel(func: Func, target: Target) -> str:
     """The LLVM IR module of a kernel. It exports
     `void func.name(ptr arguments, ptr symbols, i64 lo, i64 hi, ptr scratch)`: buffer addresses in
     `params` order, symbol values (i64) in `symbols` order. Where the outermost statement is a
-    parallel loop, its iterations [lo, hi) run; else all runs when lo is 0. CompileError names the
-    kernel where there is no code for something in it."""
+    parallel loop, its iterations [lo, hi) run; where that lies in a loop over rounds, of the round
+    whose number follows the symbols; else all runs when lo is 0. CompileError names the kernel where
+    there is no code for something in it."""
     kernel = _Kernel(func, target)
     kernel.run()
     return "\n".join([f'source_filename = "{_escaped(func.name)}"', f'target triple = "{target.triple}"', "",
@@ -80,9 +82,8 @@ def tasks(func: Func) -> Expr:
         if isinstance(s, Let):
             values[s.var] = substitute(s.value, values)
         s = s.body
-    if isinstance(s, For) and s.kind == "parallel":
-        return simplify(substitute(s.extent, values), dict(func.symbols))
-    return const(1)
+    loop = task_loops(s)[1]
+    return const(1) if loop is None else simplify(substitute(loop.extent, values), dict(func.symbols))
 
 
 def scratch_bytes(func: Func) -> Expr:
@@ -135,7 +136,7 @@ def _entry(func: Func) -> str:
     name = _escaped(func.name)
     lines = [f'define void @"{name}"(ptr %arguments, ptr %symbols, i64 %lo, i64 %hi, ptr %scratch) #0 {{']
     given = []
-    for array, kind, count in (("arguments", "ptr", len(func.params)), ("symbols", "i64", len(func.symbols))):
+    for array, kind, count in (("arguments", "ptr", len(func.params)), ("symbols", "i64", len(_sizes(func)))):
         for n in range(count):
             at, value = f"%{array}.{n}.at", f"%{array}.{n}"
             lines.append(f"  {at} = getelementptr {kind}, ptr %{array}, i64 {n}")
@@ -158,7 +159,7 @@ class _Kernel:
         self.scratch: Expr = const(0)
         self._private: dict[int, Stmt] = {}
         self._agree: dict[int, bool] = {}
-        self._split = _parallel_loop(func)
+        self._rounds, self._split = task_loops(func.body)
 
     def text(self) -> str:
         """The internal function."""
@@ -166,14 +167,14 @@ class _Kernel:
         params = [
             f"ptr noalias{' readonly' if n < inputs else ''} %p{n}" for n in range(len(self.func.params))
         ]
-        params += [f"i64 %s{n}" for n in range(len(self.func.symbols))]
+        params += [f"i64 %s{n}" for n in range(len(_sizes(self.func)))]
         params += ["i64 %lo", "i64 %hi", f"ptr noalias align {SCRATCH_ALIGN} %scratch"]
         head = f'define internal void @"{_escaped(self.func.name)}.body"({", ".join(params)}) #0 {{'
         return "\n".join([head, "entry:", *self.b.allocas, *self.b.lines, "  ret void", "}", ""])
 
     def run(self) -> None:
         with ExitStack() as stack:
-            for n, (var, known) in enumerate(self.func.symbols):
+            for n, (var, known) in enumerate(_sizes(self.func)):
                 stack.enter_context(self._bind(var, Value(f"%s{n}", I64), known, 0))
             if self._split is None:
                 first = self.b.op("icmp eq i64 %lo, 0", BOOL)
@@ -216,7 +217,9 @@ class _Kernel:
             raise CompileError(
                 f"{self.func.name}: {s.kind} loop {s.var} has extent {s.extent}, which isn't constant"
             )
-        if s is self._split:
+        if s is self._rounds:
+            self.statement(s.body)
+        elif s is self._split:
             self._serial(s, Value("%lo", I64), Value("%hi", I64))
         elif extent is not None and (extent <= 1 or s.kind == "unroll"):
             self._unrolled(s, extent)
@@ -382,11 +385,10 @@ class _Kernel:
             self.bases[buffer.name] = before
 
 
-def _parallel_loop(func: Func) -> For | None:
-    s = func.body
-    while isinstance(s, (Let, Alloc)):
-        s = s.body
-    return s if isinstance(s, For) and s.kind == "parallel" else None
+def _sizes(func: Func) -> tuple[tuple[Var, Range], ...]:
+    """The integers that the kernel is given, with their ranges: the symbols, and the round's number."""
+    rounds, _ = task_loops(func.body)
+    return func.symbols if rounds is None else (*func.symbols, (rounds.var, loop_range(rounds)))
 
 
 def _reads(s: Store) -> bool:

@@ -40,14 +40,14 @@ _HANDLE_BYTES = 32
 
 
 def pool_module(triple: str) -> str:
-    """The LLVM IR module of `jangin_pool_create`, `_destroy` and `_run` for a Linux triple.
+    """The LLVM IR module of `jangin_pool_create`, `_destroy`, `_run` and `_rounds` for a Linux triple.
 
     Raises ValueError for an architecture without an entry in the system-call table."""
     arch = triple.split("-")[0]
     if arch not in _SYS_FUTEX:
         raise ValueError(f"no thread pool for {arch}: known are {', '.join(_SYS_FUTEX)}")
     declare, pause = _PAUSE.get(arch, ("", ""))
-    text = _HEAD + _CREATE + _DESTROY + _TAKE + _WORKER + _RUN
+    text = _HEAD + _CREATE + _DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
     text = re.sub(r"(?m)^  (%(\w+)\.at)$", _field_address, text)
     words = {
         "TRIPLE": triple,
@@ -388,6 +388,26 @@ release:
   store atomic i32 0, ptr %waiting.at monotonic, align 4
   store atomic i32 0, ptr %busy.at release, align 4
   br label %out
+out:
+  ret void
+}
+"""
+
+_ROUNDS = """
+define void @jangin_pool_rounds(ptr %pool, ptr %task, ptr %args, ptr %symbols, i64 %tasks, i64 %grain,
+                                ptr %scratch, i64 %stride, i64 %rounds, ptr %round.at) {
+entry:
+  br label %head
+head:
+  %round = phi i64 [ 0, %entry ], [ %next, %run ]
+  %more = icmp slt i64 %round, %rounds
+  br i1 %more, label %run, label %out
+run:
+  store i64 %round, ptr %round.at
+  call void @jangin_pool_run(ptr %pool, ptr %task, ptr %args, ptr %symbols, i64 %tasks, i64 %grain,
+                             ptr %scratch, i64 %stride)
+  %next = add i64 %round, 1
+  br label %head
 out:
   ret void
 }

@@ -29,8 +29,9 @@ class Block(Stmt):
 @dataclass(frozen=True)
 class For(Stmt):
     """`for var in [0, extent)`. parallel: iterations are independent, and the loop is outermost
-    (chunks of it are handed to threads). vector: iterations are lanes; the extent is constant.
-    unroll: the extent is constant and every iteration is copied out."""
+    (chunks of it are handed to threads), or directly in a serial loop that is (a round: all threads
+    end one before the next begins). vector: iterations are lanes; the extent is constant. unroll: the
+    extent is constant and every iteration is copied out."""
 
     var: Var
     extent: Expr
@@ -109,6 +110,16 @@ def block(*stmts: Stmt) -> Stmt:
     for s in stmts:
         flat.extend(s.body if isinstance(s, Block) else (s,))
     return flat[0] if len(flat) == 1 else Block(tuple(flat))
+
+
+def task_loops(body: Stmt) -> tuple[For | None, For | None]:
+    """(the serial loop over rounds, the parallel loop over tasks) of a kernel, as far as it has them."""
+    if isinstance(body, For) and body.kind == "serial":
+        tasks = body.body
+        return (body, tasks) if isinstance(tasks, For) and tasks.kind == "parallel" else (None, None)
+    while isinstance(body, (Let, Alloc)):
+        body = body.body
+    return None, body if isinstance(body, For) and body.kind == "parallel" else None
 
 
 def sub_statements(s: Stmt) -> tuple[Stmt, ...]:

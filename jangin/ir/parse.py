@@ -15,7 +15,7 @@ from jangin.ir.dtype import DTYPES, DType
 from jangin.ir.expr import Buffer, Const, Expr, Var
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.loop import FOR_KINDS, MEMORY, Alloc, For, Func, If, Let, Prefetch, Stmt, Store, block
-from jangin.ir.plan import ZERO, Launch, Plan, PlanBuffer
+from jangin.ir.plan import ONE, ZERO, Launch, Plan, PlanBuffer
 from jangin.ir.reader import Reader
 
 if TYPE_CHECKING:
@@ -337,6 +337,7 @@ class _Plans(Reader):
     def launch(self) -> Launch:
         kernel, args = self.name(), tuple(self.items(self.name))
         symbols = tuple(self.items(self.expr)) if self.take("symbols") else ()
+        rounds = self.expr() if self.take("rounds") else ONE
         self.need("tasks")
         tasks = self.expr()
         self.need("grain")
@@ -352,4 +353,6 @@ class _Plans(Reader):
             self.need("bytes")
             moved = self.expr()
         sources = tuple(self.items(self.string)) if self.take("from") else ()
-        return Launch(kernel, args, symbols, tasks, grain, scratch, sources, template, flops, moved, library)
+        return Launch(
+            kernel, args, symbols, tasks, grain, scratch, sources, template, flops, moved, library, rounds
+        )

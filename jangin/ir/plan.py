@@ -16,6 +16,7 @@ from jangin.ir.loop import Func
 from jangin.ir.simplify import Range
 
 ZERO: Expr = const(0)
+ONE: Expr = const(1)
 
 ALIGN = 64
 """Bytes that every arena offset and packed constant is a multiple of."""
@@ -42,6 +43,8 @@ class Launch:
     """One kernel over `args` (buffer names, outputs last). `symbols`: the values for the
     kernel's symbol parameters, in its order. `tasks`: how many independent iterations there are
     to share among threads; `grain`: the fewest worth a hand-out; 0 runs it on the caller alone.
+    `rounds`: how often it is run with all its tasks, each time with the round's number as one symbol
+    more.
     `scratch`: bytes each worker needs. `sources`: the model's nodes this computes. For reports:
     `template`, what made the kernel and its parameters; `flops` and `bytes`, the operations and the
     traffic that it can't do without. `library`: another maker's that it calls, "" for none."""
@@ -57,6 +60,7 @@ class Launch:
     flops: Expr = ZERO
     bytes: Expr = ZERO
     library: str = ""
+    rounds: Expr = ONE
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ Plan (constants and kernels are kept beside the text):
     item   = "require" expr
            | ("input" | "output" | "constant" | "arena" | "alias") name ":" type ["of" name]
              ["at" INTEGER] ["live" INTEGER ".." INTEGER]
-           | "launch" kernel "(" {name} ")" ["symbols" "(" {expr} ")"] "tasks" expr
+           | "launch" kernel "(" {name} ")" ["symbols" "(" {expr} ")"] ["rounds" expr] "tasks" expr
              "grain" INTEGER "scratch" expr ["calls" name]
              ["by" string "flops" expr "bytes" expr] ["from" "(" {string} ")"]
 """
@@ -59,7 +59,7 @@ from jangin.ir.dtype import DType, from_numpy
 from jangin.ir.expr import INFIX, Binary, Buffer, Expr, Load, Var, quote, walk
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Store, expressions, statements
-from jangin.ir.plan import Launch, Plan, PlanBuffer
+from jangin.ir.plan import ONE, Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range
 
 if TYPE_CHECKING:
@@ -328,6 +328,8 @@ def _launch(x: Launch) -> str:
     text = f"launch {quote(x.kernel)}{print_names(x.args)}"
     if x.symbols:
         text += f" symbols ({', '.join(map(str, x.symbols))})"
+    if x.rounds != ONE:
+        text += f" rounds {x.rounds}"
     text += f" tasks {x.tasks} grain {x.grain} scratch {x.scratch}"
     if x.library:
         text += f" calls {quote(x.library)}"

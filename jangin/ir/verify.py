@@ -173,7 +173,7 @@ def _verify_loop(s: For, scope: _Scope, loops: tuple[For, ...]) -> None:
         scope.fail(f"loop variable {s.var} must be i64, not {s.var.dtype}")
     if s.kind in ("vector", "unroll") and not isinstance(s.extent, Const):
         scope.fail(f"{s.kind} loop {s.var} needs a constant extent, not {s.extent}")
-    if s.kind == "parallel" and loops:
+    if s.kind == "parallel" and loops and (len(loops) > 1 or loops[0].kind != "serial" or loops[0].body != s):
         scope.fail(f"parallel loop {s.var} must be outermost, it is inside loop {loops[-1].var}")
     if s.kind == "vector" and any(outer.kind == "vector" for outer in loops):
         scope.fail(f"vector loop {s.var} is inside another vector loop")
@@ -380,7 +380,7 @@ def _verify_launch(
     plan: Plan, n: int, launch: Launch, buffers: Mapping[str, PlanBuffer], written: set[str], outer: _Scope
 ) -> None:
     scope = _Scope(f"{outer.where}: launch {n} of {launch.kernel}", outer.variables, {})
-    for e in (*launch.symbols, launch.tasks, launch.scratch, launch.flops, launch.bytes):
+    for e in (*launch.symbols, launch.rounds, launch.tasks, launch.scratch, launch.flops, launch.bytes):
         scope.expr(e, I64)
     if launch.grain < 0:
         scope.fail(f"grain {launch.grain} is negative")

@@ -1,7 +1,9 @@
-"""ONNX LSTM, GRU and RNN: one matrix product for all inputs, then an imperative nest over time.
+"""ONNX LSTM, GRU and RNN: one matrix product for all inputs, then a nest over time.
 
-Hidden units are padded to a multiple of LANES, so that the recurrence runs in whole vectors; the
-batch is shared among threads. Sequences may be of any length, known or not.
+The weights of the state are read once a step, all of them: that is what a step costs at small
+batches. So they are constants in the order of reading: for each block of hidden units, row by row,
+all gates side by side. A step's blocks are shared among threads; what one step hands to the next
+lies in the result, behind the sequence. Lengths and batches may be symbolic.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.dtype import I64, DType
-from jangin.ir.expr import Buffer, Expr, Load, Var, call, cast, const, maximum, minimum, select
+from jangin.ir.dtype import I64
+from jangin.ir.expr import Buffer, Const, Expr, Load, Var, call, cast, const, maximum, minimum, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.simplify import simplify
@@ -22,7 +24,10 @@ from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core import wide
 from jangin.ops.registry import op
 
-LANES = 16
+ACCUMULATORS, VECTOR_BYTES, MAX_ROWS = 12, 32, 6
+"""Of the register tile. Fewer than 8 accumulators would wait for each other's multiply-adds, and of
+AVX2's 16 registers the others are for the weights and the state; where vectors are wider, one
+counts for two."""
 Activation = Callable[[Expr], Expr]
 
 
@@ -67,142 +72,241 @@ def _clipped(fn: Callable[..., Expr], values: Sequence[float], clip: float | Non
 
 # -- one direction -------------------------------------------------------------------------------
 
-BATCH, TIME, PLACE = Var("b"), Var("t"), Var("tt")
-TILE, LANE, INNER = Var("jo"), Var("ji"), Var("k")
-UNIT = TILE * LANES + LANE
-Finish = Callable[[Mapping[int, Expr]], Sequence[Stmt]]
+ROUND, TASK, BLOCK = Var("round"), Var("task"), Var("jo")
+TIME, PLACE, TILE, FIRST, ROW = Var("t"), Var("tt"), Var("bo"), Var("b"), Var("bi")
+INNER, LANE = Var("k"), Var("ji")
+BATCH = FIRST + ROW
+Sums = Mapping[int, Expr]
 
 
-def lanes(*body: Stmt) -> Stmt:
-    return For(LANE, const(LANES), block(*body), "vector")
+@dataclass(frozen=True)
+class Tile:
+    """What accumulates in registers: `rows` of the batch by `lanes` hidden units of every gate."""
+
+    rows: int
+    lanes: int
+
+    @staticmethod
+    def fit(hidden: int, gates: int, batch: Expr, element: int) -> Tile:
+        """The tile that keeps `ACCUMULATORS` vectors busy, or nearly. Where the batch is symbolic its
+        rows go one by one."""
+        count = int(batch.value) if isinstance(batch, Const) else 1
+        most = max(1, min(ACCUMULATORS // gates, MAX_ROWS))
+        rows = max(1, -(-count // -(-max(count, 1) // most)))
+        lanes = VECTOR_BYTES // element
+        vectors = 1
+        while 2 * vectors * gates * rows <= ACCUMULATORS and vectors * lanes < hidden:
+            vectors *= 2
+        return Tile(rows, vectors * lanes)
 
 
 @dataclass(frozen=True)
 class Scan:
     """One direction of a recurrence: its buffers, and the statements that all cells are made of.
 
-    `inputs`: x [D, T, B, gates, width] (the inputs' part of every gate, with biases), r [D, gates,
-    hidden, width] (weights of the state), lengths [B], h0 [D, B, width] and what the cell needs."""
+    `inputs`: x [D, T, B, blocks, gates, lanes] (the inputs' part of every gate, with biases), r0, r1,
+    ... [D, blocks, hidden, gates, lanes] (the state's weights of each phase of a step), and what else
+    the cell needs; units are padded to whole blocks. `out` [D, T + rows, B, units] has after the
+    sequence two rows for every state, before and after the step at hand by turns, and one for each
+    value that a phase hands to the next."""
 
-    dtype: DType
     hidden: int
     direction: int
     reverse: bool
+    tile: Tile
+    states: tuple[str, ...]
     inputs: Mapping[str, Buffer]
+    out: Buffer
+    steps: Expr
 
-    def scratch(self, name: str) -> Buffer:
-        width = -(-self.hidden // LANES) * LANES
-        return Buffer(f"{name}{self.direction}", self.dtype, (const(width),), "scratch")
+    def lanes(self, *body: Stmt) -> Stmt:
+        return For(LANE, const(self.tile.lanes), block(*body), "vector")
 
-    def tiles(self, body: Stmt) -> Stmt:
-        """`body` for every vector of hidden units."""
-        return For(TILE, const(-(-self.hidden // LANES)), body)
+    def each_row(self, *body: Stmt) -> Stmt:
+        """`body` for every row of the tile, at the row's place in the sequence."""
+        step: Expr = TIME
+        if self.reverse:
+            step = self.length - 1 - TIME
+            if "lengths" in self.inputs:
+                step = select(self.live, step, TIME)
+        return For(ROW, const(self.tile.rows), Let(PLACE, step, block(*body)), "unroll")
+
+    @property
+    def length(self) -> Expr:
+        lengths = self.inputs.get("lengths")
+        return self.steps if lengths is None else minimum(cast(I64, lengths[BATCH]), self.steps)
+
+    @property
+    def live(self) -> Expr:
+        """Whether the row's sequence has this step."""
+        return self.length > TIME
+
+    @property
+    def unit(self) -> Expr:
+        return BLOCK * self.tile.lanes + LANE
 
     def value(self, name: str, *index: Expr | int) -> Expr:
         return wide(self.inputs[name][(self.direction, *index)])
 
+    def vector(self, name: str, *index: Expr | int) -> Expr:
+        """An input [D, ..., units] at the unit in hand."""
+        return self.value(name, *index, self.unit)
+
     def gate(self, g: int) -> Expr:
         """The input's part of gate `g` at this step and unit."""
-        return self.value("x", PLACE, BATCH, g, UNIT)
+        return self.value("x", PLACE, BATCH, BLOCK, g, LANE)
 
-    def products(self, state: Buffer, gates: Mapping[int, Expr], finish: Finish) -> Stmt:
-        """For all units: `finish` of each gate's start value + the state times its weights."""
-        name, at = f"acc{self.direction}", (LANE,)
-        accs = {g: Buffer(f"{name}{g}", self.dtype, (const(LANES),), "register") for g in gates}
-        begin = [Store(accs[g], at, start) for g, start in gates.items()]
+    def _row(self, row: Expr | int, unit: Expr) -> tuple[Expr, ...]:
+        return const(self.direction), self.steps + row, BATCH, unit
+
+    def _state(self, n: int, later: int) -> Expr:
+        return (TIME + later) % 2 + 2 * n
+
+    def state(self, n: int, unit: Expr | None = None) -> Expr:
+        """State `n` before the step."""
+        return Load(self.out, self._row(self._state(n, 0), self.unit if unit is None else unit))
+
+    def kept(self, n: int, unit: Expr | None = None) -> Expr:
+        """Value `n` that an earlier phase of the step kept."""
+        return Load(self.out, self._row(2 * len(self.states) + n, self.unit if unit is None else unit))
+
+    def keep(self, n: int, value: Expr) -> Stmt:
+        return Store(self.out, self._row(2 * len(self.states) + n, self.unit), value)
+
+    def advance(self, *new: Expr) -> list[Stmt]:
+        """Store the states after the step, the first as the step's output too. A sequence that has
+        ended gives 0 and changes nothing."""
+        stores = []
+        for n, value in enumerate(new):
+            after = select(self.live, value, self.state(n)) if "lengths" in self.inputs else value
+            stores.append(Store(self.out, self._row(self._state(n, 1), self.unit), after))
+        if "lengths" in self.inputs:
+            new = (select(self.live, new[0], const(0, self.out.dtype)),)
+        return [*stores, Store(self.out, (const(self.direction), PLACE, BATCH, self.unit), new[0])]
+
+    def products(
+        self, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]]
+    ) -> Stmt:
+        """For the tile: `finish` of each gate's start value + the state (at INNER) times its weights."""
+        shape, at = (const(self.tile.rows), const(self.tile.lanes)), (ROW, LANE)
+        accs = {g: Buffer(f"acc{g}", self.out.dtype, shape, "register") for g in starts}
+        begin = [Store(accs[g], at, start) for g, start in starts.items()]
         update = [
-            Store(a, at, Load(a, at) + Load(state, (INNER,)) * self.value("r", g, INNER, UNIT))
-            for g, a in accs.items()
+            Store(a, at, Load(a, at) + state * self.value(f"r{phase}", BLOCK, INNER, n, LANE))
+            for n, a in enumerate(accs.values())
         ]
+        rows = For(ROW, const(self.tile.rows), self.lanes(*update), "unroll")
         body: Stmt = block(
-            lanes(*begin),
-            For(INNER, const(self.hidden), lanes(*update)),
-            lanes(*finish({g: Load(a, at) for g, a in accs.items()})),
+            self.each_row(self.lanes(*begin)),
+            For(INNER, const(self.hidden), rows),
+            self.each_row(self.lanes(*finish({g: Load(a, at) for g, a in accs.items()}))),
         )
         for a in accs.values():
             body = Alloc(a, body)
-        return self.tiles(body)
+        return body
 
-    def run(self, states: Mapping[str, Buffer], out: Buffer, steps: Expr, step: Stmt) -> Stmt:
-        """All steps. `states` by the inputs they begin with; their values are written to `out`
-        [D, T + 1, B, states, width] after each step, and once more behind the last. Steps beyond a
-        sequence's length give 0 and change nothing."""
-        length = minimum(cast(I64, self.inputs["lengths"][BATCH]), steps)
-        live = length > TIME
-        place = select(live, length - 1 - TIME, TIME) if self.reverse else TIME
-        begin = [Store(s, (UNIT,), self.value(name, BATCH, UNIT)) for name, s in states.items()]
-
-        def written(at: Expr, blank: bool = False) -> Stmt:
-            stores = []
-            for n, s in enumerate(states.values()):
-                value = const(0, out.dtype) if blank else cast(out.dtype, Load(s, (UNIT,)))
-                stores.append(Store(out, (const(self.direction), at, BATCH, const(n), UNIT), value))
-            return self.tiles(lanes(*stores))
-
-        each = Let(PLACE, place, If(live, block(step, written(PLACE)), written(PLACE, blank=True)))
-        return block(self.tiles(lanes(*begin)), For(TIME, steps, each), written(steps))
-
-
-# -- cells: (states by their initial input, scratch, one step) ------------------------------------
-
-Parts = tuple[dict[str, Buffer], list[Buffer], Stmt]
+    def task(self, phases: Sequence[Stmt], batch: Expr) -> Stmt:
+        """What a task does in a round: the first sets the states, each of the others is a phase."""
+        begin = [
+            Store(self.out, self._row(2 * n, self.unit), self.vector(name, BATCH))
+            for n, name in enumerate(self.states)
+        ]
+        start = For(ROW, const(self.tile.rows), self.lanes(*begin), "unroll")
+        count = len(phases)
+        step = phases[-1]
+        for n, phase in reversed(list(enumerate(phases[:-1]))):
+            step = If((ROUND - 1) % count < n + 1, phase, step)
+        round_ = If(ROUND < 1, start, Let(TIME, simplify((ROUND - 1) // count), step))
+        rows = self.tile.rows
+        last = simplify(batch - rows)
+        tiles = For(
+            TILE, simplify((batch + (rows - 1)) // rows), Let(FIRST, minimum(TILE * rows, last), round_)
+        )
+        blocks = self.inputs["r0"].shape[1]
+        return Let(BLOCK, simplify(TASK - blocks * self.direction), tiles)
 
 
-def _copied(scan: Scan, source: Buffer, target: Buffer) -> Stmt:
-    return scan.tiles(lanes(Store(target, (UNIT,), Load(source, (UNIT,)))))
+# -- cells: the phases of one step ----------------------------------------------------------------
 
 
-def rnn_cell(scan: Scan, fns: Sequence[Activation]) -> Parts:
-    h, new = scan.scratch("h"), scan.scratch("new")
-    step = scan.products(h, {0: scan.gate(0)}, lambda acc: [Store(new, (UNIT,), fns[0](acc[0]))])
-    return {"h0": h}, [new], block(step, _copied(scan, new, h))
+@dataclass(frozen=True)
+class Cell:
+    """`states` by the inputs they begin with; `phases`: the gates whose products with the state each
+    phase of a step sums; `kept`: values that a phase keeps for the next; `apart`: gates whose recurrent
+    bias is an input "bias" of its own, not a part of x."""
+
+    states: tuple[str, ...]
+    phases: tuple[tuple[int, ...], ...]
+    step: Callable[[Scan, Sequence[Activation]], Sequence[Stmt]]
+    defaults: tuple[str, ...]
+    kept: int = 0
+    apart: tuple[int, ...] = ()
 
 
-def gru_cell(scan: Scan, fns: Sequence[Activation], reset_after: bool) -> Parts:
+def _named(scan: Scan, n: int) -> tuple[Buffer, tuple[Expr, ...]]:
+    """A vector in registers."""
+    return Buffer(f"new{n}", scan.out.dtype, (const(scan.tile.lanes),), "register"), (LANE,)
+
+
+def _let(buffers: Sequence[Buffer], body: Stmt) -> Stmt:
+    for buffer in buffers:
+        body = Alloc(buffer, body)
+    return body
+
+
+def rnn_step(scan: Scan, fns: Sequence[Activation]) -> list[Stmt]:
+    new, at = _named(scan, 0)
+
+    def finish(sums: Sums) -> list[Stmt]:
+        return [Store(new, at, fns[0](sums[0])), *scan.advance(Load(new, at))]
+
+    return [_let([new], scan.products(0, scan.state(0, INNER), {0: scan.gate(0)}, finish))]
+
+
+def gru_step(scan: Scan, fns: Sequence[Activation], reset_after: bool) -> list[Stmt]:
     """Gates z, r, h; `reset_after`: the reset gate scales the state's product, not the state."""
-    h, new, z, reset = (scan.scratch(n) for n in ("h", "new", "z", "reset"))
     f, g = fns
-    at = (UNIT,)
+    new, at = _named(scan, 0)
 
-    def mixed(candidate: Expr) -> list[Stmt]:
-        blend = Load(new, at) + Load(z, at) * (Load(h, at) - Load(new, at))
-        return [Store(new, at, candidate), Store(new, at, blend)]
+    def mixed(update: Expr, candidate: Expr) -> list[Stmt]:
+        blend = Load(new, at) + update * (scan.state(0) - Load(new, at))
+        return [Store(new, at, candidate), Store(new, at, blend), *scan.advance(Load(new, at))]
 
-    def after(acc: Mapping[int, Expr]) -> list[Stmt]:
-        return [Store(z, at, f(acc[0])), *mixed(g(scan.gate(2) + f(acc[1]) * acc[2]))]
+    def after(sums: Sums) -> list[Stmt]:
+        return mixed(f(sums[0]), g(scan.gate(2) + f(sums[1]) * sums[2]))
 
-    def before(acc: Mapping[int, Expr]) -> list[Stmt]:
-        return [Store(z, at, f(acc[0])), Store(reset, at, f(acc[1]) * Load(h, at))]
+    def before(sums: Sums) -> list[Stmt]:
+        return [scan.keep(0, f(sums[0])), scan.keep(1, f(sums[1]) * scan.state(0))]
 
     starts = {0: scan.gate(0), 1: scan.gate(1)}
+    h = scan.state(0, INNER)
     if reset_after:
-        step = scan.products(h, {**starts, 2: scan.value("bias", 2, UNIT)}, after)
-    else:
-        second = scan.products(reset, {2: scan.gate(2)}, lambda acc: mixed(g(acc[2])))
-        step = block(scan.products(h, starts, before), second)
-    return {"h0": h}, [new, z, reset], block(step, _copied(scan, new, h))
+        return [_let([new], scan.products(0, h, {**starts, 2: scan.vector("bias", 2)}, after))]
+    second = scan.products(
+        1, scan.kept(1, INNER), {2: scan.gate(2)}, lambda sums: mixed(scan.kept(0), g(sums[2]))
+    )
+    return [scan.products(0, h, starts, before), _let([new], second)]
 
 
-def lstm_cell(scan: Scan, fns: Sequence[Activation], input_forget: bool) -> Parts:
+def lstm_step(scan: Scan, fns: Sequence[Activation], input_forget: bool) -> list[Stmt]:
     """Gates i, o, f, c; peepholes (rows of input "p") i, o, f."""
-    h, c, new = (scan.scratch(n) for n in ("h", "c", "new"))
     f, g, squash = fns
-    at = (UNIT,)
+    (h, at), (c, _) = _named(scan, 0), _named(scan, 1)
+    old = scan.state(1)
 
-    def peep(row: int) -> Expr:
-        return scan.value("p", row, UNIT) * Load(c, at) if "p" in scan.inputs else const(0, scan.dtype)
+    def peeped(total: Expr, row: int, cell: Expr) -> Expr:
+        return total + scan.vector("p", row) * cell if "p" in scan.inputs else total
 
-    def finish(acc: Mapping[int, Expr]) -> list[Stmt]:
-        enter = f(acc[0] + peep(0))
-        keep = 1.0 - enter if input_forget else f(acc[2] + peep(2))
-        cell = keep * Load(c, at) + enter * g(acc[3])
+    def finish(sums: Sums) -> list[Stmt]:
+        enter = f(peeped(sums[0], 0, old))
+        keep = 1.0 - enter if input_forget else f(peeped(sums[2], 2, old))
         return [
-            Store(c, at, cell),
-            Store(new, at, f(acc[1] + peep(1)) * squash(Load(c, at))),
+            Store(c, at, keep * old + enter * g(sums[3])),
+            Store(h, at, f(peeped(sums[1], 1, Load(c, at))) * squash(Load(c, at))),
+            *scan.advance(Load(h, at), Load(c, at)),
         ]
 
-    step = scan.products(h, {n: scan.gate(n) for n in range(4)}, finish)
-    return {"h0": h, "c0": c}, [new], block(step, _copied(scan, new, h))
+    return [_let([h, c], scan.products(0, scan.state(0, INNER), {n: scan.gate(n) for n in range(4)}, finish))]
 
 
 # -- operators -----------------------------------------------------------------------------------
@@ -228,86 +332,116 @@ def _swapped(b: Builder, t: Tensor | None, wanted: bool) -> Tensor | None:
     return t if t is None or not wanted else b.transpose(t, [1, 0, *range(2, t.rank)])
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """How tensors over hidden units are laid out for the nest: units padded to `count` blocks of
+    `lanes`."""
+
+    b: Builder
+    directions: int
+    gates: int
+    hidden: int
+    lanes: int
+
+    @property
+    def count(self) -> int:
+        return -(-self.hidden // self.lanes)
+
+    def padded(self, t: Tensor) -> Tensor:
+        """[..., hidden] -> [..., units]."""
+        return self.b.pad(t, [0] * (2 * t.rank - 1) + [self.count * self.lanes - self.hidden])
+
+    def weights(self, t: Tensor) -> Tensor:
+        """[D, gates * hidden, N] -> [D, blocks, N, gates, lanes]."""
+        count = t.shape[2]
+        rows = self.b.transpose(t, [0, 2, 1])
+        units = self.padded(self.b.reshape(rows, [self.directions, count, self.gates, self.hidden]))
+        apart = self.b.reshape(units, [self.directions, count, self.gates, self.count, self.lanes])
+        return self.b.transpose(apart, [0, 3, 1, 2, 4])
+
+    def columns(self, t: Tensor) -> Tensor:
+        """[D, gates * hidden, N] -> [D, N, blocks * gates * lanes]."""
+        parts = self.b.transpose(self.weights(t), [0, 2, 1, 3, 4])
+        return self.b.reshape(parts, [self.directions, t.shape[2], self.count * self.gates * self.lanes])
+
+
 def recurrent(
     b: Builder, x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None, lengths: Tensor | None,
-    initial: Mapping[str, Tensor | None], extra: Mapping[str, Tensor], settings: Settings,
-    defaults: Sequence[str], cell: Callable[[Scan, Sequence[Activation]], Parts],
-    apart: Sequence[int] = (),
+    initial: Sequence[Tensor | None], extra: Mapping[str, Tensor], settings: Settings, cell: Cell,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """(Y, each state's last value). The recurrent bias of the gates in `apart` is an input "bias" of
-    the cell, not a part of x."""
+    """(Y, each state's last value)."""
     first = bool(settings.layout)
     seq = _swapped(b, x, first)
     sizes = static_shape((*r.shape, w.shape[1]))
     if seq is None or x.rank != 3 or sizes is None:
         raise CompileError(f"inputs {x} with weights {w} and {r}: ranks must be 3, the weights' shapes known")
     directions, rows, hidden, _ = sizes
-    gates = rows // hidden
     if directions != (2 if settings.direction == "bidirectional" else 1):
         raise CompileError(f"direction {settings.direction!r} does not fit weights {r}")
     steps, batch = seq.shape[:2]
-    pad = -hidden % LANES
-    width = hidden + pad
-
-    def padded(t: Tensor) -> Tensor:
-        return b.pad(t, [0] * (2 * t.rank - 1) + [pad])
-
-    def zeros(*shape: Expr | int) -> Tensor:
-        return b.expand(b.scalar(0, x.dtype), shape)
-
-    split = b.reshape(
-        bias if bias is not None else zeros(directions, 2 * rows), [directions, 2, gates, hidden]
-    )
-    own = np.array([[g not in apart] for g in range(gates)]).astype(x.dtype.numpy)
-    kept = b.reduce("sum", b.map(lambda v, k: v * k, split, b.const(np.stack([np.ones_like(own), own]))), [1])
-    flat = b.reshape(seq, [1, steps * batch, x.shape[2]])
-    projected = b.reshape(b.matmul(flat, w, transpose_b=True), [directions, steps, batch, gates, hidden])
-    shaped = b.reshape(kept, [directions, 1, 1, gates, hidden])
-    weights = b.transpose(b.reshape(r, [directions, gates, hidden, hidden]), [0, 1, 3, 2])
-    tensors = {
-        "x": padded(b.map(lambda v, c: v + c, projected, shaped)),
-        "r": padded(weights),
-        "lengths": lengths if lengths is not None else b.expand(b.sizes([steps]), [batch]),
-    }
-    for name, state in initial.items():
+    tile = Tile.fit(hidden, max(map(len, cell.phases)), batch, wide(const(0, x.dtype)).dtype.bytes)
+    blocks = Blocks(b, directions, rows // hidden, hidden, tile.lanes)
+    tensors = _inputs(b, seq, w, r, bias, blocks, cell)
+    if lengths is not None:
+        tensors["lengths"] = lengths
+    for name, state in zip(cell.states, initial, strict=True):
         given = _swapped(b, state, first)
-        tensors[name] = padded(given if given is not None else zeros(directions, batch, hidden))
-    if apart:
-        tensors["bias"] = padded(
-            b.reshape(
-                b.slice(split, [0, 1, 0, 0], [directions, 1, gates, hidden], [1] * 4),
-                [directions, gates, hidden],
-            )
-        )
-    tensors |= {name: padded(t) for name, t in extra.items()}
-    shape = (const(directions), simplify(steps + 1), batch, const(len(initial)), const(width))
-    nest = _nest(b, tensors, shape, hidden, settings, defaults, cell, steps)
-    return _results(b, nest, hidden, steps, len(initial), first)
+        if given is None:
+            given = b.expand(b.scalar(0, x.dtype), [directions, batch, hidden])
+        tensors[name] = blocks.padded(given)
+    tensors |= {name: blocks.padded(t) for name, t in extra.items()}
+    nest = _nest(b, tensors, blocks, settings, cell, tile, steps, batch)
+    return _results(b, b.cast(nest, x.dtype), hidden, steps, len(initial), first)
+
+
+def _inputs(
+    b: Builder, seq: Tensor, w: Tensor, r: Tensor, bias: Tensor | None, blocks: Blocks, cell: Cell
+) -> dict[str, Tensor]:
+    """The nest's inputs that are made of the sequence and of the weights."""
+    directions, gates, hidden, lanes = blocks.directions, blocks.gates, blocks.hidden, blocks.lanes
+    steps, batch, width = seq.shape
+    rows = gates * hidden
+    if bias is None:
+        bias = b.expand(b.scalar(0, seq.dtype), [directions, 2 * rows])
+    split = b.reshape(bias, [directions, 2, gates, hidden])
+    own = np.array([[g not in cell.apart] for g in range(gates)]).astype(seq.dtype.numpy)
+    kept = b.reduce("sum", b.map(lambda v, k: v * k, split, b.const(np.stack([np.ones_like(own), own]))), [1])
+    product = b.matmul(b.reshape(seq, [1, steps * batch, width]), blocks.columns(w))
+    offset = blocks.columns(b.reshape(kept, [directions, rows, 1]))
+    x = b.map(lambda v, c: v + c, product, offset)
+    tensors = {"x": b.reshape(x, [directions, steps, batch, blocks.count, gates, lanes])}
+    weights = blocks.weights(r)
+    for n, chosen in enumerate(cell.phases):
+        starts, shape = [0, 0, 0, chosen[0], 0], [directions, blocks.count, hidden, len(chosen), lanes]
+        tensors[f"r{n}"] = b.slice(weights, starts, shape, [1] * 5)
+    if cell.apart:
+        recurrent_bias = b.slice(split, [0, 1, 0, 0], [directions, 1, gates, hidden], [1] * 4)
+        tensors["bias"] = blocks.padded(b.reshape(recurrent_bias, [directions, gates, hidden]))
+    return tensors
 
 
 def _nest(
-    b: Builder, tensors: Mapping[str, Tensor], shape: tuple[Expr, ...], hidden: int, settings: Settings,
-    defaults: Sequence[str], cell: Callable[[Scan, Sequence[Activation]], Parts], steps: Expr,
+    b: Builder, tensors: Mapping[str, Tensor], blocks: Blocks, settings: Settings, cell: Cell, tile: Tile,
+    steps: Expr, batch: Expr,
 ) -> Tensor:  # fmt: skip
-    """The recurrence itself: [D, T + 1, B, states, width]."""
-    dtype = tensors["x"].dtype
+    """The recurrence itself: `Scan.out`."""
+    dtype = wide(const(0, tensors["x"].dtype)).dtype
     buffers = {n: Buffer(f"x{i}", t.dtype, t.shape) for i, (n, t) in enumerate(tensors.items())}
-    out = Buffer("out", dtype, shape)
-    directions = 2 if settings.direction == "bidirectional" else 1
-    names = list(settings.activations or [*defaults] * directions)
+    directions, behind = blocks.directions, 2 * len(cell.states) + cell.kept
+    rows = (const(directions), simplify(steps + behind), batch, const(blocks.count * blocks.lanes))
+    out = Buffer("out", dtype, rows)
+    names = list(settings.activations or [*cell.defaults] * directions)
     fns = activations(names, settings.activation_alpha, settings.activation_beta, settings.clip)
-    each = len(defaults)
-    bodies: list[Stmt] = []
+    each = len(cell.defaults)
+    bodies = []
     for d in range(directions):
         reverse = settings.direction == "reverse" or d == 1
-        scan = Scan(wide(const(0, dtype)).dtype, hidden, d, reverse, buffers)
-        states, scratch, step = cell(scan, fns[d * each : (d + 1) * each])
-        body = scan.run(states, out, steps, step)
-        for buffer in (*states.values(), *scratch):
-            body = Alloc(buffer, body)
-        bodies.append(body)
-    loops = For(BATCH, shape[2], block(*bodies), "parallel")
-    return b.node("loop_nest", list(tensors.values()), {"body": loops, "dtype": dtype, "shape": shape})
+        scan = Scan(blocks.hidden, d, reverse, tile, cell.states, buffers, out, steps)
+        bodies.append(scan.task(cell.step(scan, fns[d * each : (d + 1) * each]), batch))
+    body = bodies[0] if directions == 1 else If(blocks.count > TASK, *bodies)
+    tasks = For(TASK, const(blocks.count * directions), body, "parallel")
+    rounds = For(ROUND, simplify(steps * len(cell.phases) + 1), tasks)
+    return b.node("loop_nest", list(tensors.values()), {"body": rounds, "dtype": dtype, "shape": rows})
 
 
 def _results(
@@ -315,13 +449,14 @@ def _results(
 ) -> tuple[Tensor, ...]:
     directions, _, batch = found.shape[:3]
 
-    def part(start: Expr, count: Expr, state: int) -> Tensor:
-        dims = [directions, count, batch, const(1), const(hidden)]
-        return b.slice(found, [0, start, 0, state, 0], dims, [1] * 5)
+    def part(start: Expr, count: Expr) -> Tensor:
+        return b.slice(found, [0, start, 0, 0], [directions, count, batch, const(hidden)], [1] * 4)
 
-    y = b.reshape(part(const(0), steps, 0), [directions, steps, batch, hidden])
-    y = b.transpose(y, [2, 1, 0, 3] if batch_first else [1, 0, 2, 3])
-    last = [b.reshape(part(steps, const(1), s), [directions, batch, hidden]) for s in range(states)]
+    y = b.transpose(part(const(0), steps), [2, 1, 0, 3] if batch_first else [1, 0, 2, 3])
+    last = [
+        b.reshape(part(steps + steps % 2 + 2 * n, const(1)), [directions, batch, hidden])
+        for n in range(states)
+    ]
     return y, *(b.transpose(t, [1, 0, 2]) if batch_first else t for t in last)
 
 
@@ -330,9 +465,8 @@ def rnn(
     b: Builder, x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None = None,
     lengths: Tensor | None = None, initial_h: Tensor | None = None, **settings: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    return recurrent(
-        b, x, w, r, bias, lengths, {"h0": initial_h}, {}, Settings(**settings), ("Tanh",), rnn_cell
-    )
+    cell = Cell(("h0",), ((0,),), rnn_step, ("Tanh",))
+    return recurrent(b, x, w, r, bias, lengths, [initial_h], {}, Settings(**settings), cell)
 
 
 @op("GRU")
@@ -341,11 +475,13 @@ def gru(
     lengths: Tensor | None = None, initial_h: Tensor | None = None, *,
     linear_before_reset: int = 0, **settings: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    after = bool(linear_before_reset)
-    return recurrent(
-        b, x, w, r, bias, lengths, {"h0": initial_h}, {}, Settings(**settings), ("Sigmoid", "Tanh"),
-        lambda scan, fns: gru_cell(scan, fns, after), (2,) if after else (),
-    )  # fmt: skip
+    step = partial(gru_step, reset_after=bool(linear_before_reset))
+    names = ("Sigmoid", "Tanh")
+    if linear_before_reset:
+        cell = Cell(("h0",), ((0, 1, 2),), step, names, apart=(2,))
+    else:
+        cell = Cell(("h0",), ((0, 1), (2,)), step, names, kept=2)
+    return recurrent(b, x, w, r, bias, lengths, [initial_h], {}, Settings(**settings), cell)
 
 
 @op("LSTM")
@@ -357,7 +493,7 @@ def lstm(
     extra = {}
     if peepholes is not None:
         extra["p"] = b.reshape(peepholes, [peepholes.shape[0], 3, peepholes.shape[1] // 3])
-    return recurrent(
-        b, x, w, r, bias, lengths, {"h0": initial_h, "c0": initial_c}, extra, Settings(**settings),
-        ("Sigmoid", "Tanh", "Tanh"), lambda scan, fns: lstm_cell(scan, fns, bool(input_forget)),
-    )  # fmt: skip
+    step = partial(lstm_step, input_forget=bool(input_forget))
+    cell = Cell(("h0", "c0"), ((0, 1, 2, 3),), step, ("Sigmoid", "Tanh", "Tanh"))
+    given = Settings(**settings)
+    return recurrent(b, x, w, r, bias, lengths, [initial_h, initial_c], extra, given, cell)

@@ -15,9 +15,9 @@ from jangin.runtime.elf import Image
 if TYPE_CHECKING:
     from jangin.runtime.executable import _Context, _Layout
 
-_POOL_RUN = ctypes.CFUNCTYPE(
+_POOL_ROUNDS = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
-    ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64,
+    ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
 )  # fmt: skip
 WARM_UP = 1
 """Runs before those that count."""
@@ -25,7 +25,8 @@ EMPTY = 20
 """Calls of each kernel that are timed with nothing to do."""
 
 Call = tuple[Any, ...]
-"""(pool, kernel, arguments, sizes, tasks, grain, scratch, bytes of scratch a worker)."""
+"""(pool, kernel, arguments, sizes, tasks, grain, scratch, bytes of scratch a worker, rounds,
+where a round finds its number)."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,19 @@ class Launches:
     def __init__(
         self, plan: Plan, image: Image, pool: int | None, sizes: _Layout, context: _Context, held: Any
     ) -> None:
-        self.run: Callable[..., None] = _POOL_RUN(image.address("jangin_pool_run"))
+        self.run: Callable[..., None] = _POOL_ROUNDS(image.address("jangin_pool_rounds"))
         self.plan = plan
         self.sizes, self._held = sizes, held
         index = {b.name: i for i, b in enumerate(plan.buffers)}
         self.calls: list[Call] = []
         for launch in plan.launches:
             args = (ctypes.c_void_p * len(launch.args))(*(context.table[index[n]] for n in launch.args))
-            symbols = (ctypes.c_int64 * max(1, len(launch.symbols)))(*map(sizes.value, launch.symbols))
+            symbols = (ctypes.c_int64 * (len(launch.symbols) + 1))(*map(sizes.value, launch.symbols))
+            rounds, last = sizes.value(launch.rounds), ctypes.addressof(symbols) + 8 * len(launch.symbols)
             kernel, tasks = image.address(launch.kernel), sizes.value(launch.tasks)
             own, grain = (pool if launch.grain else None), max(1, launch.grain)
-            self.calls.append((own, kernel, args, symbols, tasks, grain, context.scratch_at, sizes.stride))
+            where = (context.scratch_at, sizes.stride)
+            self.calls.append((own, kernel, args, symbols, tasks, grain, *where, rounds, last))
 
     def times(self, repeats: int) -> list[LaunchTime]:
         """Each launch's time, over `repeats` runs."""
@@ -83,7 +86,7 @@ class Launches:
 
     def call_seconds(self) -> float:
         """What a call from here takes that does nothing: the median."""
-        empty = [self._seconds((*c[:4], 0, *c[5:])) for c in self.calls for _ in range(EMPTY)]
+        empty = [self._seconds((*c[:4], 0, *c[5:8], 1, c[9])) for c in self.calls for _ in range(EMPTY)]
         return statistics.median(empty) if empty else 0.0
 
     def _seconds(self, call: Call) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from jangin.ir.loop import Func
+from jangin.ir.expr import Const, loads
+from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loops
 from jangin.schedule.normalize import simplify_func
 from jangin.templates import contraction, elementwise, rows, window
 from jangin.templates.scheduled import Scheduled
@@ -29,9 +30,26 @@ def choose(problem: Problem) -> Scheduled:
 
 
 NEST_COST = 2000.0
-"""Vector operations taken for one task of a nest: most (a sort, a recurrence) are worth a hand-out."""
+"""Vector operations that a task of a nest counts for at least: most (a sort, a scan) loop over sizes or
+conditions that aren't known."""
+LANES = 8
+"""Elements taken for one vector."""
 
 
 def opaque(func: Func) -> Scheduled:
     """A kernel that came as a loop nest runs as it is; its own parallel loop, if any, gives the tasks."""
-    return Scheduled("nest", simplify_func(func), (), cost=NEST_COST)
+    nest = simplify_func(func)
+    loop = task_loops(nest.body)[1]
+    return Scheduled("nest", nest, (), cost=max(NEST_COST, 0.0 if loop is None else _operations(loop.body)))
+
+
+def _operations(s: Stmt) -> float:
+    """Stores, and loads for them, as far as constant loops repeat them."""
+    if isinstance(s, Store):
+        return 1.0 + sum(1.0 for n in loads(s.value) if n.buffer.memory != "register")
+    inside = [_operations(sub) for sub in sub_statements(s)]
+    if isinstance(s, If):
+        return max(inside)
+    if isinstance(s, For) and isinstance(s.extent, Const):
+        return sum(inside) * int(s.extent.value) / (LANES if s.kind == "vector" else 1)
+    return sum(inside)

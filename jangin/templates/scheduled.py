@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.expr import Expr, const
+from jangin.ir.expr import Expr
 from jangin.ir.graph import Array
-from jangin.ir.loop import For, Func, statements
-from jangin.ir.plan import ZERO, LibraryCall
+from jangin.ir.loop import Func, task_loops
+from jangin.ir.plan import ONE, ZERO, LibraryCall
 from jangin.schedule.steps import PRIMITIVES, Step
 
 Params = Mapping[str, int]
@@ -68,10 +68,14 @@ class Scheduled:
         """Iterations of the parallel loop (1 where there is none)."""
         if self.call is not None:
             return self.call.tasks
-        for s in statements(self.func.body):
-            if isinstance(s, For) and s.kind == "parallel":
-                return s.extent
-        return const(1)
+        loop = task_loops(self.func.body)[1]
+        return ONE if loop is None else loop.extent
+
+    @property
+    def rounds(self) -> Expr:
+        """Iterations of the loop around the parallel one (1 where there is none)."""
+        loop = task_loops(self.func.body)[0]
+        return ONE if loop is None else loop.extent
 
 
 class Recorder:

@@ -35,7 +35,10 @@ LOCAL = Buffer("t", F32, (const(2),), "register")
         (For(I0, N, COPY, "vector"), "vector loop i needs a constant extent"),
         (For(I0, N, COPY, "unroll"), "unroll loop i needs a constant extent"),
         (For(I0, N, COPY, "blue"), "unknown kind blue"),
-        (For(Var("j"), N, For(I0, N, COPY, "parallel")), "parallel loop i must be outermost"),
+        (
+            For(Var("j"), N, For(Var("k"), N, For(I0, N, COPY, "parallel"))),
+            "parallel loop i must be outermost",
+        ),
         (For(I0, const(2), For(Var("j"), const(2), COPY, "vector"), "vector"), "inside another vector"),
         (For(I0, N, Store(Buffer("z", F32, (N,)), (I0,), X[I0])), "buffer z is not declared"),
         (For(I0, N, Store(X, (I0,), Y[I0])), "input x is stored to"),

@@ -1,4 +1,4 @@
-"""Reading at run-time positions, Fourier transforms and recurrences."""
+"""Reading at run-time positions and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -65,31 +65,3 @@ def test_spectra() -> None:
     edges = {3: np.array(0, np.float32), 4: np.array(4096, np.float32)}
     sizes = {0: np.array(8), 1: np.array(64), 2: np.array(8192)}
     check("MelWeightMatrix", [], 17, constants={**sizes, **edges})
-
-
-@pytest.mark.parametrize(("name", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize("short", [False, True])
-def test_recurrent(name: str, gates: int, direction: str, short: bool) -> None:
-    d, hidden = (2 if direction == "bidirectional" else 1), 20
-    constants = {
-        1: f32(d, gates * hidden, 4, seed=1) * 0.3, 2: f32(d, gates * hidden, hidden, seed=2) * 0.3,
-        3: f32(d, 2 * gates * hidden, seed=3),
-    }  # fmt: skip
-    lengths = np.array([5, 2, 3], np.int32) if short else None
-    inputs = [f32(5, 3, 4), None, None, None, lengths, f32(d, 3, hidden, seed=9) * 0.5]
-    dims = {0: ["t", "b", 4], 5: [d, "b", hidden]} | ({4: ["b"]} if short else {})
-    how = {"linear_before_reset": int(short)} if name == "GRU" else {}
-    check(
-        name, inputs, 14, hidden_size=hidden, direction=direction, outputs=3 if name == "LSTM" else 2,
-        constants=constants, dims=dims, tolerance=1e-4, **how,
-    )  # fmt: skip
-
-
-def test_lstm_with_everything() -> None:
-    constants = {1: f32(1, 80, 4, seed=1) * 0.3, 2: f32(1, 80, 20, seed=2) * 0.3, 7: f32(1, 60, seed=4)}
-    names = ["HardSigmoid", "Softsign", "Relu"]
-    check(
-        "LSTM", [f32(5, 3, 4)], 14, hidden_size=20, outputs=3, clip=0.5, activations=names,
-        activation_alpha=[0.3], activation_beta=[0.4], constants=constants, dims={}, tolerance=1e-4,
-    )  # fmt: skip
