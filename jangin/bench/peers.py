@@ -119,10 +119,12 @@ def inductor(job: Job) -> Engine:
     import torch
 
     torch.set_num_threads(job.threads)
-    feeds = [torch.from_numpy(a) for a in job.feeds().values()]
+    feeds = [torch.from_numpy(array) for array in job.feeds().values()]
+    if Path(job.model).suffix != ".pt2":
+        raise ValueError("Inductor takes an exported program (.pt2), not an ONNX model")
     compiled = Path(job.model).with_suffix(f".{job.threads}.aoti.pt2")
     record = compiled.with_suffix(".json")
-    if not record.is_file():
+    if not record.is_file() or record.stat().st_mtime < Path(job.model).stat().st_mtime:
         start = time.perf_counter()
         settings = {"freezing": True}
         with torch.no_grad():
