@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jangin.version import __version__
 
 if TYPE_CHECKING:
+    from jangin.custom import hosted, operator
     from jangin.ir.graph import CompileError
     from jangin.pipeline import compile
     from jangin.runtime.executable import Executable
@@ -27,8 +28,10 @@ _HOMES = {
     "InferenceSession": "jangin.session",
     "SessionOptions": "jangin.session",
     "compile": "jangin.pipeline",
+    "hosted": "jangin.custom",
     "ProgramExecutable": "jangin.runtime.program",
     "load": "jangin.runtime.program",
+    "operator": "jangin.custom",
 }
 
 __all__ = [
@@ -39,7 +42,9 @@ __all__ = [
     "SessionOptions",
     "__version__",
     "compile",
+    "hosted",
     "load",
+    "operator",
 ]
 
 

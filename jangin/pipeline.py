@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jangin.cache import Cache, key, source_digest
 from jangin.codegen.build import build
+from jangin.custom import CustomOperator
 from jangin.frontends import onnx as onnx_frontend
 from jangin.ir.graph import Graph
 from jangin.ir.verify import checked, verify_graph
@@ -27,7 +28,7 @@ from jangin.passes.simplify import simplify
 from jangin.passes.winograd import winograd as winograd_pass
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.executable import Executable
-from jangin.runtime.program import ProgramExecutable, executable
+from jangin.runtime.program import ProgramExecutable, executable, host_functions
 from jangin.runtime.program_artifact import ProgramArtifact, read_artifact
 from jangin.targets import resolve
 
@@ -60,6 +61,7 @@ def compile(
     *,
     winograd: bool = True,
     libraries: str = "never",
+    operators: Sequence[CustomOperator] = (),
     cache: bool | str | Path = True,
     progress: Progress | None = None,
 ) -> Executable | ProgramExecutable:
@@ -68,26 +70,30 @@ def compile(
     `shapes` binds symbolic sizes, `winograd` allows its rounding, `libraries` other makers' kernels
     (see `Options`); `cache`: keep and
     reuse compiled models, True for the user's cache folder, a path for another, False for none;
-    `progress(done, total, what)`.
+    `progress(done, total, what)`. `operators` are your own (see `jangin.custom`); a model that is compiled
+    with some is not cached.
     Raises CompileError with the node, its operator and what to do about it."""
     options = Options(resolve(target), dict(shapes or {}), winograd, libraries)
-    store = None if cache is False else Cache(None if cache is True else cache)
+    store = None if cache is False or operators else Cache(None if cache is True else cache)
     name = "" if store is None else key([source_digest(), options.key(), *_model_bytes(model)])
     if store is not None:
         found = store.load(name, read_artifact)
         if found is not None:
             return executable(found, threads)
-    artifact = build_artifact(model, options, progress)
+    artifact = build_artifact(model, options, progress, operators)
     if store is not None:
         store.put(name, artifact.save)
-    return executable(artifact, threads)
+    return executable(artifact, threads, host_functions(operators))
 
 
 def build_artifact(
-    model: str | Path | bytes | onnx.ModelProto, options: Options, progress: Progress | None = None
+    model: str | Path | bytes | onnx.ModelProto,
+    options: Options,
+    progress: Progress | None = None,
+    operators: Sequence[CustomOperator] = (),
 ) -> Artifact | ProgramArtifact:
     """The compiler itself."""
-    graph = import_model(model, options, progress, until="lower")
+    graph = import_model(model, options, progress, until="lower", operators=operators)
     if not has_steps(graph):
         return build_plan(graph, options, progress)
     program, segments = partition(graph, str(options.target))
@@ -108,6 +114,7 @@ def import_model(
     options: Options,
     progress: Progress | None = None,
     until: str = "",
+    operators: Sequence[CustomOperator] = (),
 ) -> Graph:
     """The model after the graph passes (after the pass `until`, where one is named). A model that needs
     steps (see `passes.partition`) is lowered only: its segments are optimized one by one."""
@@ -115,7 +122,7 @@ def import_model(
     if until == "import":
         return graph
     _tell(progress, 0, len(GRAPH_PASSES), "lower")
-    graph = lower(graph)
+    graph = lower(graph, {(o.domain, o.name): o.lower for o in operators})
     if has_steps(graph):
         return graph
     if options.verify:

@@ -277,12 +277,12 @@ class _Importer:
 
 
 def _declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
-    """A fixed size, or a symbol's name ("" for a nameless one)."""
+    """A fixed size, or a symbol's name ("" for a nameless one, which exporters also write as "?")."""
     if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:
         if dim.dim_value > MAX_SIZE:
             raise CompileError(f"a dimension of {dim.dim_value} is too large (at most {MAX_SIZE})")
         return int(dim.dim_value)
-    return str(dim.dim_param)
+    return str(dim.dim_param) if re.search("[A-Za-z]", dim.dim_param) else ""
 
 
 class Symbols:

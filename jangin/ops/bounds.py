@@ -1,7 +1,7 @@
 """What the accesses of tensor expressions and loop nests take for granted about their inputs' sizes.
 
-An access by a loop variable reaches as far as the loop does: where that is past the axis, the
-inputs' shapes don't fit each other, as the operator wants them to. (Computed indices are clamped or
+An access by a loop variable reaches as far as the loop does (one whose extent is an outer variable:
+as far as at that one's last value): where that is past the axis, the inputs' shapes don't fit each other, as the operator wants them to. (Computed indices are clamped or
 guarded by the operators themselves.)
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from jangin.ir.expr import Const, Expr, Load, Select, Var, children, const, loads
+from jangin.ir.expr import Const, Expr, Load, Select, Var, children, const, free_vars, loads, substitute
 from jangin.ir.loop import For, If, Let, Stmt, Store, expressions, statements, sub_statements
 from jangin.te import Stage
 
@@ -52,7 +52,10 @@ def _statement(s: Stmt, extents: Extents, guards: Guards, lets: Mapping[Var, Gua
     if isinstance(s, Store):
         yield from _access(Load(s.buffer, s.index), extents, guards)
     elif isinstance(s, For):
-        extents, guards = {**extents, s.var: s.extent}, guards - {s.var}
+        extents, guards = {v: e for v, e in extents.items() if v != s.var}, guards - {s.var}
+        if free_vars(s.extent).isdisjoint(lets):
+            widest = {v: e - 1 for v, e in extents.items()}
+            extents[s.var] = substitute(s.extent, widest)
     elif isinstance(s, Let):
         extents = {v: e for v, e in extents.items() if v != s.var}
         lets = {**lets, s.var: _origins(s.value, lets)}

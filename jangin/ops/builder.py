@@ -85,6 +85,7 @@ class Builder:
         self.pending: list[Var] = []
         self.known: dict[str, NDArray[Any]] = {}
         self.splits = 0
+        self.custom: Mapping[tuple[str, str], Callable[..., Any]] = {}
         self.scope: Mapping[str, Any] = {}
         self._count = 0
 

@@ -13,7 +13,9 @@ from jangin.ir.graph import CompileError
 from jangin.ops.axes import element_type
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core import wide
+from jangin.ops.held import Held, Item
 from jangin.ops.registry import op
+from jangin.ops.strings import TEXT, string_cast
 
 ROUND_MODES = ("up", "down", "nearest")
 
@@ -59,8 +61,10 @@ def _converted(b: Builder, x: Tensor, dtype: DType, saturate: int, round_mode: s
 
 
 @op("Cast")
-def cast_(b: Builder, x: Tensor, to: int | str | DType, saturate: int = 1, round_mode: str = "up") -> Tensor:
+def cast_(b: Builder, x: Item, to: int | str | DType, saturate: int = 1, round_mode: str = "up") -> Item:
     code = _TYPE_NAMES[to] if isinstance(to, str) else to
+    if isinstance(x, Held) or code == TEXT:
+        return string_cast(b, x, code)
     return _converted(b, x, element_type(code), saturate, round_mode)
 
 

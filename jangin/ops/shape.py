@@ -11,9 +11,11 @@ from jangin.ir.dtype import I64, DType
 from jangin.ir.expr import Buffer, Expr, cast, const, eq, is_const, maximum, select
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ir.simplify import simplify
+from jangin.ops import held
 from jangin.ops.axes import axes_of, axis_of, ceil_div, divide, element_type, integers, product
 from jangin.ops.builder import DATA_LIMIT, Builder, Tensor
 from jangin.ops.core import broadcast
+from jangin.ops.held import Item
 from jangin.ops.registry import op
 
 
@@ -211,10 +213,15 @@ def constant(
     value_floats: Sequence[float] | None = None,
     value_int: int | None = None,
     value_ints: Sequence[int] | None = None,
+    value_string: str | None = None,
+    value_strings: Sequence[str] | None = None,
     **other: Any,
-) -> Tensor:
+) -> Item:
     if value is not None:
-        return b.const(np.asarray(value))
+        return held.constant(b, np.asarray(value))
+    texts = value_strings if value_string is None else value_string
+    if texts is not None:
+        return held.constant(b, np.asarray(texts, object))
     floats = value_floats if value_float is None else value_float
     if floats is not None:
         return b.const(np.asarray(floats, np.float32))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from jangin.ir.dtype import F32, I64
+from jangin.ir.dtype import F32, I64, from_numpy
 from jangin.ir.expr import (
     Buffer,
     Expr,
@@ -28,9 +29,11 @@ from jangin.ir.loop import Alloc, For, If, Store, block
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.families import unary
+from jangin.ops.held import Item
 from jangin.ops.index import index_vars, nest
 from jangin.ops.registry import op
 from jangin.ops.scores import DOMAIN
+from jangin.ops.strings import labels, plain
 
 BINARIZER = unary({"Binarizer": lambda x, threshold=0.0: cast(x.dtype, x > threshold)}, domain=DOMAIN)
 
@@ -116,16 +119,26 @@ def one_hot_encoder(
 
 @op("LabelEncoder", domain=DOMAIN, since=2)
 def label_encoder(
-    b: Builder, x: Tensor, *, keys_int64s: Sequence[int] = (), keys_floats: Sequence[float] = (),
+    b: Builder, x: Any, *, keys_int64s: Sequence[int] = (), keys_floats: Sequence[float] = (),
     keys_strings: Sequence[str] = (), keys_tensor: Array | None = None, values_int64s: Sequence[int] = (),
     values_floats: Sequence[float] = (), values_strings: Sequence[str] = (),
     values_tensor: Array | None = None, default_int64: int = -1, default_float: float = -0.0,
     default_string: str = "_Unused", default_tensor: Array | None = None,
-) -> Tensor:  # fmt: skip
+) -> Item:  # fmt: skip
     """The value that belongs to each element as a key, or the default: by bisection of sorted keys,
     NaN being the largest."""
-    if keys_strings or values_strings:
-        raise CompileError("labels that are strings are not supported")
+    texts = [t for t in (keys_tensor, values_tensor) if t is not None and t.dtype == object]
+    if keys_strings or values_strings or texts:
+        known = plain(keys_tensor) if keys_tensor is not None else keys_strings or keys_int64s or keys_floats
+        if values_tensor is not None:
+            (other,) = plain(default_tensor) if default_tensor is not None else ("_Unused",)
+            own = None if values_tensor.dtype == object else from_numpy(values_tensor.dtype)
+            return labels(b, x, known, plain(values_tensor), other, own)
+        if values_strings:
+            return labels(b, x, known, values_strings, default_string)
+        if values_int64s:
+            return labels(b, x, known, values_int64s, default_int64)
+        return labels(b, x, known, values_floats, default_float)
     keys = np.asarray(keys_int64s or keys_floats) if keys_tensor is None else keys_tensor.reshape(-1)
     if values_tensor is not None:
         values, default = values_tensor.reshape(-1), default_tensor

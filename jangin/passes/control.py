@@ -132,7 +132,7 @@ def body_of(b: Builder, run: Run, graph: Graph, given: Sequence[Type], env: Env)
     """A sub-graph whose own inputs are of the types `given`."""
     inner = Builder(graph.name, {})
     inner.symbols, inner.source, inner.prefix = b.symbols, b.source, b.prefix
-    inner.splits = b.splits
+    inner.splits, inner.custom = b.splits, b.custom
     local: Env = {}
     formal = [declare(inner, t, n) for t, n in zip(given, graph.inputs, strict=True)]
     outside: dict[str, str] = {}

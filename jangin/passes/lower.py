@@ -6,8 +6,9 @@ and shape arithmetic are folded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from jangin.frontends import onnx_functions
 from jangin.frontends.onnx import split_op
@@ -28,11 +29,15 @@ _IGNORED = frozenset({"opset", "consumed_inputs"})
 """Not the operators' own attributes; `consumed_inputs` is a hint that opset 1 gave about memory."""
 
 
-def lower(graph: Graph) -> Graph:
+Custom = Mapping[tuple[str, str], Callable[..., Any]]
+
+
+def lower(graph: Graph, custom: Custom | None = None) -> Graph:
     """The imported graph in core operators. CompileError lists every unsupported node at once,
     before any work; or names the node that can't be lowered, its inputs and why."""
-    _refuse(graph.nodes)
     b = Builder(graph.name, graph.symbols)
+    b.custom = dict(custom or {})
+    _refuse(graph.nodes, b.custom)
     env: Env = {n: _input(b, graph.value(n)) for n in graph.inputs}
     for name in graph.outputs:
         if name not in env:  # so that no other value takes the name of a result
@@ -72,23 +77,23 @@ def _input(b: Builder, value: Value) -> Item:
     return Tensor(value.name, value.dtype, value.shape)
 
 
-def _refuse(nodes: Iterable[Node]) -> None:
+def _refuse(nodes: Iterable[Node], custom: Custom) -> None:
     """CompileError naming every node that has no lowering."""
-    missing = list(_unsupported(nodes))
+    missing = list(_unsupported(nodes, custom))
     if missing:
         many = f"{len(missing)} nodes are" if len(missing) > 1 else "1 node is"
         raise CompileError(f"{many} not supported:\n" + "\n".join(f"  {n.source}" for n in missing))
 
 
-def _unsupported(nodes: Iterable[Node]) -> Iterable[Node]:
+def _unsupported(nodes: Iterable[Node], custom: Custom) -> Iterable[Node]:
     for node in nodes:
         if node.op == "function":
-            yield from _unsupported(node.attrs["body"].nodes)
-        elif node.op not in CONTROL and not _supported(node):
+            yield from _unsupported(node.attrs["body"].nodes, custom)
+        elif node.op not in CONTROL and split_op(node.op) not in custom and not _supported(node):
             yield node
         for value in node.attrs.values():
             if isinstance(value, Graph) and node.op in CONTROL:
-                yield from _unsupported(value.nodes)
+                yield from _unsupported(value.nodes, custom)
 
 
 def _supported(node: Node) -> bool:
@@ -119,7 +124,10 @@ class _Lowering:
             except CompileError as error:
                 raise CompileError(_explain(node, inputs, str(error))) from error
             except Exception as error:  # a lowering met what its operator does not define
+                other = next((t for t in inputs if isinstance(t, Held)), None)
                 reason = f"it is malformed, or not supported so: {type(error).__name__}: {error}"
+                if other is not None:
+                    reason = f"it is not supported for a {other}: only tensors of known rank can be compiled"
                 raise CompileError(_explain(node, inputs, reason)) from error
             for name, value in zip(node.outputs, outputs, strict=False):
                 if name:
@@ -142,6 +150,9 @@ class _Lowering:
             lowering = control.scan_8 if node.op == "onnx.Scan" and opset < 9 else CONTROL[node.op]
             return lowering(self.b, _sub_graph, inputs, attrs, env)
         domain, name = split_op(node.op)
+        if (own := self.b.custom.get((domain, name))) is not None:
+            result = own(self.b, *inputs, **attrs)
+            return result if isinstance(result, (tuple, list)) else (result,)
         operator = find(OPERATORS, domain, name, opset)
         check_types(domain, name, opset, [None if t is None else type_of(t) for t in inputs])
         if operator is not None:
@@ -155,7 +166,7 @@ class _Lowering:
 
     def _body(self, body: Graph, inputs: Sequence[Item | None]) -> Outputs:
         """A function's body, on its own names."""
-        _refuse(body.nodes)
+        _refuse(body.nodes, self.b.custom)
         if len(inputs) > len(body.inputs):
             raise CompileError(f"{len(inputs)} inputs given, '{body.name}' takes {len(body.inputs)}")
         env: Env = dict.fromkeys(body.inputs)
@@ -171,7 +182,7 @@ class _Lowering:
 
 def _sub_graph(b: Builder, graph: Graph, env: Env) -> list[Item]:
     """The results of a sub-graph, which sees the values around it."""
-    _refuse(graph.nodes)
+    _refuse(graph.nodes, b.custom)
     local = env | {n: constant(b, a, n) for n, a in graph.constants.items()}
     source, prefix, results = b.source, b.prefix, b.results
     found = _evaluate(b, graph.nodes, local, graph.outputs, "the sub-graph")

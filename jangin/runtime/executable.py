@@ -84,6 +84,12 @@ class Executable:
         """Write a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
 
+    def explain_shapes(self) -> str:
+        """Which sizes are fixed, which are symbols, what they must meet, and the memory as a formula."""
+        from jangin.runtime.explain import explain_plan
+
+        return explain_plan(self.plan, self.inputs)
+
     def arena_bytes(self, **sizes: int) -> int:
         """Bytes of intermediate memory a run needs, given every size symbol by name."""
         names = [v.name for v in self._signature.symbols]

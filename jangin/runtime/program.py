@@ -66,6 +66,12 @@ class ProgramExecutable:
         """Write a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
 
+    def explain_shapes(self) -> str:
+        """As `Executable.explain_shapes`; also which sizes depend on data, and on which node."""
+        from jangin.runtime.explain import explain_program
+
+        return explain_program(self.program, [p.plan for p in self._artifact.parts], self.inputs)
+
     def __call__(self, *values: Any) -> Any:
         """The output, or a tuple of them. Raises TypeError for a value of another kind, ValueError for
         a count or shape that is not what the model takes, or a step that can't run on its values."""
@@ -124,5 +130,9 @@ def load(
     """Load a `.jgn` file; `operators` are a caller's own that run in Python (see `jangin.hosted`).
     Raises FileNotFoundError, ArtifactError for a file that is no artefact or is damaged, LoadError
     where this machine can't run its code."""
-    functions = {o.host_name: o for o in operators}
-    return executable(read_artifact(path), threads, functions)
+    return executable(read_artifact(path), threads, host_functions(operators))
+
+
+def host_functions(operators: Sequence[Any]) -> dict[str, HostFunction]:
+    """The Python functions of a caller's own operators, by the names that programs call them by."""
+    return {o.host_name: o.function for o in operators if o.function is not None}

@@ -1,0 +1,122 @@
+"""Text: arrays of Python strings. Standards: ONNX's string operators; regular expressions are Python's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def concat(x: Array, y: Array) -> Array:
+    return np.asarray(x + y, object)
+
+
+def equal(x: Array, y: Array) -> Array:
+    return np.asarray(x == y, bool)
+
+
+def to_text(x: Array) -> Array:
+    """Numbers as ONNX writes them: the shortest text that reads back."""
+    return np.array([str(v) for v in x.reshape(-1)], object).reshape(x.shape)
+
+
+def to_number(x: Array, *, dtype: str) -> Array:
+    kind = np.dtype(dtype)
+    parse: Callable[[str], Any] = float if kind.kind == "f" else int
+    return np.array([parse(v) for v in x.reshape(-1)], kind).reshape(x.shape)
+
+
+def split(x: Array, *, delimiter: str = "", maxsplit: int | None = None) -> tuple[Array, Array]:
+    """The parts of each text, filled up with "", and how many there are."""
+    most = -1 if maxsplit is None else maxsplit
+    parts = [v.split(delimiter or None, most) for v in x.reshape(-1)]
+    width = max(map(len, parts), default=0)
+    padded = np.full((len(parts), width), "", object)
+    for i, found in enumerate(parts):
+        padded[i, : len(found)] = found
+    counts = np.array([len(p) for p in parts], np.int64).reshape(x.shape)
+    return padded.reshape(*x.shape, width), counts
+
+
+def normalize(
+    x: Array, *, case_change_action: str, is_case_sensitive: int, stopwords: Sequence[str]
+) -> Array:
+    """The words that are no stop words, in another case."""
+    fold: Callable[[str], str] = str if is_case_sensitive else str.casefold
+    stops = {fold(w) for w in stopwords}
+    change: Callable[[str], str] = {"LOWER": str.lower, "UPPER": str.upper}.get(case_change_action, str)
+    kept = [change(w) for w in x.reshape(-1) if fold(w) not in stops] or [""]
+    return np.array(kept, object).reshape(*x.shape[:-1], -1)
+
+
+def full_match(x: Array, *, pattern: str) -> Array:
+    compiled = re.compile(pattern)
+    return np.array([compiled.fullmatch(v) is not None for v in x.reshape(-1)], bool).reshape(x.shape)
+
+
+def tf_idf(
+    x: Array, *, mode: str, pool: Sequence[Any], starts: Sequence[int], indexes: Sequence[int],
+    weights: Sequence[float], shortest: int, longest: int, skips: int,
+) -> Array:  # fmt: skip
+    """How often each n-gram of the pool is in each row, weighted: n items, each `skip` + 1 after the
+    one before, for every skip up to `skips`."""
+    columns = _pool(pool, starts)
+    size = max(indexes) + 1
+    out = np.zeros((*x.shape[:-1], size), np.float32)
+    for row, counts in zip(x.reshape(-1, x.shape[-1]), out.reshape(-1, size), strict=True):
+        items = row.tolist()
+        for n in range(shortest, longest + 1):
+            for step in range(1, (skips if n > 1 else 0) + 2):
+                for first in range(len(items) - (n - 1) * step):
+                    at = columns.get(tuple(items[first : first + n * step : step]))
+                    if at is not None:
+                        counts[indexes[at]] += 1
+    scale = np.ones(size, np.float32)
+    if weights:
+        scale[list(indexes)] = weights
+    return out if mode == "TF" else (out > 0) * scale if mode == "IDF" else out * scale
+
+
+def _pool(pool: Sequence[Any], starts: Sequence[int]) -> Mapping[tuple[Any, ...], int]:
+    """Each n-gram's number; the pool has all of one item, then all of two, and so on."""
+    found: dict[tuple[Any, ...], int] = {}
+    for n, (start, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
+        for at in range(start, end, n):
+            found.setdefault(tuple(pool[at : at + n]), len(found))
+    return found
+
+
+def encode(x: Array, *, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: str) -> Array:
+    """The value that belongs to each element as a key, or the default."""
+    table = dict(zip(map(_key, keys), values, strict=True))
+    found = [table.get(_key(v), default) for v in x.reshape(-1).tolist()]
+    return np.array(found, dtype).reshape(x.shape)
+
+
+def _key(value: Any) -> Any:
+    return "nan" if value != value else value
+
+
+def zip_map(x: Array, *, labels: Sequence[Any]) -> list[dict[Any, float]]:
+    """A row's numbers by label."""
+    rows = x.reshape(1, -1) if x.ndim == 1 else x
+    return [dict(zip(labels, row, strict=True)) for row in rows]
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "StringConcat": concat,
+    "StringEqual": equal,
+    "StringOf": to_text,
+    "NumberOf": to_number,
+    "StringSplit": split,
+    "StringNormalizer": normalize,
+    "RegexFullMatch": full_match,
+    "TfIdfVectorizer": tf_idf,
+    "LabelEncoder": encode,
+    "ZipMap": zip_map,
+}

@@ -1,0 +1,90 @@
+"""What sizes a compiled model has: which are fixed, which are symbols of its inputs, which become known
+during a run, and the memory that they cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from jangin.ir.expr import Expr, Var, const, free_vars, maximum
+from jangin.ir.plan import Plan
+from jangin.ir.program import Bind, Branch, Loop, Program, Region, Segment
+from jangin.ir.simplify import Monomial, Range, simplify, terms
+from jangin.runtime.sizes import TensorSpec
+
+
+def explain_plan(plan: Plan, specs: Sequence[TensorSpec]) -> str:
+    """Of a model that is one plan."""
+    lines = [f"input {s}" for s in specs]
+    lines += [_symbol(v, r, "given by the inputs' shapes") for v, r in plan.symbols]
+    lines += [f"must hold: {c}" for c in plan.constraints]
+    return "\n".join([*lines, f"intermediate values take at most {peak(plan)} bytes"])
+
+
+def explain_program(program: Program, plans: Sequence[Plan], specs: Sequence[TensorSpec]) -> str:
+    """Of a program."""
+    lines = [f"input {s}" for s in specs]
+    given = _mentioned(program.region, program.region.inputs)
+    lines += [
+        _symbol(v, program.symbols[v], "given by the inputs' shapes")
+        for v in sorted(given, key=str)
+        if v in program.symbols
+    ]
+    for var, source in _found(program.region, set(given)):
+        lines.append(_symbol(var, program.symbols[var], f"depends on data: known after {source}"))
+    for i, plan in enumerate(plans):
+        lines += [f"segment {i} must have: {c}" for c in plan.constraints]
+        lines.append(f"intermediate values of segment {i} take at most {peak(plan)} bytes")
+    return "\n".join(lines)
+
+
+def peak(plan: Plan) -> Expr:
+    """The most bytes of intermediate values that are needed at once, each rounded up to 64 on top."""
+    arena = [b for b in plan.buffers if b.kind == "arena"]
+    sizes = {b.name: math.prod(b.shape, start=const(b.dtype.bytes)) for b in arena}
+    ranges = dict(plan.symbols)
+    sums: dict[Expr, dict[Monomial, int]] = {}
+    for i in range(len(plan.launches)):
+        live = (sizes[b.name] for b in arena if b.live[0] <= i <= b.live[1])
+        total = simplify(sum(live, const(0)), ranges)
+        sums[total] = {m: c for c, m in terms(total)}
+    kept = [e for e, own in sums.items() if not any(_below(own, e, other, f) for f, other in sums.items())]
+    most: Expr = kept[0] if kept else const(0)
+    for e in kept[1:]:
+        most = maximum(most, e)
+    return most
+
+
+def _below(own: dict[Monomial, int], e: Expr, other: dict[Monomial, int], f: Expr) -> bool:
+    """Whether `other` is at least as large for all sizes, term by term."""
+    return (
+        e != f and all(c <= other.get(m, 0) for m, c in own.items()) and min(other.values(), default=0) >= 0
+    )
+
+
+def _symbol(var: Var, limits: Range, origin: str) -> str:
+    low, high = ("any" if e is None else e for e in limits)
+    return f"size {var}: {low} to {high}, {origin}"
+
+
+def _mentioned(region: Region, names: Sequence[str]) -> set[Var]:
+    shapes = (region.values[n].shape or getattr(region.values[n].type, "shape", None) or () for n in names)
+    return {v for shape in shapes for d in shape for v in free_vars(d)}
+
+
+def _found(region: Region, known: set[Var]) -> Iterator[tuple[Var, str]]:
+    """Symbols that steps bind, and the model's node of each."""
+    for step in region.steps:
+        if isinstance(step, Segment):
+            continue
+        if isinstance(step, Bind):
+            new = set(step.symbols)
+        else:
+            new = {v for v in _mentioned(region, step.outputs) if v.name != "any"}
+        for var in sorted(new - known, key=str):
+            yield var, step.source
+        known |= new
+        for body in (step.then, step.orelse) if isinstance(step, Branch) else ():
+            yield from _found(body, known)
+        if isinstance(step, Loop):
+            yield from _found(step.body, known | _mentioned(step.body, step.body.inputs))
