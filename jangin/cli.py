@@ -153,6 +153,25 @@ def bench(
 
 
 @app.command()
+def tune(
+    context: typer.Context,
+    model: Model,
+    budget: Annotated[str, typer.Option(help="How long to measure: 60s, 2m.")] = "60s",
+    shape: Shapes = None,
+    symbolic: Annotated[
+        bool, typer.Option("--symbolic", help="Sizes stay open when compiling; measure for those of --shape.")
+    ] = False,
+    threads: Threads = None,
+    target: TargetName = "cpu",
+    json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+) -> None:
+    """Measure other ways to make a model's kernels, and keep the quickest for this machine."""
+    from jangin.commands.tune import tune as work
+
+    work(model, context.obj, budget, shape or [], symbolic, threads, target, json)
+
+
+@app.command()
 def inspect(
     context: typer.Context,
     model: Model,

@@ -14,16 +14,16 @@ from jangin.ir.plan import Launch, Plan
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.text import print_func
 from jangin.ir.verify import checked, verify_func, verify_plan
-from jangin.libraries import candidates
+from jangin.libraries import candidates as library_kernels
 from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.memory import plan_buffers
 from jangin.passes.stages import canonical, is_opaque, opaque_func, stages
 from jangin.passes.work import nest_work, stages_work
 from jangin.runtime.libraries import FINDERS
-from jangin.templates.choose import choose, opaque
+from jangin.templates.choose import candidates, choose, opaque
 from jangin.templates.scheduled import Packing, Scheduled
-from jangin.templates.template import Problem
+from jangin.templates.template import Candidate, Problem
 
 Chosen = Mapping[str, tuple[Scheduled, tuple[str, ...]]]
 """For each kernel node (by its result) the scheduled kernel and the names of its arguments."""
@@ -63,20 +63,40 @@ def _schedule(
             nest = opaque(replace(func, name=f"{name}_{len(made)}"))
             made[text] = replace(nest, flops=operations, bytes=moved)
         return made[text], (*node.inputs, node.outputs[0])
+    digest, problem, args = kernel_problem(node, graph, options, f"{name}_{len(made)}")
+    if digest not in made:
+        made[digest] = make_kernel(problem, options, options.choices.get(digest))
+    return made[digest], args
+
+
+def kernel_problem(
+    node: Node, graph: Graph, options: Options, name: str = "kernel"
+) -> tuple[str, Problem, tuple[str, ...]]:
+    """(digest, problem, argument names) of a kernel that is no nest; equal kernels have one digest."""
     parts, inputs, out = stages(node)
-    args = (*(b.name for b in inputs), out.name)
     symbols = used_symbols(parts, (*inputs, out), graph.symbols)
     renamed, params, _, digest = canonical(parts, inputs, out, symbols)
     fixed = tuple(p.name for p, b in zip(params, inputs, strict=True) if b.name in graph.constants)
-    digest = f"{digest} {fixed}"
-    if digest not in made:
-        unique = f"{name}_{len(made)}"
-        operations, moved = stages_work(parts, inputs, out, symbols)
-        problem = Problem(unique, renamed, params, symbols, fixed, options.target)
-        called = candidates(problem, options.libraries) if options.libraries in FINDERS else []
-        kernel = called[0].schedule(called[0].space()[0]) if called else choose(problem)
-        made[digest] = replace(kernel, flops=operations, bytes=moved)
-    return made[digest], args
+    key = f"{digest}:{','.join(fixed)}"
+    problem = Problem(name, renamed, params, symbols, fixed, options.target)
+    return key, problem, (*(b.name for b in inputs), out.name)
+
+
+def make_kernel(problem: Problem, options: Options, candidate: Candidate | None = None) -> Scheduled:
+    """A kernel by the candidate (or the one that should be quickest), with the work it does. A library that
+    the options name makes each kernel it can."""
+    called = library_kernels(problem, options.libraries)
+    out = problem.stages[-1].out
+    operations, moved = stages_work(problem.stages, problem.inputs, out, problem.symbols)
+    forced = called and options.libraries in FINDERS
+    kernel = called[0].schedule(called[0].space()[0]) if forced else choose(problem, candidate, called)
+    return replace(kernel, flops=operations, bytes=moved)
+
+
+def kernel_candidates(problem: Problem, options: Options) -> list[tuple[Candidate, float]]:
+    """All ways to make a kernel, of templates and of the libraries allowed, with the seconds each should
+    take, the best first."""
+    return candidates(problem, library_kernels(problem, options.libraries))
 
 
 def _kernel_name(node: Node) -> str:

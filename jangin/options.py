@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jangin.targets.target import Target
+from jangin.templates.template import Candidate
 
 Shapes = Mapping[str, int | tuple[int, int] | Sequence[int | None]]
 LIBRARIES = ("never", "auto", "openblas", "onednn")
@@ -19,12 +20,14 @@ class Options:
     Winograd's method, with errors up to 1e-5 of the output's largest value. `libraries`: whether kernels
     may call other makers' ("never"; "auto", where tuning measured them to be faster; or one of them,
     "openblas" or "onednn", wherever it can). `verify` checks the IR
-    after every pass; it changes no result, so it is in no key."""
+    after every pass; it changes no result, so it is in no key. `choices`: the candidates that
+    tuning found for kernels, by digest (see `kernels.kernel_problem`)."""
 
     target: Target
     shapes: Mapping[str, Any] = field(default_factory=dict)
     winograd: bool = True
     libraries: str = "never"
+    choices: Mapping[str, Candidate] = field(default_factory=dict)
     verify: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -33,4 +36,6 @@ class Options:
 
     def key(self) -> str:
         """A text that differs where the results do."""
-        return f"{self.target!r} {sorted(self.shapes.items())!r} {self.winograd} {self.libraries}"
+        choices = sorted((digest, str(c)) for digest, c in self.choices.items())
+        bound = sorted(self.shapes.items())
+        return f"{self.target!r} {bound!r} {self.winograd} {self.libraries} {choices}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +32,12 @@ from jangin.runtime.artifact import Artifact
 from jangin.runtime.executable import Executable
 from jangin.runtime.program import ProgramExecutable, executable, host_functions
 from jangin.runtime.program_artifact import ProgramArtifact, read_artifact
+from jangin.runtime.threads import default_threads
 from jangin.targets import resolve
+from jangin.tune.store import Store, device
+from jangin.tune.tuner import Outcome
+from jangin.tune.tuner import Progress as TuneProgress
+from jangin.tune.tuner import tune as tune_graph
 
 if TYPE_CHECKING:
     import onnx
@@ -63,27 +70,76 @@ def compile(
     libraries: str = "never",
     operators: Sequence[CustomOperator] = (),
     cache: bool | str | Path = True,
+    tune: str | float | None = None,
+    sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
 ) -> Executable | ProgramExecutable:
     """Compile an ONNX model (path, bytes or message) and load it.
 
     `shapes` binds symbolic sizes, `winograd` allows its rounding, `libraries` other makers' kernels
-    (see `Options`); `cache`: keep and
-    reuse compiled models, True for the user's cache folder, a path for another, False for none;
-    `progress(done, total, what)`. `operators` are your own (see `jangin.custom`); a model that is compiled
-    with some is not cached.
+    (see `Options`); `cache`: keep and reuse compiled models and what tuning found for this machine,
+    True for the user's cache folder, a path for another, False for none; `tune`: seconds ("60s", "2m")
+    to measure candidates first, for `sizes` of the symbols; `progress(done, total, what)`.
+    `operators` are your own (see `jangin.custom`); a model that is compiled with some is not cached.
     Raises CompileError with the node, its operator and what to do about it."""
     options = Options(resolve(target), dict(shapes or {}), winograd, libraries)
-    store = None if cache is False or operators else Cache(None if cache is True else cache)
+    threads = threads if threads is not None else default_threads()
+    folder = None if isinstance(cache, bool) else cache
+    winners = None if cache is False else Store(folder)
+    if winners is not None:
+        options = with_winners(options, threads, winners)
+    if tune is not None:
+        found = tune_model(
+            model, options, threads, parse_seconds(tune), sizes, winners,
+            lambda done, total, what: _tell(progress, round(done), round(total), f"tune {what}"), operators,
+        )  # fmt: skip
+        options = replace(options, choices={**options.choices, **found.choices})
+    store = None if cache is False or operators else Cache(folder)
     name = "" if store is None else key([source_digest(), options.key(), *_model_bytes(model)])
     if store is not None:
-        found = store.load(name, read_artifact)
-        if found is not None:
-            return executable(found, threads)
+        kept = store.load(name, read_artifact)
+        if kept is not None:
+            return executable(kept, threads)
     artifact = build_artifact(model, options, progress, operators)
     if store is not None:
         store.put(name, artifact.save)
     return executable(artifact, threads, host_functions(operators))
+
+
+def with_winners(options: Options, threads: int, store: Store) -> Options:
+    """The options with the candidates that won on this machine."""
+    winners = store.winners(device(options.target), threads)
+    return replace(options, choices={digest: w.candidate for digest, w in winners.items()})
+
+
+def tune_model(
+    model: str | Path | bytes | onnx.ModelProto,
+    options: Options,
+    threads: int,
+    budget: float,
+    sizes: Mapping[str, int] | None = None,
+    store: Store | None = None,
+    progress: TuneProgress | None = None,
+    operators: Sequence[CustomOperator] = (),
+) -> Outcome:
+    """Measure candidates for `budget` seconds and keep the winners in `store`. `sizes`: of symbols that
+    stay open, what to measure for; `progress(seconds, budget, what)`. Raises
+    ValueError for a model that needs steps (see `passes.partition`)."""
+    graph = import_model(model, options, operators=operators)
+    if has_steps(graph):
+        raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
+    outcome = tune_graph(graph, options, threads, sizes or {}, budget, progress)
+    if store is not None and outcome.winners:
+        store.put(device(options.target), threads, outcome.winners)
+    return outcome
+
+
+def parse_seconds(text: str | float) -> float:
+    """Seconds of 60, "60s" or "2m". Raises ValueError for anything else, and for less than none."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(s|m|)", str(text))
+    if found is None:
+        raise ValueError(f"a budget of {text!r} is not understood: write 60s or 2m")
+    return float(found[1]) * (60.0 if found[2] == "m" else 1.0)
 
 
 def build_artifact(

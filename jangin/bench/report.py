@@ -79,18 +79,11 @@ def threads_text(threads: int) -> str:
 
 def machine() -> dict[str, Any]:
     """The processor and what runs on it."""
+    from jangin.runtime.cpu import processor_name
     from jangin.targets import resolve
 
-    name = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
-            name = next(
-                (line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), name
-            )
-    except OSError:
-        pass
     return {
-        "processor": name,
+        "processor": processor_name(),
         "target": resolve("cpu").name,
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),

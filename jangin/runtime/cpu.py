@@ -35,5 +35,14 @@ def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return frozenset(_plain(f) for f in found[1].split()) if found else frozenset()
 
 
+def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
+    """What the processor calls itself; the architecture where the system doesn't say."""
+    try:
+        found = re.search(r"(?m)^model name\s*:(.*)$", path.read_text())
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -12,7 +12,13 @@ from jangin.targets.rows import Row
 class Target:
     """A CPU target. `vector_bytes`: width of a vector register; `registers`: how many there are;
     `cpu` and `features` are LLVM's; `rows`: its instructions, the preferred first. Cache sizes are
-    bytes a core may count on."""
+    bytes a core may count on.
+
+    The rest is what one core does, for estimates: cycles a second, vector multiply-adds, loads and stores
+    a cycle, a multiply-add's latency in cycles, and bytes a cycle that stream from
+    each level. The figures are those
+    that the last generations of server cores (AMD Zen 2 to 4, Intel Ice Lake on) have in common by
+    their makers' optimization guides; a wrong one costs speed, never correctness."""
 
     name: str
     triple: str
@@ -24,6 +30,14 @@ class Target:
     l1: int = 32 << 10
     l2: int = 512 << 10
     l3: int = 8 << 20
+    clock: float = 3e9
+    multiply_adds: int = 2
+    latency: int = 4
+    loads: int = 2
+    stores: int = 1
+    l2_rate: float = 24.0
+    l3_rate: float = 10.0
+    memory_rate: float = 4.0
 
     def __str__(self) -> str:
         return f"{self.triple}/{self.cpu}/{self.features}"

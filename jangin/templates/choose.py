@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from jangin.ir.expr import Const, loads
 from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loops
 from jangin.schedule.normalize import simplify_func
 from jangin.templates import contraction, elementwise, rows, window
 from jangin.templates.scheduled import Scheduled
-from jangin.templates.template import Problem, Template
+from jangin.templates.template import Candidate, Problem, Template
 
 TEMPLATES: Mapping[str, Callable[[Problem], Template | None]] = {
     "contraction": contraction.match,
@@ -20,13 +20,30 @@ TEMPLATES: Mapping[str, Callable[[Problem], Template | None]] = {
 """By name, most special first."""
 
 
-def choose(problem: Problem) -> Scheduled:
-    """The kernel scheduled by the first template that fits; `rows` fits everything."""
-    for match in TEMPLATES.values():
-        found = match(problem)
-        if found is not None:
-            return found.schedule(found.space()[0])
-    raise AssertionError("the last template fits every kernel")
+def candidates(problem: Problem, others: Sequence[Template] = ()) -> list[tuple[Candidate, float]]:
+    """All ways to make a kernel with the seconds each should take, the best first. `others`: kernels that
+    aren't of a template of ours (see `jangin.libraries`)."""
+    return _ranked(_fitting(problem, others))
+
+
+def choose(problem: Problem, wanted: Candidate | None = None, others: Sequence[Template] = ()) -> Scheduled:
+    """The kernel made by the candidate `wanted`, or else (or where it is none of this kernel's) by the one
+    of our templates that should be quickest; `rows` fits everything."""
+    fitting = _fitting(problem, others)
+    known = [c for c, _ in _ranked(fitting)]
+    best = wanted if wanted in known else next(c for c in known if c.template in TEMPLATES)
+    return fitting[best.template].schedule(best.params)
+
+
+def _fitting(problem: Problem, others: Sequence[Template]) -> dict[str, Template]:
+    found = {name: match(problem) for name, match in TEMPLATES.items()}
+    own = {name: template for name, template in found.items() if template is not None}
+    return own | {template.name: template for template in others}
+
+
+def _ranked(fitting: Mapping[str, Template]) -> list[tuple[Candidate, float]]:
+    found = [(Candidate(n, p), t.estimate(p)) for n, t in fitting.items() for p in t.space()]
+    return sorted(found, key=lambda c: c[1])
 
 
 NEST_COST = 2000.0

@@ -13,20 +13,28 @@ registers; a task is `row_tiles` tiles by `panels` panels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from jangin import te
 from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Var, const, free_vars, walk
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import simplify
+from jangin.templates.cost import EXPOSED, LOOP, launch, overlapped, rate
 from jangin.templates.scheduled import Params, Scheduled
 from jangin.templates.template import Problem, Template
-from jangin.templates.tiling import Roles, Tiler
+from jangin.templates.tiling import Roles, Tiler, packing_positions
 
 MAX_ROWS = 8
 """Rows of a register tile: each holds its address in a general register, of which there are 15."""
-TASK_OPS = 1e6
-"""Multiply-adds that one task should be worth: some 20 us on one core."""
+TASK_OPS = (1e6, 4e6, 0.25e6)
+"""Multiply-adds that one task may be worth; the first, some 20 us on one core, in doubt."""
+UNROLL = 4
+"""Terms of the sum in one turn of its loop."""
+LONG_LOOP = 1.01
+"""What more instructions in the innermost loop cost in doubt."""
+TILES = 7
+"""Register tiles to try, and with all else:"""
+MOST = 40
 REUSE_ROWS = 48
 """Rows that a panel should be read for before the next task reads it again."""
 STREAM_OPS = 16
@@ -106,45 +114,90 @@ class Contraction(Template):
         self.columns = problem.size(simplify(extent[role.column] // role.groups, dict(problem.symbols)))
         self.depth = math.prod(size[k] for k in role.k)
         self.inner = size[role.k[-1]]
+        self.batches = role.groups * math.prod(size[b] for b in role.batch)
+        self.packed = role.right.buffer.name in problem.constants and packing_positions(role) is not None
         self.bytes = self.stage.body.dtype.bytes
 
     def space(self) -> Sequence[Params]:
-        mr, nv = self.tile()
-        return [{"mr": mr, "nv": nv, **self.blocks(mr, nv)}]
+        """Tiles that keep the multiply-adds busy, by tasks of several sizes; the panels inside the rows
+        or outside; the sum unrolled more."""
+        tiles = sorted(self._tiles(), key=lambda t: self._tile_cycles(*t) * self._tile_count(*t))[:TILES]
+        found: list[Params] = []
+        for mr, nv in tiles:
+            blocks = [self._blocks(mr, nv, ops) for ops in TASK_OPS]
+            for b in blocks:
+                params = {"mr": mr, "nv": nv, **b, "unroll": UNROLL, "panels_inside": 0}
+                found.append(params)
+                if b is blocks[0]:
+                    found.append({**params, "unroll": 2 * UNROLL})
+                if self.packed and b["panels"] > 1 and b["row_tiles"] > 1:
+                    found.append({**params, "panels_inside": 1})
+        return list({str(p): p for p in found}.values())[:MOST]
 
     def estimate(self, params: Params) -> float:
-        return 0.0
+        """A tile's multiply-adds, loads and latency; its panel from memory or cache when it is first read;
+        its rows again for every panel where they don't stay in the L2 cache."""
+        t, mr, nv = self.problem.target, params["mr"], params["nv"]
+        width = nv * self.lanes
+        tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
+        down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
+        tile = self._tile_cycles(mr, nv)
+        panel = width * self.depth * self.bytes
+        row_bytes = mr * self.inner * self.bytes * params["row_tiles"]
+        whole = self.columns * self.depth * self.bytes
+        source = t.memory_rate if self.packed else t.l2_rate / 4
+        own, rest = tile * tiles / down, max(down - 1, 0)
+        if self.packed and not params["panels_inside"]:  # the next panel is fetched meanwhile
+            block = overlapped(own, panel / source) + rest * overlapped(own, panel / rate(t, whole))
+        else:
+            block = overlapped(tile, panel / source) + rest * overlapped(tile, panel / rate(t, whole))
+            block += (tiles - down) * tile
+        left = row_bytes * across * down / rate(t, self.rows * self.inner * self.bytes)
+        if row_bytes > t.l2 / 2:
+            left *= params["panels"]
+        tasks = self.batches * down * across
+        cycles = self.batches * (panels * block + EXPOSED * left)
+        if params["unroll"] > UNROLL:
+            cycles *= LONG_LOOP
+        return launch(cycles, tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
-        return Tiler(self.problem, self.role, self.lanes, params, self.task_ops(params)).run()
+        return Tiler(self.problem, self.role, self.lanes, params, self.packed, self.task_ops(params)).run()
 
-    def tile(self) -> tuple[int, int]:
-        """(mr, nv): rows and vectors of the register tile with the least estimated time. Per step of k a
-        tile takes mr*nv multiply-adds (two a cycle), mr + nv loads (two a cycle), and at least the
-        multiply-add's latency of 4 cycles."""
-        vectors = math.ceil(self.columns / self.lanes)
-        best, choice = math.inf, (1, 1)
-        for nv in range(1, min(vectors, 6) + 1):
+    def _tiles(self) -> Iterator[tuple[int, int]]:
+        """(mr, nv) whose accumulators, with a panel's vectors and one element of the rows, fit the
+        registers."""
+        for nv in range(1, min(math.ceil(self.columns / self.lanes), 6) + 1):
             for mr in range(1, MAX_ROWS + 1):
-                if mr * nv + nv + 1 > self.problem.target.registers or (self.static_rows and mr > self.rows):
-                    break
-                tiles = math.ceil(self.rows / mr) if self.static_rows else 1 / mr
-                step = max(mr * nv / 2, (mr + nv) / 2, 4.0) + 0.25
-                cost = tiles * math.ceil(vectors / nv) * step
-                if cost < best * 0.999:
-                    best, choice = cost, (mr, nv)
-        return choice
+                if mr * nv + nv + 1 <= self.problem.target.registers and (
+                    mr <= self.rows or not self.static_rows
+                ):
+                    yield mr, nv
 
-    def blocks(self, mr: int, nv: int) -> Params:
+    def _tile_cycles(self, mr: int, nv: int) -> float:
+        """Of one tile: per term mr*nv multiply-adds, mr + nv loads, at least a multiply-add's latency, its
+        share of the loop, and its part of a panel that the L1 cache doesn't hold; then what begins and
+        ends it."""
+        t = self.problem.target
+        step = max(mr * nv / t.multiply_adds, (mr + nv) / t.loads, t.latency) + 1 / UNROLL
+        if nv * self.lanes * self.depth * self.bytes > t.l1 // 2:
+            step = max(step, nv * t.vector_bytes / t.l2_rate)
+        return self.depth * step + self.depth / self.inner * LOOP + mr * nv + LOOP
+
+    def _tile_count(self, mr: int, nv: int) -> float:
+        rows = math.ceil(self.rows / mr) if self.static_rows else self.rows / mr
+        return rows * math.ceil(self.columns / (nv * self.lanes))
+
+    def _blocks(self, mr: int, nv: int, task_ops: float) -> Params:
         """Row tiles and column panels of a task: its rows' operand stays in half the L2 cache, the
         panels are read for enough rows, and it is worth its hand-out; few tasks are an even number."""
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         fit = max(1, self.problem.target.l2 // 2 // (self.inner * self.bytes * mr))
         unit = mr * width * self.depth
-        row_tiles = min(tiles, fit, max(math.ceil(REUSE_ROWS / mr), round(TASK_OPS / (unit * panels))))
+        row_tiles = min(tiles, fit, max(math.ceil(REUSE_ROWS / mr), round(task_ops / (unit * panels))))
         step = max(unit * row_tiles, STREAM_OPS * width * self.depth)
-        count = max(1, min(panels, round(TASK_OPS / step)))
+        count = max(1, min(panels, round(task_ops / step)))
         across, down = math.ceil(panels / count), math.ceil(tiles / row_tiles)
         if across * down < 16 and across % 2 and down % 2:
             across, down = (across + 1, down) if across < panels else (across, min(down + 1, tiles))

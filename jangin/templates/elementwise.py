@@ -3,6 +3,7 @@ innermost axes as one loop, and the rest as tasks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from jangin import te
@@ -10,11 +11,13 @@ from jangin.ir.expr import Const, Var, walk
 from jangin.ir.loop import Func
 from jangin.schedule import primitives
 from jangin.schedule.normalize import simplify_func
+from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, messy, vectorize
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Problem, Template
 
-TASK_ELEMENTS = 8192
+TASK_ELEMENTS = (8192, 32768, 2048)
+"""Of one task, where all axes are one loop; the first in doubt."""
 
 
 def match(problem: Problem) -> Elementwise | None:
@@ -28,12 +31,19 @@ class Elementwise(Template):
     def __init__(self, problem: Problem) -> None:
         (self.stage,) = problem.stages
         self.problem = problem
+        self.count = cost.size(problem, self.stage.axes)
+        each = cost.vector_cycles(
+            problem.target, cost.arithmetic(self.stage.body), cost.reads([self.stage]), 1
+        )
+        self.work = each * self.count / lanes_for(problem)
+        self.traffic = cost.traffic(problem)
 
     def space(self) -> Sequence[Params]:
-        return [{"elements": TASK_ELEMENTS}]
+        return [{"elements": n} for n in TASK_ELEMENTS]
 
     def estimate(self, params: Params) -> float:
-        return 0.0
+        t, tasks = self.problem.target, math.ceil(self.count / params["elements"])
+        return cost.launch(max(self.work, self.traffic), tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
         """The stage by vectors: the innermost axes that every access runs through evenly are one loop."""
@@ -50,17 +60,17 @@ class Elementwise(Template):
         if outer:
             task = fuse_all(rec, outer, "t")
             vectorize(rec, loop, extent, lanes)
-            cost = weight * (float(extent.value) if isinstance(extent, Const) else 256.0)
+            work = weight * (float(extent.value) if isinstance(extent, Const) else 256.0)
         else:
             task, elements = f"{loop}o", params["elements"]
             if isinstance(extent, Const):
                 elements = min(elements, int(extent.value))
             rec.do("split", loop, elements, "bound")
             vectorize(rec, f"{loop}i", primitives.find(rec.func, f"{loop}i").extent, lanes)
-            cost = weight * params["elements"]
+            work = weight * params["elements"]
         rec.do("parallelize", task)
         return Scheduled(
-            "elementwise", simplify_func(rec.func), tuple(rec.steps), params=params, cost=cost / lanes
+            "elementwise", simplify_func(rec.func), tuple(rec.steps), params=params, cost=work / lanes
         )
 
 

@@ -4,19 +4,25 @@ kept in scratch while it is worked on."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jangin import te
-from jangin.ir.expr import Binary, Const, Expr, Load, const, loads, walk
+from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, loads, walk
 from jangin.ir.loop import For, Func, expressions, statements
 from jangin.schedule import primitives, stages
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
+from jangin.targets.target import Target
+from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, stride, vectorize
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Problem, Template
 
-PARTIALS = 4
-"""Vectors of partial sums: as many additions overlap."""
+PARTIALS = (4, 2, 8, 1)
+"""Vectors of partial sums: as many additions overlap; the first in doubt."""
+
+COMBINE = 15.0
+"""Cycles to start a vector of partial sums and to add it to the others in the end."""
 
 
 def match(problem: Problem) -> Rows:
@@ -24,17 +30,59 @@ def match(problem: Problem) -> Rows:
     return Rows(problem)
 
 
+@dataclass(frozen=True)
+class _Cost:
+    """What decides a stage's time: `step` cycles for each of `points`, `lanes` at once, in rows along one
+    axis, which may be the sum's; the `results` of sums, each `final` cycles."""
+
+    step: float
+    points: int
+    lanes: int
+    rows: int
+    sums: bool
+    results: int
+    final: float
+
+    @staticmethod
+    def of(p: Problem, s: te.Stage) -> _Cost:
+        columns = bool(s.reduce_axes and s.axes) and _column_like(s)
+        along = s.reduce_axes[-1:] if s.reduce_axes and not columns else s.axes[-1:]
+        lanes = lanes_for(p) if along and _contiguous(s, along[0].var) else 1
+        work = cost.arithmetic(s.body) + bool(s.reduce_axes)
+        step = cost.vector_cycles(p.target, work, cost.reads([s]), 0.0 if s.reduce_axes else 1.0)
+        points = cost.size(p, (*s.axes, *s.reduce_axes))
+        results = cost.size(p, s.axes) // (lanes if columns else 1) if s.reduce_axes else 0
+        sums = bool(s.reduce_axes) and not columns
+        rows = points // max(1, cost.size(p, along))
+        return _Cost(step, points, lanes, rows, sums, results, cost.arithmetic(s.result) + cost.LOOP)
+
+    def cycles(self, t: Target, partials: int) -> float:
+        ways = partials if self.lanes > 1 else 1
+        step = max(self.step, t.latency / ways) + 1 / ways if self.sums else self.step
+        return step * self.points / self.lanes + self.results * (self.final + COMBINE * partials * self.sums)
+
+
 class Rows(Template):
     name = "rows"
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self.costs = [_Cost.of(problem, s) for s in problem.stages]
+        self.traffic = cost.traffic(problem)
+        *_, last = problem.stages
+        depth = _single_depth(last) if len(self.costs) == 1 else _common_depth(problem.stages)
+        self.tasks = cost.size(problem, last.axes[:depth])
 
     def space(self) -> Sequence[Params]:
-        return [{"partials": PARTIALS}]
+        reduces = any(s.reduce_axes for s in self.problem.stages)
+        return [{"partials": n} for n in (PARTIALS if reduces else PARTIALS[:1])]
 
     def estimate(self, params: Params) -> float:
-        return 0.0
+        """Each stage by vectors where its data lie so, else element by element; partial sums overlap."""
+        t = self.problem.target
+        cycles = sum(s.cycles(t, params["partials"]) for s in self.costs)
+        cycles += max(s.rows for s in self.costs) * cost.LOOP
+        return cost.launch(max(cycles, self.traffic), self.tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
         """The stages over merged rows, each vectorized along its own contiguous axis."""
@@ -52,19 +100,20 @@ class Rows(Template):
             _vectorize_stage(rec, own, depth, lanes, params["partials"])
         if task:
             rec.do("parallelize", task)
-        cost = _row_cost(group, depth, lanes)
-        return Scheduled("rows", simplify_func(rec.func), tuple(rec.steps), params=params, cost=cost)
+        work = _row_cost(group, depth, lanes)
+        return Scheduled("rows", simplify_func(rec.func), tuple(rec.steps), params=params, cost=work)
+
+
+def _contiguous(stage: te.Stage, var: Var) -> bool:
+    """Whether every load of the body stands still or steps by one as `var` does."""
+    return all(stride(n, var, {}) in (0, 1) for n in loads(stage.body))
 
 
 def _shared_rows(rec: Recorder, group: Sequence[te.Stage]) -> int:
     """How many leading axes all stages share, so that a local is only read in the row it was written."""
-    depth = min(len(s.axes) for s in group)
-    last = group[-1]
     if len(group) == 1:
-        return _single_depth(last)
-    for s in group:
-        while any(a.extent != b.extent for a, b in zip(s.axes[:depth], last.axes[:depth], strict=True)):
-            depth -= 1
+        return _single_depth(group[0])
+    depth = _common_depth(group)
     while depth:
         try:
             stages.merge(rec.func, depth, [f"r{d}" for d in range(depth)])
@@ -72,6 +121,15 @@ def _shared_rows(rec: Recorder, group: Sequence[te.Stage]) -> int:
         except ScheduleError:
             depth -= 1
     return 0
+
+
+def _common_depth(group: Sequence[te.Stage]) -> int:
+    """How many leading axes are of one size in all stages."""
+    depth, last = min(len(s.axes) for s in group), group[-1]
+    for s in group:
+        while any(a.extent != b.extent for a, b in zip(s.axes[:depth], last.axes[:depth], strict=True)):
+            depth -= 1
+    return depth
 
 
 def _single_depth(stage: te.Stage) -> int:

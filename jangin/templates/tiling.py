@@ -30,6 +30,21 @@ class Roles:
     groups: int
 
 
+def packing_positions(role: Roles) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
+    """Positions in the right operand's index of the column, of each k that stands there (in loop
+    order), and of the rest (batch axes, and axes of size 1); None where an index is more than a
+    variable."""
+    index = role.right.index
+    names = [i.name if isinstance(i, Var) else "" for i in index]
+    plain = all(isinstance(i, Var) or i == const(0) for i in index)
+    if not plain or role.column not in names or len(set(names) - {""}) != len(names) - names.count(""):
+        return None
+    ks = tuple(names.index(k) for k in role.k if k in names)
+    column = names.index(role.column)
+    rest = tuple(p for p in range(len(index)) if p != column and p not in ks)
+    return column, ks, rest
+
+
 def _split_parts(e: Expr) -> tuple[Expr, Expr]:
     """(outer, inner) of the index outer*factor + inner that splitting a loop leaves."""
     assert isinstance(e, Binary) and isinstance(e.a, Binary), e
@@ -39,35 +54,18 @@ def _split_parts(e: Expr) -> tuple[Expr, Expr]:
 class Tiler:
     """Makes the schedule for one set of parameters. `task_ops`: multiply-adds that a task is worth."""
 
-    def __init__(self, problem: Problem, role: Roles, lanes: int, params: Params, task_ops: float) -> None:
+    def __init__(
+        self, problem: Problem, role: Roles, lanes: int, params: Params, packed: bool, task_ops: float
+    ) -> None:
         (self.stage,) = problem.stages
         self.role, self.lanes, self.params, self.task_ops = role, lanes, params, task_ops
         self.l2 = problem.target.l2
         self.s = Recorder(te.lower(problem.name, problem.stages, problem.inputs, problem.symbols))
-        constant = role.right.buffer.name in problem.constants
-        self.packed = constant and self._packing_positions() is not None
+        self.packed = packed
         self.symbols = dict(self.s.func.symbols)
         extents = {a.var.name: a.extent for a in self.stage.axes}
         self.columns = simplify(extents[role.column] // role.groups, self.symbols)
         self.width = params["nv"] * lanes
-
-    def _packing_positions(self) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
-        """Positions in the right operand's index of the column, of each k that stands there (in loop
-        order), and of the rest (batch axes, and axes of size 1); None where an index is more than a
-        variable."""
-        index = self.role.right.index
-        names = [i.name if isinstance(i, Var) else "" for i in index]
-        plain = all(isinstance(i, Var) or i == const(0) for i in index)
-        if (
-            not plain
-            or self.role.column not in names
-            or len(set(names) - {""}) != len(names) - names.count("")
-        ):
-            return None
-        ks = tuple(names.index(k) for k in self.role.k if k in names)
-        column = names.index(self.role.column)
-        rest = tuple(p for p in range(len(index)) if p != column and p not in ks)
-        return column, ks, rest
 
     def run(self) -> Scheduled:
         do, role = self.s.do, self.role
@@ -83,7 +81,8 @@ class Tiler:
         self._tile(row, column)
         outer = [*batch, "moo", f"{column}ooo"]
         tile = ["mi", f"{column}oi", f"{column}i"]
-        do("reorder", [*batch, "moo", f"{column}ooo", f"{column}ooi", "moi", *tile])
+        inside = [f"{column}ooi", "moi"]
+        do("reorder", [*outer, *(reversed(inside) if self.params["panels_inside"] else inside), *tile])
         acc = f"{self.stage.out.name}.acc"
         do("privatize", acc, tile, (role.right.buffer.name,) if self.packed else ())
         k = self._reduction_loops()
@@ -107,7 +106,8 @@ class Tiler:
         do("prefetch_tile", "moi", "mi_w", self.width)
         panels = next(p for p in self.s.func.params if p.name == self.role.right.buffer.name)
         size = static_shape(panels.shape)
-        if self.packed and tiles > 1 and size and math.prod(size) * panels.dtype.bytes > self.l2 // 4:
+        again = self.packed and tiles > 1 and not self.params["panels_inside"]
+        if again and size and math.prod(size) * panels.dtype.bytes > self.l2 // 4:
             loop = f"{k}o" if f"{k}o" in loop_names(self.s.func) else k
             do("prefetch_panels", loop, "moi", f"{column}ooi", panels.name, tiles)
 
@@ -123,7 +123,7 @@ class Tiler:
 
     def _relayout(self) -> Packing:
         """Right operand [.., N, .., k..] to [batch.., groups, panels, k.., width]."""
-        positions = self._packing_positions()
+        positions = packing_positions(self.role)
         assert positions is not None
         at, ks, lead = positions
         role, old = self.role, self.role.right.buffer
@@ -171,13 +171,14 @@ class Tiler:
             self.s.do("vectorize", f"panel_{tile[2]}")
 
     def _unroll_k(self, loop: str) -> None:
-        """Unroll the innermost k by 4 (or less where that leaves a remainder)."""
+        """Unroll the innermost k (less where that leaves a remainder)."""
+        most = self.params["unroll"]
         extent = simplify(find(self.s.func, loop).extent, self.symbols)
         if isinstance(extent, Const):
             n = int(extent.value)
-            factor = next((f for f in (4, 3, 2) if n % f == 0), 4 if n > 16 else 1)
+            factor = next((f for f in range(most, 1, -1) if n % f == 0), most if n > 4 * most else 1)
         else:
-            factor = 4
+            factor = most
         if factor > 1 and not (isinstance(extent, Const) and int(extent.value) <= factor):
             self.s.do("split", loop, factor, "cut")
             self.s.do("unroll", f"{loop}i")

@@ -13,12 +13,18 @@ from jangin.ir.graph import static_shape
 from jangin.ir.simplify import Range, interval, simplify
 from jangin.schedule.guards import hoist_guards
 from jangin.schedule.normalize import simplify_func
+from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, stride
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Problem, Template
 
 LARGEST_WINDOW = 64
 """Taps up to which a window is unrolled along the row."""
+SPREAD = 0.08
+"""Share of the time that data take to come, for each pixel that they are apart; a third where
+multiply-adds hide the rest."""
+MOST_PIXELS = 8
+"""Of a tile: each has an accumulator, and each tap as many loads."""
 
 
 def match(problem: Problem) -> Window | None:
@@ -49,6 +55,12 @@ def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Collection[st
     )
 
 
+def _step(load: Load, stage: te.Stage, problem: Problem) -> int:
+    """Input pixels between the windows of neighbouring output pixels; 0 of weights."""
+    elements = stride(load, stage.axes[-2].var, dict(problem.symbols)) or 0
+    return elements // max(1, problem.size(load.buffer.shape[-1]))
+
+
 class Window(Template):
     name = "window"
 
@@ -61,15 +73,40 @@ class Window(Template):
         self.taps = [a.var.name for a in self.stage.reduce_axes]
         self.border = self._border()
         self.middle = simplify(self.stage.axes[-2].extent - sum(self.border))
+        self.size, self.count = problem.size(self.middle), cost.size(problem, self.stage.reduce_axes)
+        self.work = max(cost.arithmetic(self.stage.body), 1.0)
+        self.rows = cost.size(problem, self.stage.axes[:-2])
+        self.vectors = math.ceil(problem.size(self.stage.axes[-1].extent) / self.lanes)
+        self.final = cost.arithmetic(self.stage.result)
+        self.traffic = cost.traffic(problem)
+        self.across = next((n for n in map(self._extent, reversed(self.stage.reduce_axes)) if n > 1), 1)
+        steps = [_step(n, self.stage, problem) for n in loads(self.stage.body)]
+        self.stride = max((s for s in steps if s), default=1)
+        self.weighted = int(len(steps) > 1)
 
     def space(self) -> Sequence[Params]:
-        return [{"tile": self._tile(self.middle)}]
+        return [{"tile": n} for n in range(1, min(self.size, MOST_PIXELS) + 1)]
 
     def estimate(self, params: Params) -> float:
-        return 0.0
+        """A tile's arithmetic or loads (neighbours share theirs); pixels beyond whole tiles and at the border
+        one by one; then the data, which come the slower the farther apart a tile's pixels lie."""
+        tile = params["tile"]
+        alone = self.size % tile + sum(self.border)
+        row = self.size // tile * self._tile_cycles(tile) + alone * self._tile_cycles(1)
+        moved = self.traffic * SPREAD * (2 + tile * self.stride) / (1 + 2 * self.weighted)
+        return cost.launch(self.rows * self.vectors * row + moved, self.rows) / self.problem.target.clock
+
+    def _tile_cycles(self, tile: int) -> float:
+        t, width, height = self.problem.target, self.across, self.count / self.across
+        loads = height * (min(tile * width, (tile - 1) * self.stride + width) + self.weighted * width)
+        work = tile * (self.count * self.work + self.final)
+        return max(work / t.multiply_adds, loads / t.loads) + cost.LOOP + tile
 
     def schedule(self, params: Params) -> Scheduled:
         return _Scheduler(self, params["tile"]).run()
+
+    def _extent(self, axis: te.Axis) -> int:
+        return self.problem.size(axis.extent)
 
     def _border(self) -> tuple[int, int]:
         """Output columns at either side whose windows reach into the padding; (0, 0) where that isn't
@@ -79,10 +116,12 @@ class Window(Template):
         if not conds or not isinstance(extent, Const):
             return 0, 0
         size = int(extent.value)
-        good = [x for x in range(size) if all(self._holds(c, x) for c in conds)]
-        if not good or size < 4:
+        good = (x for x in range(size) if all(self._holds(c, x) for c in conds))
+        first = next(good, size)
+        if first == size or size < 4:
             return 0, 0
-        return good[0], size - 1 - good[-1]
+        last = next(x for x in range(size - 1, -1, -1) if all(self._holds(c, x) for c in conds))
+        return first, size - 1 - last
 
     def _row_conditions(self, n: Expr) -> list[Binary]:
         row = Var(self.row)
@@ -96,14 +135,6 @@ class Window(Template):
         ranges[Var(self.row)] = (const(x), const(x))
         low, high = interval(cond.a - cond.b, ranges)
         return (high is not None and high < 0) if cond.op == "lt" else (low is not None and low >= 0)
-
-    def _tile(self, middle: Expr) -> int:
-        """Output pixels at a time: enough that accumulations overlap, few left over."""
-        if not isinstance(middle, Const):
-            return 4
-        size = int(middle.value)
-        options = [t for t in (8, 7, 6, 5, 4, 3, 2) if t <= size]
-        return min(options, key=lambda t: (size // t) * (t + 2) + (size % t) * 3, default=1)
 
 
 class _Scheduler:

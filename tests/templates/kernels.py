@@ -79,7 +79,7 @@ def scheduled(template: str, asked: Problem) -> Scheduled:
     """The kernel by one template, which must fit it."""
     found = TEMPLATES[template](asked)
     assert found is not None
-    return found.schedule(found.space()[0])
+    return found.schedule(min(found.space(), key=found.estimate))
 
 
 def random_inputs(inputs: Sequence[Buffer], symbols: Mapping[str, int], seed: int) -> dict[str, Array]:

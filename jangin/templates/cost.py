@@ -1,0 +1,93 @@
+"""What the templates' estimates share: cycles of arithmetic and of moving data, on one core."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from jangin import te
+from jangin.ir.expr import Binary, Call, Expr, Load, Select, children, loads
+from jangin.targets.target import Target
+from jangin.templates.template import Problem
+
+TASK = 60.0
+"""Cycles that a task takes beside its work: its place in the output, and loops begun and left."""
+WAIT = 0.2
+"""Of a task's time, what threads that end early lose by waiting for the last. More tasks than these don't
+help, as they are handed out several at once:"""
+HANDED_OUT = 16
+EXPOSED = 0.1
+"""Share of the shorter that the longer of two things done at once doesn't hide."""
+LOOP = 8.0
+"""Cycles to begin and leave an inner loop; half a mispredicted branch."""
+CALL = 12.0
+"""Vector instructions of an exp, log or tanh."""
+DIVIDE = 5.0
+"""A division or root takes the arithmetic units for as long as so many multiply-adds."""
+
+
+def arithmetic(e: Expr) -> float:
+    """Vector instructions that a value takes beside loads; indices and conditions count nothing."""
+    own, parts = 0.0, children(e)
+    match e:
+        case Load():
+            return 0.0
+        case Select():
+            own, parts = 1.0, (e.a, e.b)
+        case Call(fn=fn):
+            own = {"sqrt": DIVIDE, "rsqrt": DIVIDE, "abs": 1.0, "neg": 1.0, "not": 1.0}.get(fn, CALL)
+        case Binary(op="div"):
+            own = DIVIDE
+        case Binary():
+            own = 1.0
+    return own + sum(arithmetic(k) for k in parts)
+
+
+def size(problem: Problem, axes: Iterable[te.Axis]) -> int:
+    """Points of an iteration space."""
+    return math.prod(problem.size(a.extent) for a in axes)
+
+
+def rate(target: Target, footprint: float) -> float:
+    """Bytes a cycle of data that was used last when `footprint` bytes ago."""
+    if footprint <= target.l2 / 2:
+        return target.l2_rate
+    return target.l3_rate if footprint <= target.l3 / 2 else target.memory_rate
+
+
+def traffic(problem: Problem) -> float:
+    """Cycles to read what a kernel reads and to write its result, each byte once; constants come from
+    memory."""
+    result = problem.stages[-1].out
+    read: dict[str, int] = {}
+    for s in problem.stages:
+        points = size(problem, (*s.axes, *s.reduce_axes))
+        for n in (*loads(s.body), *loads(s.result)):
+            read[n.buffer.name] = read.get(n.buffer.name, 0) + points
+    cycles = 0.0
+    for b in (*problem.inputs, result):
+        held = math.prod(problem.size(d) for d in b.shape)
+        count = b.dtype.bytes * (held if b is result else min(held, read.get(b.name, 0)))
+        constant = b.name in problem.constants
+        cycles += count / (problem.target.memory_rate if constant else rate(problem.target, count))
+    return cycles
+
+
+def overlapped(work: float, moving: float) -> float:
+    """Cycles of work while data come: nearly the longer of the two."""
+    return max(work, moving) + EXPOSED * min(work, moving)
+
+
+def launch(cycles: float, tasks: int) -> float:
+    """Cycles of a kernel that are handed out as so many tasks."""
+    return cycles + tasks * TASK + WAIT * cycles / max(1, min(tasks, HANDED_OUT))
+
+
+def vector_cycles(target: Target, instructions: float, reads: float, writes: float = 0.0) -> float:
+    """Of independent vector instructions: the busiest kind of unit decides."""
+    return max(instructions / target.multiply_adds, reads / target.loads, writes / target.stores)
+
+
+def reads(stages: Sequence[te.Stage]) -> int:
+    """Loads for one element of each stage."""
+    return sum(len(list(loads(e))) for s in stages for e in (s.body, s.result))

@@ -1,0 +1,1 @@
+"""Measuring candidates and keeping the quickest."""
