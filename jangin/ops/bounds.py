@@ -1,8 +1,9 @@
 """What the accesses of tensor expressions and loop nests take for granted about their inputs' sizes.
 
 An access by a loop variable reaches as far as the loop does (one whose extent is an outer variable:
-as far as at that one's last value): where that is past the axis, the inputs' shapes don't fit each other, as the operator wants them to. (Computed indices are clamped or
-guarded by the operators themselves.)
+as far as at that one's last value): where that is past the axis, the inputs' shapes don't fit each
+other, as the operator wants them to. (Computed indices are clamped or guarded by the operators
+themselves.)
 """
 
 from __future__ import annotations
