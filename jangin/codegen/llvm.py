@@ -53,7 +53,7 @@ from jangin.ir.loop import (
     sub_statements,
     task_loops,
 )
-from jangin.ir.simplify import Range, interval, simplify
+from jangin.ir.simplify import Range, interval, linear, simplify
 from jangin.targets.target import Target
 
 SCRATCH_ALIGN = 64
@@ -314,10 +314,24 @@ class _Kernel:
         elif cond.lanes == 1:
             assert then is not None
             self.b.when(cond, then, other)
+        elif (whole := self._whole(s)) is not None:
+            self.b.when(whole, lambda: self.statement(s.then), lambda: self._masked(cond, s.then))
         else:
             self._masked(cond, s.then)
             if s.orelse is not None:
                 self._masked(arithmetic.binary(self.b, "xor", cond, constant(True, BOOL)), s.orelse)
+
+    def _whole(self, s: If) -> Value | None:
+        """Whether the upper limit that `s` is about holds for all lanes, where it guards stores to
+        memory: masked stores are slow on some processors, and only the last vector needs them."""
+        c, lane = s.cond, self.ix.lane
+        stores = any(isinstance(n, Store) and n.buffer.memory != "register" for n in statements(s.then))
+        if not (isinstance(c, Binary) and c.op == "lt" and stores and s.orelse is None) or lane is None:
+            return None
+        slope = linear(c.a, lane)
+        if slope is None or not isinstance(slope[0], Const) or slope[0].value <= 0 or self.ix.varies(c.b):
+            return None
+        return self.x.condition(substitute(c, {lane: const(self.x.memory.lanes - 1)}))
 
     def _block(self, s: Stmt | None) -> Callable[[], None] | None:
         return None if s is None else lambda: self.statement(s)

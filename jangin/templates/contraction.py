@@ -190,12 +190,15 @@ class Contraction(Template):
 
     def _blocks(self, mr: int, nv: int, task_ops: float) -> Params:
         """Row tiles and column panels of a task: its rows' operand stays in half the L2 cache, the
-        panels are read for enough rows, and it is worth its hand-out; few tasks are an even number."""
+        panels are read for enough rows (all, where each task packs its own), and it is worth its
+        hand-out; few tasks are an even number."""
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         fit = max(1, self.problem.target.l2 // 2 // (self.inner * self.bytes * mr))
         unit = mr * width * self.depth
-        row_tiles = min(tiles, fit, max(math.ceil(REUSE_ROWS / mr), round(task_ops / (unit * panels))))
+        enough = max(math.ceil(REUSE_ROWS / mr), round(task_ops / (unit * panels)))
+        constant = self.role.right.buffer.name in self.problem.constants
+        row_tiles = min(tiles, fit, enough if constant else tiles)
         step = max(unit * row_tiles, STREAM_OPS * width * self.depth)
         count = max(1, min(panels, round(task_ops / step)))
         across, down = math.ceil(panels / count), math.ceil(tiles / row_tiles)
