@@ -80,6 +80,10 @@ def _narrow(array: Array) -> Array:
     return np.ascontiguousarray(array, np.int32) if array.dtype.kind == "i" else array
 
 
+MNN_CONVERT = "import sys, _tools; _tools.mnnconvert(sys.argv)"
+"""The converter without its own command line, which installs packages and reports to its maker."""
+
+
 def mnn(job: Job) -> Engine:
     """MNN, its model made by the converter of the same package."""
     import MNN
@@ -88,7 +92,7 @@ def mnn(job: Job) -> Engine:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tool = [sys.executable, "-m", "MNN.tools.mnnconvert", "-f", "ONNX"]
+        tool = [sys.executable, "-c", MNN_CONVERT, "-f", "ONNX"]
         _convert([*tool, "--modelFile", str(Path(job.model).resolve()), "--MNNModel", "model.mnn"], folder)
         settings = {"backend": "CPU", "numThread": job.threads, "precision": "high"}
         runtime = MNN.nn.create_runtime_manager((settings,))

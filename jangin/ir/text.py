@@ -19,6 +19,7 @@ Loop:
            | "let" name "=" expr                              likewise
            | "if" expr "{" {stmt} "}" ["else" "{" {stmt} "}"]
            | name "[" indices "]" "=" expr
+           | "prefetch" name "[" indices "]"                  a hint; may lie outside the buffer
            | "{" {stmt} "}"
 
 Graph (DTYPE or shape is `?` where it isn't inferred yet):

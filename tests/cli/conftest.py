@@ -1,31 +1,16 @@
-"""A small model, and the command line called in this process."""
+"""The command line called in this process."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from small import Cli, Done, small_model
 
 from jangin import cli as command_line
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command printed, and its exit status."""
-
-    status: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Done]
 
 
 @pytest.fixture
@@ -45,29 +30,6 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         return Done(status, *capsys.readouterr())
 
     return run
-
-
-def small_model() -> onnx.ModelProto:
-    """A convolution with 3 channels on 8 x 8, ReLU, mean, and 12 class scores; `batch` symbolic."""
-    rng = np.random.default_rng(0)
-    constants = {
-        "kernel": rng.standard_normal((16, 3, 3, 3)).astype(np.float32),
-        "scores": rng.standard_normal((16, 12)).astype(np.float32),
-    }
-    nodes = [
-        helper.make_node("Conv", ["image", "kernel"], ["c"], name="conv1", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"], name="relu1"),
-        helper.make_node("ReduceMean", ["r"], ["m"], name="mean1", axes=[2, 3], keepdims=0),
-        helper.make_node("MatMul", ["m", "scores"], ["y"], name="scores1"),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "small",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, 8, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 12])],
-        [numpy_helper.from_array(a, n) for n, a in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.fixture

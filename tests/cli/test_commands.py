@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from conftest import Cli
+from small import Cli
 
 from jangin.commands.inspect import AFTER, SHOWN
 from jangin.ir.parse import parse_func, parse_plan

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import small_model
+from small import small_model
 
 from jangin.bench.engine import Job
 from jangin.bench.engines import PEERS

@@ -81,15 +81,14 @@ def test_gemm(level: str, rows: int, vectors: int, unroll: int) -> None:
     assert "vmaxps" in text and "vcmp" not in text
 
 
-def test_masked_tail_is_one_masked_access_each() -> None:
+def test_only_the_tail_is_masked_one_access_each() -> None:
     n, i, v = Var("N"), Var("i"), Var("v")
     x, y = Buffer("x", F32, (n,)), Buffer("y", F32, (n,))
     body = If(i * 8 + v < n, Store(y, (i * 8 + v,), x[i * 8 + v] * 2.0))
     nest = For(i, (n + 7) // 8, For(v, const(8), body, "vector"), "parallel")
     text = assembly(Func("k", (x, y), 1, ((n, (const(1), None)),), nest), target("x86-64-v3"))
-    (inner,) = instructions(text)
-    found = counts(inner)
-    assert found["vmaskmovps"] == 2 and found["vpcmpgtd"] == 1 and len(inner) <= 20
+    found = counts([line for line in text.splitlines() if line.strip()])
+    assert found["vmaskmovps"] == 2 and found["vpcmpgtd"] == 1 and found["vmovups"] >= 1
 
 
 def test_choice_between_values_of_one_load_is_branch_free() -> None:

@@ -16,7 +16,7 @@ import jangin
 from jangin.ir.parse import parse_plan
 from jangin.ir.text import print_plan
 from jangin.options import Options
-from jangin.runtime import executable, libraries
+from jangin.runtime import libraries
 from jangin.runtime.elf import LoadError
 from jangin.targets import resolve
 
@@ -117,7 +117,7 @@ def test_a_file_loads_with_the_library_and_says_what_is_missing(
     with pytest.raises(
         LoadError, match=rf"{libraries.TITLES[library]} is not installed.*jangin\[{library}\]"
     ):
-        executable.load(tmp_path / "m.jgn")
+        jangin.load(tmp_path / "m.jgn")
 
 
 def three_by_three() -> Model:
