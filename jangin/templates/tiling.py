@@ -103,7 +103,7 @@ class Tiler:
     def _prefetch(self, k: str, column: str) -> None:
         """Hints for the write-back, and for the next panel where panels come from far."""
         do, tiles = self.s.do, self.params["row_tiles"]
-        do("prefetch_tile", "moi", "mi_w", self.width)
+        do("prefetch_tile", f"{column}ooi" if self.params["panels_inside"] else "moi", "mi_w", self.width)
         panels = next(p for p in self.s.func.params if p.name == self.role.right.buffer.name)
         size = static_shape(panels.shape)
         again = self.packed and tiles > 1 and not self.params["panels_inside"]
