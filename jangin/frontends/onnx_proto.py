@@ -75,7 +75,7 @@ def _strings(proto: TensorProto, what: str) -> Array:
     dims = tuple(proto.dims)
     if any(d < 0 for d in dims) or len(proto.string_data) != math.prod(dims):
         raise CompileError(f"{what} has shape {list(dims)}, but holds {len(proto.string_data)} strings")
-    return np.array([_text(s) for s in proto.string_data], object).reshape(dims)
+    return np.array([text(s) for s in proto.string_data], object).reshape(dims)
 
 
 def _packed(count: int, dtype: DType) -> int:
@@ -122,13 +122,13 @@ def attribute(proto: onnx.AttributeProto, what: str, folder: Path | None) -> Any
     if kind in (kinds.FLOAT, kinds.INT):
         return proto.f if kind == kinds.FLOAT else proto.i
     if kind == kinds.STRING:
-        return _text(proto.s)
+        return text(proto.s)
     if kind == kinds.FLOATS:
         return tuple(proto.floats)
     if kind == kinds.INTS:
         return tuple(proto.ints)
     if kind == kinds.STRINGS:
-        return tuple(_text(s) for s in proto.strings)
+        return tuple(text(s) for s in proto.strings)
     where = f"attribute '{proto.name}' of {what}"
     if kind == kinds.TENSOR:
         return tensor(proto.t, where, folder)
@@ -140,8 +140,9 @@ def attribute(proto: onnx.AttributeProto, what: str, folder: Path | None) -> Any
     raise CompileError(f"{where} is of kind {named.lower()}, which is not supported")
 
 
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
+def text(raw: bytes | str) -> str:
+    """A text field, which protobuf gives as bytes where it is not UTF-8."""
+    return raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
 
 
 def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Path | None]:

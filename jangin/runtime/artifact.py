@@ -13,8 +13,8 @@ import json
 import os
 import struct
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,10 +36,11 @@ class ArtifactError(Exception):
 @dataclass(frozen=True)
 class Artifact:
     """`objects`: relocatable object files for `plan.target`, which together define the kernels,
-    the entry and the thread pool."""
+    the entry and the thread pool. `metadata`: what the model's file says of itself, as JSON has it."""
 
     plan: Plan
     objects: tuple[bytes, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; a reader never sees half of it."""
@@ -57,6 +58,7 @@ class Artifact:
         ]
         content = {
             "plan": print_plan(self.plan),
+            "metadata": self.metadata,
             "objects": [len(o) for o in self.objects],
             "constants": table,
             "constant_bytes": end,
@@ -96,7 +98,8 @@ class Artifact:
         for length in header["objects"]:
             objects.append(code[:length])
             code = code[length:]
-        return cls(parse_plan(header["plan"], constants=constants), tuple(objects))
+        plan = parse_plan(header["plan"], constants=constants)
+        return cls(plan, tuple(objects), header["metadata"])
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:

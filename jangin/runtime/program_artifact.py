@@ -14,7 +14,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,10 +31,11 @@ _PREFIX = struct.Struct("<8sII32s")
 
 @dataclass(frozen=True)
 class ProgramArtifact:
-    """`parts`: for each segment, by number, its plan and code."""
+    """`parts`: for each segment, by number, its plan and code; `metadata` as an `Artifact` has it."""
 
     program: Program
     parts: tuple[Artifact, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def host_functions(self) -> set[str]:
         return {s.function for s in host_calls(self.program.region)}
@@ -53,6 +54,7 @@ class ProgramArtifact:
             bodies.append(buffer.getvalue())
         content = {
             "program": print_program(self.program),
+            "metadata": self.metadata,
             "constants": {n: _encoded(a) for n, a in sorted(self.program.constants.items())},
             "parts": [len(b) for b in bodies],
         }
@@ -81,7 +83,8 @@ class ProgramArtifact:
             if os.fstat(file.fileno()).st_size != end:
                 raise ArtifactError(f"{path}: is cut short or damaged: {end} bytes belong in it")
         constants = {n: _decoded(v) for n, v in header["constants"].items()}
-        return cls(replace(parse_program(header["program"]), constants=constants), tuple(parts))
+        program = replace(parse_program(header["program"]), constants=constants)
+        return cls(program, tuple(parts), header["metadata"])
 
 
 def read_artifact(path: str | os.PathLike[str]) -> Artifact | ProgramArtifact:

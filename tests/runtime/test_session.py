@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from plans import N, affine, buffer, chain, compiled, launch, plan
 
@@ -58,6 +60,25 @@ def test_common_use(calls: list[dict[str, Any]]) -> None:
     assert [a.tolist() for a in session.run(["k"], {"x": x})] == [[3]]
     assert session.get_providers() == ["CPUExecutionProvider"]
     assert session.get_modelmeta().graph_name == "test"
+
+
+def test_what_a_model_says_of_itself_is_kept(tmp_path: Path) -> None:
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "minus", [x], [y])
+    model = onnx.helper.make_model(graph, producer_name="tests", doc_string="negates")
+    onnx.helper.set_model_props(model, {"labels": "a\nb"})
+    jangin.compile(model, cache=False).save(tmp_path / "m.jgn")
+    meta = InferenceSession(tmp_path / "m.jgn").get_modelmeta()
+    assert (meta.graph_name, meta.producer_name, meta.description) == ("minus", "tests", "negates")
+    assert meta.custom_metadata_map == {"labels": "a\nb"}
+
+
+def test_onnx_runtimes_options_are_taken(tmp_path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    chain().save(tmp_path / "m.jgn")
+    assert InferenceSession(tmp_path / "m.jgn", options).executable.threads == 1
 
 
 def test_errors(calls: list[dict[str, Any]]) -> None:
