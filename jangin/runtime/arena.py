@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from collections import defaultdict
 from collections.abc import Sequence
 
 from jangin.ir.plan import ALIGN
@@ -38,28 +38,36 @@ def layout(buffers: Sequence[Item]) -> tuple[dict[str, int], int]:
 
 
 def _place(buffers: Sequence[Item]) -> tuple[dict[str, int], int]:
-    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last; sorted by offset
+    alive: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # by launch: offset and end of each
     offsets: dict[str, int] = {}
     total = 0
     for name, size, first, last in buffers:
-        offset = _best_gap([p for p in placed if p[2] <= last and first <= p[3]], size)
+        offset = _best_gap(sorted({p for at in range(first, last + 1) for p in alive[at]}), size)
         offsets[name] = offset
         if size:
-            insort(placed, (offset, offset + size, first, last))
+            for at in range(first, last + 1):
+                alive[at].append((offset, offset + size))
         total = max(total, offset + size)
     return offsets, total
 
 
-def _best_gap(neighbours: Sequence[tuple[int, int, int, int]], size: int) -> int:
+def _best_gap(neighbours: Sequence[tuple[int, int]], size: int) -> int:
     """The start of the smallest gap of at least `size` bytes; past the last neighbour if none."""
     best: tuple[int, int] | None = None
     end = 0
-    for offset, stop, _, _ in neighbours:
+    for offset, stop in neighbours:
         gap = offset - end
         if gap >= size and (best is None or gap < best[0]):
             best = (gap, end)
         end = max(end, stop)
     return end if best is None else best[1]
+
+
+def slot(size: int) -> int:
+    """`size` rounded up to one of eight sizes in each power of two, so that a size which grows a little
+    with each run leaves most layouts as they are."""
+    step = max(ALIGN, 1 << max(0, size.bit_length() - 4))
+    return -(-size // step) * step
 
 
 def peak(buffers: Sequence[Item]) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,12 @@ import numpy as np
 
 from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
-from jangin.runtime.arena import layout
+from jangin.runtime.arena import layout, slot
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.cpu import why_not
 from jangin.runtime.elf import Image, LoadError
 from jangin.runtime.profile import Launches, LaunchTime
-from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
+from jangin.runtime.sizes import Evaluator, Shapes, Signature, Sizes, TensorSpec
 from jangin.runtime.threads import default_threads
 
 LAYOUTS = 8
@@ -51,7 +53,8 @@ class Executable:
         self._signature = Signature(artifact.plan)
         self._results = _results(artifact.plan)
         self._expected = [(s.dtype, s.shape) for s in self.inputs]
-        self._static = _Layout(artifact.plan, (), Evaluator({})) if artifact.plan.is_static else None
+        self._frame = _Frame(artifact.plan)
+        self._static = _Layout(self._frame, (), Evaluator({})) if artifact.plan.is_static else None
         self._layouts: OrderedDict[Sizes, _Layout] = OrderedDict()
         self._lock = threading.Lock()
         self._idle: list[_Context] = []
@@ -177,7 +180,7 @@ class Executable:
             found = self._layouts.get(sizes)
             if found is None:
                 value = self._signature.check(dict(zip(self._signature.symbols, sizes, strict=True)))
-                found = self._layouts[sizes] = _Layout(self.plan, sizes, value)
+                found = self._layouts[sizes] = _Layout(self._frame, sizes, value)
                 if len(self._layouts) > LAYOUTS:
                     self._layouts.popitem(last=False)
             self._layouts.move_to_end(sizes)
@@ -225,39 +228,49 @@ def _release(image: Image, destroy: Callable[[int], None], pool: int | None, pro
     image.close()
 
 
+class _Frame:
+    """Everything about a run that no size changes. `users`: the entries in the table of pointers that lie
+    where a buffer does."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.shapes = Shapes(plan)
+        self.scratch = {launch.scratch for launch in plan.launches}
+        self.users: dict[str, list[int]] = {b.name: [] for b in plan.buffers}
+        for i, b in enumerate(plan.buffers):
+            self.users[b.base if b.kind == "alias" else b.name].append(i)
+        constants = plan.constants.items()
+        self.fixed = [(i, _address(a)) for n, a in constants for i in self.users.get(n, ())]
+        self.inputs = [self.users[n] for n in plan.inputs]
+        self.outputs = [b for b in plan.buffers if b.kind == "output"]
+        self.arena = [b for b in plan.buffers if b.kind == "arena"]
+        self.known = {b.name: b.offset for b in self.arena if b.offset is not None}
+        self.entries = len(plan.buffers)
+        self.placed = lru_cache(LAYOUTS)(self._placed)
+
+    def _placed(self, sizes: tuple[int, ...]) -> tuple[dict[str, int], int]:
+        """The offsets of arena buffers of `sizes` bytes, and the total."""
+        if len(self.known) == len(self.arena):
+            ends = (at + size for at, size in zip(self.known.values(), sizes, strict=True))
+            return self.known, max(ends, default=0)
+        return layout([(b.name, size, *b.live) for b, size in zip(self.arena, sizes, strict=True)])
+
+
 class _Layout:
     """Everything about a run that depends on sizes alone."""
 
-    def __init__(self, plan: Plan, sizes: Sizes, value: Evaluator) -> None:
-        self.shapes = {b.name: value.shape(b.shape) for b in plan.buffers}
-        self.value = value
+    def __init__(self, frame: _Frame, sizes: Sizes, value: Evaluator) -> None:
+        self.frame, self.value = frame, value
+        self.shapes = frame.shapes(value)
         self.symbols = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
         self.symbols_at = ctypes.addressof(self.symbols)
-        stride = max((value(launch.scratch) for launch in plan.launches), default=0)
+        stride = max(map(value, frame.scratch), default=0)
         self.stride = -(-stride // ALIGN) * ALIGN
-        offsets, self.arena = self._arena(plan)
-        index = {b.name: i for i, b in enumerate(plan.buffers)}
-        users: dict[str, list[int]] = {b.name: [] for b in plan.buffers}
-        for b in plan.buffers:
-            users[b.base if b.kind == "alias" else b.name].append(index[b.name])
-        self.fixed = [(i, _address(plan.constants[n])) for n in plan.constants for i in users.get(n, ())]
-        self.in_arena = [(i, at) for n, at in offsets.items() for i in users[n]]
-        self.inputs = [users[n] for n in plan.inputs]
-        self.offsets = offsets
+        own = (math.prod(self.shapes[b.name]) * b.dtype.bytes for b in frame.arena)
+        self.offsets, self.arena = frame.placed(tuple(map(slot, own) if sizes else own))
+        self.in_arena = [(i, at) for n, at in self.offsets.items() for i in frame.users[n]]
         self.outputs = [
-            (b.name, self.shapes[b.name], b.dtype.numpy, users[b.name])
-            for b in plan.buffers
-            if b.kind == "output"
+            (b.name, self.shapes[b.name], b.dtype.numpy, frame.users[b.name]) for b in frame.outputs
         ]
-        self.entries = len(plan.buffers)
-
-    def _arena(self, plan: Plan) -> tuple[dict[str, int], int]:
-        own = [b for b in plan.buffers if b.kind == "arena"]
-        sizes = {b.name: int(np.prod(self.shapes[b.name], dtype=np.int64)) * b.dtype.bytes for b in own}
-        known = {b.name: b.offset for b in own if b.offset is not None}
-        if len(known) == len(own):
-            return known, max((at + sizes[n] for n, at in known.items()), default=0)
-        return layout([(b.name, sizes[b.name], *b.live) for b in own])
 
 
 class _Context:
@@ -278,9 +291,9 @@ class _Context:
         if len(self._scratch) < chosen.stride * threads + ALIGN:
             self._scratch = np.empty(chosen.stride * threads + ALIGN, np.uint8)
             self.scratch_at = -(-_address(self._scratch) // ALIGN) * ALIGN
-        self.table = (ctypes.c_void_p * max(1, chosen.entries))()
+        self.table = (ctypes.c_void_p * max(1, chosen.frame.entries))()
         self.table_at = ctypes.addressof(self.table)
-        for i, pointer in chosen.fixed:
+        for i, pointer in chosen.frame.fixed:
             self.table[i] = pointer
         for i, offset in chosen.in_arena:
             self.table[i] = self._arena_at + offset
@@ -289,7 +302,7 @@ class _Context:
     def bind(self, chosen: _Layout, arrays: Sequence[Array]) -> dict[str, Array]:
         """Point the table at the inputs and at fresh outputs, which are returned by name."""
         table = self.table
-        for array, places in zip(arrays, chosen.inputs, strict=True):
+        for array, places in zip(arrays, chosen.frame.inputs, strict=True):
             pointer = _address(array)
             for i in places:
                 table[i] = pointer

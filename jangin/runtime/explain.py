@@ -39,7 +39,8 @@ def explain_program(program: Program, plans: Sequence[Plan], specs: Sequence[Ten
 
 
 def peak(plan: Plan) -> Expr:
-    """The most bytes of intermediate values that are needed at once, each rounded up to 64 on top."""
+    """The most bytes of intermediate values that are needed at once; each is rounded up on top, to 64 or,
+    where sizes are symbolic, by up to an eighth."""
     arena = [b for b in plan.buffers if b.kind == "arena"]
     sizes = {b.name: math.prod(b.shape, start=const(b.dtype.bytes)) for b in arena}
     ranges = dict(plan.symbols)

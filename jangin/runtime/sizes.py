@@ -71,6 +71,19 @@ class Evaluator:
         return tuple(self(d) for d in dims)
 
 
+class Shapes:
+    """The shapes of a plan's buffers by name, each distinct one evaluated once."""
+
+    def __init__(self, plan: Plan) -> None:
+        places: dict[tuple[Expr, ...], int] = {}
+        self._place = {b.name: places.setdefault(b.shape, len(places)) for b in plan.buffers}
+        self._distinct = tuple(places)
+
+    def __call__(self, value: Evaluator) -> dict[str, Sizes]:
+        shapes = [value.shape(dims) for dims in self._distinct]
+        return {name: shapes[place] for name, place in self._place.items()}
+
+
 class Signature:
     """What a plan takes and gives, and how input shapes bind its symbols."""
 
@@ -80,6 +93,10 @@ class Signature:
         self.inputs = tuple(spec(buffers[n]) for n in plan.inputs)
         self.outputs = tuple(spec(buffers[n]) for n in plan.outputs)
         self._dims = [buffers[n].shape for n in plan.inputs]
+        self._distinct = list(dict.fromkeys(self._dims))
+        self._first = [self._dims.index(d) for d in self._distinct]
+        """For each of the distinct shapes, the first input that has it."""
+        self._kinds = [self._distinct.index(d) for d in self._dims]
         self.symbols = tuple(v for v, _ in plan.symbols)
 
     def __str__(self) -> str:
@@ -88,17 +105,20 @@ class Signature:
     def bind(self, shapes: Sequence[Sizes]) -> Sizes:
         """The symbols' values, in the plan's order. Raises ValueError where a rank, a size, a
         symbol's range or a constraint is wrong."""
-        found: dict[Var, int] = {}
         for want, dims, shape in zip(self.inputs, self._dims, shapes, strict=True):
             if len(dims) != len(shape):
                 raise ValueError(f"input {want} has rank {len(dims)}, got shape {shape}; {self}")
+        found: dict[Var, int] = {}
+        first = [shapes[i] for i in self._first]
+        for dims, shape in zip(self._distinct, first, strict=True):
             for dim, size in zip(dims, shape, strict=True):
                 if isinstance(dim, Var):
                     found.setdefault(dim, size)
-        self._solve(found, shapes)
+        self._solve(found, first)
         value = self.check(found)
-        for want, dims, shape in zip(self.inputs, self._dims, shapes, strict=True):
-            expected = value.shape(dims)
+        wanted = [value.shape(dims) for dims in self._distinct]
+        for want, kind, shape in zip(self.inputs, self._kinds, shapes, strict=True):
+            expected = wanted[kind]
             if expected != shape:
                 bound = ", ".join(f"{v} = {n}" for v, n in found.items())
                 axis = next(i for i, (a, b) in enumerate(zip(expected, shape, strict=True)) if a != b)
@@ -111,7 +131,7 @@ class Signature:
 
     def _solve(self, found: dict[Var, int], shapes: Sequence[Sizes]) -> None:
         """Bind symbols that appear only in dimensions linear in them, such as 2*n + 1."""
-        for dims, shape in zip(self._dims, shapes, strict=True):
+        for dims, shape in zip(self._distinct, shapes, strict=True):
             for dim, size in zip(dims, shape, strict=True):
                 unbound = free_vars(dim) - found.keys()
                 if len(unbound) != 1:
