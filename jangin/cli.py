@@ -180,12 +180,16 @@ def inspect(
     show: Annotated[str, typer.Option(help="Of the kernel: naive, steps, loop, llvm or asm.")] = "loop",
     shape: Shapes = None,
     target: TargetName = "cpu",
-    placement: Annotated[bool, typer.Option("--placement", help="Where each buffer lies.")] = False,
+    placement: Annotated[
+        bool, typer.Option("--placement", help="Where each node runs: a kernel, a step, or Python.")
+    ] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Where each buffer lies.")] = False,
+    json: Annotated[Path | None, typer.Option(help="With --placement: write it to this file.")] = None,
 ) -> None:
     """Look into a model: what it is, what each pass makes of it, and any kernel's code."""
     from jangin.commands.inspect import inspect as work
 
-    work(model, context.obj, after, kernel, show, shape or [], target, placement)
+    work(model, context.obj, after, kernel, show, shape or [], target, placement, memory, json)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from jangin.codegen.build import build
 from jangin.custom import CustomOperator
 from jangin.frontends import onnx as onnx_frontend
 from jangin.ir.graph import Graph
+from jangin.ir.plan import Plan
+from jangin.ir.program import Program
 from jangin.ir.verify import checked, verify_graph
 from jangin.kernels import make_plan, schedule_kernels
 from jangin.ops.core import CORE
@@ -159,11 +161,38 @@ def build_artifact(
 
 def build_plan(graph: Graph, options: Options, progress: Progress | None = None) -> Artifact:
     """A lowered graph of core operators alone: one plan and its code."""
-    graph = optimize(graph, options, progress)
-    scheduled = schedule_kernels(graph, options, lambda done, total: _tell(progress, done, total, "schedule"))
-    plan = make_plan(graph, scheduled, options)
+    plan = lowered_plan(graph, options, progress)
     _tell(progress, 0, 1, "compile")
     return build(plan, options.target, lambda done, total: _tell(progress, done, total, "compile"))
+
+
+def lowered_plan(graph: Graph, options: Options, progress: Progress | None = None) -> Plan:
+    """A lowered graph's plan, before any code."""
+    graph = optimize(graph, options, progress)
+    scheduled = schedule_kernels(graph, options, lambda done, total: _tell(progress, done, total, "schedule"))
+    return make_plan(graph, scheduled, options)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a model becomes, without code: one plan, or a program and its segments' plans."""
+
+    program: Program | None
+    plans: tuple[Plan, ...]
+
+
+def plan_model(
+    model: str | Path | bytes | onnx.ModelProto,
+    options: Options,
+    progress: Progress | None = None,
+    operators: Sequence[CustomOperator] = (),
+) -> Planned:
+    """The compiler up to code generation."""
+    graph = import_model(model, options, progress, until="lower", operators=operators)
+    if not has_steps(graph):
+        return Planned(None, (lowered_plan(graph, options, progress),))
+    program, segments = partition(graph, str(options.target))
+    return Planned(program, tuple(lowered_plan(s, options, progress) for s in segments))
 
 
 def import_model(

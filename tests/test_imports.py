@@ -37,7 +37,7 @@ ALLOWED = {
     "onnx_backend": {"ir", "runtime", "jangin"},
     "bench": {"codegen", "frontends", "ir", "runtime", "targets", "jangin"},
     "commands": {
-        "bench", "codegen", "ir", "kernels", "options", "passes", "pipeline", "runtime", "schedule",
+        "bench", "codegen", "host", "ir", "kernels", "options", "passes", "pipeline", "runtime", "schedule",
         "targets", "te", "templates", "tune", "jangin",
     },
     "cli": {"commands", "ir", "runtime", "schedule", "version"},

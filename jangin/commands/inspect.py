@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -13,9 +14,9 @@ import jangin
 from jangin import te
 from jangin.codegen.build import assembly
 from jangin.codegen.llvm import emit_kernel
+from jangin.commands import placement as nodes
 from jangin.commands.common import Settings, parse_shapes, progress, terminal
-from jangin.commands.program import placement as placement_table
-from jangin.commands.program import program_text
+from jangin.commands.program import program_text, steps_table
 from jangin.commands.run import summary
 from jangin.ir.graph import Graph, Node
 from jangin.ir.plan import Plan
@@ -25,7 +26,7 @@ from jangin.options import Options
 from jangin.passes.partition import has_steps
 from jangin.passes.stages import is_opaque, opaque_func, stages
 from jangin.passes.work import flops
-from jangin.pipeline import GRAPH_PASSES, build_artifact, graph_passes, import_model
+from jangin.pipeline import GRAPH_PASSES, build_artifact, graph_passes, import_model, plan_model
 from jangin.runtime.program import executable as artifact_executable
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.targets import Target, resolve
@@ -44,11 +45,14 @@ def inspect(
     show: str,
     shapes: Sequence[str],
     target: str,
-    placement: bool,
+    placement: bool = False,
+    memory: bool = False,
+    output: Path | None = None,
 ) -> None:
-    """Print a summary; or the IR after a pass, one kernel's code, or where buffers lie."""
+    """Print a summary; or the IR after a pass, one kernel's code, where nodes run (to `output` as JSON too),
+    or where buffers lie."""
     if model.suffix == ".jgn":
-        _inspect_compiled(model, after, kernel, placement)
+        _inspect_compiled(model, after, kernel, placement, memory)
         return
     if after and after not in AFTER:
         raise ValueError(f"no pass is called {after!r}; there are {', '.join(AFTER)}")
@@ -58,11 +62,14 @@ def inspect(
     if after and after != "plan":
         print(print_graph(import_model(model, options, until=after)), end="")
         return
+    if placement:
+        _placement(model, settings, options, output)
+        return
     with progress(settings) as tell:
         graph = import_model(model, options, tell)
         program = build_artifact(model, options, tell) if has_steps(graph) else None
     if isinstance(program, ProgramArtifact):
-        _inspect_program(program, after, kernel, placement)
+        _inspect_program(program, after, kernel)
         return
     with progress(settings) as tell:
         scheduled = schedule_kernels(graph, options, lambda done, total: tell(done, total, "schedule"))
@@ -74,38 +81,47 @@ def inspect(
         print("\n".join(found), end="")
     elif after == "plan":
         print(print_plan(plan), end="")
-    elif placement:
+    elif memory:
         terminal().print(_memory(plan))
     else:
         _summary(model, options, kernels, plan)
 
 
-def _inspect_compiled(model: Path, after: str, kernel: str, placement: bool) -> None:
+def _placement(model: Path, settings: Settings, options: Options, output: Path | None) -> None:
+    with progress(settings) as tell:
+        planned = plan_model(model, options, tell)
+    rows = nodes.placement(import_model(model, options, until="import"), planned)
+    terminal().print(nodes.table(rows))
+    if output is not None:
+        output.write_text(json.dumps(nodes.as_json(rows), indent=1) + "\n")
+
+
+def _inspect_compiled(model: Path, after: str, kernel: str, placement: bool, memory: bool) -> None:
     if kernel or after not in ("", "plan"):
         raise ValueError(
             f"{model} is compiled: it has a plan, but no other IR; inspect the model it came from"
         )
     exe = jangin.load(model)
     if isinstance(exe, jangin.ProgramExecutable):
-        _inspect_program(exe.artifact, after, kernel, placement)
+        _inspect_program(exe.artifact, after, kernel)
     elif after:
         print(print_plan(exe.plan), end="")
     elif placement:
-        terminal().print(placement_table(exe.artifact))
+        terminal().print(steps_table(exe.artifact))
+    elif memory:
         terminal().print(_memory(exe.plan))
     else:
         terminal().print(summary(exe))
 
 
-def _inspect_program(artifact: ProgramArtifact, after: str, kernel: str, placement: bool) -> None:
+def _inspect_program(artifact: ProgramArtifact, after: str, kernel: str) -> None:
     if kernel:
         raise ValueError("--kernel is for models that are one plan; this one is a program of several")
     if after:
         print(program_text(artifact), end="")
-    elif placement:
-        terminal().print(placement_table(artifact))
     else:
         terminal().print(summary(artifact_executable(artifact)))
+        terminal().print(steps_table(artifact))
 
 
 def kernel_text(graph: Graph, node: Node, scheduled: Scheduled, show: str, target: Target) -> str:

@@ -1,4 +1,4 @@
-"""What `jangin inspect` and `jangin run` say of a program: its steps, and where each node runs."""
+"""What `jangin inspect` says of a compiled program: its steps, and where each runs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def program_text(artifact: ProgramArtifact) -> str:
     return "\n".join([print_program(artifact.program), *plans])
 
 
-def placement(artifact: Artifact | ProgramArtifact) -> Table:
+def steps_table(artifact: Artifact | ProgramArtifact) -> Table:
     """Every step in order: compiled code, control between it, or a function in Python."""
     if isinstance(artifact, ProgramArtifact):
         rows = list(_rows(artifact.program.region, artifact.parts, ""))
     else:
         rows = [_segment(artifact, "")]
     hosted = sum(kind.strip() == "host" for kind, _, _ in rows)
-    table = Table("runs as", "what", "computes", title=f"placement: {hosted} hosted nodes")
+    table = Table("runs as", "what", "computes", title=f"steps, {hosted} of them in Python")
     for kind, what, computes in rows:
         table.add_row(kind, escape(what), escape(computes))
     return table

@@ -1,4 +1,4 @@
-"""Every host function by name."""
+"""Every host function by name, and why it runs in Python."""
 
 from __future__ import annotations
 
@@ -9,3 +9,14 @@ from jangin.host import images, sequences, strings
 
 HostFunction = Callable[..., Any]
 FUNCTIONS: Mapping[str, HostFunction] = {**sequences.FUNCTIONS, **strings.FUNCTIONS, **images.FUNCTIONS}
+_REASONS = (
+    (sequences.FUNCTIONS, "sequences and optionals are Python's values; the tensors in them are not touched"),
+    (strings.FUNCTIONS, "text is no tensor of numbers"),
+    (images.FUNCTIONS, "picture files are decoded by Pillow"),
+)
+
+
+def why(function: str) -> str:
+    """Why a host function isn't compiled code."""
+    found = (reason for functions, reason in _REASONS if function in functions)
+    return next(found, "the caller's own function, given as operators=[...]")

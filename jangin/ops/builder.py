@@ -36,7 +36,7 @@ from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value, stat
 from jangin.ir.loop import Stmt, expressions, statements
 from jangin.ir.simplify import Range, prove, simplify
 from jangin.ops.bounds import accesses, limits
-from jangin.ops.core import CORE
+from jangin.ops.core import CORE, broadcast
 from jangin.te import Stage, compute, reduction
 
 DATA_LIMIT = 256
@@ -69,7 +69,8 @@ class Tensor:
 
 class Builder:
     """Collects the nodes of one core graph. `source`, `results` and `scope` are set for the imported
-    node in hand: its name for messages, how many outputs it has, and the values it may name."""
+    node in hand: its name for messages, how many outputs it has, and the values it may name; `owner` is the
+    name of the model's node while those of its operator's standard body are in hand."""
 
     def __init__(self, name: str, symbols: Mapping[Var, Range]) -> None:
         self.name = name
@@ -78,7 +79,7 @@ class Builder:
         self.values: dict[str, Value] = {}
         self.constants: dict[str, Array] = {}
         self.inputs: list[str] = []
-        self.source = ""
+        self.source = self.owner = ""
         self.results = 1
         self.prefix = "v"
         self.bound: dict[str, list[Var]] = {}
@@ -314,7 +315,19 @@ class Builder:
                 return known
         operands = [Var(f"x{i}", t.dtype) for i, t in enumerate(inputs)]
         body = wrap(fn(*operands), inputs[0].dtype if inputs else F32)
-        return self.node("map", inputs, {"body": body})
+        return self.node("map", self._broadcastable(inputs), {"body": body})
+
+    def _broadcastable(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The inputs; a size that can't be the result's has to be 1 (a run checks that)."""
+        out = broadcast(*(t.shape for t in inputs))
+
+        def fitted(t: Tensor) -> Tensor:
+            pairs = list(zip(t.shape, out[len(out) - t.rank :], strict=True))
+            ones = [d != o and not is_const(d) and prove(ne(d, o), self.symbols) for d, o in pairs]
+            dims = [const(1) if one else d for one, d in zip(ones, t.shape, strict=True)]
+            return self.reshape(t, dims) if any(ones) else t
+
+        return [fitted(t) for t in inputs]
 
     def _map_data(self, fn: Callable[..., ExprLike], inputs: Sequence[Tensor]) -> Tensor | None:
         """The map of tensors of known contents, kept known where the result is an integer."""

@@ -112,11 +112,12 @@ def top_indices(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> Ten
     shifted = select(p > 0, beats(p - 1), const(False, BOOL))
     move = If(shifted, Store(out, at(p), Load(out, at(p - 1))), Store(out, at(p), i))
     insert = For(j, k, Let(p, k - 1 - j, If(beats(p), move)))
-    scan = For(i, x.shape[axis], If(beats(k - 1), insert))
+    scan = If(k > 0, For(i, x.shape[axis], If(beats(k - 1), insert)))
     clear = For(j, k, Store(out, at(j), const(0)))
     kept = [n for n in range(x.rank) if n != axis]
     body = nest([x.shape[n] for n in kept], [row[n] for n in kept], block(clear, scan), "parallel")
-    return b.node("loop_nest", [x], {"body": body, "dtype": I64, "shape": shape})
+    enough = () if prove(k <= x.shape[axis], b.symbols) else (k <= x.shape[axis],)
+    return b.node("loop_nest", [x], {"body": body, "dtype": I64, "shape": shape, "requires": enough})
 
 
 def top(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> tuple[Tensor, Tensor]:

@@ -37,13 +37,14 @@ def positions(b: Builder, flags: Tensor, count: Expr) -> Tensor:
 
 @op("NonZero", since=9)
 def non_zero(b: Builder, x: Tensor) -> Tensor:
-    shape = x.shape if x.rank else (const(1),)
-    total = simplify(product(shape), b.symbols)
+    total = simplify(product(x.shape), b.symbols)
     flags = b.map(lambda v: ne(v, const(0, x.dtype)), b.reshape(x, [total]))
     flat = positions(b, flags, n := count_true(b, flags))
+    if not x.rank:  # no row, says the standard
+        return b.slice(b.reshape(flat, [1, n]), [0, 0], [0, n], [1, 1])
     rows = []
-    for axis in range(len(shape)):
-        inner, size = product(shape[axis + 1 :]), shape[axis]
+    for axis, size in enumerate(x.shape):
+        inner = product(x.shape[axis + 1 :])
         rows.append(b.reshape(b.map(lambda v, s=inner, d=size: v // s % d, flat), [const(1), n]))
     return b.concat(rows, 0)
 

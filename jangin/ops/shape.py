@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.dtype import I64, DType
-from jangin.ir.expr import Buffer, Expr, cast, const, eq, is_const, maximum, select
+from jangin.ir.dtype import F64, I64, DType
+from jangin.ir.expr import Buffer, Expr, Var, call, cast, const, eq, is_const, maximum, ne, select
 from jangin.ir.graph import Array, CompileError, static_shape
-from jangin.ir.simplify import simplify
+from jangin.ir.simplify import prove, simplify
 from jangin.ops import held
 from jangin.ops.axes import axes_of, axis_of, ceil_div, divide, element_type, integers, product
 from jangin.ops.builder import DATA_LIMIT, Builder, Tensor
@@ -83,12 +83,20 @@ def flatten(b: Builder, x: Tensor, *, axis: int = 1) -> Tensor:
 def squeeze_1(b: Builder, x: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
     if axes is None:
         gone: tuple[int, ...] = tuple(i for i, d in enumerate(x.shape) if is_const(d, 1))
+        for d in x.shape:
+            _not_one(b, d)
     else:
         gone = axes_of(axes, x.rank)
     for i in gone:
         if static_shape((x.shape[i],)) not in (None, (1,)):
             raise CompileError(f"Squeeze of {x}: axis {i} has {x.shape[i]} entries, not one")
     return b.reshape(x, [d for i, d in enumerate(x.shape) if i not in gone])
+
+
+def _not_one(b: Builder, size: Expr) -> None:
+    """Take a symbol to be 2 or more: were it 1, the result would be of another rank."""
+    if isinstance(size, Var) and size in b.symbols and not prove(ne(size, 1), b.symbols):
+        b.symbols[size] = (const(2), b.symbols[size][1])
 
 
 @op("Squeeze", since=13)
@@ -129,6 +137,11 @@ def _split(b: Builder, x: Tensor, axis: int, sizes: Sequence[Expr]) -> tuple[Ten
     total = simplify(sum(sizes, const(0)) - x.shape[axis], b.symbols)
     if static_shape((total,)) not in (None, (0,)):
         raise CompileError(f"Split of {x} along axis {axis}: the parts {list(map(str, sizes))} don't add up")
+    x = b.reshape(x, [sum(sizes, const(0)) if i == axis else d for i, d in enumerate(x.shape)])
+    return _parts(b, x, axis, sizes)
+
+
+def _parts(b: Builder, x: Tensor, axis: int, sizes: Sequence[Expr]) -> tuple[Tensor, ...]:
     parts: list[Tensor] = []
     start: Expr = const(0)
     for n in sizes:
@@ -159,7 +172,7 @@ def split_1(
         return _split(b, x, at, b.require_sizes(split, "Split's sizes"))
     if split is not None:
         return _split(b, x, at, [const(n) for n in split])
-    return _split(b, x, at, _equal_parts(b, x, at, b.results))
+    return _parts(b, x, at, _equal_parts(b, x, at, b.results))
 
 
 @op("Split", since=13)
@@ -169,7 +182,7 @@ def split(
     at = axis_of(axis, x.rank)
     if split is not None:
         return _split(b, x, at, b.require_sizes(split, "Split's sizes"))
-    return _split(b, x, at, _equal_parts(b, x, at, num_outputs or b.results))
+    return _parts(b, x, at, _equal_parts(b, x, at, num_outputs or b.results))
 
 
 @op("Expand")
@@ -241,18 +254,16 @@ def constant_of_shape(b: Builder, shape: Tensor, *, value: Array | None = None) 
 
 @op("Range")
 def range_(b: Builder, start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:
-    """start + i * delta. Bounds are constants or, for integers, expressions of sizes."""
+    """start + i * delta. Where the bounds are neither constants nor expressions of sizes, the count is
+    bound when it is computed."""
     values = [b.constant_value(t) for t in (start, limit, delta)]
     if all(v is not None for v in values):
         exact = np.int64 if start.dtype.is_int else np.float64
         first, last, step = (v.reshape(()).astype(exact) for v in values if v is not None)
         count = max(int(np.ceil((last - first) / step)), 0)
         return b.const((first + np.arange(count) * step).astype(start.dtype.numpy))
-    if start.data is None or limit.data is None:
-        raise CompileError(
-            "Range's bounds are computed at run time, so that its size is not known; make them constants "
-            "or sizes of inputs"
-        )
+    if start.data is None or limit.data is None or delta.data is None:
+        return _computed_range(b, *(b.reshape(t, []) for t in (start, limit, delta)))
     (step_by,) = integers(b, delta, "Range's delta")
     low, high = start.data.item(), limit.data.item()
     span = ceil_div(high - low, step_by) if step_by > 0 else ceil_div(low - high, -step_by)
@@ -261,6 +272,16 @@ def range_(b: Builder, start: Tensor, limit: Tensor, delta: Tensor, *, stash_typ
     if count_known is not None and count_known[0] <= DATA_LIMIT and start.dtype is I64:
         return b.sizes([simplify(low + i * step_by, b.symbols) for i in range(count_known[0])])
     return b.compute(start.dtype, [n], [], lambda _, i: cast(start.dtype, low + i * step_by))
+
+
+def _computed_range(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    def length(first: Expr, last: Expr, step: Expr) -> Expr:
+        return cast(I64, maximum(call("ceil", (cast(F64, last) - cast(F64, first)) / cast(F64, step)), 0))
+
+    (n,) = b.bind(b.map(length, start, limit, delta))
+    return b.compute(
+        start.dtype, [n], [start, delta], lambda bufs, i: bufs[0][()] + cast(start.dtype, i) * bufs[1][()]
+    )
 
 
 def triangle(b: Builder, x: Tensor, k: Tensor | None, upper: bool) -> Tensor:

@@ -77,7 +77,7 @@ class Sliding:
             self._extent(b, x.shape[2 + i], kernel[i], strides[i], dilations[i], pads[i], pads[i + rank])
             for i in range(rank)
         )
-        if any(isinstance(e, Const) and int(e.value) < 1 for e in extents):
+        if any(isinstance(e, Const) and int(e.value) < 0 for e in extents):
             raise CompileError(f"a window of {list(kernel)} is larger than {x} with its padding")
         amounts = static_shape(tuple(pads))
         if amounts is None:

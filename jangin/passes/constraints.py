@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from jangin.ir.expr import Expr, const, eq, is_const
+from jangin.ir.expr import Binary, Expr, const, eq, is_const, walk
 from jangin.ir.graph import Graph, Node, Shape
 from jangin.ir.simplify import simplify
 from jangin.ops.bounds import limits
@@ -24,9 +24,10 @@ def constraints(graph: Graph) -> tuple[Expr, ...]:
     for node in graph.nodes:
         inner = node.attrs["body"] if node.op == "kernel" else graph
         for part in inner.nodes if node.op == "kernel" else (node,):
-            for rule in (*(eq(a, b) for a, b in _pairs(inner, part)), *_reads(part)):
+            equal = (eq(a, b) for a, b in _pairs(inner, part))
+            for rule in (*equal, *_reads(inner, part), *_sizes(inner, part)):
                 cond = simplify(rule, graph.symbols)
-                if not is_const(cond):
+                if not is_const(cond, True):
                     found[cond] = None
     return tuple(found)
 
@@ -50,15 +51,35 @@ def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:
         channels = split_layout(graph.shape(node.inputs[0]), node.attrs["layout"])[1]
         yield channels, graph.shape(node.inputs[1])[1] * node.attrs["groups"]
     elif node.op == "reshape":
-        sizes = [math.prod(graph.shape(n), start=const(1)) for n in (node.inputs[0], node.outputs[0])]
-        yield sizes[0], sizes[1]
+        before, after = list(graph.shape(node.inputs[0])), list(graph.shape(node.outputs[0]))
+        for d in graph.shape(node.inputs[0]):
+            if d in after:
+                before.remove(d)
+                after.remove(d)
+        yield math.prod(before, start=const(1)), math.prod(after, start=const(1))
 
 
-def _reads(node: Node) -> Iterator[Expr]:
+def _sizes(graph: Graph, node: Node) -> Iterator[Expr]:
+    """That no size is negative, as that of a window over less than itself would be."""
+    return (d >= 0 for name in node.outputs for d in graph.shape(name))
+
+
+def _reads(graph: Graph, node: Node) -> Iterator[Expr]:
     """That the node's accesses lie inside its inputs."""
-    if node.op in ("compute", "loop_nest"):
+    if node.op == "slice":
+        shapes = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
+        for there, n, start, step in zip(*shapes, node.attrs["starts"], node.attrs["steps"], strict=True):
+            if not _clamped(start) and not _clamped(n):
+                yield there >= (start + (n - 1) * step + 1 if step > 0 else start + 1)
+    elif node.op in ("compute", "loop_nest"):
         for part in node.attrs["stages"] if node.op == "compute" else (node.attrs["body"],):
             yield from (there >= needed for needed, there in limits(part))
+        yield from node.attrs.get("requires", ())
+
+
+def _clamped(e: Expr) -> bool:
+    """Whether a slice's start or size is held inside the axis already."""
+    return any(isinstance(part, Binary) and part.op in ("min", "max") for part in walk(e))
 
 
 def _broadcast(shape: Shape, out: Shape) -> Iterator[Pair]:

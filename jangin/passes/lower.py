@@ -142,7 +142,8 @@ class _Lowering:
                 raise CompileError(f"its input '{name}' is an output that is not supported")
         if node.op == "function":
             return self._body(node.attrs["body"], inputs)
-        self.b.source, self.b.prefix, self.b.results = node.source, node.name, len(node.outputs)
+        self.b.source = self.b.owner or node.source
+        self.b.prefix, self.b.results = node.name, len(node.outputs)
         self.b.scope = env
         attrs = {k: v for k, v in node.attrs.items() if k not in _IGNORED}
         opset: int = node.attrs["opset"]
@@ -162,7 +163,10 @@ class _Lowering:
         body = onnx_functions.body(node, types)
         if body is None:
             raise CompileError("the standard has no body of this operator for these inputs")
-        return self._body(body, inputs)
+        owner, self.b.owner = self.b.owner, self.b.source
+        outputs = self._body(body, inputs)
+        self.b.owner = owner
+        return outputs
 
     def _body(self, body: Graph, inputs: Sequence[Item | None]) -> Outputs:
         """A function's body, on its own names."""

@@ -154,9 +154,15 @@ class Signature:
             size = found[var]
             if (least is not None and size < least) or (most is not None and size > most):
                 limits = f"{'any' if least is None else least} to {'any' if most is None else most}"
-                raise ValueError(f"the size {var} is {size}, but may be {limits}; {self}")
+                raise ValueError(
+                    f"the size {var} is {size}, but may be {limits}: compile the model again with another "
+                    f"range for it in shapes=; {self}"
+                )
         for constraint in self._plan.constraints:
             if not value(constraint):
                 bound = ", ".join(f"{v} = {n}" for v, n in found.items())
-                raise ValueError(f"the sizes {bound} do not meet {constraint}; {self}")
+                raise ValueError(
+                    f"the sizes {bound} do not meet {constraint}, for which this plan was made: compile the "
+                    f"model again for others, with shapes= giving their size; {self}"
+                )
         return value

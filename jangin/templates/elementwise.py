@@ -64,7 +64,7 @@ class Elementwise(Template):
         else:
             task, elements = f"{loop}o", params["elements"]
             if isinstance(extent, Const):
-                elements = min(elements, int(extent.value))
+                elements = max(1, min(elements, int(extent.value)))
             rec.do("split", loop, elements, "bound")
             vectorize(rec, f"{loop}i", primitives.find(rec.func, f"{loop}i").extent, lanes)
             work = weight * params["elements"]

@@ -98,8 +98,8 @@ def test_inspect_a_kernel(cli: Cli, model: Path, show: str) -> None:
     assert mark in done.out
 
 
-def test_inspect_placement(cli: Cli, model: Path) -> None:
-    assert "arena" in cli("inspect", model, "--placement", "--shape", "batch=1").out
+def test_inspect_memory(cli: Cli, model: Path) -> None:
+    assert "arena" in cli("inspect", model, "--memory", "--shape", "batch=1").out
 
 
 def test_inspect_says_what_there_is(cli: Cli, model: Path) -> None:

@@ -50,7 +50,7 @@ def assert_close(name: str, got: Array, want: Array) -> None:
     np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCE.get(str(want.dtype), 1e-4) * scale, err_msg=name)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(1, 10), st.sampled_from(TARGETS), st.integers(1, 4), st.booleans())
 def test_random_graphs(seed: int, length: int, target: Target, threads: int, winograd: bool) -> None:
     graph = random_graph(seed, length)

@@ -1,0 +1,112 @@
+"""`jangin inspect --placement`: for each node of the model, where what it computes runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from jangin.host.table import why
+from jangin.ir.graph import Graph, Node
+from jangin.ir.plan import Launch
+from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Step
+from jangin.pipeline import Planned
+
+KINDS = {
+    "compiled": "compiled code",
+    "no code": "no code of its own (known while compiling, a view, or merged with an equal node)",
+    "step": "control between compiled code",
+    "hosted": "a function in Python",
+}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One node. `depth`: how many sub-graphs and functions it lies in; `kernels`: that compute it,
+    `shared` with other nodes or not; `where`: the step or host function, and why."""
+
+    node: str
+    runs: str
+    kernels: tuple[str, ...] = ()
+    shared: bool = False
+    where: str = ""
+    depth: int = 0
+
+
+def placement(imported: Graph, planned: Planned) -> list[Placed]:
+    """Every node of the imported model in order, those of sub-graphs and functions after their own."""
+    launches: dict[str, list[Launch]] = {}
+    for plan in planned.plans:
+        for launch in plan.launches:
+            for source in launch.sources:
+                launches.setdefault(source, []).append(launch)
+    steps: dict[str, list[Step]] = {}
+    if planned.program is not None:
+        for step in every_step(planned.program.region):
+            if source := getattr(step, "source", ""):
+                steps.setdefault(source, []).append(step)
+    return list(_placed(imported.nodes, launches, steps, 0))
+
+
+def every_step(region: Region) -> Iterator[Step]:
+    """The steps of a region and of the regions in it."""
+    for step in region.steps:
+        yield step
+        for body in (step.then, step.orelse) if isinstance(step, Branch) else ():
+            yield from every_step(body)
+        if isinstance(step, Loop):
+            yield from every_step(step.body)
+
+
+def _placed(
+    nodes: Sequence[Node],
+    launches: Mapping[str, Sequence[Launch]],
+    steps: Mapping[str, Sequence[Step]],
+    depth: int,
+) -> Iterator[Placed]:
+    for node in nodes:
+        own = launches.get(node.source, ())
+        kernels = tuple(dict.fromkeys(x.kernel for x in own))
+        shared = any(len(x.sources) > 1 for x in own)
+        taken = steps.get(node.source, ())
+        hosted = [s for s in taken if isinstance(s, HostCall)]
+        where = "; ".join(dict.fromkeys(map(_described, hosted or taken)))
+        runs = "hosted" if hosted else "compiled" if own else "step" if taken else "no code"
+        inner = [g for g in node.attrs.values() if isinstance(g, Graph)]
+        if inner and runs == "no code":
+            where = "its body stands in its place"
+        yield Placed(node.source, runs, kernels, shared, where, depth)
+        for graph in inner:
+            yield from _placed(graph.nodes, launches, steps, depth + 1)
+
+
+def _described(step: Step) -> str:
+    if isinstance(step, HostCall):
+        return f"{step.function}: {why(step.function)}"
+    if isinstance(step, Bind):
+        return f"makes {', '.join(map(str, step.symbols))} known"
+    return type(step).__name__.lower()
+
+
+def counts(rows: Sequence[Placed]) -> Counter[str]:
+    return Counter(row.runs for row in rows)
+
+
+def table(rows: Sequence[Placed]) -> Table:
+    found = counts(rows)
+    total = ", ".join(f"{found[kind]} {kind}" for kind in KINDS)
+    made = Table("node", "runs as", "where", title=f"placement of {len(rows)} nodes: {total}")
+    for row in rows:
+        kernels = ", ".join(row.kernels) + (" (fused)" if row.shared else "")
+        where = "; ".join(filter(None, (kernels, row.where)))
+        made.add_row("  " * row.depth + escape(row.node), row.runs, escape(where))
+    made.caption = "\n".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items() if found[kind])
+    return made
+
+
+def as_json(rows: Sequence[Placed]) -> dict[str, Any]:
+    return {"counts": {kind: counts(rows)[kind] for kind in KINDS}, "nodes": [asdict(row) for row in rows]}

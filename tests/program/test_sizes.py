@@ -1,0 +1,105 @@
+"""Sizes known only at run time: empty ones, those that data decides, and those that don't fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from build import info, model
+from onnx import TensorProto, helper
+
+import jangin
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def compiled(
+    op: str, shape: Sequence[int | str], constants: Mapping[str, Any], outputs: int = 1, **attrs: Any
+) -> Any:
+    results = [f"y{i}" for i in range(outputs)]
+    node = helper.make_node(op, ["x", *constants], results, **attrs)
+    symbols = {d: (0, 64) for d in shape if isinstance(d, str)}
+    return jangin.compile(model([node], [info("x", shape)], results, constants), cache=False, shapes=symbols)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def test_parts_have_to_add_up() -> None:
+    exe = compiled("Split", ["rows", 2], {"sizes": ints(6, 1)}, 2)
+    assert [y.shape for y in exe(numbers(7, 2))] == [(6, 2), (1, 2)]
+    for rows in (1, 8):
+        with pytest.raises(ValueError, match=r"\(rows == 7\), for which this plan was made: compile"):
+            exe(numbers(rows, 2))
+
+
+def test_equal_parts_of_too_little() -> None:
+    exe = compiled("Split", ["rows"], {}, 3, num_outputs=3)
+    assert [y.tolist() for y in exe(numbers(2))] == [[0], [1], []]
+    with pytest.raises(ValueError, match="do not meet"):
+        exe(numbers(1))
+
+
+def test_the_best_of_too_few() -> None:
+    exe = compiled("TopK", ["rows"], {"k": ints(3)}, 2)
+    assert exe(numbers(4))[1].tolist() == [3, 2, 1]
+    with pytest.raises(ValueError, match="do not meet"):
+        exe(numbers(2))
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "Conv"])
+def test_a_window_over_less_than_itself(op: str) -> None:
+    weights = {"w": np.ones((1, 1, 3), np.float32)} if op == "Conv" else {}
+    exe = compiled(op, [1, 1, "n"], weights, kernel_shape=[3])
+    assert [exe(numbers(1, 1, n)).shape[2] for n in (5, 2)] == [3, 0]
+    with pytest.raises(ValueError, match="do not meet"):
+        exe(numbers(1, 1, 1))
+
+
+def test_a_size_that_may_not_be_squeezed_away() -> None:
+    exe = compiled("Squeeze", ["rows", 1, 3], {})
+    assert exe(numbers(2, 1, 3)).shape == (2, 3)
+    with pytest.raises(ValueError, match="rows is 1, but may be 2 to 64: compile the model again"):
+        exe(numbers(1, 1, 3))
+
+
+def test_a_slice_of_one_broadcasts() -> None:
+    nodes = [
+        helper.make_node("Slice", ["x", "from", "to"], ["last"]),
+        helper.make_node("Add", ["wide", "last"], ["y"]),
+    ]
+    constants = {"from": ints(-1), "to": ints(9), "wide": numbers(13)}
+    exe = jangin.compile(model(nodes, [info("x", ["n"])], ["y"], constants), cache=False)
+    np.testing.assert_array_equal(exe(numbers(4)), numbers(13) + 3)
+
+
+def test_nothing() -> None:
+    assert compiled("Split", [3, 1, 2], {"sizes": ints(0, 1)}, 2, axis=1)(numbers(3, 1, 2))[0].shape == (
+        3,
+        0,
+        2,
+    )
+    assert compiled("TopK", [2, 4], {"k": ints(0)}, 2)(numbers(2, 4))[1].shape == (2, 0)
+    assert compiled("AveragePool", [1, 2, 0], {}, kernel_shape=[1])(numbers(1, 2, 0)).shape == (1, 2, 0)
+
+
+def test_no_row_for_a_scalar() -> None:
+    assert compiled("NonZero", [], {})(np.float32(2)).shape == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "code", [TensorProto.INT64, TensorProto.INT32, TensorProto.FLOAT, TensorProto.DOUBLE]
+)
+def test_a_range_of_computed_bounds(code: int) -> None:
+    dtype = helper.tensor_dtype_to_np_dtype(code)
+    inputs = [info(n, [], code) for n in ("first", "last", "step")]
+    node = helper.make_node("Range", ["first", "last", "step"], ["y"])
+    exe = jangin.compile(model([node], inputs, ["y"]), cache=False)
+    for bounds in ((0, 5, 1), (5, 0, -2), (3, 3, 1), (4, 2, 1), (-3, 8, 2)):
+        got = exe(*(np.array(v, dtype) for v in bounds))
+        np.testing.assert_array_equal(got, np.arange(*bounds, dtype=dtype), strict=True)

@@ -1,0 +1,79 @@
+"""Random ONNX models through `jangin.compile`, against ONNX's ReferenceEvaluator in double precision.
+
+A model of sizes that it was not made for may be refused, with an error that says so; a result may not be
+wrong. `pytest -m slow tests/properties` runs 2,000 more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx_nets import Array, Item, Net
+from onnx_operators import random_net
+
+import jangin
+
+LENGTHS = (1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 6, 12)
+REFUSED = ("do not meet", "but may be")
+"""What says that a size is not one the model was compiled for."""
+
+
+def difference(name: str, got: Array, want: Item) -> str:
+    """What is wrong with a result, or "" where nothing is."""
+    if str(got.dtype) != want.dtype or got.shape != want.shape:
+        return f"{name} is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
+    if not want.is_float:
+        wrong = int((got != want.exact).sum())
+        return f"{name}: {wrong} of {got.size} differ" if wrong else ""
+    off = float(np.abs(got.astype(np.float64) - want.exact).max(initial=0))
+    return "" if off <= want.tolerance else f"{name} is off by {off:.3g}, allowed are {want.tolerance:.3g}"
+
+
+def problems(net: Net, threads: int) -> list[str]:
+    """What is wrong with the model compiled, at each of some sizes of its symbol."""
+    symbolic = any("n" in shape for shape in net.symbolic.values())
+    exe = jangin.compile(net.model(), "cpu", threads, {"n": (0, 64)} if symbolic else None, cache=False)
+    found: list[str] = []
+    for size in (net.size, 1, 5, 0) if symbolic else (net.size,):
+        feeds = net.feeds if size == net.size else net.resized(size)
+        wanted = None if feeds is None else net.results(feeds)
+        if feeds is None or wanted is None:
+            continue
+        try:
+            results = exe.run(feeds)
+        except ValueError as error:
+            if not any(text in str(error) for text in REFUSED):
+                found.append(f"n = {size}: {error}")
+            continue
+        found += [f"n = {size}: {d}" for n, y in results.items() if (d := difference(n, y, wanted[n]))]
+    return found
+
+
+def check(seed: int, length: int) -> None:
+    net = random_net(seed, length)
+    if net.steps:
+        found = problems(net, 1 + seed % 3)
+        operators = ", ".join(s.node.op_type for s in net.steps)
+        assert not found, f"random_net({seed}, {length}), opset {net.opset}: {operators}: {'; '.join(found)}"
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_random_models(first: int) -> None:
+    for seed in range(first, first + 20):
+        check(seed, LENGTHS[seed % len(LENGTHS)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 3000, 50))
+def test_many_random_models(first: int) -> None:
+    for seed in range(first, first + 50):
+        check(seed, 1 + seed * 7919 % 12)
+
+
+def test_they_are_varied() -> None:
+    nets = [random_net(seed, LENGTHS[seed % len(LENGTHS)]) for seed in range(200)]
+    operators = {s.node.op_type for net in nets for s in net.steps}
+    dtypes = {d for net in nets for s in net.steps for d in s.dtypes}
+    shapes = [shape for net in nets for shape in net.symbolic.values()]
+    assert len(operators) > 80 and len(dtypes) > 10
+    assert sum("n" in s for s in shapes) > 50 and any(0 in s for s in shapes) and any(1 in s for s in shapes)
