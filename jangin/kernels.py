@@ -83,14 +83,14 @@ def kernel_problem(
 
 
 def make_kernel(problem: Problem, options: Options, candidate: Candidate | None = None) -> Scheduled:
-    """A kernel by the candidate (or the one that should be quickest), with the work it does. A library that
-    the options name makes each kernel it can."""
+    """A kernel by the candidate, with the work it does. Without one (or where it is none of this kernel's), a
+    library that the options name makes what it can, and else the template that should be quickest."""
     called = library_kernels(problem, options.libraries)
+    if called and candidate is None and options.libraries in FINDERS:
+        candidate = Candidate(called[0].name, called[0].space()[0])
     out = problem.stages[-1].out
     operations, moved = stages_work(problem.stages, problem.inputs, out, problem.symbols)
-    forced = called and options.libraries in FINDERS
-    kernel = called[0].schedule(called[0].space()[0]) if forced else choose(problem, candidate, called)
-    return replace(kernel, flops=operations, bytes=moved)
+    return replace(choose(problem, candidate, called), flops=operations, bytes=moved)
 
 
 def kernel_candidates(problem: Problem, options: Options) -> list[tuple[Candidate, float]]:

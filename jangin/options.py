@@ -17,11 +17,11 @@ LIBRARIES = ("never", "auto", "openblas", "onednn")
 class Options:
     """`shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} its inclusive range,
     {"image": (1, 3, 224, 224)} a whole input. `winograd`: 3 x 3 convolutions may be computed by
-    Winograd's method, with errors up to 1e-5 of the output's largest value. `libraries`: whether kernels
-    may call other makers' ("never"; "auto", where tuning measured them to be faster; or one of them,
-    "openblas" or "onednn", wherever it can). `verify` checks the IR
-    after every pass; it changes no result, so it is in no key. `choices`: the candidates that
-    tuning found for kernels, by digest (see `kernels.kernel_problem`)."""
+    Winograd's method, with errors up to 1e-5 of the output's largest value. `libraries`: which other makers'
+    kernels compete with ours in tuning ("never": none; "auto": all that are here; "openblas" or "onednn":
+    that one). Untuned kernels are ours, or of a library that is asked for by name wherever it can.
+    `verify` checks the IR after every pass; it changes no result, so it is in no key. `choices`: the
+    candidates that tuning found for kernels, by digest (see `kernels.kernel_problem`)."""
 
     target: Target
     shapes: Mapping[str, Any] = field(default_factory=dict)

@@ -36,7 +36,7 @@ from jangin.runtime.program import ProgramExecutable, executable, host_functions
 from jangin.runtime.program_artifact import ProgramArtifact, read_artifact
 from jangin.runtime.threads import default_threads
 from jangin.targets import resolve
-from jangin.tune.store import Store, device
+from jangin.tune.store import Store, place
 from jangin.tune.tuner import Outcome
 from jangin.tune.tuner import Progress as TuneProgress
 from jangin.tune.tuner import tune as tune_graph
@@ -109,9 +109,15 @@ def compile(
 
 
 def with_winners(options: Options, threads: int, store: Store) -> Options:
-    """The options with the candidates that won on this machine."""
-    winners = store.winners(device(options.target), threads)
-    return replace(options, choices={digest: w.candidate for digest, w in winners.items()})
+    """The options with the candidates that won on this machine: those of libraries only where tuned with
+    the same `libraries`."""
+    found = {
+        digest: finding.candidate
+        for libraries in dict.fromkeys(("never", options.libraries))
+        for digest, finding in store.get(place(options.target, threads, libraries)).items()
+        if finding.better
+    }
+    return replace(options, choices=found)
 
 
 def tune_model(
@@ -124,15 +130,17 @@ def tune_model(
     progress: TuneProgress | None = None,
     operators: Sequence[CustomOperator] = (),
 ) -> Outcome:
-    """Measure candidates for `budget` seconds and keep the winners in `store`. `sizes`: of symbols that
-    stay open, what to measure for; `progress(seconds, budget, what)`. Raises
+    """Measure candidates for `budget` seconds, going on from what `store` has, and keep there what is
+    found. `sizes`: of symbols that stay open, what to measure for; `progress(seconds, budget, what)`. Raises
     ValueError for a model that needs steps (see `passes.partition`)."""
     graph = import_model(model, options, operators=operators)
     if has_steps(graph):
         raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
-    outcome = tune_graph(graph, options, threads, sizes or {}, budget, progress)
-    if store is not None and outcome.winners:
-        store.put(device(options.target), threads, outcome.winners)
+    here = place(options.target, threads, options.libraries)
+    known = {} if store is None else store.get(here)
+    outcome = tune_graph(graph, options, threads, sizes or {}, budget, progress, known)
+    if store is not None and outcome.findings:
+        store.put(here, outcome.findings)
     return outcome
 
 

@@ -28,7 +28,7 @@ ALLOWED = {
     "options": {"targets", "templates"},
     "libraries": {"ir", "te", "runtime", "schedule", "templates"},
     "kernels": {"codegen", "ir", "libraries", "options", "passes", "runtime", "templates"},
-    "tune": {"codegen", "ir", "kernels", "options", "passes", "runtime", "targets", "templates"},
+    "tune": {"cache", "codegen", "ir", "kernels", "options", "passes", "runtime", "targets", "templates"},
     "pipeline": {
         "cache", "codegen", "custom", "frontends", "ir", "kernels", "ops", "options", "passes", "runtime",
         "targets", "tune",

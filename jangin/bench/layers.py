@@ -161,7 +161,7 @@ def table(found: Account) -> Table:
     out.add_column("computes", width=SOURCES_ROOM)
     largest = sorted(found.layers, key=lambda x: -x.gap)
     for x in largest[:LISTED]:
-        out.add_row(*_figures(x), _made_by(x.template), escape(_computes(x.sources)))
+        out.add_row(*_figures(x), made_by(x.template), escape(computes(x.sources)))
     rest = largest[LISTED:]
     if rest:
         gap, seconds = sum(x.gap for x in rest), sum(x.seconds for x in rest)
@@ -181,13 +181,14 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3f}"
 
 
-def _made_by(template: str) -> str:
-    """ "window tile=6" as "window 6"."""
+def made_by(template: str) -> str:
+    """A candidate: "window tile=6" as "window 6"."""
     return " ".join(word.rpartition("=")[2] for word in template.split())
 
 
-def _computes(sources: Sequence[str]) -> str:
-    """The operators, and the first one's name, or as much of its end as there is room for."""
+def computes(sources: Sequence[str]) -> str:
+    """The operators of a kernel's sources, and the first one's name, or as much of its end as there is room
+    for."""
     found = [n.partition(" ") for s in sources for n in source_names(s) if not n.startswith("layout of ")]
     operators = "+".join(dict.fromkeys(operator for operator, _, _ in found))
     name = found[0][2].removesuffix(f"/{found[0][0]}") if found else "; ".join(sources)

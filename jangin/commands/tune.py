@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from rich import box
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from jangin.bench.layers import computes, made_by
 from jangin.commands.common import Settings, fixed_sizes, parse_shapes, terminal
 from jangin.options import Options
 from jangin.pipeline import parse_seconds, tune_model, with_winners
+from jangin.runtime.libraries import FINDERS, TITLES, find
 from jangin.runtime.threads import default_threads
 from jangin.targets import resolve
 from jangin.tune.store import Store
@@ -21,6 +24,8 @@ from jangin.tune.tuner import Outcome, Tuned
 
 ROWS = 30
 """Kernels that the table lists."""
+DEFECTS = 3
+"""Defective candidates that are told in full."""
 
 
 def tune(
@@ -34,71 +39,103 @@ def tune(
     output: Path | None,
 ) -> Outcome:
     """Measure candidates for a model's kernels, keep the winners, and say what was found."""
+    if model.suffix == ".jgn":
+        raise ValueError(f"{model} is compiled already: tune the model that it came from")
     bound = parse_shapes(shapes)
     sizes = fixed_sizes(bound)
     kept = {name: size for name, size in bound.items() if name not in sizes} if symbolic else bound
-    options = Options(resolve(target), kept, settings.winograd)
+    options = Options(resolve(target), kept, settings.winograd, settings.libraries)
     count = threads or default_threads()
     store = None if settings.cache is False else Store(None if settings.cache is True else settings.cache)
     if store is not None:
         options = with_winners(options, count, store)
     console, bar_console = terminal(), terminal(error=True)
-    columns = (TextColumn("{task.description:<40}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description:<40}"), BarColumn(), TextColumn("{task.fields[time]}"))
     with Progress(*columns, console=bar_console, transient=True, disable=not bar_console.is_terminal) as bar:
-        task = bar.add_task("import", total=1.0)
+        task = bar.add_task("import", total=1.0, time="")
 
         def tell(done: float, total: float, what: str) -> None:
-            bar.update(task, completed=done, total=total, description=escape(what[:40]))
+            clock = f"{done:.0f} of {total:.0f} s"
+            bar.update(task, completed=done, total=total, description=escape(what[-40:]), time=clock)
 
         found = tune_model(model, options, count, parse_seconds(budget), sizes, store, tell)
     console.print(table(found))
-    console.print(summary(found, count))
+    console.print(summary(found, count, libraries(options)))
+    for defect in found.defects[:DEFECTS]:
+        console.print(f"[bold red]a defect of Jangin[/] (please report): {escape(defect)}", soft_wrap=True)
+    if len(found.defects) > DEFECTS:
+        console.print(f"{len(found.defects) - DEFECTS} more such candidates; --json lists them")
     if store is None:
         console.print("nothing is kept, as there is no cache (--no-cache)")
-    elif found.winners:
-        console.print(f"kept in {store.path}: compiling for this machine and as many threads uses it")
+    else:
+        console.print(
+            f"kept in {store.path}: compiling for this machine and as many threads uses it, "
+            "tuning again goes on from it",
+            soft_wrap=True,
+        )
     if output is not None:
         output.write_text(json.dumps(as_json(found, count), indent=1) + "\n")
     return found
 
 
+def libraries(options: Options) -> list[str]:
+    """The libraries that compete."""
+    return [n for n in FINDERS if options.libraries in ("auto", n) and find(n) is not None]
+
+
 def table(found: Outcome) -> Table:
     """The kernels that take longest: what was tried, what won, and how far it is from its bound."""
-    result = Table("kernel", "launches", "ms", "tuned", "gain", "of bound", "tried", "pruned", "chosen")
+    result = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for heading in ("ms", "tuned", "gain", "of bound", "times", "tried", "earlier", "pruned"):
+        result.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("chosen", "computes"):
+        result.add_column(heading, no_wrap=True)
     for r in found.kernels[:ROWS]:
-        share = f"{r.bound / r.after:.0%}" if r.after else ""
         result.add_row(
-            escape(r.name[-40:]),
-            str(r.launches),
             f"{r.before * 1e3:.3f}",
-            f"{r.after * 1e3:.3f}",
+            f"{r.after * 1e3:.3f}" if r.gain < 1 else "",
             f"{1 - r.gain:.1%}" if r.gain < 1 else "",
-            share,
-            str(r.tried),
+            f"{min(1.0, r.bound / r.after):.0%}" if r.after else "",
+            str(r.launches),
+            str(r.tried.total()),
+            str(r.earlier),
             str(r.pruned),
-            str(r.best),
+            made_by(str(r.best)),
+            escape(computes(r.sources)),
         )
     return result
 
 
-def summary(found: Outcome, threads: int) -> str:
-    """The totals, in a line."""
-    gain = found.before / found.after if found.after else 1.0
-    tried, pruned = (sum(getattr(r, what) for r in found.kernels) for what in ("tried", "pruned"))
-    counts = f"{len(found.kernels)} kernels: {tried} candidates tried, {pruned} pruned, "
-    return (
-        f"{counts}{len(found.winners)} changed; {found.spent:.0f} s\n"
-        f"a run on {threads} thread{'s' * (threads != 1)}: "
-        f"{found.before * 1e3:.3f} ms before, {found.after * 1e3:.3f} ms tuned ({gain:.3f}x)"
-    )
+def summary(found: Outcome, threads: int, libraries: Sequence[str]) -> str:
+    """The totals, in a few lines."""
+    tried = sum(r.tried.total() for r in found.kernels)
+    pruned, earlier = (sum(getattr(r, what) for r in found.kernels) for what in ("pruned", "earlier"))
+    changed = sum(r.gain < 1 for r in found.kernels)
+    lines = [
+        f"{len(found.kernels)} kernels: {tried} candidates tried ({earlier} before this), {pruned} pruned, "
+        f"{changed} kernels changed; {found.spent:.0f} s" + (", stopped" if found.stopped else "")
+    ]
+    for name in libraries:
+        with_it = sum(name in r.tried for r in found.kernels)
+        won = sum(r.best.template == name for r in found.kernels)
+        lines.append(f"{TITLES[name]} raced for {with_it} kernels and makes {won}")
+    before = f"a run on {threads} thread{'s' * (threads != 1)}: {found.before * 1e3:.3f} ms before, "
+    tuned = found.tuned
+    if tuned is None:
+        return "\n".join([*lines, before + "not measured tuned"])
+    after = f"{found.before * tuned.ratio * 1e3:.3f} ms tuned"
+    doubt = f"{1 / tuned.ratio:.3f}x, in doubt {1 / tuned.high:.3f}x to {1 / tuned.low:.3f}x"
+    return "\n".join([*lines, f"{before}{after} ({doubt})" if changed else f"{before}nothing to change"])
 
 
 def as_json(found: Outcome, threads: int) -> dict[str, object]:
     """The whole outcome, as plain data; times in seconds."""
     kernels = [_plain(r) for r in found.kernels]
-    totals = {"before": found.before, "after": found.after, "spent": found.spent}
-    return {"threads": threads, **totals, "kernels": kernels}
+    tuned = asdict(found.tuned) if found.tuned else None
+    totals = {"before": found.before, "tuned": tuned, "spent": found.spent, "stopped": found.stopped}
+    return {"threads": threads, **totals, "defects": list(found.defects), "kernels": kernels}
 
 
 def _plain(r: Tuned) -> dict[str, object]:
-    return {**asdict(r), "first": str(r.first), "best": str(r.best), "after": r.after}
+    plain = {**vars(r), "first": str(r.first), "best": str(r.best), "tried": dict(r.tried)}
+    return {**plain, "after": r.after}

@@ -19,15 +19,15 @@ from jangin.ir.simplify import Ranges
 from jangin.schedule.normalize import simplify_func
 from jangin.templates.common import flat_index, fuse_all, lanes_for, stride, vectorize
 from jangin.templates.contraction import roles
+from jangin.templates.cost import launch
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Problem, Template
 
 PIECES = (2, 1, 4, 8)
 """Into how many tasks the rows of one product may be split, the usual first."""
 LEAST_ROWS = 16
-CYCLES = 3e9
 EFFICIENCY = 0.85
-"""Assumed for an estimate: of two FMAs a cycle at so many cycles a second."""
+"""Share of the processor's multiply-adds assumed for an estimate."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,10 @@ class Gemm(Template):
         return [{"rows": n} for n in sizes]
 
     def estimate(self, params: Params) -> float:
-        s = self.sgemm
-        steps = math.prod(s.outer) * s.rows * s.columns * s.depth / self.problem.target.lanes(4)
-        return steps / (2 * CYCLES * EFFICIENCY)
+        s, t = self.sgemm, self.problem.target
+        steps = math.prod(s.outer) * s.rows * s.columns * s.depth / t.lanes(4)
+        tasks = math.prod(s.outer) * -(-s.rows // params["rows"])
+        return launch(steps / (t.multiply_adds * EFFICIENCY), tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
         """The naive nest, which says what it computes, and the call."""

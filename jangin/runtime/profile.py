@@ -70,7 +70,7 @@ class Launches:
         times: list[list[float]] = [[] for _ in self.calls]
         for turn in range(repeats + WARM_UP):
             for n, call in enumerate(self.calls):
-                seconds = self._seconds(call)
+                seconds = self.seconds(call)
                 if turn >= WARM_UP:
                     times[n].append(seconds)
         return times
@@ -86,10 +86,11 @@ class Launches:
 
     def call_seconds(self) -> float:
         """What a call from here takes that does nothing: the median."""
-        empty = [self._seconds((*c[:4], 0, *c[5:8], 1, c[9])) for c in self.calls for _ in range(EMPTY)]
+        empty = [self.seconds((*c[:4], 0, *c[5:8], 1, c[9])) for c in self.calls for _ in range(EMPTY)]
         return statistics.median(empty) if empty else 0.0
 
-    def _seconds(self, call: Call) -> float:
+    def seconds(self, call: Call) -> float:
+        """What one call takes, from here."""
         start = time.perf_counter()
         self.run(*call)
         return time.perf_counter() - start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -18,14 +19,16 @@ from jangin.ir.plan import Plan
 from jangin.kernels import kernel_problem, make_kernel, make_plan
 from jangin.options import Options
 from jangin.runtime.executable import Executable
+from jangin.runtime.profile import Call
 from jangin.runtime.sizes import Evaluator
 from jangin.templates.scheduled import Scheduled
 
-REPEATS = 3
-"""Runs of which a round takes the median."""
-ROUNDS = 5
+ROUNDS = 7
 """Rounds at least, and at most so many times as many while there is time:"""
-MOST_ROUNDS = 4
+MOST_ROUNDS = 20
+NOTCH = 1.57
+"""Quartile ranges by the root of the count, either side of a median: where it lies with a certainty of 95%
+(McGill, Tukey, Larsen: "Variations of box plots", 1978)."""
 TOLERANCE = 1e-3
 """Difference of two makings' results, as a share of the largest, that rounding may make: sums of some
 thousand terms in another order."""
@@ -39,10 +42,11 @@ class WrongResult(RuntimeError):
 @dataclass(frozen=True)
 class Timing:
     """`seconds`: of the least disturbed round; `ratio`: to the first of those timed together, median of
-    the rounds; `high`: its upper quartile."""
+    the rounds; it lies between `low` and `high`, but for bad luck."""
 
     seconds: float
     ratio: float
+    low: float
     high: float
 
 
@@ -58,14 +62,20 @@ class Trial:
     sizes: Mapping[str, int]
     between: int
 
+    @property
+    def possible(self) -> bool:
+        """Whether the kernel's inputs tell all its sizes, as they must where it runs alone."""
+        inputs = (n for n in self.node.inputs if n not in self.graph.constants)
+        told = {d for n in inputs for d in self.graph.shape(n)}
+        return told.issuperset(self.node.attrs["body"].symbols)
+
     def build(self, ways: Sequence[Scheduled]) -> Race:
         """The ways, whose kernels have different names, compiled together. Raises WrongResult
-        where one differs from the first, KeyError for a symbol without a size, ValueError where the
-        kernel's inputs don't tell all its sizes."""
+        where one differs from the first, KeyError for a symbol without a size."""
         exe = Executable(build(self._plan(ways), self.options.target), self.threads)
         feeds = random_feeds(exe, self.sizes)
         self._compare(exe.run(feeds), ways)
-        return Race(exe, feeds, len(ways))
+        return Race(exe, feeds)
 
     def _plan(self, ways: Sequence[Scheduled]) -> Plan:
         """The kernel once in each way, other data before each."""
@@ -100,23 +110,38 @@ class Trial:
                 )
 
 
-@dataclass(frozen=True)
 class Race:
     """Ways to make one kernel, compiled and found to agree."""
 
-    exe: Executable
-    feeds: Mapping[str, Array]
-    count: int
+    def __init__(self, exe: Executable, feeds: Mapping[str, Array]) -> None:
+        self._launches = exe.launches(feeds)
+        self._idle = self._launches.call_seconds()
 
-    def time(self, seconds: float) -> list[Timing]:
-        """Time the ways in turns, for some `seconds`."""
+    def time(self, seconds: float, ways: Sequence[int] | None = None) -> list[Timing]:
+        """Time the ways (or those named) in turns, for some `seconds`."""
+        calls = self._launches.calls
+        chosen = range(len(calls) // 2) if ways is None else ways
         rounds: list[list[float]] = []
         start = time.perf_counter()
-        while len(rounds) < ROUNDS or (
+        while len(rounds) <= ROUNDS or (
             time.perf_counter() - start < seconds and len(rounds) < MOST_ROUNDS * ROUNDS
         ):
-            rounds.append([t.seconds for t in self.exe.profile(self.feeds, REPEATS)[1::2]])
-        return [_timing([r[i] for r in rounds], [r[0] for r in rounds]) for i in range(self.count)]
+            rounds.append([self._seconds(calls[2 * i], calls[2 * i + 1]) for i in chosen])
+        return timings(rounds[1:])
+
+    def _seconds(self, before: Call, call: Call) -> float:
+        self._launches.seconds(before)
+        return max(self._launches.seconds(call) - self._idle, 1e-9)
+
+
+def timings(rounds: Sequence[Sequence[float]]) -> list[Timing]:
+    """What rounds, each of one time for each way, tell of the ways."""
+    found = []
+    for times in zip(*rounds, strict=True):
+        low, middle, high = statistics.quantiles((t / r[0] for t, r in zip(times, rounds, strict=True)), n=4)
+        doubt = NOTCH * (high - low) / math.sqrt(len(rounds))
+        found.append(Timing(min(times), middle, middle - doubt, middle + doubt))
+    return found
 
 
 def _other_data(count: int) -> Node:
@@ -148,8 +173,3 @@ def _same(a: Array, b: Array) -> bool:
     wide_a, wide_b = (x.astype(np.float64) for x in (a, b))
     scale = float(np.max(np.abs(wide_a[np.isfinite(wide_a)]), initial=0.0))
     return bool(np.allclose(wide_a, wide_b, rtol=0, atol=TOLERANCE * scale, equal_nan=True))
-
-
-def _timing(seconds: Sequence[float], first: Sequence[float]) -> Timing:
-    ratios = sorted(s / f if f else 1.0 for s, f in zip(seconds, first, strict=True))
-    return Timing(min(seconds), statistics.median(ratios), ratios[len(ratios) * 3 // 4])

@@ -1,7 +1,8 @@
-"""The quickest candidates found so far, by kernel, device and threads, in one SQLite file.
+"""What tuning found so far, by kernel and place, in one SQLite file.
 
 Two processes may tune at once: SQLite's write-ahead log lets readers go on while one writes, and the
-last result for a kernel stands.
+last result for a kernel stands. What was found in another place (another processor, other caches,
+another number of threads, another version of the compiler) is not used.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -16,76 +18,89 @@ from pathlib import Path
 
 import platformdirs
 
+from jangin.cache import source_digest
 from jangin.runtime.cpu import processor_name
 from jangin.targets.target import Target
 from jangin.templates.template import Candidate
 
 FILE = "tuned.sqlite"
+LIMIT = 20_000
+"""Kernels that are kept, those found last."""
 WAIT = 30.0
 """Seconds to wait for another process's write."""
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS winners (
-    device TEXT NOT NULL, threads INTEGER NOT NULL, kernel TEXT NOT NULL,
-    template TEXT NOT NULL, params TEXT NOT NULL, seconds REAL NOT NULL, untuned REAL NOT NULL,
-    PRIMARY KEY (device, threads, kernel)
+CREATE TABLE IF NOT EXISTS kernels (
+    place TEXT NOT NULL, kernel TEXT NOT NULL, template TEXT NOT NULL, params TEXT NOT NULL,
+    seconds REAL NOT NULL, untuned REAL NOT NULL, tried TEXT NOT NULL, written REAL NOT NULL,
+    PRIMARY KEY (place, kernel)
 ) WITHOUT ROWID
+"""
+_OLDEST = """
+DELETE FROM kernels WHERE (place, kernel) IN (
+    SELECT place, kernel FROM kernels ORDER BY written DESC LIMIT -1 OFFSET ?
+)
 """
 
 
 @dataclass(frozen=True)
-class Winner:
-    """`seconds` of a launch with the candidate, `untuned` without."""
+class Finding:
+    """The quickest candidate of a kernel: `seconds` of a launch with it, `untuned` with what is taken
+    without measuring; `tried`: the candidates measured so far, as texts."""
 
     candidate: Candidate
     seconds: float
     untuned: float
+    tried: frozenset[str] = frozenset()
+
+    @property
+    def better(self) -> bool:
+        """Than untuned."""
+        return self.seconds < self.untuned
 
 
-def device(target: Target) -> str:
-    """What timings belong to: this machine's processor, and how its code is made."""
-    return f"{processor_name()} {target} {target.l1}/{target.l2}/{target.l3}"
+def place(target: Target, threads: int, libraries: str) -> str:
+    """What timings belong to: this machine's processor, how its code is made, and by which compiler."""
+    caches = f"{target.l1}/{target.l2}/{target.l3}"
+    return f"{processor_name()} {target} {caches} threads={threads} {libraries} {source_digest()}"
 
 
 class Store:
     """`folder`: where the file lies (by default the user's cache folder)."""
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int = LIMIT) -> None:
         self.path = Path(folder if folder is not None else platformdirs.user_cache_dir("jangin")) / FILE
+        self.limit = limit
 
-    def winners(self, device: str, threads: int) -> dict[str, Winner]:
+    def get(self, place: str) -> dict[str, Finding]:
         """By kernel digest. Empty where there is no file, or none that can be read: what is lost is time,
         and compiling goes on."""
         if not self.path.is_file():
             return {}
-        query = (
-            "SELECT kernel, template, params, seconds, untuned FROM winners WHERE device = ? AND threads = ?"
-        )
+        columns = "kernel, template, params, seconds, untuned, tried"
         try:
             with self._open() as db:
-                rows = db.execute(query, (device, threads)).fetchall()
-        except sqlite3.Error:
+                rows = db.execute(f"SELECT {columns} FROM kernels WHERE place = ?", (place,)).fetchall()
+            return {
+                k: Finding(Candidate(t, json.loads(p)), s, u, frozenset(json.loads(tried)))
+                for k, t, p, s, u, tried in rows
+            }
+        except (sqlite3.Error, ValueError):
             return {}
-        return {k: Winner(Candidate(t, json.loads(p)), s, u) for k, t, p, s, u in rows}
 
-    def put(self, device: str, threads: int, winners: Mapping[str, Winner]) -> None:
-        """Keep winners, each in the place of an older one. Raises OSError or sqlite3.Error where the
-        file can't be written."""
+    def put(self, place: str, found: Mapping[str, Finding]) -> None:
+        """Keep findings by kernel digest, each in the place of an older one. Raises OSError or
+        sqlite3.Error where the file can't be written."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        now = time.time()
         rows = [
-            (
-                device,
-                threads,
-                k,
-                w.candidate.template,
-                json.dumps(dict(w.candidate.params)),
-                w.seconds,
-                w.untuned,
-            )
-            for k, w in winners.items()
-        ]
+            (place, k, f.candidate.template, json.dumps(dict(f.candidate.params)), f.seconds, f.untuned,
+             json.dumps(sorted(f.tried)), now)
+            for k, f in found.items()
+        ]  # fmt: skip
         with self._open() as db:
             db.execute(_SCHEMA)
-            db.executemany("INSERT OR REPLACE INTO winners VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            db.executemany("INSERT OR REPLACE INTO kernels VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            db.execute(_OLDEST, (self.limit,))
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

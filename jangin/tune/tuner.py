@@ -2,19 +2,20 @@
 
 A kernel's possible gain is the time that its launches take together, less what they would take at the
 bound that the processor's figures set. Candidates come in the order of their estimates, a few at a time, and
-race the best one known; what estimates to be much slower than the best estimate is left out. One wins only
-if it is quicker by more than noise, twice; and all winners together only if the whole model is.
+race the best one known; what estimates to be much slower than the best estimate is left out. The two
+quickest race it again, and one wins only if it is quicker by more than noise; all winners together count
+unless the whole model is slower.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jangin.codegen.build import build
-from jangin.ir.graph import Graph, Node
+from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.text import print_func
 from jangin.kernels import kernel_candidates, kernel_problem, make_kernel, make_plan, schedule_kernels
 from jangin.options import Options
@@ -22,38 +23,48 @@ from jangin.passes.stages import is_opaque
 from jangin.runtime.executable import Executable
 from jangin.runtime.profile import LaunchTime
 from jangin.targets.target import Target
+from jangin.templates.choose import TEMPLATES
+from jangin.templates.cost import rate
 from jangin.templates.scheduled import Scheduled
 from jangin.templates.template import EXPECTED, Candidate, Problem
-from jangin.tune.measure import Trial, random_feeds
-from jangin.tune.store import Winner
+from jangin.tune.measure import Timing, Trial, random_feeds, timings
+from jangin.tune.store import Finding
 
 Progress = Callable[[float, float, str], None]
 
-BATCH = 5
+BATCH = 6
 """Candidates that race the best one together."""
-RACE_SECONDS = 0.3
-MARGIN = 0.98
-"""A winner's time must be at most this share of the one before; that much is noise."""
+SCREEN_SECONDS = 0.2
+"""To find the two quickest of them; these race the best one again for"""
+RACE_SECONDS = 0.4
+MARGIN = 0.99
+"""A winner's time must be at most this share of the one before, by the median and at the best moment."""
 HOPELESS = 1.6
 """Candidates whose estimate is so many times the best estimate are pruned."""
 FRUITLESS = 0.5
 """How much is left of the hope in a kernel after a race that nothing new won."""
-FINAL_RUNS = 15
+FINAL_SECONDS = 3.0
+FINAL_ROUNDS = 12
+"""To compare whole runs, tuned and not: at least so many."""
 
 
 @dataclass
 class Tuned:
-    """What became of one kernel. Seconds are of all its launches in a run of the model; `bound` is what
-    they would take at the processor's full rate."""
+    """What became of one kernel, of the nodes `sources`. Seconds are of all its launches in a run of the
+    model; `bound` is what they would take at the processor's full rate. `tried`: candidates measured, by
+    template or library; `earlier`: how many an earlier tuning had measured; `pruned`: how many were left
+    out."""
 
     name: str
+    sources: tuple[str, ...]
     launches: int
     before: float
     bound: float
     first: Candidate
     best: Candidate
     gain: float = 1.0
-    tried: int = 0
+    tried: Counter[str] = field(default_factory=Counter)
+    earlier: int = 0
     pruned: int = 0
 
     @property
@@ -63,23 +74,28 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`kernels`, the longest first; `winners` by digest; seconds of a run of the model `before` and
-    `after`; `spent` seconds on it all."""
+    """`kernels`, the longest first; `findings` by digest; seconds of a run of the model `before`, and how
+    it is `tuned`, beside that (None where the user stopped it first); `spent`: seconds on it all; `stopped`:
+    by the user; `defects`: candidates that can't be made, or compute something else."""
 
     kernels: tuple[Tuned, ...]
-    winners: Mapping[str, Winner]
+    findings: Mapping[str, Finding]
     before: float
-    after: float
+    tuned: Timing | None
     spent: float
+    stopped: bool
+    defects: tuple[str, ...]
 
     @property
     def choices(self) -> dict[str, Candidate]:
-        return {digest: w.candidate for digest, w in self.winners.items()}
+        return {digest: f.candidate for digest, f in self.findings.items() if f.better}
 
 
 @dataclass
 class _Kernel:
-    """A kernel with what is left to try."""
+    """A kernel with what is left to try. `way`, `queue`: as made now, and candidates still to be tried;
+    `seen`: the texts of those that were; `tried`: their names; `earlier`: how many times as fast as
+    untuned an earlier tuning made it."""
 
     digest: str
     node: Node
@@ -87,7 +103,9 @@ class _Kernel:
     way: Scheduled
     report: Tuned
     queue: list[Candidate]
-    seen: set[str] = field(default_factory=set)
+    seen: set[str]
+    tried: set[str]
+    earlier: float
     hope: float = 1.0
 
     @property
@@ -95,6 +113,12 @@ class _Kernel:
         """Seconds that a run of the model may gain here."""
         r = self.report
         return self.hope * max(0.0, r.after - r.bound) if self.queue else 0.0
+
+    @property
+    def finding(self) -> Finding:
+        r = self.report
+        untuned = r.before / r.launches * self.earlier
+        return Finding(r.best, r.after / r.launches, untuned, frozenset(self.tried))
 
 
 def tune(
@@ -104,10 +128,11 @@ def tune(
     sizes: Mapping[str, int],
     budget: float,
     progress: Progress | None = None,
+    known: Mapping[str, Finding] | None = None,
 ) -> Outcome:
     """Tune the kernels of a fused graph for some `budget` seconds. `sizes`: what to take for symbols
-    (EXPECTED, or what their ranges allow, for the others). Raises measure.WrongResult where a candidate
-    computes something else than another."""
+    (EXPECTED, or what their ranges allow, for the others). `known`: findings of an earlier tuning, which
+    goes on. An interrupt (Ctrl-C) ends the measuring, and what was found counts."""
     start = time.perf_counter()
 
     def left() -> float:
@@ -120,41 +145,33 @@ def tune(
     tell("the model as it is")
     model = _Model(graph, options, threads, _sizes(graph, sizes))
     untuned = model.executable(options)
-    kernels = model.kernels(untuned)
-    reserve = time.perf_counter() - start
-    while left() > reserve:
-        kernel = max(kernels, key=lambda k: k.promise, default=None)
-        if kernel is None or kernel.promise <= 0:
-            break
-        tell(kernel.report.name)
-        model.race(kernel)
+    kernels = model.kernels(untuned, known or {})
+    reserve = time.perf_counter() - start + FINAL_SECONDS
+    stopped = False
+    defects: list[str] = []
+    try:
+        while left() > reserve:
+            kernel = max(kernels, key=lambda k: k.promise, default=None)
+            if kernel is None or kernel.promise <= 0:
+                break
+            tell(kernel.report.name)
+            defects += model.race(kernel)
+    except KeyboardInterrupt:
+        stopped = True
     tell("the model tuned")
-    won = {k.digest: k for k in kernels if k.report.gain < 1}
-    tuned = (
-        model.executable(replace(options, choices={**options.choices, **_choices(won)})) if won else untuned
-    )
-    before, after = model.compare(untuned, tuned)
-    if not won or after >= before:
-        won, after = {}, before
-        for k in kernels:
-            k.report.best, k.report.gain = k.report.first, 1.0
-    winners = {d: _winner(k.report) for d, k in won.items()}
+    before, tuned = model.final(untuned, kernels)
     reports = sorted((k.report for k in kernels), key=lambda r: -r.before)
-    return Outcome(tuple(reports), winners, before, after, time.perf_counter() - start)
-
-
-def _choices(won: Mapping[str, _Kernel]) -> dict[str, Candidate]:
-    return {d: k.report.best for d, k in won.items()}
-
-
-def _winner(r: Tuned) -> Winner:
-    return Winner(r.best, r.after / r.launches, r.before / r.launches)
+    findings = {k.digest: k.finding for k in kernels if k.tried}
+    spent = time.perf_counter() - start
+    return Outcome(tuple(reports), findings, before, tuned, spent, stopped, tuple(defects))
 
 
 def bound(target: Target, time: LaunchTime, threads: int) -> float:
-    """Seconds that a launch takes at least: multiply-adds without a pause, or all bytes from the L3 cache."""
-    operations = 2 * target.multiply_adds * target.lanes(4) * target.clock * threads
-    return max(time.flops / operations, time.bytes / (target.l3_rate * target.clock * threads))
+    """Seconds that a launch takes at least: multiply-adds without a pause, or all bytes from the smallest
+    cache that holds them."""
+    operations = 2 * target.multiply_adds * target.lanes(4)
+    cycles = max(time.flops / operations, time.bytes / rate(target, time.bytes))
+    return cycles / (target.clock * threads)
 
 
 def _sizes(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
@@ -183,12 +200,7 @@ class _Model:
         plan = make_plan(self.graph, schedule_kernels(self.graph, options), options)
         return Executable(build(plan, options.target), self.threads)
 
-    @property
-    def between(self) -> int:
-        """Bytes that a run touches between two runs of one kernel, as far as caches tell."""
-        return min(sum(a.nbytes for a in self.graph.constants.values()), self.options.target.l3)
-
-    def kernels(self, exe: Executable) -> list[_Kernel]:
+    def kernels(self, exe: Executable, known: Mapping[str, Finding]) -> list[_Kernel]:
         """The kernels that have candidates, with the time they take now."""
         found: dict[str, _Kernel] = {}
         nodes = [n for n in self.graph.nodes if n.op == "kernel"]
@@ -196,62 +208,114 @@ class _Model:
             if is_opaque(node):
                 continue
             digest, problem, _ = kernel_problem(node, self.graph, self.options)
-            kernel = found.get(digest) or self._kernel(digest, node, problem)
+            kernel = found.get(digest) or self._kernel(digest, node, problem, known.get(digest))
             found[digest] = kernel
             kernel.report.launches += 1
             kernel.report.before += taken.seconds
             kernel.report.bound += bound(self.options.target, taken, self.threads)
         return list(found.values())
 
-    def _kernel(self, digest: str, node: Node, problem: Problem) -> _Kernel:
-        known = kernel_candidates(problem, self.options)
+    def _kernel(self, digest: str, node: Node, problem: Problem, known: Finding | None) -> _Kernel:
+        ranked = kernel_candidates(problem, self.options)
         way = make_kernel(replace(problem, name="way_0"), self.options, self.options.choices.get(digest))
         first = Candidate(way.template, way.params)
-        queue = [c for c, s in known if s <= HOPELESS * known[0][1] and c != first]
-        report = Tuned(node.name, 0, 0.0, 0.0, first, first, pruned=len(known) - len(queue) - 1)
-        return _Kernel(digest, node, problem, way, report, queue, {_text(way)})
+        tried = set(known.tried) if known else set()
+        hopeful = [c for c, s in ranked if s <= HOPELESS * ranked[0][1] and c != first]
+        queue = [c for c in _libraries_first(hopeful, [c for c, _ in ranked]) if str(c) not in tried]
+        pruned = len(ranked) - len(hopeful) - 1
+        sources = tuple(node.source.split("; "))
+        report = Tuned(node.name, sources, 0, 0.0, 0.0, first, first, earlier=len(tried), pruned=pruned)
+        possible = self._trial(node, problem).possible
+        gained = known.untuned / known.seconds if known and known.better and known.candidate == first else 1.0
+        return _Kernel(
+            digest, node, problem, way, report, queue if possible else [], {_text(way)}, tried, gained
+        )
 
-    def race(self, kernel: _Kernel) -> None:
-        """Let the next candidates of a kernel race its best."""
-        report = kernel.report
-        ways, names = [kernel.way], [report.best]
-        while kernel.queue and len(ways) <= BATCH:
-            candidate = kernel.queue.pop(0)
-            named = replace(kernel.problem, name=f"way_{report.tried + report.pruned + 1}")
-            way = make_kernel(named, self.options, candidate)
-            if _text(way) in kernel.seen:
-                report.pruned += 1
-                continue
-            report.tried += 1
-            kernel.seen.add(_text(way))
-            ways.append(way)
-            names.append(candidate)
+    def _trial(self, node: Node, problem: Problem) -> Trial:
+        """Between two runs of a kernel a run of the model touches all its weights; of that, as much passes
+        through the caches as they hold. A kernel whose own weights are few misses only its data, in L2."""
+        target = self.options.target
+        constants = sum(a.nbytes for a in self.graph.constants.values())
+        own = sum(self.graph.constants[n].nbytes for n in node.inputs if n in self.graph.constants)
+        between = min(constants, target.l3 if own > target.l2 else 4 * target.l2)
+        return Trial(node, self.graph, self.options, self.threads, self.sizes, between)
+
+    def race(self, kernel: _Kernel) -> list[str]:
+        """Let the next candidates of a kernel race its best. The defects that were found."""
+        batch, kernel.queue = kernel.queue[:BATCH], kernel.queue[BATCH:]
         kernel.hope *= FRUITLESS
-        if len(ways) == 1:
-            return
-        trial = Trial(kernel.node, self.graph, self.options, self.threads, self.sizes, self.between)
         try:
-            race = trial.build(ways)
-        except ValueError:  # the kernel's inputs alone don't tell all its sizes
-            kernel.queue.clear()
-            return
-        times = race.time(RACE_SECONDS)
-        best = min(range(len(ways)), key=lambda i: times[i].ratio)
-        if times[best].high > MARGIN:
-            return
-        again = race.time(RACE_SECONDS)[best]
-        if again.high <= MARGIN:
-            kernel.way, report.best, kernel.hope = ways[best], names[best], 1.0
-            report.gain *= max(times[best].ratio, again.ratio)
+            self._race(kernel, batch)
+        except Exception:  # whatever a defective candidate raises; alone, each shows whether it is the one
+            return [found for candidate in batch for found in self._race_alone(kernel, candidate)]
+        return []
 
-    def compare(self, untuned: Executable, tuned: Executable) -> tuple[float, float]:
-        """Seconds of a run of each, in turns."""
+    def _race_alone(self, kernel: _Kernel, candidate: Candidate) -> list[str]:
+        try:
+            self._race(kernel, [candidate])
+        except Exception as error:
+            return [f"{kernel.report.name}, {candidate}: {type(error).__name__}: {error}"]
+        return []
+
+    def _race(self, kernel: _Kernel, batch: Sequence[Candidate]) -> None:
+        report = kernel.report
+        seen = {_text(kernel.way): report.best}
+        ways = [kernel.way]
+        kernel.tried.update(map(str, batch))
+        for candidate in batch:
+            named = replace(kernel.problem, name=f"way_{len(kernel.seen) + len(ways)}")
+            way = make_kernel(named, self.options, candidate)
+            if _text(way) not in kernel.seen and seen.setdefault(_text(way), candidate) is candidate:
+                ways.append(way)
+        if len(ways) > 1:
+            race = self._trial(kernel.node, kernel.problem).build(ways)
+            times = race.time(SCREEN_SECONDS)
+            hopeful = sorted(range(1, len(ways)), key=lambda i: times[i].ratio)[:2]
+            own, *again = race.time(RACE_SECONDS, [0, *hopeful])
+            timing, best = min(zip(again, hopeful, strict=True), key=lambda x: x[0].ratio)
+            gain = max(timing.ratio, timing.seconds / own.seconds)
+            if gain <= MARGIN and timing.high < 1:
+                kernel.way, report.best, kernel.hope = ways[best], list(seen.values())[best], 1.0
+                report.gain *= gain
+        kernel.seen |= seen.keys()
+        report.tried.update(c.template for c in list(seen.values())[1:])
+        report.pruned += len(batch) + 1 - len(ways)
+
+    def final(self, untuned: Executable, kernels: Sequence[_Kernel]) -> tuple[float, Timing | None]:
+        """Seconds of a run of the model before, and its time after beside that. Where it is certainly slower,
+        all stays as it was; after an interrupt, the kernels' own races must do."""
+        won = {k.digest: k.report.best for k in kernels if k.report.gain < 1}
+        try:
+            choices = {**self.options.choices, **won}
+            tuned = self.executable(replace(self.options, choices=choices)) if won else untuned
+            before, after = self._compare(untuned, tuned)
+        except KeyboardInterrupt:
+            return sum(k.report.before for k in kernels), None
+        if after.low > 1:
+            for k in kernels:
+                k.report.best, k.report.gain = k.report.first, 1.0
+        return before.seconds, before if after.low > 1 or not won else after
+
+    def _compare(self, untuned: Executable, tuned: Executable) -> tuple[Timing, Timing]:
+        """A run of each, in turns."""
         feeds = random_feeds(untuned, self.sizes)
-        times: list[list[float]] = [[], []]
-        for _ in range(FINAL_RUNS):
-            for exe, taken in ((untuned, times[0]), (tuned, times[1])):
-                exe.run(feeds)
-                start = time.perf_counter()
-                exe.run(feeds)
-                taken.append(time.perf_counter() - start)
-        return statistics.median(times[0]), statistics.median(times[1])
+        rounds: list[list[float]] = []
+        start = time.perf_counter()
+        while len(rounds) < FINAL_ROUNDS or time.perf_counter() - start < FINAL_SECONDS:
+            rounds.append([_seconds(exe, feeds) for exe in (untuned, tuned)])
+        before, after = timings(rounds)
+        return before, after
+
+
+def _seconds(exe: Executable, feeds: Mapping[str, Array]) -> float:
+    """Of a run after a run."""
+    exe.run(feeds)
+    start = time.perf_counter()
+    exe.run(feeds)
+    return time.perf_counter() - start
+
+
+def _libraries_first(hopeful: Sequence[Candidate], ranked: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates to try, each library's best before all others, however it estimates."""
+    best = {c.template: c for c in reversed(ranked) if c.template not in TEMPLATES}
+    return [*best.values(), *(c for c in hopeful if c not in best.values())]

@@ -1,0 +1,65 @@
+"""`jangin tune`: the report, what it keeps, and its errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from small import Cli
+
+from jangin.tune import tuner
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SCREEN_SECONDS", "RACE_SECONDS", "FINAL_SECONDS"):
+        monkeypatch.setattr(tuner, name, 0.0)
+    monkeypatch.setattr(tuner, "HOPELESS", 1.3)
+
+
+def test_it_reports_and_keeps(cli: Cli, model: Path, tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    done = cli("tune", model, "--shape", "batch=1", "--budget", "20s", "--threads", 1, "--json", figures)
+    assert done.status == 0
+    for text in ("of bound", "tried", "pruned", "Conv+Relu conv1", "a run on 1 thread", "kept in"):
+        assert text in done.out
+    data = json.loads(figures.read_text())
+    assert data["threads"] == 1
+    assert len(data["kernels"]) >= 3
+    assert (tmp_path / "cache" / "tuned.sqlite").is_file()
+    again = cli("tune", model, "--shape", "batch=1", "--budget", "0s", "--threads", 1)
+    tried = sum(sum(k["tried"].values()) for k in data["kernels"])
+    assert tried
+    assert "0 candidates tried" in again.out
+
+
+def test_without_a_cache_nothing_is_kept(cli: Cli, model: Path, tmp_path: Path) -> None:
+    done = cli("--no-cache", "tune", model, "--shape", "batch=1", "--budget", "0s")
+    assert done.status == 0
+    assert "nothing is kept" in done.out
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["small.onnx", "--budget", "soon"], "write 60s or 2m"),
+        (["small.onnx", "--budget", "-1s"], "write 60s or 2m"),
+        (["absent.onnx"], "absent.onnx"),
+        (["small.jgn"], "compiled already"),
+    ],
+)
+def test_errors_say_what_to_do(cli: Cli, model: Path, arguments: list[str], message: str) -> None:
+    (model.parent / "small.jgn").write_bytes(b"anything")
+    done = cli("tune", model.parent / arguments[0], *arguments[1:])
+    assert done.status == 1
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_library_that_is_absent_is_said(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jangin.libraries.find", lambda name: None)
+    done = cli("--libraries", "onednn", "tune", model, "--shape", "batch=1", "--budget", "1s")
+    assert done.status == 1
+    assert "oneDNN is not installed here" in done.err
