@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
-from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, children, const, free_vars, walk
+from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, children, const, free_vars, loads, walk
 from jangin.ir.loop import Func, Store, expressions, statements
 from jangin.ir.simplify import Ranges, linear, simplify
 from jangin.templates.scheduled import Recorder
@@ -33,11 +33,12 @@ def stride(load: Load, var: Var, ranges: Ranges) -> int | None:
 
 
 def _dtypes(e: Expr) -> Iterator[DType]:
-    """The types computed with or moved (not those of indices)."""
+    """The types computed with or moved (not those of indices and of tests on them)."""
     yield e.dtype
     if not isinstance(e, Load):
         for k in children(e):
-            yield from _dtypes(k)
+            if k.dtype is not BOOL or any(True for _ in loads(k)):
+                yield from _dtypes(k)
 
 
 def lanes_for(problem: Problem) -> int:

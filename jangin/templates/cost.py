@@ -27,13 +27,13 @@ DIVIDE = 5.0
 
 
 def arithmetic(e: Expr) -> float:
-    """Vector instructions that a value takes beside loads; indices and conditions count nothing."""
+    """Vector instructions that a value takes beside loads; indices and tests on them count nothing."""
     own, parts = 0.0, children(e)
     match e:
         case Load():
             return 0.0
         case Select():
-            own, parts = 1.0, (e.a, e.b)
+            own, parts = float(any(True for _ in loads(e.cond))), (e.a, e.b)
         case Call(fn=fn):
             own = {"sqrt": DIVIDE, "rsqrt": DIVIDE, "abs": 1.0, "neg": 1.0, "not": 1.0}.get(fn, CALL)
         case Binary(op="div"):

@@ -1,6 +1,6 @@
-"""Depthwise convolution and pooling, channels last: vectors of channels, a few output pixels at a
-time so that neighbouring windows share their loads. The image's border is peeled off, so that
-the middle has no padding to test."""
+"""Depthwise convolution and pooling, channels last: a tile of a few output pixels of a row by vectors of
+channels accumulates in registers, so that neighbouring windows share their loads. The tiles at the
+row's ends have a copy of the code, in which it is known what of their windows is padding."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from jangin.templates.template import Problem, Template
 
 LARGEST_WINDOW = 64
 """Taps up to which a window is unrolled along the row."""
-SPREAD = 0.08
-"""Share of the time that data take to come, for each pixel that they are apart; a third where
-multiply-adds hide the rest."""
+REORDERED = 224
+"""Instructions that a processor looks ahead: tiles of fewer overlap."""
+LINE, WAYS = 64, 8
+"""Bytes of a cache line, and lines that a set of the L1 cache holds."""
 MOST_PIXELS = 8
-"""Of a tile: each has an accumulator, and each tap as many loads."""
+"""Of a tile, times its vectors: each has an accumulator, and each tap as many loads."""
+UNROLLED = 9
+"""Taps up to which all of them are unrolled, rather than those along the row alone."""
 
 
 def match(problem: Problem) -> Window | None:
@@ -72,8 +75,8 @@ class Window(Template):
         self.row = self.stage.axes[-2].var.name
         self.taps = [a.var.name for a in self.stage.reduce_axes]
         self.border = self._border()
-        self.middle = simplify(self.stage.axes[-2].extent - sum(self.border))
-        self.size, self.count = problem.size(self.middle), cost.size(problem, self.stage.reduce_axes)
+        self.size = problem.size(self.stage.axes[-2].extent)
+        self.count = cost.size(problem, self.stage.reduce_axes)
         self.work = max(cost.arithmetic(self.stage.body), 1.0)
         self.rows = cost.size(problem, self.stage.axes[:-2])
         self.vectors = math.ceil(problem.size(self.stage.axes[-1].extent) / self.lanes)
@@ -83,27 +86,56 @@ class Window(Template):
         steps = [_step(n, self.stage, problem) for n in loads(self.stage.body)]
         self.stride = max((s for s in steps if s), default=1)
         self.weighted = int(len(steps) > 1)
+        self.pixel_bytes = problem.size(self.stage.axes[-1].extent) * self.stage.body.dtype.bytes
 
     def space(self) -> Sequence[Params]:
-        return [{"tile": n} for n in range(1, min(self.size, MOST_PIXELS) + 1)]
+        most = min(self.size, MOST_PIXELS)
+        vectors = [n for n in (1, 2) if self.vectors % n == 0]
+        pairs = [(n, v) for v in vectors for n in range(1, most + 1) if n * v <= MOST_PIXELS]
+        return [{"tile": n, "vectors": v} for n, v in pairs]
 
     def estimate(self, params: Params) -> float:
-        """A tile's arithmetic or loads (neighbours share theirs); pixels beyond whole tiles and at the border
-        one by one; then the data, which come the slower the farther apart a tile's pixels lie."""
-        tile = params["tile"]
-        alone = self.size % tile + sum(self.border)
-        row = self.size // tile * self._tile_cycles(tile) + alone * self._tile_cycles(1)
-        moved = self.traffic * SPREAD * (2 + tile * self.stride) / (1 + 2 * self.weighted)
-        return cost.launch(self.rows * self.vectors * row + moved, self.rows) / self.problem.target.clock
+        """The arithmetic, loads or latency of a row's tiles, while the data come."""
+        tile, vectors = params["tile"], params["vectors"]
+        full, rest = divmod(self.size, tile)
+        row = full * self._tile_cycles(tile, vectors) + (self._tile_cycles(rest, vectors) if rest else 0)
+        cycles = cost.overlapped(self.rows * row * self.vectors / vectors, self.traffic)
+        return cost.launch(cycles, self.rows) / self.problem.target.clock
 
-    def _tile_cycles(self, tile: int) -> float:
+    def _tile_cycles(self, tile: int, vectors: int) -> float:
         t, width, height = self.problem.target, self.across, self.count / self.across
-        loads = height * (min(tile * width, (tile - 1) * self.stride + width) + self.weighted * width)
-        work = tile * (self.count * self.work + self.final)
-        return max(work / t.multiply_adds, loads / t.loads) + cost.LOOP + tile
+        reach = min(tile * width, (tile - 1) * self.stride + width)
+        live = vectors * (tile + self.weighted + reach)
+        spilled = max(0, live - t.registers)
+        loads = height * (vectors * (reach + self.weighted * width) + 2 * spilled)
+        work = vectors * tile * (self.count * self.work + self.final)
+        at_once = max(1.0, REORDERED / (vectors * tile * self.count + loads))
+        cycles = max(work / t.multiply_adds, loads / t.loads, self.count * t.latency / at_once)
+        looped = height * cost.LOOP / 2 if self.count > UNROLLED else 0
+        return cycles + looped + cost.LOOP + tile * vectors + self._evicted(tile, vectors, height * reach)
+
+    def _evicted(self, tile: int, vectors: int, reads: float) -> float:
+        """Cycles to fetch lines again that are read by parts, of which one cache set can't hold all: pixels
+        that lie a multiple of a large power of two apart share few sets."""
+        t, parts = self.problem.target, LINE // (vectors * self.problem.target.vector_bytes)
+        apart = math.gcd(self.pixel_bytes, t.l1 // WAYS)
+        if parts <= 1 or reads + tile <= WAYS * (t.l1 // WAYS) / apart:
+            return 0.0
+        return (parts - 1) * (reads + tile) * LINE / t.l2_rate
 
     def schedule(self, params: Params) -> Scheduled:
-        return _Scheduler(self, params["tile"]).run()
+        return _Scheduler(self, params).run()
+
+    def tiles(self, tile: int) -> tuple[int, int, int, int | None]:
+        """Tiles of a row that reach into the padding before it, those that don't, those that do behind it,
+        and the pixels that are left; None of them where that isn't known."""
+        if not isinstance(self.stage.axes[-2].extent, Const):
+            return 0, 1, 0, None
+        full, rest = divmod(self.size, tile)
+        before, after = self.border
+        first = min(math.ceil(before / tile), full)
+        last = min(math.ceil(max(0, after - rest) / tile), full - first)
+        return first, full - first - last, last, rest
 
     def _extent(self, axis: te.Axis) -> int:
         return self.problem.size(axis.extent)
@@ -138,69 +170,64 @@ class Window(Template):
 
 
 class _Scheduler:
-    """Makes the schedule for one tile size."""
+    """Makes the schedule for one set of parameters."""
 
-    def __init__(self, window: Window, tile: int) -> None:
-        problem, self.stage, self.tile = window.problem, window.stage, tile
+    def __init__(self, window: Window, params: Params) -> None:
+        problem, self.stage = window.problem, window.stage
         self.rec = Recorder(te.lower(problem.name, problem.stages, problem.inputs, problem.symbols))
-        self.window, self.lanes, self.column, self.row = window, window.lanes, window.column, window.row
-        self.taps = window.taps
+        self.window, self.params, self.lanes = window, params, window.lanes
+        self.column, self.row = window.column, window.row
         self.acc = f"{self.stage.out.name}.acc"
         column = self.stage.axes[-1].var
         weights = [n for n in loads(self.stage.body) if stride(n, column, dict(problem.symbols)) != 1]
         self.weights = weights[0] if weights else None
 
     def run(self) -> Scheduled:
-        rec, tile = self.rec, self.tile
+        rec, c, x, tile = self.rec, self.column, self.row, self.params["tile"]
         packings = (
             {self.weights.buffer.name: self._relayout(self.weights)} if self.weights is not None else {}
         )
         rec.do("predicate", self.acc)
-        outer = [a.var.name for a in self.stage.axes[:-2]]
-        rec.do("split", self.column, self.lanes)
-        before, after = self.window.border
-        middle = self.window.middle
-        if before or after:
-            rec.do("peel", self.row, before, after)
-        if tile > 1:
-            rec.do("split", self.row, tile, "cut")
-            self._segment("", tile)
-            exact = isinstance(middle, Const) and int(middle.value) % tile == 0
-            if not exact:
-                self._segment("t", 1, loop=f"{self.row}t")
-        else:
-            self._segment("", 1, loop=self.row)
-        for suffix, count in (("_b", before), ("_a", after)):
+        rec.do("split", c, self.lanes)
+        rec.do("split", f"{c}o", self.params["vectors"])
+        rec.do("split", x, tile, "cut")
+        first, middle, last, rest = self.window.tiles(tile)
+        if first or last:
+            rec.do("peel", f"{x}o", first, last)
+        for suffix, count in (("_b", first), ("", middle), ("_a", last)):
             if count:
-                self._segment(suffix, 1, loop=f"{self.row}{suffix}")
+                self._segment(suffix, f"{x}i{suffix}", f"{x}o{suffix}")
+        if rest is None:
+            self._segment("t", "")
+        elif rest:
+            self._segment("t", f"{x}t")
         rec.do("hoist_guards")
-        task = fuse_all(rec, outer, "t")
+        task = fuse_all(rec, [a.var.name for a in self.stage.axes[:-2]], "t")
         rec.do("parallelize", task)
         func = simplify_func(hoist_guards(simplify_func(rec.func)))
-        return Scheduled("window", func, tuple(rec.steps), packings, {"tile": tile}, self._cost())
+        return Scheduled("window", func, tuple(rec.steps), packings, self.params, self._cost())
 
-    def _segment(self, suffix: str, tile: int, loop: str = "") -> None:
-        """Schedule one copy of the row loop: channels outside, `tile` pixels by one vector inside."""
+    def _segment(self, suffix: str, pixels: str, tiles: str = "") -> None:
+        """Schedule one copy of the row's loops: channels inside tiles; inside them the tile's pixels (loop
+        `pixels`; without a name one by one) by vectors."""
         rec, c = self.rec, self.column
-        inner = [f"{c}i{suffix}"]
-        if tile > 1:
-            rec.do("reorder", [f"{self.row}o", f"{c}o", f"{self.row}i", f"{c}i"])
-            inner = [f"{self.row}i", *inner]
-        rec.do(
-            "privatize",
-            self.acc + suffix,
-            inner,
-            (self.weights.buffer.name,) if self.weights is not None else (),
-        )
-        rec.do("unroll", self.taps[-1] + suffix if not self._last_is_unit() else self.taps[-2] + suffix)
+        tile = [f"{c}oi{suffix}", f"{c}i{suffix}"]
+        if pixels:
+            tile = [pixels, *tile]
+            rec.do("reorder", [*([tiles] if tiles else []), f"{c}oo{suffix}", *tile])
+        constants = (self.weights.buffer.name,) if self.weights is not None else ()
+        rec.do("privatize", self.acc + suffix, tile, constants)
+        for tap in self._unrolled():
+            rec.do("unroll", tap + suffix)
         for part in ("", "_z", "_w"):
-            if tile > 1:
-                rec.do("unroll", inner[0] + part)
-            rec.do("vectorize", inner[-1] + part)
+            for loop in tile[:-1]:
+                rec.do("unroll", loop + part)
+            rec.do("vectorize", tile[-1] + part)
 
-    def _last_is_unit(self) -> bool:
-        last = self.stage.reduce_axes[-1].extent
-        return isinstance(last, Const) and int(last.value) == 1
+    def _unrolled(self) -> Sequence[str]:
+        """The taps along the row, and those of all rows of a small window."""
+        taps = [a.var.name for a in self.stage.reduce_axes if a.extent != const(1)] or [self.window.taps[-1]]
+        return taps if self.window.count <= UNROLLED else taps[-1:]
 
     def _relayout(self, load: Load) -> Packing:
         """Weights [C, 1, taps...] to [taps..., padded C]."""

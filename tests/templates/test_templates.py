@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call, const
 from jangin.targets import NAMED, Target
-from jangin.templates.choose import choose
+from jangin.templates.choose import TEMPLATES, choose
 
 from .kernels import (
     SYMBOL,
@@ -105,6 +105,20 @@ def test_depthwise(
     built = conv(size, channels, channels, kernel, stride, groups=channels, pad=pad)
     found = scheduled("window", problem(built, {}, W, target))
     assert_equal_to_stages(found, built)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(1, 17), st.integers(1, 20), st.integers(1, 5), st.integers(1, 2), st.integers(0, 2),
+    st.sampled_from(TARGETS), st.data(),
+)  # fmt: skip
+def test_any_depthwise(
+    width: int, channels: int, kernel: int, stride: int, pad: int, target: Target, data: st.DataObject
+) -> None:
+    built = conv((kernel, width + kernel), channels, channels, kernel, stride, groups=channels, pad=pad)
+    found = TEMPLATES["window"](problem(built, {}, W, target))
+    if found is not None:
+        assert_equal_to_stages(found.schedule(data.draw(st.sampled_from(found.space()))), built)
 
 
 @pytest.mark.parametrize(("combiner", "average"), [("max", ""), ("sum", "valid"), ("sum", "all")])
