@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from jangin.ir.dtype import F32, I32, DType
 from jangin.ir.expr import Expr, call, cast, maximum, minimum
@@ -49,6 +52,29 @@ def requantized(
     return b.map(body, acc, x_scale, w_scale, y_scale, y_zero)
 
 
+EXACT = 1 << 24
+"""f32 has every whole number up to this: sums that stay below are exact in it, in any order."""
+
+
+def accumulator(b: Builder, x: Tensor, right: Tensor, axes: tuple[int, ...]) -> DType:
+    """The type for sums along `axes` of products of x, less a zero point, and `right`: f32, whose
+    instructions are quicker, where it is exact, else i32."""
+    known = b.constant_value(right)
+    if known is None or x.dtype.bits > 8:
+        return I32
+    most = 255 * np.abs(known.astype(np.int64)).sum(axes).max(initial=0)
+    return F32 if most < EXACT else I32
+
+
+def _convolved(
+    b: Builder, x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, window: Mapping[str, Any]
+) -> Tensor:
+    """Exact sums, in i32 or f32. Padding counts as x's zero point, so it is 0 after centring."""
+    left, right = centred(b, x, x_zero), centred(b, w, per_filter(b, w_zero, w))
+    dtype = accumulator(b, x, right, tuple(range(1, w.rank)))
+    return convolve(b, b.cast(left, dtype), b.cast(right, dtype), Geometry(**window), dtype)
+
+
 @op("ConvInteger", since=10)
 def conv_integer(
     b: Builder,
@@ -58,9 +84,7 @@ def conv_integer(
     w_zero: Tensor | None = None,
     **window: Any,
 ) -> Tensor:
-    """Padding counts as x's zero point, so it is 0 after centring."""
-    left, right = centred(b, x, x_zero), centred(b, w, per_filter(b, w_zero, w))
-    return convolve(b, left, right, Geometry(**window), I32)
+    return b.cast(_convolved(b, x, w, x_zero, w_zero, window), I32)
 
 
 @op("QLinearConv", since=10)
@@ -68,15 +92,24 @@ def qlinear_conv(
     b: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor,
     y_scale: Tensor, y_zero: Tensor, bias: Tensor | None = None, **window: Any,
 ) -> Tensor:  # fmt: skip
-    acc = add_bias(b, conv_integer(b, x, w, x_zero, w_zero, **window), bias)
+    acc = _convolved(b, x, w, x_zero, w_zero, window)
+    if bias is not None:
+        acc = add_bias(b, b.cast(acc, I32), bias)
     return requantized(b, acc, x_scale, channelwise(b, w_scale, x.rank), y_scale, y_zero)
+
+
+def _multiplied(b: Builder, x: Tensor, y: Tensor, x_zero: Tensor | None, y_zero: Tensor | None) -> Tensor:
+    """Exact sums, in i32 or f32."""
+    left, right = centred(b, x, per_row(b, x_zero)), centred(b, y, y_zero)
+    dtype = accumulator(b, x, right, (max(0, y.rank - 2),))
+    return matmul_any(b, b.cast(left, dtype), b.cast(right, dtype), dtype)
 
 
 @op("MatMulInteger", since=10)
 def matmul_integer(
     b: Builder, x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
 ) -> Tensor:
-    return matmul_any(b, centred(b, x, per_row(b, x_zero)), centred(b, y, y_zero), I32)
+    return b.cast(_multiplied(b, x, y, x_zero, y_zero), I32)
 
 
 @op("QLinearMatMul", since=10)
@@ -84,6 +117,6 @@ def qlinear_matmul(
     b: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor, y: Tensor, y_scale: Tensor, y_zero: Tensor,
     out_scale: Tensor, out_zero: Tensor,
 ) -> Tensor:  # fmt: skip
-    acc = matmul_integer(b, x, y, x_zero, y_zero)
+    acc = _multiplied(b, x, y, x_zero, y_zero)
     rows = per_row(b, x_scale)
     return requantized(b, acc, x_scale if rows is None else rows, y_scale, out_scale, out_zero)

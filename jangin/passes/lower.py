@@ -21,6 +21,7 @@ from jangin.ops.registry import find
 from jangin.passes import control
 from jangin.passes.control import Env
 from jangin.passes.partition import STEPS, prune, renamed
+from jangin.passes.qdq import fuse_quantized
 
 Outputs = Sequence[Item | None]
 CONTROL = {"onnx.If": control.branch, "onnx.Loop": control.loop, "onnx.Scan": control.scan}
@@ -35,6 +36,7 @@ Custom = Mapping[tuple[str, str], Callable[..., Any]]
 def lower(graph: Graph, custom: Custom | None = None) -> Graph:
     """The imported graph in core operators. CompileError lists every unsupported node at once,
     before any work; or names the node that can't be lowered, its inputs and why."""
+    graph = fuse_quantized(graph)
     b = Builder(graph.name, graph.symbols)
     b.custom = dict(custom or {})
     _refuse(graph.nodes, b.custom)

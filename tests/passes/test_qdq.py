@@ -1,0 +1,97 @@
+"""Quantized convolutions and products: found between DequantizeLinear and QuantizeLinear, and exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import jangin
+from jangin.frontends.onnx import load
+from jangin.passes.qdq import fuse_quantized
+
+Array = np.ndarray[Any, Any]
+
+
+def quantized(
+    kind: str,
+    shape: list[int],
+    weights: Array,
+    per_filter: bool = False,
+    also: str = "",
+    bias_unit: float = 1.0,
+) -> onnx.ModelProto:
+    """x quantized, `kind` with quantized weights (and a bias, of Conv), its result quantized; `also` is a
+    second output."""
+    rng = np.random.default_rng(0)
+    scales = rng.uniform(0.01, 0.02, len(weights) if per_filter else ()).astype(np.float32)
+    constants = {
+        "xs": np.float32(0.03), "xz": np.uint8(120), "w": weights, "ws": scales,
+        "wz": np.zeros(scales.shape, np.int8), "ys": np.float32(0.2), "yz": np.uint8(100),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=0),
+    ]
+    inputs = ["xd", "wd"]
+    if kind == "Conv":
+        constants |= {"b": rng.integers(-2000, 2000, len(weights), np.int32)}
+        constants |= {"bs": scales * np.float32(0.03 * bias_unit), "bz": np.zeros(scales.shape, np.int32)}
+        nodes.append(helper.make_node("DequantizeLinear", ["b", "bs", "bz"], ["bd"], axis=0))
+        inputs.append("bd")
+    nodes += [
+        helper.make_node(kind, inputs, ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "ys", "yz"], ["rq"]),
+        helper.make_node("DequantizeLinear", ["rq", "ys", "yz"], ["y"]),
+    ]
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", also) if n]
+    graph = helper.make_graph(
+        nodes, "quantized", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)], outputs,
+        [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    return [n.op.removeprefix("onnx.") for n in fuse_quantized(load(model)).nodes]
+
+
+def integers(*shape: int) -> Array:
+    """7 bits, so that ONNX Runtime's 16-bit instructions don't saturate."""
+    return np.random.default_rng(1).integers(-64, 64, shape, np.int8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "weights", "per_filter"),
+    [
+        ("Conv", [2, 8, 9, 9], integers(16, 8, 3, 3), True),
+        ("Conv", [1, 8, 9, 9], integers(16, 8, 3, 3), False),
+        ("MatMul", [5, 40], integers(40, 24), False),
+        ("MatMul", [3, 2100], integers(2100, 8), False),  # too long to be exact in f32
+    ],
+)
+def test_results_are_onnx_runtimes_to_the_bit(
+    kind: str, shape: list[int], weights: Array, per_filter: bool
+) -> None:
+    model = quantized(kind, shape, weights, per_filter)
+    assert f"QLinear{kind}" in operators(model)
+    x = np.random.default_rng(2).uniform(-3, 3, shape).astype(np.float32)
+    (expected,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    assert len(np.unique(expected)) > 10
+    np.testing.assert_array_equal(jangin.compile(model, cache=False)(x), expected)
+
+
+@pytest.mark.parametrize("changes", [{"also": "r"}, {"bias_unit": 1.5}])
+def test_what_integers_do_not_say_stays(changes: Any) -> None:
+    """A result that is needed unrounded, or a bias in another unit."""
+    model = quantized("Conv", [1, 8, 9, 9], integers(16, 8, 3, 3), **changes)
+    assert "Conv" in operators(model)
+    x = np.random.default_rng(2).uniform(-3, 3, (1, 8, 9, 9)).astype(np.float32)
+    expected = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    ours = list(jangin.compile(model, cache=False).run({"x": x}).values())
+    np.testing.assert_allclose(ours[0], expected[0], atol=0.21)
