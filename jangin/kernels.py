@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jangin.codegen.llvm import scratch_bytes
-from jangin.ir.expr import Buffer, Const, Var, free_vars
+from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.loop import Func
 from jangin.ir.plan import Launch, Plan
@@ -18,6 +18,7 @@ from jangin.libraries import candidates as library_kernels
 from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.memory import plan_buffers
+from jangin.passes.place import Shift, View, placed, placed_func, places, shifts, views
 from jangin.passes.stages import canonical, is_opaque, opaque_func, stages
 from jangin.passes.work import nest_work, stages_work
 from jangin.runtime.libraries import FINDERS
@@ -39,10 +40,11 @@ def schedule_kernels(
     made: dict[str, Scheduled] = {}
     chosen: dict[str, tuple[Scheduled, tuple[str, ...]]] = {}
     kernels = [n for n in graph.nodes if n.op == "kernel"]
+    found = views(graph)
     for n, node in enumerate(kernels):
         if progress is not None:
             progress(n, len(kernels))
-        chosen[node.outputs[0]] = _schedule(node, graph, options, made)
+        chosen[node.outputs[0]] = _schedule(node, graph, options, made, found)
     if options.verify:
         for kernel in made.values():
             checked(f"the template {kernel.template}", verify_func, kernel.func)
@@ -52,21 +54,35 @@ def schedule_kernels(
 
 
 def _schedule(
-    node: Node, graph: Graph, options: Options, made: dict[str, Scheduled]
+    node: Node, graph: Graph, options: Options, made: dict[str, Scheduled], found: Mapping[str, View]
 ) -> tuple[Scheduled, tuple[str, ...]]:
-    name = _kernel_name(node)
+    """The kernel and its arguments, where views are the values in whose memory they lie."""
+    name = f"{_kernel_name(node)}_{len(made)}"
     if is_opaque(node):
-        func = opaque_func(node)
+        func, args = opaque_func(node), (*node.inputs, node.outputs[0])
+        operations, moved = nest_work(func)
+        func = placed_func(func, shifts(func.params[:-1], func.params[-1], args, found, graph))
         text = print_func(replace(func, name="nest"))
         if text not in made:
-            operations, moved = nest_work(func)
-            nest = opaque(replace(func, name=f"{name}_{len(made)}"))
-            made[text] = replace(nest, flops=operations, bytes=moved)
-        return made[text], (*node.inputs, node.outputs[0])
-    digest, problem, args = kernel_problem(node, graph, options, f"{name}_{len(made)}")
-    if digest not in made:
-        made[digest] = make_kernel(problem, options, options.choices.get(digest))
-    return made[digest], args
+            made[text] = replace(opaque(replace(func, name=name)), flops=operations, bytes=moved)
+    else:
+        text, problem, args = kernel_problem(node, graph, options, name)
+        candidate = options.choices.get(text)
+        if moves := shifts(problem.inputs, problem.stages[-1].out, args, found, graph):
+            problem = _placed(problem, moves)
+            text += "".join(f" {n}:{m.whole.shape}@{m.at}" for n, m in moves.items())
+        if text not in made:
+            made[text] = make_kernel(problem, options, candidate)
+    return made[text], tuple(found[n].base if n in found else n for n in args)
+
+
+def _placed(problem: Problem, moved: Mapping[str, Shift]) -> Problem:
+    """The kernel over the buffers that its operands lie in."""
+    inputs = tuple(moved[b.name].whole if b.name in moved else b for b in problem.inputs)
+    symbols = dict(problem.symbols)
+    for shift in moved.values():
+        symbols |= shift.symbols
+    return replace(problem, stages=placed(problem.stages, moved), inputs=inputs, symbols=symbols)
 
 
 def kernel_problem(
@@ -121,16 +137,17 @@ def make_plan(graph: Graph, scheduled: Chosen, options: Options) -> Plan:
     constants = dict(graph.constants)
     values = dict(graph.values)
     launches, funcs, calls, nodes = [], {}, {}, []
+    found = views(graph)
     for node in graph.nodes:
         if node.op == "kernel":
             kernel, args = scheduled[node.outputs[0]]
             args = _pack(kernel, args, constants, values)
-            nodes.append(replace(node, inputs=args[:-1]))
-            launches.append(_launch(kernel, args, node))
+            nodes.append(replace(node, inputs=args[:-1], outputs=args[-1:]))
+            launches.append(_launch(kernel, args, node, found.get(node.outputs[0])))
             funcs[kernel.func.name] = kernel.func
             if kernel.call is not None:
                 calls[kernel.func.name] = kernel.call
-        else:
+        elif node.op == "reshape":
             nodes.append(node)
     packed = replace(graph, values=values).with_nodes(nodes, values=values, constants=constants)
     buffers = plan_buffers(packed, packed.nodes)
@@ -162,14 +179,17 @@ def _pack(
     return tuple(out)
 
 
-def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node) -> Launch:
+def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node, place: View | None) -> Launch:
     func: Func = kernel.func
+    start: dict[Var, Expr] = (
+        {} if place is None else dict(zip(places(func.params[-1]), map(const, place.at), strict=True))
+    )
     tasks = simplify(kernel.tasks, dict(func.symbols))
     rounds = simplify(kernel.rounds, dict(func.symbols))
     grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
     alone = isinstance(tasks, Const) and int(tasks.value) <= grain
     return Launch(
-        func.name, args, tuple(v for v, _ in func.symbols), tasks, 0 if alone else grain,
+        func.name, args, tuple(start.get(v, v) for v, _ in func.symbols), tasks, 0 if alone else grain,
         scratch_bytes(func), tuple(node.source.split("; ")), kernel.label, kernel.flops, kernel.bytes,
         kernel.call.library if kernel.call else "", rounds,
     )  # fmt: skip

@@ -28,6 +28,7 @@ from jangin.passes.fuse import fuse
 from jangin.passes.layout import layout
 from jangin.passes.lower import lower
 from jangin.passes.partition import has_steps, partition
+from jangin.passes.place import place
 from jangin.passes.simplify import simplify
 from jangin.passes.winograd import winograd as winograd_pass
 from jangin.runtime.artifact import Artifact
@@ -58,8 +59,10 @@ GRAPH_PASSES: Mapping[str, GraphPass] = {
     "dce": dce,
     "fuse": fuse,
     "winograd": winograd_pass,
+    "place": place,
 }
-"""In order. The whole-graph passes; after `fuse` every node is a kernel or a reshape."""
+"""In order. The whole-graph passes; after `fuse` every node is a kernel or a reshape, and after `place`
+perhaps a concatenation or a slice that moves nothing."""
 
 
 def compile(

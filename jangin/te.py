@@ -31,7 +31,7 @@ from jangin.ir.expr import (
     wrap,
 )
 from jangin.ir.loop import Alloc, For, Func, Stmt, Store, block, replace_buffer
-from jangin.ir.simplify import Range
+from jangin.ir.simplify import Range, simplify
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Stage:
-    """`out[axes] = epilogue(combine over reduce_axes of body)`. Loads name other stages' outs or
-    the kernel's inputs. Without reduce_axes, `epilogue` is None and `body` is the value."""
+    """`out[axes + at] = epilogue(combine over reduce_axes of body)`. Loads name other stages' outs or
+    the kernel's inputs. Without reduce_axes, `epilogue` is None and `body` is the value. `at` is
+    empty, or where in `out` the result begins (which then may be larger than the axes say)."""
 
     out: Buffer
     axes: tuple[Axis, ...]
@@ -51,11 +52,18 @@ class Stage:
     reduce_axes: tuple[Axis, ...] = ()
     combiner: str = ""
     epilogue: Expr | None = None
+    at: tuple[Expr, ...] = ()
 
     @property
     def acc(self) -> Var:
         """The reduced value, as the epilogue names it."""
         return Var("acc", self.body.dtype)
+
+    @property
+    def place(self) -> tuple[Expr, ...]:
+        """Where in `out` the result is stored."""
+        point = tuple(a.var for a in self.axes)
+        return tuple(simplify(i + n) for i, n in zip(point, self.at, strict=True)) if self.at else point
 
     @property
     def result(self) -> Expr:
@@ -167,9 +175,8 @@ def inline(stage: Stage, producer: Stage) -> Stage:
 
 def nest(stage: Stage) -> Stmt:
     """The naive loop nest of one stage."""
-    index = tuple(a.var for a in stage.axes)
     if not stage.reduce_axes:
-        inner: Stmt = Store(stage.out, index, stage.body)
+        inner: Stmt = Store(stage.out, stage.place, stage.body)
     else:
         acc = Buffer(f"{stage.out.name}.acc", stage.body.dtype, (const(1),), "register")
         zero = (const(0),)
@@ -178,7 +185,7 @@ def nest(stage: Stage) -> Stmt:
             update = For(axis.var, axis.extent, update)
         value = substitute(stage.result, {stage.acc: Load(acc, zero)})
         init = Store(acc, zero, identity(stage.combiner, stage.body.dtype))
-        inner = Alloc(acc, block(init, update, Store(stage.out, index, value)))
+        inner = Alloc(acc, block(init, update, Store(stage.out, stage.place, value)))
     for axis in reversed(stage.axes):
         inner = For(axis.var, axis.extent, inner)
     return inner

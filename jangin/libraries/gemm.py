@@ -60,7 +60,14 @@ def product(problem: Problem) -> Sgemm | None:
     axes = {a.var.name: a for a in (*stage.axes, *stage.reduce_axes)}
     extents = {n: int(a.extent.value) for n, a in axes.items() if isinstance(a.extent, Const)}
     floats = {stage.out.dtype, *(n.dtype for n in loads(stage.body))} == {F32}
-    if role is None or role.groups != 1 or len(extents) < len(axes) or not floats or 0 in extents.values():
+    if (
+        role is None
+        or stage.at
+        or role.groups != 1
+        or len(extents) < len(axes)
+        or not floats
+        or 0 in extents.values()
+    ):
         return None
     if not (isinstance(stage.body.a, Load) and isinstance(stage.body.b, Load)):  # type: ignore[attr-defined]
         return None

@@ -16,6 +16,7 @@ from jangin.ir.expr import BITCASTS, Binary, Call, Const, Expr, Var, walk
 from jangin.ir.graph import CompileError, Graph, Node
 from jangin.ops.core import CORE
 from jangin.passes.layout import FEW_CHANNELS
+from jangin.passes.place import standing
 
 SIZE_LIMIT = 400
 """Most expression nodes that one fused node may grow to (shared values are written out again)."""
@@ -38,7 +39,8 @@ maps are "cheap" or "dear" (divisions and transcendental functions)."""
 
 def fuse(graph: Graph) -> Graph:
     """The graph as kernels: nodes of op "kernel" whose attribute `body` is the graph they compute,
-    and reshapes, which stay aliases. CompileError where a node isn't a core operator."""
+    and reshapes, which stay aliases. A concatenation whose parts can be written in place has a kernel
+    to itself (see `passes.place`). CompileError where a node isn't a core operator."""
     return _Fuser(graph).run()
 
 
@@ -94,6 +96,7 @@ class _Fuser:
         self.users = graph.consumers()
         self.index = {n.outputs[0]: i for i, n in enumerate(graph.nodes)}
         self.owner: dict[str, Group] = {}
+        self.standing = standing(graph)
 
     def run(self) -> Graph:
         backwards = [n for n in reversed(self.graph.nodes) if kind(n) != "alias"]
@@ -114,7 +117,7 @@ class _Fuser:
 
     def start(self, node: Node) -> Group:
         group = Group(node, node.outputs[0])
-        self.join(group, node, ONCE | {"concat"})
+        self.join(group, node, NONE if group.result in self.standing else ONCE | {"concat"})
         return group
 
     def join(self, group: Group, node: Node, allowed: Classes, copies: int = 1) -> None:
@@ -182,7 +185,7 @@ class _Fuser:
     def fits(self, group: Group, node: Node) -> bool:
         """Join `node` if all its readers are in the group and let it be evaluated there."""
         name = node.outputs[0]
-        if kind(node) != "injective" or name in self.graph.outputs:
+        if kind(node) != "injective" or name in self.graph.outputs or name in self.standing:
             return False
         allowed, copies = ONCE | {"concat"}, 0
         for user in self.users.get(name, ()):

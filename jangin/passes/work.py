@@ -29,7 +29,8 @@ def stages_work(
             for load in () if expr is None else loads(expr):
                 if load.buffer.name in reads:
                     reads[load.buffer.name] = reads[load.buffer.name] + count
-    moved = _sum(_least(b, simplify(reads[b.name], symbols), symbols) for b in inputs) + _bytes(out)
+    written = _product(a.extent for a in parts[-1].axes) * out.dtype.bytes
+    moved = _sum(_least(b, simplify(reads[b.name], symbols), symbols) for b in inputs) + written
     return simplify(_sum(map(_operations, parts)), symbols), simplify(moved, symbols)
 
 

@@ -59,6 +59,7 @@ def traffic(problem: Problem) -> float:
     """Cycles to read what a kernel reads and to write its result, each byte once; constants come from
     memory."""
     result = problem.stages[-1].out
+    written = size(problem, problem.stages[-1].axes)
     read: dict[str, int] = {}
     for s in problem.stages:
         points = size(problem, (*s.axes, *s.reduce_axes))
@@ -67,7 +68,7 @@ def traffic(problem: Problem) -> float:
     cycles = 0.0
     for b in (*problem.inputs, result):
         held = math.prod(problem.size(d) for d in b.shape)
-        count = b.dtype.bytes * (held if b is result else min(held, read.get(b.name, 0)))
+        count = b.dtype.bytes * (written if b is result else min(held, read.get(b.name, 0)))
         constant = b.name in problem.constants
         cycles += count / (problem.target.memory_rate if constant else rate(problem.target, count))
     return cycles
