@@ -31,7 +31,11 @@ TASK_OPS = (1e6, 4e6, 0.25e6)
 UNROLL = 4
 """Terms of the sum in one turn of its loop."""
 LONG_LOOP = 1.01
-"""What more instructions in the innermost loop cost in doubt."""
+"""What more instructions in the innermost loop cost in doubt; a single row gains by them, as more loads are
+under way."""
+SCATTERED = 0.2
+"""Share of the time to write the result that is lost where a task writes its rows in parts, panel by panel,
+though all panels would stay in the L1 cache."""
 TILES = 7
 """Register tiles to try, and with all else:"""
 MOST = 40
@@ -157,8 +161,11 @@ class Contraction(Template):
             left *= params["panels"]
         tasks = self.batches * down * across
         cycles = self.batches * (panels * block + EXPOSED * left)
+        if whole <= t.l1 / 2 and params["panels"] > 1 and not params["panels_inside"]:
+            written = self.batches * self.rows * self.columns * self.bytes
+            cycles += SCATTERED * written / rate(t, written)
         if params["unroll"] > UNROLL:
-            cycles *= LONG_LOOP
+            cycles *= LONG_LOOP if mr > 1 else 1 / LONG_LOOP
         return launch(cycles, tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:

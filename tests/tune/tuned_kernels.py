@@ -1,13 +1,14 @@
 """Kernels of known networks, and the measurements of their candidates that a machine recorded.
 
-    python tests/tune/tuned_kernels.py
+    python tests/tune/tuned_kernels.py [NETWORK ...]
 
-records tests/tune/measurements.json anew: some ten minutes on an idle machine.
+records tests/tune/measurements.json anew (or only the networks named in it): some ten minutes.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,18 +134,19 @@ def recorded() -> tuple[Options, list[Measured]]:
     return Options(target), found
 
 
-def record() -> None:
-    """Time every candidate of every kernel on one thread, each beside the one that should be quickest."""
+def record(names: Sequence[str]) -> None:
+    """Time the candidates of the networks' kernels on one thread; keep what is recorded of the others."""
     options = Options(resolve("cpu"))
-    found = [
-        {"network": name, "kernel": node.name, "ways": ways}
-        for name, node, graph in kernels(options)
-        if (ways := measured(node, graph, options))
-    ]
     t = options.target
-    caches = {"l1": t.l1, "l2": t.l2, "l3": t.l3}
-    data = {"processor": processor_name(), "target": t.name, "caches": caches, "kernels": found}
-    text = json.dumps(data).replace('{"network"', '\n{"network"').replace('[["', '[\n["')
+    data = {"processor": processor_name(), "target": t.name, "caches": {"l1": t.l1, "l2": t.l2, "l3": t.l3}}
+    old = json.loads(FILE.read_text())["kernels"] if FILE.is_file() else []
+    found = [k for k in old if k["network"] not in names]
+    for name, node, graph in kernels(options):
+        if name in names and (ways := measured(node, graph, options)):
+            found.append({"network": name, "kernel": node.name, "ways": ways})
+    text = (
+        json.dumps({**data, "kernels": found}).replace('{"network"', '\n{"network"').replace('[["', '[\n["')
+    )
     FILE.write_text(text.replace(', ["', ',\n["') + "\n")
 
 
@@ -172,4 +174,4 @@ def measured(node: Node, graph: Graph, options: Options) -> list[list[object]]:
 
 
 if __name__ == "__main__":
-    record()
+    record(sys.argv[1:] or list(NETWORKS))
