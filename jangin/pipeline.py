@@ -37,7 +37,7 @@ from jangin.runtime.program import ProgramExecutable, executable, host_functions
 from jangin.runtime.program_artifact import ProgramArtifact, read_artifact
 from jangin.runtime.threads import default_threads
 from jangin.targets import resolve
-from jangin.tune.store import Store, place
+from jangin.tune.store import Store, place_of
 from jangin.tune.tuner import Outcome
 from jangin.tune.tuner import Progress as TuneProgress
 from jangin.tune.tuner import tune as tune_graph
@@ -117,7 +117,7 @@ def with_winners(options: Options, threads: int, store: Store) -> Options:
     found = {
         digest: finding.candidate
         for libraries in dict.fromkeys(("never", options.libraries))
-        for digest, finding in store.get(place(options.target, threads, libraries)).items()
+        for digest, finding in store.get(place_of(options.target, threads, libraries)).items()
         if finding.better
     }
     return replace(options, choices=found)
@@ -139,7 +139,7 @@ def tune_model(
     graph = import_model(model, options, operators=operators)
     if has_steps(graph):
         raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
-    here = place(options.target, threads, options.libraries)
+    here = place_of(options.target, threads, options.libraries)
     known = {} if store is None else store.get(here)
     outcome = tune_graph(graph, options, threads, sizes or {}, budget, progress, known)
     if store is not None and outcome.findings:

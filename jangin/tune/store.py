@@ -58,7 +58,7 @@ class Finding:
         return self.seconds < self.untuned
 
 
-def place(target: Target, threads: int, libraries: str) -> str:
+def place_of(target: Target, threads: int, libraries: str) -> str:
     """What timings belong to: this machine's processor, how its code is made, and by which compiler."""
     caches = f"{target.l1}/{target.l2}/{target.l3}"
     return f"{processor_name()} {target} {caches} threads={threads} {libraries} {source_digest()}"

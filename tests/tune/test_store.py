@@ -11,7 +11,7 @@ import pytest
 from jangin.targets import NAMED
 from jangin.templates.template import Candidate
 from jangin.tune import store as store_module
-from jangin.tune.store import Finding, Store, place
+from jangin.tune.store import Finding, Store, place_of
 
 V3 = NAMED["x86-64-v3"]
 
@@ -35,16 +35,16 @@ def test_better_is_quicker_than_untuned() -> None:
 
 
 def test_places_differ_by_all_that_changes_timings(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = place(V3, 2, "never")
+    here = place_of(V3, 2, "never")
     others = [
-        place(V3, 1, "never"), place(V3, 2, "auto"), place(NAMED["x86-64-v2"], 2, "never"),
-        place(replace(V3, l3=4 << 20), 2, "never"),
+        place_of(V3, 1, "never"), place_of(V3, 2, "auto"), place_of(NAMED["x86-64-v2"], 2, "never"),
+        place_of(replace(V3, l3=4 << 20), 2, "never"),
     ]  # fmt: skip
     monkeypatch.setattr(store_module, "processor_name", lambda: "another")
-    others.append(place(V3, 2, "never"))
+    others.append(place_of(V3, 2, "never"))
     monkeypatch.undo()
     monkeypatch.setattr(store_module, "source_digest", lambda: "another compiler")
-    others.append(place(V3, 2, "never"))
+    others.append(place_of(V3, 2, "never"))
     assert len({here, *others}) == len(others) + 1
 
 
