@@ -28,7 +28,7 @@ from jangin.passes.fuse import fuse
 from jangin.passes.layout import layout
 from jangin.passes.lower import lower
 from jangin.passes.partition import has_steps, partition
-from jangin.passes.place import place
+from jangin.passes.place import place as place_pass
 from jangin.passes.simplify import simplify
 from jangin.passes.winograd import winograd as winograd_pass
 from jangin.runtime.artifact import Artifact
@@ -59,7 +59,7 @@ GRAPH_PASSES: Mapping[str, GraphPass] = {
     "dce": dce,
     "fuse": fuse,
     "winograd": winograd_pass,
-    "place": place,
+    "place": place_pass,
 }
 """In order. The whole-graph passes; after `fuse` every node is a kernel or a reshape, and after `place`
 perhaps a concatenation or a slice that moves nothing."""
