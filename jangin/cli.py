@@ -184,12 +184,22 @@ def inspect(
         bool, typer.Option("--placement", help="Where each node runs: a kernel, a step, or Python.")
     ] = False,
     memory: Annotated[bool, typer.Option("--memory", help="Where each buffer lies.")] = False,
+    sizes: Annotated[
+        bool,
+        typer.Option("--shapes", help="Which sizes are symbolic, specialised or depend on data; memory."),
+    ] = False,
     json: Annotated[Path | None, typer.Option(help="With --placement: write it to this file.")] = None,
+    minimize: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT.onnx", help="Write the smallest part that can't be compiled or is wrong."),
+    ] = None,
 ) -> None:
     """Look into a model: what it is, what each pass makes of it, and any kernel's code."""
     from jangin.commands.inspect import inspect as work
 
-    work(model, context.obj, after, kernel, show, shape or [], target, placement, memory, json)
+    work(
+        model, context.obj, after, kernel, show, shape or [], target, placement, memory, json, minimize, sizes
+    )
 
 
 @app.command()

@@ -153,9 +153,10 @@ def make_plan(graph: Graph, scheduled: Chosen, options: Options) -> Plan:
     buffers = plan_buffers(packed, packed.nodes)
     used = {b.name: packed.constants[b.name] for b in buffers if b.kind == "constant"}
     symbols = tuple(graph.symbols.items())
+    required = tuple(dict.fromkeys((*graph.constraints, *constraints(graph))))
     plan = Plan(
-        graph.name, str(options.target), graph.inputs, graph.outputs, symbols, constraints(graph), buffers,
-        tuple(launches), used, funcs, calls,
+        graph.name, str(options.target), graph.inputs, graph.outputs, symbols, required, buffers,
+        tuple(launches), used, funcs, calls, graph.bound,
     )  # fmt: skip
     if options.verify:
         checked("planning", verify_plan, plan)

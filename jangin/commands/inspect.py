@@ -16,6 +16,7 @@ from jangin.codegen.build import assembly
 from jangin.codegen.llvm import emit_kernel
 from jangin.commands import placement as nodes
 from jangin.commands.common import Settings, parse_shapes, progress, terminal
+from jangin.commands.minimize import minimize
 from jangin.commands.program import program_text, steps_table
 from jangin.commands.run import summary
 from jangin.ir.graph import Graph, Node
@@ -26,9 +27,11 @@ from jangin.options import Options
 from jangin.passes.partition import has_steps
 from jangin.passes.stages import is_opaque, opaque_func, stages
 from jangin.passes.work import flops
-from jangin.pipeline import GRAPH_PASSES, build_artifact, graph_passes, import_model, plan_model
+from jangin.pipeline import GRAPH_PASSES, Planned, build_artifact, graph_passes, import_model, plan_model
+from jangin.runtime.explain import explain_plan, explain_program
 from jangin.runtime.program import executable as artifact_executable
 from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.sizes import Signature, spec_of
 from jangin.targets import Target, resolve
 from jangin.templates.scheduled import Scheduled
 
@@ -48,11 +51,19 @@ def inspect(
     placement: bool = False,
     memory: bool = False,
     output: Path | None = None,
+    minimal: Path | None = None,
+    sizes: bool = False,
 ) -> None:
     """Print a summary; or the IR after a pass, one kernel's code, where nodes run (to `output` as JSON too),
-    or where buffers lie."""
+    where buffers lie, or what its sizes are; or write to `minimal` the smallest part that fails."""
     if model.suffix == ".jgn":
-        _inspect_compiled(model, after, kernel, placement, memory)
+        if sizes:
+            print(jangin.load(model).explain_shapes())
+        else:
+            _inspect_compiled(model, after, kernel, placement, memory)
+        return
+    if minimal is not None:
+        minimize(model, settings, minimal, shapes, target)
         return
     if after and after not in AFTER:
         raise ValueError(f"no pass is called {after!r}; there are {', '.join(AFTER)}")
@@ -61,6 +72,10 @@ def inspect(
     options = Options(resolve(target), parse_shapes(shapes), settings.winograd)
     if after and after != "plan":
         print(print_graph(import_model(model, options, until=after)), end="")
+        return
+    if sizes:
+        with progress(settings) as tell:
+            print(_explained(plan_model(model, options, tell)))
         return
     if placement:
         _placement(model, settings, options, output)
@@ -85,6 +100,14 @@ def inspect(
         terminal().print(_memory(plan))
     else:
         _summary(model, options, kernels, plan)
+
+
+def _explained(planned: Planned) -> str:
+    if planned.program is None:
+        (plan,) = planned.plans
+        return explain_plan(plan, Signature(plan).inputs)
+    region = planned.program.region
+    return explain_program(planned.program, planned.plans, [spec_of(region.values[n]) for n in region.inputs])
 
 
 def _placement(model: Path, settings: Settings, options: Options, output: Path | None) -> None:

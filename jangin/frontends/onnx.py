@@ -19,7 +19,7 @@ from jangin.frontends.onnx_proto import attribute, dtype_of, read_model, tensor,
 from jangin.frontends.onnx_schema import check_node
 from jangin.frontends.order import topological
 from jangin.ir.dtype import from_numpy
-from jangin.ir.expr import Expr, Var, const
+from jangin.ir.expr import Const, Expr, Var, const
 from jangin.ir.graph import Array, CompileError, Graph, Node, Value
 from jangin.ir.simplify import Range
 from jangin.ir.types import STRING, Type, tensor_type
@@ -207,8 +207,9 @@ class _Importer:
         outputs = self._outputs(values)
         self._check_keys(inputs)
         return Graph(
-            self.proto.name, tuple(inputs), outputs, tuple(nodes), constants, values, self.symbols.ranges
-        )
+            self.proto.name, tuple(inputs), outputs, tuple(nodes), constants, values, self.symbols.ranges,
+            bound={n: int(e.value) for n, e in self.symbols.names.items() if isinstance(e, Const)},
+        )  # fmt: skip
 
     def _constants(self) -> dict[str, Array]:
         constants: dict[str, Array] = {}

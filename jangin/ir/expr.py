@@ -232,7 +232,7 @@ INFIX = {
 IDENTIFIER = re.compile(r"[^\W\d]\w*(?:\.\w+)*", re.ASCII)
 RESERVED = frozenset({
     "true", "false", "inf", "nan", "serial", "parallel", "vector", "unroll", "alloc", "let", "if", "else",
-    "const", "outer", "reduce",
+    "const", "outer", "reduce", "require",
 })  # fmt: skip
 
 

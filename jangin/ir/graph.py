@@ -64,7 +64,9 @@ class Node:
 @dataclass(frozen=True)
 class Graph:
     """Nodes in topological order. `values` has an entry for every input, constant and result;
-    `symbols` gives each free size symbol's inclusive range."""
+    `symbols` gives each free size symbol's inclusive range; `constraints` are conditions on them that
+    every run must meet, also where passes have removed what needed them; `bound` are the model's symbols
+    that were given one size."""
 
     name: str
     inputs: tuple[str, ...]
@@ -73,6 +75,8 @@ class Graph:
     constants: Mapping[str, Array]
     values: Mapping[str, Value]
     symbols: Mapping[Var, Range] = field(default_factory=dict)
+    constraints: tuple[Expr, ...] = ()
+    bound: Mapping[str, int] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)

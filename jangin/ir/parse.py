@@ -149,8 +149,9 @@ class GraphReader(_Loops):
         inputs = tuple(self.items(lambda: self.typed_name(values)))
         self.need("->")
         outputs = tuple(self.items(self.name))
-        symbols = dict(self.ranges())
+        symbols, bound = dict(self.ranges()), self.bound()
         constants: dict[str, Array] = {}
+        constraints: list[Expr] = []
         nodes: list[Node] = []
         self.need("{")
         while not self.take("}"):
@@ -158,9 +159,13 @@ class GraphReader(_Loops):
                 self.constant(values, constants)
             elif self.take("outer"):
                 self.typed_name(values)
+            elif self.take("require"):
+                constraints.append(self.expr())
             else:
                 nodes.append(self.node(values))
-        return Graph(name, inputs, outputs, tuple(nodes), constants, values, symbols)
+        return Graph(
+            name, inputs, outputs, tuple(nodes), constants, values, symbols, tuple(constraints), bound
+        )
 
     def typed_name(self, values: dict[str, Value]) -> str:
         name = self.name()
@@ -299,7 +304,7 @@ class _Plans(Reader):
         self.need("plan")
         name = self.name()
         self.need("target")
-        target, symbols = self.string(), self.ranges()
+        target, symbols, bound = self.string(), self.ranges(), self.bound()
         self.need("{")
         self.need("inputs")
         inputs = tuple(self.items(self.name))
@@ -317,8 +322,9 @@ class _Plans(Reader):
                 buffers.append(self.plan_buffer())
         held = {b.name: constants[b.name] for b in buffers if b.name in constants}
         return Plan(
-            name, target, inputs, outputs, symbols, tuple(constraints), tuple(buffers), tuple(launches), held
-        )
+            name, target, inputs, outputs, symbols, tuple(constraints), tuple(buffers), tuple(launches), held,
+            bound=bound,
+        )  # fmt: skip
 
     def plan_buffer(self) -> PlanBuffer:
         kind = self.choice(BUFFER_KINDS, "a buffer, launch or require")

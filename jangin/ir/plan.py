@@ -81,7 +81,7 @@ class Plan:
     checked. `constraints` must hold (they are non-zero) for the sizes of a run. `target` is the
     LLVM triple/cpu/features the objects were made for. `kernels` (name to Func) is kept only in
     the compiling process, for the interpreter and `inspect`; it isn't saved. Nor are `calls`: the code of
-    those kernels whose Func only says what a library computes for them."""
+    those kernels whose Func only says what a library computes for them. `bound`: as of `Graph`."""
 
     name: str
     target: str
@@ -94,6 +94,7 @@ class Plan:
     constants: Mapping[str, Array] = field(default_factory=dict)
     kernels: Mapping[str, Func] = field(default_factory=dict)
     calls: Mapping[str, LibraryCall] = field(default_factory=dict)
+    bound: Mapping[str, int] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)

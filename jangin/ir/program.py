@@ -106,13 +106,14 @@ class Region:
 class Program:
     """`symbols`: every size symbol's range, also of those that become known during a run.
     `constants`: arrays that steps other than plans read. The region's inputs and outputs are the
-    model's, by name."""
+    model's, by name. `bound`: as of `Graph`."""
 
     name: str
     target: str
     symbols: Mapping[Var, Range]
     region: Region
     constants: Mapping[str, Array] = field(default_factory=dict)
+    bound: Mapping[str, int] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)

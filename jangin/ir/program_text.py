@@ -1,6 +1,6 @@
 """The text form of programs. `parse_program(print_program(p)) == p`, but for the constants' data.
 
-program = "program" name "target" string [ranges] region
+program = "program" name "target" string [ranges] [bound] region
 region  = "{" "inputs" names "outputs" names {"value" name ":" vtype} {step} "}"
 vtype   = (DTYPE | "string" | "?") "[" ["?" | expr {"," expr}] "]"
         | ("seq" | "optional") "(" vtype ")" | "map" "(" (DTYPE | "string") "," vtype ")"
@@ -24,7 +24,7 @@ from jangin.ir.expr import Var, quote
 from jangin.ir.graph import Value
 from jangin.ir.parse import GraphReader
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Segment, Slicing, Step
-from jangin.ir.text import print_attribute, print_names, print_ranges, print_string
+from jangin.ir.text import print_attribute, print_bound, print_names, print_ranges, print_string
 from jangin.ir.types import STRING, Type, tensor_type
 
 
@@ -32,7 +32,7 @@ def print_program(program: Program) -> str:
     """The text of a program, without its constants and plans."""
     head = f"program {quote(program.name)} target {print_string(program.target)}"
     lines = _region(program.region)
-    first = f"{head}{print_ranges(program.symbols.items())} {lines[0]}"
+    first = f"{head}{print_ranges(program.symbols.items())}{print_bound(program.bound)} {lines[0]}"
     return "\n".join([first, *lines[1:]]) + "\n"
 
 
@@ -92,8 +92,8 @@ class _Programs(GraphReader):
         self.need("program")
         name = self.name()
         self.need("target")
-        target, symbols = self.string(), self.ranges()
-        return Program(name, target, dict(symbols), self.region())
+        target, symbols, bound = self.string(), self.ranges(), self.bound()
+        return Program(name, target, dict(symbols), self.region(), bound=bound)
 
     def region(self) -> Region:
         self.need("{")

@@ -176,6 +176,14 @@ class Reader:
 
         return tuple(self.items(one)) if self.take("symbols") else ()
 
+    def bound(self) -> dict[str, int]:
+        def one() -> tuple[str, int]:
+            name = self.name()
+            self.need("=")
+            return name, self.integer()
+
+        return dict(self.items(one)) if self.take("bound") else {}
+
     def expr(self, level: int = 0) -> Expr:
         token = self.tokens[self.at]
         if token.isdecimal() and self.tokens[self.at + 1] in _ATOM_ENDS:

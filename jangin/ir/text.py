@@ -10,6 +10,7 @@ Shared:
            | FUNCTION "(" expr {"," expr} ")" | "select" "(" cond "," then "," else ")"
     INFIX  = * / // %, then + -, << >>, comparisons, &, ^, |  (tightest first)
     ranges = "symbols" "(" name "in" [expr] ".." [expr] {"," ...} ")"
+    bound  = "bound" "(" {name "=" INTEGER ","} ")"            symbols that were given one size
 
 Loop:
 
@@ -24,9 +25,10 @@ Loop:
 
 Graph (DTYPE or shape is `?` where it isn't inferred yet):
 
-    graph  = "graph" name "(" {name ":" type} ")" "->" "(" {name} ")" [ranges] "{" {line} "}"
+    graph  = "graph" name "(" {name ":" type} ")" "->" "(" {name} ")" [ranges] [bound] "{" {line} "}"
     line   = "const" name [":" type] "=" data                 an initializer
            | "outer" name ":" type                            a value of an enclosing graph
+           | "require" expr
            | {name [":" type] ","} "=" OP [node name] "(" {name} ")" ["{" {attr} "}"] ["from" source]
     attr   = name "=" value
     value  = none | true | false | number | "string" | DTYPE | "(" {value ","} ")" | "[" {value} "]"
@@ -39,7 +41,7 @@ Graph (DTYPE or shape is `?` where it isn't inferred yet):
 
 Plan (constants and kernels are kept beside the text):
 
-    plan   = "plan" name "target" string [ranges] "{" "inputs" names "outputs" names {item} "}"
+    plan   = "plan" name "target" string [ranges] [bound] "{" "inputs" names "outputs" names {item} "}"
     item   = "require" expr
            | ("input" | "output" | "constant" | "arena" | "alias") name ":" type ["of" name]
              ["at" INTEGER] ["live" INTEGER ".." INTEGER]
@@ -92,7 +94,8 @@ def print_graph(graph: Graph) -> str:
 
 def print_plan(plan: Plan) -> str:
     """The text of a plan: all of it but its constants' data and its kernels."""
-    lines = [f"plan {quote(plan.name)} target {print_string(plan.target)}{print_ranges(plan.symbols)} {{"]
+    known = print_ranges(plan.symbols) + print_bound(plan.bound)
+    lines = [f"plan {quote(plan.name)} target {print_string(plan.target)}{known} {{"]
     lines.append(f"  inputs {print_names(plan.inputs)} outputs {print_names(plan.outputs)}")
     lines += [f"  require {e}" for e in plan.constraints]
     lines += [f"  {_plan_buffer(b)}" for b in plan.buffers]
@@ -162,6 +165,11 @@ def print_ranges(symbols: Iterable[tuple[Var, Range]]) -> str:
     return f" symbols ({', '.join(parts)})" if parts else ""
 
 
+def print_bound(sizes: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{quote(n)} = {size}" for n, size in sizes.items())
+    return f" bound ({parts})" if parts else ""
+
+
 def _bare(e: Expr) -> str:
     """An expression without the parentheses around all of it."""
     return str(e)[1:-1] if isinstance(e, Binary) and e.op in INFIX else str(e)
@@ -198,8 +206,9 @@ def _stmt(s: Stmt) -> list[str]:
 
 def _graph(g: Graph) -> list[str]:
     inputs = ", ".join(f"{quote(n)}{_annotation(g, n)}" for n in g.inputs)
-    ranges = print_ranges(g.symbols.items())
+    ranges = print_ranges(g.symbols.items()) + print_bound(g.bound)
     lines = [f"graph {quote(g.name)}({inputs}) -> {print_names(g.outputs)}{ranges} {{"]
+    lines += [f"  require {_bare(c)}" for c in g.constraints]
     for name, array in g.constants.items():
         lines.append(f"  const {quote(name)}{_annotation(g, name)} = {_data(array)}")
     made = {*g.inputs, *g.constants, *(o for node in g.nodes for o in node.outputs)}

@@ -216,6 +216,9 @@ def _verify_graph(
         defined.add(name)
 
     _verify_values(g, symbols, (*g.inputs, *g.constants, *sorted(later - {""})), fail)
+    for e in g.constraints:
+        if e.dtype != BOOL or not free_vars(e) <= symbols:
+            fail(f"{e} is no condition on its symbols")
     for name in dict.fromkeys((*g.inputs, *g.constants)):
         define(name, "an input or constant")
     for node in g.nodes:

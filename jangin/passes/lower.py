@@ -19,6 +19,7 @@ from jangin.ops.builder import Builder, Tensor
 from jangin.ops.held import Held, Item, constant, host, real, type_of
 from jangin.ops.registry import find
 from jangin.passes import control
+from jangin.passes.constraints import constraints
 from jangin.passes.control import Env
 from jangin.passes.partition import STEPS, prune, renamed
 from jangin.passes.qdq import fuse_quantized
@@ -47,8 +48,9 @@ def lower(graph: Graph, custom: Custom | None = None) -> Graph:
     env |= {n: constant(b, a, n) for n, a in graph.constants.items()}
     results = _evaluate(b, graph.nodes, env, graph.outputs, "the model")
     if any(n.op in STEPS for n in b.nodes) or any(isinstance(r, Held) for r in results):
-        return _program(b, results, graph.outputs)
-    return b.graph([r for r in results if isinstance(r, Tensor)], graph.outputs)
+        return replace(_program(b, results, graph.outputs), bound=graph.bound)
+    lowered = b.graph([r for r in results if isinstance(r, Tensor)], graph.outputs)
+    return replace(lowered, constraints=constraints(prune(lowered)), bound=graph.bound)
 
 
 def _program(b: Builder, results: Sequence[Item], names: Sequence[str]) -> Graph:

@@ -14,6 +14,7 @@ from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.loop import Stmt, expressions, statements
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Segment, Step
 from jangin.ir.simplify import Range
+from jangin.passes.constraints import constraints
 from jangin.te import Stage
 
 STEPS = frozenset({"host", "bind", "if", "loop"})
@@ -28,7 +29,8 @@ def partition(graph: Graph, target: str) -> tuple[Program, list[Graph]]:
     """The program, and the graph of each of its segments."""
     maker = _Partition(graph.symbols)
     region = maker.region(graph)
-    return Program(graph.name, target, dict(graph.symbols), region, maker.constants), maker.segments
+    program = Program(graph.name, target, dict(graph.symbols), region, maker.constants, graph.bound)
+    return program, maker.segments
 
 
 class _Partition:
@@ -78,12 +80,13 @@ class _Partition:
         names = {*made, *read}
         used = {v for n in nodes for v in needed_symbols(graph, n)}
         used |= {v for n in inputs for d in graph.shape(n) for v in free_vars(d)}
-        return Graph(
+        cut = Graph(
             graph.name, inputs, outputs, tuple(nodes),
             {n: a for n, a in graph.constants.items() if n in names},
             {n: v for n, v in graph.values.items() if n in names},
             {v: r for v, r in self.symbols.items() if v in used},
         )  # fmt: skip
+        return replace(cut, constraints=constraints(cut))
 
     def _step(self, node: Node) -> Step:
         attrs = node.attrs

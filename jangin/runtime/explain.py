@@ -4,38 +4,55 @@ during a run, and the memory that they cost."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from jangin.ir.expr import Expr, Var, const, free_vars, maximum
+from jangin.ir.expr import Const, Expr, Var, const, free_vars, maximum, substitute
 from jangin.ir.plan import Plan
 from jangin.ir.program import Bind, Branch, Loop, Program, Region, Segment
 from jangin.ir.simplify import Monomial, Range, simplify, terms
 from jangin.runtime.sizes import TensorSpec
 
+SYMBOLIC = "symbolic: given by the inputs' shapes"
+ANY_SIZE = (1 << 31) - 1
+"""What a range ends at where nobody said how large a size may be."""
+
 
 def explain_plan(plan: Plan, specs: Sequence[TensorSpec]) -> str:
     """Of a model that is one plan."""
-    lines = [f"input {s}" for s in specs]
-    lines += [_symbol(v, r, "given by the inputs' shapes") for v, r in plan.symbols]
+    lines = [*_given(specs, plan.bound), *(_symbol(v, r, SYMBOLIC) for v, r in plan.symbols)]
     lines += [f"must hold: {c}" for c in plan.constraints]
-    return "\n".join([*lines, f"intermediate values take at most {peak(plan)} bytes"])
+    return "\n".join([*lines, _peak("intermediate values", plan)])
 
 
 def explain_program(program: Program, plans: Sequence[Plan], specs: Sequence[TensorSpec]) -> str:
     """Of a program."""
-    lines = [f"input {s}" for s in specs]
+    lines = _given(specs, program.bound)
     given = _mentioned(program.region, program.region.inputs)
-    lines += [
-        _symbol(v, program.symbols[v], "given by the inputs' shapes")
-        for v in sorted(given, key=str)
-        if v in program.symbols
-    ]
+    known = [v for v in sorted(given, key=str) if v in program.symbols]
+    lines += [_symbol(v, program.symbols[v], SYMBOLIC) for v in known]
     for var, source in _found(program.region, set(given)):
         lines.append(_symbol(var, program.symbols[var], f"depends on data: known after {source}"))
     for i, plan in enumerate(plans):
         lines += [f"segment {i} must have: {c}" for c in plan.constraints]
-        lines.append(f"intermediate values of segment {i} take at most {peak(plan)} bytes")
+        lines.append(_peak(f"intermediate values of segment {i}", plan))
     return "\n".join(lines)
+
+
+def _given(specs: Sequence[TensorSpec], bound: Mapping[str, int]) -> list[str]:
+    fixed = [f"size {name}: {size}, specialised by shapes=" for name, size in bound.items()]
+    return [*(f"input {s}" for s in specs), *fixed]
+
+
+def _peak(what: str, plan: Plan) -> str:
+    """The formula, and what it comes to where the sizes' ranges have ends."""
+    formula = peak(plan)
+    highest = {v: high for v, (_, high) in plan.symbols}
+    text = f"{what} take at most {formula} bytes"
+    used = free_vars(formula)
+    if used and all(isinstance(high := highest[v], Const) and int(high.value) < ANY_SIZE for v in used):
+        most = simplify(substitute(formula, {v: high for v in used if (high := highest[v]) is not None}))
+        text += f", {most} for the largest sizes"
+    return text
 
 
 def peak(plan: Plan) -> Expr:
@@ -64,8 +81,11 @@ def _below(own: dict[Monomial, int], e: Expr, other: dict[Monomial, int], f: Exp
 
 
 def _symbol(var: Var, limits: Range, origin: str) -> str:
-    low, high = ("any" if e is None else e for e in limits)
-    return f"size {var}: {low} to {high}, {origin}"
+    low, high = limits
+    least = 0 if low is None else low
+    if high is None or (isinstance(high, Const) and int(high.value) >= ANY_SIZE):
+        return f"size {var}: {least} or more, {origin}"
+    return f"size {var}: {least} to {high}, {origin}"
 
 
 def _mentioned(region: Region, names: Sequence[str]) -> set[Var]:

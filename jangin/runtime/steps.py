@@ -45,7 +45,10 @@ class Resources:
         low, high = self.ranges.get(var, (None, None))
         if (low is not None and size < low) or (high is not None and size > high):
             limits = f"{'any' if low is None else low} to {'any' if high is None else high}"
-            raise StepError(f"{what}: the size {var} is {size}, but may be {limits}")
+            raise StepError(
+                f"{what}: the size {var} is {size}, but may be {limits}; where it is an input's, compile the "
+                "model again with another range for it in shapes="
+            )
 
 
 def _number(e: Expr | None) -> int | None:

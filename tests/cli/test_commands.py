@@ -175,3 +175,13 @@ def test_version(cli: Cli) -> None:
     import jangin
 
     assert cli("--version").out == f"jangin {jangin.__version__}\n"
+
+
+def test_inspect_shapes(cli: Cli, model: Path, tmp_path: Path) -> None:
+    out = cli("inspect", model, "--shapes").out
+    assert "size batch: 1 or more, symbolic" in out and "bytes" in out
+    assert cli("compile", model, "-o", tmp_path / "m.jgn").status == 0
+    assert cli("inspect", tmp_path / "m.jgn", "--shapes").out == out
+    assert (
+        "size batch: 3, specialised by shapes=" in cli("inspect", model, "--shapes", "--shape", "batch=3").out
+    )

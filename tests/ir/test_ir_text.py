@@ -126,7 +126,7 @@ def sample_graph() -> Graph:
         "z": Value("z", F32, (n,)),
     }
     constants = {"w": np.array([[1, 2]], np.int64), "big": np.arange(100, dtype=np.float32)}
-    return Graph("a graph", ("x:0",), ("z",), nodes, constants, values, {n: (const(1), None)})
+    return Graph("a graph", ("x:0",), ("z",), nodes, constants, values, {n: (const(1), None)}, (n >= 2,), {"batch": 4})
 
 
 def test_graph_round_trip() -> None:
@@ -138,6 +138,7 @@ def test_graph_round_trip() -> None:
     assert print_graph(again) == text
     assert again.values == graph.values
     assert again.symbols == graph.symbols
+    assert again.constraints == graph.constraints and again.bound == graph.bound
     assert all(np.array_equal(again.constants[k], v) for k, v in graph.constants.items())
     for new, old in zip(again.nodes, graph.nodes, strict=True):
         assert (new.op, new.name, new.inputs, new.outputs, new.source) == (

@@ -1,0 +1,270 @@
+"""`jangin inspect --minimize`: the smallest part of a model that still fails.
+
+Delta debugging (Zeller, Hildebrandt: Simplifying and Isolating Failure-Inducing Input, 2002) over the
+model's nodes. What the dropped nodes made becomes a constant where it is known while compiling, and else an
+input of the inferred type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from rich.markup import escape
+
+import jangin
+from jangin.commands.common import Settings, fixed_sizes, parse_shapes, progress, random_input, terminal
+from jangin.ir.graph import Array
+from jangin.runtime.sizes import TensorSpec
+
+Test = Callable[[onnx.ModelProto], str]
+"""What is wrong with a model, or "" where nothing is."""
+Tell = Callable[[int, int, str], None]
+SMALL = 4096
+"""Elements up to which a value that is known while compiling is kept as a constant."""
+TOLERANCE = {"float16": 3e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
+"""Of the largest value: beyond, a result is wrong."""
+
+
+def minimize(
+    model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str
+) -> onnx.ModelProto | None:
+    """Write the smallest part that fails as the model does, when it is compiled or (where it compiles)
+    compared with ONNX's ReferenceEvaluator on random inputs. None where nothing fails."""
+    bound = parse_shapes(shapes)
+    whole = onnx.load(model)
+    console = terminal()
+
+    def compiled(part: onnx.ModelProto) -> Any:
+        names = _symbols(part) | {i.name for i in part.graph.input}
+        kept = {name: size for name, size in bound.items() if name in names}
+        return jangin.compile(
+            part, target, 1, kept, winograd=settings.winograd, libraries=settings.libraries, cache=False
+        )
+
+    test = failure(compiled)
+    reason = test(whole)
+    recorded: Mapping[str, Array] = {}
+    if not reason:
+        recorded = evaluated(whole, bound)
+        test = difference(compiled, recorded)
+        reason = test(whole)
+    if not reason:
+        console.print(
+            "the model compiles, and gives what ONNX's ReferenceEvaluator gives: nothing to minimize"
+        )
+        return None
+    with progress(settings) as tell:
+        part = smallest(whole, test, recorded, tell)
+    onnx.save(part, output)
+    console.print(escape(test(part)), soft_wrap=True)
+    console.print(f"{len(part.graph.node)} of {len(whole.graph.node)} nodes fail so: {output}", markup=False)
+    return part
+
+
+def failure(compiled: Callable[[onnx.ModelProto], Any]) -> Test:
+    """Whether compiling fails as it did the first time: with an error of the same kinds."""
+    alike = _Alike()
+
+    def test(part: onnx.ModelProto) -> str:
+        try:
+            compiled(part)
+        except Exception as error:
+            return alike(error)
+        return ""
+
+    return test
+
+
+class _Alike:
+    """Tells of an error where it is of the kinds of the first one."""
+
+    def __init__(self) -> None:
+        self.first: list[type] = []
+
+    def __call__(self, error: Exception) -> str:
+        kinds = [type(e) for e in (error, error.__cause__) if e is not None]
+        self.first = self.first or kinds
+        return f"{type(error).__name__}: {error}" if kinds == self.first else ""
+
+
+def difference(compiled: Callable[[onnx.ModelProto], Any], values: Mapping[str, Array]) -> Test:
+    """Whether a run on the recorded values fails, or gives other results than the recorded ones."""
+    alike = _Alike()
+
+    def test(part: onnx.ModelProto) -> str:
+        constants = {t.name for t in part.graph.initializer}
+        try:
+            exe = compiled(part)
+        except Exception:  # the whole compiles, so that this is another failure
+            return ""
+        try:
+            results = exe.run({i.name: values[i.name] for i in part.graph.input if i.name not in constants})
+        except Exception as error:
+            return alike(error)
+        wrong = (_apart(name, np.asarray(y), values[name]) for name, y in results.items())
+        return next(filter(None, wrong), "")
+
+    return test
+
+
+def _apart(name: str, got: Array, want: Array) -> str:
+    if got.shape != want.shape:
+        return f"result {name} has shape {got.shape}, not {want.shape}"
+    limit = TOLERANCE.get(str(want.dtype))
+    if limit is None:
+        wrong = int((got != want).sum())
+        return f"result {name} differs in {wrong} of {got.size} elements" if wrong else ""
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    scale = float(np.abs(b[np.isfinite(b)]).max(initial=0))
+    close = np.isclose(a, b, rtol=0, atol=limit * max(scale, 1e-6), equal_nan=True)
+    off = float(np.abs(a - b)[~close].max(initial=0))
+    return "" if close.all() else f"result {name} is off by {off:.3g} where its largest value is {scale:.3g}"
+
+
+def smallest(
+    model: onnx.ModelProto, test: Test, recorded: Mapping[str, Array] | None = None, tell: Tell | None = None
+) -> onnx.ModelProto:
+    """The part of the model, by nodes, of which no smaller one fails by `test`. `recorded`: values that
+    inputs get the shapes of, where no shape is inferred."""
+    cutter = _Cutter(model, recorded or {})
+    total = len(model.graph.node)
+    best = list(range(total))
+    parts = 2
+    while len(best) > 1:
+        if tell is not None:
+            tell(total - len(best), total, f"{len(best)} nodes")
+        chunks = _chunks(best, parts)
+        others = [[n for n in best if n not in set(c)] for c in chunks] if parts > 2 else []
+        found = next(
+            (c for c in (*chunks, *others) if (part := cutter.part(c)) is not None and test(part)), None
+        )
+        if found is not None:
+            parts = 2 if found in chunks else max(parts - 1, 2)
+            best = found
+        elif parts < len(best):
+            parts = min(2 * parts, len(best))
+        else:
+            break
+    return cutter.part(best) or model
+
+
+def _chunks(items: Sequence[int], parts: int) -> list[list[int]]:
+    return [list(c) for c in np.array_split(np.array(items), parts)]
+
+
+class _Cutter:
+    """Makes models of some of a model's nodes."""
+
+    def __init__(self, model: onnx.ModelProto, recorded: Mapping[str, Array]) -> None:
+        self.model = model
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        infos = (*inferred.graph.value_info, *inferred.graph.output, *inferred.graph.input)
+        self.infos = {i.name: i for i in infos if _has_type(i)}
+        for name, array in recorded.items():
+            if name not in self.infos and isinstance(array, np.ndarray) and array.dtype != object:
+                code = helper.np_dtype_to_tensor_dtype(array.dtype)
+                self.infos[name] = helper.make_tensor_value_info(name, code, array.shape)
+        self.constants = {t.name: t for t in model.graph.initializer}
+        self.constants |= {n: numpy_helper.from_array(a, n) for n, a in self._known().items()}
+        self.reads = [list(dict.fromkeys(_reads(n))) for n in model.graph.node]
+
+    def part(self, kept: Sequence[int]) -> onnx.ModelProto | None:
+        """The model of these nodes; None where an input's type isn't known."""
+        nodes = [self.model.graph.node[i] for i in kept]
+        made = {o for n in nodes for o in n.output if o}
+        read = dict.fromkeys(name for i in kept for name in self.reads[i])
+        wanted = {o.name for o in self.model.graph.output}
+        outputs = [o for n in nodes for o in n.output if o and (o not in read or o in wanted)]
+        inputs = [n for n in read if n not in made and n not in self.constants]
+        if any(n not in self.infos for n in inputs) or not outputs:
+            return None
+        graph = helper.make_graph(
+            nodes,
+            self.model.graph.name,
+            [self.infos[n] for n in inputs],
+            [self.infos.get(n) or helper.make_empty_tensor_value_info(n) for n in outputs],
+            [self.constants[n] for n in read if n in self.constants and n not in made],
+        )
+        part = onnx.ModelProto()
+        part.CopyFrom(self.model)
+        part.graph.CopyFrom(graph)
+        return part
+
+    def _known(self) -> dict[str, Array]:
+        """Small values that follow from constants and fixed shapes alone."""
+        known = {n: numpy_helper.to_array(t) for n, t in self.constants.items() if np.prod(t.dims) <= SMALL}
+        opsets = {o.domain: o.version for o in self.model.opset_import}
+        for node in self.model.graph.node:
+            if (
+                node.op_type in ("Shape", "Size")
+                and (shape := _fixed(self.infos.get(node.input[0]))) is not None
+            ):
+                feeds = {node.input[0]: np.broadcast_to(np.float32(0), shape)}
+            elif all(n in known or not n for n in _reads(node)):
+                feeds = {n: known[n] for n in _reads(node) if n}
+            else:
+                continue
+            try:
+                results = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
+            except Exception:  # an operator that the evaluator lacks: what it makes is an input then
+                continue
+            for name, value in zip(node.output, results, strict=True):
+                if isinstance(value, np.ndarray) and value.size <= SMALL and value.dtype != object:
+                    known[name] = value
+        return {n: a for n, a in known.items() if n not in self.constants}
+
+
+def _reads(node: onnx.NodeProto) -> Iterable[str]:
+    """The values that a node reads, also from within its sub-graphs."""
+    yield from filter(None, node.input)
+    for a in node.attribute:
+        for graph in (a.g, *a.graphs) if a.HasField("g") or a.graphs else ():
+            own = {*(i.name for i in graph.input), *(t.name for t in graph.initializer)}
+            own |= {o for n in graph.node for o in n.output}
+            yield from (n for inner in graph.node for n in _reads(inner) if n not in own)
+            yield from (o.name for o in graph.output if o.name not in own)
+
+
+def _has_type(info: onnx.ValueInfoProto) -> bool:
+    kind = info.type.WhichOneof("value")
+    return kind is not None and (kind != "tensor_type" or info.type.tensor_type.HasField("shape"))
+
+
+def _fixed(info: onnx.ValueInfoProto | None) -> tuple[int, ...] | None:
+    if info is None or not info.type.HasField("tensor_type"):
+        return None
+    dims = info.type.tensor_type.shape.dim
+    return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
+
+
+def _symbols(model: onnx.ModelProto) -> set[str]:
+    return {d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param}
+
+
+def evaluated(model: onnx.ModelProto, bound: Mapping[str, Any]) -> dict[str, Array]:
+    """Every value of the model's own graph, by ONNX's ReferenceEvaluator on random inputs (sizes that are
+    not fixed are 2)."""
+    everything = onnx.ModelProto()
+    everything.CopyFrom(model)
+    names = [o for n in model.graph.node for o in n.output if o]
+    del everything.graph.output[:]
+    everything.graph.output.extend(map(helper.make_empty_tensor_value_info, names))
+    constants = {t.name for t in model.graph.initializer}
+    sizes = dict.fromkeys(_symbols(model), 2) | fixed_sizes(bound)
+    feeds: dict[str, Array] = {}
+    for i, info in enumerate(v for v in model.graph.input if v.name not in constants):
+        declared = info.type.tensor_type
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(declared.elem_type))
+        whole = bound.get(info.name)
+        shape = tuple(
+            (whole[n] if isinstance(whole, tuple) else None) or d.dim_param or d.dim_value
+            for n, d in enumerate(declared.shape.dim)
+        )
+        feeds[info.name] = random_input(TensorSpec(info.name, dtype, shape), sizes, i)
+    return feeds | dict(zip(names, ReferenceEvaluator(everything).run(None, feeds), strict=True))

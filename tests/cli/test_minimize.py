@@ -1,0 +1,95 @@
+"""`jangin inspect --minimize`: the smallest part of a model that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from small import Cli
+
+import jangin
+from jangin.commands.minimize import difference, evaluated, failure, smallest
+from jangin.ops import OPERATORS
+from jangin.ops.registry import Operator
+
+node = helper.make_node
+
+
+def chain(planted: onnx.NodeProto) -> onnx.ModelProto:
+    """Two branches of ten nodes; `planted` takes "a5" of one and "b5" of the other."""
+    nodes = [
+        node("Shape", ["x"], ["sizes"]),
+        node("ConstantOfShape", ["sizes"], ["b0"], value=numpy_helper.from_array(np.float32([2]))),
+        node("Relu", ["x"], ["a0"]),
+    ]
+    for i in range(6):
+        nodes.append(node("Add", [f"a{i}", "c"], [f"a{i + 1}"]))
+        nodes.append(node("Sigmoid", [f"b{i}"], [f"b{i + 1}"]))
+    nodes += [planted, node("Neg", ["bad"], ["n"]), node("Sub", ["n", "a6"], ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
+        [numpy_helper.from_array(np.float32([1, 2, 3]), "c")],
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("mine", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@jangin.operator("Broken", domain="mine")
+def broken(b: Any, x: Any, y: Any) -> Any:
+    raise ZeroDivisionError("planted")
+
+
+@jangin.operator("Wrong", domain="mine")
+def wrong(b: Any, x: Any, y: Any) -> Any:
+    return b.map(lambda v, w: v + w * 2, x, y)
+
+
+def test_an_operator_that_raises() -> None:
+    model = chain(node("Broken", ["a5", "b5"], ["bad"], domain="mine"))
+    told: list[str] = []
+    test = failure(lambda part: jangin.compile(part, cache=False, operators=[broken]))
+    assert "planted" in test(model)
+    part = smallest(model, test, tell=lambda done, total, what: told.append(what))
+    assert [n.op_type for n in part.graph.node] == ["Broken"]
+    assert [i.name for i in part.graph.input] == ["a5"] and told, "b5 is known while compiling"
+    with pytest.raises(jangin.CompileError, match="planted"):
+        jangin.compile(part, cache=False, operators=[broken])
+
+
+def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expand breaks for one shape only, which is computed: it stays a constant of the part."""
+
+    def lower(b: Any, x: Any, shape: Any) -> Any:
+        assert [str(d) for d in b.require_sizes(shape, "shape")] != ["2", "3"]
+        return x
+
+    monkeypatch.setitem(OPERATORS, ("", "Expand"), (Operator("", "Expand", 8, lower),))  # type: ignore[index]
+    onnx.save(chain(node("Expand", ["c", "sizes"], ["bad"], name="planted")), tmp_path / "m.onnx")
+    done = cli("inspect", tmp_path / "m.onnx", "--minimize", tmp_path / "out.onnx")
+    assert done.status == 0, done.err
+    assert "1 of 18 nodes fail so" in done.out and "Expand 'planted'" in done.out
+    part = onnx.load(tmp_path / "out.onnx")
+    assert [n.name for n in part.graph.node] == ["planted"]
+    assert {t.name for t in part.graph.initializer} == {"c", "sizes"}
+
+
+def test_a_wrong_result() -> None:
+    """Two nodes that together give something else than recorded."""
+    model = chain(node("Max", ["a5", "b5"], ["bad"]))
+    values = evaluated(model, {})
+    model.graph.node[15].CopyFrom(node("Wrong", ["a5", "b5"], ["bad"], domain="mine"))
+    test = difference(lambda part: jangin.compile(part, cache=False, operators=[wrong]), values)
+    assert "off by" in test(model)
+    assert [n.op_type for n in smallest(model, test, values).graph.node] == ["Wrong"]
+
+
+def test_nothing_to_minimize(cli: Cli, model: Path, tmp_path: Path) -> None:
+    done = cli("inspect", model, "--minimize", tmp_path / "out.onnx")
+    assert "nothing to minimize" in done.out and not (tmp_path / "out.onnx").exists()
