@@ -27,8 +27,7 @@ def page(figures: Figures, plots: Mapping[str, str]) -> str:
     for mode, title in MODES.items():
         if figures.comparisons.get(mode):
             parts += [f"## {title}", f"![ratios]({plots[mode]})", means(figures, mode), times(figures, mode)]
-            tuning = " (with tuning)" if mode == "tuned" else ""
-            parts += [f"Compiling{tuning}, memory, rounding:", costs(figures, mode)]
+            parts += ["Compiling, memory, rounding:", costs(figures, mode)]
     if figures.neighbours:
         parts += ["## A busy neighbour", NEIGHBOUR, neighbours(figures.neighbours)]
     return "\n\n".join(parts) + "\n"

@@ -101,5 +101,6 @@ def type_name(type: Type) -> str:
     """A type as the standard writes it: "seq(tensor(float))"; "?" for what isn't known."""
     if type.kind == "tensor":
         return f"tensor({'?' if type.dtype is None else onnx_name(type.dtype)})"
-    key = "" if type.kind != "map" or type.dtype is None else f"{onnx_name(type.dtype)},"
-    return f"{type.kind}({key}{'?' if type.of is None else type_name(type.of)})"
+    if type.kind == "map" and type.dtype is not None and type.of is not None and type.of.dtype is not None:
+        return f"map({onnx_name(type.dtype)}, {onnx_name(type.of.dtype)})"
+    return f"{type.kind}({'?' if type.of is None else type_name(type.of)})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,26 @@ def split(x: Array, sizes: Array | None = None, *, axis: int = 0, keepdims: int 
     return [p if keepdims or sizes is not None else np.squeeze(p, axis) for p in pieces]
 
 
+def vectorize(items: Mapping[Any, Any], *, keys: Sequence[Any], dtype: str) -> Array:
+    """The values of `keys`, in their order; zero or "" where a key has none."""
+    kind = np.dtype(dtype)
+    return np.array([items.get(k, "" if kind.hasobject else 0) for k in keys], kind)
+
+
+def cast_map(items: Mapping[int, Any], *, size: int | None, dtype: str) -> Array:
+    """[1, n]: the values in the order of their keys or, of a given size, each at its key."""
+    kind = np.dtype(dtype)
+    convert: Callable[[Any], Any] = str if kind.hasobject else lambda v: kind.type(float(v))
+    if size is None:
+        return np.array([[convert(items[k]) for k in sorted(items)]], kind)
+    out = np.full((1, size), "" if kind.hasobject else 0, kind)
+    for key, value in items.items():
+        if not 0 <= key < size:
+            raise IndexError(f"key {key} is outside 0..{size - 1}")
+        out[0, key] = convert(value)
+    return out
+
+
 def _index(position: Array, n: int, what: str) -> int:
     where = int(position.item())
     if not -n <= where < n:
@@ -103,4 +123,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "SequenceLength": length,
     "ConcatFromSequence": concat,
     "SplitToSequence": split,
+    "DictVectorizer": vectorize,
+    "CastMap": cast_map,
 }

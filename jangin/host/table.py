@@ -10,7 +10,7 @@ from jangin.host import images, sequences, strings
 HostFunction = Callable[..., Any]
 FUNCTIONS: Mapping[str, HostFunction] = {**sequences.FUNCTIONS, **strings.FUNCTIONS, **images.FUNCTIONS}
 _REASONS = (
-    (sequences.FUNCTIONS, "sequences and optionals are Python's values; the tensors in them are not touched"),
+    (sequences.FUNCTIONS, "sequences, optionals and maps are Python's values; no arithmetic is done in it"),
     (strings.FUNCTIONS, "text is no tensor of numbers"),
     (images.FUNCTIONS, "picture files are decoded by Pillow"),
 )

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.dtype import BOOL, F32, I64, U8, DType
-from jangin.ir.expr import Buffer, Expr, const, eq
+from jangin.ir.expr import const, eq
 from jangin.ir.graph import Array, CompileError, Shape
 from jangin.ir.types import STRING, Type, sequence_of, tensor_type
-from jangin.ops.axes import element_type, product
+from jangin.ops.axes import element_type
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core import broadcast
 from jangin.ops.held import Held, Item, host, type_of
-from jangin.ops.registry import Lowering, op
+from jangin.ops.registry import op
 
 
 def _shape(x: Item) -> Shape | None:
@@ -145,6 +145,52 @@ def zip_map(
     return one(b, "ZipMap", [x], sequence_of(Type("map", key, None, tensor_type(F32, ()))), labels=names)
 
 
+@op("CategoryMapper", domain="ai.onnx.ml")
+def category_mapper(
+    b: Builder, x: Item, *, cats_int64s: Sequence[int] = (), cats_strings: Sequence[str] = (),
+    default_int64: int = -1, default_string: str = "_Unused",
+) -> Item:  # fmt: skip
+    if isinstance(x, Held):
+        return labels(b, x, cats_strings, cats_int64s, default_int64)
+    return labels(b, x, cats_int64s, cats_strings, default_string)
+
+
+@op("DictVectorizer", domain="ai.onnx.ml")
+def dict_vectorizer(
+    b: Builder, x: Item, *, int64_vocabulary: Sequence[int] = (), string_vocabulary: Sequence[str] = ()
+) -> Item:
+    keys, element = tuple(string_vocabulary or int64_vocabulary), _map_values(x)
+    result = tensor_type(element, (const(len(keys)),))
+    return one(b, "DictVectorizer", [x], result, keys=keys, dtype=_named(element))
+
+
+@op("CastMap", domain="ai.onnx.ml")
+def cast_map(
+    b: Builder, x: Item, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
+) -> Item:
+    """A row, as ONNX Runtime has it: the standard says nothing of the shape."""
+    _map_values(x)
+    kinds = {"TO_FLOAT": F32, "TO_INT64": I64, "TO_STRING": STRING}
+    if cast_to not in kinds or map_form not in ("DENSE", "SPARSE"):
+        raise CompileError(f"cast_to {cast_to!r}, map_form {map_form!r}: no such ways to cast a map")
+    sparse, element = map_form == "SPARSE", kinds[cast_to]
+    result = tensor_type(element, (const(1), const(max_map) if sparse else b.symbol()))
+    size = max_map if sparse else None
+    return one(b, "CastMap", [x], result, size=size, dtype=_named(element))
+
+
+def _map_values(x: Item) -> DType:
+    """The element type of a map's values."""
+    kind = type_of(x)
+    if kind.kind != "map" or kind.of is None or kind.of.dtype is None:
+        raise CompileError(f"its input must be a map, not {x}")
+    return kind.of.dtype
+
+
+def _named(dtype: DType) -> str:
+    return "object" if dtype == STRING else str(dtype.numpy.name)
+
+
 @op("ImageDecoder", since=20)
 def image_decoder(b: Builder, encoded: Tensor, *, pixel_format: str = "RGB") -> Item:
     if pixel_format not in ("RGB", "BGR", "Grayscale"):
@@ -152,51 +198,6 @@ def image_decoder(b: Builder, encoded: Tensor, *, pixel_format: str = "RGB") -> 
     channels = const(1 if pixel_format == "Grayscale" else 3)
     shape = (b.symbol(), b.symbol(), channels)
     return one(b, "ImageDecoder", [encoded], tensor_type(U8, shape), pixel_format=pixel_format)
-
-
-MOVING = frozenset((
-    "ArrayFeatureExtractor", "Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather",
-    "GatherElements", "GatherND", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Slice",
-    "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where",
-))  # fmt: skip
-"""Operators whose results are elements of their inputs, whatever those are;"""
-MEASURING = frozenset({"Shape", "Size"})
-"""and those that only ask how many."""
-
-
-def is_text(x: Item | None) -> bool:
-    return isinstance(x, Held) and x.type.dtype == STRING and x.type.shape is not None
-
-
-def moved(b: Builder, name: str, lower: Lowering, inputs: Sequence[Item | None], attrs: Any) -> list[Item]:
-    """An operator of `MOVING` or `MEASURING` on text: it moves the elements' positions, by which the host
-    then picks."""
-    texts = [x for x in inputs if isinstance(x, Held) and is_text(x)]
-    first: Expr = const(0)
-    given: list[Item | None] = []
-    for x in inputs:
-        if not isinstance(x, Held) or x.type.shape is None:
-            given.append(x)
-            continue
-        given.append(_positions(b, x.type.shape, first))
-        first = first + product(x.type.shape)
-    made = lower(b, *given, **attrs)
-    results = list(made) if isinstance(made, (tuple, list)) else [made]
-    if name in MEASURING:
-        return results
-    return [one(b, "Pick", [*texts, at], tensor_type(STRING, at.shape)) for at in results]
-
-
-def _positions(b: Builder, shape: Shape, first: Expr) -> Tensor:
-    """The numbers from `first` on, in order."""
-
-    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
-        place: Expr = const(0)
-        for i, size in zip(index, shape, strict=True):
-            place = place * size + i
-        return place + first
-
-    return b.compute(I64, shape, [], at)
 
 
 def plain(array: Array) -> list[Any]:

@@ -53,7 +53,7 @@ def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:
     elif node.op == "reshape":
         before, after = list(graph.shape(node.inputs[0])), list(graph.shape(node.outputs[0]))
         for d in graph.shape(node.inputs[0]):
-            if d in after:
+            if d in after and not is_const(d, 0):
                 before.remove(d)
                 after.remove(d)
         yield math.prod(before, start=const(1)), math.prod(after, start=const(1))

@@ -22,10 +22,7 @@ STEPS = frozenset({"host", "bind", "if", "loop"})
 
 
 def has_steps(graph: Graph) -> bool:
-    """Whether the graph is more than one plan can run: it has steps, or inputs that are no tensors."""
-    return any(n.op in STEPS for n in graph.nodes) or any(
-        graph.value(n).type is not None for n in graph.inputs
-    )
+    return any(n.op in STEPS for n in graph.nodes)
 
 
 def partition(graph: Graph, target: str) -> tuple[Program, list[Graph]]:

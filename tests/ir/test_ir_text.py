@@ -126,7 +126,9 @@ def sample_graph() -> Graph:
         "z": Value("z", F32, (n,)),
     }
     constants = {"w": np.array([[1, 2]], np.int64), "big": np.arange(100, dtype=np.float32)}
-    return Graph("a graph", ("x:0",), ("z",), nodes, constants, values, {n: (const(1), None)}, (n >= 2,), {"batch": 4})
+    return Graph(
+        "a graph", ("x:0",), ("z",), nodes, constants, values, {n: (const(1), None)}, (n >= 2,), {"batch": 4}
+    )
 
 
 def test_graph_round_trip() -> None:

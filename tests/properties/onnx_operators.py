@@ -104,6 +104,8 @@ def where(t: Net, x: Item) -> Any:
 
 
 def reduce(t: Net, x: Item) -> Any:
+    if not all(x.shape):  # of nothing, integers have no mean and no least
+        return None
     op, keep = t.pick(REDUCTIONS), t.number(0, 1)
     axes = t.axes(x) if x.rank and t.flag(0.8) else None
     as_input = t.opset >= (13 if op == "ReduceSum" else 18)

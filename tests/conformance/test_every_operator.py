@@ -1,0 +1,48 @@
+"""Every version of every operator that ONNX defines is implemented, or is listed here with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from onnx import defs
+
+from jangin.frontends import onnx_functions
+from jangin.frontends.onnx import node_op
+from jangin.ops import OPERATORS
+from jangin.ops.registry import find
+from jangin.passes.lower import CONTROL
+
+LEFT_OUT: Mapping[tuple[str, str, int], str] = {}
+"""(domain, operator, version): why."""
+MICROSOFT = (
+    "Attention", "BiasGelu", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "EmbedLayerNormalization",
+    "FastGelu", "FusedConv", "FusedMatMul", "Gelu", "GroupQueryAttention", "MatMulIntegerToFloat",
+    "MatMulNBits", "MultiHeadAttention", "QGemm", "QLinearAdd", "QLinearAveragePool", "QLinearConcat",
+    "QLinearConv", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul", "QLinearReduceMean",
+    "QLinearSigmoid", "QLinearSoftmax", "QLinearWhere", "QuickGelu", "RotaryEmbedding",
+    "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
+)  # fmt: skip
+"""What ONNX Runtime's exporters and optimizers put into models; ONNX has no schemas of them."""
+
+
+def implemented(domain: str, name: str, version: int) -> bool:
+    domain = "" if domain == "ai.onnx" else domain
+    op = node_op(domain, name)
+    found = find(OPERATORS, domain, name, version) is not None
+    return found or op in CONTROL or onnx_functions.has_body(op, version)
+
+
+def test_every_schema() -> None:
+    versions = {(s.domain or "ai.onnx", s.name, s.since_version) for s in defs.get_all_schemas_with_history()}
+    missing = {v for v in versions if not implemented(*v)}
+    assert len(versions) > 600
+    assert missing == LEFT_OUT.keys(), "what is missing must be listed, and only that"
+    assert {domain for domain, _, _ in versions} == {
+        "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MICROSOFT)
+def test_what_onnx_runtime_adds(name: str) -> None:
+    assert implemented("com.microsoft", name, 1)
