@@ -143,7 +143,12 @@ class Builder:
         """The contents, or a CompileError saying that `what` must be known at compile time."""
         value = self.constant_value(t)
         if value is None:
-            raise CompileError(f"{what} must be a constant; here it is computed at run time ({t})")
+            if t is None:
+                raise CompileError(f"{what} must be given")
+            raise CompileError(
+                f"{what} must be a constant; here it is computed at run time ({t}): make it an initializer "
+                "of the model, or fix with shapes= the sizes that it follows from"
+            )
         return value
 
     def require_sizes(self, t: Tensor | None, what: str, low: int = 0) -> list[Expr]:
@@ -251,7 +256,7 @@ class Builder:
         shape = tuple(simplify(d, self.symbols) for d in shape)
         if any(isinstance(d, Const) and int(d.value) < 0 for d in shape):
             raise CompileError(
-                f"{op} of {', '.join(map(str, real))} would have shape {list(map(str, shape))}"
+                f"{op} of {', '.join(map(str, real))} would have shape [{', '.join(map(str, shape))}]"
             )
         name = self.fresh()
         node = Node(op, name, tuple(t.name for t in real), (name,), attrs, self.source)

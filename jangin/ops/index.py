@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Buffer, Expr, Load, Var, cast, const, eq, select
+from jangin.ir.expr import Buffer, Const, Expr, Load, Var, cast, const, eq, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import For, If, Let, Stmt, Store, block
 from jangin.ir.simplify import prove
@@ -16,7 +16,14 @@ from jangin.ops.registry import op
 
 @op("Gather")
 def gather(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    return b.gather(x, indices, axis_of(axis, x.rank))
+    at = axis_of(axis, x.rank)
+    places, size = b.constant_value(indices), x.shape[at]
+    if places is not None and places.size and isinstance(size, Const):
+        low, high, n = int(places.min()), int(places.max()), int(size.value)
+        if low < -n or high >= n:
+            wrong = low if low < -n else high
+            raise CompileError(f"index {wrong} is out of range for axis {at} of {x}, which has {n} entries")
+    return b.gather(x, indices, at)
 
 
 @op("GatherElements", since=11)
@@ -62,7 +69,7 @@ def tuple_length(indices: Tensor) -> int:
 
 @op("OneHot", since=9)
 def one_hot(b: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
-    size = _depth(b, depth)
+    (size,) = b.require_sizes(depth, "OneHot's depth")
     at = axis_of(axis, indices.rank + 1)
 
     def pick(bufs: Sequence[Buffer], *index: Expr) -> Expr:
@@ -71,13 +78,6 @@ def one_hot(b: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis:
 
     shape = (*indices.shape[:at], size, *indices.shape[at:])
     return b.compute(values.dtype, shape, [indices, values], pick)
-
-
-def _depth(b: Builder, depth: Tensor) -> Expr:
-    if depth.data is not None:
-        size: Expr = depth.data.reshape(-1)[0]
-        return size
-    return const(int(b.require_constant(depth, "OneHot's depth").reshape(-1)[0]))
 
 
 def nest(extents: Sequence[Expr], variables: Sequence[Var], body: Stmt, outermost: str = "serial") -> Stmt:

@@ -311,12 +311,12 @@ def _nearest(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tens
 
 def resample(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor:
     """`x` with the given axes resized."""
+    if style.mode not in ("nearest", "linear", "cubic"):
+        raise CompileError(f"Resize mode {style.mode!r} is none of nearest, linear, cubic")
     if not lines:
         return x
     if style.mode == "nearest":
         y = _nearest(b, x, lines, style)
-    elif style.mode not in ("linear", "cubic"):
-        raise CompileError(f"Resize mode {style.mode!r} is none of nearest, linear, cubic")
     elif style.antialias:
         y = b.cast(x, x.dtype if x.dtype in (F32, F64) else F32)
         for line in lines:

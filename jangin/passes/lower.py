@@ -6,6 +6,7 @@ and shape arithmetic are folded.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -86,7 +87,25 @@ def _refuse(nodes: Iterable[Node], custom: Custom) -> None:
     missing = list(_unsupported(nodes, custom))
     if missing:
         many = f"{len(missing)} nodes are" if len(missing) > 1 else "1 node is"
-        raise CompileError(f"{many} not supported:\n" + "\n".join(f"  {n.source}" for n in missing))
+        raise CompileError(
+            f"{many} not supported:\n" + "\n".join(f"  {n.source}: {_remedy(n)}" for n in missing)
+        )
+
+
+def _remedy(node: Node) -> str:
+    """Why there is no such operator, and the nearest way round."""
+    domain, name = split_op(node.op)
+    known = {n for d, n in OPERATORS if d == domain}
+    if name in known:
+        since = min(o.since for o in OPERATORS[domain, name])
+        return f"it came with opset {since}: export the model for that one or a later one"
+    elsewhere = [d or "ai.onnx" for d, n in OPERATORS if n == name]
+    if elsewhere:
+        return f"'{domain or 'ai.onnx'}' has no such operator, but {' and '.join(elsewhere)} have"
+    close = difflib.get_close_matches(name, known, 1, 0.8)
+    if close:
+        return f"there is no such operator; {close[0]} is called alike"
+    return "there is no such operator: give your own with operators=[...] (see jangin.custom)"
 
 
 def _unsupported(nodes: Iterable[Node], custom: Custom) -> Iterable[Node]:

@@ -162,7 +162,7 @@ class Signature:
             if not value(constraint):
                 bound = ", ".join(f"{v} = {n}" for v, n in found.items())
                 raise ValueError(
-                    f"the sizes {bound} do not meet {constraint}, for which this plan was made: compile the "
-                    f"model again for others, with shapes= giving their size; {self}"
+                    f"the sizes {bound} do not meet {constraint}, which this plan was made for: for other "
+                    f"sizes of the model's inputs, compile it again with shapes=; {self}"
                 )
         return value

@@ -172,3 +172,18 @@ def test_a_result_larger_than_memory() -> None:
     size = np.array([1 << 20, 1 << 20], np.int64)
     lower(load(model([node("Expand", "x s", "y")], [info("x", [1])], ["y"], {"s": size})))
     lower(load(model([node("ConstantOfShape", "s", "y")], [X], ["y"], {"s": size})))
+
+
+def test_the_nearest_way_round() -> None:
+    refused(
+        model([node("Attention", "x x x", "y")], [X], ["y"]), "it came with opset 23: export the model for"
+    )
+    refused(model([node("FusedMatMul", "x x", "y")], [X], ["y"]), "but com.microsoft have")
+    refused(model([node("Sofmax", "x", "y")], [X], ["y"]), "Softmax is called alike")
+    refused(model([node("Frobnicate", "x", "y")], [X], ["y"]), "operators=[...]")
+    taken = model([node("Gather", "x i", "y")], [X], ["y"], {"i": np.array([1, -3])})
+    refused(
+        taken, "Gather 'gather_y'", "index -3 is out of range for axis 0 of f32[2, 3], which has 2 entries"
+    )
+    summed = model([node("ReduceSum", "x a", "y")], [X, info("a", [1], TensorProto.INT64)], ["y"])
+    refused(summed, "axes must be a constant", "make it an initializer")
