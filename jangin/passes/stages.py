@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, loads, rewrite, substitute
 from jangin.ir.graph import Array, Graph, Node
-from jangin.ir.loop import Func, map_stmt
+from jangin.ir.loop import Func, Stmt, map_stmt
 from jangin.ir.simplify import Range, simplify
 from jangin.ops.core import CORE
 from jangin.te import Axis, Stage, compute, inline, redirect
@@ -150,9 +151,17 @@ def opaque_func(kernel: Node) -> Func:
     out = Buffer("out", body.dtype(name), body.shape(name))
     names = {"out": out, **{f"x{i}": params[n] for i, n in enumerate(node.inputs)}}
 
+    nest = _redirected(node.attrs["body"], tuple(names.items()))
+    return Func(kernel.name, (*params.values(), out), 1, tuple(body.symbols.items()), nest)
+
+
+@lru_cache(64)
+def _redirected(nest: Stmt, buffers: tuple[tuple[str, Buffer], ...]) -> Stmt:
+    """The nest over other buffers, by name: a network has many kernels of one nest."""
+    names = dict(buffers)
+
     def load(e: Expr) -> Expr | None:
         new = names.get(e.buffer.name) if isinstance(e, Load) else None
         return Load(new, e.index) if new is not None and isinstance(e, Load) else None
 
-    nest = map_stmt(node.attrs["body"], lambda e: rewrite(e, load), lambda b: names.get(b.name, b))
-    return Func(kernel.name, (*params.values(), out), 1, tuple(body.symbols.items()), nest)
+    return map_stmt(nest, lambda e: rewrite(e, load), lambda b: names.get(b.name, b))

@@ -145,7 +145,9 @@ def record(names: Sequence[str]) -> None:
         if name in names and (ways := measured(node, graph, options)):
             found.append({"network": name, "kernel": node.name, "ways": ways})
     text = (
-        json.dumps({**data, "kernels": found}).replace('{"network"', '\n{"network"').replace('[["', '[\n["')
+        json.dumps({**data, "kernels": found})
+        .replace(', {"network"', ',\n{"network"')
+        .replace('[["', '[\n["')
     )
     FILE.write_text(text.replace(', ["', ',\n["') + "\n")
 
