@@ -20,6 +20,7 @@ from jangin.ir.verify import checked, verify_graph
 from jangin.kernels import make_plan, schedule_kernels
 from jangin.ops.core import CORE
 from jangin.options import Options
+from jangin.passes.attention import attention
 from jangin.passes.batchnorm import batchnorm
 from jangin.passes.cse import cse
 from jangin.passes.dce import dce
@@ -58,6 +59,7 @@ GRAPH_PASSES: Mapping[str, GraphPass] = {
     "cse": cse,
     "dce": dce,
     "fuse": fuse,
+    "attention": attention,
     "winograd": winograd_pass,
     "place": place_pass,
 }

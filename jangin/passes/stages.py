@@ -35,7 +35,7 @@ def stages(kernel: Node) -> Kernel:
         if core.kind == "injective":
             done[out.name] = _inlined(own[0], done)
         else:
-            anchored = _attached(own, done)
+            anchored = _joined(anchored, _attached(own, done))
     result = buffers[body.outputs[0]]
     if not anchored:
         anchored = [done[result.name]]
@@ -70,6 +70,18 @@ def _attached(own: Sequence[Stage], done: dict[str, Stage]) -> list[Stage]:
     kept = [n for n in done if reads.count(n) > 1 and not _is_view(done[n])]
     local = [done.pop(n) for n in kept]
     return [*local, *(_inlined(s, done) for s in own)]
+
+
+def _joined(before: Sequence[Stage], own: Sequence[Stage]) -> list[Stage]:
+    """The stages of one anchor and those of the next; where these begin with what only finishes each
+    element of the former's result, that is its epilogue."""
+    if before and before[-1].reduce_axes and not own[0].reduce_axes:
+        name = before[-1].out.name
+        point = tuple(const(0) if a.extent == const(1) else a.var for a in own[0].axes)
+        found = [n for s in own for n in loads(s.body) if n.buffer.name == name]
+        if found and loaded(own[0]).count(name) == len(found) and all(n.index == point for n in found):
+            return [*before[:-1], _finished(before[-1], own[0]), *own[1:]]
+    return [*before, *own]
 
 
 def _is_view(stage: Stage) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jangin.ir.expr import Binary, Buffer, Expr, Load, Var, binary, const, loads
+from jangin.ir.expr import Binary, Buffer, Expr, Load, Var, binary, const, loads, minimum
 from jangin.ir.loop import (
     Alloc,
     Block,
@@ -23,36 +23,80 @@ from jangin.ir.loop import (
 )
 from jangin.ir.simplify import simplify
 from jangin.schedule.checks import ScheduleError, serial, touched, well_formed
+from jangin.schedule.normalize import ceil_div
 from jangin.schedule.primitives import find
 
 
-def merge(func: Func, depth: int, names: Sequence[str]) -> Func:
+def merge(func: Func, depth: int, names: Sequence[str], rows: int = 1) -> Func:
     """One nest of `depth` shared outer loops (called `names`) around what were sibling nests, and
     each local buffer shrunk to what one iteration needs. Every access of a local must use the
-    outer loops' own variables as its leading indices."""
+    outer loops' own variables as its leading indices. The last shared loop takes `rows` iterations
+    at once; where they are several, each nest keeps its own loop over them."""
     if depth < 1 or len(names) != depth:
         raise ScheduleError(f"{func.name}: {depth} loops to merge can't be called {list(names)}")
+    if rows < 1:
+        raise ScheduleError(f"{func.name}: loop {names[-1]} can't be merged {rows} rows at once")
     locals_, nests = _peel_allocs(func.body)
     loops = [_outer(n, depth, func.name) for n in nests]
     _check_extents(func, [own for own, _ in loops])
-    shared = [Var(n) for n in names]
+    shared, last = [Var(n) for n in names], loops[-1][0]
     bodies: list[Stmt] = []
     for own, body in loops:
         values: dict[Var, Expr] = dict(zip((p.var for p in own), shared, strict=True))
         bodies.append(substitute_stmt(body, values))
-    whole: Stmt = block(*bodies)
     for name in sorted({a.buffer.name for a in locals_} | _shared_buffers(bodies)):
-        _check_leading(whole, name, loops[-1][0], shared, func.name)
-    for local in locals_:
-        small = replace(local.buffer, shape=local.buffer.shape[depth:] or (const(1),))
-        flat = len(local.buffer.shape) == depth
-        whole = replace_buffer(
-            whole, small.name, small, (lambda i: (const(0),)) if flat else (lambda i: i[depth:])
-        )
-        whole = Alloc(small, whole)
-    for var, loop in zip(reversed(shared), reversed(loops[-1][0]), strict=True):
-        whole = For(var, loop.extent, whole)
+        _check_leading(block(*bodies), name, last, shared, func.name)
+    small = [_shrunk(a.buffer, depth, rows) for a in locals_]
+    extents, symbols = [p.extent for p in last], dict(func.symbols)
+    left = simplify(minimum(rows, extents[-1] - shared[-1] * rows), symbols)
+    for n, (own, _) in enumerate(loops):
+        row = own[-1].var
+
+        def place(i: tuple[Expr, ...], row: Var = row) -> tuple[Expr, ...]:
+            return ((row,) if rows > 1 else ()) + i[depth:] or (const(0),)
+
+        for b in small:
+            bodies[n] = replace_buffer(bodies[n], b.name, b, place)
+        if rows > 1:
+            bodies[n] = For(row, left, substitute_stmt(bodies[n], {shared[-1]: shared[-1] * rows + row}))
+    extents[-1] = simplify(ceil_div(extents[-1], rows), symbols)
+    whole: Stmt = block(*bodies)
+    for b in small:
+        whole = Alloc(b, whole)
+    for var, extent in zip(reversed(shared), reversed(extents), strict=True):
+        whole = For(var, extent, whole)
     return well_formed(func.with_body(whole))
+
+
+def _shrunk(local: Buffer, depth: int, rows: int) -> Buffer:
+    """What `rows` iterations of the last of `depth` shared loops need of a local."""
+    block_rows = (const(rows),) if rows > 1 else ()
+    return replace(local, shape=(*block_rows, *local.shape[depth:]) or (const(1),))
+
+
+def reuse(func: Func, old: str, new: str) -> Func:
+    """Keep local `new` in the memory of local `old`: both of one type and shape, each element of `new`
+    made of `old` at the same place only, and `old` not touched after that."""
+    allocs = {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    if old not in allocs or new not in allocs:
+        raise ScheduleError(f"{func.name}: {old} and {new} are not both locals")
+    a, b = allocs[old], allocs[new]
+    if (a.dtype, a.shape, a.memory) != (b.dtype, b.shape, b.memory):
+        raise ScheduleError(f"{func.name}: {new} is of another type or shape than {old}")
+    written = False
+    for s in statements(func.body):
+        reads = [n for e in expressions(s) for n in loads(e) if n.buffer.name == old]
+        if isinstance(s, Store) and s.buffer.name == new:
+            written = True
+            if any(n.index != s.index for n in reads):
+                raise ScheduleError(f"{func.name}: {new} is made of {old} at other places")
+        elif written and (reads or (isinstance(s, Store) and s.buffer.name == old)):
+            raise ScheduleError(f"{func.name}: {old} is still used when {new} is there")
+
+    def go(s: Stmt) -> Stmt:
+        return go(s.body) if isinstance(s, Alloc) and s.buffer.name == new else map_children(s, go)
+
+    return well_formed(func.with_body(replace_buffer(go(func.body), new, a)))
 
 
 def _check_extents(func: Func, nests: Sequence[Sequence[For]]) -> None:

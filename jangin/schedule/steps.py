@@ -42,6 +42,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "peel": primitives.peel,
     "relayout": primitives.relayout,
     "merge": stages.merge,
+    "reuse": stages.reuse,
     "rfactor": stages.rfactor,
     "predicate": guards.predicate,
     "prefetch_panels": prefetch.prefetch_panels,

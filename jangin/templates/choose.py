@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from jangin.ir.expr import Const, loads
 from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loops
 from jangin.schedule.normalize import simplify_func
-from jangin.templates import contraction, elementwise, rows, window
+from jangin.templates import attention, contraction, elementwise, rows, window
 from jangin.templates.scheduled import Scheduled
 from jangin.templates.template import Candidate, Problem, Template
 
 TEMPLATES: Mapping[str, Callable[[Problem], Template | None]] = {
+    "attention": attention.match,
     "contraction": contraction.match,
     "window": window.match,
     "elementwise": elementwise.match,

@@ -97,7 +97,7 @@ class Rows(Template):
         task = fuse_all(rec, outer, "t") if outer else ""
         for n, stage in enumerate(group):
             own = te.rename_axes(stage, chr(97 + n % 26)) if several else stage
-            _vectorize_stage(rec, own, depth, lanes, params["partials"])
+            vectorize_stage(rec, own, depth, lanes, params["partials"])
         if task:
             rec.do("parallelize", task)
         work = _row_cost(group, depth, lanes)
@@ -151,7 +151,8 @@ def _is_unit(e: Expr) -> bool:
     return isinstance(e, Const) and int(e.value) == 1
 
 
-def _vectorize_stage(rec: Recorder, stage: te.Stage, depth: int, lanes: int, partials: int) -> None:
+def vectorize_stage(rec: Recorder, stage: te.Stage, depth: int, lanes: int, partials: int) -> None:
+    """One of several stages over `depth` shared rows, its loops already named as in the kernel."""
     axes = [a.var.name for a in stage.axes[depth:]]
     if not stage.reduce_axes:
         if axes:

@@ -89,7 +89,7 @@ class Tiler:
         if not self.packed:
             do("pack", f"{column}ooi", role.right.buffer.name, [*k, *tile[1:]], "panel")
             self._vector_copy(tile)
-        self._unroll_k(k[-1])
+        unroll_sum(self.s, k[-1], self.params["unroll"])
         for suffix in ("", "_z", "_w"):
             do("unroll", tile[0] + suffix)
             do("unroll", tile[1] + suffix)
@@ -170,15 +170,15 @@ class Tiler:
         if last == Var(self.role.column):
             self.s.do("vectorize", f"panel_{tile[2]}")
 
-    def _unroll_k(self, loop: str) -> None:
-        """Unroll the innermost k (less where that leaves a remainder)."""
-        most = self.params["unroll"]
-        extent = simplify(find(self.s.func, loop).extent, self.symbols)
-        if isinstance(extent, Const):
-            n = int(extent.value)
-            factor = next((f for f in range(most, 1, -1) if n % f == 0), most if n > 4 * most else 1)
-        else:
-            factor = most
-        if factor > 1 and not (isinstance(extent, Const) and int(extent.value) <= factor):
-            self.s.do("split", loop, factor, "cut")
-            self.s.do("unroll", f"{loop}i")
+
+def unroll_sum(rec: Recorder, loop: str, most: int) -> None:
+    """Unroll the loop over a sum's terms (less where that leaves a remainder)."""
+    extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
+    if isinstance(extent, Const):
+        n = int(extent.value)
+        factor = next((f for f in range(most, 1, -1) if n % f == 0), most if n > 4 * most else 1)
+    else:
+        factor = most
+    if factor > 1 and not (isinstance(extent, Const) and int(extent.value) <= factor):
+        rec.do("split", loop, factor, "cut")
+        rec.do("unroll", f"{loop}i")

@@ -88,6 +88,7 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     ),
     "merge names": ("softmax", [("merge", 2, ["a"])], r"2 loops to merge can't be called \['a'\]"),
     "merge of nothing": ("softmax", [("merge", 0, [])], "0 loops to merge"),
+    "merge of no rows": ("softmax", [("merge", 1, ["a"], 0)], "loop a can't be merged 0 rows at once"),
     "merge into a taken name": ("softmax", [("merge", 1, ["ak0"])], "would be called ak0"),
     "rfactor of an axis": ("matmul", [("rfactor", "i0", 4, 1)], "i0 isn't the one loop of a reduction"),
     "rfactor of one of two": ("max", [("rfactor", "k1", 4, 1)], "k1 isn't the one loop"),

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from templates.kernels import buffer
 
+from jangin import te
 from jangin.ir.expr import const
 from jangin.ir.loop import Alloc, For, Func, If, statements
+from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
 from jangin.schedule.primitives import find, loop_names, relayout
 from jangin.schedule.steps import PRIMITIVES, Step, apply
@@ -175,6 +178,38 @@ def test_merge(name: str, depth: int) -> None:
     ]
     assert max(len(b.shape) for b in locals_) == (3 - depth if name == "softmax" else 1)
     do(func, ("parallelize", "r0"))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4, 7])
+@pytest.mark.parametrize("name", ["softmax", "normalize"])
+def test_merge_by_blocks_of_rows(name: str, rows: int) -> None:
+    depth = 2 if name == "softmax" else 1
+    func = do(naive(name), ("merge", depth, ["r0", "r1"][:depth], rows))
+    locals_ = [
+        s.buffer for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.memory == "scratch"
+    ]
+    assert {b.shape[0] for b in locals_} == {const(rows)}
+    do(func, ("parallelize", "r0"))
+
+
+def chain(late: bool) -> Func:
+    """a = 2x; b = a + 1; the result is the sum of b (and, where it is `late`, a) along the rows."""
+    x, out = buffer("x", 3, 5), buffer("out", 3)
+    a, b = buffer("a", 3, 5), buffer("b", 3, 5)
+    stages = (
+        te.compute(a, lambda i, j: x[i, j] * 2.0),
+        te.compute(b, lambda i, j: a[i, j] + 1.0),
+        te.reduction(out, [5], "sum", lambda i, k: b[i[0], k[0]] + (a[i[0], k[0]] if late else 0.0)),
+    )
+    return te.lower("chain", stages, [x], {})
+
+
+def test_a_local_in_the_place_of_another() -> None:
+    func = do(chain(late=False), ("merge", 1, ["r0"]), ("reuse", "a", "b"))
+    locals_ = {s.buffer.name for s in statements(func.body) if isinstance(s, Alloc)}
+    assert "a" in locals_ and "b" not in locals_
+    with pytest.raises(ScheduleError, match="a is still used when b is there"):
+        do(chain(late=True), ("merge", 1, ["r0"]), ("reuse", "a", "b"))
 
 
 @pytest.mark.parametrize(("lanes", "ways"), [(1, 1), (2, 2), (4, 1), (4, 3), (16, 1)])

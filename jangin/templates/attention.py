@@ -1,0 +1,148 @@
+"""Attention over cache tiles: a product, what normalizes its rows, and a product of that, for a block of
+rows at a time whose scores stay in the cache.
+
+Both right operands (keys and values) are packed into panels once for each batch entry and head, which is
+a task; after Rabe and Staats, "Self-attention does not need O(n^2) memory" (2021), but with whole rows of
+scores, so that nothing is rescaled.
+
+    parallel head { pack K; pack V; rows block { scores = Q K; softmax; out = scores V } }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from jangin import te
+from jangin.ir.expr import Var
+from jangin.schedule.normalize import simplify_func
+from jangin.templates import cost
+from jangin.templates.common import fuse_all, lanes_for
+from jangin.templates.contraction import roles
+from jangin.templates.rows import vectorize_stage
+from jangin.templates.scheduled import Params, Recorder, Scheduled
+from jangin.templates.template import Problem, Template
+from jangin.templates.tiling import Roles, unroll_sum
+
+TILES = ((6, 2), (4, 3))
+"""Register tiles: rows by vectors of columns, for 16 registers and (more rows) for 32."""
+MORE_TILES = ((12, 2), (8, 3))
+BLOCKS = (1, 2, 4)
+"""Parts of half the L2 cache that a block's scores may fill."""
+PACK = 1.5
+"""Cycles to copy an element into a panel where it doesn't lie in the columns' order."""
+PARTIALS = 4
+UNROLL = 4
+
+
+def match(problem: Problem) -> Attention | None:
+    """Whether the first and last of several stages are products, batched alike, and those between work on
+    the first's rows."""
+    parts = problem.stages
+    if len(parts) < 3:
+        return None
+    first, last = roles(parts[0]), roles(parts[-1])
+    depth = len(parts[0].axes) - 1
+    if first is None or last is None or len(parts[-1].axes) != depth + 1 or depth < 2:
+        return None
+    shared = [a.extent for a in parts[0].axes[:depth]]
+    if any([a.extent for a in s.axes[:depth]] != shared for s in parts):
+        return None
+    alike = all(
+        r.rows == (s.axes[-2].var.name,) and len(r.k) == 1 and r.groups == 1
+        for r, s in ((first, parts[0]), (last, parts[-1]))
+    )
+    local = {s.out.name for s in parts[:-1]}
+    packable = not {first.right.buffer.name, last.right.buffer.name} & {*local, *problem.constants}
+    if not alike or not packable or last.left.buffer.name not in local:
+        return None
+    return Attention(problem, (first, last))
+
+
+class Attention(Template):
+    name = "attention"
+
+    def __init__(self, problem: Problem, products: tuple[Roles, Roles]) -> None:
+        self.problem, self.products = problem, products
+        self.lanes = lanes_for(problem)
+        first, last = problem.stages[0], problem.stages[-1]
+        self.depth = len(first.axes) - 1
+        self.heads = cost.size(problem, first.axes[: self.depth - 1])
+        self.queries, self.keys = (problem.size(a.extent) for a in first.axes[-2:])
+        self.inner, self.values = (
+            problem.size(first.reduce_axes[0].extent),
+            problem.size(last.axes[-1].extent),
+        )
+
+    def space(self) -> Sequence[Params]:
+        target = self.problem.target
+        tiles = TILES if target.registers <= 16 else MORE_TILES
+        found = []
+        for mr, nv in tiles:
+            for part in BLOCKS:
+                fit = max(1, target.l2 // 2 // part // (4 * self.keys * mr))
+                blocks = math.ceil(self.queries / (fit * mr))
+                rows = mr * math.ceil(self.queries / blocks / mr)
+                found.append({"rows": max(rows, 2), "mr": mr, "nv": nv})
+        return list({str(p): p for p in found}.values())
+
+    def estimate(self, params: Params) -> float:
+        """The products at their tiles' speed, the stages between by vectors, the packing, and the scores
+        again from further away where they don't stay in the L2 cache."""
+        t, rows = self.problem.target, params["rows"]
+        scores = 4 * rows * self.keys
+        cycles = self._product(params, self.keys, self.inner) + self._product(params, self.values, self.keys)
+        between = self.problem.stages[1:-1]
+        for s in between:
+            work = cost.arithmetic(s.body) + bool(s.reduce_axes)
+            step = cost.vector_cycles(t, work, cost.reads([s]), 0.0 if s.reduce_axes else 1.0)
+            cycles += self.queries * (cost.LOOP + step * self.keys / self.lanes)
+        if scores > t.l2 / 2:
+            cycles += (2 + len(between)) * self.queries * self.keys * 4 / t.l3_rate
+        packing = PACK * self.keys * self.inner + self.keys * self.values / self.lanes
+        return cost.launch(self.heads * (cycles + packing), self.heads) / t.clock
+
+    def _product(self, params: Params, columns: int, depth: int) -> float:
+        t, mr, nv = self.problem.target, params["mr"], params["nv"]
+        tiles = math.ceil(self.queries / mr) * math.ceil(columns / (nv * self.lanes))
+        step = max(mr * nv / t.multiply_adds, (mr + nv) / t.loads, t.latency) + 1 / UNROLL
+        return tiles * (depth * step + mr * nv + cost.LOOP)
+
+    def schedule(self, params: Params) -> Scheduled:
+        p, parts = self.problem, self.problem.stages
+        rec = Recorder(te.lower(p.name, parts, p.inputs, p.symbols))
+        shared = [f"r{d}" for d in range(self.depth)]
+        rec.do("merge", self.depth, shared, params["rows"])
+        scores = parts[0].out.name
+        for s in parts[1:-1]:
+            if not s.reduce_axes:
+                rec.do("reuse", scores, s.out.name)
+        task = fuse_all(rec, shared[:-1], "t") if self.depth > 2 else shared[0]
+        named = [te.rename_axes(s, chr(97 + n)) for n, s in enumerate(parts)]
+        for s in named[1:-1]:
+            vectorize_stage(rec, s, self.depth, self.lanes, PARTIALS)
+        for stage, role in zip((named[0], named[-1]), self.products, strict=True):
+            self._tile(rec, stage, role, params, task)
+        rec.do("parallelize", task)
+        ops = self.queries * self.keys * (self.inner + self.values)
+        func = simplify_func(rec.func)
+        return Scheduled(self.name, func, tuple(rec.steps), params=params, cost=ops / self.lanes)
+
+    def _tile(self, rec: Recorder, stage: te.Stage, role: Roles, params: Params, task: str) -> None:
+        """One product in register tiles, its right operand packed at the top of the task."""
+        row, column, k = stage.axes[-2].var.name, stage.axes[-1].var.name, stage.reduce_axes[0].var.name
+        rec.do("split", column, self.lanes)
+        rec.do("split", f"{column}o", params["nv"])
+        rec.do("split", row, params["mr"])
+        tile = [f"{row}i", f"{column}oi", f"{column}i"]
+        rec.do("reorder", [f"{column}oo", f"{row}o", *tile])
+        rec.do("privatize", f"{stage.out.name}.acc", tile)
+        panels = f"{column}_panels"
+        rec.do("pack", task, role.right.buffer.name, [f"{column}oo", k, *tile[1:]], panels)
+        if role.right.index[-1] == Var(role.column):
+            rec.do("vectorize", f"{panels}_{tile[2]}")
+        unroll_sum(rec, k, UNROLL)
+        for suffix in ("", "_z", "_w"):
+            rec.do("unroll", tile[0] + suffix)
+            rec.do("unroll", tile[1] + suffix)
+            rec.do("vectorize", tile[2] + suffix)

@@ -1,0 +1,110 @@
+"""Attention as one kernel: right at odd sizes, of any size, and only where it should be merged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import jangin
+from jangin.ir.graph import Array
+
+Sizes = tuple[int, int, int, int, int]
+
+
+def attention(
+    batch: int | str, heads: int, queries: int | str, keys: int | str, width: int, *, mask: bool = True,
+    constant: Mapping[str, Array] | None = None, outputs: Sequence[str] = ("y",),
+) -> onnx.ModelProto:  # fmt: skip
+    """softmax(q k^T / sqrt(width) + mask) v for tokens of heads side by side."""
+    nodes = []
+    for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        nodes.append(helper.make_node("Reshape", [name, "split"], [f"{name}4"]))
+        nodes.append(helper.make_node("Transpose", [f"{name}4"], [f"{name}t"], perm=perm))
+    nodes.append(helper.make_node("MatMul", ["qt", "kt"], ["product"]))
+    nodes.append(helper.make_node("Mul", ["product", "scale"], ["scaled"]))
+    if mask:
+        nodes.append(helper.make_node("Add", ["scaled", "mask"], ["masked"]))
+    nodes.append(helper.make_node("Softmax", ["masked" if mask else "scaled"], ["p"], axis=-1))
+    nodes.append(helper.make_node("MatMul", ["p", "vt"], ["o"]))
+    nodes.append(helper.make_node("Transpose", ["o"], ["y"], perm=[0, 2, 1, 3]))
+    shapes = {n: [batch, t, heads * width] for n, t in (("q", queries), ("k", keys), ("v", keys))}
+    shapes |= {"mask": [batch, 1, 1, keys]} if mask else {}
+    given = [n for n in shapes if n not in (constant or {})]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shapes[n]) for n in given]
+    results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
+    constants = {"split": np.array([0, 0, heads, width]), "scale": np.float32(width**-0.5)}
+    initializers = [
+        numpy_helper.from_array(np.asarray(a), n) for n, a in {**constants, **(constant or {})}.items()
+    ]
+    graph = helper.make_graph(nodes, "attention", inputs, results, initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def feeds(sizes: Sizes, mask: bool = True) -> dict[str, Array]:
+    batch, heads, queries, keys, width = sizes
+    rng = np.random.default_rng(sum(sizes))
+    shapes = {"q": queries, "k": keys, "v": keys}
+    found = {n: rng.standard_normal((batch, t, heads * width)).astype(np.float32) for n, t in shapes.items()}
+    if mask:
+        found["mask"] = np.where(rng.random((batch, 1, 1, keys)) < 0.3, -1e4, 0).astype(np.float32)
+    return found
+
+
+def close(got: Array, given: Mapping[str, Array], heads: int) -> None:
+    """To float64: some hundred terms of f32 rounding, in values of at most some units."""
+    q, k, v = (
+        given[n].astype(np.float64).reshape(*given[n].shape[:2], heads, -1).transpose(0, 2, 1, 3)
+        for n in "qkv"
+    )
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]) + given.get("mask", 0)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    want = (powers / powers.sum(-1, keepdims=True)) @ v
+    np.testing.assert_allclose(got, want.transpose(0, 2, 1, 3), rtol=1e-5, atol=1e-5)
+
+
+def templates(exe: Any) -> list[str]:
+    return [launch.template.split()[0] for launch in exe.plan.launches]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(1, 4, 16, 16, 8), (2, 5, 13, 29, 11), (1, 12, 197, 197, 64), (1, 4, 700, 70, 16), (3, 4, 9, 2, 3)],
+)
+@pytest.mark.parametrize("mask", [True, False])
+def test_is_one_kernel(sizes: Sizes, mask: bool) -> None:
+    exe = jangin.compile(attention(*sizes, mask=mask), cache=False)
+    assert templates(exe).count("attention") == 1 and not {"rows", "contraction"} & set(templates(exe))
+    given = feeds(sizes, mask)
+    close(exe.run(given)["y"], given, sizes[1])
+
+
+@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3"])
+def test_of_any_size(target: str) -> None:
+    exe = jangin.compile(attention("batch", 4, "queries", "keys", 16), target, cache=False)
+    assert "attention" in templates(exe)
+    for sizes in ((1, 4, 1, 1, 16), (2, 4, 7, 300, 16), (1, 4, 300, 7, 16), (3, 4, 64, 64, 16)):
+        given = feeds(sizes)
+        close(exe.run(given)["y"], given, 4)
+
+
+def test_two_threads_share_the_heads() -> None:
+    sizes = (1, 6, 40, 50, 8)
+    given = feeds(sizes)
+    one, two = (jangin.compile(attention(*sizes), threads=n, cache=False).run(given)["y"] for n in (1, 2))
+    np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("why", ["few heads", "few queries", "scores are a result", "keys are constant"])
+def test_is_left_alone(why: str) -> None:
+    sizes = {"few heads": (1, 2, 16, 16, 8), "few queries": (1, 8, 3, 16, 8)}.get(why, (1, 8, 16, 16, 8))
+    given = feeds(sizes)
+    constant = {"k": given["k"]} if why == "keys are constant" else {}
+    outputs = ("y", "p") if why == "scores are a result" else ("y",)
+    exe = jangin.compile(attention(*sizes, constant=constant, outputs=outputs), cache=False)
+    assert "attention" not in templates(exe)
+    close(exe.run({n: a for n, a in given.items() if n not in constant})["y"], given, sizes[1])
