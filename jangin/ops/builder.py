@@ -85,6 +85,8 @@ class Builder:
         self.bound: dict[str, list[Var]] = {}
         self.pending: list[Var] = []
         self.known: dict[str, NDArray[Any]] = {}
+        self.conditions: dict[str, Expr] = {}
+        """Of single truth values that depend on sizes alone: how."""
         self.splits = 0
         self.custom: Mapping[tuple[str, str], Callable[..., Any]] = {}
         self.scope: Mapping[str, Any] = {}
@@ -318,6 +320,9 @@ class Builder:
             known = self._map_data(fn, inputs)
             if known is not None:
                 return known
+        return self._mapped(fn, inputs)
+
+    def _mapped(self, fn: Callable[..., ExprLike], inputs: Sequence[Tensor]) -> Tensor:
         operands = [Var(f"x{i}", t.dtype) for i, t in enumerate(inputs)]
         body = wrap(fn(*operands), inputs[0].dtype if inputs else F32)
         return self.node("map", self._broadcastable(inputs), {"body": body})
@@ -347,7 +352,10 @@ class Builder:
             out[at] = simplify(substitute(body, known), self.symbols)
         if body.dtype is BOOL:
             if not all(isinstance(e, Const) for e in out.flat):
-                return None
+                made = self._mapped(fn, inputs)
+                if out.size == 1:
+                    self.conditions[made.name] = out.flat[0]
+                return made
             return self.const(np.array([e.value for e in out.flat], bool).reshape(out.shape))
         return self.sizes(out, body.dtype)
 
@@ -378,6 +386,13 @@ class Builder:
         out = Buffer("out", dtype, tuple(simplify(wrap(d), self.symbols) for d in shape))
         stage = reduction(out, extents, combiner, lambda index, k: fn(bufs, index, k), epilogue)
         return self.stages([stage], real)
+
+    def requiring(self, x: Tensor, condition: Expr) -> Tensor:
+        """x, in a plan that refuses sizes which don't meet the condition."""
+        x = self.materialize(x)
+        source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, x.shape)
+        copy = compute(out, lambda *index: source[index])
+        return self.node("compute", [x], {"stages": (copy,), "requires": (condition,)})
 
     def stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Tensor:
         """A `compute` node of several stages over buffers x0, x1, ...; the last is the result."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from jangin.frontends.order import captured
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Const, Expr, Var, const, free_vars, maximum
+from jangin.ir.expr import Const, Expr, Var, const, eq, free_vars, maximum
 from jangin.ir.graph import CompileError, Graph, Node, static_shape
 from jangin.ir.program import Slicing
 from jangin.ir.simplify import simplify
@@ -74,7 +74,15 @@ def branch(
         chosen: Graph = attrs["then_branch" if bool(known.reshape(-1)[0]) else "else_branch"]
         return run(b, chosen, dict(env))
     before = frozenset(b.symbols)
-    then, orelse = _bodies(b, run, [attrs["then_branch"], attrs["else_branch"]], env)
+    graphs = [attrs["then_branch"], attrs["else_branch"]]
+    tried, reason = _tried(b, run, graphs, env)
+    of_sizes = b.conditions.get(condition.name)
+    if None in tried and of_sizes is not None:
+        fine = tried[0] is not None
+        needed = of_sizes if fine else eq(of_sizes, const(False, BOOL))
+        results = run(b, graphs[not fine], dict(env))
+        return [b.requiring(r, needed) if isinstance(r, Tensor) else r for r in results]
+    then, orelse = _with_failing(b, tried, reason)
     pairs = [(type_of(x), type_of(y)) for x, y in zip(then.results, orelse.results, strict=True)]
     if not any_rank and any(_ranks_differ(x, y) for x, y in pairs):
         raise RanksDiffer
@@ -89,21 +97,28 @@ def branch(
     return outputs
 
 
-def _bodies(b: Builder, run: Run, graphs: Sequence[Graph], env: Env) -> list[Body]:
-    """Both branches. Where one can't be right for any sizes (a model may guard against that), it becomes
-    an error of the run that takes it."""
+def _tried(
+    b: Builder, run: Run, graphs: Sequence[Graph], env: Env
+) -> tuple[list[Body | None], CompileError | None]:
+    """Both branches, None for one that can't be right for any sizes (a model may guard against that), and
+    why it can't. CompileError where neither can."""
     made: list[Body | None] = []
-    errors: list[CompileError] = []
+    reason: CompileError | None = None
     for graph in graphs:
         try:
             made.append(body_of(b, run, graph, (), env))
         except CompileError as error:
+            if reason is not None:
+                raise reason from None
             made.append(None)
-            errors.append(error)
-    fine = next((m for m in made if m is not None), None)
-    if fine is None:
-        raise errors[0]
-    return [_failing(b, fine, str(errors[0])) if m is None else m for m in made]
+            reason = error
+    return made, reason
+
+
+def _with_failing(b: Builder, tried: Sequence[Body | None], reason: CompileError | None) -> list[Body]:
+    """A branch that can't be right becomes an error of the run that takes it."""
+    fine = next(body for body in tried if body is not None)
+    return [_failing(b, fine, str(reason)) if body is None else body for body in tried]
 
 
 def _failing(b: Builder, other: Body, message: str) -> Body:
