@@ -11,7 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from jangin.ir import text
+import jangin
+from jangin.ir import program_text, text
+from jangin.ir.expr import call
 from jangin.pipeline import GRAPH_PASSES
 from jangin.templates.choose import TEMPLATES
 
@@ -21,7 +23,7 @@ ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 
 
 def test_the_ten_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    code = re.findall(r"```python\n(.*?)```", README, re.S)[0]
     nodes = [
         helper.make_node("GlobalAveragePool", ["input"], ["p"]),
         helper.make_node("Flatten", ["p"], ["y"]),
@@ -39,6 +41,27 @@ def test_the_ten_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     np.testing.assert_array_equal(names["exe"](names["x"]), y)  # type: ignore[operator]
 
 
+def test_operators_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, code = re.findall(r"```python\n(.*?)```", README, re.S)
+    assert len([line for line in code.splitlines() if line]) <= 9
+    nodes = [
+        helper.make_node("Swish", ["x"], ["s"], domain="mine"),
+        helper.make_node("Median", ["s"], ["y"], domain="mine"),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 5])]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_empty_tensor_value_info("y")])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("mine", 1)], ir_version=8),
+        tmp_path / "mine.onnx",
+    )
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"jangin": jangin, "np": np, "call": call}
+    exec(code, names)
+    x = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
+    got = names["exe"](x)  # type: ignore[operator]
+    np.testing.assert_allclose(got, np.median(x / (1 + np.exp(-x)), -1), rtol=1e-5)
+
+
 def test_the_two_commands_come_first() -> None:
     commands = re.findall(r"^python3 -m venv .*$", README, re.M)
     assert len(commands) == 2
@@ -52,7 +75,7 @@ def test_every_pass_and_template_has_its_line(name: str) -> None:
 
 
 def test_the_grammars_are_the_codes() -> None:
-    documented = inspect.getdoc(text) or ""
+    documented = f"{inspect.getdoc(text)}{inspect.getdoc(program_text)}"
     for block in re.findall(r"```text\n(\w.*?)```", ARCHITECTURE, re.S):
         if "::=" in block or "=" not in block.splitlines()[0]:
             continue

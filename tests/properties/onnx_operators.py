@@ -29,10 +29,20 @@ REDUCTIONS = (
 )  # fmt: skip
 
 
+STEPPING = ("Floor", "Ceil", "Round", "Sign")
+"""Operators that jump where an element is a multiple of a half: it must not be near one."""
+
+
 def unary(t: Net, x: Item) -> Any:
     op = t.pick(UNARY)
     attrs = {"alpha": t.r.uniform(0.1, 1.5)} if op in ("LeakyRelu", "Elu", "Celu", "ThresholdedRelu") else {}
     if op == "Reciprocal" and float(np.abs(x.exact).min(initial=1)) < 0.01:
+        return None
+    if (
+        op in STEPPING
+        and x.is_float
+        and float(np.abs(x.exact * 2 - np.round(x.exact * 2)).min(initial=1)) < 0.02
+    ):
         return None
     if op == "Gelu":
         attrs = {"approximate": t.pick(("none", "tanh"))}
@@ -54,6 +64,8 @@ def clip(t: Net, x: Item) -> Any:
 def cast(t: Net, x: Item) -> Any:
     to = t.pick(CONVERTIBLE)
     if x.is_float and to in ("uint8", "int8") and float(np.abs(x.exact).max(initial=0)) > 100:
+        return None
+    if x.is_float and "int" in to and float(np.abs(x.exact - np.round(x.exact)).min(initial=1)) < 0.02:
         return None
     if x.is_float and to[0] == "u" and float(x.exact.min(initial=0)) <= -1:
         return None
@@ -258,7 +270,8 @@ def pool(t: Net, x: Item) -> Any:
     if op == "AveragePool":
         attrs["ceil_mode"] = 0 if "auto_pad" in attrs else t.number(0, 1)
         attrs["count_include_pad"] = t.number(0, 1)
-    if op == "MaxPool":  # ReferenceEvaluator takes all pads to be the same
+    if op == "MaxPool":  # ReferenceEvaluator takes all pads to be the same, and sizes dilated windows wrongly
+        attrs.pop("dilations", None)
         attrs["pads"] = [t.number(0, min(attrs["kernel_shape"]) - 1)] * 2 * (x.rank - 2)
         attrs.pop("auto_pad", None)
     return t.one(op, x, **attrs) if all(x.shape) else None
