@@ -19,7 +19,8 @@ from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Problem, Template
 
 LARGEST_WINDOW = 64
-"""Taps up to which a window is unrolled along the row."""
+"""Taps of a window, where a row has several; of rows of one, those along the row up to this are unrolled:"""
+LONGEST_ROW = 16
 REORDERED = 224
 """Instructions that a processor looks ahead: tiles of fewer overlap."""
 LINE, WAYS = 64, 8
@@ -36,7 +37,9 @@ def match(problem: Problem) -> Window | None:
         return None
     (stage,) = problem.stages
     taps = static_shape(tuple(a.extent for a in stage.reduce_axes))
-    if taps is None or len(stage.axes) < 3 or not 2 <= len(taps) <= 4 or math.prod(taps) > LARGEST_WINDOW:
+    if taps is None or len(stage.axes) < 3 or not 2 <= len(taps) <= 4:
+        return None
+    if math.prod(taps) > LARGEST_WINDOW and stage.axes[-2].extent != const(1):
         return None
     column = stage.axes[-1].var
     data = [n for n in loads(stage.body) if stride(n, column, dict(problem.symbols)) == 1]
@@ -76,6 +79,7 @@ class Window(Template):
         self.taps = [a.var.name for a in self.stage.reduce_axes]
         self.border = self._border()
         self.size = problem.size(self.stage.axes[-2].extent)
+        self.alone = self.stage.axes[-2].extent == const(1)
         self.count = cost.size(problem, self.stage.reduce_axes)
         self.work = max(cost.arithmetic(self.stage.body), 1.0)
         self.rows = cost.size(problem, self.stage.axes[:-2])
@@ -90,7 +94,7 @@ class Window(Template):
 
     def space(self) -> Sequence[Params]:
         most = min(self.size, MOST_PIXELS)
-        vectors = [n for n in (1, 2) if self.vectors % n == 0]
+        vectors = [n for n in ((1, 2, 4, 8) if self.alone else (1, 2)) if self.vectors % n == 0]
         pairs = [(n, v) for v in vectors for n in range(1, most + 1) if n * v <= MOST_PIXELS]
         return [{"tile": n, "vectors": v} for n, v in pairs]
 
@@ -100,7 +104,8 @@ class Window(Template):
         full, rest = divmod(self.size, tile)
         row = full * self._tile_cycles(tile, vectors) + (self._tile_cycles(rest, vectors) if rest else 0)
         cycles = cost.overlapped(self.rows * row * self.vectors / vectors, self.traffic)
-        return cost.launch(cycles, self.rows) / self.problem.target.clock
+        tasks = self.rows * (self.vectors // vectors if self.alone else 1)
+        return cost.launch(cycles, tasks) / self.problem.target.clock
 
     def _tile_cycles(self, tile: int, vectors: int) -> float:
         t, width, height = self.problem.target, self.across, self.count / self.across
@@ -202,7 +207,8 @@ class _Scheduler:
         elif rest:
             self._segment("t", f"{x}t")
         rec.do("hoist_guards")
-        task = fuse_all(rec, [a.var.name for a in self.stage.axes[:-2]], "t")
+        outer = [a.var.name for a in self.stage.axes[:-2]]
+        task = fuse_all(rec, [*outer, f"{x}o", f"{c}oo"] if self.window.alone else outer, "t")
         rec.do("parallelize", task)
         func = simplify_func(hoist_guards(simplify_func(rec.func)))
         return Scheduled("window", func, tuple(rec.steps), packings, self.params, self._cost())
@@ -227,6 +233,8 @@ class _Scheduler:
     def _unrolled(self) -> Sequence[str]:
         """The taps along the row, and those of all rows of a small window."""
         taps = [a.var.name for a in self.stage.reduce_axes if a.extent != const(1)] or [self.window.taps[-1]]
+        if self.window.across > LONGEST_ROW:
+            return []
         return taps if self.window.count <= UNROLLED else taps[-1:]
 
     def _relayout(self, load: Load) -> Packing:
@@ -242,7 +250,6 @@ class _Scheduler:
         return Packing(tuple(range(len(old.shape))), 0, 1, width)
 
     def _cost(self) -> float:
-        total = 1.0
-        for a in (*self.stage.axes[-2:], *self.stage.reduce_axes):
-            total *= float(a.extent.value) if isinstance(a.extent, Const) else 56.0
-        return total / self.lanes
+        """Vector operations of a task."""
+        w = self.window
+        return w.size * w.count * (self.params["vectors"] if w.alone else w.vectors)

@@ -129,6 +129,16 @@ def test_pool(size: tuple[int, int], kernel: int, stride: int, pad: int, combine
     assert_equal_to_stages(found, built)
 
 
+@pytest.mark.parametrize(("size", "channels"), [((9, 11), 64), ((3, 20), 20)])
+def test_pool_of_the_whole_image(size: tuple[int, int], channels: int) -> None:
+    attrs = {"combiner": "sum", "axes": (1, 2), "keepdims": True}
+    built = node("reduce", [buffer("x", 2, *size, channels)], attrs)
+    found = TEMPLATES["window"](problem(built, {}, (), TARGETS[1]))
+    assert found is not None
+    for params in found.space():
+        assert_equal_to_stages(found.schedule(params), built)
+
+
 ROWS = {
     "softmax-last": node("softmax", [buffer("x", 4, 50)], {"axis": 1, "log": False}),
     "softmax-first": node("softmax", [buffer("x", 4, 50)], {"axis": 0, "log": False}),
