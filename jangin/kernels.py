@@ -19,7 +19,7 @@ from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.memory import plan_buffers
 from jangin.passes.place import Shift, View, placed, placed_func, places, shifts, views
-from jangin.passes.stages import canonical, is_opaque, opaque_func, stages
+from jangin.passes.stages import canonical, is_opaque, opaque_func, opaque_params, stages
 from jangin.passes.work import nest_work, stages_work
 from jangin.runtime.libraries import FINDERS
 from jangin.templates.choose import candidates, choose, opaque
@@ -59,21 +59,34 @@ def _schedule(
     """The kernel and its arguments, where views are the values in whose memory they lie."""
     name = f"{_kernel_name(node)}_{len(made)}"
     if is_opaque(node):
-        func, args = opaque_func(node), (*node.inputs, node.outputs[0])
-        operations, moved = nest_work(func)
-        func = placed_func(func, shifts(func.params[:-1], func.params[-1], args, found, graph))
-        text = print_func(replace(func, name="nest"))
+        params, args = opaque_params(node), (*node.inputs, node.outputs[0])
+        moves = shifts(params[:-1], params[-1], args, found, graph)
+        body: Graph = node.attrs["body"]
+        (nest,) = body.nodes  # nests that a pass made once are one object
+        text = f"nest {id(nest.attrs['body'])} {[body.inputs.index(n) for n in nest.inputs]}{_moved(moves)}"
         if text not in made:
-            made[text] = replace(opaque(replace(func, name=name)), flops=operations, bytes=moved)
+            made[text] = _nest(placed_func(opaque_func(node), moves), params, name, made)
     else:
         text, problem, args = kernel_problem(node, graph, options, name)
         candidate = options.choices.get(text)
         if moves := shifts(problem.inputs, problem.stages[-1].out, args, found, graph):
             problem = _placed(problem, moves)
-            text += "".join(f" {n}:{m.whole.shape}@{m.at}" for n, m in moves.items())
+            text += _moved(moves)
         if text not in made:
             made[text] = make_kernel(problem, options, candidate)
     return made[text], tuple(found[n].base if n in found else n for n in args)
+
+
+def _nest(func: Func, params: Sequence[Buffer], name: str, made: dict[str, Scheduled]) -> Scheduled:
+    text = print_func(replace(func, name="nest"))
+    if text not in made:
+        operations, moved = nest_work(replace(func, params=tuple(params)))
+        made[text] = replace(opaque(replace(func, name=name)), flops=operations, bytes=moved)
+    return made[text]
+
+
+def _moved(moves: Mapping[str, Shift]) -> str:
+    return "".join(f" {n}:{m.whole.shape}@{m.at}" for n, m in moves.items())
 
 
 def _placed(problem: Problem, moved: Mapping[str, Shift]) -> Problem:

@@ -103,10 +103,10 @@ class Expr:
 
 
 def _key(e: Expr) -> tuple[Any, ...]:
-    if isinstance(e, Const):  # 1, 1.0 and True are equal in Python, and 0.0 == -0.0
-        return (e.dtype, repr(e.value))
     if isinstance(e, Binary):
         return (e.op, e.a, e.b)
+    if isinstance(e, Const):  # 1, 1.0 and True are equal in Python, and 0.0 == -0.0
+        return (e.dtype, repr(e.value))
     if isinstance(e, Var):
         return (e.name, e.dtype)
     return tuple(getattr(e, f.name) for f in fields(e))  # type: ignore[arg-type]
@@ -442,15 +442,18 @@ def cast(dtype: DType, a: ExprLike) -> Expr:
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    if isinstance(e, Binary):
-        return (e.a, e.b)
-    if isinstance(e, Load):
-        return e.index
-    if isinstance(e, Call):
-        return e.args
-    if isinstance(e, Select):
-        return (e.cond, e.a, e.b)
-    return (e.a,) if isinstance(e, Cast) else ()
+    return _CHILDREN[type(e)](e)
+
+
+_CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
+    Const: lambda e: (),
+    Var: lambda e: (),
+    Binary: lambda e: (e.a, e.b),
+    Load: lambda e: e.index,
+    Call: lambda e: e.args,
+    Select: lambda e: (e.cond, e.a, e.b),
+    Cast: lambda e: (e.a,),
+}
 
 
 def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:

@@ -20,16 +20,19 @@ Pair = tuple[Expr, Expr]
 
 def constraints(graph: Graph) -> tuple[Expr, ...]:
     """Conditions on the symbols (i1 expressions) that every run must meet, without repetition."""
-    found: dict[Expr, None] = {}
+    rules: dict[Expr, None] = {}
+    nests: set[object] = set()
     for node in graph.nodes:
         inner = node.attrs["body"] if node.op == "kernel" else graph
         for part in inner.nodes if node.op == "kernel" else (node,):
-            equal = (eq(a, b) for a, b in _pairs(inner, part))
-            for rule in (*equal, *_reads(inner, part), *_sizes(inner, part)):
-                cond = simplify(rule, graph.symbols)
-                if not is_const(cond, True):
-                    found[cond] = None
-    return tuple(found)
+            rules.update((eq(a, b), None) for a, b in _pairs(inner, part))
+            rules.update((rule, None) for rule in _sizes(inner, part))
+            nest = id(part.attrs.get("body")), tuple(part.attrs.get("requires", ()))
+            if part.op != "loop_nest" or nest not in nests:  # what a pass made once is one object
+                rules.update((rule, None) for rule in _reads(inner, part))
+                nests.add(nest)
+    conditions = (simplify(rule, graph.symbols) for rule in rules)
+    return tuple(dict.fromkeys(c for c in conditions if not is_const(c, True)))
 
 
 def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:

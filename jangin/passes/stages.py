@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, loads, rewrite, substitute
 from jangin.ir.graph import Array, Graph, Node
-from jangin.ir.loop import Func, Stmt, map_stmt
+from jangin.ir.loop import Func, map_stmt
 from jangin.ir.simplify import Range, simplify
 from jangin.ops.core import CORE
 from jangin.te import Axis, Stage, compute, inline, redirect
@@ -154,26 +153,25 @@ def _text(stage: Stage) -> str:
     return f"{head} = {stage.body} -> {stage.result}"
 
 
+def opaque_params(kernel: Node) -> tuple[Buffer, ...]:
+    """The parameters of a kernel whose node is a loop nest: b0, b1, ... and `out`."""
+    body: Graph = kernel.attrs["body"]
+    inputs = (Buffer(f"b{i}", body.dtype(n), body.shape(n)) for i, n in enumerate(body.inputs))
+    (name,) = body.outputs
+    return (*inputs, Buffer("out", body.dtype(name), body.shape(name)))
+
+
 def opaque_func(kernel: Node) -> Func:
-    """The function of a kernel whose node is a loop nest, over buffers b0, b1, ... and `out`."""
+    """The function of a kernel whose node is a loop nest, over `opaque_params`."""
     body: Graph = kernel.attrs["body"]
     (node,) = body.nodes
-    name = body.outputs[0]
-    params = {n: Buffer(f"b{i}", body.dtype(n), body.shape(n)) for i, n in enumerate(body.inputs)}
-    out = Buffer("out", body.dtype(name), body.shape(name))
-    names = {"out": out, **{f"x{i}": params[n] for i, n in enumerate(node.inputs)}}
-
-    nest = _redirected(node.attrs["body"], tuple(names.items()))
-    return Func(kernel.name, (*params.values(), out), 1, tuple(body.symbols.items()), nest)
-
-
-@lru_cache(64)
-def _redirected(nest: Stmt, buffers: tuple[tuple[str, Buffer], ...]) -> Stmt:
-    """The nest over other buffers, by name: a network has many kernels of one nest."""
-    names = dict(buffers)
+    params = opaque_params(kernel)
+    of = dict(zip(body.inputs, params, strict=False))
+    names = {"out": params[-1], **{f"x{i}": of[n] for i, n in enumerate(node.inputs)}}
 
     def load(e: Expr) -> Expr | None:
         new = names.get(e.buffer.name) if isinstance(e, Load) else None
         return Load(new, e.index) if new is not None and isinstance(e, Load) else None
 
-    return map_stmt(nest, lambda e: rewrite(e, load), lambda b: names.get(b.name, b))
+    nest = map_stmt(node.attrs["body"], lambda e: rewrite(e, load), lambda b: names.get(b.name, b))
+    return Func(kernel.name, params, 1, tuple(body.symbols.items()), nest)
