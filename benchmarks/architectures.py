@@ -114,7 +114,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "t5_encoder": Architecture(
         lambda: tf.T5EncoderModel(
             tf.T5Config(
-                vocab_size=VOCABULARY, d_model=WIDTH, d_kv=8, d_ff=INNER, num_layers=LAYERS, num_heads=HEADS
+                vocab_size=VOCABULARY,
+                d_model=WIDTH,
+                d_kv=8,
+                d_ff=INNER,
+                num_layers=LAYERS,
+                num_heads=HEADS,
+                attn_implementation="eager",
             )
         )
     ),

@@ -16,6 +16,13 @@ def concat(x: Array, y: Array) -> Array:
     return np.asarray(x + y, object)
 
 
+def pick(*values: Array) -> Array:
+    """The elements of several texts, numbered through, at the positions that come last."""
+    *texts, positions = values
+    found = np.concatenate([t.reshape(-1) for t in texts])[positions.reshape(-1)]
+    return np.asarray(found.reshape(positions.shape))
+
+
 def equal(x: Array, y: Array) -> Array:
     return np.asarray(x == y, bool)
 
@@ -111,6 +118,7 @@ def zip_map(x: Array, *, labels: Sequence[Any]) -> list[dict[Any, float]]:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "StringConcat": concat,
     "StringEqual": equal,
+    "Pick": pick,
     "StringOf": to_text,
     "NumberOf": to_number,
     "StringSplit": split,

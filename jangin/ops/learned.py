@@ -12,6 +12,7 @@ from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ir.loop import Alloc, For, If, Stmt, Store, block
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import power
+from jangin.ops.held import Item
 from jangin.ops.registry import op
 from jangin.ops.scores import DOMAIN, features, labelled, output, transformed
 
@@ -46,7 +47,7 @@ def linear_classifier(
     b: Builder, x: Tensor, *, coefficients: Sequence[float], intercepts: Sequence[float] = (),
     classlabels_ints: Sequence[int] = (), classlabels_strings: Sequence[str] = (), multi_class: int = 0,
     post_transform: str = "NONE",
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Item, Tensor]:  # fmt: skip
     """One class alone is told from none by 0, or by 0.5 after a transform."""
     x = features(b, x)
     classes = max(len(classlabels_ints), len(classlabels_strings))
@@ -113,7 +114,7 @@ def svm_classifier(
     prob_a: Sequence[float] = (), prob_b: Sequence[float] = (), kernel_type: str = "LINEAR",
     kernel_params: Sequence[float] = (), classlabels_ints: Sequence[int] = (),
     classlabels_strings: Sequence[str] = (), post_transform: str = "NONE",
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Item, Tensor]:  # fmt: skip
     """With support vectors each pair of classes has a decision, and the class that wins most is chosen;
     scores are decisions, or probabilities where `prob_a` is given (Chang & Lin 2011)."""
     x = features(b, x)

@@ -11,7 +11,9 @@ from jangin.ir.dtype import F32, F64
 from jangin.ir.expr import Expr, call, cast, const, eq, select
 from jangin.ir.graph import CompileError
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.held import Item
 from jangin.ops.reduce import arg
+from jangin.ops.strings import labels as encoded
 
 DOMAIN = "ai.onnx.ml"
 NEAR_ZERO = 1e-7
@@ -58,11 +60,11 @@ def _probit(x: Expr) -> Expr:
     return select(eq(inner, const(0, x.dtype)), const(0, x.dtype), found)
 
 
-def labelled(b: Builder, scores: Tensor, integers: Sequence[int], strings: Sequence[str]) -> Tensor:
+def labelled(b: Builder, scores: Tensor, integers: Sequence[int], strings: Sequence[str]) -> Item:
     """The label of each row's best class, the first among equals."""
-    if strings:
-        raise CompileError("class labels that are strings are not supported; train with integer labels")
     best = arg("max", b, scores, 1, 0)
+    if strings:
+        return encoded(b, best, range(len(strings)), strings, "")
     labels = np.array(integers, np.int64)
     if not labels.size or (labels == np.arange(labels.size)).all():
         return best

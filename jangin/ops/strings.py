@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.dtype import BOOL, F32, I64, U8, DType
-from jangin.ir.expr import const, eq
+from jangin.ir.expr import Buffer, Expr, const, eq
 from jangin.ir.graph import Array, CompileError, Shape
 from jangin.ir.types import STRING, Type, sequence_of, tensor_type
-from jangin.ops.axes import element_type
+from jangin.ops.axes import element_type, product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core import broadcast
 from jangin.ops.held import Held, Item, host, type_of
-from jangin.ops.registry import op
+from jangin.ops.registry import Lowering, op
 
 
 def _shape(x: Item) -> Shape | None:
@@ -198,6 +198,51 @@ def image_decoder(b: Builder, encoded: Tensor, *, pixel_format: str = "RGB") -> 
     channels = const(1 if pixel_format == "Grayscale" else 3)
     shape = (b.symbol(), b.symbol(), channels)
     return one(b, "ImageDecoder", [encoded], tensor_type(U8, shape), pixel_format=pixel_format)
+
+
+MOVING = frozenset((
+    "ArrayFeatureExtractor", "Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather",
+    "GatherElements", "GatherND", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Slice",
+    "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where",
+))  # fmt: skip
+"""Operators whose results are elements of their inputs, whatever those are;"""
+MEASURING = frozenset({"Shape", "Size"})
+"""and those that only ask how many."""
+
+
+def is_text(x: Item | None) -> bool:
+    return isinstance(x, Held) and x.type.dtype == STRING and x.type.shape is not None
+
+
+def moved(b: Builder, name: str, lower: Lowering, inputs: Sequence[Item | None], attrs: Any) -> list[Item]:
+    """An operator of `MOVING` or `MEASURING` on text: it moves the elements' positions, by which the host
+    then picks."""
+    texts = [x for x in inputs if isinstance(x, Held) and is_text(x)]
+    first: Expr = const(0)
+    given: list[Item | None] = []
+    for x in inputs:
+        if not isinstance(x, Held) or x.type.shape is None:
+            given.append(x)
+            continue
+        given.append(_positions(b, x.type.shape, first))
+        first = first + product(x.type.shape)
+    made = lower(b, *given, **attrs)
+    results = list(made) if isinstance(made, (tuple, list)) else [made]
+    if name in MEASURING:
+        return results
+    return [one(b, "Pick", [*texts, at], tensor_type(STRING, at.shape)) for at in results]
+
+
+def _positions(b: Builder, shape: Shape, first: Expr) -> Tensor:
+    """The numbers from `first` on, in order."""
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        place: Expr = const(0)
+        for i, size in zip(index, shape, strict=True):
+            place = place * size + i
+        return place + first
+
+    return b.compute(I64, shape, [], at)
 
 
 def plain(array: Array) -> list[Any]:

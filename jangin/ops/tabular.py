@@ -29,7 +29,7 @@ from jangin.ir.loop import Alloc, For, If, Store, block
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.families import unary
-from jangin.ops.held import Item
+from jangin.ops.held import Held, Item
 from jangin.ops.index import index_vars, nest
 from jangin.ops.registry import op
 from jangin.ops.scores import DOMAIN
@@ -100,15 +100,18 @@ def feature_vectorizer(b: Builder, *xs: Tensor, inputdimensions: Sequence[int]) 
 @op("OneHotEncoder", domain=DOMAIN)
 def one_hot_encoder(
     b: Builder,
-    x: Tensor,
+    x: Any,
     *,
     cats_int64s: Sequence[int] = (),
     cats_strings: Sequence[str] = (),
     zeros: int = 1,
 ) -> Tensor:
     """1 at the category that the element is; a last axis is added. What is none of them gives zeros."""
-    if not cats_int64s:
-        raise CompileError("categories that are strings are not supported; encode them as integers")
+    if bool(cats_strings) != isinstance(x, Held):
+        raise CompileError(f"the categories are {'strings' if cats_strings else 'numbers'}, the input is {x}")
+    if cats_strings:
+        cats_int64s = range(len(cats_strings))
+        x = labels(b, x, cats_strings, cats_int64s, -1)
     known = b.const(np.asarray(cats_int64s, np.int64))
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:

@@ -29,6 +29,7 @@ from jangin.ir.expr import (
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.loop import Alloc, For, Let, Stmt, Store, block
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.held import Item
 from jangin.ops.registry import op
 from jangin.ops.scores import DOMAIN, features, labelled, output, transformed
 
@@ -362,7 +363,7 @@ def tree_ensemble_classifier(
     class_weights_as_tensor: Array | None = None, base_values: Sequence[float] = (),
     base_values_as_tensor: Array | None = None, classlabels_int64s: Sequence[int] = (),
     classlabels_strings: Sequence[str] = (), post_transform: str = "NONE", **nodes: Any,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Item, Tensor]:  # fmt: skip
     """Where the weights are of one class alone there are two, and the other's score is 1 less it, or its
     negative before a transform."""
     x = features(b, x)

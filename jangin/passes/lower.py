@@ -19,6 +19,7 @@ from jangin.ops import OPERATORS
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.held import Held, Item, constant, host, real, type_of
 from jangin.ops.registry import find
+from jangin.ops.strings import MEASURING, MOVING, is_text, moved
 from jangin.passes import control
 from jangin.passes.constraints import constraints
 from jangin.passes.control import Env
@@ -48,7 +49,8 @@ def lower(graph: Graph, custom: Custom | None = None) -> Graph:
             b.values[name] = Value(name, None, None)
     env |= {n: constant(b, a, n) for n, a in graph.constants.items()}
     results = _evaluate(b, graph.nodes, env, graph.outputs, "the model")
-    if any(n.op in STEPS for n in b.nodes) or any(isinstance(r, Held) for r in results):
+    given = (env[n] for n in graph.inputs)
+    if any(n.op in STEPS for n in b.nodes) or any(isinstance(v, Held) for v in (*given, *results)):
         return replace(_program(b, results, graph.outputs), bound=graph.bound)
     lowered = b.graph([r for r in results if isinstance(r, Tensor)], graph.outputs)
     return replace(lowered, constraints=constraints(prune(lowered)), bound=graph.bound)
@@ -179,6 +181,8 @@ class _Lowering:
             return result if isinstance(result, (tuple, list)) else (result,)
         operator = find(OPERATORS, domain, name, opset)
         check_types(domain, name, opset, [None if t is None else type_of(t) for t in inputs])
+        if operator is not None and name in MOVING | MEASURING and any(map(is_text, inputs)):
+            return moved(self.b, name, operator.lower, inputs, attrs)
         if operator is not None:
             result = operator.lower(self.b, *inputs, **attrs)
             return result if isinstance(result, (tuple, list)) else (result,)

@@ -22,7 +22,10 @@ STEPS = frozenset({"host", "bind", "if", "loop"})
 
 
 def has_steps(graph: Graph) -> bool:
-    return any(n.op in STEPS for n in graph.nodes)
+    """Whether the graph is more than one plan can run: it has steps, or inputs that are no tensors."""
+    return any(n.op in STEPS for n in graph.nodes) or any(
+        graph.value(n).type is not None for n in graph.inputs
+    )
 
 
 def partition(graph: Graph, target: str) -> tuple[Program, list[Graph]]:
