@@ -8,9 +8,10 @@ import ml_dtypes
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type: `kind` is f(loat), i(nt), u(nsigned), b(ool), c(omplex) or s(tring)."""
+    """An element type: `kind` is f(loat), i(nt), u(nsigned), b(ool), c(omplex) or s(tring). There is one
+    object of each, and it equals itself alone."""
 
     name: str
     bits: int
@@ -18,9 +19,6 @@ class DType:
 
     def __str__(self) -> str:
         return self.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
     @property
     def bytes(self) -> int:
