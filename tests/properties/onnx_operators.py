@@ -61,8 +61,16 @@ def clip(t: Net, x: Item) -> Any:
     )
 
 
+def _underflows(x: Item) -> bool:
+    """Whether an element is so small that the model's own precision may have it as zero."""
+    small = np.abs(x.exact.astype(np.float64))
+    return bool(((small > 0) & (small < 1e-4)).any())
+
+
 def cast(t: Net, x: Item) -> Any:
     to = t.pick(CONVERTIBLE)
+    if to == "bool" and _underflows(x):
+        return None
     if x.is_float and to in ("uint8", "int8") and float(np.abs(x.exact).max(initial=0)) > 100:
         return None
     if x.is_float and "int" in to and float(np.abs(x.exact - np.round(x.exact)).min(initial=1)) < 0.02:
@@ -500,7 +508,7 @@ def select(t: Net, x: Item) -> Any:
     """Sizes that depend on data."""
     kind = t.number(0, 3)
     if kind == 0:
-        return t.one("NonZero", x)
+        return None if _underflows(x) else t.one("NonZero", x)
     if kind == 1 and x.rank:
         axis = t.number(0, x.rank - 1)
         keep = t.const(t.random("bool", (x.shape[axis],)))
