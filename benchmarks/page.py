@@ -27,7 +27,8 @@ def page(figures: Figures, plots: Mapping[str, str]) -> str:
     for mode, title in MODES.items():
         if figures.comparisons.get(mode):
             parts += [f"## {title}", f"![ratios]({plots[mode]})", means(figures, mode), times(figures, mode)]
-            parts += ["Compiling, memory, rounding:", costs(figures, mode)]
+            tuning = " (with tuning)" if mode == "tuned" else ""
+            parts += [f"Compiling{tuning}, memory, rounding:", costs(figures, mode)]
     if figures.neighbours:
         parts += ["## A busy neighbour", NEIGHBOUR, neighbours(figures.neighbours)]
     return "\n\n".join(parts) + "\n"

@@ -126,6 +126,9 @@ def bench(
         bool, typer.Option("--symbolic", help="Give the sizes at run time only, not when compiling.")
     ] = False,
     target: TargetName = "cpu",
+    tune: Annotated[
+        str, typer.Option(metavar="TIME", help="Tune Jangin first (60s, 2m), and time it untuned too.")
+    ] = "",
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
 ) -> None:
     """Time models against other engines: fresh processes, short turns, medians."""
@@ -148,6 +151,7 @@ def bench(
         input or [],
         symbolic,
         target,
+        tune,
         json,
     )
 

@@ -12,7 +12,8 @@ from jangin.ir.graph import Array
 class Job:
     """What a worker is told. `inputs`: an .npz file with the model's inputs, in order; `outputs`: their
     names, in order; `shapes` fixes the model's size symbols (empty: they stay symbolic). `target`,
-    `winograd` and `tune` (a time, as `jangin tune --budget` takes it; empty: untuned) are Jangin's."""
+    `winograd`, `tune` (a time, as `jangin tune --budget` takes it; empty: untuned) and `libraries` are
+    Jangin's."""
 
     engine: str
     threads: int
@@ -23,6 +24,7 @@ class Job:
     target: str = "cpu"
     winograd: bool = True
     tune: str = ""
+    libraries: str = "never"
 
     def feeds(self) -> dict[str, Array]:
         import numpy as np

@@ -25,9 +25,15 @@ def _jangin(job: Job) -> Engine:
 
     feeds = job.feeds()
     start = time.perf_counter()
-    settings: dict[str, Any] = {"tune": job.tune} if job.tune else {}
     exe = jangin.compile(
-        job.model, job.target, job.threads, dict(job.shapes), winograd=job.winograd, cache=False, **settings
+        job.model,
+        job.target,
+        job.threads,
+        dict(job.shapes),
+        winograd=job.winograd,
+        libraries=job.libraries,
+        cache=False,
+        tune=job.tune or None,
     )
     seconds = time.perf_counter() - start
     memory = {}

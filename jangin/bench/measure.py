@@ -37,7 +37,7 @@ class Options:
     `inputs`: arrays by name, the others are random; `symbolic`: keep the size symbols in the
     compiled models, and give the sizes of `shapes` only when they run; `files` and `pythons`: an
     engine's own file of the model, and the interpreter it lives in, where they aren't the common ones;
-    `tune`: a time for tuning Jangin, empty for none."""
+    `tune`: a time for tuning Jangin, empty for none; `libraries`: see `jangin.compile`."""
 
     peers: tuple[str, ...] = ("onnxruntime",)
     rounds: int = 15
@@ -51,6 +51,7 @@ class Options:
     files: Mapping[str, Path] = field(default_factory=dict)
     pythons: Mapping[str, str] = field(default_factory=dict)
     tune: str = ""
+    libraries: str = "never"
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,7 @@ def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list
             options.target,
             options.winograd,
             options.tune,
+            options.libraries,
         )
         for engine in ("jangin", *options.peers, "sgemm", "reference")
     ]

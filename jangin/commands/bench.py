@@ -29,7 +29,7 @@ from jangin.commands.common import (
 from jangin.ir.graph import Array
 from jangin.options import Options
 from jangin.passes.work import flops
-from jangin.pipeline import import_model
+from jangin.pipeline import import_model, parse_seconds
 from jangin.runtime.threads import default_threads
 from jangin.targets import resolve
 
@@ -45,15 +45,19 @@ def bench(
     inputs: Sequence[str],
     symbolic: bool,
     target: str,
+    tune: str,
     output: Path | None,
 ) -> list[benchmark.Comparison]:
-    """Compare Jangin with its peers on each model at each thread count; print and keep the figures."""
+    """Compare Jangin with its peers on each model at each thread count; print and keep the figures. With
+    `tune`, a time, Jangin is tuned first, and the untuned is measured beside it."""
     peers = tuple(p for p in against.split(",") if p)
     unknown = [p for p in peers if p not in PEERS]
     if unknown:
         raise ValueError(f"unknown peer {unknown[0]!r}; known: {', '.join(PEERS)}")
+    if tune:
+        parse_seconds(tune)
     options = benchmark.Options(
-        peers,
+        (*(["untuned"] if tune else []), *peers),
         rounds,
         seconds,
         fixed_sizes(parse_shapes(shapes)),
@@ -61,6 +65,8 @@ def bench(
         target,
         settings.winograd,
         _arrays(inputs),
+        tune=tune,
+        libraries=settings.libraries,
     )
     found = []
     console = terminal()
