@@ -6,11 +6,12 @@ an existing value to use instead, or None. Rules are tried until none applies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from jangin.ir.expr import Const, Expr, const, is_const
-from jangin.ir.graph import Graph, Node
+from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.simplify import prove
 from jangin.ir.simplify import simplify as simplify_expr
 from jangin.passes.dce import dce
@@ -91,6 +92,34 @@ def _reshape(s: State, node: Node) -> Result:
         return x
     inner = s.producer(x, "reshape")
     return None if inner is None else replace(node, inputs=inner.inputs)
+
+
+def _reshape_of_part(s: State, node: Node) -> Result:
+    """A reshape of a slice along one axis is a slice of a reshape, where one axis can stand for that: a
+    reshape moves nothing, and readers take slices in."""
+    (part,), shape = node.inputs, s.shape(node.outputs[0])
+    inner = s.producer(part, "slice")
+    if inner is None or any(t != 1 for t in inner.attrs["steps"]):
+        return None
+    (x,), starts, whole = inner.inputs, inner.attrs["starts"], s.shape(inner.inputs[0])
+    cut = [d for d, n in enumerate(s.shape(part)) if n != whole[d]]
+    sizes = static_shape((*whole[cut[0] :], starts[cut[0]])) if len(cut) == 1 else None
+    if sizes is None:
+        return None
+    *behind, start = sizes
+    unit, before = math.prod(behind[1:]), simplify_expr(math.prod(whole[: cut[0]], start=const(1)))
+    for axis, count in enumerate(shape):
+        rest = static_shape(shape[axis + 1 :])
+        step = 0 if rest is None else math.prod(rest)
+        same = simplify_expr(math.prod(shape[:axis], start=const(1))) == before
+        if not same or not step or (start * unit) % step or math.prod(behind) % step:
+            continue
+        around, more = shape[:axis], shape[axis + 1 :]
+        y = s.reshaped(x, (*around, const(math.prod(behind) // step), *more), node)
+        at = tuple(const(start * unit // step if d == axis else 0) for d in range(len(shape)))
+        attrs = {"starts": at, "steps": (1,) * len(shape), "shape": (*around, count, *more)}
+        return replace(node, op="slice", inputs=(y,), attrs=attrs)
+    return None
 
 
 def _transpose(s: State, node: Node) -> Result:
@@ -245,7 +274,7 @@ def _matmul_transpose(s: State, node: Node) -> Result:
 
 
 RULES: Mapping[str, Sequence[Rule]] = {
-    "reshape": (_reshape,),
+    "reshape": (_reshape, _reshape_of_part),
     "transpose": (_transpose,),
     "expand": (_expand,),
     "slice": (_slice,),

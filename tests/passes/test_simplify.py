@@ -252,3 +252,18 @@ def test_nodes_keep_the_source() -> None:
     t.b.source = "Transpose 't' (ai.onnx 13)"
     graph = simplify(t.done(t.b.transpose(t.input("x", N, 1, 4), (1, 0, 2))))
     assert [n.source for n in graph.nodes] == ["Transpose 't' (ai.onnx 13)"]
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "shape", "slices"),
+    [(8, 8, [N, 6, 2, 4], 1), (8, 8, [N * 6, 8], 1), (4, 8, [N, 6, 1, 8], 1), (4, 8, [N, 3, 16], 0)],
+)
+def test_a_reshape_of_a_slice_is_a_slice_of_a_reshape(
+    start: int, count: int, shape: list[object], slices: int
+) -> None:
+    t = Net()
+    x = t.relu(t.input("x", N, 6, 24))
+    part = t.b.slice(x, [0, 0, start], [N, 6, count], [1, 1, 1])
+    after = check(t.done(keep(t, t.b.reshape(part, shape))), map=2, slice=1, reshape=1)  # type: ignore[arg-type]
+    order = [n.op for n in after.nodes]
+    assert (order.index("slice") > order.index("reshape")) == bool(slices)
