@@ -180,9 +180,22 @@ def _log1p(x: Expr) -> Expr:
     return select(call("abs", x) < _c(2.0**-20), x - _c(0.5) * x * x, _edges(u, value))
 
 
-def _sigmoid(x: Expr, dtype: DType = F32) -> Expr:
-    one = const(1.0, dtype)
-    return one / (one + (call("exp", -x) if dtype is F64 else _exp(-x)))
+def _exp_minus(x: Expr) -> Expr:
+    """exp(-x), where x is never negated itself."""
+    x = minimum(maximum(x, _c(-89.0)), _c(87.3))
+    n, i = _nearest(x, -_LOG2_E)
+    r = call("fma", n, _c(_LN2_LOW), call("fma", n, _c(_LN2_HIGH), x))
+    signed = [2 * c * (-1) ** k for k, c in enumerate(_EXP)]
+    twice = call("fma", _horner(signed, r), r * r, call("fma", r, _c(-2.0), _c(2.0)))
+    return twice * _float(binary("shl", i + _i(126), _i(23)))
+
+
+def _sigmoid(x: Expr) -> Expr:
+    return const(1.0, x.dtype) / _sigmoid_divisor(x)
+
+
+def _sigmoid_divisor(x: Expr) -> Expr:
+    return const(1.0, x.dtype) + (call("exp", -x) if x.dtype is F64 else _exp_minus(x))
 
 
 def _with_sign(size: Expr, x: Expr) -> Expr:
@@ -216,6 +229,13 @@ _F32: Mapping[str, Callable[[Expr], Expr]] = {
 def expansion(fn: str, dtype: DType) -> Expr | None:
     """An intrinsic as an expression of the variable ARGUMENT, or None: then the C library has it."""
     if fn == "sigmoid" and dtype is F64:
-        return _sigmoid(Var(ARGUMENT, F64), F64)
+        return _sigmoid(Var(ARGUMENT, F64))
     make = _F32.get(fn) if dtype is F32 else None
     return None if make is None else make(Var(ARGUMENT, F32))
+
+
+@cache
+def divisor(fn: str, dtype: DType) -> Expr | None:
+    """An expression d of the variable ARGUMENT with fn(ARGUMENT) = 1/d, so that a product with fn is one
+    division; None where there is none."""
+    return _sigmoid_divisor(Var(ARGUMENT, dtype)) if fn == "sigmoid" and dtype in (F32, F64) else None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from jangin.codegen import arithmetic
 from jangin.codegen.builder import Builder
 from jangin.codegen.index import Indexer, Linear
-from jangin.codegen.math import ARGUMENT, expansion
+from jangin.codegen.math import ARGUMENT, divisor, expansion
 from jangin.codegen.memory import Memory
 from jangin.codegen.values import Value, constant
 from jangin.ir.dtype import BOOL, I32, I64
@@ -101,6 +101,12 @@ class Expressions:
                 if isinstance(product, Binary) and product.op == "mul":
                     x, y, z = self.value(product.a), self.value(product.b), self.value(other)
                     return arithmetic.fma(self.b, x, y, z)
+        if e.op == "mul":
+            for factor, other in ((e.b, e.a), (e.a, e.b)):
+                by = divisor(factor.fn, factor.dtype) if isinstance(factor, Call) else None
+                if by is not None and isinstance(factor, Call) and factor not in self._memo:
+                    x = self._expand(by, self.value(factor.args[0]))
+                    return arithmetic.binary(self.b, "div", self.value(other), x)
         if e.a.dtype == I64:
             if e.op in COMPARE and self.ix.varies(e):
                 mask = self._lane_compare(e)
