@@ -34,6 +34,7 @@ ROUNDING = {"float64": 3e-8, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-
 ELEMENTS = 3000
 LARGEST = 200.0
 """Of floats that a node may give."""
+OF_SOMETHING = ("ArgMax", "ArgMin", "AveragePool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin")
 INDEXED = ("Gather", "GatherElements", "GatherND", "ReverseSequence", "ScatterElements", "ScatterND")
 DECIDED = 0.03
 """Share of a value's scale by which shaking may change it; beyond, its node is ill-conditioned."""
@@ -212,8 +213,10 @@ class Net:
         return items
 
     def resized(self, size: int) -> dict[str, Array] | None:
-        """Inputs for another value of the symbol; None where indices may be outside then."""
-        if any(s.node.op_type in INDEXED for s in self.steps):
+        """Inputs for another value of the symbol; None where indices may be outside then, or something is
+        made of nothing."""
+        left_out = INDEXED if size else (*INDEXED, *OF_SOMETHING)
+        if any(s.node.op_type in left_out for s in self.steps):
             return None
         return {
             n: self.random(str(self.feeds[n].dtype), [size if d == "n" else int(d) for d in shape])
