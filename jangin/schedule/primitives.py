@@ -324,15 +324,17 @@ def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -
 
 
 def pack(func: Func, at: str, load: str, over: Sequence[str], name: str) -> Func:
-    """At the top of loop `at`, compute the one expression that reads buffer `load` for all
-    iterations of the inner loops `over` into scratch buffer `name`, and read that instead. The
-    copying loops are called `name`_<loop>."""
+    """At the top of loop `at`, compute the one expression that reads buffer `load` (where there are
+    several, the one that moves with all the loops `over`) for all iterations of the inner loops `over`
+    into scratch buffer `name`, and read that instead. The copying loops are called `name`_<loop>."""
     inside = find(func, at)
     loops = {s.var.name: s for s in statements(inside.body) if isinstance(s, For)}
     missing = [n for n in over if n not in loops]
     if missing:
         raise ScheduleError(f"{func.name}: loops {missing} aren't inside {at}")
     reads = {g for s in statements(inside.body) for e in expressions(s) for g in _guarded_loads(e, load)}
+    if len(reads) > 1:
+        reads = {e for e in reads if {loops[n].var for n in over} <= free_vars(e)}
     if len(reads) != 1:
         raise ScheduleError(f"{func.name}: {load} is read in {len(reads)} different ways inside {at}")
     expr = reads.pop()

@@ -108,3 +108,21 @@ def test_is_left_alone(why: str) -> None:
     exe = jangin.compile(attention(*sizes, constant=constant, outputs=outputs), cache=False)
     assert "attention" not in templates(exe)
     close(exe.run({n: a for n, a in given.items() if n not in constant})["y"], given, sizes[1])
+
+
+def test_queries_keys_and_values_of_one_buffer() -> None:
+    tokens, heads, width = 24, 4, 8
+    nodes = [helper.make_node("Split", ["qkv"], ["q", "k", "v"], axis=-1, num_outputs=3)]
+    inner = attention(1, heads, tokens, tokens, width, mask=False)
+    shape = [1, tokens, 3 * heads * width]
+    graph = helper.make_graph(
+        [*nodes, *inner.graph.node],
+        "split",
+        [helper.make_tensor_value_info("qkv", TensorProto.FLOAT, shape)],
+        inner.graph.output,
+        inner.graph.initializer,
+    )
+    exe = jangin.compile(helper.make_model(graph, opset_imports=inner.opset_import), cache=False)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    close(exe.run({"qkv": x})["y"], dict(zip("qkv", np.split(x, 3, -1), strict=True)), heads)
+    assert "attention" in templates(exe)
