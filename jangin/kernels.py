@@ -70,7 +70,7 @@ def _schedule(
         text, problem, args = kernel_problem(node, graph, options, name)
         candidate = options.choices.get(text)
         if moves := shifts(problem.inputs, problem.stages[-1].out, args, found, graph):
-            problem = _placed(problem, moves)
+            problem = _placed(problem, moves, graph.symbols)
             text += _moved(moves)
         if text not in made:
             made[text] = make_kernel(problem, options, candidate)
@@ -89,10 +89,11 @@ def _moved(moves: Mapping[str, Shift]) -> str:
     return "".join(f" {n}:{m.whole.shape}@{m.at}" for n, m in moves.items())
 
 
-def _placed(problem: Problem, moved: Mapping[str, Shift]) -> Problem:
-    """The kernel over the buffers that its operands lie in."""
+def _placed(problem: Problem, moved: Mapping[str, Shift], known: Mapping[Var, Range]) -> Problem:
+    """The kernel over the buffers that its operands lie in, whose sizes may be of other symbols."""
     inputs = tuple(moved[b.name].whole if b.name in moved else b for b in problem.inputs)
-    symbols = dict(problem.symbols)
+    sizes = used_symbols((), [shift.whole for shift in moved.values()], known)
+    symbols = {**sizes, **problem.symbols}
     for shift in moved.values():
         symbols |= shift.symbols
     return replace(problem, stages=placed(problem.stages, moved), inputs=inputs, symbols=symbols)
