@@ -3,15 +3,14 @@ no elements need no input at all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
-from jangin.ir.expr import Expr, Var, free_vars, is_const
+from jangin.ir.expr import is_const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.interpret import run_graph
-from jangin.te import Stage
+from jangin.passes.partition import needed_symbols
 
 SIZE_LIMIT = 1 << 24
 """Most elements that a folded result may have."""
@@ -53,24 +52,7 @@ def _foldable(graph: Graph, node: Node, constants: Mapping[str, Array]) -> bool:
     given = sum(constants[n].size for n in node.inputs)
     if size > SIZE_LIMIT or (size > GROWTH_LIMIT and size > given):
         return False
-    return not graph.symbols or (
-        node.op != "loop_nest" and graph.symbols.keys().isdisjoint(_variables(node.attrs))
-    )
-
-
-def _variables(value: Any) -> Iterator[Var]:
-    """Every variable that an attribute's expressions mention."""
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _variables(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _variables(item)
-    elif isinstance(value, Expr):
-        yield from free_vars(value)
-    elif isinstance(value, Stage):
-        yield from _variables((value.body, value.epilogue, value.out.shape))
-        yield from _variables(tuple(a.extent for a in value.reduce_axes))
+    return not needed_symbols(graph, node)
 
 
 def _evaluate(graph: Graph, node: Node, constants: Mapping[str, Array]) -> dict[str, Array]:

@@ -150,9 +150,8 @@ class _Lowering:
                 raise CompileError(_explain(node, inputs, str(error))) from error
             except Exception as error:  # a lowering met what its operator does not define
                 other = next((t for t in inputs if isinstance(t, Held)), None)
-                reason = f"it is malformed, or not supported so: {type(error).__name__}: {error}"
-                if other is not None:
-                    reason = f"it is not supported for a {other}: only tensors of known rank can be compiled"
+                how = "so" if other is None else f"for a {other}"
+                reason = f"it is malformed, or not supported {how}: {type(error).__name__}: {error}"
                 raise CompileError(_explain(node, inputs, reason)) from error
             for name, value in zip(node.outputs, outputs, strict=False):
                 if name:

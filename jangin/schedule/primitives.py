@@ -54,7 +54,6 @@ from jangin.schedule.checks import (
     any_order,
     bound_inside,
     independent,
-    reads_of,
     serial,
     well_formed,
 )
@@ -325,7 +324,7 @@ def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -
 
 def pack(func: Func, at: str, load: str, over: Sequence[str], name: str) -> Func:
     """At the top of loop `at`, compute the one expression that reads buffer `load` (where there are
-    several, the one that moves with all the loops `over`) for all iterations of the inner loops `over`
+    several, the one that moves with most of the loops `over`) for all iterations of the inner loops `over`
     into scratch buffer `name`, and read that instead. The copying loops are called `name`_<loop>."""
     inside = find(func, at)
     loops = {s.var.name: s for s in statements(inside.body) if isinstance(s, For)}
@@ -334,7 +333,8 @@ def pack(func: Func, at: str, load: str, over: Sequence[str], name: str) -> Func
         raise ScheduleError(f"{func.name}: loops {missing} aren't inside {at}")
     reads = {g for s in statements(inside.body) for e in expressions(s) for g in _guarded_loads(e, load)}
     if len(reads) > 1:
-        reads = {e for e in reads if {loops[n].var for n in over} <= free_vars(e)}
+        moved = {e: len({loops[n].var for n in over} & free_vars(e)) for e in reads}
+        reads = {e for e in reads if moved[e] == max(moved.values())}
     if len(reads) != 1:
         raise ScheduleError(f"{func.name}: {load} is read in {len(reads)} different ways inside {at}")
     expr = reads.pop()
@@ -364,9 +364,9 @@ def _check_packable(func: Func, at: For, expr: Expr, over: Sequence[For]) -> Non
     names = {n.buffer.name for n in loads(expr)}
     if names & {s.buffer.name for s in statements(at.body) if isinstance(s, (Store, Alloc))}:
         raise ScheduleError(f"{func.name}: {expr} is of a buffer that {at.var} itself stores")
-    for s in statements(at.body):
-        if isinstance(s, If) and reads_of(s, names):
-            raise ScheduleError(f"{func.name}: {expr} is read under a condition")
+    guarded = (t for s in statements(at.body) if isinstance(s, If) for t in statements(s))
+    if any(expr in _guarded_loads(e, name) for s in guarded for e in expressions(s) for name in names):
+        raise ScheduleError(f"{func.name}: {expr} is read under a condition")
 
 
 def _guarded_loads(e: Expr, buffer: str) -> set[Expr]:

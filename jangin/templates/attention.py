@@ -103,9 +103,9 @@ class Attention(Template):
         return cost.launch(self.heads * (cycles + packing), self.heads) / t.clock
 
     def _product(self, params: Params, columns: int, depth: int) -> float:
-        t, mr, nv = self.problem.target, params["mr"], params["nv"]
+        mr, nv = params["mr"], params["nv"]
         tiles = math.ceil(self.queries / mr) * math.ceil(columns / (nv * self.lanes))
-        step = max(mr * nv / t.multiply_adds, (mr + nv) / t.loads, t.latency) + 1 / UNROLL
+        step = cost.tile_step(self.problem.target, mr, nv, UNROLL)
         return tiles * (depth * step + mr * nv + cost.LOOP)
 
     def schedule(self, params: Params) -> Scheduled:

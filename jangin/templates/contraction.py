@@ -19,7 +19,7 @@ from jangin import te
 from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Var, const, free_vars, walk
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import simplify
-from jangin.templates.cost import EXPOSED, LOOP, launch, overlapped, rate
+from jangin.templates.cost import EXPOSED, LOOP, launch, overlapped, rate, tile_step
 from jangin.templates.scheduled import Params, Scheduled
 from jangin.templates.template import Problem, Template
 from jangin.templates.tiling import Roles, Tiler, packing_positions
@@ -186,7 +186,7 @@ class Contraction(Template):
         share of the loop, and its part of a panel that the L1 cache doesn't hold; then what begins and
         ends it."""
         t = self.problem.target
-        step = max(mr * nv / t.multiply_adds, (mr + nv) / t.loads, t.latency) + 1 / UNROLL
+        step = tile_step(t, mr, nv, UNROLL)
         if nv * self.lanes * self.depth * self.bytes > t.l1 // 2:
             step = max(step, nv * t.vector_bytes / t.l2_rate)
         return self.depth * step + self.depth / self.inner * LOOP + mr * nv + LOOP

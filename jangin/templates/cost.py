@@ -89,6 +89,12 @@ def vector_cycles(target: Target, instructions: float, reads: float, writes: flo
     return max(instructions / target.multiply_adds, reads / target.loads, writes / target.stores)
 
 
+def tile_step(target: Target, mr: int, nv: int, unroll: int) -> float:
+    """Cycles of a register tile's one term: mr*nv multiply-adds, mr + nv loads, at least a multiply-add's
+    latency, and its share of the loop."""
+    return max(mr * nv / target.multiply_adds, (mr + nv) / target.loads, target.latency) + 1 / unroll
+
+
 def reads(stages: Sequence[te.Stage]) -> int:
     """Loads for one element of each stage."""
     return sum(len(list(loads(e))) for s in stages for e in (s.body, s.result))

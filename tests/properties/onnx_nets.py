@@ -155,7 +155,7 @@ class Net:
         try:
             exact = evaluate(step.wide, {n: x.exact for n, x in known.items()}, self.opset)
             shaken = evaluate(step.wide, {n: x.shaken for n, x in known.items()}, self.opset)
-        except Exception:
+        except Exception:  # drawn attributes or shapes that the operator does not take: no step
             return None
         dtypes = result_types(schema, node, inputs, exact)
         if dtypes is None:
@@ -203,7 +203,7 @@ class Net:
             try:
                 exact = evaluate(step.wide, {x.name: x.exact for x in known}, self.opset)
                 shaken = evaluate(step.wide, {x.name: x.shaken for x in known}, self.opset)
-            except Exception:
+            except Exception:  # the reference too refuses these sizes: nothing to compare with
                 return None
             for i, (n, d) in enumerate(zip(step.node.output, step.dtypes, strict=True)):
                 s = shake(shaken[i], d, step.seed + i) if d in ROUNDING else shaken[i]
