@@ -1,28 +1,33 @@
 """The thread pool, as LLVM IR text: pthreads, atomics and futexes, so it needs no C compiler.
 
-A job is cut into at most `CHUNKS_PER_THREAD` chunks a thread, taken one by one as threads come
-free, so that a thread whose core has another tenant takes fewer. The ticket is one 64-bit word,
-`job sequence << 16 | chunks left`, taken by compare-and-swap. While it has chunks left, its job
-is live and the job fields are stable, so a swap that succeeds proves that the fields read before
-it belong to that job; a late worker finds the ticket empty or changed, and touches nothing.
-The caller waits only for chunks that were taken.
+A job is cut into at most `UNITS_PER_THREAD` units a thread. Threads take runs of them as they come
+free, so that a thread whose core has another tenant takes fewer; the runs grow shorter towards the
+end (guided self-scheduling, Polychronopoulos and Kuck, 1987), where threads would wait for the last.
+Threads of even number take from the front, the others from the back: of two, each meets in its own
+cache what it made in the job before. The ticket is one 64-bit word, `job sequence << 32 | first unit
+left << 16 | units left`, taken by compare-and-swap. While it has units left, its job is live and the
+job fields are stable, so a swap that succeeds proves that the fields read before it belong to that
+job; a late worker finds the ticket empty or changed, and touches nothing. The caller waits only for
+units that were taken.
 
-The structure's cache lines: 0 job fields, 1 ticket, 2 chunks done and the caller's sleep flag,
-3 busy flag, 4 sleeping workers, wake-up sequence and stop flag, 5 thread count, 6... thread
-handles and worker arguments.
+The structure's cache lines: 0 job fields, 1 ticket, 2 units done and the caller's sleep flag,
+3 busy flag, 4 sleeping workers, wake-up sequence and stop flag, 5 thread count and a job's longest
+run, 6... thread handles and worker arguments.
 """
 
 from __future__ import annotations
 
 import re
 
-CHUNKS_PER_THREAD = 4
+UNITS_PER_THREAD = 15
+RUNS_PER_THREAD = 4
+"""At least, so that no run is long."""
 SPINS = 1500
 """Pauses before sleeping: 20 to 60 µs on x86 processors."""
 YIELDS = 16
 """How often the caller yields its core to a worker before it sleeps."""
 MAX_THREADS = 4096
-"""Chunks left must fit 16 bits: CHUNKS_PER_THREAD * MAX_THREADS < 65536."""
+"""Units must fit 16 bits: UNITS_PER_THREAD * MAX_THREADS < 65536."""
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 _PAUSE = {
@@ -31,9 +36,9 @@ _PAUSE = {
 }
 
 _FIELDS = {
-    "task": 0, "args": 8, "symbols": 16, "scratch": 24, "stride": 32, "tasks": 40, "chunk": 48, "count": 56,
+    "task": 0, "args": 8, "symbols": 16, "scratch": 24, "stride": 32, "tasks": 40, "unit": 48, "count": 56,
     "ticket": 64, "done": 128, "waiting": 132, "busy": 192, "sleepers": 256, "wake": 260, "stop": 264,
-    "workers": 320, "handles": 384,
+    "workers": 320, "longest": 328, "handles": 384,
 }  # fmt: skip
 _HANDLE_BYTES = 32
 """A worker's record: pthread handle, pool, index."""
@@ -56,7 +61,8 @@ def pool_module(triple: str) -> str:
         "FUTEX": _SYS_FUTEX[arch],
         "SPINS": SPINS,
         "SPINS_AND_YIELDS": SPINS + YIELDS,
-        "CHUNKS": CHUNKS_PER_THREAD,
+        "UNITS": UNITS_PER_THREAD,
+        "RUNS": RUNS_PER_THREAD,
         "MAX_THREADS": MAX_THREADS,
         "HANDLES": _FIELDS["handles"],
         "HANDLE_BYTES": _HANDLE_BYTES,
@@ -83,6 +89,7 @@ declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i64 @llvm.umax.i64(i64, i64)
+declare i64 @llvm.umin.i64(i64, i64)
 <DECLARE_PAUSE>
 
 define internal void @sleep_on(ptr %word, i32 %seen) {
@@ -174,9 +181,9 @@ out:
 }
 """
 
-# Take chunks until none is left. Fields are read before the swap that proves them stable.
+# Take runs of units until none is left. Fields are read before the swap that proves them stable.
 _TAKE = """
-define internal void @take_chunks(ptr %pool, i64 %index) {
+define internal void @take_units(ptr %pool, i64 %index) {
 entry:
   %ticket.at
   %task.at
@@ -185,10 +192,14 @@ entry:
   %scratch.at
   %stride.at
   %tasks.at
-  %chunk.at
+  %unit.at
   %count.at
+  %workers.at
+  %longest.at
   %done.at
   %waiting.at
+  %odd = and i64 %index, 1
+  %back = icmp ne i64 %odd, 0
   br label %look
 look:
   %ticket = load atomic i64, ptr %ticket.at seq_cst, align 8
@@ -202,23 +213,37 @@ read:
   %scratch = load atomic ptr, ptr %scratch.at monotonic, align 8
   %stride = load atomic i64, ptr %stride.at monotonic, align 8
   %tasks = load atomic i64, ptr %tasks.at monotonic, align 8
-  %chunk = load atomic i64, ptr %chunk.at monotonic, align 8
+  %unit = load atomic i64, ptr %unit.at monotonic, align 8
   %count = load atomic i64, ptr %count.at monotonic, align 8
-  %fewer = sub i64 %ticket, 1
-  %swap = cmpxchg ptr %ticket.at, i64 %ticket, i64 %fewer seq_cst seq_cst
+  %longest = load atomic i64, ptr %longest.at monotonic, align 8
+  %threads = load i64, ptr %workers.at
+  %parts = shl i64 %threads, 1
+  %share = udiv i64 %left, %parts
+  %short = call i64 @llvm.umin.i64(i64 %share, i64 %longest)
+  %run = call i64 @llvm.umax.i64(i64 %short, i64 1)
+  %shifted = lshr i64 %ticket, 16
+  %front = and i64 %shifted, 65535
+  %behind = add i64 %front, %left
+  %last.run = sub i64 %behind, %run
+  %number = select i1 %back, i64 %last.run, i64 %front
+  %fewer = sub i64 %ticket, %run
+  %step = shl i64 %run, 16
+  %later = add i64 %fewer, %step
+  %new = select i1 %back, i64 %fewer, i64 %later
+  %swap = cmpxchg ptr %ticket.at, i64 %ticket, i64 %new seq_cst seq_cst
   %mine = extractvalue { i64, i1 } %swap, 1
   br i1 %mine, label %work, label %look
 work:
-  %number = sub i64 %count, %left
-  %lo = mul i64 %number, %chunk
-  %end = add i64 %lo, %chunk
-  %past = icmp sgt i64 %end, %tasks
-  %hi = select i1 %past, i64 %tasks, i64 %end
+  %lo = mul i64 %number, %unit
+  %length = mul i64 %run, %unit
+  %end = add i64 %lo, %length
+  %hi = call i64 @llvm.umin.i64(i64 %end, i64 %tasks)
   %skip = mul i64 %stride, %index
   %own = getelementptr i8, ptr %scratch, i64 %skip
   call void %task(ptr %args, ptr %symbols, i64 %lo, i64 %hi, ptr %own)
-  %before = atomicrmw add ptr %done.at, i32 1 seq_cst
-  %now = add i32 %before, 1
+  %units = trunc i64 %run to i32
+  %before = atomicrmw add ptr %done.at, i32 %units seq_cst
+  %now = add i32 %before, %units
   %goal = trunc i64 %count to i32
   %last = icmp eq i32 %now, %goal
   br i1 %last, label %finish, label %look
@@ -253,7 +278,7 @@ spin:
   %work = icmp ne i64 %left, 0
   br i1 %work, label %busy, label %idle
 busy:
-  call void @take_chunks(ptr %pool, i64 %index)
+  call void @take_units(ptr %pool, i64 %index)
   br label %spin
 idle:
   %stop = load atomic i32, ptr %stop.at seq_cst, align 4
@@ -311,22 +336,25 @@ inline:
 publish:
   %workers.at
   %threads = load i64, ptr %workers.at
-  %pieces = mul i64 %threads, <CHUNKS>
+  %pieces = mul i64 %threads, <UNITS>
   %up = add i64 %tasks, %pieces
   %up1 = sub i64 %up, 1
   %share = udiv i64 %up1, %pieces
-  %chunk = call i64 @llvm.umax.i64(i64 %share, i64 %grain)
-  %round = add i64 %tasks, %chunk
+  %unit = call i64 @llvm.umax.i64(i64 %share, i64 %grain)
+  %round = add i64 %tasks, %unit
   %round1 = sub i64 %round, 1
-  %count = udiv i64 %round1, %chunk
+  %count = udiv i64 %round1, %unit
+  %runs = mul i64 %threads, <RUNS>
+  %longest = udiv i64 %count, %runs
   %task.at
   %args.at
   %symbols.at
   %scratch.at
   %stride.at
   %tasks.at
-  %chunk.at
+  %unit.at
   %count.at
+  %longest.at
   %done.at
   %waiting.at
   %ticket.at
@@ -336,11 +364,14 @@ publish:
   store atomic ptr %scratch, ptr %scratch.at monotonic, align 8
   store atomic i64 %stride, ptr %stride.at monotonic, align 8
   store atomic i64 %tasks, ptr %tasks.at monotonic, align 8
-  store atomic i64 %chunk, ptr %chunk.at monotonic, align 8
+  store atomic i64 %unit, ptr %unit.at monotonic, align 8
   store atomic i64 %count, ptr %count.at monotonic, align 8
+  store atomic i64 %longest, ptr %longest.at monotonic, align 8
   store atomic i32 0, ptr %done.at monotonic, align 4
   %old = load atomic i64, ptr %ticket.at monotonic, align 8
-  %next = add i64 %old, 65536
+  %sequence = lshr i64 %old, 32
+  %following = add i64 %sequence, 1
+  %next = shl i64 %following, 32
   %ticket = or i64 %next, %count
   store atomic i64 %ticket, ptr %ticket.at seq_cst, align 8
   %sleepers.at
@@ -355,7 +386,7 @@ rouse:
   call void @wake_up(ptr %wake.at, i32 %most)
   br label %share.in
 share.in:
-  call void @take_chunks(ptr %pool, i64 0)
+  call void @take_units(ptr %pool, i64 0)
   %goal = trunc i64 %count to i32
   br label %wait
 wait:

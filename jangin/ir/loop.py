@@ -29,7 +29,7 @@ class Block(Stmt):
 @dataclass(frozen=True)
 class For(Stmt):
     """`for var in [0, extent)`. parallel: iterations are independent, and the loop is outermost
-    (chunks of it are handed to threads), or directly in a serial loop that is (a round: all threads
+    (runs of it are handed to threads), or directly in a serial loop that is (a round: all threads
     end one before the next begins). vector: iterations are lanes; the extent is constant. unroll: the
     extent is constant and every iteration is copied out."""
 

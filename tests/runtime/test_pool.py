@@ -13,7 +13,7 @@ import pytest
 from plans import kernel
 
 from jangin.codegen.build import compile_modules
-from jangin.codegen.pool import CHUNKS_PER_THREAD, pool_module
+from jangin.codegen.pool import UNITS_PER_THREAD, pool_module
 from jangin.runtime.elf import Image
 from jangin.targets.x86 import V2
 
@@ -94,9 +94,9 @@ def test_workers_help_and_wake(pool: Pool) -> None:
     assert helped >= (10 if len(os.sched_getaffinity(0)) > 1 else 0)
 
 
-def test_chunks_are_no_smaller_than_the_grain(pool: Pool) -> None:
+def test_runs_are_no_smaller_than_the_grain(pool: Pool) -> None:
     made = pool.create(3)
-    for tasks in (1, 2, 7, 3 * CHUNKS_PER_THREAD, 3 * CHUNKS_PER_THREAD + 1, 1000):
+    for tasks in (1, 2, 7, 3 * UNITS_PER_THREAD, 3 * UNITS_PER_THREAD + 1, 1000):
         for grain in (0, 1, tasks - 1, tasks, tasks + 1):
             ran = job(pool, made, tasks, max(0, grain), 3)
             if grain == 0 or tasks <= grain:
