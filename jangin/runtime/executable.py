@@ -26,7 +26,9 @@ from jangin.runtime.sizes import Evaluator, Shapes, Signature, Sizes, TensorSpec
 from jangin.runtime.threads import default_threads
 
 LAYOUTS = 8
-"""Layouts kept for models with symbolic sizes, the least recently used dropped first."""
+"""Layouts kept for models with symbolic sizes, the least recently used dropped first,"""
+SHAPES = 64
+"""and shapes of inputs whose layout is known without checking them again."""
 
 _ENTRY = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
@@ -56,6 +58,7 @@ class Executable:
         self._frame = _Frame(artifact.plan)
         self._static = _Layout(self._frame, (), Evaluator({})) if artifact.plan.is_static else None
         self._layouts: OrderedDict[Sizes, _Layout] = OrderedDict()
+        self._fitting: dict[tuple[Sizes, ...], _Layout] = {}
         self._lock = threading.Lock()
         self._idle: list[_Context] = []
 
@@ -140,7 +143,8 @@ class Executable:
         arrays = self._accept(given)
         chosen = self._static
         if chosen is None:
-            chosen = self._layout(self._signature.bind([a.shape for a in arrays]))
+            shapes = tuple([a.shape for a in arrays])
+            chosen = self._fitting.get(shapes) or self._fit(shapes)
         return self._run_at(chosen, arrays)
 
     def _run_at(self, chosen: _Layout, arrays: Sequence[Array]) -> list[Array]:
@@ -172,6 +176,15 @@ class Executable:
 
     def _array(self, value: Any, index: int) -> Array:
         return as_array(value, self.inputs[index])
+
+    def _fit(self, shapes: tuple[Sizes, ...]) -> _Layout:
+        """The layout for inputs of these shapes, whose check is long beside a small model's run."""
+        found = self._layout(self._signature.bind(shapes))
+        with self._lock:
+            if len(self._fitting) >= SHAPES:
+                self._fitting.clear()
+            self._fitting[shapes] = found
+        return found
 
     def _layout(self, sizes: Sizes) -> _Layout:
         if self._static is not None:
