@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jangin.cache import Cache, key, source_digest
-from jangin.codegen.build import build
+from jangin.codegen.build import build, compile_modules
+from jangin.codegen.flow import flow_module
 from jangin.custom import CustomOperator
 from jangin.frontends import onnx as onnx_frontend
 from jangin.ir.graph import Graph
@@ -169,7 +170,9 @@ def build_artifact(
     if not has_steps(graph):
         return replace(build_plan(graph, options, progress), metadata=metadata)
     program, segments = partition(graph, str(options.target))
-    return ProgramArtifact(program, tuple(build_plan(s, options, progress) for s in segments), metadata)
+    parts = tuple(build_plan(s, options, progress) for s in segments)
+    flow = compile_modules([("flow", flow_module(options.target.triple))], options.target)
+    return ProgramArtifact(program, parts, flow, metadata)
 
 
 def build_plan(graph: Graph, options: Options, progress: Progress | None = None) -> Artifact:

@@ -25,7 +25,7 @@ from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN, Plan
 
 MAGIC = b"\x8aJGN\r\n\x1a\n"
-VERSION = 1
+VERSION = 2
 _PREFIX = struct.Struct("<8sII32s")
 
 

@@ -134,6 +134,11 @@ class Executable:
         held = (self, arrays, context, context.bind(chosen, arrays))
         return Launches(self.plan, self._code.image, self._code.pool, chosen, context, held)
 
+    def native_call(self, sizes: Sequence[int]) -> NativeCall:
+        """What native code needs to run this on its own, with working memory that nothing else uses.
+        Raises ValueError for sizes that the plan was not made for."""
+        return NativeCall(self._code, self._frame, self._layout(tuple(sizes)), self.plan)
+
     def execute(self, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
         """The outputs for contiguous arrays known to be right, and the symbols' values in the plan's
         order: what a program calls."""
@@ -252,7 +257,7 @@ class _Frame:
         for i, b in enumerate(plan.buffers):
             self.users[b.base if b.kind == "alias" else b.name].append(i)
         constants = plan.constants.items()
-        self.fixed = [(i, _address(a)) for n, a in constants for i in self.users.get(n, ())]
+        self.fixed = [(i, address(a)) for n, a in constants for i in self.users.get(n, ())]
         self.inputs = [self.users[n] for n in plan.inputs]
         self.outputs = [b for b in plan.buffers if b.kind == "output"]
         self.arena = [b for b in plan.buffers if b.kind == "arena"]
@@ -300,10 +305,10 @@ class _Context:
             return
         if len(self._arena) < chosen.arena + ALIGN:
             self._arena = np.empty(chosen.arena + ALIGN, np.uint8)
-            self._arena_at = -(-_address(self._arena) // ALIGN) * ALIGN
+            self._arena_at = -(-address(self._arena) // ALIGN) * ALIGN
         if len(self._scratch) < chosen.stride * threads + ALIGN:
             self._scratch = np.empty(chosen.stride * threads + ALIGN, np.uint8)
-            self.scratch_at = -(-_address(self._scratch) // ALIGN) * ALIGN
+            self.scratch_at = -(-address(self._scratch) // ALIGN) * ALIGN
         self.table = (ctypes.c_void_p * max(1, chosen.frame.entries))()
         self.table_at = ctypes.addressof(self.table)
         for i, pointer in chosen.frame.fixed:
@@ -316,13 +321,13 @@ class _Context:
         """Point the table at the inputs and at fresh outputs, which are returned by name."""
         table = self.table
         for array, places in zip(arrays, chosen.frame.inputs, strict=True):
-            pointer = _address(array)
+            pointer = address(array)
             for i in places:
                 table[i] = pointer
         made = {}
         for name, shape, dtype, places in chosen.outputs:
             made[name] = array = np.empty(shape, dtype)
-            pointer = _address(array)
+            pointer = address(array)
             for i in places:
                 table[i] = pointer
         return made
@@ -336,9 +341,33 @@ class _Context:
 
     def view(self, chosen: _Layout, buffer: PlanBuffer) -> Array:
         """An arena buffer's contents, as bytes."""
-        start = self._arena_at - _address(self._arena) + chosen.offsets[buffer.name]
+        start = self._arena_at - address(self._arena) + chosen.offsets[buffer.name]
         count = int(np.prod(chosen.shapes[buffer.name], dtype=np.int64)) * buffer.dtype.bytes
         return self._arena[start : start + count]
+
+
+class NativeCall:
+    """A call of a plan's entry: the `words` it takes, the table where pointers to inputs and outputs go,
+    and their places in it."""
+
+    def __init__(self, code: _Code, frame: _Frame, chosen: _Layout, plan: Plan) -> None:
+        self._plan, self._held = plan, (code, chosen)
+        self._context = context = _Context()
+        context.prepare(chosen, code.threads)
+        self.table = context.table
+        entry = code.image.address("jangin_entry")
+        self.words = (
+            entry, context.table_at, chosen.symbols_at, code.pool or 0, context.scratch_at, chosen.stride,
+        )  # fmt: skip
+        self.inputs = frame.inputs
+        self.outputs = {name: users for name, _, _, users in chosen.outputs}
+
+    def source(self, name: str) -> tuple[str, int]:
+        """Where an output comes from that the entry doesn't write: the buffer that it lies in, and its
+        address if that is no input or output."""
+        index = [b.name for b in self._plan.buffers].index(name)
+        buffer = self._plan.buffers[index]
+        return buffer.base if buffer.kind == "alias" else name, self.table[index] or 0
 
 
 _Result = str | Callable[[_Context, _Layout, Sequence[Array], Mapping[str, Array]], Array]
@@ -373,7 +402,7 @@ def _copier(plan: Plan, buffer: PlanBuffer) -> _Result:
     return copy
 
 
-def _address(array: Array) -> int:
+def address(array: Array) -> int:
     try:  # four times as fast as the general way
         return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError):  # read-only, empty, or of a dtype that buffers don't know

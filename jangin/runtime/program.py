@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ import numpy as np
 from jangin.host.table import FUNCTIONS, HostFunction
 from jangin.ir.program import Program
 from jangin.runtime.artifact import Artifact
+from jangin.runtime.elf import Image
 from jangin.runtime.executable import Executable, as_array
 from jangin.runtime.program_artifact import ProgramArtifact, read_artifact
 from jangin.runtime.sizes import TensorSpec, spec_of
 from jangin.runtime.steps import RegionRunner, Resources
 from jangin.runtime.threads import default_threads
+
+_FLOW = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
 class ProgramExecutable:
@@ -42,7 +47,12 @@ class ProgramExecutable:
             segments.append(Executable(part, threads, segments[0] if segments else None))
         program = artifact.program
         region = program.region
-        self._region = RegionRunner(region, Resources(segments, known, program.constants, program.symbols))
+        image = Image((artifact.code,))
+        weakref.finalize(self, image.close).atexit = False  # daemon threads may still run the code
+        driver = _FLOW(image.address("jangin_flow"))
+        self._region = RegionRunner(
+            region, Resources(segments, known, program.constants, program.symbols, driver)
+        )
         self.inputs: tuple[TensorSpec, ...] = tuple(spec_of(region.values[n]) for n in region.inputs)
         self.outputs: tuple[TensorSpec, ...] = tuple(spec_of(region.values[n]) for n in region.outputs)
 

@@ -1,7 +1,7 @@
 """A compiled program: its text and one artefact a segment; saved as one `.jgn` file.
 
 The file: 8 bytes of magic, u32 version, u32 length of the header, SHA-256 of the header, the header
-(JSON: the program's text, its constants, and where each part lies), and the parts, each a whole
+(JSON: the program's text, its constants, its own code, and where each part lies), and the parts, each a whole
 artefact as `runtime.artifact` has it, at multiples of 64 bytes.
 """
 
@@ -31,10 +31,12 @@ _PREFIX = struct.Struct("<8sII32s")
 
 @dataclass(frozen=True)
 class ProgramArtifact:
-    """`parts`: for each segment, by number, its plan and code; `metadata` as an `Artifact` has it."""
+    """`parts`: for each segment, by number, its plan and code; `code`: the object file of what runs branches
+    and loops; `metadata` as an `Artifact` has it."""
 
     program: Program
     parts: tuple[Artifact, ...]
+    code: bytes
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def host_functions(self) -> set[str]:
@@ -55,6 +57,7 @@ class ProgramArtifact:
         content = {
             "program": print_program(self.program),
             "metadata": self.metadata,
+            "code": base64.b64encode(self.code).decode(),
             "constants": {n: _encoded(a) for n, a in sorted(self.program.constants.items())},
             "parts": [len(b) for b in bodies],
         }
@@ -84,7 +87,7 @@ class ProgramArtifact:
                 raise ArtifactError(f"{path}: is cut short or damaged: {end} bytes belong in it")
         constants = {n: _decoded(v) for n, v in header["constants"].items()}
         program = replace(parse_program(header["program"]), constants=constants)
-        return cls(program, tuple(parts), header["metadata"])
+        return cls(program, tuple(parts), base64.b64decode(header["code"]), header["metadata"])
 
 
 def read_artifact(path: str | os.PathLike[str]) -> Artifact | ProgramArtifact:

@@ -10,10 +10,11 @@ import numpy as np
 from jangin.host.table import HostFunction
 from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.graph import Value
-from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Slicing
+from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Slicing, Step
 from jangin.ir.simplify import Range, linear
 from jangin.ir.types import ANY
 from jangin.runtime.executable import Executable
+from jangin.runtime.flow import Driver, Flow, FlowRunner, StepError, flows, outputs, reads
 from jangin.runtime.sizes import Evaluator
 
 Values = dict[str, Any]
@@ -24,12 +25,9 @@ MAX_SIZE = (1 << 31) - 1
 """Sizes that a run computes are clamped to this: the largest integers mean "to the end"."""
 
 
-class StepError(ValueError):
-    """A step that can't run on the values of this run: the model's node, and why."""
-
-
 class Resources:
-    """What regions share: segments, host functions, constants and the symbols' ranges."""
+    """What regions share: segments, host functions, constants, the symbols' ranges, and the native code
+    that runs flows."""
 
     def __init__(
         self,
@@ -37,8 +35,10 @@ class Resources:
         functions: Mapping[str, HostFunction],
         constants: Mapping[str, Any],
         ranges: Mapping[Var, Range],
+        driver: Driver,
     ) -> None:
         self.segments, self.functions, self.constants = segments, functions, constants
+        self.driver = driver
         self.ranges = {v: tuple(_number(e) for e in r) for v, r in ranges.items()}
 
     def check(self, var: Var, size: int, what: str) -> None:
@@ -56,14 +56,15 @@ def _number(e: Expr | None) -> int | None:
 
 
 class RegionRunner:
-    """Runs a region. Values are dropped after their last use."""
+    """Runs a region. Values are dropped after their last use. `known`: symbols that have a value before."""
 
-    def __init__(self, region: Region, resources: Resources) -> None:
+    def __init__(self, region: Region, resources: Resources, known: frozenset[Var] = frozenset()) -> None:
         self.inputs, self.outputs = region.inputs, region.outputs
         self._inputs = [Matcher(region.values[n], resources) for n in region.inputs]
-        read = {n for s in region.steps for n in _reads(s)} | {*region.outputs}
+        steps = flows(region, resources.segments, known)
+        read = {n for s in steps for n in reads(s)} | {*region.outputs}
         self._fixed = {n: a for n, a in resources.constants.items() if n in read}
-        self._steps = [(_runner(s, region, resources), dead) for s, dead in _with_deaths(region)]
+        self._steps = [(_runner(s, region, resources), dead) for s, dead in _with_deaths(region, steps)]
 
     def __call__(self, given: Sequence[Any], symbols: Symbols) -> list[Any]:
         """The outputs for inputs in order; `symbols` gets the sizes that become known."""
@@ -77,23 +78,13 @@ class RegionRunner:
         return [values[n] for n in self.outputs]
 
 
-def _reads(step: Any) -> tuple[str, ...]:
-    if isinstance(step, Bind):
-        return (step.value,)
-    if isinstance(step, Branch):
-        return (step.condition, *step.inputs)
-    if isinstance(step, Loop):
-        return (*filter(None, (step.trips, step.condition)), *step.inputs)
-    return tuple(filter(None, step.inputs))
-
-
-def _with_deaths(region: Region) -> list[tuple[Any, list[str]]]:
+def _with_deaths(region: Region, steps: Sequence[Step | Flow]) -> list[tuple[Step | Flow, list[str]]]:
     """Each step, with the names of values that nothing after it needs."""
     needed = set(region.outputs)
-    made = {*region.inputs, *(o for s in region.steps for o in getattr(s, "outputs", ()))}
-    found: list[tuple[Any, list[str]]] = []
-    for step in reversed(region.steps):
-        touched = {*_reads(step), *getattr(step, "outputs", ())} & made
+    made = {*region.inputs, *(o for s in steps for o in outputs(s))}
+    found: list[tuple[Step | Flow, list[str]]] = []
+    for step in reversed(steps):
+        touched = {*reads(step), *outputs(step)} & made
         found.append((step, sorted(touched - needed)))
         needed |= touched
     return found[::-1]
@@ -147,7 +138,9 @@ class Matcher:
         return Evaluator(symbols)(dim)
 
 
-def _runner(step: Any, region: Region, resources: Resources) -> Runner:
+def _runner(step: Step | Flow, region: Region, resources: Resources) -> Runner:
+    if isinstance(step, Flow):
+        return FlowRunner(step, region, resources.segments, resources.constants, resources.driver)
     if isinstance(step, Segment):
         return _segment(step, resources)
     if isinstance(step, Bind):

@@ -1,0 +1,147 @@
+"""Branches and loops run by native code, with no Python between the segments in them.
+
+Steps in a row whose sizes are all known before the first of them are one *flow*. For given sizes it
+becomes a script (`runtime.script`); a run puts the addresses of its inputs and outputs in, and makes
+one call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.expr import Var, free_vars
+from jangin.ir.graph import Value
+from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Step
+from jangin.runtime.executable import LAYOUTS, Executable
+from jangin.runtime.script import Script
+
+Driver = Callable[[int], int]
+"""`jangin_flow`: runs the operations at an address."""
+
+
+class StepError(ValueError):
+    """A step that can't run on the values of this run: the model's node, and why."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Steps of a region: what they read that others make, and what is read of what they make."""
+
+    steps: tuple[Step, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def flows(region: Region, segments: Sequence[Executable], known: Iterable[Var]) -> list[Step | Flow]:
+    """A region's steps; those in a row that can run natively are one, if a branch or loop is among them.
+    `known`: symbols that have a value before the region's inputs are given."""
+    sized = {*known, *_symbols(region.values[n] for n in region.inputs)}
+    found: list[Step | Flow] = []
+    run: list[Step] = []
+    for at, step in enumerate(region.steps):
+        if _is_native(step, region, segments, sized):
+            run.append(step)
+            continue
+        found += [*_joined(run, region, region.steps[at:]), step]
+        run = []
+        sized.update(step.symbols if isinstance(step, Bind) else ())
+        made = () if isinstance(step, (Bind, Segment)) else step.outputs
+        sized.update(_symbols(region.values[n] for n in made))
+    return found + _joined(run, region, ())
+
+
+def _joined(run: Sequence[Step], region: Region, rest: Sequence[Step]) -> list[Step | Flow]:
+    if not any(isinstance(s, (Branch, Loop)) for s in run):
+        return list(run)
+    made = {o for s in run for o in outputs(s)}
+    read = dict.fromkeys(n for s in run for n in reads(s))
+    needed = {n for s in rest for n in reads(s)} | {*region.outputs}
+    return [Flow(tuple(run), tuple(n for n in read if n not in made), tuple(sorted(made & needed)))]
+
+
+def reads(step: Step | Flow) -> tuple[str, ...]:
+    """The values that a step takes from its region."""
+    if isinstance(step, Bind):
+        return (step.value,)
+    if isinstance(step, Branch):
+        return (step.condition, *step.inputs)
+    if isinstance(step, Loop):
+        return (*filter(None, (step.trips, step.condition)), *step.inputs)
+    return tuple(filter(None, step.inputs))
+
+
+def outputs(step: Step | Flow) -> tuple[str, ...]:
+    """The values that a step gives to its region."""
+    return () if isinstance(step, Bind) else step.outputs
+
+
+def _symbols(values: Iterable[Value]) -> Iterator[Var]:
+    for value in values:
+        shape = value.type.shape if value.type is not None else value.shape
+        for dim in shape or ():
+            yield from free_vars(dim)
+
+
+def _is_native(step: Step, region: Region, segments: Sequence[Executable], known: set[Var]) -> bool:
+    if isinstance(step, Segment):
+        return {v for v, _ in segments[step.plan].plan.symbols} <= known
+    if isinstance(step, HostCall):
+        return step.function == "Raise"
+    if isinstance(step, Bind) or not all(_is_sized(region.values[n], known) for n in step.outputs):
+        return False
+    inner = (step.then, step.orelse) if isinstance(step, Branch) else (step.body,)
+    return all(
+        all(_is_sized(v, known) for v in body.values.values())
+        and all(_is_native(s, body, segments, known) for s in body.steps)
+        for body in inner
+    )
+
+
+def _is_sized(value: Value, known: set[Var]) -> bool:
+    return (value.type is None or value.type.is_numeric) and known.issuperset(_symbols([value]))
+
+
+class FlowRunner:
+    """Runs a flow. Calls at once from several threads each have a script of their own."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        region: Region,
+        segments: Sequence[Executable],
+        constants: Mapping[str, Any],
+        driver: Driver,
+    ) -> None:
+        self._flow, self._region, self._segments, self._constants = flow, region, segments, constants
+        self._driver = driver
+        self._inputs = [n for n in flow.inputs if n not in constants]
+        self._idle: OrderedDict[Any, list[Script]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, values: dict[str, Any], symbols: dict[Var, int]) -> None:
+        given = [values[n] for n in self._inputs]
+        given = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in given]
+        key = (tuple(symbols.values()), *[a.shape for a in given])
+        with self._lock:
+            idle = self._idle.setdefault(key, [])
+            self._idle.move_to_end(key)
+            if len(self._idle) > LAYOUTS:
+                self._idle.popitem(last=False)
+            script = idle.pop() if idle else None
+        if script is None:
+            f = self._flow
+            script = Script(
+                f.steps, self._region, self._inputs, f.outputs, given, self._segments, self._constants,
+                symbols,
+            )  # fmt: skip
+        made, failure = script.run(self._driver, given)
+        idle.append(script)
+        if failure:
+            raise StepError(failure)
+        values.update(zip(self._flow.outputs, made, strict=True))

@@ -1,0 +1,330 @@
+"""Steps of a program as operations that native code runs (`codegen.flow`), for given sizes.
+
+An operation is `WORDS` 64-bit words: its number, then what it works on.
+
+| operation | words |
+|---|---|
+| `call` | entry, table of pointers, symbols, pool, scratch, bytes of scratch a worker (`codegen.entry`) |
+| `copy` | to, its step an iteration, from, its step, where the iteration's number is; then how many
+           rows, the bytes from a row to the next (to, from), and the bytes of one |
+| `jump` | target: the address of an operation |
+| `unless` | where a bool is; target, if it is false |
+| `set` | where; a 64-bit value |
+| `count` | where a number is that grows by one |
+| `past` | where a number is; where its limit is; target, if it has reached that |
+| `fail` | the failure's number, from 1 on |
+| `end` | |
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.expr import Var
+from jangin.ir.graph import Array
+from jangin.ir.program import Branch, HostCall, Loop, Region, Segment, Slicing, Step
+from jangin.runtime.executable import Executable, address
+from jangin.runtime.sizes import Evaluator, Sizes
+
+WORDS = 10
+OPERATIONS = {
+    name: number
+    for number, name in enumerate(("end", "call", "copy", "jump", "unless", "set", "count", "past", "fail"))
+}
+_I64, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
+Cell = tuple[Any, int, int]
+"""A table of pointers or the operations' words, an index, and what is added to the address there."""
+
+
+@dataclass(eq=False)
+class Place:
+    """A value's memory: `at` an address, or (None) where each run says, which `cells` then need."""
+
+    shape: Sizes
+    dtype: np.dtype[Any]
+    at: int | None = None
+    cells: list[Cell] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def rows(self, axis: int) -> tuple[int, int]:
+        """How many times all of `axis` lies there, and the bytes of one element of it."""
+        inner = math.prod(self.shape[axis + 1 :]) * self.dtype.itemsize
+        return math.prod(self.shape[:axis]), inner
+
+    def tell(self, holder: Any, index: int, offset: int = 0) -> None:
+        if self.at is None:
+            self.cells.append((holder, index, offset))
+        else:
+            holder[index] = self.at + offset
+
+
+Env = dict[str, Place]
+
+
+class Unreachable(Exception):
+    """The steps that follow one that fails."""
+
+
+class Label:
+    """An operation to jump to: its number once that is known, and the words that want its address."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.users: list[int] = []
+
+
+class Script:
+    """Steps as operations, with working memory of their own. `given`: arrays like those of each run."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        region: Region,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        given: Sequence[Array],
+        segments: Sequence[Executable],
+        constants: Mapping[str, Any],
+        symbols: Mapping[Var, int],
+    ) -> None:
+        self.segments, self.constants, self.symbols = segments, constants, symbols
+        self.value = Evaluator(symbols)
+        self.words: list[int] = []
+        self.labels: list[Label] = []
+        self.messages: list[str] = []
+        self.kept: list[Any] = []  # memory that the operations point at
+        self.zero = self.memory((), _I64)
+        self.emit("set", self.zero, 0)
+        self.inputs = [Place(a.shape, a.dtype) for a in given]
+        results: Env = {}
+        with suppress(Unreachable):
+            self.steps(steps, region, dict(zip(inputs, self.inputs, strict=True)), results, {*outputs})
+        self.emit("end")
+        self.outputs = [results.get(n) for n in outputs]
+        self._settle([p for p in (*self.inputs, *self.outputs) if p is not None])
+
+    def _settle(self, places: Sequence[Place]) -> None:
+        """The words where native code reads them, at addresses that no longer change."""
+        self.code = (ctypes.c_int64 * len(self.words))(*self.words)
+        self.start = ctypes.addressof(self.code)
+        for label in self.labels:
+            for user in label.users:
+                self.code[user] = self.start + 8 * WORDS * label.number
+        for place in places:
+            place.cells = [(self.code if h is self.words else h, i, o) for h, i, o in place.cells]
+
+    def run(self, driver: Callable[[int], int], given: Sequence[Array]) -> tuple[list[Array], str]:
+        """The outputs; or why it failed."""
+        for place, array in zip(self.inputs, given, strict=True):
+            _fill(place, array)
+        made = []
+        for output in self.outputs:
+            if output is not None:
+                made.append(np.empty(output.shape, output.dtype))
+                _fill(output, made[-1])
+        failure = driver(self.start)
+        return made, self.messages[failure - 1] if failure else ""
+
+    def memory(self, shape: Sizes, dtype: np.dtype[Any]) -> Place:
+        """Memory that only the operations use."""
+        array = np.empty(max(8, math.prod(shape) * dtype.itemsize), np.uint8)
+        self.kept.append(array)
+        return Place(shape, dtype, address(array))
+
+    def emit(self, name: str, *operands: Place | Label | int) -> None:
+        """An operation; of a place its address is taken, of a label that of the operation it names."""
+        start = len(self.words)
+        self.words += [OPERATIONS[name], *([0] * (WORDS - 1))]
+        for i, operand in enumerate(operands, start + 1):
+            if isinstance(operand, Place):
+                operand.tell(self.words, i)
+            elif isinstance(operand, Label):
+                operand.users.append(i)
+            else:
+                self.words[i] = operand
+
+    def label(self) -> Label:
+        self.labels.append(Label())
+        return self.labels[-1]
+
+    def here(self, label: Label) -> None:
+        label.number = len(self.words) // WORDS
+
+    def fail(self, message: str) -> None:
+        self.messages.append(message)
+        self.emit("fail", len(self.messages))
+        raise Unreachable
+
+    def copy(self, source: Place, to: Place) -> None:
+        self.emit("copy", to, 0, source, 0, self.zero, 1, 0, 0, to.bytes)
+
+    def steps(self, steps: Sequence[Step], region: Region, env: Env, into: Env, fresh: set[str]) -> None:
+        """Steps one after the other. `into` has the places of results that must lie somewhere; those
+        `fresh` get one that each run says."""
+        for step in steps:
+            if isinstance(step, HostCall):
+                self.fail(f"{step.source}: {step.attrs['message']}")
+            shapes = self._shapes(step, region)
+            for name, (shape, dtype) in shapes.items():
+                if name in fresh:
+                    into[name] = Place(shape, dtype)
+                place = into.get(name) or self.memory(shape, dtype)
+                if (place.shape, place.dtype) != (shape, dtype):
+                    source = getattr(step, "source", "")
+                    self.fail(f"{source}: {name} has shape {shape}, where {place.shape} is declared")
+                env[name] = place
+            given = [self._of(n, env) for n in step.inputs]  # type: ignore[union-attr]
+            made = [env[n] for n in step.outputs]  # type: ignore[union-attr]
+            if isinstance(step, Segment):
+                self._segment(step, given, made)
+            elif isinstance(step, Branch):
+                self._branch(step, self._of(step.condition, env), given, made)
+            elif isinstance(step, Loop):
+                heads = [self._of(n, env) if n else None for n in (step.trips, step.condition)]
+                self._loop(step, heads[0], heads[1], given, made)
+
+    def _shapes(self, step: Step, region: Region) -> dict[str, tuple[Sizes, np.dtype[Any]]]:
+        """What a step gives."""
+        if isinstance(step, Segment):
+            plan = self.segments[step.plan].plan
+            buffers = [plan.buffer(n) for n in step.outputs]
+            return {b.name: (self._sizes(b.shape), b.dtype.numpy) for b in buffers}
+        values = [region.values[n] for n in step.outputs]  # type: ignore[union-attr]
+        return {v.name: (self._sizes(v.shape or ()), v.dtype.numpy) for v in values}  # type: ignore[union-attr]
+
+    def _sizes(self, dims: Sequence[Any]) -> Sizes:
+        """A shape; of steps that can't be reached for these sizes it may be less than nothing."""
+        return tuple(max(0, n) for n in self.value.shape(dims))
+
+    def _of(self, name: str, env: Env) -> Place:
+        if name not in env:
+            array = np.ascontiguousarray(self.constants[name])
+            self.kept.append(array)
+            env[name] = Place(np.shape(self.constants[name]), array.dtype, address(array))
+        return env[name]
+
+    def _segment(self, step: Segment, given: Sequence[Place], made: Sequence[Place]) -> None:
+        exe = self.segments[step.plan]
+        try:
+            call = exe.native_call([self.symbols[v] for v, _ in exe.plan.symbols])
+        except ValueError as error:
+            self.fail(str(error))
+        self.kept.append(call)
+        for place, users in zip(given, call.inputs, strict=True):
+            for i in users:
+                place.tell(call.table, i)
+        own: dict[str, Place] = {}
+        for name, place in zip(step.outputs, made, strict=True):
+            if name in call.outputs:
+                own[name] = place
+                for i in call.outputs[name]:
+                    place.tell(call.table, i)
+        self.emit("call", *call.words)
+        for name, place in zip(step.outputs, made, strict=True):
+            if name not in own:  # an input, a constant, or a view of one or of working memory
+                base, at = call.source(name)
+                origin = given[step.inputs.index(base)] if base in step.inputs else own.get(base)
+                self.copy(origin or Place(place.shape, place.dtype, at), place)
+
+    def _region(self, region: Region, given: Sequence[Place], into: Sequence[Place]) -> None:
+        """A body: its results in order come to lie where `into` says."""
+        env = dict(zip(region.inputs, given, strict=True))
+        made = {o for s in region.steps for o in s.outputs}  # type: ignore[union-attr]
+        places: Env = {}
+        copies = []
+        for name, place in zip(region.outputs, into, strict=True):
+            if name in made and name not in places:
+                places[name] = place
+            else:
+                copies.append((name, place))
+        self.steps(region.steps, region, env, places, set())
+        for name, place in copies:
+            self.copy(self._of(name, env), place)
+
+    def _branch(self, step: Branch, condition: Place, given: Sequence[Place], made: Sequence[Place]) -> None:
+        count = len(step.then.inputs)
+        otherwise, end = self.label(), self.label()
+        self.emit("unless", condition, otherwise)
+        with suppress(Unreachable):
+            self._region(step.then, given[:count], made)
+        self.emit("jump", end)
+        self.here(otherwise)
+        with suppress(Unreachable):
+            self._region(step.orelse, given[count:], made)
+        self.here(end)
+
+    def _loop(
+        self,
+        step: Loop,
+        trips: Place | None,
+        condition: Place | None,
+        given: Sequence[Place],
+        made: Sequence[Place],
+    ) -> None:
+        """Carried values live where the last ones are wanted; a body writes the next ones aside."""
+        first, scans = step.carried, len(step.scanned)
+        scanned, rest = given[first : first + scans], given[first + scans :]
+        carried, collected = made[:first], made[first:]
+        number, going = self.memory((), _I64), self.memory((), _BOOL)
+        after = self.memory((), _BOOL)
+        slices = [self._slice(p, s) for p, s in zip(scanned, step.scanned, strict=True)]
+        parts = [self._slice(p, s) for p, s in zip(collected, step.collected, strict=True)]
+        aside = [self.memory(p.shape, p.dtype) for p in carried]
+        top, end = self.label(), self.label()
+        self.emit("set", number, 0)
+        self.emit("set", going, 1)
+        if condition is not None:
+            self.copy(condition, going)
+        for p, q in zip(given[:first], carried, strict=True):
+            self.copy(p, q)
+        self.here(top)
+        if trips is not None:
+            self.emit("past", number, trips, end)
+        self.emit("unless", going, end)
+        for p, s, q in zip(scanned, step.scanned, slices, strict=True):
+            self._move(p, s, q, number, out=False)
+        into = [*([after] if step.conditional else ()), *aside, *parts]
+        with suppress(Unreachable):
+            self._region(step.body, [number, going, *carried, *slices, *rest], into)
+        if step.conditional:
+            self.copy(after, going)
+        for p, q in zip(aside, carried, strict=True):
+            self.copy(p, q)
+        for p, s, q in zip(collected, step.collected, parts, strict=True):
+            self._move(p, s, q, number, out=True)
+        self.emit("count", number)
+        self.emit("jump", top)
+        self.here(end)
+
+    def _slice(self, whole: Place, s: Slicing) -> Place:
+        axis = s.axis % len(whole.shape)
+        return self.memory((*whole.shape[:axis], *whole.shape[axis + 1 :]), whole.dtype)
+
+    def _move(self, whole: Place, s: Slicing, part: Place, number: Place, *, out: bool) -> None:
+        """This iteration's slice of a whole, in or out."""
+        axis = s.axis % len(whole.shape)
+        rows, size = whole.rows(axis)
+        count = whole.shape[axis]
+        step, offset = (-size, (count - 1) * size) if s.reverse else (size, 0)
+        at = len(self.words) + (1 if out else 3)
+        if out:
+            self.emit("copy", 0, step, part, 0, number, rows, count * size, size, size)
+        else:
+            self.emit("copy", part, 0, 0, step, number, rows, size, count * size, size)
+        whole.tell(self.words, at, offset)
+
+
+def _fill(place: Place, array: Array) -> None:
+    at = address(array)
+    for holder, index, offset in place.cells:
+        holder[index] = at + offset

@@ -1,0 +1,162 @@
+"""Branches and loops whose sizes are known run as native code, with no Python between their segments."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from build import body, info, model
+from onnx import TensorProto, helper
+
+import jangin
+from jangin.runtime.executable import Executable
+from jangin.runtime.program import ProgramExecutable
+
+ROWS = 100
+"""More than are unrolled."""
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def no_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any segment that Python starts by itself is an error."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a segment was started from Python")
+
+    monkeypatch.setattr(Executable, "execute", refuse)
+
+
+def check(m: onnx.ModelProto, *arrays: Array) -> ProgramExecutable:
+    """One executable gives ONNX Runtime's results, again and again."""
+    exe = jangin.compile(m, cache=False)
+    assert isinstance(exe, ProgramExecutable)
+    names = [s.name for s in exe.inputs]
+    m.ir_version = 10
+    session = ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = session.run(None, dict(zip(names, arrays, strict=True)))
+    for _ in range(2):
+        given = exe.run(dict(zip(names, arrays, strict=True)))
+        for ours, theirs in zip(given.values(), expected, strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    return exe
+
+
+def scan(directions: tuple[int, int], axes: tuple[int, int]) -> onnx.ModelProto:
+    """A recurrence of two values that change places, with a slice of x in and one of y out an iteration."""
+    inner = body(
+        "recurrence",
+        [
+            helper.make_node("MatMul", ["a", "w"], ["aw"]),
+            helper.make_node("Add", ["aw", "slice"], ["sum"]),
+            helper.make_node("Tanh", ["sum"], ["next"]),
+            helper.make_node("Sub", ["next", "b"], ["part"]),
+        ],
+        [info("a", ["n", 4]), info("b", ["n", 4]), info("slice", ["n", 4])],
+        ["b", "next", "part"],
+    )
+    node = helper.make_node(
+        "Scan", ["h", "c", "x"], ["last_h", "last_c", "y"], body=inner, num_scan_inputs=1,
+        scan_input_directions=[directions[0]], scan_output_directions=[directions[1]],
+        scan_input_axes=[axes[0]], scan_output_axes=[axes[1]],
+    )  # fmt: skip
+    shape: list[int | str] = ["n", 4]
+    shape.insert(axes[0], ROWS)
+    w = np.random.default_rng(1).standard_normal((4, 4)).astype(np.float32)
+    inputs = [info("h", ["n", 4]), info("c", ["n", 4]), info("x", shape)]
+    return model([node], inputs, ["last_h", "last_c", "y"], {"w": w})
+
+
+@pytest.mark.parametrize("directions", [(0, 0), (1, 0), (0, 1)])
+@pytest.mark.parametrize("axes", [(0, 0), (1, 2)])
+def test_scan(directions: tuple[int, int], axes: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    m = scan(directions, axes)
+    exe = jangin.compile(m, cache=False)
+    for n in (1, 3):
+        shape = [n, 4]
+        shape.insert(axes[0], ROWS)
+        h, c = rng.standard_normal((2, n, 4)).astype(np.float32)
+        x = rng.standard_normal(shape).astype(np.float32)
+        expected = recurrence(h, c, np.moveaxis(x, axes[0], 0), m, directions)
+        expected[2] = np.moveaxis(expected[2], 0, axes[1])
+        for ours, theirs in zip(exe(h, c, x), expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def recurrence(h: Array, c: Array, x: Array, m: onnx.ModelProto, directions: tuple[int, int]) -> list[Array]:
+    w = onnx.numpy_helper.to_array(m.graph.initializer[0])
+    parts = []
+    for row in x[::-1] if directions[0] else x:
+        after = np.tanh(h @ w + row)
+        parts.append(after - c)
+        h, c = c, after
+    return [h, c, np.stack(parts[::-1] if directions[1] else parts)]
+
+
+def countdown(limit: bool) -> onnx.ModelProto:
+    """x grows by its own half, by a branch in each iteration, while it is less than 1000."""
+    more = body("more", [helper.make_node("Add", ["v", "half"], ["m"])], [], ["m"])
+    less = body("less", [helper.make_node("Sub", ["v", "half"], ["l"])], [], ["l"])
+    inner = body(
+        "step",
+        [
+            helper.make_node("Mul", ["v", "point5"], ["half"]),
+            helper.make_node("Greater", ["v", "zero"], ["positive"]),
+            helper.make_node("If", ["positive"], ["new"], then_branch=more, else_branch=less),
+            helper.make_node("Less", ["new", "thousand"], ["going"]),
+        ],
+        [info("i", [], TensorProto.INT64), info("c", [], TensorProto.BOOL), info("v", [])],
+        ["going", "new"],
+    )
+    node = helper.make_node("Loop", ["trips" if limit else "", "", "x"], ["y"], body=inner)
+    inputs = [*([info("trips", [], TensorProto.INT64)] if limit else []), info("x", [])]
+    constants = {"point5": np.float32(0.5), "zero": np.float32(0), "thousand": np.float32(1000)}
+    return model([node], inputs, ["y"], constants)
+
+
+def test_a_loop_ends_by_its_condition() -> None:
+    exe = check(countdown(False), np.array(1, np.float32))
+    assert exe(np.array(990, np.float32)) == pytest.approx(1485)
+
+
+def test_a_loop_ends_by_its_count(tmp_path: Path) -> None:
+    exe = check(countdown(True), np.array(5), np.array(1, np.float32))
+    assert exe(np.array(0), np.array(7, np.float32)) == 7
+    assert exe(np.array(-3), np.array(7, np.float32)) == 7
+    exe.save(tmp_path / "loop.jgn")
+    loaded = jangin.load(tmp_path / "loop.jgn")
+    assert loaded(np.array(2), np.array(2, np.float32)) == 4.5
+
+
+def branches() -> onnx.ModelProto:
+    """Either what is computed, or what was there: a constant, an input, twice the same."""
+    same = [helper.make_node("Identity", [n], [f"{n}_{i}"]) for n in ("k", "x") for i in range(2)]
+    square = helper.make_node("Mul", ["x", "x"], ["square"])
+    twice = helper.make_node("Identity", ["square"], ["again"])
+    then = body("then", [square, twice, same[0]], [], ["square", "again", "k_0"])
+    minus = helper.make_node("Neg", ["x"], ["minus"])
+    orelse = body("else", [minus, *same[2:]], [], ["x_0", "minus", "x_1"])
+    node = helper.make_node("If", ["flag"], ["p", "q", "r"], then_branch=then, else_branch=orelse)
+    inputs = [info("flag", [], TensorProto.BOOL), info("x", [3])]
+    return model([node], inputs, ["p", "q", "r"], {"k": np.arange(3, dtype=np.float32)})
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_results_that_a_branch_does_not_compute(flag: bool) -> None:
+    check(branches(), np.array(flag), np.array([1, -2, 3], np.float32))
+
+
+def test_calls_at_once_do_not_mix() -> None:
+    exe = jangin.compile(countdown(True), threads=1, cache=False)
+    starts = [np.array(x, np.float32) for x in np.linspace(1, 900, 40)]
+    alone = [exe(np.array(8), x) for x in starts]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda x: exe(np.array(8), x), starts))
+    np.testing.assert_array_equal(together, alone)
