@@ -227,11 +227,10 @@ def _subpixel(
     before = [simplify(t - 1 - m, b.symbols) for t, m in zip(taps, first, strict=True)]
     after = [simplify(m - d, b.symbols) for m, d in zip(last, x.shape[2:], strict=True)]
     y = convolve(b, x, weights, Geometry(group=group), pads=[*before, *after])
-    channels = divide(y.shape[1], product(strides), b.symbols)
-    y = b.reshape(y, [y.shape[0], channels, *strides, *y.shape[2:]])
-    y = b.transpose(y, [0, 1, *(a for i in range(rank) for a in (2 + rank + i, 2 + i))])
-    grown = [y.shape[2 + 2 * i] * strides[i] for i in range(rank)]
-    y = b.reshape(y, [y.shape[0], channels, *grown])
+    y = b.reshape(y, [y.shape[0], group, *strides, w.shape[1], *y.shape[2:]])
+    y = b.transpose(y, [0, 1, 2 + rank, *(a for i in range(rank) for a in (3 + rank + i, 2 + i))])
+    grown = [y.shape[3 + 2 * i] * strides[i] for i in range(rank)]
+    y = b.reshape(y, [y.shape[0], simplify(w.shape[1] * group), *grown])
     starts = [p - m * s for p, m, s in zip(begins, first, strides, strict=True)]
     return b.slice(y, [0, 0, *starts], [*y.shape[:2], *out], [1] * y.rank)
 
@@ -239,8 +238,9 @@ def _subpixel(
 def _phase_weights(
     b: Builder, w: Tensor, group: int, kernel: Sequence[int], strides: Sequence[int], taps: Sequence[int]
 ) -> Tensor:
-    """[C, M/g, *kernel] as the filters [M * phases, C/g, *taps] of a correlation: tap t of phase r
-    is element (taps - 1 - t) * stride + r of the kernel, and 0 beyond its end."""
+    """[C, M/g, *kernel] as the filters [g * phases * M/g, C/g, *taps] of a correlation: tap t of phase r
+    is element (taps - 1 - t) * stride + r of the kernel, and 0 beyond its end. A phase's filters stand
+    together, so that channels-last pixels are interleaved whole."""
     rank = len(kernel)
     per_group, filters = divide(w.shape[0], const(group), b.symbols), w.shape[1]
     ends = [t * s - k for t, s, k in zip(taps, strides, kernel, strict=True)]
@@ -250,7 +250,7 @@ def _phase_weights(
     last = [const(t - 1) for t in taps]
     starts = [const(0)] * 3 + [e for t in last for e in (t, const(0))]
     w = b.slice(w, starts, w.shape, [1, 1, 1] + [-1, 1] * rank)
-    outer = [0, 2, *(4 + 2 * i for i in range(rank))]
+    outer = [0, *(4 + 2 * i for i in range(rank)), 2]
     w = b.transpose(w, [*outer, 1, *(3 + 2 * i for i in range(rank))])
     return b.reshape(w, [filters * group * product(strides), per_group, *taps])
 

@@ -65,6 +65,7 @@ class _Layout:
         self.twins: dict[tuple[str, int], str] = {}
         self.fitted: dict[tuple[str, int, int], str] = {}
         self.born: dict[str, int] = {}
+        self.users = graph.consumers()
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
@@ -336,30 +337,53 @@ def _transpose(run: _Layout, node: Node) -> bool:
     if perm[0] == 0 and all((i in channels) == (p in channels) for i, p in enumerate(perm)):
         inner = tuple(last.index(perm[d]) for d in last)
         return run.follow(node, split, [run.twin(name, split)], perm=inner)
+    if kept := _interleaved(run, node, split):
+        inner = tuple(last.index(perm[d]) for d in to_last(len(perm), kept))
+        return run.follow(node, kept, [run.twin(name, split)], perm=inner)
     run.move(run.twin(name, split), run.shape(out), tuple(last.index(p) for p in perm), out)
     run.here[out] = out
     return True
+
+
+def _interleaved(run: _Layout, node: Node, split: int) -> int:
+    """How many channel axes a transpose leaves in front where it brings others between the positions, for
+    reshapes to make one of both (depth to space); 0 where it is another."""
+    perm, out = node.attrs["perm"], node.outputs[0]
+    kept = next((i - 1 for i in range(1, len(perm)) if perm[i] > split), len(perm) - 1)
+    users = run.users.get(out, ())
+    if perm[0] != 0 or not kept or not users or out in run.graph.outputs:
+        return 0
+    return kept if all(u.op == "reshape" and _channels_of(run, u, kept) for u in users) else 0
 
 
 def _reshape(run: _Layout, node: Node) -> bool:
     """A reshape that keeps batch, channels and positions apart is one of the twin too."""
     name, shape = node.inputs[0], run.shape(node.outputs[0])
     split = run.born.get(name, 0)
-    before = run.shape(name)
-    if not split or not shape or shape[0] != before[0]:
+    cut = _channels_of(run, node, split) if split else 0
+    if not cut:
         return False
+    x, tail = [run.twin(name, split)], shape[cut + 1 :]
+    target = (shape[0], *tail, *shape[1 : cut + 1])
+    if tail:
+        return run.follow(node, cut, x, shape=target)
+    return run.settle(node, x, {**node.attrs, "shape": target})
+
+
+def _channels_of(run: _Layout, node: Node, split: int) -> int:
+    """How many axes of a reshape's result hold what `split` channel axes of its input do; 0 where batch,
+    channels and positions don't stay apart."""
+    before, shape = run.shape(node.inputs[0]), run.shape(node.outputs[0])
+    if not shape or shape[0] != before[0]:
+        return 0
     symbols = run.graph.symbols
     channels = simplify(_product(before[1 : split + 1]), symbols)
     positions = simplify(_product(before[split + 1 :]), symbols)
     for cut in range(1, len(shape)):
         head, tail = shape[1 : cut + 1], shape[cut + 1 :]
-        if simplify(_product(head), symbols) != channels or simplify(_product(tail), symbols) != positions:
-            continue
-        x, target = [run.twin(name, split)], (shape[0], *tail, *head)
-        if tail:
-            return run.follow(node, cut, x, shape=target)
-        return run.settle(node, x, {**node.attrs, "shape": target})
-    return False
+        if simplify(_product(head), symbols) == channels and simplify(_product(tail), symbols) == positions:
+            return cut
+    return 0
 
 
 def _product(dims: Shape) -> Expr:

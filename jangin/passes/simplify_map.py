@@ -26,7 +26,7 @@ from jangin.ir.expr import (
     rewrite,
     substitute,
 )
-from jangin.ir.graph import Array, Node
+from jangin.ir.graph import Array, Node, Shape
 from jangin.ops.core import broadcast
 from jangin.passes.rules import State
 
@@ -151,6 +151,43 @@ def _composed(s: State, node: Node) -> Result:
     return None
 
 
+def _of_moved(s: State, node: Node) -> Result:
+    """A map of elements that a transpose moved and a reshape then shaped, with operands that span the axes
+    the reshape left alone: the reshape comes last, and the map is computed where the elements move."""
+    for i, name in enumerate(node.inputs):
+        shaped = s.producer(name, "reshape")
+        if not shaped or not s.single_use(name) or s.shape(name) != s.shape(node.outputs[0]):
+            continue
+        if not _is_moved(s, shaped.inputs[0]):
+            continue
+        before, after = s.shape(shaped.inputs[0]), s.shape(name)
+        alike = [a == b for a, b in zip(reversed(before), reversed(after), strict=False)]
+        same = alike.index(False) if False in alike else len(alike)
+        spans = [_spanned(s, n) for n in node.inputs]
+        if any(len(own) > same for k, own in enumerate(spans) if k != i):
+            continue
+        inputs = [
+            shaped.inputs[0] if k == i else s.reshaped(n, spans[k], node) for k, n in enumerate(node.inputs)
+        ]
+        inner = s.add(replace(node, name=f"{node.name}.moved", inputs=tuple(inputs)))
+        return replace(node, op="reshape", inputs=(inner,), attrs={"shape": after})
+    return None
+
+
+def _is_moved(s: State, name: str) -> bool:
+    """Whether a value that nothing else reads is a transpose, or maps of one."""
+    inner = s.producer(name, "map")
+    if not s.single_use(name) or inner is None:
+        return s.single_use(name) and s.producer(name, "transpose") is not None
+    return any(_is_moved(s, n) for n in inner.inputs if s.shape(n) == s.shape(name))
+
+
+def _spanned(s: State, name: str) -> Shape:
+    """A shape without the axes of size 1 in front."""
+    shape = s.shape(name)
+    return shape[next((d for d, n in enumerate(shape) if not is_const(n, 1)), len(shape)) :]
+
+
 def _scales(s: State, node: Node) -> bool:
     """Whether a map only adds, subtracts, multiplies or divides by constants."""
     varying = [n for n in node.inputs if n not in s.constants]
@@ -175,6 +212,7 @@ MAP_RULES: tuple[Callable[[State, Node], Result], ...] = (
     _identity,
     _composed,
     _precomputed,
+    _of_moved,
 )
 
 

@@ -30,7 +30,7 @@ from jangin.te import Stage, redirect, value_at
 
 CLEARLY = 0.85
 """Winograd's estimated time must be below this share of the plain convolution's."""
-ROWS = 6
+ROWS = 4
 """Rows of the product's register tile: fewer tiles than a multiple of it leave part of it idle."""
 TRANSFORM_OPS = 12
 """Multiply-adds that the product could do (16 a cycle) while one element of V or M is made, stored
@@ -112,14 +112,18 @@ def choose(m: Match) -> Transform | None:
 
 
 def _plain_ops(m: Match) -> float:
-    weights = TAPS * TAPS * m.channels * m.outputs
-    return weights * (m.height * m.width + STREAM_OPS)
+    return TAPS * TAPS * m.channels * m.outputs * _per_weight(m.height * m.width)
+
+
+def _per_weight(rows: int) -> float:
+    """Multiply-adds' time that a weight takes: those of so many rows, nearly all while others come."""
+    return max(rows, STREAM_OPS) + 0.1 * min(rows, STREAM_OPS)
 
 
 def _winograd_ops(m: Match, t: Transform) -> float:
     count = -(-m.height // t.tile) * -(-m.width // t.tile)
     rows = -(-count // ROWS) * ROWS
-    product = t.products * m.channels * m.outputs * (rows + STREAM_OPS)
+    product = t.products * m.channels * m.outputs * _per_weight(rows)
     moved = t.products * count * (m.channels + m.outputs)
     return product + moved * TRANSFORM_OPS * (2 if moved * F32.bytes > CACHE else 1)
 

@@ -53,9 +53,9 @@ class Elementwise(Template):
         weight = float(sum(1 for _ in walk(stage.body)))
         if not axes:
             return Scheduled("elementwise", simplify_func(rec.func), (), cost=weight)
-        loop, count = _fuse_suffix(rec, axes)
-        outer = axes[: len(axes) - count]
         lanes = lanes_for(p)
+        loop, count = _fuse_suffix(rec, axes, lanes)
+        outer = axes[: len(axes) - count]
         extent = primitives.find(rec.func, loop).extent
         if outer:
             task = fuse_all(rec, outer, "t")
@@ -74,12 +74,14 @@ class Elementwise(Template):
         )
 
 
-def _fuse_suffix(rec: Recorder, axes: Sequence[str]) -> tuple[str, int]:
+def _fuse_suffix(rec: Recorder, axes: Sequence[str], lanes: int) -> tuple[str, int]:
     """(name of the fused inner loop, how many axes it covers)."""
     loop, count = axes[-1], 1
     for axis in reversed(axes[:-1]):
         trial: Func = primitives.fuse(rec.func, axis, loop, f"v{count}")
-        if messy(trial, Var(f"v{count}"), primitives.ranges_at(trial, f"v{count}")):
+        extent = primitives.find(rec.func, loop).extent
+        short = isinstance(extent, Const) and 1 < int(extent.value) < lanes
+        if not short and messy(trial, Var(f"v{count}"), primitives.ranges_at(trial, f"v{count}")):
             break
         rec.do("fuse", axis, loop, f"v{count}")
         loop, count = f"v{count}", count + 1

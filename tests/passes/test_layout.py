@@ -11,7 +11,9 @@ from nets import N, Net, attention, convolutional, feeds
 from jangin.ir.expr import call
 from jangin.ir.graph import Graph
 from jangin.ir.interpret import run_graph
+from jangin.passes.fuse import fuse
 from jangin.passes.layout import inverse, layout, moves_nothing, to_last
+from jangin.passes.simplify import simplify
 
 
 def ops(graph: Graph) -> Counter[str]:
@@ -100,6 +102,21 @@ def test_channel_shuffle_and_group_normalization_stay_channels_last() -> None:
     grouped = t.b.normalize(t.b.reshape(shuffled, [N, 4, 2, 4, 6]), [2, 3, 4], 1e-5)
     y = t.conv(t.b.reshape(grouped, [N, 8, 4, 6]), 4, 1)
     check(t.done(y), transposes=3)  # the input, the shuffle, the output
+
+
+@pytest.mark.parametrize("perm", [(0, 3, 4, 1, 5, 2), (0, 1, 4, 2, 5, 3)])
+def test_depth_to_space_stays_channels_last(perm: tuple[int, ...]) -> None:
+    t = Net()
+    a = t.conv(t.input("x", N, 8, 4, 6), 12, 3)
+    parts = [N, 2, 2, 3, 4, 6] if perm[1] == 3 else [N, 3, 2, 2, 4, 6]
+    wide = t.b.reshape(t.b.transpose(t.b.reshape(a, parts), perm), [N, 3, 8, 12])
+    graph = t.done(t.conv(t.relu(t.bias(wide)), 4, 1))
+    check(graph, transposes=3)  # the input, the elements' move, the output
+    kernels = [
+        n.attrs["body"].nodes for n in fuse(simplify(layout(simplify(graph)))).nodes if n.op == "kernel"
+    ]
+    (moving,) = ([n.op for n in k] for k in kernels if any(n.op == "map" for n in k))
+    assert moving[0] == "transpose" and set(moving[1:]) == {"map"}  # the maps join the move
 
 
 def test_other_transposes_start_from_the_twin() -> None:

@@ -124,8 +124,9 @@ def sizes(height: int, width: int, channels: int, outputs: int) -> Graph:
     [
         ((56, 56, 64, 64), F4),
         ((28, 28, 128, 128), F4),
-        ((14, 14, 256, 256), F2),
-        ((7, 7, 512, 512), None),  # the weights stream from memory, and grow
+        ((14, 14, 256, 256), F4),
+        ((7, 7, 512, 512), F2),
+        ((3, 3, 512, 512), None),  # the weights stream from memory, and grow
         ((512, 512, 16, 16), None),  # the transformed tiles do
         ((8, 8, 8, 8), None),
     ],
