@@ -97,10 +97,9 @@ class Matcher:
         self.what = what or value.name
         shape = value.type.shape if value.type is not None else value.shape
         tensor = value.type is None or value.type.kind == "tensor"
-        self.dims = shape if tensor and shape is not None and ANY not in shape else None
+        dims = shape if tensor and shape is not None and ANY not in shape else None
+        self.dims = None if dims is None else tuple(int(d.value) if isinstance(d, Const) else d for d in dims)
         self.dtype = None if value.dtype is None else value.dtype.numpy
-        known = self.dims is not None and all(isinstance(d, Const) for d in self.dims)
-        self.static = tuple(int(d.value) for d in self.dims or () if isinstance(d, Const)) if known else None
         self.resources = resources
 
     def __call__(self, value: Any, symbols: Symbols) -> None:
@@ -110,7 +109,7 @@ class Matcher:
             raise StepError(f"{self.what} should be a tensor, not a {type(value).__name__}")
         if self.dtype is not None and value.dtype != self.dtype:
             raise StepError(f"{self.what} should be of {self.dtype}, not {value.dtype}")
-        if value.shape == self.static:
+        if value.shape == self.dims:
             return
         if len(value.shape) != len(self.dims):
             raise StepError(f"{self.what} should be of rank {len(self.dims)}, not of shape {value.shape}")
@@ -119,7 +118,10 @@ class Matcher:
                 self.resources.check(dim, size, self.what)
                 symbols[dim] = size
         for axis, (dim, size) in enumerate(zip(self.dims, value.shape, strict=True)):
-            expected = symbols[dim] if isinstance(dim, Var) else self._size(dim, size, symbols)
+            if isinstance(dim, int):
+                expected = dim
+            else:
+                expected = symbols[dim] if isinstance(dim, Var) else self._size(dim, size, symbols)
             if expected != size:
                 raise StepError(
                     f"{self.what} has shape {value.shape}, but axis {axis} should have {expected} ({dim})"
