@@ -98,10 +98,10 @@ def attention() -> Graph:
 
 
 def feeds(graph: Graph, n: int = 2) -> dict[str, Array]:
-    """Random inputs, the symbol N being `n`."""
+    """Random inputs, every symbol being `n`."""
     random = np.random.default_rng(7)
 
     def sizes(shape: Shape) -> Sequence[int]:
-        return [n if d == N else int(str(d)) for d in shape]
+        return [n if isinstance(d, Var) else int(str(d)) for d in shape]
 
     return {i: random.standard_normal(sizes(graph.shape(i))).astype(np.float32) for i in graph.inputs}

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from nets import N, Net, feeds
+from nets import RANGES, N, Net, feeds
 
 from jangin.codegen.build import build
+from jangin.ir.expr import Var
 from jangin.ir.graph import Graph
 from jangin.ir.interpret import run_graph, run_plan
 from jangin.ir.plan import Plan
@@ -21,6 +22,7 @@ from jangin.pipeline import optimize
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 
+M = Var("M")
 OPTIONS = Options(resolve("cpu"), verify=True)
 
 
@@ -78,6 +80,14 @@ def test_kernels_that_write_different_parts_are_one() -> None:
     assert len(views(after)) == 3
     written = [r for r in plan.launches if r.args[-1] == views(after)[next(iter(views(after)))].base]
     assert len({r.kernel for r in written[1:]}) == 1
+
+
+def test_a_part_knows_its_rows_by_another_symbol_than_the_whole() -> None:
+    t = Net()
+    t.b.symbols[M] = RANGES[N]
+    parts = [t.linear(t.input(f"x{i}", rows, 8), 8) for i, rows in enumerate((N, M))]
+    after, _ = placed(t.done(t.linear(t.b.concat(parts, 1), 4)))
+    assert len(views(after)) == 2
 
 
 def test_a_part_in_two_results_is_copied_to_the_second() -> None:
