@@ -50,7 +50,7 @@ EXCEPTIONS = {("ir", "te"), ("ir", "ops")}
 
 RUNTIME_SEES = {
     "arithmetic", "dtype", "expr", "graph", "loop", "parse", "plan", "program", "program_text", "reader",
-    "simplify", "text", "types",
+    "simplify", "text", "types", "words",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from jangin.codegen.builder import Builder
 from jangin.codegen.values import Value, constant, scalar_type, vector_type
 from jangin.ir.dtype import BOOL, F16, F32, F64, I32, I64, DType
-from jangin.ir.expr import BITCASTS, COMPARE
+from jangin.ir.words import BITCASTS, COMPARE
 
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
 _INT = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}

@@ -12,22 +12,9 @@ from jangin.codegen.math import ARGUMENT, divisor, expansion
 from jangin.codegen.memory import Memory
 from jangin.codegen.values import Value, constant
 from jangin.ir.dtype import BOOL, I32, I64
-from jangin.ir.expr import (
-    BITCASTS,
-    COMPARE,
-    INTRINSICS,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Var,
-    children,
-    walk,
-)
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, children, walk
 from jangin.ir.graph import CompileError
+from jangin.ir.words import BITCASTS, COMPARE, INTRINSICS
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}

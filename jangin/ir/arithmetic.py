@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.dtype import DType
-from jangin.ir.expr import BITCASTS
+from jangin.ir.words import BITCASTS
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 

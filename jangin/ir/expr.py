@@ -8,14 +8,13 @@ to a normal form by `ir.simplify`.
 
 from __future__ import annotations
 
-import json
 import operator
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Union
 
-from jangin.ir.dtype import BOOL, DTYPES, F32, F64, I64, DType
+from jangin.ir.dtype import BOOL, F32, F64, I64, DType
+from jangin.ir.words import COMPARE, INFIX, RESULT, quote
 
 Scalar = int | float | bool
 ExprLike = Union["Expr", int, float, bool]
@@ -179,7 +178,7 @@ class Call(Expr):
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        return _RESULT.get(self.fn) or self.args[0].dtype
+        return RESULT.get(self.fn) or self.args[0].dtype
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -201,46 +200,6 @@ class Cast(Expr):
 
     dtype: DType
     a: Expr
-
-
-COMPARE = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
-PREDICATES = frozenset({"isnan", "isinf"})
-BITCASTS = {f"bitcast_{name}": dtype for name, dtype in DTYPES.items() if dtype is not BOOL}
-"""The same bits as another type of as many."""
-_RESULT = {"isnan": BOOL, "isinf": BOOL, **BITCASTS}
-BINARY = COMPARE | {
-    "add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow",
-    "and", "or", "xor", "shl", "shr",
-}  # fmt: skip
-"""div: true division of floats, truncating of ints. mod has the divisor's sign (Python),
-rem the dividend's (C fmod). min and max of floats propagate NaN. and/or/xor: bool or bits."""
-INTRINSICS = PREDICATES | BITCASTS.keys() | {
-    "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
-    "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma",
-}  # fmt: skip
-"""round is half to even; fma(a, b, c) = a*b + c, which may be fused; not: bool or bits."""
-
-
-INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<",
-    "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^",
-    "shl": "<<", "shr": ">>",
-}  # fmt: skip
-
-
-IDENTIFIER = re.compile(r"[^\W\d]\w*(?:\.\w+)*", re.ASCII)
-RESERVED = frozenset({
-    "true", "false", "inf", "nan", "serial", "parallel", "vector", "unroll", "alloc", "let", "if", "else",
-    "const", "outer", "reduce", "require",
-})  # fmt: skip
-
-
-def quote(name: str) -> str:
-    """A name as the text forms have it: in quotes unless it is an identifier and no keyword."""
-    if IDENTIFIER.fullmatch(name) and name not in RESERVED:
-        return name
-    return json.dumps(name, ensure_ascii=False)
 
 
 def _show(e: Expr) -> str:

@@ -11,25 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from jangin.ir.dtype import BOOL, DTYPES, F32, I64, DType
-from jangin.ir.expr import (
-    BINARY,
-    IDENTIFIER,
-    INFIX,
-    INTRINSICS,
-    Binary,
-    Buffer,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Var,
-    const,
-)
+from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var, const
 from jangin.ir.graph import CompileError, Shape
 from jangin.ir.loop import MEMORY
 from jangin.ir.simplify import Range
+from jangin.ir.words import BINARY, IDENTIFIER, INFIX, INTRINSICS
 
 T = TypeVar("T")
 _TOKEN = re.compile(

@@ -10,20 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import (
-    COMPARE,
-    Binary,
-    Call,
-    Const,
-    Expr,
-    Select,
-    Var,
-    binary,
-    children,
-    const,
-    rebuild,
-    select,
-)
+from jangin.ir.expr import Binary, Call, Const, Expr, Select, Var, binary, children, const, rebuild, select
+from jangin.ir.words import COMPARE
 
 Range = tuple[Expr | None, Expr | None]
 Ranges = Mapping[Var, Range]

@@ -59,11 +59,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jangin.ir.dtype import DType, from_numpy
-from jangin.ir.expr import INFIX, Binary, Buffer, Expr, Load, Var, quote, walk
+from jangin.ir.expr import Binary, Buffer, Expr, Load, Var, walk
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Store, expressions, statements
 from jangin.ir.plan import ONE, Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range
+from jangin.ir.words import INFIX, quote
 
 if TYPE_CHECKING:
     from jangin.te import Axis, Stage

@@ -12,25 +12,12 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from jangin.ir.dtype import BOOL, I64, DType
-from jangin.ir.expr import (
-    BINARY,
-    INTRINSICS,
-    Binary,
-    Buffer,
-    Call,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Var,
-    free_vars,
-    substitute,
-    walk,
-)
+from jangin.ir.expr import Binary, Buffer, Call, Const, Expr, Load, Select, Var, free_vars, substitute, walk
 from jangin.ir.graph import CompileError, Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import FOR_KINDS, Alloc, For, Func, If, Let, Prefetch, Stmt, Store, sub_statements
 from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range, simplify
+from jangin.ir.words import BINARY, INTRINSICS
 
 
 class VerifyError(CompileError):

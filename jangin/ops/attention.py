@@ -11,7 +11,7 @@ from jangin.ir.expr import Buffer, Const, Expr, call, cast, const, eq, land, max
 from jangin.ir.graph import CompileError
 from jangin.ops.axes import clamped, divide, element_type
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import wide
+from jangin.ops.operands import wide
 from jangin.ops.registry import op
 
 _LOWEST = {F32: -3.4028234663852886e38, F64: -1.7976931348623157e308}

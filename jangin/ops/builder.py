@@ -25,7 +25,6 @@ from jangin.ir.expr import (
     cast,
     const,
     eq,
-    free_vars,
     is_const,
     ne,
     select,
@@ -33,20 +32,18 @@ from jangin.ir.expr import (
     wrap,
 )
 from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value, static_shape
-from jangin.ir.loop import Stmt, expressions, statements
+from jangin.ir.loop import Stmt
 from jangin.ir.simplify import Range, prove, simplify
 from jangin.ops.bounds import accesses, limits
-from jangin.ops.core import CORE, broadcast
+from jangin.ops.core import CORE
+from jangin.ops.folding import folded
+from jangin.ops.operands import broadcast
 from jangin.te import Stage, compute, reduction
 
 DATA_LIMIT = 256
 """Elements up to which the contents of integer tensors are followed through the graph."""
 MAX_SIZE = (1 << 31) - 1
 """Bound of sizes that are computed at run time."""
-FOLD_LIMIT = 1 << 24
-"""Elements up to which a node of constants is evaluated while building."""
-NEST_FOLD_LIMIT = 1 << 12
-"""As `FOLD_LIMIT`, for loop nests, which the interpreter runs one element at a time."""
 
 
 @dataclass(frozen=True)
@@ -263,10 +260,10 @@ class Builder:
         name = self.fresh()
         node = Node(op, name, tuple(t.name for t in real), (name,), attrs, self.source)
         self.values[name] = Value(name, dtype, shape)
-        folded = self._fold(node, real, dtype, shape)
-        if folded is not None:
+        value = folded(node, self.constants, self.values, self.symbols)
+        if value is not None:
             del self.values[name]
-            return self.const(folded, name)
+            return self.const(value, name)
         self.nodes.append(node)
         return Tensor(name, dtype, shape)
 
@@ -286,32 +283,6 @@ class Builder:
                 raise CompileError(
                     f"the shapes don't fit: {needed} entries are needed along an axis of {there}"
                 )
-
-    def _fold(self, node: Node, inputs: Sequence[Tensor], dtype: DType, shape: Shape) -> Array | None:
-        size = static_shape(shape)
-        limit = NEST_FOLD_LIMIT if node.op == "loop_nest" else FOLD_LIMIT
-        if size is None or int(np.prod(size)) > limit:
-            return None
-        if not all(t.name in self.constants for t in inputs):
-            return None
-        if any(self._symbolic(v) for v in node.attrs.values()):
-            return None
-        from jangin.ir.interpret import run_graph
-
-        constants = {t.name: self.constants[t.name] for t in inputs}
-        values = {t.name: self.values[t.name] for t in inputs} | {node.name: Value(node.name, dtype, shape)}
-        return run_graph(Graph("fold", (), node.outputs, (node,), constants, values), {})[node.name]
-
-    def _symbolic(self, value: Any) -> bool:
-        """Whether an attribute mentions a size symbol."""
-        if isinstance(value, Expr):
-            return any(v in self.symbols for v in free_vars(value))
-        if isinstance(value, Stmt):
-            return any(self._symbolic(expressions(s)) for s in statements(value))
-        if isinstance(value, Stage):
-            extents = tuple(a.extent for a in (*value.axes, *value.reduce_axes))
-            return self._symbolic((value.body, value.epilogue, *extents))
-        return isinstance(value, tuple) and any(map(self._symbolic, value))
 
     def map(self, fn: Callable[..., ExprLike], *inputs: Tensor) -> Tensor:
         """Elementwise with broadcasting: `fn` takes one scalar expression an input, and the result's
@@ -498,7 +469,8 @@ class Builder:
             if at.size and (at.min() < -size or at.max() >= size):
                 raise CompileError(f"index {at.tolist()} is out of range for axis {axis} of {x}")
             taken = np.take(x.data, at.astype(np.int64) % max(size, 1), axis)
-            return self.sizes(taken if isinstance(taken, np.ndarray) else _scalar_array(taken), x.dtype)
+            whole = taken if isinstance(taken, np.ndarray) else _object_array([taken]).reshape(())
+            return self.sizes(whole, x.dtype)
         return self.node("gather", [x, indices], {"axis": axis})
 
     def graph(self, outputs: Sequence[Tensor], names: Sequence[str]) -> Graph:
@@ -523,10 +495,4 @@ def _object_array(items: list[ExprLike]) -> NDArray[Any]:
     out = np.empty(len(items), object)
     for i, item in enumerate(items):
         out[i] = wrap(item)
-    return out
-
-
-def _scalar_array(item: Expr) -> NDArray[Any]:
-    out = np.empty((), object)
-    out[()] = item
     return out

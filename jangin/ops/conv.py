@@ -12,7 +12,7 @@ from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import ceil_div, divide, integers, product, window_pads
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import wide
+from jangin.ops.operands import wide
 from jangin.ops.registry import op
 
 

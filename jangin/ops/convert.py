@@ -12,8 +12,8 @@ from jangin.ir.expr import binary as operation
 from jangin.ir.graph import CompileError
 from jangin.ops.axes import element_type
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import wide
 from jangin.ops.held import Held, Item
+from jangin.ops.operands import wide
 from jangin.ops.registry import op
 from jangin.ops.strings import TEXT, string_cast
 

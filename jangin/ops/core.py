@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from jangin.ir.dtype import BOOL, I64, DType
+from jangin.ir.dtype import I64, DType
 from jangin.ir.expr import (
     Buffer,
     Const,
@@ -30,11 +29,9 @@ from jangin.ir.expr import (
 )
 from jangin.ir.graph import CompileError, Shape, Value
 from jangin.ir.simplify import simplify
-from jangin.te import Stage, compute, identity, redirect, reduction
-
-Attrs = Mapping[str, Any]
-Typed = tuple[DType, Shape]
-TRUE = const(True, BOOL)
+from jangin.ops.core_window import conv_infer, conv_te, pool_infer, pool_te
+from jangin.ops.operands import TRUE, Attrs, Typed, broadcast, broadcast_index, product, typed, wide
+from jangin.te import Stage, compute, redirect, reduction
 
 
 @dataclass(frozen=True)
@@ -46,45 +43,6 @@ class CoreOp:
     kind: str
     infer: Callable[[Sequence[Value], Attrs], Typed]
     te: Callable[[Sequence[Buffer], Buffer, Attrs], tuple[Stage, ...]]
-
-
-def typed(v: Value) -> Typed:
-    assert v.dtype is not None and v.shape is not None, f"{v.name} is not typed"
-    return v.dtype, v.shape
-
-
-def broadcast_dims(a: Expr, b: Expr) -> Expr:
-    """The broadcast of two dimensions; CompileError where both are known and differ. A symbol
-    that meets a constant other than 1 is taken to equal it (a run checks that)."""
-    if is_const(a, 1) or a == b:
-        return b
-    if is_const(b, 1):
-        return a
-    if isinstance(a, Const) and isinstance(b, Const):
-        raise CompileError(f"dimensions {a} and {b} can't be broadcast")
-    return a if isinstance(a, Const) else b if isinstance(b, Const) else a
-
-
-def broadcast(*shapes: Shape) -> Shape:
-    """NumPy broadcasting of symbolic shapes."""
-    rank = max((len(s) for s in shapes), default=0)
-    out: list[Expr] = [const(1)] * rank
-    for shape in shapes:
-        for i, d in enumerate(shape, start=rank - len(shape)):
-            out[i] = broadcast_dims(out[i], d)
-    return tuple(out)
-
-
-def broadcast_index(buf: Buffer, index: Sequence[Expr]) -> Expr:
-    """Load `buf` at an output index under broadcasting (size-1 dimensions read 0)."""
-    offset = len(index) - len(buf.shape)
-    at = [const(0) if is_const(d, 1) else index[offset + i] for i, d in enumerate(buf.shape)]
-    return Load(buf, tuple(at))
-
-
-def wide(e: Expr) -> Expr:
-    """Floats smaller than f32 are computed in it."""
-    return cast(e.dtype.wide, e) if e.dtype.is_float else e
 
 
 def _map_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
@@ -154,135 +112,9 @@ def _matmul_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage,
         *batch, m, n = index
         left = (k[0], m) if ta else (m, k[0])
         right = (n, k[0]) if tb else (k[0], n)
-        return _product(broadcast_index(a, (*batch, *left)), broadcast_index(b, (*batch, *right)), out.dtype)
+        return product(broadcast_index(a, (*batch, *left)), broadcast_index(b, (*batch, *right)), out.dtype)
 
     return (reduction(out, [k_extent], "sum", term),)
-
-
-def _product(a: Expr, b: Expr, dtype: DType) -> Expr:
-    if dtype.is_int:
-        return cast(dtype, a) * cast(dtype, b)
-    return wide(a) * wide(b)
-
-
-def window_extent(size: Expr, kernel: int, stride: int, dilation: int, pad: int, ceil: bool) -> Expr:
-    """Output size of a sliding window over `size` with `pad` elements added in all. With `ceil`,
-    a last partial window counts (the caller drops one that would start in the end padding)."""
-    span = size + (pad - dilation * (kernel - 1) - 1 + (stride - 1 if ceil else 0))
-    return simplify(span // stride + 1)
-
-
-def split_layout(shape: Shape, layout: str) -> tuple[Expr, Expr, Shape]:
-    """(batch, channels, spatial) of a shape in layout "first" (N, C, ...) or "last" (N, ..., C)."""
-    return (shape[0], shape[1], shape[2:]) if layout == "first" else (shape[0], shape[-1], shape[1:-1])
-
-
-def join_layout(n: Expr, c: Expr, spatial: Sequence[Expr], layout: str) -> Shape:
-    return (n, c, *spatial) if layout == "first" else (n, *spatial, c)
-
-
-def _conv_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
-    (dtype, x), (_, w) = typed(ins[0]), typed(ins[1])
-    n, c, spatial = split_layout(x, attrs["layout"])
-    per_group = simplify(w[1] * attrs["groups"])
-    if len(w) != len(x):
-        raise CompileError(f"a convolution of {ins[0]} with weights {ins[1]}: the ranks differ")
-    if isinstance(c, Const) and isinstance(per_group, Const) and c != per_group:
-        raise CompileError(
-            f"a convolution of {ins[0]} with weights {ins[1]} in {attrs['groups']} group(s): "
-            f"the input has {c} channels, the weights want {per_group}"
-        )
-    out = _windows(spatial, attrs)
-    return attrs.get("dtype") or dtype, join_layout(n, w[0], out, attrs["layout"])
-
-
-def _windows(spatial: Shape, attrs: Attrs) -> Shape:
-    rank = len(spatial)
-    return tuple(
-        window_extent(
-            spatial[i], attrs["kernel"][i], attrs["strides"][i], attrs["dilations"][i],
-            attrs["pads"][i] + attrs["pads"][i + rank], False,
-        )
-        for i in range(rank)
-    )  # fmt: skip
-
-
-def _window_index(
-    spatial: Shape, at: Sequence[Expr], k: Sequence[Expr], attrs: Attrs
-) -> tuple[list[Expr], Expr]:
-    """Input positions of a window's taps, and whether they lie inside the input."""
-    inside: Expr = TRUE
-    index = []
-    for i, size in enumerate(spatial):
-        begin, end = attrs["pads"][i], attrs["pads"][i + len(spatial)]
-        pos = at[i] * attrs["strides"][i] + k[i] * attrs["dilations"][i] - begin
-        if begin > 0:
-            inside = land(inside, pos >= 0)
-        if end > 0 or attrs.get("partial", False):
-            inside = land(inside, pos < size)
-        index.append(pos)
-    return index, inside
-
-
-def _conv_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
-    """x (layout "first" or "last") with weights [O, C/groups, *kernel]; attributes `kernel`,
-    `strides`, `dilations`, `pads` (begins, then ends), `groups`, `layout`."""
-    x, w = ins
-    groups, layout = attrs["groups"], attrs["layout"]
-    _, _, spatial = split_layout(x.shape, layout)
-    per_group_out = simplify(w.shape[0] // groups)
-
-    def term(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
-        n, o, at = split_layout(index, layout)
-        *taps, c = k
-        pos, inside = _window_index(spatial, at, taps, attrs)
-        channel = c if groups == 1 else simplify((o // per_group_out) * w.shape[1] + c)
-        value = Load(x, join_layout(n, channel, pos, layout))
-        return _product(select(inside, value, const(0, x.dtype)), Load(w, (o, c, *taps)), out.dtype)
-
-    return (reduction(out, [*(const(k) for k in attrs["kernel"]), w.shape[1]], "sum", term),)
-
-
-def _pool_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
-    dtype, x = typed(ins[0])
-    n, c, _ = split_layout(x, attrs["layout"])
-    return dtype, join_layout(n, c, attrs["extents"], attrs["layout"])
-
-
-def _pool_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
-    """`combiner` "max" or "sum" over windows, output sizes in `extents` (ceil mode already
-    decided); `average`: "" (no division), "valid" (by the taps inside), "all" (by those inside
-    the padded input)."""
-    x, layout = ins[0], attrs["layout"]
-    _, _, spatial = split_layout(x.shape, layout)
-    combiner = attrs["combiner"]
-    attrs = {**attrs, "partial": True}
-
-    def term(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
-        n, c, at = split_layout(index, layout)
-        pos, inside = _window_index(spatial, at, k, attrs)
-        value = Load(x, join_layout(n, c, pos, layout))
-        return wide(select(inside, value, identity(combiner, x.dtype)))
-
-    def mean(acc: Expr, index: tuple[Expr, ...]) -> Expr:
-        _, _, at = split_layout(index, layout)
-        return acc / cast(acc.dtype, window_count(spatial, at, attrs))
-
-    extents = [const(k) for k in attrs["kernel"]]
-    return (reduction(out, extents, combiner, term, mean if attrs["average"] else None),)
-
-
-def window_count(spatial: Shape, at: Sequence[Expr], attrs: Attrs) -> Expr:
-    count: Expr = const(1)
-    for i, size in enumerate(spatial):
-        begin, end = attrs["pads"][i], attrs["pads"][i + len(spatial)]
-        d, kernel = attrs["dilations"][i], attrs["kernel"][i]
-        start = at[i] * attrs["strides"][i] - begin
-        low, high = (0, size) if attrs["average"] == "valid" else (-begin, size + end)
-        first = maximum(const(0), (low - start + (d - 1)) // d)
-        last = minimum(const(kernel - 1), (high - 1 - start) // d)
-        count = count * (last - first + 1)
-    return count
 
 
 def _same_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
@@ -534,11 +366,11 @@ CORE: Mapping[str, CoreOp] = {
         CoreOp("gather", "injective", _gather_infer, _gather_te),
         CoreOp("compute", "rows", _compute_infer, _compute_te),
         CoreOp("reduce", "reduction", _reduce_infer, _reduce_te),
-        CoreOp("pool", "reduction", _pool_infer, _pool_te),
+        CoreOp("pool", "reduction", pool_infer, pool_te),
         CoreOp("softmax", "rows", _same_infer, _softmax_te),
         CoreOp("normalize", "rows", _same_infer, _normalize_te),
         CoreOp("matmul", "contraction", _matmul_infer, _matmul_te),
-        CoreOp("conv", "contraction", _conv_infer, _conv_te),
+        CoreOp("conv", "contraction", conv_infer, conv_te),
         CoreOp("reshape", "alias", _shape_attr_infer, _no_te),
         CoreOp("loop_nest", "opaque", _nest_infer, _no_te),
     )

@@ -27,8 +27,8 @@ from jangin.ir.expr import binary as operation
 from jangin.ir.simplify import prove
 from jangin.ops.axes import divide
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import wide
 from jangin.ops.families import align, binary, same_types, unary, variadic, widened
+from jangin.ops.operands import wide
 from jangin.ops.registry import op
 
 _INTRINSICS = (

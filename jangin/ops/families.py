@@ -9,7 +9,7 @@ from typing import Any
 from jangin.ir.expr import Expr, cast
 from jangin.ir.graph import CompileError
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import wide
+from jangin.ops.operands import wide
 from jangin.ops.registry import Lowering, Operator
 
 Body = Callable[..., Expr]

@@ -23,7 +23,7 @@ from jangin.ir.expr import (
 from jangin.ir.expr import binary as operation
 from jangin.ir.graph import CompileError, Node
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import typed
+from jangin.ops.operands import typed
 from jangin.ops.registry import op
 from jangin.ops.training import DOMAIN
 

@@ -10,9 +10,9 @@ from jangin.ir.expr import Buffer, Expr, Load, call, cast, const, eq, land, sele
 from jangin.ir.graph import CompileError
 from jangin.ops.axes import axes_of, axis_of, divide, element_type
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import wide
 from jangin.ops.elementwise import power
 from jangin.ops.families import widen, widened
+from jangin.ops.operands import wide
 from jangin.ops.reduce import combine, mean
 from jangin.ops.registry import op
 from jangin.te import Stage, reduction

@@ -25,7 +25,7 @@ from jangin.ir.graph import CompileError
 from jangin.ops.axes import axis_of, element_type
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.convert import convert
-from jangin.ops.core import wide
+from jangin.ops.operands import wide
 from jangin.ops.reduce import combine
 from jangin.ops.registry import op
 from jangin.te import identity

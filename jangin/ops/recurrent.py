@@ -21,7 +21,7 @@ from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.simplify import simplify
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import wide
+from jangin.ops.operands import wide
 from jangin.ops.registry import op
 
 ACCUMULATORS, VECTOR_BYTES, MAX_ROWS = 12, 32, 6

@@ -36,7 +36,7 @@ from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import Ranges, from_poly, prove, simplify, terms
 from jangin.ops.axes import axes_of, clamped, divide
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import wide
+from jangin.ops.operands import wide
 from jangin.ops.registry import op
 from jangin.te import identity
 

@@ -32,8 +32,8 @@ from jangin.ir.simplify import simplify
 from jangin.ops.axes import clamped, divide, product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.conv import Geometry, add_bias
-from jangin.ops.core import wide
 from jangin.ops.index import index_vars, nest
+from jangin.ops.operands import wide
 from jangin.ops.registry import op
 from jangin.ops.resize import Style, weight
 

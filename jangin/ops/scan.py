@@ -8,7 +8,7 @@ from jangin.ir.graph import CompileError
 from jangin.ir.loop import Alloc, For, If, Stmt, Store, block
 from jangin.ops.axes import axis_of, integers
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import wide
+from jangin.ops.operands import wide
 from jangin.ops.registry import op
 from jangin.te import COMBINERS, accumulator, identity
 

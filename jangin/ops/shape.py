@@ -14,8 +14,8 @@ from jangin.ir.simplify import prove, simplify
 from jangin.ops import held
 from jangin.ops.axes import axes_of, axis_of, ceil_div, divide, element_type, integers, product
 from jangin.ops.builder import DATA_LIMIT, Builder, Tensor
-from jangin.ops.core import broadcast
 from jangin.ops.held import Item
+from jangin.ops.operands import broadcast
 from jangin.ops.registry import op
 
 

@@ -13,8 +13,8 @@ from jangin.ir.graph import Array, CompileError, Shape
 from jangin.ir.types import STRING, Type, sequence_of, tensor_type
 from jangin.ops.axes import element_type, product
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import broadcast
 from jangin.ops.held import Held, Item, host, type_of
+from jangin.ops.operands import broadcast
 from jangin.ops.registry import Lowering, op
 
 

@@ -12,7 +12,8 @@ from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import ceil_div, product, window_pads
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import wide, window_count
+from jangin.ops.core_window import window_count
+from jangin.ops.operands import wide
 from jangin.ops.registry import op
 from jangin.te import identity
 

@@ -13,7 +13,7 @@ from jangin.ir.expr import Binary, Expr, const, eq, is_const, walk
 from jangin.ir.graph import Graph, Node, Shape
 from jangin.ir.simplify import simplify
 from jangin.ops.bounds import limits
-from jangin.ops.core import split_layout
+from jangin.ops.core_window import split_layout
 
 Pair = tuple[Expr, Expr]
 

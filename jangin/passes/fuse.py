@@ -12,8 +12,9 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jangin.ir.expr import BITCASTS, Binary, Call, Const, Expr, Var, walk
+from jangin.ir.expr import Binary, Call, Const, Expr, Var, walk
 from jangin.ir.graph import CompileError, Graph, Node
+from jangin.ir.words import BITCASTS
 from jangin.ops.core import CORE
 from jangin.passes.layout import FEW_CHANNELS
 from jangin.passes.place import standing

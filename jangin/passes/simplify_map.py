@@ -27,7 +27,7 @@ from jangin.ir.expr import (
     substitute,
 )
 from jangin.ir.graph import Array, Node, Shape
-from jangin.ops.core import broadcast
+from jangin.ops.operands import broadcast
 from jangin.passes.rules import State
 
 Result = Node | str | None

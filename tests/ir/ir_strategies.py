@@ -8,21 +8,9 @@ from itertools import count
 from hypothesis import strategies as st
 
 from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I8, I32, I64, U8, DType
-from jangin.ir.expr import (
-    COMPARE,
-    Binary,
-    Buffer,
-    Const,
-    Expr,
-    Load,
-    Var,
-    binary,
-    call,
-    cast,
-    const,
-    select,
-)
+from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, binary, call, cast, const, select
 from jangin.ir.loop import Alloc, For, Func, If, Let, Stmt, Store, block
+from jangin.ir.words import COMPARE
 
 COMMON = (F32, I32, I64, BOOL, F16, BF16, F64, U8, I8)
 ARITHMETIC = ("add", "sub", "mul", "min", "max")

@@ -11,8 +11,6 @@ from ir_strategies import exprs
 from jangin.ir.arithmetic import BINARY_OPS, CALLS
 from jangin.ir.dtype import BOOL, DTYPES, F32, I8, I32, U8, from_numpy
 from jangin.ir.expr import (
-    BINARY,
-    INTRINSICS,
     Binary,
     Cast,
     Expr,
@@ -22,12 +20,12 @@ from jangin.ir.expr import (
     cast,
     children,
     const,
-    quote,
     rebuild,
     select,
     substitute,
 )
 from jangin.ir.interpret import size
+from jangin.ir.words import BINARY, INTRINSICS, quote
 
 X, Y = Var("x"), Var("y", F32)
 

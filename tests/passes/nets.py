@@ -10,7 +10,7 @@ from jangin.ir.dtype import F32
 from jangin.ir.expr import ExprLike, Var, call, const, maximum, wrap
 from jangin.ir.graph import Array, Graph, Shape
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import window_extent
+from jangin.ops.core_window import window_extent
 
 N = Var("N")
 RANGES = {N: (const(1), const(8))}

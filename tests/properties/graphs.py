@@ -16,7 +16,7 @@ from jangin.ir.expr import Const, Expr, Var, call, cast, const, maximum, minimum
 from jangin.ir.graph import Array, Graph
 from jangin.ir.interpret import size
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.core import window_extent
+from jangin.ops.core_window import window_extent
 from jangin.ops.scan import cum_sum
 
 N = Var("n")

@@ -250,7 +250,8 @@ def given(name: str, array: Array) -> Item:
 def shake(array: Array, dtype: str, seed: int) -> Array:
     signs = np.random.default_rng(seed).choice((-1.0, 1.0), array.shape)
     scale = float(np.abs(array).max(initial=0))
-    return np.asarray(array + signs * ROUNDING[dtype] * (np.abs(array) + 0.05 * scale))
+    with np.errstate(invalid="ignore"):  # of infinities, which `decided` leaves out
+        return np.asarray(array + signs * ROUNDING[dtype] * (np.abs(array) + 0.05 * scale))
 
 
 def decided(x: Item) -> bool:

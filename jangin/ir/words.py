@@ -1,0 +1,47 @@
+"""The words of the expression language: its functions, its signs, and how names are written."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from jangin.ir.dtype import BOOL, DTYPES
+
+COMPARE = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
+PREDICATES = frozenset({"isnan", "isinf"})
+BITCASTS = {f"bitcast_{name}": dtype for name, dtype in DTYPES.items() if dtype is not BOOL}
+"""The same bits as another type of as many."""
+RESULT = {"isnan": BOOL, "isinf": BOOL, **BITCASTS}
+BINARY = COMPARE | {
+    "add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow",
+    "and", "or", "xor", "shl", "shr",
+}  # fmt: skip
+"""div: true division of floats, truncating of ints. mod has the divisor's sign (Python),
+rem the dividend's (C fmod). min and max of floats propagate NaN. and/or/xor: bool or bits."""
+INTRINSICS = PREDICATES | BITCASTS.keys() | {
+    "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
+    "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+    "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma",
+}  # fmt: skip
+"""round is half to even; fma(a, b, c) = a*b + c, which may be fused; not: bool or bits."""
+
+
+INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<",
+    "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^",
+    "shl": "<<", "shr": ">>",
+}  # fmt: skip
+
+
+IDENTIFIER = re.compile(r"[^\W\d]\w*(?:\.\w+)*", re.ASCII)
+RESERVED = frozenset({
+    "true", "false", "inf", "nan", "serial", "parallel", "vector", "unroll", "alloc", "let", "if", "else",
+    "const", "outer", "reduce", "require",
+})  # fmt: skip
+
+
+def quote(name: str) -> str:
+    """A name as the text forms have it: in quotes unless it is an identifier and no keyword."""
+    if IDENTIFIER.fullmatch(name) and name not in RESERVED:
+        return name
+    return json.dumps(name, ensure_ascii=False)

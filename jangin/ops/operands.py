@@ -1,0 +1,59 @@
+"""What the core operators share: their operands' types, broadcasting, and the type computed in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jangin.ir.dtype import BOOL, DType
+from jangin.ir.expr import Buffer, Const, Expr, Load, cast, const, is_const
+from jangin.ir.graph import CompileError, Shape, Value
+
+Attrs = Mapping[str, Any]
+Typed = tuple[DType, Shape]
+TRUE = const(True, BOOL)
+
+
+def typed(v: Value) -> Typed:
+    assert v.dtype is not None and v.shape is not None, f"{v.name} is not typed"
+    return v.dtype, v.shape
+
+
+def broadcast_dims(a: Expr, b: Expr) -> Expr:
+    """The broadcast of two dimensions; CompileError where both are known and differ. A symbol
+    that meets a constant other than 1 is taken to equal it (a run checks that)."""
+    if is_const(a, 1) or a == b:
+        return b
+    if is_const(b, 1):
+        return a
+    if isinstance(a, Const) and isinstance(b, Const):
+        raise CompileError(f"dimensions {a} and {b} can't be broadcast")
+    return a if isinstance(a, Const) else b if isinstance(b, Const) else a
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """NumPy broadcasting of symbolic shapes."""
+    rank = max((len(s) for s in shapes), default=0)
+    out: list[Expr] = [const(1)] * rank
+    for shape in shapes:
+        for i, d in enumerate(shape, start=rank - len(shape)):
+            out[i] = broadcast_dims(out[i], d)
+    return tuple(out)
+
+
+def broadcast_index(buf: Buffer, index: Sequence[Expr]) -> Expr:
+    """Load `buf` at an output index under broadcasting (size-1 dimensions read 0)."""
+    offset = len(index) - len(buf.shape)
+    at = [const(0) if is_const(d, 1) else index[offset + i] for i, d in enumerate(buf.shape)]
+    return Load(buf, tuple(at))
+
+
+def wide(e: Expr) -> Expr:
+    """Floats smaller than f32 are computed in it."""
+    return cast(e.dtype.wide, e) if e.dtype.is_float else e
+
+
+def product(a: Expr, b: Expr, dtype: DType) -> Expr:
+    if dtype.is_int:
+        return cast(dtype, a) * cast(dtype, b)
+    return wide(a) * wide(b)
