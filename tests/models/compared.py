@@ -1,4 +1,4 @@
-"""References to compare a model's results with."""
+"""References to compare a model's results with, and the compiled model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+
+from jangin import Executable
+from jangin import compile as compile_model
+from jangin.runtime.program import ProgramExecutable
 
 
 def onnxruntime(model: bytes, feeds: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
@@ -15,6 +19,14 @@ def onnxruntime(model: bytes, feeds: dict[str, Any]) -> dict[str, np.ndarray[Any
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def compiled(model: Any, **options: Any) -> Executable | ProgramExecutable:
+    """The model, compiled anew. Nothing of it may run in Python."""
+    exe = compile_model(model, cache=False, **options)
+    if isinstance(exe, ProgramExecutable):
+        assert not exe.artifact.host_functions()
+    return exe
 
 
 def error(ours: Any, reference: Any) -> float:

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compared import error
-
-import jangin
+from compared import compiled, error
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +24,7 @@ def test_outputs_are_pytorchs(name: str) -> None:
     path = FOLDER / f"{name}.onnx"
     if not path.is_file():
         pytest.skip("not exported: run benchmarks/architectures.py with PyTorch and transformers")
-    exe = jangin.compile(path, cache=False)
+    exe = compiled(path)
     with np.load(path.with_suffix(".npz")) as stored:
         for i in range(SIZES):
             feeds = {s.name: stored[f"{i}.{s.name}"] for s in exe.inputs}

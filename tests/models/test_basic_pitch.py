@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compared import onnxruntime
-
-import jangin
+from compared import compiled, onnxruntime
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +41,7 @@ def recordings() -> np.ndarray[Any, Any]:
 
 
 def test_notes(path: Path) -> None:
-    exe = jangin.compile(path, cache=False)
+    exe = compiled(path)
     feeds = {exe.inputs[0].name: recordings()}
     ours, expected = exe.run(feeds), onnxruntime(path.read_bytes(), feeds)
     assert ours.keys() == expected.keys()

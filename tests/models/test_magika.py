@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compared import error, onnxruntime
-
-import jangin
+from compared import compiled, error, onnxruntime
 
 FILES = 30
 PACKAGES = ("numpy", "onnx", "llvmlite", "rich", "typer", "pytest")
@@ -56,7 +54,7 @@ def test_same_labels_as_onnx_runtime(folder: Path) -> None:
     assert len({path.suffix for path in files}) >= 6
     batch = np.stack([features(path, config) for path in files])
     model = (folder / "model.onnx").read_bytes()
-    exe = jangin.compile(model, cache=False)
+    exe = compiled(model)
     (name,) = (i.name for i in exe.inputs)
     reference = np.concatenate([next(iter(onnxruntime(model, {name: row[None]}).values())) for row in batch])
     (ours,) = exe.run({name: batch}).values()

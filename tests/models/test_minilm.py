@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bert import INPUTS, build_minilm
-from compared import error, onnxruntime
-
-import jangin
+from compared import compiled, error, onnxruntime
 
 GOLDEN = Path(__file__).with_name("minilm_golden.npz")
 """Token ids and PyTorch's embeddings of `packages.SENTENCES`, by `benchmarks/make_models.py`."""
@@ -25,8 +23,8 @@ def model() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def compiled(model: bytes) -> Any:
-    return jangin.compile(model, shapes={"batch": (1, 8), "seq": (1, 512)}, cache=False)
+def exe(model: bytes) -> Any:
+    return compiled(model, shapes={"batch": (1, 8), "seq": (1, 512)})
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +43,15 @@ def embedding(hidden: Any) -> Any:
     return mean / np.linalg.norm(mean)
 
 
-def test_embeddings_equal_pytorchs(compiled: Any, golden: list[tuple[Any, Any]]) -> None:
+def test_embeddings_equal_pytorchs(exe: Any, golden: list[tuple[Any, Any]]) -> None:
     assert len({len(ids) for ids, _ in golden}) == SENTENCES
     for ids, expected in golden:
-        hidden = compiled.run(feeds(ids[None]))["last_hidden_state"]
+        hidden = exe.run(feeds(ids[None]))["last_hidden_state"]
         assert np.abs(embedding(hidden[0]) - expected).max() < 1e-4
 
 
-def test_paraphrases_are_near_and_others_are_not(compiled: Any, golden: list[tuple[Any, Any]]) -> None:
-    runs = (compiled.run(feeds(ids[None]))["last_hidden_state"] for ids, _ in golden)
+def test_paraphrases_are_near_and_others_are_not(exe: Any, golden: list[tuple[Any, Any]]) -> None:
+    runs = (exe.run(feeds(ids[None]))["last_hidden_state"] for ids, _ in golden)
     e = np.stack([embedding(hidden[0]) for hidden in runs])
     cosines = e @ e.T
     assert cosines[1, 2] == pytest.approx(0.767, abs=0.005)
@@ -62,14 +60,14 @@ def test_paraphrases_are_near_and_others_are_not(compiled: Any, golden: list[tup
 
 
 def test_a_padded_batch_agrees_with_onnx_runtime(
-    model: bytes, compiled: Any, golden: list[tuple[Any, Any]]
+    model: bytes, exe: Any, golden: list[tuple[Any, Any]]
 ) -> None:
     ids = np.zeros((3, 24), np.int64)
     mask = np.zeros_like(ids)
     for row, (tokens, _) in enumerate(golden[1:4]):
         ids[row, : len(tokens)] = tokens
         mask[row, : len(tokens)] = 1
-    ours = compiled.run(feeds(ids, mask))["last_hidden_state"]
+    ours = exe.run(feeds(ids, mask))["last_hidden_state"]
     assert error(ours, onnxruntime(model, feeds(ids, mask))["last_hidden_state"]) < 1e-4
     for row, (tokens, expected) in enumerate(golden[1:4]):
         assert np.abs(embedding(ours[row, : len(tokens)]) - expected).max() < 1e-4

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from compared import compiled
 
 import jangin
 
@@ -57,7 +57,7 @@ def reader(rapidocr: Any) -> Any:
     from rapidocr_onnxruntime.utils import infer_engine
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(vars(jangin), "compile", partial(jangin.compile, cache=False))
+        patch.setitem(vars(jangin), "compile", compiled)
         patch.setattr(infer_engine, "InferenceSession", jangin.InferenceSession)
         return rapidocr.RapidOCR()
 

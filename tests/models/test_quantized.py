@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compared import onnxruntime
-
-import jangin
+from compared import compiled, onnxruntime
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +52,7 @@ def model(
 def test_logits_are_onnx_runtimes(model: Path, photographs: tuple[Any, Any]) -> None:
     images, labels = photographs
     expected = onnxruntime(model.read_bytes(), {"images": images})["logits"]
-    ours = np.asarray(jangin.compile(model, cache=False)(images))
+    ours = np.asarray(compiled(model)(images))
     step = np.diff(np.unique(expected)).min()  # of the logits' quantization
     assert np.abs(ours - expected).max() < 1.01 * step
     assert (ours == expected).mean() > 0.99

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-
-import jangin
+from compared import compiled
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +83,7 @@ def streamed(run: Run, inputs: list[str], audio: Array) -> tuple[Array, float]:
 @pytest.mark.parametrize("form", FORMS)
 def test_probabilities(folder: Path, speech: Array, form: str) -> None:
     path = folder / f"{form}.onnx"
-    exe = jangin.compile(path, threads=1, cache=False)
+    exe = compiled(path, threads=1)
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -110,7 +109,7 @@ def test_probabilities(folder: Path, speech: Array, form: str) -> None:
 
 
 def test_a_whole_recording_at_once(folder: Path, speech: Array) -> None:
-    exe = jangin.compile(folder / "silero_vad_16k_sequence.onnx", cache=False)
+    exe = compiled(folder / "silero_vad_16k_sequence.onnx")
     state = {name: np.zeros((1, 1, 128), np.float32) for name in "hc"}
     whole = exe.run({"input": speech, **state})["speech_probs"]
     one_by_one, _ = streamed(lambda feeds: list(exe.run(feeds).values()), ["input", "h", "c"], speech)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from compared import error
 
+import jangin
+
 pytestmark = pytest.mark.slow
 
 for module in ("gguf", "tokenizers"):
@@ -33,7 +35,9 @@ def file() -> Any:
 def compiled(file: Any) -> Any:
     from generate import compiled, onnx_model
 
-    return compiled(onnx_model(file), THREADS, cache=False)
+    exe = compiled(onnx_model(file), THREADS, cache=False)
+    assert isinstance(exe, jangin.Executable)  # one plan, nothing in Python
+    return exe
 
 
 def test_text_is_onnx_runtimes(file: Any, compiled: Any) -> None:

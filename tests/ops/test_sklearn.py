@@ -41,7 +41,9 @@ def compiled(model: Any, kind: Any = FloatTensorType, **options: Any) -> jangin.
     inputs = [("x", kind([None, COLUMNS]))]
     zips = hasattr(model, "classes_") and not isinstance(model, svm.LinearSVC)
     settings = {id(model): {"zipmap": False, **options}} if zips else None
-    return jangin.compile(skl2onnx.to_onnx(model, initial_types=inputs, options=settings), cache=False)
+    exe = jangin.compile(skl2onnx.to_onnx(model, initial_types=inputs, options=settings), cache=False)
+    assert isinstance(exe, jangin.Executable)  # one plan, nothing in Python
+    return exe
 
 
 CLASSIFIERS = [
