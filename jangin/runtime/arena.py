@@ -63,10 +63,9 @@ def _best_gap(neighbours: Sequence[tuple[int, int]], size: int) -> int:
     return end if best is None else best[1]
 
 
-def slot(size: int) -> int:
-    """`size` rounded up to one of eight sizes in each power of two, so that a size which grows a little
-    with each run leaves most layouts as they are."""
-    step = max(ALIGN, 1 << max(0, size.bit_length() - 4))
+def roomy(size: int) -> int:
+    """`size`, of a symbol, rounded up to one of eight values in each power of two."""
+    step = 1 << max(0, size.bit_length() - 4)
     return -(-size // step) * step
 
 

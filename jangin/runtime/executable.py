@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
-from jangin.runtime.arena import layout, slot
+from jangin.runtime.arena import layout, roomy
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.cpu import why_not
 from jangin.runtime.elf import Image, LoadError
@@ -252,6 +252,7 @@ class _Frame:
 
     def __init__(self, plan: Plan) -> None:
         self.shapes = Shapes(plan)
+        self.symbols = [v for v, _ in plan.symbols]
         self.scratch = {launch.scratch for launch in plan.launches}
         self.users: dict[str, list[int]] = {b.name: [] for b in plan.buffers}
         for i, b in enumerate(plan.buffers):
@@ -283,12 +284,19 @@ class _Layout:
         self.symbols_at = ctypes.addressof(self.symbols)
         stride = max(map(value, frame.scratch), default=0)
         self.stride = -(-stride // ALIGN) * ALIGN
-        own = (math.prod(self.shapes[b.name]) * b.dtype.bytes for b in frame.arena)
-        self.offsets, self.arena = frame.placed(tuple(map(slot, own) if sizes else own))
+        self.offsets, self.arena = frame.placed(tuple(self._bytes(sizes)))
         self.in_arena = [(i, at) for n, at in self.offsets.items() for i in frame.users[n]]
         self.outputs = [
             (b.name, self.shapes[b.name], b.dtype.numpy, frame.users[b.name]) for b in frame.outputs
         ]
+
+    def _bytes(self, sizes: Sizes) -> Iterator[int]:
+        """What each arena buffer gets: as much as for sizes rounded up, so that sizes which grow a little
+        with each run leave most placements as they are."""
+        largest = {v: roomy(n) for v, n in zip(self.frame.symbols, sizes, strict=True)}
+        shapes = self.frame.shapes(Evaluator(largest)) if sizes else self.shapes
+        for b in self.frame.arena:
+            yield max(math.prod(self.shapes[b.name]), math.prod(shapes[b.name])) * b.dtype.bytes
 
 
 class _Context:
@@ -302,6 +310,10 @@ class _Context:
     def prepare(self, chosen: _Layout, threads: int) -> None:
         """Make the memory large enough and the table right for a layout."""
         if self._for is chosen:
+            return
+        same = self._for is not None and self._for.offsets is chosen.offsets
+        if same and len(self._scratch) >= chosen.stride * threads + ALIGN:
+            self._for = chosen
             return
         if len(self._arena) < chosen.arena + ALIGN:
             self._arena = np.empty(chosen.arena + ALIGN, np.uint8)
