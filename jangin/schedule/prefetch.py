@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
-from jangin.ir.expr import Const, Expr, Var, const, free_vars, loads, minimum, substitute
+from jangin.ir.expr import Const, Expr, Load, Var, const, free_vars, loads, minimum, substitute
 from jangin.ir.loop import For, Func, Prefetch, Stmt, Store, block, expressions, statements, sub_statements
+from jangin.ir.simplify import Range, linear, simplify
 from jangin.schedule.checks import ScheduleError, bound_inside
 from jangin.schedule.primitives import at_loop, find
 
@@ -16,8 +18,8 @@ LINE = 64
 
 def prefetch_panels(func: Func, loop: str, tiles: str, panels: str, buffer: str, count: int) -> Func:
     """While `count` iterations of `tiles` read one panel of `buffer` again and again in `loop`, fetch the
-    next panel: that of the next iteration of `panels`. Each iteration of `loop` asks for its share, the
-    later tiles for the later parts. A panel is all of `buffer` behind the index that `panels` decides."""
+    next panel: that of the next iteration of `panels`, which begins where this one ends. Each iteration of
+    `loop` asks for its share, the later tiles for the later parts."""
     own = find(func, tiles)
     path = _path(own.body, loop)
     reads = {n for s in statements(find(func, loop)) for e in expressions(s) for n in loads(e)}
@@ -26,9 +28,8 @@ def prefetch_panels(func: Func, loop: str, tiles: str, panels: str, buffer: str,
         raise ScheduleError(f"{func.name}: {buffer} is not read in {loop} inside {tiles}, in constant loops")
     inner: dict[Var, Expr] = dict.fromkeys(bound_inside(own.body), const(0))
     first = [substitute(i, {**inner, Var(panels): Var(panels) + 1}) for i in found[0].index]
-    at = min(n for n, i in enumerate(found[0].index) if Var(panels) in free_vars(i))
+    size = _step(found[0], Var(panels), dict(func.symbols))
     iterations = math.prod(int(p.extent.value) for p in path if isinstance(p.extent, Const))
-    size = math.prod(int(d.value) for d in found[0].buffer.shape[at + 1 :] if isinstance(d, Const))
     width = LINE // found[0].dtype.bytes
     needed = math.ceil(size / width / iterations)
     each = math.ceil(needed / count)
@@ -61,6 +62,18 @@ def prefetch_tile(func: Func, tiles: str, row: str, width: int) -> Func:
         return func
     each = For(var, rows.extent, block(*hints), "unroll")
     return at_loop(func, tiles, lambda s: replace(s, body=block(each, s.body)))
+
+
+def _step(load: Load, var: Var, symbols: Mapping[Var, Range]) -> int:
+    """Elements from what an iteration of `var` loads to what the next one does."""
+    flat: Expr = const(0)
+    for i, d in zip(load.index, load.buffer.shape, strict=True):
+        flat = flat * d + i
+    parts = linear(simplify(flat, symbols), var)
+    step = None if parts is None else simplify(parts[0])
+    if not isinstance(step, Const):
+        raise ScheduleError(f"{load.buffer.name} is not read at even steps of {var}")
+    return int(step.value)
 
 
 def _path(s: Stmt, loop: str) -> list[For] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jangin.ir.expr import Binary, Buffer, Expr, Load, Var, binary, const, loads, minimum
+from jangin.ir.expr import Binary, Buffer, Expr, Load, Var, binary, const, free_vars, loads, minimum
 from jangin.ir.loop import (
     Alloc,
     Block,
@@ -21,10 +21,10 @@ from jangin.ir.loop import (
     statements,
     substitute_stmt,
 )
-from jangin.ir.simplify import simplify
+from jangin.ir.simplify import prove, simplify
 from jangin.schedule.checks import ScheduleError, serial, touched, well_formed
 from jangin.schedule.normalize import ceil_div
-from jangin.schedule.primitives import find
+from jangin.schedule.primitives import at_loop, find, ranges_at
 
 
 def merge(func: Func, depth: int, names: Sequence[str], rows: int = 1) -> Func:
@@ -150,6 +150,67 @@ def _check_leading(s: Stmt, local: str, loops: Sequence[For], shared: Sequence[V
         for e in expressions(st):
             if any(r.buffer.name == local and not same_row(r.index) for r in loads(e)):
                 raise ScheduleError(f"{name}: {local} is read at other rows than the loop's")
+
+
+def block_sum(func: Func, tiles: str, over: Sequence[str], most: int, name: str) -> Func:
+    """Sum in blocks: the outermost loops `over` of the sums in loop `tiles` (at most `most` iterations) go
+    around it, so that all tiles read one block of what they share before the next. Partial sums wait in
+    scratch buffer `name`; the order of additions stays. The loops `tiles` that begin and finish the sums
+    get the suffixes _z and _w, those that fetch and keep a tile's partial sums _l and _s."""
+
+    def change(s: For) -> Stmt:
+        alloc = s.body
+        if not isinstance(alloc, Alloc) or not isinstance(alloc.body, Block) or len(alloc.body.body) != 3:
+            raise ScheduleError(f"{func.name}: {tiles} doesn't hold one sum that is begun, made and finished")
+        init, nest, final = alloc.body.body
+        blocks: list[For] = []
+        while isinstance(nest, For) and len(blocks) < len(over) and nest.var.name == over[len(blocks)]:
+            blocks.append(nest)
+            nest = nest.body
+        if len(blocks) < len(over) or any(s.var in free_vars(b.extent) for b in blocks):
+            raise ScheduleError(f"{func.name}: {list(over)} are not the outer loops of the sum in {tiles}")
+        if buffers_written(final) & touched(block(init, nest)) - {alloc.buffer.name}:
+            raise ScheduleError(f"{func.name}: {tiles} reads what it stores")
+        serial(func, s)
+        if not prove(s.extent <= most, ranges_at(func, tiles)):
+            raise ScheduleError(f"{func.name}: {tiles} may have more than {most} iterations")
+        acc = alloc.buffer
+        partial = replace(acc, name=name, shape=(const(most), *acc.shape), memory="scratch")
+
+        def kept(part: Stmt, suffix: str) -> Stmt:
+            var = Var(tiles + suffix)
+            part = replace_buffer(part, acc.name, partial, lambda i: (var, *i))
+            return For(var, s.extent, substitute_stmt(part, {s.var: var}))
+
+        own, index = _places(init, acc.name)
+        fetch = _copy(own, "_l", acc, index, Load(partial, (s.var, *index)))
+        keep = _copy(own, "_s", partial, (s.var, *index), Load(acc, index))
+        main: Stmt = replace(s, body=Alloc(acc, block(fetch, nest, keep)))
+        for b in reversed(blocks):
+            main = replace(b, body=main)
+        return Alloc(partial, block(kept(init, "_z"), main, kept(final, "_w")))
+
+    return well_formed(at_loop(func, tiles, change))
+
+
+def _places(init: Stmt, acc: str) -> tuple[list[For], tuple[Expr, ...]]:
+    """The loops that set every place of an accumulator, and the place's index."""
+    loops = []
+    while isinstance(init, For):
+        loops.append(init)
+        init = init.body
+    if not isinstance(init, Store) or init.buffer.name != acc or init.index != tuple(p.var for p in loops):
+        raise ScheduleError(f"{acc}: {init} doesn't begin each of its sums")
+    return loops, init.index
+
+
+def _copy(loops: Sequence[For], suffix: str, to: Buffer, index: tuple[Expr, ...], value: Expr) -> Stmt:
+    """`to[index] = value` for all of `loops`, which are renamed from suffix _z."""
+    fresh = {p.var: Var(p.var.name.removesuffix("_z") + suffix) for p in loops}
+    copy = substitute_stmt(Store(to, index, value), dict(fresh))
+    for p in reversed(loops):
+        copy = replace(p, var=fresh[p.var], body=copy)
+    return copy
 
 
 def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:

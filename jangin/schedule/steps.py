@@ -43,6 +43,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "relayout": primitives.relayout,
     "merge": stages.merge,
     "reuse": stages.reuse,
+    "block_sum": stages.block_sum,
     "rfactor": stages.rfactor,
     "predicate": guards.predicate,
     "prefetch_panels": prefetch.prefetch_panels,

@@ -8,6 +8,10 @@ of each panel's loop where it isn't. A tile of `mr` rows by `nv` vectors of colu
 registers; a task is `row_tiles` tiles by `panels` panels.
 
     parallel task { panel { [pack B] row tile { acc = 0; k { acc += a[row] * panel[k] }; write back } } }
+
+Where a panel of a deep sum is too long for the L1 cache, all row tiles take one block of `terms` terms
+after the other, and partial sums wait in memory (as in Goto and van de Geijn, "Anatomy of
+high-performance matrix multiplication", 2008).
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ under way."""
 SCATTERED = 0.2
 """Share of the time to write the result that is lost where a task writes its rows in parts, panel by panel,
 though all panels would stay in the L1 cache."""
+DEEP = 3
+"""Blocks that a sum should have to be made by blocks."""
 TILES = 7
 """Register tiles to try, and with all else:"""
 MOST = 40
@@ -123,8 +129,8 @@ class Contraction(Template):
         self.bytes = self.stage.body.dtype.bytes
 
     def space(self) -> Sequence[Params]:
-        """Tiles that keep the multiply-adds busy, by tasks of several sizes; the panels inside the rows
-        or outside; the sum unrolled more."""
+        """Tiles that keep the multiply-adds busy, by tasks of several sizes; deep sums in blocks; the panels
+        inside the rows or outside; the sum unrolled more."""
         tiles = sorted(self._tiles(), key=lambda t: self._tile_cycles(*t) * self._tile_count(*t))[:TILES]
         found: list[Params] = []
         for mr, nv in tiles:
@@ -132,6 +138,9 @@ class Contraction(Template):
             for b in blocks:
                 params = {"mr": mr, "nv": nv, **b, "unroll": UNROLL, "panels_inside": 0}
                 found.append(params)
+                if terms := self._terms(nv):
+                    task = self._blocks(mr, nv, TASK_OPS[blocks.index(b)], terms)
+                    found.append({**params, **task, "terms": terms})
                 if b is blocks[0]:
                     found.append({**params, "unroll": 2 * UNROLL})
                 if self.packed and b["panels"] > 1 and b["row_tiles"] > 1:
@@ -161,6 +170,10 @@ class Contraction(Template):
             left *= params["panels"]
         tasks = self.batches * down * across
         cycles = self.batches * (panels * block + EXPOSED * left)
+        if terms := params.get("terms", 0):
+            cycles += self.batches * tiles * panels * math.ceil(self.depth / terms) * (2 * mr * nv + LOOP)
+        elif panel + row_bytes * self.depth / self.inner > t.l2 / 2:  # they push each other out
+            cycles += self.batches * tiles * panels * EXPOSED * panel / t.l3_rate
         if whole <= t.l1 / 2 and params["panels"] > 1 and not params["panels_inside"]:
             written = self.batches * self.rows * self.columns * self.bytes
             cycles += SCATTERED * written / rate(t, written)
@@ -195,13 +208,21 @@ class Contraction(Template):
         rows = math.ceil(self.rows / mr) if self.static_rows else self.rows / mr
         return rows * math.ceil(self.columns / (nv * self.lanes))
 
-    def _blocks(self, mr: int, nv: int, task_ops: float) -> Params:
+    def _terms(self, nv: int) -> int:
+        """Terms of a block of the sum for which a panel's part stays in the L1 cache; 0 where the sum isn't
+        of many such blocks, or nothing reads them again."""
+        terms = 3 * self.problem.target.l1 // (4 * nv * self.lanes * self.bytes)
+        again = self.packed and self.rows > MAX_ROWS
+        return terms if again and self.depth >= DEEP * terms else 0
+
+    def _blocks(self, mr: int, nv: int, task_ops: float, terms: int = 0) -> Params:
         """Row tiles and column panels of a task: its rows' operand stays in half the L2 cache, the
         panels are read for enough rows (all, where each task packs its own), and it is worth its
         hand-out; few tasks are an even number."""
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
-        fit = max(1, self.problem.target.l2 // 2 // (self.inner * self.bytes * mr))
+        inner = min(self.inner, terms) if terms else self.inner
+        fit = max(1, self.problem.target.l2 // 2 // (inner * self.bytes * mr))
         unit = mr * width * self.depth
         enough = max(math.ceil(REUSE_ROWS / mr), round(task_ops / (unit * panels)))
         constant = self.role.right.buffer.name in self.problem.constants

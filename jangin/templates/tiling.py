@@ -89,27 +89,31 @@ class Tiler:
         if not self.packed:
             do("pack", f"{column}ooi", role.right.buffer.name, [*k, *tile[1:]], "panel")
             self._vector_copy(tile)
+        blocks = self._block_loops(k)
         unroll_sum(self.s, k[-1], self.params["unroll"])
-        for suffix in ("", "_z", "_w"):
+        if blocks:
+            do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
+        for suffix in ("", "_z", "_w", "_l", "_s") if blocks else ("", "_z", "_w"):
             do("unroll", tile[0] + suffix)
             do("unroll", tile[1] + suffix)
             do("vectorize", tile[2] + suffix)
-        self._prefetch(k[-1], column)
+        self._prefetch(k[-1], column, blocks)
         task = fuse_all(self.s, outer, "t")
         do("parallelize", task)
         func, cost = simplify_func(self.s.func), self.task_ops / self.lanes
         return Scheduled("contraction", func, tuple(self.s.steps), packings, self.params, cost)
 
-    def _prefetch(self, k: str, column: str) -> None:
-        """Hints for the write-back, and for the next panel where panels come from far."""
-        do, tiles = self.s.do, self.params["row_tiles"]
-        do("prefetch_tile", f"{column}ooi" if self.params["panels_inside"] else "moi", "mi_w", self.width)
+    def _prefetch(self, k: str, column: str, blocks: Sequence[str]) -> None:
+        """Hints for the write-back, and for the next panel (or block of one) where panels come from far."""
+        do, tiles, inside = self.s.do, self.params["row_tiles"], self.params["panels_inside"]
+        do("prefetch_tile", f"{column}ooi" if inside else "moi_w" if blocks else "moi", "mi_w", self.width)
         panels = next(p for p in self.s.func.params if p.name == self.role.right.buffer.name)
         size = static_shape(panels.shape)
-        again = self.packed and tiles > 1 and not self.params["panels_inside"]
+        again = self.packed and tiles > 1 and not inside
         if again and size and math.prod(size) * panels.dtype.bytes > self.l2 // 4:
             loop = f"{k}o" if f"{k}o" in loop_names(self.s.func) else k
-            do("prefetch_panels", loop, "moi", f"{column}ooi", panels.name, tiles)
+            of = blocks[-1] if blocks else f"{column}ooi"
+            do("prefetch_panels", loop, "moi", of, panels.name, tiles)
 
     def _tile(self, row: str, column: str) -> None:
         do, params = self.s.do, self.params
@@ -156,6 +160,26 @@ class Tiler:
             k[-2:] = [fused]
             break
         return k
+
+    def _block_loops(self, k: list[str]) -> list[str]:
+        """The outer loops of the sum, around parts of at most `terms` terms; the innermost of `k` is split
+        where it alone has more."""
+        extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
+        sizes = [int(n.value) for n in extents if isinstance(n, Const)]
+        terms = self.params.get("terms", 0)
+        if not terms or len(sizes) < len(k):
+            return []
+        if sizes[-1] > terms:
+            factor = next((f for f in range(terms, terms // 2, -1) if sizes[-1] % f == 0), sizes[-1])
+            if factor == sizes[-1]:
+                return k[:-1]
+            self.s.do("split", k[-1], factor)
+            outer, k[-1] = f"{k[-1]}o", f"{k[-1]}i"
+            return [*k[:-1], outer]
+        inside = len(k)
+        while inside and math.prod(sizes[inside - 1 :]) <= terms:
+            inside -= 1
+        return k[:inside]
 
     def _contiguous(self, outer: str, inner: str, size: Expr) -> bool:
         flat: Expr = const(0)

@@ -111,6 +111,24 @@ def test_privatize(name: str, rows: int, columns: int) -> None:
     assert acc.shape == (const(rows), const(columns)) and acc.memory == "register"
 
 
+@pytest.mark.parametrize("name", ["matmul", "symbolic-rows"])
+@pytest.mark.parametrize("tiles", [1, 2, 4])
+def test_block_sum(name: str, tiles: int) -> None:
+    after = do(naive(name), ("split", "i0", 2), ("split", "i0o", tiles, "bound"), ("split", "i1", 4),
+               ("reorder", ["i0oo", "i1o", "i0oi", "i0i", "i1i"]), ("privatize", "out.acc", ["i0i", "i1i"]),
+               ("split", "k0", 3), ("block_sum", "i0oi", ["k0o"], tiles, "sums"))  # fmt: skip
+    names = loop_names(after)
+    assert names.index("k0o") < names.index("i0oi") < names.index("k0i"), names
+    sums = next(s.buffer for s in statements(after.body) if isinstance(s, Alloc) and s.buffer.name == "sums")
+    assert sums.shape == (const(tiles), const(2), const(4)) and sums.memory == "scratch"
+    do(after, ("unroll", "i0i_l"), ("vectorize", "i1i_l"), ("unroll", "i0i_s"), ("vectorize", "i1i_s"))
+
+
+def test_block_sum_over_several_loops() -> None:
+    do(naive("conv"), ("split", "i3", 2), ("privatize", "out.acc", ["i3i"]),
+       ("block_sum", "i3o", ["k0", "k1"], 8, "sums"))  # fmt: skip
+
+
 def test_privatize_reads_stay_inside_where_windows_overlap() -> None:
     do(naive("conv"), ("split", "i2", 4), ("split", "i3", 2), ("reorder", ["i2o", "i3o", "i2i", "i3i"]),
        ("privatize", "out.acc", ["i2i", "i3i"]))  # fmt: skip

@@ -88,6 +88,7 @@ def step(draw: st.DrawFn, func: Func) -> Step:
         "pack": lambda: (draw(loop), draw(st.sampled_from(read)), draw(some), f"p{len(loops)}"),
         "peel": lambda: (draw(loop), draw(st.integers(0, 2)), draw(st.integers(0, 2))),
         "merge": lambda: (draw(st.integers(1, 2)), ["ra", "rb"][: draw(st.integers(1, 2))]),
+        "block_sum": lambda: (draw(loop), draw(some), draw(number), f"s{len(loops)}"),
         "rfactor": lambda: (draw(loop), draw(number), draw(number)),
         "predicate": lambda: (draw(st.sampled_from(accs)),),
         "hoist_guards": lambda: (),

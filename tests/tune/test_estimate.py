@@ -43,7 +43,7 @@ def measured() -> dict[str, Timed]:
 
 def _is_known(candidate: Candidate, made: Mapping[str, Template]) -> bool:
     template = made.get(candidate.template)
-    return template is not None and template.space()[0].keys() == candidate.params.keys()
+    return template is not None and any(p.keys() == candidate.params.keys() for p in template.space())
 
 
 def quickest(ways: Timed) -> float:
