@@ -126,7 +126,7 @@ def bounds(exe: Executable, launches: Launches, roofs: Roofs) -> list[tuple[floa
     that fits: it was written just before."""
     plan, sizes = exe.plan, launches.sizes
     buffers = {b.name: b for b in plan.buffers}
-    touched = sizes.arena + sum(a.nbytes for a in plan.constants.values())
+    touched = sizes.placement.arena + sum(a.nbytes for a in plan.constants.values())
     found = []
     for launch in plan.launches:
         used = [buffers[n] for n in dict.fromkeys(launch.args)]

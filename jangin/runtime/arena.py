@@ -13,19 +13,19 @@ Item = tuple[str, int, int, int]
 RETRIES = 20
 
 
-def layout(buffers: Sequence[Item]) -> tuple[dict[str, int], int]:
+def layout(buffers: Sequence[Item], retries: int = RETRIES) -> tuple[dict[str, int], int]:
     """Offsets (multiples of ALIGN) such that buffers alive at once never overlap, and the total bytes.
 
     Greedy by size, each into the smallest gap that fits between the placed buffers whose lives cross
     its own (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
     Where that needs more than the most alive at once, the buffer that sticks out goes first and
-    all is placed again, a few times; the best counts. Deterministic."""
+    all is placed again, up to `retries` times; the best counts. Deterministic."""
     rounded = [(name, -(-size // ALIGN) * ALIGN, first, last) for name, size, first, last in buffers]
     order = sorted(rounded, key=lambda b: (-b[1], b[2]))
     least = peak(rounded)
     best = _place(order)
     found = best
-    for _ in range(RETRIES):
+    for _ in range(retries):
         if best[1] == least:
             break
         offsets, _ = found
@@ -63,9 +63,9 @@ def _best_gap(neighbours: Sequence[tuple[int, int]], size: int) -> int:
     return end if best is None else best[1]
 
 
-def roomy(size: int) -> int:
-    """`size`, of a symbol, rounded up to one of eight values in each power of two."""
-    step = 1 << max(0, size.bit_length() - 4)
+def roomy(size: int, values: int) -> int:
+    """`size`, of a symbol, rounded up to one of so many `values` (a power of two) in each power of two."""
+    step = 1 << max(0, size.bit_length() - values.bit_length())
     return -(-size // step) * step
 
 

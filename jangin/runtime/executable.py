@@ -9,12 +9,14 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jangin.ir.expr import Expr
 from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
 from jangin.runtime.arena import layout, roomy
@@ -28,7 +30,13 @@ from jangin.runtime.threads import default_threads
 LAYOUTS = 8
 """Layouts kept for models with symbolic sizes, the least recently used dropped first,"""
 SHAPES = 64
-"""and shapes of inputs whose layout is known without checking them again."""
+"""shapes of inputs whose layout is known without checking them again,"""
+TRIES = 2
+"""and how often buffers of symbolic sizes are placed again for a smaller arena: a run waits for it."""
+COARSE, FINE = 1, 8
+"""Memory is placed for sizes rounded up to one of so many values in each power of two: coarsely"""
+SMALL = 1 << 20
+"""where the arena then has no more bytes than these."""
 
 _ENTRY = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
@@ -97,12 +105,12 @@ class Executable:
         return explain_plan(self.plan, self.inputs)
 
     def arena_bytes(self, **sizes: int) -> int:
-        """Bytes of intermediate memory a run needs, given every size symbol by name."""
+        """Bytes of intermediate memory a run takes, given every size symbol by name."""
         names = [v.name for v in self._signature.symbols]
         if set(sizes) != set(names):
             wanted = ", ".join(names) or "nothing, as every size is known"
             raise ValueError(f"the sizes to give are: {wanted}")
-        return self._layout(tuple(sizes[n] for n in names)).arena
+        return self._layout(tuple(sizes[n] for n in names)).placement.arena
 
     def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
         """The output array, or a tuple of them. Raises TypeError for a dtype, ValueError for a
@@ -251,7 +259,7 @@ class _Frame:
     where a buffer does."""
 
     def __init__(self, plan: Plan) -> None:
-        self.shapes = Shapes(plan)
+        self.dims = {b.name: b.shape for b in plan.buffers}
         self.symbols = [v for v, _ in plan.symbols]
         self.scratch = {launch.scratch for launch in plan.launches}
         self.users: dict[str, list[int]] = {b.name: [] for b in plan.buffers}
@@ -262,16 +270,32 @@ class _Frame:
         self.inputs = [self.users[n] for n in plan.inputs]
         self.outputs = [b for b in plan.buffers if b.kind == "output"]
         self.arena = [b for b in plan.buffers if b.kind == "arena"]
+        kinds: dict[tuple[tuple[Expr, ...], int], int] = {}
+        self.kind = [kinds.setdefault((b.shape, b.dtype.bytes), len(kinds)) for b in self.arena]
+        self.kinds = tuple(kinds)  # arena buffers of one size for certain: dimensions, bytes of an element
         self.known = {b.name: b.offset for b in self.arena if b.offset is not None}
         self.entries = len(plan.buffers)
-        self.placed = lru_cache(LAYOUTS)(self._placed)
+        self.placed = lru_cache(2 * LAYOUTS)(self._placed)
 
-    def _placed(self, sizes: tuple[int, ...]) -> tuple[dict[str, int], int]:
-        """The offsets of arena buffers of `sizes` bytes, and the total."""
+    def _placed(self, bytes: tuple[int, ...]) -> _Placement:
+        """Where arena buffers lie, given the bytes of each kind."""
+        sizes = [bytes[k] for k in self.kind]
         if len(self.known) == len(self.arena):
             ends = (at + size for at, size in zip(self.known.values(), sizes, strict=True))
-            return self.known, max(ends, default=0)
-        return layout([(b.name, size, *b.live) for b, size in zip(self.arena, sizes, strict=True)])
+            offsets, total = self.known, max(ends, default=0)
+        else:
+            items = [(b.name, size, *b.live) for b, size in zip(self.arena, sizes, strict=True)]
+            offsets, total = layout(items, TRIES)
+        return _Placement(offsets, total, [(i, at) for n, at in offsets.items() for i in self.users[n]])
+
+
+@dataclass(frozen=True, eq=False)
+class _Placement:
+    """Offsets in the arena, its size, and the entries of the table of pointers with theirs."""
+
+    offsets: dict[str, int]
+    arena: int
+    entries: list[tuple[int, int]]
 
 
 class _Layout:
@@ -279,24 +303,25 @@ class _Layout:
 
     def __init__(self, frame: _Frame, sizes: Sizes, value: Evaluator) -> None:
         self.frame, self.value = frame, value
-        self.shapes = frame.shapes(value)
+        self.shapes = Shapes(frame.dims, value)
         self.symbols = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
         self.symbols_at = ctypes.addressof(self.symbols)
         stride = max(map(value, frame.scratch), default=0)
         self.stride = -(-stride // ALIGN) * ALIGN
-        self.offsets, self.arena = frame.placed(tuple(self._bytes(sizes)))
-        self.in_arena = [(i, at) for n, at in self.offsets.items() for i in frame.users[n]]
+        self.placement: _Placement = frame.placed(tuple(self._bytes(sizes, COARSE)))
+        if sizes and self.placement.arena > SMALL:
+            self.placement = frame.placed(tuple(self._bytes(sizes, FINE)))
         self.outputs = [
             (b.name, self.shapes[b.name], b.dtype.numpy, frame.users[b.name]) for b in frame.outputs
         ]
 
-    def _bytes(self, sizes: Sizes) -> Iterator[int]:
-        """What each arena buffer gets: as much as for sizes rounded up, so that sizes which grow a little
-        with each run leave most placements as they are."""
-        largest = {v: roomy(n) for v, n in zip(self.frame.symbols, sizes, strict=True)}
-        shapes = self.frame.shapes(Evaluator(largest)) if sizes else self.shapes
-        for b in self.frame.arena:
-            yield max(math.prod(self.shapes[b.name]), math.prod(shapes[b.name])) * b.dtype.bytes
+    def _bytes(self, sizes: Sizes, values: int) -> Iterator[int]:
+        """What arena buffers of each kind get: as much as for sizes rounded up, so that sizes which grow a
+        little with each run leave most placements as they are."""
+        largest = {v: roomy(n, values) for v, n in zip(self.frame.symbols, sizes, strict=True)}
+        room = Evaluator(largest) if sizes else self.value
+        for dims, width in self.frame.kinds:
+            yield max(math.prod(self.value.shape(dims)), math.prod(room.shape(dims))) * width
 
 
 class _Context:
@@ -311,12 +336,12 @@ class _Context:
         """Make the memory large enough and the table right for a layout."""
         if self._for is chosen:
             return
-        same = self._for is not None and self._for.offsets is chosen.offsets
+        same = self._for is not None and self._for.placement is chosen.placement
         if same and len(self._scratch) >= chosen.stride * threads + ALIGN:
             self._for = chosen
             return
-        if len(self._arena) < chosen.arena + ALIGN:
-            self._arena = np.empty(chosen.arena + ALIGN, np.uint8)
+        if len(self._arena) < chosen.placement.arena + ALIGN:
+            self._arena = np.empty(chosen.placement.arena + ALIGN, np.uint8)
             self._arena_at = -(-address(self._arena) // ALIGN) * ALIGN
         if len(self._scratch) < chosen.stride * threads + ALIGN:
             self._scratch = np.empty(chosen.stride * threads + ALIGN, np.uint8)
@@ -325,7 +350,7 @@ class _Context:
         self.table_at = ctypes.addressof(self.table)
         for i, pointer in chosen.frame.fixed:
             self.table[i] = pointer
-        for i, offset in chosen.in_arena:
+        for i, offset in chosen.placement.entries:
             self.table[i] = self._arena_at + offset
         self._for = chosen
 
@@ -353,7 +378,7 @@ class _Context:
 
     def view(self, chosen: _Layout, buffer: PlanBuffer) -> Array:
         """An arena buffer's contents, as bytes."""
-        start = self._arena_at - address(self._arena) + chosen.offsets[buffer.name]
+        start = self._arena_at - address(self._arena) + chosen.placement.offsets[buffer.name]
         count = int(np.prod(chosen.shapes[buffer.name], dtype=np.int64)) * buffer.dtype.bytes
         return self._arena[start : start + count]
 

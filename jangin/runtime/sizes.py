@@ -72,16 +72,13 @@ class Evaluator:
 
 
 class Shapes:
-    """The shapes of a plan's buffers by name, each distinct one evaluated once."""
+    """The shapes of buffers by name, each evaluated when it is asked for."""
 
-    def __init__(self, plan: Plan) -> None:
-        places: dict[tuple[Expr, ...], int] = {}
-        self._place = {b.name: places.setdefault(b.shape, len(places)) for b in plan.buffers}
-        self._distinct = tuple(places)
+    def __init__(self, dims: Mapping[str, Sequence[Expr]], value: Evaluator) -> None:
+        self._dims, self._value = dims, value
 
-    def __call__(self, value: Evaluator) -> dict[str, Sizes]:
-        shapes = [value.shape(dims) for dims in self._distinct]
-        return {name: shapes[place] for name, place in self._place.items()}
+    def __getitem__(self, name: str) -> Sizes:
+        return self._value.shape(self._dims[name])
 
 
 class Signature:
