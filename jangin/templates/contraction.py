@@ -172,8 +172,9 @@ class Contraction(Template):
         cycles = self.batches * (panels * block + EXPOSED * left)
         if terms := params.get("terms", 0):
             cycles += self.batches * tiles * panels * math.ceil(self.depth / terms) * (2 * mr * nv + LOOP)
-        elif panel + row_bytes * self.depth / self.inner > t.l2 / 2:  # they push each other out
-            cycles += self.batches * tiles * panels * EXPOSED * panel / t.l3_rate
+        else:  # what of a panel and its rows doesn't fit is pushed out by the other
+            out = min(panel, max(0, panel + row_bytes * self.depth / self.inner - t.l2 / 2))
+            cycles += self.batches * tiles * panels * EXPOSED * out / t.l3_rate
         if whole <= t.l1 / 2 and params["panels"] > 1 and not params["panels_inside"]:
             written = self.batches * self.rows * self.columns * self.bytes
             cycles += SCATTERED * written / rate(t, written)
