@@ -31,6 +31,7 @@ from jangin.passes.layout import layout
 from jangin.passes.lower import lower
 from jangin.passes.partition import has_steps, partition
 from jangin.passes.place import place as place_pass
+from jangin.passes.separable import separable
 from jangin.passes.simplify import simplify
 from jangin.passes.winograd import winograd as winograd_pass
 from jangin.runtime.artifact import Artifact
@@ -61,6 +62,7 @@ GRAPH_PASSES: Mapping[str, GraphPass] = {
     "dce": dce,
     "fuse": fuse,
     "attention": attention,
+    "separable": separable,
     "winograd": winograd_pass,
     "place": place_pass,
 }

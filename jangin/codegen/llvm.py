@@ -8,7 +8,7 @@ knows which buffers don't overlap.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ from jangin.codegen import arithmetic
 from jangin.codegen.builder import Builder
 from jangin.codegen.index import Indexer, constant_shape
 from jangin.codegen.memory import in_memory
+from jangin.codegen.parts import parts
 from jangin.codegen.values import Value, constant, vector_type
 from jangin.codegen.vector import Expressions
 from jangin.ir.dtype import BOOL, I64
@@ -68,11 +69,15 @@ def emit_kernel(func: Func, target: Target) -> str:
     parallel loop, its iterations [lo, hi) run; where that lies in a loop over rounds, of the round
     whose number follows the symbols; else all runs when lo is 0. CompileError names the kernel where
     there is no code for something in it."""
-    kernel = _Kernel(func, target)
-    kernel.run()
+    kernels = [_Kernel(part, target) for part in parts(func, target)]
+    for kernel in kernels:
+        kernel.run()
+    bodies = [kernel.text() for kernel in kernels]
+    if len(kernels) > 1:
+        bodies.append(_in_turn(func, [kernel.func for kernel in kernels]))
+    declared = {text for kernel in kernels for text in kernel.b.declarations.values()}
     return "\n".join([f'source_filename = "{_escaped(func.name)}"', f'target triple = "{target.triple}"', "",
-                      kernel.text(), _entry(func), *sorted(kernel.b.declarations.values()), "",
-                      _attributes(target), ""])  # fmt: skip
+                      *bodies, _entry(func), *sorted(declared), "", _attributes(target), ""])  # fmt: skip
 
 
 def tasks(func: Func) -> Expr:
@@ -147,6 +152,28 @@ def _entry(func: Func) -> str:
     return "\n".join(lines)
 
 
+def _signature(func: Func) -> str:
+    """The parameters of an internal function."""
+    inputs = len(func.inputs)
+    params = [f"ptr noalias{' readonly' if n < inputs else ''} %p{n}" for n in range(len(func.params))]
+    params += [f"i64 %s{n}" for n in range(len(_sizes(func)))]
+    return ", ".join([*params, "i64 %lo", "i64 %hi", f"ptr noalias align {SCRATCH_ALIGN} %scratch"])
+
+
+def _in_turn(func: Func, parts: Sequence[Func]) -> str:
+    """The internal function that runs the parts of one task after the other."""
+    given = [f"ptr %p{n}" for n in range(len(func.params))] + [f"i64 %s{n}" for n in range(len(_sizes(func)))]
+    args = ", ".join([*given, "i64 %t", "i64 %next", "ptr %scratch"])
+    return "\n".join([
+        f'define internal void @"{_escaped(func.name)}.body"({_signature(func)}) #0 {{',
+        "entry:", "  br label %task", "task:",
+        "  %t = phi i64 [ %lo, %entry ], [ %next, %task ]", "  %next = add nuw nsw i64 %t, 1",
+        *(f'  call void @"{_escaped(part.name)}.body"({args})' for part in parts),
+        "  %again = icmp slt i64 %next, %hi", "  br i1 %again, label %task, label %done",
+        "done:", "  ret void", "}", "",
+    ])  # fmt: skip
+
+
 class _Kernel:
     """Writes the statements of one kernel."""
 
@@ -163,13 +190,7 @@ class _Kernel:
 
     def text(self) -> str:
         """The internal function."""
-        inputs = len(self.func.inputs)
-        params = [
-            f"ptr noalias{' readonly' if n < inputs else ''} %p{n}" for n in range(len(self.func.params))
-        ]
-        params += [f"i64 %s{n}" for n in range(len(_sizes(self.func)))]
-        params += ["i64 %lo", "i64 %hi", f"ptr noalias align {SCRATCH_ALIGN} %scratch"]
-        head = f'define internal void @"{_escaped(self.func.name)}.body"({", ".join(params)}) #0 {{'
+        head = f'define internal void @"{_escaped(self.func.name)}.body"({_signature(self.func)}) #0 {{'
         return "\n".join([head, "entry:", *self.b.allocas, *self.b.lines, "  ret void", "}", ""])
 
     def run(self) -> None:

@@ -7,12 +7,12 @@ The sums are those of the three kernels, in the same order: only the time change
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Binary, Const, Load, const, free_vars
 from jangin.ir.graph import Graph, Node
-from jangin.passes.stages import is_opaque, stages
+from jangin.passes.chains import Kernels, join
+from jangin.passes.stages import stages
 from jangin.te import Stage
 
 HEADS = 4
@@ -23,28 +23,12 @@ QUERIES = 8
 
 def attention(graph: Graph) -> Graph:
     """The fused graph with such kernels merged."""
-    kernels = {n.outputs[0]: n for n in graph.nodes if n.op == "kernel" and not is_opaque(n)}
-    users = graph.consumers()
-    merged: dict[str, Node] = {}
-    gone: set[str] = set()
-    for last in kernels.values():
-        chain = _chain(graph, last, kernels, users)
-        if chain:
-            merged[last.outputs[0]] = _merge(graph, chain)
-            gone |= {n.outputs[0] for n in chain[:-1]}
-    nodes = [merged.get(n.outputs[0], n) for n in graph.nodes if n.outputs[0] not in gone]
-    return graph.with_nodes(nodes) if merged else graph
+    return join(graph, _chain)
 
 
-def _chain(
-    graph: Graph, last: Node, kernels: Mapping[str, Node], users: Mapping[str, Sequence[Node]]
-) -> tuple[Node, Node, Node] | None:
+def _chain(around: Kernels, last: Node) -> tuple[Node, Node, Node] | None:
     """(scores, softmax, product) that end with the kernel `last`."""
-
-    def only(name: str, reader: Node) -> Node | None:
-        alone = name not in graph.outputs and [n.outputs for n in users.get(name, ())] == [reader.outputs]
-        return kernels.get(name) if alone else None
-
+    graph, only = around.graph, around.only
     product = _product(last)
     norm = only(product[1].buffer.name, last) if product else None
     if product is None or norm is None or not _is_softmax(norm):
@@ -94,16 +78,3 @@ def _is_softmax(kernel: Node) -> bool:
     (norm,) = anchors
     result = norm.outputs[0]
     return result == kernel.outputs[0] and norm.attrs["axis"] == len(body.shape(result)) - 1
-
-
-def _merge(graph: Graph, chain: Sequence[Node]) -> Node:
-    bodies: list[Graph] = [n.attrs["body"] for n in chain]
-    inner = {n.outputs[0] for n in chain[:-1]}
-    inputs = tuple(dict.fromkeys(i for n in chain for i in n.inputs if i not in inner))
-    last = chain[-1]
-    nodes = tuple(n for b in bodies for n in b.nodes)
-    constants = {k: v for b in bodies for k, v in b.constants.items()}
-    values = {k: v for b in bodies for k, v in b.values.items()}
-    body = Graph(last.name, inputs, last.outputs, nodes, constants, values, graph.symbols)
-    source = "; ".join(dict.fromkeys(s for n in chain for s in n.source.split("; ") if s))
-    return Node("kernel", last.name, inputs, last.outputs, {"body": body}, source)

@@ -34,7 +34,7 @@ def stages(kernel: Node) -> Kernel:
         if core.kind == "injective":
             done[out.name] = _inlined(own[0], done)
         else:
-            anchored = _joined(anchored, _attached(own, done))
+            anchored = _joined(anchored, _attached(own, done, anchored))
     result = buffers[body.outputs[0]]
     if not anchored:
         anchored = [done[result.name]]
@@ -62,11 +62,14 @@ def _inlined(stage: Stage, done: Mapping[str, Stage]) -> Stage:
     return stage
 
 
-def _attached(own: Sequence[Stage], done: dict[str, Stage]) -> list[Stage]:
-    """The anchor's stages. A producer that they read more than once becomes a local stage before
-    them (and is no longer inlined anywhere), unless it only renames elements."""
+def _attached(own: Sequence[Stage], done: dict[str, Stage], before: Sequence[Stage]) -> list[Stage]:
+    """The anchor's stages. A producer that they read more than once, or that is of the result of an anchor
+    `before` it, becomes a local stage before them (and is no longer inlined anywhere), unless it only
+    renames elements."""
     reads = [n for s in own for n in loaded(s)]
-    kept = [n for n in done if reads.count(n) > 1 and not _is_view(done[n])]
+    made = {s.out.name for s in before}
+    often = [n for n in done if reads.count(n) > 1 or (n in reads and not made.isdisjoint(loaded(done[n])))]
+    kept = [n for n in often if not _is_view(done[n])]
     local = [done.pop(n) for n in kept]
     return [*local, *(_inlined(s, done) for s in own)]
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from jangin.ir.expr import Const, loads
 from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loops
 from jangin.schedule.normalize import simplify_func
-from jangin.templates import attention, contraction, elementwise, rows, window
+from jangin.templates import attention, contraction, elementwise, rows, separable, window
 from jangin.templates.scheduled import Scheduled
 from jangin.templates.template import Candidate, Problem, Template
 
 TEMPLATES: Mapping[str, Callable[[Problem], Template | None]] = {
     "attention": attention.match,
+    "separable": separable.match,
     "contraction": contraction.match,
     "window": window.match,
     "elementwise": elementwise.match,

@@ -23,8 +23,10 @@ from jangin import te
 from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Var, const, free_vars, walk
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import simplify
+from jangin.schedule.normalize import simplify_func
+from jangin.templates.common import fuse_all
 from jangin.templates.cost import EXPOSED, LOOP, launch, overlapped, rate, tile_step
-from jangin.templates.scheduled import Params, Scheduled
+from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Problem, Template
 from jangin.templates.tiling import Roles, Tiler, packing_positions
 
@@ -131,9 +133,8 @@ class Contraction(Template):
     def space(self) -> Sequence[Params]:
         """Tiles that keep the multiply-adds busy, by tasks of several sizes; deep sums in blocks; the panels
         inside the rows or outside; the sum unrolled more."""
-        tiles = sorted(self._tiles(), key=lambda t: self._tile_cycles(*t) * self._tile_count(*t))[:TILES]
         found: list[Params] = []
-        for mr, nv in tiles:
+        for mr, nv in self.tiles():
             blocks = [self._blocks(mr, nv, ops) for ops in TASK_OPS]
             for b in blocks:
                 params = {"mr": mr, "nv": nv, **b, "unroll": UNROLL, "panels_inside": 0}
@@ -154,7 +155,7 @@ class Contraction(Template):
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
-        tile = self._tile_cycles(mr, nv)
+        tile = self.tile_cycles(mr, nv)
         panel = width * self.depth * self.bytes
         row_bytes = mr * self.inner * self.bytes * params["row_tiles"]
         whole = self.columns * self.depth * self.bytes
@@ -183,7 +184,20 @@ class Contraction(Template):
         return launch(cycles, tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
-        return Tiler(self.problem, self.role, self.lanes, params, self.packed, self.task_ops(params)).run()
+        p = self.problem
+        rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
+        packings, outer = self.arrange(rec, params)
+        rec.do("parallelize", fuse_all(rec, outer, "t"))
+        func, work = simplify_func(rec.func), self.task_ops(params) / self.lanes
+        return Scheduled(self.name, func, tuple(rec.steps), packings, params, work)
+
+    def arrange(self, rec: Recorder, params: Params) -> tuple[dict[str, Packing], list[str]]:
+        """Schedule the product's loops; gives what is to be packed, and the loops that may be tasks."""
+        return Tiler(self.problem, self.role, self.lanes, params, self.packed, rec).run()
+
+    def tiles(self) -> list[tuple[int, int]]:
+        """The register tiles (mr, nv) worth a try, the best first."""
+        return sorted(self._tiles(), key=lambda t: self.tile_cycles(*t) * self._tile_count(*t))[:TILES]
 
     def _tiles(self) -> Iterator[tuple[int, int]]:
         """(mr, nv) whose accumulators, with a panel's vectors and one element of the rows, fit the
@@ -195,7 +209,7 @@ class Contraction(Template):
                 ):
                     yield mr, nv
 
-    def _tile_cycles(self, mr: int, nv: int) -> float:
+    def tile_cycles(self, mr: int, nv: int) -> float:
         """Of one tile: per term mr*nv multiply-adds, mr + nv loads, at least a multiply-add's latency, its
         share of the loop, and its part of a panel that the L1 cache doesn't hold; then what begins and
         ends it."""

@@ -6,14 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jangin import te
 from jangin.ir.expr import Binary, Const, Expr, Load, Var, const
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import linear, simplify
-from jangin.schedule.normalize import simplify_func
 from jangin.schedule.primitives import find, loop_names
 from jangin.templates.common import fuse_all
-from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
+from jangin.templates.scheduled import Packing, Params, Recorder
 from jangin.templates.template import Problem
 
 
@@ -52,22 +50,23 @@ def _split_parts(e: Expr) -> tuple[Expr, Expr]:
 
 
 class Tiler:
-    """Makes the schedule for one set of parameters. `task_ops`: multiply-adds that a task is worth."""
+    """Makes the schedule of a product for one set of parameters."""
 
     def __init__(
-        self, problem: Problem, role: Roles, lanes: int, params: Params, packed: bool, task_ops: float
+        self, problem: Problem, role: Roles, lanes: int, params: Params, packed: bool, rec: Recorder
     ) -> None:
         (self.stage,) = problem.stages
-        self.role, self.lanes, self.params, self.task_ops = role, lanes, params, task_ops
+        self.role, self.lanes, self.params = role, lanes, params
         self.l2 = problem.target.l2
-        self.s = Recorder(te.lower(problem.name, problem.stages, problem.inputs, problem.symbols))
+        self.s = rec
         self.packed = packed
         self.symbols = dict(self.s.func.symbols)
         extents = {a.var.name: a.extent for a in self.stage.axes}
         self.columns = simplify(extents[role.column] // role.groups, self.symbols)
         self.width = params["nv"] * lanes
 
-    def run(self) -> Scheduled:
+    def run(self) -> tuple[dict[str, Packing], list[str]]:
+        """Schedules the loops; gives what is to be packed, and the loops that may become tasks."""
         do, role = self.s.do, self.role
         column = role.column
         batch = list(role.batch)
@@ -98,10 +97,7 @@ class Tiler:
             do("unroll", tile[1] + suffix)
             do("vectorize", tile[2] + suffix)
         self._prefetch(k[-1], column, blocks)
-        task = fuse_all(self.s, outer, "t")
-        do("parallelize", task)
-        func, cost = simplify_func(self.s.func), self.task_ops / self.lanes
-        return Scheduled("contraction", func, tuple(self.s.steps), packings, self.params, cost)
+        return packings, outer
 
     def _prefetch(self, k: str, column: str, blocks: Sequence[str]) -> None:
         """Hints for the write-back, and for the next panel (or block of one) where panels come from far."""

@@ -99,13 +99,18 @@ class Window(Template):
         return [{"tile": n, "vectors": v} for n, v in pairs]
 
     def estimate(self, params: Params) -> float:
-        """The arithmetic, loads or latency of a row's tiles, while the data come."""
+        """The cycles of the rows, while the data come."""
+        vectors = params["vectors"]
+        cycles = cost.overlapped(self.rows * self.row_cycles(params), self.traffic)
+        tasks = self.rows * (self.vectors // vectors if self.alone else 1)
+        return cost.launch(cycles, tasks) / self.problem.target.clock
+
+    def row_cycles(self, params: Params) -> float:
+        """The arithmetic, loads or latency of a row's tiles."""
         tile, vectors = params["tile"], params["vectors"]
         full, rest = divmod(self.size, tile)
         row = full * self._tile_cycles(tile, vectors) + (self._tile_cycles(rest, vectors) if rest else 0)
-        cycles = cost.overlapped(self.rows * row * self.vectors / vectors, self.traffic)
-        tasks = self.rows * (self.vectors // vectors if self.alone else 1)
-        return cost.launch(cycles, tasks) / self.problem.target.clock
+        return row * self.vectors / vectors
 
     def _tile_cycles(self, tile: int, vectors: int) -> float:
         t, width, height = self.problem.target, self.across, self.count / self.across
@@ -129,7 +134,19 @@ class Window(Template):
         return (parts - 1) * (reads + tile) * LINE / t.l2_rate
 
     def schedule(self, params: Params) -> Scheduled:
-        return _Scheduler(self, params).run()
+        p, x, c = self.problem, self.row, self.column
+        rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
+        packings = self.arrange(rec, params)
+        outer = [a.var.name for a in self.stage.axes[:-2]]
+        task = fuse_all(rec, [*outer, f"{x}o", f"{c}oo"] if self.alone else outer, "t")
+        rec.do("parallelize", task)
+        func = simplify_func(hoist_guards(simplify_func(rec.func)))
+        work = self.size * self.count * (params["vectors"] if self.alone else self.vectors)
+        return Scheduled(self.name, func, tuple(rec.steps), packings, params, work)
+
+    def arrange(self, rec: Recorder, params: Params) -> dict[str, Packing]:
+        """Schedule the loops over a row's pixels, their channels and taps; gives what is to be packed."""
+        return _Scheduler(self, rec, params).run()
 
     def tiles(self, tile: int) -> tuple[int, int, int, int | None]:
         """Tiles of a row that reach into the padding before it, those that don't, those that do behind it,
@@ -175,11 +192,11 @@ class Window(Template):
 
 
 class _Scheduler:
-    """Makes the schedule for one set of parameters."""
+    """Makes the schedule of a row for one set of parameters."""
 
-    def __init__(self, window: Window, params: Params) -> None:
+    def __init__(self, window: Window, rec: Recorder, params: Params) -> None:
         problem, self.stage = window.problem, window.stage
-        self.rec = Recorder(te.lower(problem.name, problem.stages, problem.inputs, problem.symbols))
+        self.rec = rec
         self.window, self.params, self.lanes = window, params, window.lanes
         self.column, self.row = window.column, window.row
         self.acc = f"{self.stage.out.name}.acc"
@@ -187,7 +204,7 @@ class _Scheduler:
         weights = [n for n in loads(self.stage.body) if stride(n, column, dict(problem.symbols)) != 1]
         self.weights = weights[0] if weights else None
 
-    def run(self) -> Scheduled:
+    def run(self) -> dict[str, Packing]:
         rec, c, x, tile = self.rec, self.column, self.row, self.params["tile"]
         packings = (
             {self.weights.buffer.name: self._relayout(self.weights)} if self.weights is not None else {}
@@ -207,11 +224,7 @@ class _Scheduler:
         elif rest:
             self._segment("t", f"{x}t")
         rec.do("hoist_guards")
-        outer = [a.var.name for a in self.stage.axes[:-2]]
-        task = fuse_all(rec, [*outer, f"{x}o", f"{c}oo"] if self.window.alone else outer, "t")
-        rec.do("parallelize", task)
-        func = simplify_func(hoist_guards(simplify_func(rec.func)))
-        return Scheduled("window", func, tuple(rec.steps), packings, self.params, self._cost())
+        return packings
 
     def _segment(self, suffix: str, pixels: str, tiles: str = "") -> None:
         """Schedule one copy of the row's loops: channels inside tiles; inside them the tile's pixels (loop
@@ -248,8 +261,3 @@ class _Scheduler:
             lambda *i: (const(0), const(0), *i[1:], i[0]),
         )  # fmt: skip
         return Packing(tuple(range(len(old.shape))), 0, 1, width)
-
-    def _cost(self) -> float:
-        """Vector operations of a task."""
-        w = self.window
-        return w.size * w.count * (self.params["vectors"] if w.alone else w.vectors)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jangin import te
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call, const
 from jangin.targets import NAMED, Target
+from jangin.templates import separable
 from jangin.templates.choose import TEMPLATES, choose
 
 from .kernels import (
@@ -119,6 +123,23 @@ def test_any_depthwise(
     found = TEMPLATES["window"](problem(built, {}, W, target))
     if found is not None:
         assert_equal_to_stages(found.schedule(data.draw(st.sampled_from(found.space()))), built)
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "target"),
+    [((6, 7), 3, 1, TARGETS[0]), ((11, 9), 5, 2, TARGETS[1]), ((8, 5), 3, 1, TARGETS[2])],
+)
+def test_depthwise_and_pointwise(size: tuple[int, int], kernel: int, stride: int, target: Target) -> None:
+    (first,), (x, w) = conv(size, 12, 12, kernel, stride, groups=12, pad=kernel // 2, batch=2)
+    rows, columns = (int(str(a.extent)) for a in first.axes[1:3])
+    (last,), (y, v) = matmul((2, rows, columns, 12), (12, 20))
+    local, weights = replace(first.out, name="t"), replace(v, name="v")
+    built = (te.redirect(first, {"out": local}), te.redirect(last, {y.name: local, v.name: weights}))
+    asked = problem((built, [x, w, weights]), constants=("w", "v"), target=target)
+    found = separable.match(asked)
+    assert found is not None
+    for params in (found.space()[0], found.space()[-1]):
+        assert_equal_to_stages(found.schedule(params), (built, [x, w, weights]))
 
 
 @pytest.mark.parametrize(("combiner", "average"), [("max", ""), ("sum", "valid"), ("sum", "all")])

@@ -1,0 +1,56 @@
+"""Kernels that read one another joined into one kernel of several stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jangin.ir.graph import Graph, Node
+from jangin.passes.stages import is_opaque
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """A fused graph with those of its kernels that are no loop nests, by result, and who reads what."""
+
+    graph: Graph
+    by_result: Mapping[str, Node]
+    users: Mapping[str, Sequence[Node]]
+
+    def only(self, name: str, reader: Node) -> Node | None:
+        """The kernel that makes `name`, where nothing but the kernel `reader` reads that."""
+        readers = [n.outputs for n in self.users.get(name, ())]
+        alone = name not in self.graph.outputs and readers == [reader.outputs]
+        return self.by_result.get(name) if alone else None
+
+
+Chain = Callable[[Kernels, Node], Sequence[Node] | None]
+"""The kernels to join with one that is the last of them, in order; None where there are none."""
+
+
+def join(graph: Graph, chain: Chain) -> Graph:
+    """The fused graph with such chains merged, each into one kernel."""
+    kernels = {n.outputs[0]: n for n in graph.nodes if n.op == "kernel" and not is_opaque(n)}
+    around = Kernels(graph, kernels, graph.consumers())
+    merged: dict[str, Node] = {}
+    gone: set[str] = set()
+    for last in kernels.values():
+        found = chain(around, last)
+        if found:
+            merged[last.outputs[0]] = _merge(graph, found)
+            gone |= {n.outputs[0] for n in found[:-1]}
+    nodes = [merged.get(n.outputs[0], n) for n in graph.nodes if n.outputs[0] not in gone]
+    return graph.with_nodes(nodes) if merged else graph
+
+
+def _merge(graph: Graph, chain: Sequence[Node]) -> Node:
+    bodies: list[Graph] = [n.attrs["body"] for n in chain]
+    inner = {n.outputs[0] for n in chain[:-1]}
+    inputs = tuple(dict.fromkeys(i for n in chain for i in n.inputs if i not in inner))
+    last = chain[-1]
+    nodes = tuple(n for b in bodies for n in b.nodes)
+    constants = {k: v for b in bodies for k, v in b.constants.items()}
+    values = {k: v for b in bodies for k, v in b.values.items()}
+    body = Graph(last.name, inputs, last.outputs, nodes, constants, values, graph.symbols)
+    source = "; ".join(dict.fromkeys(s for n in chain for s in n.source.split("; ") if s))
+    return Node("kernel", last.name, inputs, last.outputs, {"body": body}, source)

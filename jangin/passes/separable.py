@@ -1,0 +1,81 @@
+"""Depthwise separable convolutions in one kernel: where a pointwise convolution alone reads a depthwise
+one's result, both become one kernel, which keeps that result in the cache, some rows at a time.
+
+It pays where the depthwise result is much of the traffic: strides of 1 (else what is read for it is more),
+and few pointwise channels, whose weights, read again for every block of rows, stay in the cache too. The
+sums are the same.
+"""
+
+from __future__ import annotations
+
+import math
+
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Binary, Load, Select, const
+from jangin.ir.graph import Graph, Node, static_shape
+from jangin.passes.chains import Kernels, join
+from jangin.passes.stages import stages
+from jangin.te import Stage
+
+OUTPUTS = (24, 64)
+"""Pointwise channels: of fewer the window is nearly all of the work, and slower in parts; of more, the time
+saved is lost in the measurement's noise."""
+ROWS = 28
+"""Fewer rows are too few tasks, or tasks of too few pixels."""
+TAPS = 64
+"""Of windows that the template slides."""
+
+
+def separable(graph: Graph) -> Graph:
+    """The fused graph with such kernels merged."""
+    return join(graph, _pair)
+
+
+def _pair(around: Kernels, last: Node) -> tuple[Node, Node] | None:
+    """(depthwise, pointwise) that end with the kernel `last`."""
+    parts, _, _ = stages(last)
+    found = _factors(parts[0]) if len(parts) == 1 else None
+    if found is None:
+        return None
+    (pointwise,), (data, weights) = parts, found
+    if not isinstance(data, Load) or weights.buffer.name not in around.graph.constants:
+        return None
+    *units, k = pointwise.reduce_axes
+    _, row, pixel, column = (a.var for a in pointwise.axes)
+    of_pixel = [*data.index[1:]] == [row, pixel, k.var] and all(a.extent == const(1) for a in units)
+    plain = {column, k.var} <= set(weights.index) <= {column, k.var, const(0)}
+    sizes = static_shape((*data.buffer.shape[1:], pointwise.axes[-1].extent))
+    if not of_pixel or not plain or sizes is None or sizes[0] < ROWS:
+        return None
+    fewest, most = OUTPUTS
+    if not fewest <= sizes[-1] <= most:
+        return None
+    first = around.only(data.buffer.name, last)
+    return (first, last) if first is not None and _is_depthwise(around, first) else None
+
+
+def _factors(stage: Stage) -> tuple[Load | Select, Load] | None:
+    """The factors of a sum of products of f32 in four axes: data, which may be padded, and weights."""
+    body = stage.body
+    if stage.combiner != "sum" or len(stage.axes) != 4 or not isinstance(body, Binary) or body.op != "mul":
+        return None
+    if not isinstance(body.a, (Load, Select)) or not isinstance(body.b, Load):
+        return None
+    return (body.a, body.b) if body.dtype is stage.result.dtype is F32 else None
+
+
+def _is_depthwise(around: Kernels, kernel: Node) -> bool:
+    """Whether a kernel is a small window's sum at each pixel, by constant weights of each channel."""
+    parts, _, _ = stages(kernel)
+    found = _factors(parts[0]) if len(parts) == 1 else None
+    taps = static_shape(tuple(a.extent for a in parts[0].reduce_axes))
+    if found is None or taps is None or math.prod(taps) > TAPS:
+        return False
+    convolutions = [n for n in kernel.attrs["body"].nodes if n.op == "conv"]
+    if any(step != 1 for n in convolutions for step in n.attrs["strides"]):
+        return False
+    (stage,), (data, weights) = parts, found
+    source = data.a if isinstance(data, Select) and data.b == const(0, F32) else data
+    channel, over = stage.axes[-1].var, {const(0), *(a.var for a in stage.reduce_axes)}
+    own = isinstance(source, Load) and source.index[-1] == channel == weights.index[0]
+    return own and weights.buffer.name in around.graph.constants and over.issuperset(weights.index[1:])

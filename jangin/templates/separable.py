@@ -1,0 +1,117 @@
+"""Depthwise separable convolution: a depthwise convolution and the pointwise one that reads it, for a block
+of image rows at a time, whose depthwise result stays in the cache.
+
+    parallel block of rows { depthwise rows, as in `window`; tiles of their pixels, as in `contraction` }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jangin import te
+from jangin.ir.expr import Const, const
+from jangin.schedule.guards import hoist_guards
+from jangin.schedule.normalize import simplify_func
+from jangin.templates import cost, window
+from jangin.templates.common import fuse_all, lanes_for
+from jangin.templates.contraction import UNROLL, Contraction, roles
+from jangin.templates.scheduled import Params, Recorder, Scheduled
+from jangin.templates.template import Problem, Template
+from jangin.templates.tiling import Roles, packing_positions
+from jangin.templates.window import Window
+
+SHARED = ("r0", "r1")
+"""The loops over images and over blocks of rows."""
+WAYS = 2
+"""To make either convolution, and for how many rows at a time:"""
+BLOCKS = 4
+
+
+def match(problem: Problem) -> Separable | None:
+    """Whether the first of two stages is a depthwise convolution, and the second a product over the channels
+    of each of its pixels."""
+    if len(problem.stages) != 2:
+        return None
+    first, last = (te.rename_axes(s, chr(97 + n)) for n, s in enumerate(problem.stages))
+    depthwise = window.match(replace(problem, stages=(first,)))
+    role = roles(last)
+    if depthwise is None or role is None or role.groups > 1 or packing_positions(role) is None:
+        return None
+    alike = len(first.axes) == len(last.axes) == 4 and all(
+        a.extent == b.extent for a, b in zip(first.axes[:3], last.axes, strict=False)
+    )
+    static = all(isinstance(a.extent, Const) for a in (*first.axes[1:], last.axes[-1]))
+    of_pixel = [*role.left.index[1:]] == [*(a.var for a in last.axes[1:3]), last.reduce_axes[-1].var]
+    local = role.left.buffer.name == first.out.name and role.right.buffer.name in problem.constants
+    return Separable(problem, depthwise, role) if alike and static and of_pixel and local else None
+
+
+class Separable(Template):
+    name = "separable"
+
+    def __init__(self, problem: Problem, depthwise: Window, role: Roles) -> None:
+        self.problem, self.depthwise, self.role = problem, depthwise, role
+        self.lanes = lanes_for(problem)
+        self.traffic = cost.traffic(problem)
+        self.images, self.height, self.width, self.channels = (
+            problem.size(a.extent) for a in problem.stages[0].axes
+        )
+
+    def space(self) -> Sequence[Params]:
+        """Blocks of a few rows, and the best ways to make either convolution of one."""
+        found: list[Params] = []
+        windows = sorted(self.depthwise.space(), key=self.depthwise.row_cycles)[:WAYS]
+        for rows in self._blocks():
+            product = self._product(rows)
+            for mr, nv in product.tiles()[:WAYS]:
+                tile = {"mr": mr, "nv": nv, "row_tiles": -(-product.rows // mr)}
+                panels = {"panels": -(-product.columns // (nv * self.lanes)), "unroll": UNROLL}
+                for inside in (0, 1)[: panels["panels"]]:
+                    found += [{"rows": rows, **w, **tile, **panels, "panels_inside": inside} for w in windows]
+        return found
+
+    def _blocks(self) -> list[int]:
+        """The rows that a block may have: none are left over, their channels fit half the L2 cache, and few
+        blocks are an even number, so that two threads end together."""
+        fit = max(1, self.problem.target.l2 // 2 // (4 * self.width * self.channels))
+        rows = [n for n in range(1, min(fit, self.height) + 1) if self.height % n == 0]
+        even = [n for n in rows if self.height // n > cost.HANDED_OUT or self.height // n % 2 == 0]
+        return (even or rows)[:BLOCKS]
+
+    def _product(self, rows: int) -> Contraction:
+        """The pointwise convolution of so many rows."""
+        stage = te.rename_axes(self.problem.stages[1], "b")
+        image, row, pixel, column = stage.axes
+        stage = replace(stage, axes=(image, replace(row, extent=const(rows)), pixel, column))
+        names = (row.var.name, pixel.var.name)[rows == 1 :]
+        role = replace(self.role, batch=(), rows=names)
+        return Contraction(replace(self.problem, stages=(stage,)), role, self.lanes)
+
+    def estimate(self, params: Params) -> float:
+        """The rows' windows while the data come, then tiles, each panel from the cache for every block."""
+        t, rows, panels = self.problem.target, params["rows"], params["panels"]
+        product = self._product(rows)
+        tile = product.tile_cycles(params["mr"], params["nv"])
+        panel = 4 * params["nv"] * self.lanes * self.channels
+        near = cost.rate(t, panels * panel)
+        first = cost.overlapped(tile, panel / near)
+        again = first if params["panels_inside"] and panels * panel > t.l1 / 2 else tile
+        block = panels * (first + (params["row_tiles"] - 1) * again)
+        held = 4 * rows * self.width * self.channels
+        if held > t.l1 / 2:
+            block += cost.EXPOSED * held / t.l2_rate * (1 if params["panels_inside"] else panels)
+        blocks = self.height // rows  # that is all there are where an image comes alone
+        windows = cost.overlapped(self.depthwise.rows * self.depthwise.row_cycles(params), self.traffic)
+        return cost.launch(windows + self.images * blocks * block, blocks) / t.clock
+
+    def schedule(self, params: Params) -> Scheduled:
+        p, rows = self.problem, params["rows"]
+        rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
+        rec.do("merge", len(SHARED), SHARED, rows)
+        packings = self.depthwise.arrange(rec, params)
+        packings |= self._product(rows).arrange(rec, params)[0]
+        rec.do("parallelize", fuse_all(rec, SHARED, "t"))
+        func = simplify_func(hoist_guards(simplify_func(rec.func)))
+        work = float(rows * self.width * self.channels * self._product(1).columns) / self.lanes
+        return Scheduled(self.name, func, tuple(rec.steps), packings, params, work)
