@@ -37,7 +37,7 @@ SAME = Timing(1.0, 1.0, 1.0, 1.0)
 def two_products() -> onnx.ModelProto:
     """A small matrix product, and one with 20 times the work."""
     rng = np.random.default_rng(0)
-    sizes = {"small": (32, 32), "large": (32, 640)}
+    sizes = {"small": (64, 64), "large": (64, 1280)}
     constants = [
         numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in sizes.items()
     ]
@@ -45,7 +45,7 @@ def two_products() -> onnx.ModelProto:
         helper.make_node("MatMul", ["x", "small"], ["a"], name="small"),
         helper.make_node("MatMul", ["a", "large"], ["y"], name="large"),
     ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (8, 32))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (64, 64))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "g", [x], [y], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
@@ -126,7 +126,7 @@ def test_what_wins_is_kept_and_compiled(tmp_path: Path, monkeypatch: pytest.Monk
     exe = jangin.compile(model, threads=1, cache=tmp_path)
     assert isinstance(exe, jangin.Executable)
     assert {str(r.best) for r in changed} <= {x.template for x in exe.plan.launches}
-    x = np.random.default_rng(1).standard_normal((8, 32)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
     np.testing.assert_allclose(exe(x), jangin.compile(model, cache=False)(x), rtol=1e-4, atol=1e-3)
 
 
