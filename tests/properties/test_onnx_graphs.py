@@ -77,3 +77,14 @@ def test_they_are_varied() -> None:
     shapes = [shape for net in nets for shape in net.symbolic.values()]
     assert len(operators) > 80 and len(dtypes) > 10
     assert sum("n" in s for s in shapes) > 50 and any(0 in s for s in shapes) and any(1 in s for s in shapes)
+
+
+def test_most_of_them_are_compared() -> None:
+    """A model is compared at the size it was drawn for, and often enough at others, which the reference may
+    refuse."""
+    nets = [net for seed in range(200) if (net := random_net(seed, LENGTHS[seed % len(LENGTHS)])).steps]
+    assert len(nets) >= 190 and all(net.results(net.feeds) is not None for net in nets)
+    symbolic = [net for net in nets if any("n" in shape for shape in net.symbolic.values())]
+    others = [(net, net.resized(size)) for net in symbolic for size in (1, 5, 0)]
+    compared = [net for net, feeds in others if feeds is not None and net.results(feeds) is not None]
+    assert len(compared) >= len(others) / 2
