@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import version
+from mmap import mmap
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +28,7 @@ _STALE_SECONDS = 3600
 T = TypeVar("T")
 
 
-def key(parts: Iterable[bytes | str]) -> str:
+def key(parts: Iterable[bytes | mmap | str]) -> str:
     """SHA-256 of a sequence of parts; other boundaries between the same bytes give another key."""
     digest = hashlib.sha256()
     for part in parts:

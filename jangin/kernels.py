@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from jangin.ir.simplify import Range, simplify
 from jangin.ir.text import print_func
 from jangin.ir.verify import checked, verify_func, verify_plan
 from jangin.libraries import candidates as library_kernels
+from jangin.mapped import owned
 from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.memory import plan_buffers
@@ -146,16 +148,20 @@ def used_symbols(
     return {v: r for v, r in symbols.items() if v in found}
 
 
-def make_plan(graph: Graph, scheduled: Chosen, options: Options) -> Plan:
-    """Buffers, packed constants and launches."""
-    constants = dict(graph.constants)
+def make_plan(
+    graph: Graph, scheduled: Chosen, options: Options, constants: dict[str, Array] | None = None
+) -> Plan:
+    """Buffers, packed constants and launches. `constants`: the graph's, where it hasn't them itself; those
+    that the plan has no need of are taken out."""
+    constants = dict(graph.constants) if constants is None else constants
     values = dict(graph.values)
     launches, funcs, calls, nodes = [], {}, {}, []
+    packings: dict[str, tuple[str, Packing]] = {}
     found = views(graph)
     for node in graph.nodes:
         if node.op == "kernel":
             kernel, args = scheduled[node.outputs[0]]
-            args = _pack(kernel, args, constants, values)
+            args = _arguments(kernel, args, packings, values)
             nodes.append(replace(node, inputs=args[:-1], outputs=args[-1:]))
             launches.append(_launch(kernel, args, node, found.get(node.outputs[0])))
             funcs[kernel.func.name] = kernel.func
@@ -163,9 +169,10 @@ def make_plan(graph: Graph, scheduled: Chosen, options: Options) -> Plan:
                 calls[kernel.func.name] = kernel.call
         elif node.op == "reshape":
             nodes.append(node)
+    _pack(constants, packings, {*graph.outputs, *(n for node in nodes for n in node.inputs)})
     packed = replace(graph, values=values).with_nodes(nodes, values=values, constants=constants)
     buffers = plan_buffers(packed, packed.nodes)
-    used = {b.name: packed.constants[b.name] for b in buffers if b.kind == "constant"}
+    used = {b.name: constants[b.name] for b in buffers if b.kind == "constant"}
     symbols = tuple(graph.symbols.items())
     required = tuple(dict.fromkeys((*graph.constraints, *constraints(graph))))
     plan = Plan(
@@ -177,21 +184,37 @@ def make_plan(graph: Graph, scheduled: Chosen, options: Options) -> Plan:
     return plan
 
 
-def _pack(
-    kernel: Scheduled, args: tuple[str, ...], constants: dict[str, Array], values: dict[str, Any]
+def _arguments(
+    kernel: Scheduled, args: tuple[str, ...], packings: dict[str, tuple[str, Packing]], values: dict[str, Any]
 ) -> tuple[str, ...]:
-    """The arguments with each constant that the kernel wants in another layout packed."""
+    """The arguments with the names of packed constants, each of which `packings` gets with its source."""
     out = list(args)
     for i, param in enumerate(kernel.func.params):
         packing: Packing | None = kernel.packings.get(param.name)
         if packing is None:
             continue
-        name = f"{args[i]}@{packing.perm}{packing.axis}x{packing.groups}x{packing.width}"
-        if name not in constants:
-            constants[name] = packing.apply(constants[args[i]])
-            values[name] = Value(name, param.dtype, param.shape)
-        out[i] = name
+        out[i] = f"{args[i]}@{packing.perm}{packing.axis}x{packing.groups}x{packing.width}"
+        if out[i] not in packings:
+            packings[out[i]] = args[i], packing
+            values[out[i]] = Value(out[i], param.dtype, param.shape)
     return tuple(out)
+
+
+def _pack(
+    constants: dict[str, Array], packings: Mapping[str, tuple[str, Packing]], needed: Collection[str]
+) -> None:
+    """Leave the constants that are needed, some of them packed, in memory of their own. The largest are
+    packed first, while there are few others; each source goes with its last packing."""
+    left = Counter(source for source, _ in packings.values())
+    for name in [n for n in constants if n not in needed and n not in left]:
+        del constants[name]
+    for name, (source, packing) in sorted(packings.items(), key=lambda item: -constants[item[1][0]].nbytes):
+        constants[name] = packing.apply(constants[source])
+        left[source] -= 1
+        if not left[source] and source not in needed:
+            del constants[source]
+    for name, array in constants.items():
+        constants[name] = owned(array)
 
 
 def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node, place: View | None) -> Launch:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from jangin.ir.plan import Plan
 from jangin.ir.program import Program
 from jangin.ir.verify import checked, verify_graph
 from jangin.kernels import make_plan, schedule_kernels
+from jangin.mapped import map_file, release
 from jangin.ops.core import CORE
 from jangin.options import Options
 from jangin.passes.attention import attention
@@ -188,7 +190,9 @@ def lowered_plan(graph: Graph, options: Options, progress: Progress | None = Non
     """A lowered graph's plan, before any code."""
     graph = optimize(graph, options, progress)
     scheduled = schedule_kernels(graph, options, lambda done, total: _tell(progress, done, total, "schedule"))
-    return make_plan(graph, scheduled, options)
+    constants = dict(graph.constants)
+    graph = replace(graph, constants={})  # so that each can go once it is packed
+    return make_plan(graph, scheduled, options, constants)
 
 
 @dataclass(frozen=True)
@@ -242,6 +246,7 @@ def optimize(graph: Graph, options: Options, progress: Progress | None = None, u
             continue
         _tell(progress, n, len(passes), name)
         graph = graph_pass(graph)
+        release(graph.constants.values())
         if options.verify:
             checked(name, verify_graph, graph, CORE)
         if name == until:
@@ -254,15 +259,17 @@ def graph_passes(options: Options) -> dict[str, GraphPass]:
     return {n: p for n, p in GRAPH_PASSES.items() if n != "winograd" or options.winograd}
 
 
-def _model_bytes(model: str | Path | bytes | onnx.ModelProto) -> list[bytes]:
+def _model_bytes(model: str | Path | bytes | onnx.ModelProto) -> list[bytes | mmap]:
     """What the cache key takes of the model: its bytes, and, where it has external data, the name, size
     and time of the files beside it."""
     if isinstance(model, bytes):
         return [model]
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
-        data = path.read_bytes() if path.is_file() else b""
-        beside = sorted(p for p in path.parent.glob("*") if p.is_file()) if b"location" in data else []
+        data = map_file(path) if path.is_file() else b""
+        beside = (
+            sorted(p for p in path.parent.glob("*") if p.is_file()) if data.find(b"location") >= 0 else []
+        )
         return [data, *(f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}".encode() for p in beside)]
     return [model.SerializeToString(deterministic=True)]
 

@@ -11,13 +11,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import Any
 
 import llvmlite.binding as llvm
-import numpy as np
 
 from jangin.codegen.entry import entry_module
 from jangin.codegen.llvm import emit_kernel
@@ -73,8 +71,7 @@ def build_texts(
             objects.append(done.result())
             if progress is not None:
                 progress(len(objects), len(running))
-    rows = {n: np.require(a, requirements="C") for n, a in plan.constants.items()}
-    return Artifact(replace(plan, constants=rows), tuple(objects))
+    return Artifact(plan, tuple(objects))
 
 
 def _grouped(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
@@ -116,7 +113,7 @@ def assembly(func: Func, target: Target) -> str:
 def target_machine(target: Target) -> Any:
     """LLVM's TargetMachine for position-independent code. Raises ValueError for a triple that
     this LLVM doesn't know."""
-    _initialize()
+    _initialize(target.triple.split("-")[0] == llvm.get_process_triple().split("-")[0])
     try:
         kind = llvm.Target.from_triple(target.triple)
     except RuntimeError as error:
@@ -127,9 +124,14 @@ def target_machine(target: Target) -> Any:
 
 
 @cache
-def _initialize() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+def _initialize(native: bool) -> None:
+    """Make LLVM ready for this machine's kind of processor, or, which takes memory, for all kinds."""
+    if native:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
 
 
 def _optimized(name: str, text: str, machine: Any, context: Any, modules: ExitStack) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx
 
-from jangin.frontends.onnx_proto import attribute, dtype_of, read_model, tensor, text, type_of
+from jangin.frontends.onnx_proto import ModelFile, attribute, dtype_of, read_model, tensor, text, type_of
 from jangin.frontends.onnx_schema import check_node
 from jangin.frontends.order import topological
 from jangin.ir.dtype import from_numpy
@@ -40,18 +40,18 @@ def load(
 
     `shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} a symbol's inclusive range,
     {"image": (1, 3, 224, 224)} a whole input (None keeps a dimension). Raises CompileError
-    for anything malformed.
+    for anything malformed. Large constants lie in the model's file or bytes until `owned`.
     """
-    proto, folder = read_model(model)
+    read = read_model(model)
     try:
-        return _Importer(proto, folder, dict(shapes or {})).graph()
+        return _Importer(read, dict(shapes or {})).graph()
     except (UnicodeDecodeError, OverflowError, RecursionError, MemoryError) as error:
         raise CompileError(f"the ONNX model is malformed: {type(error).__name__}: {error}") from error
 
 
 def metadata(model: str | Path | bytes | onnx.ModelProto) -> dict[str, Any]:
     """What the model says of itself, under the names that `jangin.session.ModelMetadata` has."""
-    proto, _ = read_model(model)
+    proto = read_model(model).proto
     return {
         "producer_name": proto.producer_name,
         "domain": proto.domain,
@@ -189,8 +189,10 @@ def constant_value(name: str, array: Array) -> Value:
 class _Importer:
     """One model being imported."""
 
-    def __init__(self, model: onnx.ModelProto, folder: Path | None, shapes: dict[str, Binding]) -> None:
+    def __init__(self, read: ModelFile, shapes: dict[str, Binding]) -> None:
+        model, folder = read.proto, read.folder
         self.proto, self.folder, self.shapes = model.graph, folder, shapes
+        self.contents = read.contents
         functions = {(_domain(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
         self.scope = Scope(opsets(model.opset_import), functions, folder)
         self.symbols = Symbols(self.shapes)
@@ -215,11 +217,11 @@ class _Importer:
         constants: dict[str, Array] = {}
         used = {n for node in self.proto.node for n in node.input} | {o.name for o in self.proto.output}
         nested = any(a.HasField("g") for node in self.proto.node for a in node.attribute)
-        for t in self.proto.initializer:
+        for n, t in enumerate(self.proto.initializer):
             if t.name in constants:
                 raise CompileError(f"constant '{t.name}' is defined twice")
             if t.name in used or nested:
-                constants[t.name] = tensor(t, f"constant '{t.name}'", self.folder)
+                constants[t.name] = tensor(t, f"constant '{t.name}'", self.folder, self.contents.get(n))
         for s in self.proto.sparse_initializer:
             if s.values.name in used:
                 raise CompileError(

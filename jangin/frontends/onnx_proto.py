@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from jangin.frontends.onnx_file import split
 from jangin.ir.dtype import ONNX_TYPES, DType
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.types import ANY, STRING, Type, optional_of, sequence_of, tensor_type
+from jangin.mapped import map_file
 
 
 def dtype_of(code: int, what: str) -> DType:
@@ -47,9 +51,9 @@ def type_of(proto: onnx.TypeProto, what: str) -> Type:
     raise CompileError(f"{what} is a {kind or 'value of no type'}, which is not supported")
 
 
-def tensor(proto: TensorProto, what: str, folder: Path | None) -> Array:
-    """A tensor's contents (strings as an object array). External data are read from `folder`; sizes
-    are checked before any memory is taken."""
+def tensor(proto: TensorProto, what: str, folder: Path | None, raw: memoryview | None = None) -> Array:
+    """A tensor's contents (strings as an object array). External data are of `folder`, and `raw` are those
+    that were split off; sizes are checked before any memory is taken."""
     if proto.data_type == TensorProto.STRING:
         return _strings(proto, what)
     dtype = dtype_of(proto.data_type, what)
@@ -59,9 +63,15 @@ def tensor(proto: TensorProto, what: str, folder: Path | None) -> Array:
     count = math.prod(dims)
     if proto.data_location == TensorProto.EXTERNAL:
         return _external(proto, what, folder, dtype, dims)
-    held, needed = len(proto.raw_data) if proto.HasField("raw_data") else None, _packed(count, dtype)
-    if held is not None and held != needed:
-        raise CompileError(f"{what} has shape {list(dims)} of {dtype}, {needed} bytes; the file holds {held}")
+    if raw is None and proto.HasField("raw_data"):
+        raw = memoryview(proto.raw_data)
+    if raw is not None:
+        needed = _packed(count, dtype)
+        if len(raw) != needed:
+            raise CompileError(
+                f"{what} has shape {list(dims)} of {dtype}, {needed} bytes; the file holds {len(raw)}"
+            )
+        return _elements(proto, dtype, dims, raw)
     try:
         array: Array = numpy_helper.to_array(proto)
     except (ValueError, TypeError, OverflowError) as error:
@@ -108,10 +118,15 @@ def _external(
             f"{what} needs {needed} bytes at {offset} of '{location}', "
             f"which is declared as {length} bytes; the file has {size}"
         )
+    return _elements(proto, dtype, dims, memoryview(map_file(path))[offset : offset + needed])
+
+
+def _elements(proto: TensorProto, dtype: DType, dims: tuple[int, ...], raw: memoryview) -> Array:
+    """The array that `raw` is: where it lies, or unpacked."""
     if dtype.bits >= 8:
-        return np.fromfile(path, dtype.numpy, math.prod(dims), offset=offset).reshape(dims)
-    raw = np.fromfile(path, np.uint8, needed, offset=offset).tobytes()
-    unpacked: Array = numpy_helper.to_array(TensorProto(data_type=proto.data_type, dims=dims, raw_data=raw))
+        return np.frombuffer(raw, dtype.numpy).reshape(dims)
+    small = TensorProto(data_type=proto.data_type, dims=dims, raw_data=bytes(raw))
+    unpacked: Array = numpy_helper.to_array(small)
     return unpacked
 
 
@@ -145,25 +160,37 @@ def text(raw: bytes | str) -> str:
     return raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
 
 
-def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Path | None]:
-    """The parsed model, and its folder where a path was given; CompileError if it is none."""
-    if isinstance(model, onnx.ModelProto):
-        return model, None
+@dataclass(frozen=True)
+class ModelFile:
+    """A parsed model. `contents`: the raw data of large initializers, by number, which aren't in the message;
+    `folder`: where external data lie, where the model has a path."""
+
+    proto: onnx.ModelProto
+    contents: Mapping[int, memoryview] = field(default_factory=dict)
     folder: Path | None = None
+
+
+def read_model(model: str | Path | bytes | onnx.ModelProto) -> ModelFile:
+    """The parsed model; CompileError if it is none. A file must stay as it is while arrays are in use."""
+    if isinstance(model, onnx.ModelProto):
+        return ModelFile(model)
+    folder: Path | None = None
+    raw: Any = model
     if isinstance(model, (str, Path)):
         path = Path(model)
         try:
-            raw = path.read_bytes()
+            raw = map_file(path)
         except OSError as error:
             raise CompileError(f"{path}: {error.strerror or error}") from None
         what, folder = str(path), path.parent
     else:
-        raw, what = bytes(model), "the model"
+        what = "the model"
     if not raw:
         raise CompileError(f"{what} is empty")
+    parts = split(memoryview(raw))
     proto = onnx.ModelProto()
     try:
-        proto.ParseFromString(raw)
+        proto.ParseFromString(parts.message)
     except Exception as error:  # protobuf's DecodeError; the class depends on its implementation
         raise CompileError(
             f"{what} is not an ONNX model, or is cut short ({len(raw)} bytes): {error}"
@@ -171,7 +198,7 @@ def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelP
     if not proto.HasField("graph"):
         raise CompileError(f"{what} is not an ONNX model: it holds no graph ({len(raw)} bytes)")
     _check_text(proto, what)
-    return proto, folder
+    return ModelFile(proto, parts.contents, folder)
 
 
 def _check_text(message: Any, what: str) -> None:

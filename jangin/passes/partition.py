@@ -14,6 +14,7 @@ from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.loop import Stmt, expressions, statements
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Segment, Step
 from jangin.ir.simplify import Range
+from jangin.mapped import owned
 from jangin.passes.constraints import constraints
 from jangin.te import Stage
 
@@ -70,7 +71,7 @@ class _Partition:
                 count += 1
                 unique = f"{name}.{count}"
             names[name] = unique
-            self.constants[unique] = graph.constants[name]
+            self.constants[unique] = owned(graph.constants[name])
         return renamed(graph, names)
 
     def _segment(self, graph: Graph, nodes: Sequence[Node]) -> Graph:

@@ -18,6 +18,8 @@ from jangin.ir.expr import Expr, const
 from jangin.ir.graph import Array
 
 TAPS = 3
+AT_ONCE = 1 << 14
+"""Weights of a tap transformed at once: their products stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,12 @@ class Transform:
             norm = 2 * q * q * math.prod(q * q - o * o for o in self.pairs if o != q)
             rows += [np.array([1, s, s * s]) / norm for s in (q, -q)]
         matrix = np.stack([*rows, np.array([0.0, 0, 1])])
-        taps = g.transpose(2, 3, 1, 0).reshape(TAPS * TAPS, -1).astype(np.float64)
-        both = np.kron(matrix, matrix) @ taps
-        return both.astype(np.float32).reshape(self.products, g.shape[1], g.shape[0])
+        both = np.kron(matrix, matrix)
+        taps = g.transpose(2, 3, 1, 0).reshape(TAPS * TAPS, -1)
+        products = np.empty((self.products, taps.shape[1]), np.float32)
+        for at in range(0, taps.shape[1], AT_ONCE):
+            products[:, at : at + AT_ONCE] = both @ taps[:, at : at + AT_ONCE].astype(np.float64)
+        return products.reshape(self.products, g.shape[1], g.shape[0])
 
 
 def _coefficients(pairs: Sequence[float]) -> list[float]:

@@ -12,6 +12,7 @@ from jangin.ir.expr import Expr
 from jangin.ir.graph import Array
 from jangin.ir.loop import Func, task_loops
 from jangin.ir.plan import ONE, ZERO, LibraryCall
+from jangin.mapped import fill
 from jangin.schedule.steps import PRIMITIVES, Step
 
 Params = Mapping[str, int]
@@ -33,12 +34,17 @@ class Packing:
         """The packed copy, contiguous."""
         a = np.transpose(array, self.perm)
         lead, size, rest = a.shape[: self.axis], a.shape[self.axis] // self.groups, a.shape[self.axis + 1 :]
-        a = a.reshape(*lead, self.groups, size, *rest)
-        panels = -(-size // self.width)
-        pads: list[tuple[int, int]] = [(0, 0)] * a.ndim
-        pads[self.axis + 1] = (0, panels * self.width - size)
-        a = np.pad(a, pads).reshape(*lead, self.groups, panels, self.width, *rest)
-        return np.ascontiguousarray(np.moveaxis(a, self.axis + 2, -1))
+        a = np.moveaxis(a.reshape(*lead, self.groups, size, *rest), self.axis + 1, -1)
+        whole, left = divmod(size, self.width)
+        panels = whole + (left > 0)
+        packed = np.empty((*lead, self.groups, panels, *rest, self.width), array.dtype)
+        by_panel = np.moveaxis(packed, self.axis + 1, -2)  # [..., groups, ..., panels, width]
+        full = a[..., : whole * self.width].reshape(*a.shape[:-1], whole, self.width)
+        fill(by_panel[..., :whole, :], full, -2)
+        if left:
+            by_panel[..., whole, :left] = a[..., whole * self.width :]
+            by_panel[..., whole, left:] = 0
+        return packed
 
 
 @dataclass(frozen=True)
