@@ -261,7 +261,7 @@ def _trunc_div(a: int, b: int) -> int:
     return q if (a >= 0) == (b >= 0) else -q
 
 
-_FOLD_INT: dict[str, Callable[[Any, Any], Any]] = {
+INTEGER_OPS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
@@ -280,6 +280,7 @@ _FOLD_INT: dict[str, Callable[[Any, Any], Any]] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
 }
+"""What binary operations give for integers and truth values."""
 
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
@@ -287,10 +288,10 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     x, y = _pair(a, b)
     if x.dtype != y.dtype:
         raise TypeError(f"{op} of {x.dtype} and {y.dtype}: {x!r}, {y!r}")
-    if isinstance(x, Const) and isinstance(y, Const) and x.dtype in (I64, BOOL) and op in _FOLD_INT:
+    if isinstance(x, Const) and isinstance(y, Const) and x.dtype in (I64, BOOL) and op in INTEGER_OPS:
         zero = y.value == 0 and op in ("div", "floordiv", "mod", "rem")
         if not zero:
-            return const(_FOLD_INT[op](x.value, y.value), BOOL if op in COMPARE else x.dtype)
+            return const(INTEGER_OPS[op](x.value, y.value), BOOL if op in COMPARE else x.dtype)
     neutral = _neutral(op, x, y)
     return Binary(op, x, y) if neutral is None else neutral
 

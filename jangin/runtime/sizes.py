@@ -8,7 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.expr import Const, Expr, Var, const, free_vars, substitute
+from jangin.ir.expr import (
+    INTEGER_OPS,
+    Binary,
+    Const,
+    Expr,
+    Select,
+    Var,
+    children,
+    const,
+    free_vars,
+    rebuild,
+    substitute,
+)
 from jangin.ir.graph import Value
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.simplify import linear
@@ -53,22 +65,39 @@ class Evaluator:
     """Integer values of size expressions for given symbol values."""
 
     def __init__(self, values: Mapping[Var, int]) -> None:
-        self._values: dict[Var, Expr] = {v: const(n) for v, n in values.items()}
-        self._memo: dict[Expr, int] = {}
+        self._values = values
+        self._memo: dict[Expr, Any] = {}
 
     def __call__(self, e: Expr) -> int:
-        if isinstance(e, Const):
-            return int(e.value)
-        done = self._memo.get(e)
-        if done is None:
-            value = substitute(e, self._values)
-            if not isinstance(value, Const):
-                raise ValueError(f"the size {e} has no value for {self._values}")
-            done = self._memo[e] = int(value.value)
-        return done
+        """Raises ValueError where that isn't known."""
+        try:
+            return int(self._value(e))
+        except (KeyError, ZeroDivisionError):
+            raise ValueError(f"the size {e} has no value for {self._values}") from None
 
     def shape(self, dims: Sequence[Expr]) -> Sizes:
-        return tuple(self(d) for d in dims)
+        return tuple([self(d) for d in dims])
+
+    def _value(self, e: Expr) -> Any:
+        if isinstance(e, Const):
+            return e.value
+        if isinstance(e, Var):
+            return self._values[e]
+        done = self._memo.get(e)
+        if done is None:
+            done = self._memo[e] = self._computed(e)
+        return done
+
+    def _computed(self, e: Expr) -> Any:
+        """As the folding constructors have it, but without building expressions."""
+        if isinstance(e, Binary):
+            return INTEGER_OPS[e.op](self._value(e.a), self._value(e.b))
+        if isinstance(e, Select):
+            return self._value(e.a if self._value(e.cond) else e.b)
+        folded = rebuild(e, tuple(const(self._value(k), k.dtype) for k in children(e)))
+        if not isinstance(folded, Const):
+            raise KeyError(e)
+        return folded.value
 
 
 class Shapes:

@@ -282,8 +282,8 @@ class _Model:
         report.pruned += len(batch) + 1 - len(ways)
 
     def final(self, untuned: Executable, kernels: Sequence[_Kernel]) -> tuple[float, Timing | None]:
-        """Seconds of a run of the model before, and its time after beside that. Where it is certainly slower,
-        all stays as it was; after an interrupt, the kernels' own races must do."""
+        """Seconds of a run of the model before, and its time after beside that. Where that is slower, all stays
+        as it was; after an interrupt, the kernels' own races must do."""
         won = {k.digest: k.report.best for k in kernels if k.report.gain < 1}
         try:
             choices = {**self.options.choices, **won}
@@ -291,10 +291,11 @@ class _Model:
             before, after = self._compare(untuned, tuned)
         except KeyboardInterrupt:
             return sum(k.report.before for k in kernels), None
-        if after.low > 1:
+        slower = after.ratio > 1
+        if slower:
             for k in kernels:
                 k.report.best, k.report.gain = k.report.first, 1.0
-        return before.seconds, before if after.low > 1 or not won else after
+        return before.seconds, before if slower or not won else after
 
     def _compare(self, untuned: Executable, tuned: Executable) -> tuple[Timing, Timing]:
         """A run of each, in turns."""
