@@ -282,8 +282,8 @@ class _Model:
         report.pruned += len(batch) + 1 - len(ways)
 
     def final(self, untuned: Executable, kernels: Sequence[_Kernel]) -> tuple[float, Timing | None]:
-        """Seconds of a run of the model before, and its time after beside that. Where that is slower, all stays
-        as it was; after an interrupt, the kernels' own races must do."""
+        """Seconds of a run of the model before, and its time after beside that. Where that is slower, all
+        stays as it was; after an interrupt, the kernels' own races must do."""
         won = {k.digest: k.report.best for k in kernels if k.report.gain < 1}
         try:
             choices = {**self.options.choices, **won}
