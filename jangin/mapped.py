@@ -17,9 +17,10 @@ SLAB = 32 << 20
 def map_file(path: str | os.PathLike[str]) -> mmap.mmap | bytes:
     """A file's bytes, read-only; it must not be cut short while they are in use. Raises OSError."""
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:  # which can't be mapped
-            return b""
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (ValueError, OSError):  # it is empty, or its file system maps nothing
+            return file.read()
 
 
 def release(arrays: Iterable[NDArray[Any]]) -> None:

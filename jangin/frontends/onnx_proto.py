@@ -178,6 +178,8 @@ def read_model(model: str | Path | bytes | onnx.ModelProto) -> ModelFile:
     raw: Any = model
     if isinstance(model, (str, Path)):
         path = Path(model)
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe can't be read twice
+            raise CompileError(f"{path} is no file: read it, and give the bytes")
         try:
             raw = map_file(path)
         except OSError as error:

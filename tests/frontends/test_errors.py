@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,9 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("this is not a model, but a page of text")
     with pytest.raises(CompileError, match=r"text\.onnx is not an ONNX model"):
         load(tmp_path / "text.onnx")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CompileError, match="is no file: read it, and give the bytes"):
+        load(tmp_path / "pipe")
     refused(b"", "empty")
     refused(b"\x08\x07", "it holds no graph")
 
