@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from jangin import te
 from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Var, const, free_vars, walk
 from jangin.ir.graph import static_shape
-from jangin.ir.simplify import simplify
+from jangin.ir.simplify import interval, simplify
 from jangin.schedule.normalize import simplify_func
 from jangin.templates.common import fuse_all
 from jangin.templates.cost import EXPOSED, LOOP, launch, overlapped, rate, tile_step
@@ -42,6 +42,8 @@ under way."""
 SCATTERED = 0.2
 """Share of the time to write the result that is lost where a task writes its rows in parts, panel by panel,
 though all panels would stay in the L1 cache."""
+IMAGE = 16
+"""Of rows whose number only a run tells, as many at least are the pixels of images: of one, most often."""
 DEEP = 3
 """Blocks that a sum should have to be made by blocks."""
 TILES = 7
@@ -120,9 +122,10 @@ class Contraction(Template):
         self.problem, self.role, self.lanes = problem, role, lanes
         size = {a.var.name: problem.size(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes)}
         extent = {a.var.name: a.extent for a in self.stage.axes}
-        self.static_rows = all(isinstance(extent[r], Const) for r in role.rows)
         rows = simplify(math.prod((extent[r] for r in role.rows), start=const(1)), dict(problem.symbols))
-        self.rows = problem.size(rows)
+        least = interval(rows, problem.symbols)[0] or 1
+        self.known_rows = isinstance(rows, Const) or least >= IMAGE
+        self.rows = least if self.known_rows else problem.size(rows)
         self.columns = problem.size(simplify(extent[role.column] // role.groups, dict(problem.symbols)))
         self.depth = math.prod(size[k] for k in role.k)
         self.inner = size[role.k[-1]]
@@ -205,7 +208,7 @@ class Contraction(Template):
         for nv in range(1, min(math.ceil(self.columns / self.lanes), 6) + 1):
             for mr in range(1, MAX_ROWS + 1):
                 if mr * nv + nv + 1 <= self.problem.target.registers and (
-                    mr <= self.rows or not self.static_rows
+                    mr <= self.rows or not self.known_rows
                 ):
                     yield mr, nv
 
@@ -220,7 +223,7 @@ class Contraction(Template):
         return self.depth * step + self.depth / self.inner * LOOP + mr * nv + LOOP
 
     def _tile_count(self, mr: int, nv: int) -> float:
-        rows = math.ceil(self.rows / mr) if self.static_rows else self.rows / mr
+        rows = math.ceil(self.rows / mr) if self.known_rows else self.rows / mr
         return rows * math.ceil(self.columns / (nv * self.lanes))
 
     def _terms(self, nv: int) -> int:
@@ -247,7 +250,7 @@ class Contraction(Template):
         across, down = math.ceil(panels / count), math.ceil(tiles / row_tiles)
         if across * down < 16 and across % 2 and down % 2:
             across, down = (across + 1, down) if across < panels else (across, min(down + 1, tiles))
-        row_tiles = math.ceil(tiles / down) if self.static_rows else row_tiles
+        row_tiles = math.ceil(tiles / down) if self.known_rows else row_tiles
         return {"row_tiles": row_tiles, "panels": math.ceil(panels / across)}
 
     def task_ops(self, params: Params) -> float:
