@@ -30,13 +30,14 @@ def page(figures: Figures, plots: Mapping[str, str]) -> str:
             tuning = " (with tuning)" if mode == "tuned" else ""
             parts += [f"Compiling{tuning}, memory, rounding:", costs(figures, mode)]
     if figures.neighbours:
-        parts += ["## A busy neighbour", NEIGHBOUR, neighbours(figures.neighbours)]
+        parts += ["## Scaling, and a busy neighbour", NEIGHBOUR, neighbours(figures.neighbours)]
     return "\n\n".join(parts) + "\n"
 
 
 NEIGHBOUR = (
-    "Milliseconds a run while another process loads one core fully, in turns with the quiet machine. The "
-    "last column is the disturbed run with 2 threads as a share of the quiet run with 1."
+    "Milliseconds a run with 1 and 2 threads, and with 2 while another process loads one core fully, all in "
+    "turns. *Scaling*: how many times as fast 2 threads are; *disturbed*: the time of the disturbed run as a "
+    "share of the quiet one with 1 thread."
 )
 
 
@@ -129,11 +130,12 @@ def neighbours(found: Mapping[str, Mapping[str, Any]]) -> str:
     rows = []
     for name in CATALOGUE:
         for engine, r in found.get(name, {"engines": {}})["engines"].items():
-            share = r["loaded/2"]["median"] / r["quiet/1"]["median"]
+            one, two, loaded = (r[state]["median"] for state in ("quiet/1", "quiet/2", "loaded/2"))
             cells = [spread(r[state]) for state in ("quiet/1", "quiet/2", "loaded/2")]
-            rows.append([CATALOGUE[name].title, NAMES[engine], *cells, f"**{share:.2f}×**"])
+            shares = [f"**{one / two:.2f}×**", f"**{loaded / one:.2f}×**"]
+            rows.append([CATALOGUE[name].title, NAMES[engine], *cells, *shares])
     states = ["quiet, 1 thread", "quiet, 2 threads", "disturbed, 2 threads"]
-    return table(["model", "engine", *states, "disturbed / quiet"], rows)
+    return table(["model", "engine", *states, "scaling", "disturbed"], rows)
 
 
 def short(figures: Figures) -> str:

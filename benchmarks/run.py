@@ -7,8 +7,8 @@ The models come from benchmarks/make_models.py (which says how). A peer that isn
 and said to be absent. ncnn's converter pnnx names PyTorch as a dependency, but does without; Inductor lives
 in an environment of its own, with PyTorch and a C++ compiler. Figures are kept in
 .cache/benchmarks.json after each model: `--resume` measures only what is missing there, `--render` nothing.
-`--tune 120s` tunes Jangin first and measures the untuned beside it; `--neighbour` measures how calm the
-engines stay while another process loads a core.
+`--tune 120s` tunes Jangin first and measures the untuned beside it; `--neighbour` measures how the engines
+scale, and how calm they stay while another process loads a core.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from jangin.bench.report import machine
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-CALM = ("mobilenetv2", "resnet50")
-"""The models that are measured beside a busy neighbour."""
+CALM = ("mobilenetv2", "resnet50", "bert_base")
+"""The models that are measured beside a busy neighbour, and whose scaling is measured in turns."""
 
 Tell = Callable[[int, str], None]
 
@@ -170,7 +170,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20, help="turns that each engine takes")
     parser.add_argument("--seconds", type=float, default=0.25, help="length of a turn")
     parser.add_argument("--tune", default="", metavar="TIME", help="tune Jangin for this long, e.g. 120s")
-    parser.add_argument("--neighbour", action="store_true", help="measure beside a busy neighbour instead")
+    parser.add_argument(
+        "--neighbour", action="store_true", help="measure scaling, and beside a busy neighbour, instead"
+    )
     parser.add_argument("--resume", action="store_true", help="measure only what has no figures yet")
     parser.add_argument("--render", action="store_true", help="measure nothing, write the page again")
     parser.add_argument("--readme", action="store_true", help="fill README.md's table too")
