@@ -21,7 +21,7 @@ from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.memory import plan_buffers
 from jangin.passes.place import Shift, View, placed, placed_func, places, shifts, views
-from jangin.passes.stages import canonical, is_opaque, opaque_func, opaque_params, stages
+from jangin.passes.stages import canonical, is_opaque, opaque_func, opaque_params, opaque_stages, stages
 from jangin.passes.work import nest_work, stages_work
 from jangin.runtime.libraries import FINDERS
 from jangin.templates.choose import candidates, choose, opaque
@@ -64,10 +64,15 @@ def _schedule(
         params, args = opaque_params(node), (*node.inputs, node.outputs[0])
         moves = shifts(params[:-1], params[-1], args, found, graph)
         body: Graph = node.attrs["body"]
-        (nest,) = body.nodes  # nests that a pass made once are one object
-        text = f"nest {id(nest.attrs['body'])} {[body.inputs.index(n) for n in nest.inputs]}{_moved(moves)}"
+        values = list(body.values)  # nests that a pass made once are one object
+        nests = [(id(n.attrs.get("body", n)), [values.index(i) for i in n.inputs]) for n in body.nodes]
+        text = f"nest {nests}{_moved(moves)}"
         if text not in made:
-            made[text] = _nest(placed_func(opaque_func(node), moves), params, name, made)
+            func = replace(placed_func(opaque_func(node), moves), name=name)
+            fixed = [p.name for p, i in zip(params, node.inputs, strict=False) if i in graph.constants]
+            symbols = dict(func.symbols)
+            problem = Problem(name, opaque_stages(node), func.inputs, symbols, fixed, options.target)
+            made[text] = _nest(func, params, problem, made)
     else:
         text, problem, args = kernel_problem(node, graph, options, name)
         candidate = options.choices.get(text)
@@ -79,11 +84,11 @@ def _schedule(
     return made[text], tuple(found[n].base if n in found else n for n in args)
 
 
-def _nest(func: Func, params: Sequence[Buffer], name: str, made: dict[str, Scheduled]) -> Scheduled:
+def _nest(func: Func, params: Sequence[Buffer], problem: Problem, made: dict[str, Scheduled]) -> Scheduled:
     text = print_func(replace(func, name="nest"))
     if text not in made:
-        operations, moved = nest_work(replace(func, params=tuple(params)))
-        made[text] = replace(opaque(replace(func, name=name)), flops=operations, bytes=moved)
+        operations, moved = nest_work(replace(func, params=tuple(params)), problem.stages)
+        made[text] = replace(opaque(func, problem), flops=operations, bytes=moved)
     return made[text]
 
 

@@ -37,13 +37,14 @@ def join(graph: Graph, chain: Chain) -> Graph:
     for last in kernels.values():
         found = chain(around, last)
         if found:
-            merged[last.outputs[0]] = _merge(graph, found)
+            merged[last.outputs[0]] = merge(graph, found)
             gone |= {n.outputs[0] for n in found[:-1]}
     nodes = [merged.get(n.outputs[0], n) for n in graph.nodes if n.outputs[0] not in gone]
     return graph.with_nodes(nodes) if merged else graph
 
 
-def _merge(graph: Graph, chain: Sequence[Node]) -> Node:
+def merge(graph: Graph, chain: Sequence[Node]) -> Node:
+    """One kernel of those of a chain."""
     bodies: list[Graph] = [n.attrs["body"] for n in chain]
     inner = {n.outputs[0] for n in chain[:-1]}
     inputs = tuple(dict.fromkeys(i for n in chain for i in n.inputs if i not in inner))

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, loads, rewrite, substitute
 from jangin.ir.graph import Array, Graph, Node
-from jangin.ir.loop import Func, map_stmt
+from jangin.ir.loop import Alloc, For, Func, Stmt, block, map_stmt
 from jangin.ir.simplify import Range, simplify
 from jangin.ops.core import CORE
-from jangin.te import Axis, Stage, compute, inline, redirect
+from jangin.te import Axis, Stage, compute, inline, nest, redirect
 
 Kernel = tuple[tuple[Stage, ...], tuple[Buffer, ...], Buffer]
 
 
 def is_opaque(kernel: Node) -> bool:
-    """True when the kernel is a loop nest already: `opaque_func` gives it, `stages` can't."""
+    """True when the kernel has loop nests already: `opaque_func` gives it, `stages` can't."""
     return any(n.op == "loop_nest" for n in kernel.attrs["body"].nodes)
 
 
@@ -157,7 +157,7 @@ def _text(stage: Stage) -> str:
 
 
 def opaque_params(kernel: Node) -> tuple[Buffer, ...]:
-    """The parameters of a kernel whose node is a loop nest: b0, b1, ... and `out`."""
+    """The parameters of a kernel of loop nests: b0, b1, ... and `out`."""
     body: Graph = kernel.attrs["body"]
     inputs = (Buffer(f"b{i}", body.dtype(n), body.shape(n)) for i, n in enumerate(body.inputs))
     (name,) = body.outputs
@@ -165,16 +165,44 @@ def opaque_params(kernel: Node) -> tuple[Buffer, ...]:
 
 
 def opaque_func(kernel: Node) -> Func:
-    """The function of a kernel whose node is a loop nest, over `opaque_params`."""
+    """The function of a kernel of loop nests and `opaque_stages`, over `opaque_params`."""
     body: Graph = kernel.attrs["body"]
-    (node,) = body.nodes
-    params = opaque_params(kernel)
-    of = dict(zip(body.inputs, params, strict=False))
-    names = {"out": params[-1], **{f"x{i}": of[n] for i, n in enumerate(node.inputs)}}
+    params, of = opaque_params(kernel), _opaque_buffers(kernel)
+    between = {s.out.name: nest(s) for s in opaque_stages(kernel)}
+    nests = [between.get(of[n.outputs[0]].name) or _named(n, of) for n in body.nodes]
+    if len(nests) > 1:  # loops that tasks could share
+        nests = [replace(s, kind="serial") if isinstance(s, For) else s for s in nests]
+    whole = block(*nests)
+    for node in body.nodes[:-1]:
+        whole = Alloc(of[node.outputs[0]], whole)
+    return Func(kernel.name, params, 1, tuple(body.symbols.items()), whole)
+
+
+def opaque_stages(kernel: Node) -> tuple[Stage, ...]:
+    """What tensor expressions say of a kernel with loop nests, over the buffers of its function."""
+    body: Graph = kernel.attrs["body"]
+    of, found = _opaque_buffers(kernel), list[Stage]()
+    for node in body.nodes:
+        if node.op != "loop_nest":
+            inputs, out = (tuple(of[n] for n in names) for names in (node.inputs, node.outputs))
+            found += CORE[node.op].te(inputs, out[0], node.attrs)
+    return tuple(redirect(s, of) for s in found)
+
+
+def _opaque_buffers(kernel: Node) -> dict[str, Buffer]:
+    """Of each value: the parameters, and locals t0, t1, ..."""
+    body: Graph = kernel.attrs["body"]
+    inner = (n.outputs[0] for n in body.nodes[:-1])
+    of = {n: Buffer(f"t{i}", body.dtype(n), body.shape(n), "scratch") for i, n in enumerate(inner)}
+    return {**of, **dict(zip((*body.inputs, *body.outputs), opaque_params(kernel), strict=True))}
+
+
+def _named(node: Node, of: Mapping[str, Buffer]) -> Stmt:
+    """A loop nest over the buffers of its values."""
+    names = {"out": of[node.outputs[0]], **{f"x{i}": of[n] for i, n in enumerate(node.inputs)}}
 
     def load(e: Expr) -> Expr | None:
         new = names.get(e.buffer.name) if isinstance(e, Load) else None
         return Load(new, e.index) if new is not None and isinstance(e, Load) else None
 
-    nest = map_stmt(node.attrs["body"], lambda e: rewrite(e, load), lambda b: names.get(b.name, b))
-    return Func(kernel.name, params, 1, tuple(body.symbols.items()), nest)
+    return map_stmt(node.attrs["body"], lambda e: rewrite(e, load), lambda b: names.get(b.name, b))

@@ -5,6 +5,9 @@ loop nest that does the padding itself), one product of a matrix for each of the
 with weights transformed here, and the output transform A^T M A (a loop nest that ends with what was
 fused to the convolution). See `winograd_transform` for the method.
 
+Where V and M would go through memory and the weights are few, the three are stages of one kernel, which
+takes a block of tiles at a time (the template `winograd`).
+
 It changes rounding. Largest error against float64, as a share of the output's largest value, for
 normal and rectified inputs of 32 to 512 channels: F(2x2) 2e-7 to 7e-7, F(4x4) 0.8e-6 to 3e-6 (the
 sum as it stands: 1e-7 to 4e-7). F(4x4) at the usual points 0, +-1, +-2 has 3e-6 to 1e-5, and so has
@@ -15,18 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from jangin.ir.dtype import BOOL, F32, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const, free_vars, loads, substitute
 from jangin.ir.graph import Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import Stmt
 from jangin.ir.simplify import simplify
+from jangin.passes.chains import merge
 from jangin.passes.dce import dce
 from jangin.passes.fuse import producer_class
 from jangin.passes.stages import is_opaque, stages
 from jangin.passes.winograd_nests import Patch, Tiling, input_nest, output_nest
 from jangin.passes.winograd_transform import F2, F4, TAPS, Transform
-from jangin.te import Stage, redirect, value_at
+from jangin.te import Stage, redirect, reduction, value_at
 
 CLEARLY = 0.85
 """Winograd's estimated time must be below this share of the plain convolution's."""
@@ -37,7 +42,8 @@ TRANSFORM_OPS = 12
 and read again: some 2 vector operations for 8 elements, and 8 bytes at 16 a cycle from and to L2."""
 CACHE = 8 << 20
 """Bytes of V and M together that stay in the L3 cache; where they are more, an element costs twice as
-much."""
+much, unless they stay in the L2 cache by blocks of tiles:"""
+BLOCK = 384 << 10
 STREAM_OPS = 12
 """Multiply-adds that could be done while one element of the weights comes from the L3 cache or from
 memory (5 bytes a cycle)."""
@@ -105,7 +111,7 @@ def choose(m: Match) -> Transform | None:
     where none is clearly quicker than the plain convolution."""
     best, choice = CLEARLY * _plain_ops(m), None
     for t in (F2, F4):
-        ops = _winograd_ops(m, t)
+        ops = min(_whole_ops(m, t), _block_ops(m, t))
         if ops < best:
             best, choice = ops, t
     return choice
@@ -120,12 +126,36 @@ def _per_weight(rows: int) -> float:
     return max(rows, STREAM_OPS) + 0.1 * min(rows, STREAM_OPS)
 
 
-def _winograd_ops(m: Match, t: Transform) -> float:
-    count = -(-m.height // t.tile) * -(-m.width // t.tile)
-    rows = -(-count // ROWS) * ROWS
-    product = t.products * m.channels * m.outputs * _per_weight(rows)
-    moved = t.products * count * (m.channels + m.outputs)
-    return product + moved * TRANSFORM_OPS * (2 if moved * F32.bytes > CACHE else 1)
+def by_blocks(m: Match, t: Transform) -> bool:
+    """Whether one kernel of blocks of tiles should be quicker than three kernels."""
+    return _block_ops(m, t) < _whole_ops(m, t)
+
+
+def _whole_ops(m: Match, t: Transform) -> float:
+    count = _tiles(m, t)
+    moved = count * _kept(m, t)
+    return _product_ops(m, t, count) + moved * TRANSFORM_OPS * (2 if moved * F32.bytes > CACHE else 1)
+
+
+def _block_ops(m: Match, t: Transform) -> float:
+    """The weights come anew for each block."""
+    count, kept = _tiles(m, t), _kept(m, t)
+    rows = min(count, max(1, BLOCK // (kept * F32.bytes)))
+    return -(-count // rows) * _product_ops(m, t, rows) + count * kept * TRANSFORM_OPS
+
+
+def _product_ops(m: Match, t: Transform, rows: int) -> float:
+    return t.products * m.channels * m.outputs * _per_weight(-(-rows // ROWS) * ROWS)
+
+
+def _tiles(m: Match, t: Transform) -> int:
+    """Tiles of an image."""
+    return -(-m.height // t.tile) * -(-m.width // t.tile)
+
+
+def _kept(m: Match, t: Transform) -> int:
+    """Elements of V and M of a tile."""
+    return t.products * (m.channels + m.outputs)
 
 
 class _Winograd:
@@ -147,24 +177,23 @@ class _Winograd:
                 self.nodes.append(node)
             else:
                 self.replace(found, transform)
-        if len(self.nodes) == len(self.graph.nodes):
+        if self.nodes == list(self.graph.nodes):
             return self.graph
         return dce(self.graph.with_nodes(self.nodes, values=self.values, constants=self.constants))
 
     def replace(self, m: Match, transform: Transform) -> None:
         out = m.kernel.outputs[0]
-        tiling = Tiling(transform, m.images, m.height, m.width)
-        points, count = const(transform.products), simplify(tiling.count, self.graph.symbols)
-        u = self.value(f"{out}.u", points, const(m.channels), const(m.outputs))
-        v = self.value(f"{out}.v", points, count, const(m.channels))
-        products = self.value(f"{out}.m", points, count, const(m.outputs))
+        blocks = by_blocks(m, transform)
+        tiling = Tiling(transform, simplify(m.images, self.graph.symbols), m.height, m.width, blocks)
+        u = self.value(f"{out}.u", const(transform.products), const(m.channels), const(m.outputs))
+        v = self.value(f"{out}.v", *tiling.shape(m.channels))
+        products = self.value(f"{out}.m", *tiling.shape(m.outputs))
         self.constants[u] = transform.weights(self.graph.constants[m.weights])
         patch = self.patch(m)
         key: object = (tiling, m.channels, patch.value(*INDEX), patch.guard(*INDEX[1:3]))
         body = self.made.get(key) or input_nest(tiling, patch, m.channels)
-        self.nest(m, v, patch.inputs, self.made.setdefault(key, body))
-        attrs = {"transpose_a": False, "transpose_b": False}
-        self.kernel(m, Node("matmul", products, (v, u), (products,), attrs, m.kernel.source))
+        parts = [self.nest(m, v, patch.inputs, self.made.setdefault(key, body))]
+        parts.append(self.product(m, v, u, products, blocks))
         others = tuple(dict.fromkeys(e.buffer.name for e in loads(m.stage.result)))
         names = {n: Buffer(f"x{i}", *self.typed(n)) for i, n in enumerate(others, start=1)}
         stage = redirect(m.stage, {**names, out: Buffer("out", *self.typed(out))})
@@ -175,7 +204,23 @@ class _Winograd:
 
         key = (tiling, stage.out, finish(stage.acc, INDEX))
         body = self.made.get(key) or output_nest(tiling, stage.out, finish)
-        self.nest(m, out, (products, *others), self.made.setdefault(key, body))
+        parts.append(self.nest(m, out, (products, *others), self.made.setdefault(key, body)))
+        kernels = [self.kernel(m, node) for node in parts]
+        self.nodes += [merge(self.graph, kernels)] if blocks else kernels
+
+    def product(self, m: Match, v: str, u: str, out: str, blocks: bool) -> Node:
+        """The matrix product of each point."""
+        if not blocks:
+            attrs: dict[str, Any] = {"transpose_a": False, "transpose_b": False}
+            return Node("matmul", out, (v, u), (out,), attrs, m.kernel.source)
+        left, right = (Buffer(n, *self.typed(n)) for n in (v, u))
+
+        def term(at: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+            tile, point, column = at
+            return left[tile, point, k[0]] * right[point, k[0], column]
+
+        stage = reduction(Buffer(out, *self.typed(out)), [m.channels], "sum", term)
+        return Node("compute", out, (v, u), (out,), {"stages": (stage,)}, m.kernel.source)
 
     def patch(self, m: Match) -> Patch:
         """Where the padding is a kernel of its own, the transform reads what that one reads."""
@@ -210,16 +255,16 @@ class _Winograd:
         self.values[name] = Value(name, F32, shape)
         return name
 
-    def nest(self, m: Match, out: str, inputs: tuple[str, ...], body: Stmt) -> None:
+    def nest(self, m: Match, out: str, inputs: tuple[str, ...], body: Stmt) -> Node:
         dtype, shape = self.typed(out)
         attrs = {"body": body, "dtype": dtype, "shape": shape}
-        self.kernel(m, Node("loop_nest", out, inputs, (out,), attrs, m.kernel.source))
+        return Node("loop_nest", out, inputs, (out,), attrs, m.kernel.source)
 
-    def kernel(self, m: Match, node: Node) -> None:
+    def kernel(self, m: Match, node: Node) -> Node:
         values = {n: self.values[n] for n in (*node.inputs, *node.outputs)}
         body = Graph(node.name, node.inputs, node.outputs, (node,), {}, values, self.graph.symbols)
         attrs = {"body": body}
-        self.nodes.append(Node("kernel", node.name, node.inputs, node.outputs, attrs, m.kernel.source))
+        return Node("kernel", node.name, node.inputs, node.outputs, attrs, m.kernel.source)
 
 
 def _padding(kernel: Node) -> tuple[Stage, tuple[str, ...]] | None:

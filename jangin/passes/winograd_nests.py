@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jangin.ir.dtype import BOOL, F32
-from jangin.ir.expr import Buffer, Expr, Var, const, land, select
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, land, select
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.passes.winograd_transform import Transform
 
@@ -23,12 +23,14 @@ TILE, IMAGE, Y, X = Var("t"), Var("n"), Var("y"), Var("x")
 
 @dataclass(frozen=True)
 class Tiling:
-    """Tiles of a transform over `images` (may be symbolic) of `height` x `width` outputs."""
+    """Tiles of a transform over `images` (may be symbolic) of `height` x `width` outputs. What is kept of
+    a tile lies point by point, or together where kernels work on `blocks` of tiles."""
 
     transform: Transform
     images: Expr
     height: int
     width: int
+    blocks: bool = False
 
     @property
     def down(self) -> int:
@@ -41,6 +43,15 @@ class Tiling:
     @property
     def count(self) -> Expr:
         return self.images * (self.down * self.across)
+
+    def shape(self, channels: int) -> tuple[Expr, ...]:
+        """Of what is kept of all tiles."""
+        points, last = const(self.transform.products), const(channels)
+        return (self.count, points, last) if self.blocks else (points, self.count, last)
+
+    def at(self, point: int, channel: Expr) -> tuple[Expr, ...]:
+        """Where a tile's element lies."""
+        return (TILE, const(point), channel) if self.blocks else (const(point), TILE, channel)
 
     @property
     def overhangs(self) -> tuple[bool, bool]:
@@ -78,9 +89,9 @@ class Patch:
 
 
 def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
-    """V[product, tile, channel] = B^T d B of the tile's patch."""
+    """V = B^T d B of each tile's patch."""
     size = tiling.transform.size
-    out = Buffer("out", F32, (const(size * size), tiling.count, const(channels)))
+    out = Buffer("out", F32, tiling.shape(channels))
 
     def inside(h: Expr, w: Expr) -> Expr:
         bottom, right = tiling.overhangs
@@ -95,7 +106,7 @@ def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
             value = patch.value(IMAGE, Y + i, X + j, c)
             return select(inside(Y + i, X + j), value, const(0, F32)) if guarded else value
 
-        return tiling.over_channels(channels, lambda c: _input_tile(tiling.transform, read, out, c))
+        return tiling.over_channels(channels, lambda c: _input_tile(tiling, read, out, c))
 
     corners = land(inside(Y, X), inside(Y + (size - 1), X + (size - 1)))
     if corners == TRUE:
@@ -103,8 +114,9 @@ def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
     return tiling.over_tiles(If(corners, transformed(False), transformed(True)))
 
 
-def _input_tile(t: Transform, read: Callable[[int, int, Expr], Expr], out: Buffer, c: Expr) -> Stmt:
+def _input_tile(tiling: Tiling, read: Callable[[int, int, Expr], Expr], out: Buffer, c: Expr) -> Stmt:
     """Columns first; what they give is kept for the rows."""
+    t = tiling.transform
     line, grid = _registers("line", t.size), _registers("grid", t.size * t.size)
     steps: list[Stmt] = []
     for j in range(t.size):
@@ -113,14 +125,14 @@ def _input_tile(t: Transform, read: Callable[[int, int, Expr], Expr], out: Buffe
         steps += [Store(grid, (const(k * t.size + j),), e) for k, e in enumerate(column)]
     for k in range(t.size):
         row = t.inputs([grid[k * t.size + j] for j in range(t.size)])
-        steps += [Store(out, (const(k * t.size + j), TILE, c), e) for j, e in enumerate(row)]
+        steps += [Store(out, tiling.at(k * t.size + j, c), e) for j, e in enumerate(row)]
     return Alloc(line, Alloc(grid, block(*steps)))
 
 
 def output_nest(tiling: Tiling, out: Buffer, finish: Callable[[Expr, Sequence[Expr]], Expr]) -> Stmt:
-    """out[n, h, w, o] = finish(A^T M A, index) of the products x0[product, tile, o]."""
+    """out[n, h, w, o] = finish(A^T M A, index) of the products x0."""
     t, outputs = tiling.transform, int(str(out.shape[-1]))
-    products = Buffer("x0", F32, (const(t.products), tiling.count, const(outputs)))
+    products = Buffer("x0", F32, tiling.shape(outputs))
 
     def restored(guarded: bool) -> Stmt:
         def body(o: Expr) -> Stmt:
@@ -150,7 +162,7 @@ def _output_tile(
     line, grid = _registers("line", t.tile), _registers("grid", t.tile * t.size)
     steps: list[Stmt] = []
     for j in range(t.size):
-        column = t.outputs([products[i * t.size + j, TILE, o] for i in range(t.size)])
+        column = t.outputs([Load(products, tiling.at(i * t.size + j, o)) for i in range(t.size)])
         steps += [Store(grid, (const(i * t.size + j),), e) for i, e in enumerate(column)]
     for i in range(t.tile):
         row = t.outputs([grid[i * t.size + j] for j in range(t.size)])

@@ -9,7 +9,7 @@ from jangin.ir.expr import Buffer, Const, Expr, Var, const, loads, minimum
 from jangin.ir.graph import Graph
 from jangin.ir.loop import Func
 from jangin.ir.simplify import Range, simplify
-from jangin.passes.stages import is_opaque, stages
+from jangin.passes.stages import is_opaque, opaque_stages, stages
 from jangin.te import Stage
 
 Symbols = Mapping[Var, Range]
@@ -34,16 +34,18 @@ def stages_work(
     return simplify(_sum(map(_operations, parts)), symbols), simplify(moved, symbols)
 
 
-def nest_work(func: Func) -> tuple[Expr, Expr]:
-    """The same of a kernel that came as a loop nest, whose operations aren't known: its traffic."""
-    return const(0), simplify(_sum(map(_bytes, func.params)), dict(func.symbols))
+def nest_work(func: Func, parts: Sequence[Stage]) -> tuple[Expr, Expr]:
+    """The same of a kernel of loop nests, whose operations aren't known, and stages between them."""
+    symbols = dict(func.symbols)
+    return simplify(_sum(map(_operations, parts)), symbols), simplify(_sum(map(_bytes, func.params)), symbols)
 
 
 def flops(graph: Graph) -> int | None:
     """Operations of the convolutions and matrix products of a fused static graph; None where a size is
     symbolic."""
-    kernels = [n for n in graph.nodes if n.op == "kernel" and not is_opaque(n)]
-    total = simplify(_sum(_operations(s) for n in kernels for s in stages(n)[0]), graph.symbols)
+    kernels = [n for n in graph.nodes if n.op == "kernel"]
+    parts = (s for n in kernels for s in (opaque_stages(n) if is_opaque(n) else stages(n)[0]))
+    total = simplify(_sum(map(_operations, parts)), graph.symbols)
     return int(total.value) if isinstance(total, Const) else None
 
 

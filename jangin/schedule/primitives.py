@@ -7,6 +7,7 @@ the tests run each against the interpreter.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -107,21 +108,28 @@ def at_loop(func: Func, name: str, fn: Callable[[For], Stmt]) -> Func:
 
 def rename_loops(s: Stmt, suffix: str) -> Stmt:
     """A copy whose loops (and register buffers, and lets) have other names."""
-    if isinstance(s, For):
-        var = Var(s.var.name + suffix)
-        return replace(s, var=var, body=rename_loops(substitute_stmt(s.body, {s.var: var}), suffix))
-    if isinstance(s, Block):
-        return block(*(rename_loops(k, suffix) for k in s.body))
+    return _renamed(s, lambda name: name + suffix)
+
+
+def distinct(func: Func) -> Func:
+    """The kernel with loops, lets and local buffers renamed whose names are taken, as `well_formed` wants."""
+    taken: Counter[str] = Counter()
+
+    def fresh(name: str) -> str:
+        taken[name] += 1
+        return name if taken[name] == 1 else f"{name}_{taken[name]}"
+
+    return well_formed(func.with_body(_renamed(func.body, fresh)))
+
+
+def _renamed(s: Stmt, name: Callable[[str], str]) -> Stmt:
+    if isinstance(s, (For, Let)):
+        var = Var(name(s.var.name), s.var.dtype)
+        return replace(s, var=var, body=_renamed(substitute_stmt(s.body, {s.var: var}), name))
     if isinstance(s, Alloc):
-        new = replace(s.buffer, name=s.buffer.name + suffix)
-        return Alloc(new, rename_loops(replace_buffer(s.body, s.buffer.name, new), suffix))
-    if isinstance(s, Let):
-        var = Var(s.var.name + suffix, s.var.dtype)
-        return Let(var, s.value, rename_loops(substitute_stmt(s.body, {s.var: var}), suffix))
-    if isinstance(s, If):
-        orelse = None if s.orelse is None else rename_loops(s.orelse, suffix)
-        return If(s.cond, rename_loops(s.then, suffix), orelse)
-    return s
+        new = replace(s.buffer, name=name(s.buffer.name))
+        return Alloc(new, _renamed(replace_buffer(s.body, s.buffer.name, new), name))
+    return map_children(s, lambda k: _renamed(k, name))
 
 
 def set_kind(func: Func, loop: str, kind: str) -> Func:

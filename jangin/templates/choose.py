@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from jangin.ir.expr import Const, loads
 from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loops
 from jangin.schedule.normalize import simplify_func
-from jangin.templates import attention, contraction, elementwise, rows, separable, window
+from jangin.templates import attention, contraction, elementwise, rows, separable, window, winograd
 from jangin.templates.scheduled import Scheduled
 from jangin.templates.template import Candidate, Problem, Template
 
@@ -55,8 +55,11 @@ LANES = 8
 """Elements taken for one vector."""
 
 
-def opaque(func: Func) -> Scheduled:
-    """A kernel that came as a loop nest runs as it is; its own parallel loop, if any, gives the tasks."""
+def opaque(func: Func, problem: Problem) -> Scheduled:
+    """A kernel that came as a loop nest runs as it is; its own parallel loop, if any, gives the tasks. One
+    of several nests, with stages between them (the problem's), is a convolution by Winograd's method."""
+    if problem.stages:
+        return winograd.schedule(func, problem)
     nest = simplify_func(func)
     loop = task_loops(nest.body)[1]
     return Scheduled("nest", nest, (), cost=max(NEST_COST, 0.0 if loop is None else _operations(loop.body)))

@@ -24,7 +24,7 @@ from jangin.passes.cse import cse
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import layout
 from jangin.passes.simplify import simplify
-from jangin.passes.winograd import choose, match, winograd
+from jangin.passes.winograd import by_blocks, choose, match, winograd
 from jangin.passes.winograd_transform import F2, F4, Transform
 from jangin.pipeline import graph_passes
 from jangin.targets import resolve
@@ -49,8 +49,9 @@ def close(got: Array, want: Array) -> None:
     assert np.abs(got - want).max() <= TOLERANCE * np.abs(want).max()
 
 
-def forced(monkeypatch: pytest.MonkeyPatch, transform: Transform | None) -> None:
+def forced(monkeypatch: pytest.MonkeyPatch, transform: Transform | None, blocks: bool = False) -> None:
     monkeypatch.setattr(winograd_module, "choose", lambda m: transform)
+    monkeypatch.setattr(winograd_module, "by_blocks", lambda m, t: blocks)
 
 
 def kernels(graph: Graph) -> list[list[str]]:
@@ -59,8 +60,11 @@ def kernels(graph: Graph) -> list[list[str]]:
 
 
 THREE = [["loop_nest"], ["matmul"], ["loop_nest"]]
+ONE = [["loop_nest", "compute", "loop_nest"]]
+WAYS = [pytest.param(False, id="whole"), pytest.param(True, id="blocks")]
 
 
+@pytest.mark.parametrize("blocks", WAYS)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize(
     ("height", "width", "channels", "outputs", "pad"),
@@ -74,14 +78,15 @@ def test_equals_the_plain_convolution(
     channels: int,
     outputs: int,
     pad: int,
+    blocks: bool,
 ) -> None:
-    forced(monkeypatch, transform)
+    forced(monkeypatch, transform, blocks)
     t = Net()
     graph = t.done(t.conv(t.input("x", N, channels, height, width), outputs, 3, pad=pad))
     (w,) = graph.constants.values()
     new = winograd(fused(graph))
     verify_graph(new, CORE)
-    assert kernels(new)[1:-1] == THREE  # between changes of layout
+    assert kernels(new)[1:-1] == (ONE if blocks else THREE)  # between changes of layout
     x = np.random.default_rng(1).standard_normal((2, channels, height, width)).astype(np.float32)
     close(run_graph(new, {"x": x})["y0"], direct(x, w, pad))
 
@@ -127,7 +132,8 @@ def sizes(height: int, width: int, channels: int, outputs: int) -> Graph:
         ((14, 14, 256, 256), F4),
         ((7, 7, 512, 512), F2),
         ((3, 3, 512, 512), None),  # the weights stream from memory, and grow
-        ((512, 512, 16, 16), None),  # the transformed tiles do
+        ((512, 512, 16, 16), F4),
+        ((512, 512, 4, 4), None),  # the transformed tiles do
         ((8, 8, 8, 8), None),
     ],
 )
@@ -136,6 +142,23 @@ def test_the_choice(shape: tuple[int, int, int, int], transform: Transform | Non
     (m,) = [m for n in graph.nodes if (m := match(n, graph)) is not None]
     assert (m.height, m.width, m.channels, m.outputs) == shape
     assert choose(m) == transform
+
+
+@pytest.mark.parametrize(
+    ("shape", "blocks"),
+    [
+        ((224, 224, 64, 64), True),
+        ((112, 112, 64, 128), True),
+        ((56, 56, 256, 256), False),  # the weights would come too often
+        ((56, 56, 64, 64), False),  # the transformed tiles stay in the cache anyway
+        ((20, 20, 96, 24), False),
+        ((14, 14, 512, 512), False),
+    ],
+)
+def test_blocks_of_tiles_for_large_images(shape: tuple[int, int, int, int], blocks: bool) -> None:
+    graph = sizes(*shape)
+    (m,) = [m for n in graph.nodes if (m := match(n, graph)) is not None]
+    assert by_blocks(m, F4) == blocks
 
 
 @pytest.mark.parametrize("what", ["stride", "groups", "kernel", "height"])
@@ -183,15 +206,29 @@ def model(height: int, channels: int) -> bytes:
     return bytes(made.SerializeToString())
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize(("height", "channels", "batch"), [(13, 24, 1), (16, 32, 3)])
+@pytest.mark.parametrize(
+    ("transform", "height", "channels", "batch", "blocks"),
+    [
+        pytest.param(F2, 13, 24, 1, False, id="F2"),
+        pytest.param(F4, 16, 32, 3, False, id="F4"),
+        pytest.param(F4, 13, 24, 3, True, id="F4-blocks"),
+    ],
+)
 def test_compiled(
-    monkeypatch: pytest.MonkeyPatch, transform: Transform, height: int, channels: int, batch: int
+    monkeypatch: pytest.MonkeyPatch,
+    transform: Transform,
+    height: int,
+    channels: int,
+    batch: int,
+    blocks: bool,
 ) -> None:
-    forced(monkeypatch, transform)
+    forced(monkeypatch, transform, blocks)
     data = model(height, channels)
     exe = jangin.compile(data, threads=2, cache=False)
-    assert sum(k.startswith("k_") and "_m_" in k for k in exe.plan.kernels) == 2
+    if blocks:
+        assert sum(x.template.startswith("winograd") for x in exe.plan.launches) == 2
+    else:
+        assert sum(k.startswith("k_") and "_m_" in k for k in exe.plan.kernels) == 2
     x = np.random.default_rng(2).standard_normal((batch, 8, height, height + 1)).astype(np.float32)
     (want,) = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
     close(exe(x), want)

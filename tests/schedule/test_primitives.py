@@ -10,10 +10,10 @@ from templates.kernels import buffer
 
 from jangin import te
 from jangin.ir.expr import const
-from jangin.ir.loop import Alloc, For, Func, If, statements
+from jangin.ir.loop import Alloc, For, Func, If, block, statements
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
-from jangin.schedule.primitives import find, loop_names, relayout
+from jangin.schedule.primitives import distinct, find, loop_names, relayout
 from jangin.schedule.steps import PRIMITIVES, Step, apply
 
 from .nests import KERNELS, arrays_for, assert_same, naive, result
@@ -262,6 +262,16 @@ def test_hoist_guards_out_of_what_they_do_not_mention() -> None:
 def test_rename() -> None:
     func = do(naive("matmul"), ("rename", "k0", "depth"))
     assert loop_names(func) == ["i0", "i1", "depth"]
+
+
+def test_distinct_names() -> None:
+    func = naive("matmul")
+    twice = func.with_body(block(func.body, func.body))
+    with pytest.raises(ScheduleError, match="two variables"):
+        apply(twice, [Step("rename", ("i0", "m"))])
+    found = distinct(twice)
+    assert len(set(loop_names(found))) == len(loop_names(found)) == 2 * len(loop_names(func))
+    assert_same(twice, found)
 
 
 def test_kinds() -> None:

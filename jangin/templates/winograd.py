@@ -1,0 +1,74 @@
+"""Convolution by Winograd's method, for a block of tiles at a time: their transforms and products stay in the
+L2 cache, and the weights are read once for each block.
+
+    parallel block of tiles { transform inputs; each point's product, as in `contraction`; restore outputs }
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from jangin.ir.expr import const
+from jangin.ir.loop import Func
+from jangin.schedule.normalize import simplify_func
+from jangin.schedule.primitives import distinct
+from jangin.templates import cost
+from jangin.templates.contraction import UNROLL, Contraction, roles
+from jangin.templates.scheduled import Recorder, Scheduled
+from jangin.templates.template import Problem
+
+FEWEST, MOST = 6, 48
+"""Tiles of a block: fewer leave register tiles idle, more wouldn't be read quicker."""
+SHARE = 0.75
+"""Of the L2 cache that a block may fill."""
+BLOCKS = "b"
+
+
+def schedule(func: Func, problem: Problem) -> Scheduled:
+    """The kernel of three nests over tiles, of which the one in the middle is the problem's stage:
+    `out[tile, point, column]`, the sum over k of `left[tile, point, k] * right[point, k, column]`."""
+    tiles = block_tiles(problem)
+    product = _product(problem, tiles)
+    mr, nv = product.tiles()[0]
+    params = {
+        "tiles": tiles, "mr": mr, "nv": nv, "row_tiles": math.ceil(tiles / mr),
+        "panels": math.ceil(product.columns / (nv * product.lanes)), "unroll": UNROLL, "panels_inside": 0,
+    }  # fmt: skip
+    rec = Recorder(distinct(func))
+    rec.do("merge", 1, (BLOCKS,), tiles)
+    packings, _ = product.arrange(rec, params)
+    rec.do("parallelize", BLOCKS)
+    work = float(tiles * product.batches * product.depth * product.columns) / product.lanes
+    return Scheduled("winograd", simplify_func(rec.func), tuple(rec.steps), packings, params, work)
+
+
+def block_tiles(problem: Problem) -> int:
+    """How many tiles a block should have: a tile's share of the products while the weights come, and what
+    is kept of it from the nearest cache that holds the block's."""
+    target, (stage,) = problem.target, problem.stages
+    count, points, columns = (problem.size(a.extent) for a in stage.axes)
+    depth, element = problem.size(stage.reduce_axes[0].extent), stage.out.dtype.bytes
+    held, weights = (points * n * element for n in (depth + columns, depth * columns))
+    fit = min(count, MOST, max(FEWEST, int(SHARE * target.l2) // held))
+
+    def cycles(tiles: int) -> float:
+        product = _product(problem, tiles)
+        mr, nv = product.tiles()[0]
+        panels = math.ceil(columns / (nv * product.lanes))
+        sums = points * product.tile_cycles(mr, nv) * math.ceil(tiles / mr) * panels
+        moved = held / cost.rate(target, tiles * held)
+        return cost.overlapped(sums, weights / cost.rate(target, weights)) / tiles + moved
+
+    return min(range(fit, min(fit, FEWEST) - 1, -1), key=cycles)
+
+
+def _product(problem: Problem, tiles: int) -> Contraction:
+    """The product of each point, of so many tiles."""
+    (stage,) = problem.stages
+    tile, point, column = stage.axes
+    stage = replace(stage, axes=(point, replace(tile, extent=const(tiles)), column))
+    role = roles(stage)
+    assert role is not None
+    lanes = problem.target.lanes(stage.out.dtype.bytes)
+    return Contraction(replace(problem, stages=(stage,)), role, lanes)
