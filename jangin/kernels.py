@@ -11,7 +11,7 @@ from jangin.codegen.llvm import scratch_bytes
 from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.loop import Func
-from jangin.ir.plan import Launch, Plan
+from jangin.ir.plan import Launch, LibraryCall, Plan
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.text import print_func
 from jangin.ir.verify import checked, verify_func, verify_plan
@@ -36,23 +36,34 @@ GRAIN_OPS = 20_000.0
 
 
 def schedule_kernels(
-    graph: Graph, options: Options, progress: Callable[[int, int], None] | None = None
+    graph: Graph,
+    options: Options,
+    progress: Callable[[int, int], None] | None = None,
+    made: Callable[[Func, LibraryCall | None], None] | None = None,
 ) -> Chosen:
-    """Schedule every kernel of a fused graph; equal kernels share one."""
-    made: dict[str, Scheduled] = {}
+    """Schedule every kernel of a fused graph; equal kernels share one. `made` is called with each."""
+    known: dict[str, Scheduled] = {}
+    names: set[str] = set()
     chosen: dict[str, tuple[Scheduled, tuple[str, ...]]] = {}
     kernels = [n for n in graph.nodes if n.op == "kernel"]
     found = views(graph)
     for n, node in enumerate(kernels):
         if progress is not None:
             progress(n, len(kernels))
-        chosen[node.outputs[0]] = _schedule(node, graph, options, made, found)
-    if options.verify:
-        for kernel in made.values():
-            checked(f"the template {kernel.template}", verify_func, kernel.func)
-            if kernel.call is not None and kernel.call.rest is not None:
-                checked(f"the rest of {kernel.template}", verify_func, kernel.call.rest)
+        kernel, _ = chosen[node.outputs[0]] = _schedule(node, graph, options, known, found)
+        if kernel.func.name not in names:
+            names.add(kernel.func.name)
+            if options.verify:
+                _verify(kernel)
+            if made is not None:
+                made(kernel.func, kernel.call)
     return chosen
+
+
+def _verify(kernel: Scheduled) -> None:
+    checked(f"the template {kernel.template}", verify_func, kernel.func)
+    if kernel.call is not None and kernel.call.rest is not None:
+        checked(f"the rest of {kernel.template}", verify_func, kernel.call.rest)
 
 
 def _schedule(

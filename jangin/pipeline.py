@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jangin.cache import Cache, key, source_digest
-from jangin.codegen.build import build, compile_modules
+from jangin.codegen.build import Builder, compile_modules
 from jangin.codegen.flow import flow_module
 from jangin.custom import CustomOperator
 from jangin.frontends import onnx as onnx_frontend
 from jangin.ir.graph import Graph
-from jangin.ir.plan import Plan
+from jangin.ir.loop import Func
+from jangin.ir.plan import LibraryCall, Plan
 from jangin.ir.program import Program
 from jangin.ir.verify import checked, verify_graph
 from jangin.kernels import make_plan, schedule_kernels
@@ -180,16 +181,25 @@ def build_artifact(
 
 
 def build_plan(graph: Graph, options: Options, progress: Progress | None = None) -> Artifact:
-    """A lowered graph of core operators alone: one plan and its code."""
-    plan = lowered_plan(graph, options, progress)
-    _tell(progress, 0, 1, "compile")
-    return build(plan, options.target, lambda done, total: _tell(progress, done, total, "compile"))
+    """A lowered graph of core operators alone: one plan and its code. Kernels compile while others are
+    scheduled."""
+    with Builder(options.target) as builder:
+        plan = lowered_plan(graph, options, progress, builder.add)
+        _tell(progress, 0, 1, "compile")
+        return builder.artifact(plan, lambda done, total: _tell(progress, done, total, "compile"))
 
 
-def lowered_plan(graph: Graph, options: Options, progress: Progress | None = None) -> Plan:
-    """A lowered graph's plan, before any code."""
+def lowered_plan(
+    graph: Graph,
+    options: Options,
+    progress: Progress | None = None,
+    made: Callable[[Func, LibraryCall | None], None] | None = None,
+) -> Plan:
+    """A lowered graph's plan. `made` gets each kernel as it is scheduled."""
     graph = optimize(graph, options, progress)
-    scheduled = schedule_kernels(graph, options, lambda done, total: _tell(progress, done, total, "schedule"))
+    scheduled = schedule_kernels(
+        graph, options, lambda done, total: _tell(progress, done, total, "schedule"), made
+    )
     constants = dict(graph.constants)
     graph = replace(graph, constants={})  # so that each can go once it is packed
     return make_plan(graph, scheduled, options, constants)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache
-from itertools import chain
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -35,56 +34,64 @@ MODULE_CHARS = 100_000
 Progress = Callable[[int, int], None]
 
 
-def build(plan: Plan, target: Target, progress: Progress | None = None) -> Artifact:
-    """Compile a plan for a target; two builds give identical bytes.
+class Builder:
+    """Compiles kernels on threads of its own while the caller makes others; a context, which ends them.
 
-    `progress(done, total)` is called as groups of kernels finish. Raises RuntimeError that names
-    the kernel where LLVM refuses it."""
-    return build_texts(plan, target, _texts(plan, target), progress)
+    Equal kernels added in equal order give identical bytes."""
 
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._threads = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._running: list[Future[bytes]] = []
+        self._group: list[tuple[str, str]] = []
 
-def _texts(plan: Plan, target: Target) -> Iterator[tuple[str, str]]:
-    for name in dict.fromkeys(launch.kernel for launch in plan.launches):
-        yield from kernel_texts(plan.kernels[name], plan.calls.get(name), target)
+    def __enter__(self) -> Builder:
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
 
-def kernel_texts(func: Func, call: LibraryCall | None, target: Target) -> Iterator[tuple[str, str]]:
-    """The LLVM IR modules, by name, of a kernel: of its loop nest, or of the call that does the same."""
-    if call is None:
-        yield func.name, emit_kernel(func, target)
-        return
-    yield func.name, call.text
-    if call.rest is not None:
-        yield call.rest.name, emit_kernel(call.rest, target)
+    def add(self, func: Func, call: LibraryCall | None = None) -> None:
+        """A kernel: its loop nest, or the library's call that does the same."""
+        if call is None:
+            self.add_text(func.name, emit_kernel(func, self._target))
+            return
+        self.add_text(func.name, call.text)
+        if call.rest is not None:
+            self.add_text(call.rest.name, emit_kernel(call.rest, self._target))
 
+    def add_text(self, name: str, text: str) -> None:
+        """A kernel's LLVM IR module."""
+        self._group.append((name, text))
+        if sum(len(t) for _, t in self._group) >= MODULE_CHARS:
+            self._start()
 
-def build_texts(
-    plan: Plan, target: Target, texts: Iterable[tuple[str, str]], progress: Progress | None = None
-) -> Artifact:
-    """As `build`, with each kernel's LLVM IR module given: (kernel name, text). Kernels compile
-    while `texts` still yields."""
-    own = [("entry", entry_module(plan, target.triple)), ("pool", pool_module(target.triple))]
-    objects: list[bytes] = []
-    with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
-        running = [threads.submit(compile_modules, group, target) for group in chain([own], _grouped(texts))]
+    def artifact(self, plan: Plan, progress: Progress | None = None) -> Artifact:
+        """The plan, all of whose kernels were added, with its code. `progress(done, total)` is called as
+        groups of kernels finish. Raises RuntimeError that names the kernel where LLVM refuses it."""
+        self._start()
+        target = self._target
+        own = [("entry", entry_module(plan, target.triple)), ("pool", pool_module(target.triple))]
+        running = [self._threads.submit(compile_modules, own, target), *self._running]
+        objects: list[bytes] = []
         for done in running:
             objects.append(done.result())
             if progress is not None:
                 progress(len(objects), len(running))
-    return Artifact(plan, tuple(objects))
+        return Artifact(plan, tuple(objects))
+
+    def _start(self) -> None:
+        if self._group:
+            self._running.append(self._threads.submit(compile_modules, self._group, self._target))
+            self._group = []
 
 
-def _grouped(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    group: list[tuple[str, str]] = []
-    size = 0
-    for name, text in texts:
-        group.append((name, text))
-        size += len(text)
-        if size >= MODULE_CHARS:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+def build(plan: Plan, target: Target) -> Artifact:
+    """Compile a plan for a target."""
+    with Builder(target) as builder:
+        for name in dict.fromkeys(launch.kernel for launch in plan.launches):
+            builder.add(plan.kernels[name], plan.calls.get(name))
+        return builder.artifact(plan)
 
 
 def compile_modules(texts: Sequence[tuple[str, str]], target: Target) -> bytes:

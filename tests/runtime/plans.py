@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jangin.codegen.build import build_texts
+from jangin.codegen.build import Builder
 from jangin.ir.dtype import F32, DType
 from jangin.ir.expr import ExprLike, Var, const, wrap
 from jangin.ir.plan import Launch, Plan, PlanBuffer
@@ -122,8 +122,14 @@ def plan(
     )
 
 
-def compiled(made: Plan, kernels: Sequence[tuple[str, str]]) -> Artifact:
-    return build_texts(made, V2, kernels)
+def compiled(
+    made: Plan, kernels: Sequence[tuple[str, str]], progress: Callable[[int, int], None] | None = None
+) -> Artifact:
+    """The plan with kernels whose LLVM IR is given."""
+    with Builder(V2) as builder:
+        for name, text in kernels:
+            builder.add_text(name, text)
+        return builder.artifact(made, progress)
 
 
 def chain(tasks: int = 1000, *, threads_grain: int = 16) -> Artifact:

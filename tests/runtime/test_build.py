@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plans import N, affine, buffer, compiled, kernel, launch, plan
 
 from jangin.codegen import build
-from jangin.codegen.build import build_texts, compile_modules, target_machine
+from jangin.codegen.build import compile_modules, target_machine
 from jangin.codegen.entry import entry_module
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Buffer as Tensor
@@ -46,10 +46,10 @@ def test_deterministic_and_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
         [buffer("x", "input", 8), buffer("y", "output", 8)], [launch(k, ["x", "y"], 8) for k, _ in kernels]
     )
     seen: list[tuple[int, int]] = []
-    first = build_texts(made, V2, kernels, lambda done, total: seen.append((done, total)))
+    first = compiled(made, kernels, lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]
     monkeypatch.setattr(build, "MODULE_CHARS", len(kernels[0][1]) * 3 - 60)
-    second, third = (build_texts(made, V2, kernels) for _ in range(2))
+    second, third = (compiled(made, kernels) for _ in range(2))
     assert len(second.objects) == 5 and second.objects == third.objects
     x = np.arange(8, dtype=np.float32)
     for artifact in (first, second):
