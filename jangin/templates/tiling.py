@@ -14,6 +14,9 @@ from jangin.templates.common import fuse_all
 from jangin.templates.scheduled import Packing, Params, Recorder
 from jangin.templates.template import Problem
 
+MOST_TURNS = 32
+"""Of loops over a sum's terms that are unrolled whole."""
+
 
 @dataclass(frozen=True)
 class Roles:
@@ -89,7 +92,12 @@ class Tiler:
             do("pack", f"{column}ooi", role.right.buffer.name, [*k, *tile[1:]], "panel")
             self._vector_copy(tile)
         blocks = self._block_loops(k)
-        unroll_sum(self.s, k[-1], self.params["unroll"])
+        short = self._short_loops(k)
+        if short:
+            for loop in short:
+                do("unroll", loop)
+        else:
+            unroll_sum(self.s, k[-1], self.params["unroll"])
         if blocks:
             do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
         for suffix in ("", "_z", "_w", "_l", "_s") if blocks else ("", "_z", "_w"):
@@ -156,6 +164,15 @@ class Tiler:
             k[-2:] = [fused]
             break
         return k
+
+    def _short_loops(self, k: Sequence[str]) -> Sequence[str]:
+        """The innermost loops of a sum that together have few turns, where one such loop alone has too few.
+        Not all: LLVM would sink what no loop holds to the stores."""
+        extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
+        turns = [int(n.value) if isinstance(n, Const) else MOST_TURNS for n in extents]
+        first = next((n for n, turn in enumerate(turns) if turn > 1), 0) + 1
+        inside = next((n for n in range(first, len(k)) if math.prod(turns[n:]) <= MOST_TURNS), len(k))
+        return k[inside:] if turns[-1] <= self.params["unroll"] else ()
 
     def _block_loops(self, k: list[str]) -> list[str]:
         """The outer loops of the sum, around parts of at most `terms` terms; the innermost of `k` is split
