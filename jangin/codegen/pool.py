@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import re
 
-UNITS_PER_THREAD = 15
+UNITS_PER_THREAD = 31
 RUNS_PER_THREAD = 4
 """At least, so that no run is long."""
 SPINS = 1500
 """Pauses before sleeping: 20 to 60 µs on x86 processors."""
 YIELDS = 16
 """How often the caller yields its core to a worker before it sleeps."""
-MAX_THREADS = 4096
+MAX_THREADS = 2048
 """Units must fit 16 bits: UNITS_PER_THREAD * MAX_THREADS < 65536."""
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
