@@ -140,7 +140,7 @@ def neighbours(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 def short(figures: Figures) -> str:
     """The table for README: Jangin's times and ratios, and their geometric means."""
-    mode = "tuned" if figures.comparisons.get("tuned") else "untuned"
+    mode = "untuned" if figures.comparisons.get("untuned") else "tuned"
     peers = ("onnxruntime", "openvino", BEST)
     found = counts(figures, mode)
     rows = []
