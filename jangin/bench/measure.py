@@ -25,6 +25,8 @@ SLOW = 0.8
 """A turn counts where the core ran at this share or more of the speed it was seen to have."""
 CROWDED = 0.1
 """And where other processes took at most this much of one core."""
+SETTLE_SECONDS, SETTLE_TRIES = 0.03, 30
+"""An engine rests when its process has used no processor for so long; tried so often."""
 FEWEST_KEPT = 5
 """Where fewer turns count, these many, the least disturbed."""
 
@@ -250,12 +252,23 @@ def take_turns(
             answer = worker.ask(op="turn", seconds=options.seconds)
             passed = time.perf_counter() - start
             others = busy_seconds() - busy - (busy_seconds(worker.process.pid) - own)
+            settle(worker.process.pid)
             after = _speed(core)
             if "error" not in answer:
                 median = float(statistics.median(answer["nanoseconds"]))
                 turns[worker.job.engine].append(Turn(median, min(before, after), max(0.0, others) / passed))
             before = after
     return turns
+
+
+def settle(process: int) -> None:
+    """Wait until an engine's threads rest: some spin for a tenth of a second after their work, and would take
+    a core from the next engine."""
+    for _ in range(SETTLE_TRIES):
+        before = busy_seconds(process)
+        time.sleep(SETTLE_SECONDS)
+        if busy_seconds(process) == before:
+            return
 
 
 def busy_seconds(process: int | None = None) -> float:

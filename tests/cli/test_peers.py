@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from small import small_model
 
 from jangin.bench.engine import Job
 from jangin.bench.engines import PEERS
-from jangin.bench.measure import Options, Worker, compare, make_jobs
+from jangin.bench.measure import Options, Worker, busy_seconds, compare, make_jobs, settle
 
 OPTIONS = Options(PEERS, rounds=1, seconds=0.001, shapes={"batch": 2})
 
@@ -55,3 +56,17 @@ def test_an_engine_that_fails_is_told_and_the_others_go_on(tmp_path: Path, jobs:
     ours, theirs = compare(Path(jobs["jangin"].model), 1, options).results
     assert not ours.problem and ours.error is not None and ours.error < 1e-5
     assert "broken.onnx" in theirs.problem and not theirs.absent
+
+
+SPIN = "import time; print(flush=True)\nwhile time.process_time() < 0.4: pass\ntime.sleep(60)"
+
+
+@pytest.mark.skipif(not busy_seconds(), reason="the system doesn't tell what time processes use")
+def test_the_next_engine_waits_until_one_rests() -> None:
+    with subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        settle(process.pid)
+        used = busy_seconds(process.pid)
+        process.kill()
+    assert used >= 0.35, "of 0.4 s, counted in hundredths"
