@@ -42,7 +42,7 @@ class Builder:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1)
-        self._running: list[Future[bytes]] = []
+        self._running: list[Future[bytes]] = [self._threads.submit(_pool_object, target)]
         self._group: list[tuple[str, str]] = []
 
     def __enter__(self) -> Builder:
@@ -69,15 +69,13 @@ class Builder:
     def artifact(self, plan: Plan, progress: Progress | None = None) -> Artifact:
         """The plan, all of whose kernels were added, with its code. `progress(done, total)` is called as
         groups of kernels finish. Raises RuntimeError that names the kernel where LLVM refuses it."""
+        self.add_text("entry", entry_module(plan, self._target.triple))
         self._start()
-        target = self._target
-        own = [("entry", entry_module(plan, target.triple)), ("pool", pool_module(target.triple))]
-        running = [self._threads.submit(compile_modules, own, target), *self._running]
         objects: list[bytes] = []
-        for done in running:
+        for done in self._running:
             objects.append(done.result())
             if progress is not None:
-                progress(len(objects), len(running))
+                progress(len(objects), len(self._running))
         return Artifact(plan, tuple(objects))
 
     def _start(self) -> None:
@@ -92,6 +90,12 @@ def build(plan: Plan, target: Target) -> Artifact:
         for name in dict.fromkeys(launch.kernel for launch in plan.launches):
             builder.add(plan.kernels[name], plan.calls.get(name))
         return builder.artifact(plan)
+
+
+@cache
+def _pool_object(target: Target) -> bytes:
+    """The thread pool, the same in every model: to compile it takes longer than a small model's kernels."""
+    return compile_modules([("pool", pool_module(target.triple))], target)
 
 
 def compile_modules(texts: Sequence[tuple[str, str]], target: Target) -> bytes:

@@ -50,7 +50,7 @@ def test_deterministic_and_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [(1, 2), (2, 2)]
     monkeypatch.setattr(build, "MODULE_CHARS", len(kernels[0][1]) * 3 - 60)
     second, third = (compiled(made, kernels) for _ in range(2))
-    assert len(second.objects) == 5 and second.objects == third.objects
+    assert len(second.objects) == 6 and second.objects == third.objects
     x = np.arange(8, dtype=np.float32)
     for artifact in (first, second):
         np.testing.assert_array_equal(Executable(artifact, 1)(x), x * 11 + 1)
