@@ -7,14 +7,16 @@ order. Division by zero and overflow give what the hardware gives, without warni
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jangin.ir.arithmetic import apply, convert, reduce
-from jangin.ir.dtype import I64
+from jangin.ir.dtype import F32, F64, I64
 from jangin.ir.expr import (
     Binary,
     Buffer,
@@ -31,6 +33,7 @@ from jangin.ir.graph import Array, CompileError, Graph, Node
 from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Store
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.simplify import Range
+from jangin.ir.words import INFIX
 
 if TYPE_CHECKING:
     from jangin.te import Axis, Stage
@@ -255,24 +258,63 @@ def _undefined(shape: tuple[int, ...], dtype: Any) -> Array:
 
 def _place(buffer: Buffer, index: tuple[Expr, ...], arrays: dict[str, Array]) -> Code:
     """The checked index tuple of an access."""
-    name, parts = buffer.name, [_scalar(i, arrays) for i in index]
+    name = buffer.name
+    indices = _tuple(index, arrays)
 
     def place(env: Env) -> tuple[int, ...]:
-        at = tuple([p(env) for p in parts])
+        at = indices(env)
         shape = arrays[name].shape
-        if len(at) != len(shape) or any(map(_outside, at, shape)):
+        inside = len(at) == len(shape)
+        for i, n in zip(at, shape, strict=False):
+            inside = inside and 0 <= i < n
+        if not inside:
             raise IndexError(f"{name}[{', '.join(map(str, at))}] is outside its shape {shape}")
         return at
 
     return place
 
 
-def _outside(i: int, n: int) -> bool:
-    return not 0 <= i < n
+def _tuple(index: tuple[Expr, ...], arrays: dict[str, Array]) -> Callable[[Env], tuple[int, ...]]:
+    if all(map(_is_index, index)):
+        return _python(f"({''.join(f'{_text(i)}, ' for i in index)})")
+    parts = [_scalar(i, arrays) for i in index]
+    return lambda env: tuple([p(env) for p in parts])
+
+
+def _is_index(e: Expr, depth: int = 50) -> bool:
+    """Whether `_text` can write the expression; Python reads few parentheses within each other."""
+    if isinstance(e, Binary):
+        known = depth > 0 and e.a.dtype == I64 and e.op in _PYTHON
+        return known and _is_index(e.a, depth - 1) and _is_index(e.b, depth - 1)
+    return e.dtype == I64 and isinstance(e, (Const, Var))
+
+
+def _text(e: Expr, *, wraps: bool = True) -> str:
+    """The expression in Python; unless it `wraps`, right but for multiples of 2^64."""
+    if isinstance(e, Const):
+        return f"({int(e.value)})"
+    if isinstance(e, Var):
+        return f"env[{e.name!r}]"
+    assert isinstance(e, Binary)
+    if e.op in ("add", "sub", "mul"):
+        text = f"({_text(e.a, wraps=False)} {INFIX[e.op]} {_text(e.b, wraps=False)})"
+        return f"wrap{text}" if wraps else text
+    if e.op in ("floordiv", "mod") and isinstance(e.b, Const) and int(e.b.value) > 0:
+        return f"({_text(e.a)} {INFIX[e.op]} {_text(e.b)})"
+    return f"{e.op}({_text(e.a)}, {_text(e.b)})"
+
+
+@lru_cache(1 << 12)
+def _python(text: str) -> Code:
+    """A Python function of `env`: one call for a whole index, of which a loop nest makes millions."""
+    code: Code = eval(f"lambda env: {text}", {**_PYTHON, "wrap": _wrap64})
+    return code
 
 
 def _scalar(e: Expr, arrays: dict[str, Array]) -> Code:
     """Code for one value: a Python integer for i64, else a NumPy scalar."""
+    if isinstance(e, Binary) and _is_index(e):
+        return _python(_text(e))
     if isinstance(e, Const):
         value = int(e.value) if e.dtype == I64 else convert(e.value, e.dtype)[()]
         return lambda env: value
@@ -295,8 +337,9 @@ def _scalar(e: Expr, arrays: dict[str, Array]) -> Code:
             return lambda env: int(convert(only(env), I64))
         return lambda env: convert(only(env), dtype)[()]
     assert isinstance(e, (Binary, Call))
-    if isinstance(e, Binary) and e.a.dtype == I64 and e.op in _PYTHON:
-        quick, (a, b) = _PYTHON[e.op], kids
+    quick = _quick(e)
+    if quick is not None:
+        a, b = kids
         return lambda env: quick(a(env), b(env))
     fn = e.op if isinstance(e, Binary) else e.fn
     if children(e)[0].dtype == I64:
@@ -306,6 +349,15 @@ def _scalar(e: Expr, arrays: dict[str, Array]) -> Code:
         return apply(fn, tuple([k(env) for k in kids]), dtype)[()]
 
     return (lambda env: int(result(env))) if dtype == I64 else result
+
+
+def _quick(e: Expr) -> Callable[[Any, Any], Any] | None:
+    """What `apply` computes, where Python's numbers or NumPy's give it at once."""
+    if not isinstance(e, Binary):
+        return None
+    if e.a.dtype == I64:
+        return _PYTHON.get(e.op)
+    return _FLOAT.get(e.op) if e.a.dtype in (F32, F64) else None
 
 
 def _boxed(code: Code) -> Code:
@@ -333,6 +385,11 @@ _PYTHON: Mapping[str, Callable[[int, int], Any]] = {
     "ge": lambda a, b: a >= b,
 }
 """i64 arithmetic on Python integers: index expressions are most of a loop nest's work."""
+_FLOAT: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+}
 
 
 # --- graphs and plans ------------------------------------------------------------------------

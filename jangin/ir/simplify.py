@@ -22,6 +22,8 @@ _TRUE, _FALSE = const(True, BOOL), const(False, BOOL)
 
 def simplify(e: Expr, ranges: Ranges | None = None) -> Expr:
     """An equal expression in normal form; conditions that the ranges decide become constants."""
+    if not children(e) and (not ranges or e not in ranges):
+        return e
     return _Simplifier(ranges or {}).run(e)
 
 

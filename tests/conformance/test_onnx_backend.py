@@ -15,8 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx.backend.test
 import pytest
+from quick_cases import OFFICIAL, pool, quickly
 
 from jangin.ir.graph import CompileError
 from jangin.onnx_backend import JanginBackend
@@ -56,7 +58,7 @@ def expected_to_fail(test: Test, failure: type[Exception], reason: str) -> Test:
 
 def cases() -> dict[str, type[unittest.TestCase]]:
     """The runner's test classes: the CPU's tests of all groups but the light models."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), quickly():
         warnings.simplefilter("ignore")  # the tests' own expected values overflow on purpose
         groups = onnx.backend.test.BackendTest(Backend, __name__).test_cases
     groups.pop("OnnxBackendRealModelTest")
@@ -79,3 +81,10 @@ def test_every_entry_leaves_something_out() -> None:
     for kind in KINDS:
         for entry in SKIPS.get(kind, ()):
             assert any(re.fullmatch(entry["tests"], n) for n in names), f"no test is called {entry['tests']}"
+
+
+@pytest.mark.parametrize("kind", ["MAX", "AVG", "LPPOOL"])
+def test_expected_values_are_onnxs(kind: str) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 4, 6)).astype(np.float32)
+    given = (x, x.shape, [2, 2, 3], [1, 1, 1], [4, 3, 4], kind)
+    np.testing.assert_allclose(pool(*given, p=3), OFFICIAL(*given, p=3), rtol=1e-6, atol=1e-6)
