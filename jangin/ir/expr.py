@@ -486,5 +486,15 @@ def free_vars(e: Expr) -> frozenset[Var]:
     return found
 
 
+def buffers_loaded(e: Expr) -> frozenset[str]:
+    """The names of the buffers an expression loads (remembered with it)."""
+    found: frozenset[str] | None = e.__dict__.get("_loaded")
+    if found is None:
+        own = frozenset((e.buffer.name,)) if isinstance(e, Load) else frozenset[str]()
+        found = own.union(*map(buffers_loaded, children(e)))
+        object.__setattr__(e, "_loaded", found)
+    return found
+
+
 def loads(e: Expr) -> list[Load]:
     return [n for n in walk(e) if isinstance(n, Load)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from jangin.ir.expr import Buffer, Const, Expr, Load, Var, const, rewrite, substitute, walk
+from jangin.ir.expr import Buffer, Const, Expr, Load, Var, buffers_loaded, const, rewrite, substitute
 from jangin.ir.simplify import Range
 
 FOR_KINDS = ("serial", "parallel", "vector", "unroll")
@@ -206,11 +206,14 @@ def replace_buffer(
     def load(n: Expr) -> Expr | None:
         return Load(new, f(n.index)) if isinstance(n, Load) and n.buffer.name == old else None
 
+    def redirected(e: Expr) -> Expr:
+        return rewrite(e, load) if old in buffers_loaded(e) else e
+
     def go(n: Stmt) -> Stmt:
         if isinstance(n, Store) and n.buffer.name == old:
-            return Store(new, f(tuple(rewrite(i, load) for i in n.index)), rewrite(n.value, load))
+            return Store(new, f(tuple(redirected(i) for i in n.index)), redirected(n.value))
         if isinstance(n, Prefetch) and n.buffer.name == old:
-            return Prefetch(new, f(tuple(rewrite(i, load) for i in n.index)))
+            return Prefetch(new, f(tuple(redirected(i) for i in n.index)))
         if isinstance(n, Block):
             return block(*(go(k) for k in n.body))
         if isinstance(n, For):
@@ -219,18 +222,16 @@ def replace_buffer(
             return Alloc(new if n.buffer.name == old else n.buffer, go(n.body))
         if isinstance(n, If):
             orelse = None if n.orelse is None else go(n.orelse)
-            return If(rewrite(n.cond, load), go(n.then), orelse)
+            return If(redirected(n.cond), go(n.then), orelse)
         if isinstance(n, Let):
-            return Let(n.var, rewrite(n.value, load), go(n.body))
-        return map_stmt(n, lambda e: rewrite(e, load))
+            return Let(n.var, redirected(n.value), go(n.body))
+        return map_stmt(n, redirected)
 
     return go(s)
 
 
 def buffers_read(s: Stmt) -> set[str]:
-    return {
-        n.buffer.name for st in statements(s) for e in expressions(st) for n in walk(e) if isinstance(n, Load)
-    }
+    return {name for st in statements(s) for e in expressions(st) for name in buffers_loaded(e)}
 
 
 def buffers_written(s: Stmt) -> set[str]:

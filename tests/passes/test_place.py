@@ -54,7 +54,7 @@ def placed(graph: Graph, n: int = 2) -> tuple[Graph, Plan]:
 def dense(batch: object = 1) -> Graph:
     """A dense block of two layers, each reading all that came before it, and a last reader."""
     t = Net()
-    x = t.relu(t.conv(t.input("x", batch, 3, 6, 6), 8, 3))  # type: ignore[arg-type]
+    x = t.relu(t.conv(t.input("x", batch, 3, 4, 4), 8, 3))  # type: ignore[arg-type]
     for _ in range(2):
         grown = t.relu(t.bias(t.conv(t.relu(t.bias(x)), 12, 1)))
         x = t.b.concat([x, t.conv(grown, 4, 3, stride=1)], 1)
