@@ -109,6 +109,7 @@ def costs(figures: Figures, mode: str) -> str:
         cells += [cell(c, e, "compile_seconds", "{:.1f} s") for e in engines]
         cells += [cell(c, "jangin", "loaded_bytes", "{:.0f} MB", 1e-6)]
         cells += [cell(c, e, "peak_bytes", "{:.0f} MB", 1e-6) for e in engines]
+        cells += [compiler_memory(c)]
         cells += [cell(c, e, "error", "{:.0e}") for e in engines]
         rows.append(cells)
     groups = {
@@ -117,6 +118,7 @@ def costs(figures: Figures, mode: str) -> str:
         "compile": 3,
         "memory, Jangin loaded": 1,
         "memory": 3,
+        "memory, Jangin's compiler": 1,
         "error": 3,
     }
     short = ("Jangin", "ORT", "OpenVINO")
@@ -124,6 +126,12 @@ def costs(figures: Figures, mode: str) -> str:
     for title, width in groups.items():
         header += [f"{title}, {short[i]}" if width > 1 else title for i in range(width)]
     return table(header, rows)
+
+
+def compiler_memory(c: Comparison) -> str:
+    """Of the largest of the compiler's processes, which end before the model runs."""
+    size = (result(c, "jangin") or {}).get("memory", {}).get("compiler")
+    return f"{size / 1e6:.0f} MB" if size else "–"
 
 
 def neighbours(found: Mapping[str, Mapping[str, Any]]) -> str:

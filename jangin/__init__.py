@@ -16,8 +16,8 @@ from jangin.version import __version__
 
 if TYPE_CHECKING:
     from jangin.custom import hosted, operator
+    from jangin.driver import compile
     from jangin.ir.graph import CompileError
-    from jangin.pipeline import compile
     from jangin.runtime.executable import Executable
     from jangin.runtime.program import ProgramExecutable, load
     from jangin.session import InferenceSession, SessionOptions
@@ -27,7 +27,7 @@ _HOMES = {
     "Executable": "jangin.runtime.executable",
     "InferenceSession": "jangin.session",
     "SessionOptions": "jangin.session",
-    "compile": "jangin.pipeline",
+    "compile": "jangin.driver",
     "hosted": "jangin.custom",
     "ProgramExecutable": "jangin.runtime.program",
     "load": "jangin.runtime.program",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jangin.codegen.llvm import scratch_bytes
 from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.loop import Func
-from jangin.ir.plan import Launch, LibraryCall, Plan
+from jangin.ir.plan import Launch, Plan
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.text import print_func
 from jangin.ir.verify import checked, verify_func, verify_plan
@@ -31,76 +32,65 @@ from jangin.templates.template import Candidate, Problem
 Chosen = Mapping[str, tuple[Scheduled, tuple[str, ...]]]
 """For each kernel node (by its result) the scheduled kernel and the names of its arguments."""
 
+Job = Callable[[], Scheduled]
+"""Makes one kernel."""
+
 GRAIN_OPS = 20_000.0
 """Vector operations that a hand-out to another thread should be worth: some 5 us."""
 
 
 def schedule_kernels(
-    graph: Graph,
-    options: Options,
-    progress: Callable[[int, int], None] | None = None,
-    made: Callable[[Func, LibraryCall | None], None] | None = None,
+    graph: Graph, options: Options, make: Callable[[Sequence[Job]], Sequence[Scheduled]] | None = None
 ) -> Chosen:
-    """Schedule every kernel of a fused graph; equal kernels share one. `made` is called with each."""
-    known: dict[str, Scheduled] = {}
-    names: set[str] = set()
-    chosen: dict[str, tuple[Scheduled, tuple[str, ...]]] = {}
-    kernels = [n for n in graph.nodes if n.op == "kernel"]
+    """Schedule every kernel of a fused graph; equal kernels share one. `make`: what carries the jobs out."""
+    jobs: dict[str, Job] = {}
     found = views(graph)
-    for n, node in enumerate(kernels):
-        if progress is not None:
-            progress(n, len(kernels))
-        kernel, _ = chosen[node.outputs[0]] = _schedule(node, graph, options, known, found)
-        if kernel.func.name not in names:
-            names.add(kernel.func.name)
-            if options.verify:
-                _verify(kernel)
-            if made is not None:
-                made(kernel.func, kernel.call)
-    return chosen
+    wanted = {n.outputs[0]: _job(n, graph, options, jobs, found) for n in graph.nodes if n.op == "kernel"}
+    made = dict(zip(jobs, make([*jobs.values()]) if make else [job() for job in jobs.values()], strict=True))
+    return {result: (made[text], args) for result, (text, args) in wanted.items()}
 
 
-def _verify(kernel: Scheduled) -> None:
-    checked(f"the template {kernel.template}", verify_func, kernel.func)
-    if kernel.call is not None and kernel.call.rest is not None:
-        checked(f"the rest of {kernel.template}", verify_func, kernel.call.rest)
-
-
-def _schedule(
-    node: Node, graph: Graph, options: Options, made: dict[str, Scheduled], found: Mapping[str, View]
-) -> tuple[Scheduled, tuple[str, ...]]:
-    """The kernel and its arguments, where views are the values in whose memory they lie."""
-    name = f"{_kernel_name(node)}_{len(made)}"
+def _job(
+    node: Node, graph: Graph, options: Options, jobs: dict[str, Job], found: Mapping[str, View]
+) -> tuple[str, tuple[str, ...]]:
+    """The text of the job, one of `jobs`, that makes the node's kernel, and the kernel's arguments, where
+    views are the values in whose memory they lie."""
+    name = f"{_kernel_name(node)}_{len(jobs)}"
     if is_opaque(node):
         params, args = opaque_params(node), (*node.inputs, node.outputs[0])
         moves = shifts(params[:-1], params[-1], args, found, graph)
-        body: Graph = node.attrs["body"]
-        values = list(body.values)  # nests that a pass made once are one object
-        nests = [(id(n.attrs.get("body", n)), [values.index(i) for i in n.inputs]) for n in body.nodes]
-        text = f"nest {nests}{_moved(moves)}"
-        if text not in made:
-            func = replace(placed_func(opaque_func(node), moves), name=name)
-            fixed = [p.name for p, i in zip(params, node.inputs, strict=False) if i in graph.constants]
-            symbols = dict(func.symbols)
-            problem = Problem(name, opaque_stages(node), func.inputs, symbols, fixed, options.target)
-            made[text] = _nest(func, params, problem, made)
+        func = replace(placed_func(opaque_func(node), moves), name=name)
+        text = print_func(replace(func, name="nest"))
+        fixed = [p.name for p, i in zip(params, node.inputs, strict=False) if i in graph.constants]
+        symbols = dict(func.symbols)
+        problem = Problem(name, opaque_stages(node), func.inputs, symbols, fixed, options.target)
+        job = partial(_nest, func, params, problem, options)
     else:
         text, problem, args = kernel_problem(node, graph, options, name)
         candidate = options.choices.get(text)
         if moves := shifts(problem.inputs, problem.stages[-1].out, args, found, graph):
             problem = _placed(problem, moves, graph.symbols)
             text += _moved(moves)
-        if text not in made:
-            made[text] = make_kernel(problem, options, candidate)
-    return made[text], tuple(found[n].base if n in found else n for n in args)
+        job = partial(_kernel, problem, options, candidate)
+    jobs.setdefault(text, job)
+    return text, tuple(found[n].base if n in found else n for n in args)
 
 
-def _nest(func: Func, params: Sequence[Buffer], problem: Problem, made: dict[str, Scheduled]) -> Scheduled:
-    text = print_func(replace(func, name="nest"))
-    if text not in made:
-        operations, moved = nest_work(replace(func, params=tuple(params)), problem.stages)
-        made[text] = replace(opaque(func, problem), flops=operations, bytes=moved)
-    return made[text]
+def _nest(func: Func, params: Sequence[Buffer], problem: Problem, options: Options) -> Scheduled:
+    operations, moved = nest_work(replace(func, params=tuple(params)), problem.stages)
+    return _verified(replace(opaque(func, problem), flops=operations, bytes=moved), options)
+
+
+def _kernel(problem: Problem, options: Options, candidate: Candidate | None) -> Scheduled:
+    return _verified(make_kernel(problem, options, candidate), options)
+
+
+def _verified(kernel: Scheduled, options: Options) -> Scheduled:
+    if options.verify:
+        checked(f"the template {kernel.template}", verify_func, kernel.func)
+        if kernel.call is not None and kernel.call.rest is not None:
+            checked(f"the rest of {kernel.template}", verify_func, kernel.call.rest)
+    return kernel
 
 
 def _moved(moves: Mapping[str, Shift]) -> str:

@@ -3,6 +3,7 @@ the count of the official tests that pass is printed."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jangin import pipeline
+from jangin import driver, pipeline
 from jangin.options import Options
 
 
@@ -20,9 +21,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def verified() -> Iterator[None]:
-    """`jangin.compile` checks the IR between passes."""
+    """`jangin.compile` checks the IR between passes, and in this process, which has the compiler."""
+    assert pipeline.__name__ in sys.modules
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "Options", partial(Options, verify=True))
+        patch.setattr(driver, "Options", partial(Options, verify=True))
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -36,7 +37,7 @@ def _jangin(job: Job) -> Engine:
         tune=job.tune or None,
     )
     seconds = time.perf_counter() - start
-    memory = {}
+    memory = {"compiler": children_bytes()}
     if isinstance(exe, jangin.Executable):
         memory["weights"] = sum(a.nbytes for a in exe.plan.constants.values())
         if exe.plan.is_static:
@@ -218,6 +219,14 @@ def installed(engine: str) -> str | None:
         return metadata.version(engine)
     except metadata.PackageNotFoundError:
         return None
+
+
+def children_bytes() -> int:
+    """The largest resident size of any process that this one, or one of its own, started and waited for."""
+    import resource
+
+    size = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return size if sys.platform == "darwin" else size << 10
 
 
 def peak_bytes() -> int:

@@ -11,12 +11,13 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, Protocol, TypeVar
 
 import llvmlite.binding as llvm
 
 from jangin.codegen.entry import entry_module
+from jangin.codegen.forked import in_processes
 from jangin.codegen.llvm import emit_kernel
 from jangin.codegen.pool import pool_module
 from jangin.ir.loop import Func
@@ -28,22 +29,34 @@ PASS_LEVEL = 1
 """LLVM's function simplification at -O1 (SROA, early CSE, LICM, instruction combining, CFG
 simplification), with unrolling and vectorization off."""
 CODEGEN_LEVEL = 2
-MODULE_CHARS = 100_000
-"""Kernels are compiled together once their text is this long: few objects to load, enough to share."""
+JOBS_PER_PROCESS = 4
+"""Kernels that are worth forking a process for."""
 
+K = TypeVar("K", bound="Kernel")
 Progress = Callable[[int, int], None]
 
 
+class Kernel(Protocol):
+    """What `Builder.make` wants of a kernel: its loop nest, or the library's call that does the same."""
+
+    @property
+    def func(self) -> Func: ...
+    @property
+    def call(self) -> LibraryCall | None: ...
+
+
 class Builder:
-    """Compiles kernels on threads of its own while the caller makes others; a context, which ends them.
+    """Makes kernels and their code on several cores at once; a context, which ends its threads.
 
-    Equal kernels added in equal order give identical bytes."""
+    With `processes` = 1, kernels are made on the caller's thread, while others compile the last ones. With
+    more, that many forked processes (see `codegen.forked`) do all of it. Either way equal kernels in
+    equal order give identical bytes."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, processes: int = 1) -> None:
         self._target = target
+        self._processes = processes
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1)
-        self._running: list[Future[bytes]] = [self._threads.submit(_pool_object, target)]
-        self._group: list[tuple[str, str]] = []
+        self._running: list[Future[bytes]] = []
 
     def __enter__(self) -> Builder:
         return self
@@ -51,37 +64,61 @@ class Builder:
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown(cancel_futures=True)
 
+    def make(self, jobs: Sequence[Callable[[], K]], progress: Progress | None = None) -> list[K]:
+        """The kernels that the jobs give, each of which has been added. `progress(done, total)`."""
+        made: list[K] = []
+        processes = min(self._processes, len(jobs) // JOBS_PER_PROCESS)
+        if processes > 1:
+            compiled = in_processes([partial(self._compile, job) for job in jobs], processes, progress)
+            for kernel, code in compiled:
+                made.append(kernel)
+                self._running.append(_done(code))
+            return made
+        for n, job in enumerate(jobs):
+            if progress is not None:
+                progress(n, len(jobs))
+            made.append(job())
+            self.add(made[-1].func, made[-1].call)
+        return made
+
+    def _compile(self, job: Callable[[], K]) -> tuple[K, bytes]:
+        kernel = job()
+        return kernel, compile_modules(kernel_texts(kernel.func, kernel.call, self._target), self._target)
+
     def add(self, func: Func, call: LibraryCall | None = None) -> None:
         """A kernel: its loop nest, or the library's call that does the same."""
-        if call is None:
-            self.add_text(func.name, emit_kernel(func, self._target))
-            return
-        self.add_text(func.name, call.text)
-        if call.rest is not None:
-            self.add_text(call.rest.name, emit_kernel(call.rest, self._target))
+        self.add_texts(kernel_texts(func, call, self._target))
 
-    def add_text(self, name: str, text: str) -> None:
-        """A kernel's LLVM IR module."""
-        self._group.append((name, text))
-        if sum(len(t) for _, t in self._group) >= MODULE_CHARS:
-            self._start()
+    def add_texts(self, texts: Sequence[tuple[str, str]]) -> None:
+        """A kernel's LLVM IR modules, by name."""
+        self._running.append(self._threads.submit(compile_modules, texts, self._target))
 
     def artifact(self, plan: Plan, progress: Progress | None = None) -> Artifact:
         """The plan, all of whose kernels were added, with its code. `progress(done, total)` is called as
-        groups of kernels finish. Raises RuntimeError that names the kernel where LLVM refuses it."""
-        self.add_text("entry", entry_module(plan, self._target.triple))
-        self._start()
+        kernels finish. Raises RuntimeError that names the kernel where LLVM refuses it."""
+        target = self._target
+        own = [("entry", entry_module(plan, target.triple)), ("pool", pool_module(target.triple))]
+        running = [self._threads.submit(compile_modules, own, target), *self._running]
         objects: list[bytes] = []
-        for done in self._running:
+        for done in running:
             objects.append(done.result())
             if progress is not None:
-                progress(len(objects), len(self._running))
+                progress(len(objects), len(running))
         return Artifact(plan, tuple(objects))
 
-    def _start(self) -> None:
-        if self._group:
-            self._running.append(self._threads.submit(compile_modules, self._group, self._target))
-            self._group = []
+
+def kernel_texts(func: Func, call: LibraryCall | None, target: Target) -> list[tuple[str, str]]:
+    """(name, LLVM IR) of the modules that a kernel is made of."""
+    if call is None:
+        return [(func.name, emit_kernel(func, target))]
+    rest = [] if call.rest is None else [(call.rest.name, emit_kernel(call.rest, target))]
+    return [(func.name, call.text), *rest]
+
+
+def _done(result: bytes) -> Future[bytes]:
+    future: Future[bytes] = Future()
+    future.set_result(result)
+    return future
 
 
 def build(plan: Plan, target: Target) -> Artifact:
@@ -90,12 +127,6 @@ def build(plan: Plan, target: Target) -> Artifact:
         for name in dict.fromkeys(launch.kernel for launch in plan.launches):
             builder.add(plan.kernels[name], plan.calls.get(name))
         return builder.artifact(plan)
-
-
-@cache
-def _pool_object(target: Target) -> bytes:
-    """The thread pool, the same in every model: to compile it takes longer than a small model's kernels."""
-    return compile_modules([("pool", pool_module(target.triple))], target)
 
 
 def compile_modules(texts: Sequence[tuple[str, str]], target: Target) -> bytes:

@@ -87,7 +87,7 @@ def inspect(
         _inspect_program(program, after, kernel)
         return
     with progress(settings) as tell:
-        scheduled = schedule_kernels(graph, options, lambda done, total: tell(done, total, "schedule"))
+        scheduled = schedule_kernels(graph, options)
         plan = make_plan(graph, scheduled, options)
     nodes = {n.outputs[0]: n for n in graph.nodes if n.op == "kernel"}
     kernels = {entry[0].func.name: (nodes[out], entry[0]) for out, entry in scheduled.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +20,9 @@ class DType:
 
     def __str__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype_of, (self.name,)
 
     @property
     def bytes(self) -> int:
@@ -109,3 +113,8 @@ def from_numpy(dtype: np.dtype[np.generic] | type) -> DType:
 def onnx_name(dtype: DType) -> str:
     """What ONNX calls it, as in "tensor(float)"."""
     return _ONNX_NAMES.get(dtype.name) or f"{'u' if dtype.kind == 'u' else ''}int{dtype.bits}"
+
+
+def dtype_of(name: str) -> DType:
+    """The element type that text forms call `name`."""
+    return DTYPES[name]

@@ -42,6 +42,10 @@ class Expr:
             object.__setattr__(self, "_hash", made)
             return made
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without what is cached."""
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+
     def __repr__(self) -> str:
         return str(self)
 

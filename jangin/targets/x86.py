@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from jangin.runtime.cpu import processor_flags, why_not
 from jangin.targets.rows import AVX2, AVX512, PORTABLE
 from jangin.targets.target import Target
 
@@ -22,13 +23,20 @@ V4 = Target("x86-64-v4", TRIPLE, "x86-64-v4", _V4, 64, 32, AVX512, l2=1 << 20)
 def host() -> Target:
     """The best level that this machine runs, with its own cache sizes. The code is made for
     the level, not the exact processor, so that an artefact moves between machines of a level."""
+    level = next((t for t in (V4, V3) if _has(t)), V2)
+    caches = _caches()
+    return replace(level, l1=caches.get(1, level.l1), l2=caches.get(2, level.l2), l3=caches.get(3, level.l3))
+
+
+def _has(target: Target) -> bool:
+    """Whether this machine runs a target's code: by what the system tells of its processor, or else LLVM,
+    which is large to load."""
+    if processor_flags():
+        return not why_not(str(target))
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()
-    levels = [(V4, ("avx512f", "avx512bw", "avx512dq", "avx512vl")), (V3, ("avx2", "fma", "f16c", "bmi2"))]
-    level = next((t for t, need in levels if all(features.get(f, False) for f in need)), V2)
-    caches = _caches()
-    return replace(level, l1=caches.get(1, level.l1), l2=caches.get(2, level.l2), l3=caches.get(3, level.l3))
+    return all(features.get(f.removeprefix("+"), False) for f in target.features.split(","))
 
 
 def _caches() -> dict[int, int]:

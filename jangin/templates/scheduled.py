@@ -64,6 +64,10 @@ class Scheduled:
     bytes: Expr = ZERO
     call: LibraryCall | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process is sent: without the steps, which may hold functions."""
+        return {**self.__dict__, "steps": ()}
+
     @property
     def label(self) -> str:
         """The template and its parameters, for reports."""

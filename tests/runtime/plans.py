@@ -127,8 +127,8 @@ def compiled(
 ) -> Artifact:
     """The plan with kernels whose LLVM IR is given."""
     with Builder(V2) as builder:
-        for name, text in kernels:
-            builder.add_text(name, text)
+        for named in kernels:
+            builder.add_texts([named])
         return builder.artifact(made, progress)
 
 

@@ -14,10 +14,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
+from jangin.driver import with_winners
 from jangin.kernels import kernel_candidates, kernel_problem, make_kernel
 from jangin.libraries import CANDIDATES
 from jangin.options import Options
-from jangin.pipeline import import_model, tune_model, with_winners
+from jangin.pipeline import import_model, tune_model
 from jangin.runtime import libraries
 from jangin.targets import resolve
 from jangin.templates.choose import TEMPLATES

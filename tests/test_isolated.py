@@ -1,0 +1,128 @@
+"""The compiler in a process of its own, and the processes it forks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import jangin
+from jangin import isolated
+from jangin.codegen.forked import in_processes
+
+
+def layers(count: int) -> onnx.ModelProto:
+    """A chain of matrix products of different sizes, each a kernel of its own."""
+    rng = np.random.default_rng(count)
+    weights = [
+        numpy_helper.from_array(rng.random((16 + i, 17 + i), np.float32) / 16, f"w{i}") for i in range(count)
+    ]
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(count)]
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, w])
+        for n, w in (("x0", 16), (f"x{count}", 16 + count))
+    ]
+    return helper.make_model(helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights))
+
+
+X = np.random.default_rng(0).random((4, 16), np.float32)
+
+
+def test_it_computes_the_same_and_says_how_far_it_is(tmp_path: Path) -> None:
+    model, steps = layers(9), []
+    apart = jangin.compile(
+        model, cache=tmp_path, isolated=True, progress=lambda done, total, what: steps.append(what)
+    )
+    assert {"lower", "kernels", "compile"} <= set(steps)
+    assert np.array_equal(apart(X), jangin.compile(model, cache=False, isolated=False)(X))
+    assert len([*tmp_path.rglob("*.jgn")]) == 1, "what it made is in the cache"
+    steps.clear()
+    again = jangin.compile(
+        model, cache=tmp_path, isolated=True, progress=lambda done, total, what: steps.append(what)
+    )
+    assert not steps, "and is taken from there"
+    assert np.array_equal(again(X), apart(X))
+
+
+def test_a_caller_that_has_no_compiler_gets_none(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(layers(2), path)
+    code = (
+        "import sys, numpy as np, jangin; exe = jangin.compile(sys.argv[1], cache=False);"
+        "print(exe(np.zeros((4, 16), np.float32)).shape);"
+        "print([m for m in ('llvmlite', 'onnx') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["(4, 18)", "[]"]
+
+
+def test_its_errors_are_the_callers(tmp_path: Path) -> None:
+    with pytest.raises(jangin.CompileError, match=r"nowhere\.onnx"):
+        jangin.compile(tmp_path / "nowhere.onnx", cache=False, isolated=True)
+    with pytest.raises(ValueError, match="unknown target 'abacus'"):
+        jangin.compile(layers(1), "abacus", isolated=True)
+    with pytest.raises(ValueError, match="isolated"):
+        operator = jangin.operator("Mine", "mine")(lambda b, x: x)
+        jangin.compile(layers(1), operators=[operator], isolated=True)
+
+
+def test_its_death_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for end, said in (("os._exit(3)", "exit code 3"), ("os.kill(os.getpid(), 9)", "SIGKILL.*out of memory")):
+        monkeypatch.setattr(isolated, "_START", f"import os; {end}")
+        with pytest.raises(jangin.CompileError, match=said):
+            jangin.compile(layers(1), cache=False, isolated=True)
+
+
+def test_an_interrupted_caller_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def interrupt(done: int, total: int, what: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        jangin.compile(layers(3), cache=False, isolated=True, progress=interrupt)
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+class Odd(Exception):
+    def __reduce__(self) -> str:
+        raise TypeError("is not to be sent")
+
+
+def test_an_exception_that_cannot_be_sent_is_told() -> None:
+    assert str(isolated._sendable(Odd("so it is"))) == "Odd: so it is"
+    assert isinstance(isolated._sendable(KeyError(1)), KeyError)
+
+
+def test_forked_processes_make_identical_bytes(tmp_path: Path) -> None:
+    onnx.save(layers(9), tmp_path / "model.onnx")
+    code = (
+        "import sys; from pathlib import Path; from jangin.driver import Options, resolve;"
+        "from jangin.pipeline import build_artifact; folder = Path(sys.argv[1]);"
+        "options = Options(resolve('x86-64-v2'));"
+        "[build_artifact(folder / 'model.onnx', options, processes=n).save(folder / str(n)) for n in (1, 2)]"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)  # this one may have threads
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+
+
+def test_results_of_forked_processes_are_in_order() -> None:
+    told: list[tuple[int, int]] = []
+    squares = in_processes([partial(pow, n, 2) for n in range(9)], 2, lambda *step: told.append(step))
+    assert squares == [n * n for n in range(9)]
+    assert told == [(n + 1, 9) for n in range(9)]
+    with pytest.raises(ZeroDivisionError):
+        in_processes([partial(divmod, 1, n) for n in (1, 0)], 2)
+    with pytest.raises(BrokenProcessPool):
+        in_processes([partial(os._exit, 1)] * 2, 2)
