@@ -36,7 +36,8 @@ class JanginRep(BackendRep):  # type: ignore[misc]
                 raise
 
     def _compile(self, model: onnx.ModelProto) -> Executable | ProgramExecutable:
-        return jangin.compile(model, cache=False, isolated=False, **{"shapes": _any_size(model), **self.options})
+        options = {"shapes": _any_size(model), **self.options}
+        return jangin.compile(model, cache=False, isolated=False, **options)
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any] | Any, **kwargs: Any) -> tuple[Array, ...]:
         """The outputs, in the model's order, for inputs in order or by name."""

@@ -267,8 +267,17 @@ def settle(process: int) -> None:
     for _ in range(SETTLE_TRIES):
         before = busy_seconds(process)
         time.sleep(SETTLE_SECONDS)
-        if busy_seconds(process) == before:
+        if busy_seconds(process) == before and not runnable(process):
             return
+
+
+def runnable(process: int) -> bool:
+    """Whether a thread of the process runs or waits for a core."""
+    try:
+        texts = [p.read_text(encoding="utf-8") for p in Path(f"/proc/{process}/task").glob("*/stat")]
+    except OSError:  # a thread ended meanwhile
+        return True
+    return any(text.rpartition(")")[2].split()[0] == "R" for text in texts)
 
 
 def busy_seconds(process: int | None = None) -> float:
