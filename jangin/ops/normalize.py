@@ -39,14 +39,17 @@ def _affine(
     b: Builder, x: Tensor, scale: Tensor, bias: Tensor, average: Tensor, variance: Tensor, epsilon: float
 ) -> Tensor:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias as one multiplication and addition by
-    channel, whose operands fold where the statistics are constants."""
+    channel, whose operands, each rounded once, fold where the statistics are constants."""
     dtype = F64 if x.dtype is F64 else F32
 
     def slope(s: Expr, v: Expr) -> Expr:
-        return cast(dtype, s) / call("sqrt", cast(dtype, v) + epsilon)
+        return cast(F64, s) / call("sqrt", cast(F64, v) + epsilon)
 
-    factor = b.map(slope, scale, variance)
-    offset = b.map(lambda o, m, f: cast(dtype, o) - cast(dtype, m) * f, bias, average, factor)
+    def shift(o: Expr, m: Expr, s: Expr, v: Expr) -> Expr:
+        return cast(dtype, cast(F64, o) - cast(F64, m) * slope(s, v))
+
+    factor = b.map(lambda s, v: cast(dtype, slope(s, v)), scale, variance)
+    offset = b.map(shift, bias, average, scale, variance)
     if factor.rank == 1:
         factor, offset = per_channel(b, factor, x.rank), per_channel(b, offset, x.rank)
     return _scaled(b, x, factor, offset, x.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from jangin.ir.expr import Binary, Buffer, Expr, Load, Var, binary, const, free_vars, loads, minimum
@@ -191,6 +191,42 @@ def block_sum(func: Func, tiles: str, over: Sequence[str], most: int, name: str)
         return Alloc(partial, block(kept(init, "_z"), main, kept(final, "_w")))
 
     return well_formed(at_loop(func, tiles, change))
+
+
+def partial_sums(func: Func, loop: str) -> Func:
+    """Sum what each iteration of `loop`, around other loops of one sum, adds by itself first: errors grow
+    with the square root of the terms added one after the other (Higham, "The accuracy of floating point
+    summation", 1993). The order of additions changes."""
+
+    def change(s: For) -> Stmt:
+        stores = [n for n in statements(s.body) if isinstance(n, Store)]
+        accs = {n.buffer for n in stores}
+        if len(accs) != 1 or not all(_adds(n) for n in stores):
+            raise ScheduleError(f"{func.name}: {loop} isn't of one sum")
+        serial(func, s)
+        (acc,) = accs
+        own = replace(acc, name=f"{acc.name}.part")
+        zero = _each_place(acc, f"{loop}_p", lambda i: Store(own, i, const(0, acc.dtype)))
+        add = _each_place(acc, f"{loop}_q", lambda i: Store(acc, i, Load(acc, i) + Load(own, i)))
+        return replace(s, body=Alloc(own, block(zero, replace_buffer(s.body, acc.name, own), add)))
+
+    return well_formed(at_loop(func, loop, change))
+
+
+def _adds(s: Store) -> bool:
+    """Whether a store adds to its place something that doesn't depend on its buffer."""
+    e, place = s.value, Load(s.buffer, s.index)
+    term = e.b if isinstance(e, Binary) and e.op == "add" and e.a == place else place
+    return s.buffer.memory == "register" and all(n.buffer.name != s.buffer.name for n in loads(term))
+
+
+def _each_place(acc: Buffer, name: str, store: Callable[[tuple[Expr, ...]], Stmt]) -> Stmt:
+    """`store(index)` for every place of an accumulator, by vectors along its last axis."""
+    places = [Var(f"{name}{d}") for d in range(len(acc.shape))]
+    inner = store(tuple(places))
+    for d in reversed(range(len(places))):
+        inner = For(places[d], acc.shape[d], inner, "vector" if d == len(places) - 1 else "unroll")
+    return inner
 
 
 def _places(init: Stmt, acc: str) -> tuple[list[For], tuple[Expr, ...]]:

@@ -44,6 +44,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "merge": stages.merge,
     "reuse": stages.reuse,
     "block_sum": stages.block_sum,
+    "partial_sums": stages.partial_sums,
     "rfactor": stages.rfactor,
     "predicate": guards.predicate,
     "prefetch_panels": prefetch.prefetch_panels,

@@ -8,11 +8,17 @@ from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
 from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, children, const, free_vars, loads, walk
 from jangin.ir.loop import Func, Store, expressions, statements
 from jangin.ir.simplify import Ranges, linear, simplify
+from jangin.schedule.primitives import find
+from jangin.te import Stage
 from jangin.templates.scheduled import Recorder
 from jangin.templates.template import Problem
 
 MASKABLE = (F32, I32, F64, I64)
 """Element types with masked vector loads and stores."""
+LONG_SUM = 64
+"""Terms that may be added one after the other: rounding errors grow with their number."""
+LEAST_PART = 8
+"""Terms that a partial sum should have."""
 
 
 def flat_index(buffer: Buffer, index: Sequence[Expr], ranges: Ranges) -> Expr:
@@ -111,3 +117,21 @@ def fuse_all(rec: Recorder, loops: Sequence[str], name: str) -> str:
         rec.do("fuse", current, inner, fused)
         current = fused
     return current
+
+
+def shorten_sum(rec: Recorder, stage: Stage, loops: Sequence[str]) -> None:
+    """Partial sums in a stage's long sum of floats. `loops`: those of its terms, outermost first."""
+    if stage.combiner != "sum" or not stage.body.dtype.is_float:
+        return
+    terms = 1
+    for loop in reversed(loops):
+        extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
+        most = LONG_SUM if loop == loops[0] else 4 * LONG_SUM
+        if isinstance(extent, Const) and terms * int(extent.value) <= most:
+            terms *= int(extent.value)
+            continue
+        if terms < LEAST_PART:
+            rec.do("split", loop, LONG_SUM // terms, "bound")
+            loop += "o"
+        rec.do("partial_sums", loop)
+        return

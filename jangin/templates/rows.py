@@ -14,7 +14,7 @@ from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
 from jangin.targets.target import Target
 from jangin.templates import cost
-from jangin.templates.common import fuse_all, lanes_for, stride, vectorize
+from jangin.templates.common import fuse_all, lanes_for, shorten_sum, stride, vectorize
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Problem, Template
 
@@ -164,6 +164,7 @@ def vectorize_stage(rec: Recorder, stage: te.Stage, depth: int, lanes: int, part
         rec.do("privatize", _acc_name(stage), [f"{column}i"])
         for suffix in ("", "_z", "_w"):
             rec.do("vectorize", f"{column}i{suffix}")
+        shorten_sum(rec, stage, [a.var.name for a in stage.reduce_axes])
         return
     _vector_reduction(rec, stage, lanes, partials)
 
@@ -184,6 +185,7 @@ def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int, partials: int)
     size = int(found.extent.value) if isinstance(found.extent, Const) else 64
     if size >= lanes:
         rec.do("rfactor", loop, lanes, max(1, min(partials, size // lanes)))
+        shorten_sum(rec, stage, [f"{loop}o"])
 
 
 def _term_loads(func: Func, loop: For) -> list[Load]:

@@ -14,7 +14,7 @@ from jangin.ir.simplify import Range, interval, simplify
 from jangin.schedule.guards import hoist_guards
 from jangin.schedule.normalize import simplify_func
 from jangin.templates import cost
-from jangin.templates.common import fuse_all, lanes_for, stride
+from jangin.templates.common import fuse_all, lanes_for, shorten_sum, stride
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Problem, Template
 
@@ -242,6 +242,8 @@ class _Scheduler:
             for loop in tile[:-1]:
                 rec.do("unroll", loop + part)
             rec.do("vectorize", tile[-1] + part)
+        if not self._unrolled():
+            shorten_sum(rec, self.stage, [tap + suffix for tap in self.window.taps])
 
     def _unrolled(self) -> Sequence[str]:
         """The taps along the row, and those of all rows of a small window."""

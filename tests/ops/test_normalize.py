@@ -38,6 +38,16 @@ def test_constant_statistics_leave_one_map() -> None:
     assert [n.op for n in simplify(graph).nodes] == ["map"]
 
 
+def test_constant_statistics_are_rounded_once() -> None:
+    constants = dict(enumerate(STATISTICS, start=1))
+    graph = simplify(lowered("BatchNormalization", [f32(2, 3, 4)], 15, constants=constants))
+    scale, bias, mean, var = (s.astype(np.float64) for s in STATISTICS)
+    slope = scale / np.sqrt(var + np.float32(1e-5).astype(np.float64))
+    found = [graph.constants[n].reshape(-1) for n in graph.nodes[-1].inputs if n in graph.constants]
+    for got, want in zip(found, (slope, bias - mean * slope), strict=True):
+        assert np.all(np.abs(got - want) <= 0.500001 * np.spacing(np.abs(got)))
+
+
 def test_batch_normalization_by_element() -> None:
     x, stats = f32(2, 3, 2), [np.abs(f32(3, 2, seed=s)) for s in range(4)]
     (out,) = run("BatchNormalization", [x, *stats], 7, spatial=0)

@@ -93,6 +93,8 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     "blocks of no tile": ("matmul", [("block_sum", "k0", ["i1"], 4, "s")], "k0 doesn't hold one sum"),
     "blocks of another loop": ("matmul", [("block_sum", "i1", ["i0"], 99, "s")], "are not the outer loops"),
     "too many tiles": ("matmul", [("block_sum", "i1", ["k0"], 1, "s")], "may have more than 1 iterations"),
+    "parts of an axis": ("matmul", [("partial_sums", "i0")], "i0 isn't of one sum"),
+    "parts of a maximum": ("max", [("partial_sums", "k0")], "k0 isn't of one sum"),
     "rfactor of an axis": ("matmul", [("rfactor", "i0", 4, 1)], "i0 isn't the one loop of a reduction"),
     "rfactor of one of two": ("max", [("rfactor", "k1", 4, 1)], "k1 isn't the one loop"),
     "rfactor of a nest": ("max", [("rfactor", "k0", 4, 1)], "expected a plain reduction over k0"),

@@ -129,6 +129,18 @@ def test_block_sum_over_several_loops() -> None:
        ("block_sum", "i3o", ["k0", "k1"], 8, "sums"))  # fmt: skip
 
 
+@pytest.mark.parametrize(("name", "loops"), [("conv", ["k0", "k1"]), ("symbolic-sum", ["k0o"])])
+def test_partial_sums(name: str, loops: list[str]) -> None:
+    last = "i3" if name == "conv" else "i1"
+    split = [] if name == "conv" else [("split", "k0", 3, "bound")]
+    func = do(naive(name), ("split", last, 2), ("privatize", "out.acc", [f"{last}i"]), *split)
+    for loop in loops:
+        after = do(func, ("partial_sums", loop))
+        (part,) = (s.buffer for s in statements(find(after, loop)) if isinstance(s, Alloc))
+        assert part.name == "out.acc.part" and part.shape == (const(2),)
+    do(func, ("partial_sums", loops[0]), ("partial_sums", loops[-1] if loops[1:] else "k0i"))
+
+
 def test_privatize_reads_stay_inside_where_windows_overlap() -> None:
     do(naive("conv"), ("split", "i2", 4), ("split", "i3", 2), ("reorder", ["i2o", "i3o", "i2i", "i3i"]),
        ("privatize", "out.acc", ["i2i", "i3i"]))  # fmt: skip

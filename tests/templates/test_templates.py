@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from jangin import te
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call, const
+from jangin.ir.interpret import run_func
 from jangin.targets import NAMED, Target
 from jangin.templates import separable
 from jangin.templates.choose import TEMPLATES, choose
@@ -205,3 +207,22 @@ MAPS: dict[str, Built] = {
 def test_elementwise(name: str, target: Target) -> None:
     built = MAPS[name]
     assert_equal_to_stages(scheduled("elementwise", problem(built, {}, (), target)), built)
+
+
+@pytest.mark.parametrize("template", ["rows", "window"])
+@pytest.mark.parametrize(("shape", "axes"), [((1, 40, 40, 9), (1, 2)), ((1, 1, 1600, 9), (1, 2))])
+def test_rounding_of_a_long_sum(template: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    built = node("reduce", [buffer("x", *shape)], {"combiner": "sum", "axes": axes, "keepdims": True})
+    func = scheduled(template, problem(built)).func
+    x = np.random.default_rng(0).random(shape, np.float32)
+    arrays = {"x": x, "out": np.empty((1, 1, 1, 9), np.float32)}
+    run_func(func, {p.name: arrays[p.name] for p in func.params}, {})
+    error = arrays["out"] / x.sum(axes, np.float64, keepdims=True) - 1
+    assert np.sqrt(np.mean(error**2)) < 8 * 2**-24, "one running sum has some 15"
+
+
+def test_a_deep_convolution_sums_its_window_in_parts() -> None:
+    built = conv((4, 4), 64, 8, 3)
+    found = scheduled("contraction", problem(built, {}, W))
+    assert [s.args for s in found.steps if s.name == "partial_sums"] == [("k0",)]
+    assert_equal_to_stages(found, built)
