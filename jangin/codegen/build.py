@@ -97,8 +97,12 @@ class Builder:
         """The plan, all of whose kernels were added, with its code. `progress(done, total)` is called as
         kernels finish. Raises RuntimeError that names the kernel where LLVM refuses it."""
         target = self._target
-        own = [("entry", entry_module(plan, target.triple)), ("pool", pool_module(target.triple))]
-        running = [self._threads.submit(compile_modules, own, target), *self._running]
+        entry = [("entry", entry_module(plan, target.triple))]
+        running = [
+            self._threads.submit(_pool_object, target),
+            self._threads.submit(compile_modules, entry, target),
+            *self._running,
+        ]
         objects: list[bytes] = []
         for done in running:
             objects.append(done.result())
@@ -127,6 +131,12 @@ def build(plan: Plan, target: Target) -> Artifact:
         for name in dict.fromkeys(launch.kernel for launch in plan.launches):
             builder.add(plan.kernels[name], plan.calls.get(name))
         return builder.artifact(plan)
+
+
+@cache
+def _pool_object(target: Target) -> bytes:
+    """The thread pool, the same in every model: to compile it takes longer than a small model's kernels."""
+    return compile_modules([("pool", pool_module(target.triple))], target)
 
 
 def compile_modules(texts: Sequence[tuple[str, str]], target: Target) -> bytes:
