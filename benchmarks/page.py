@@ -59,8 +59,9 @@ def opening(figures: Figures) -> str:
         "with quartiles in brackets; turns during which the core ran slowly or others used the machine are "
         "left out. A ratio over 1 means that Jangin is the faster. *Error*: the largest difference to ONNX "
         "Runtime's output with its optimizations off, as a share of its largest value. *Memory*: the "
-        "most that the process ever held, its compiler included; *loaded*: that of a process which loads "
-        "what Jangin compiled and saved before."
+        "most that the process which asked for the model and ran it ever held. Jangin's compiler runs in "
+        "processes of its own, which end before the model runs: the most that the largest of them held "
+        "stands beside. *Loaded*: a process that loads what Jangin compiled and saved before."
     )
 
 
