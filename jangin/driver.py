@@ -101,7 +101,7 @@ def compile(
     if isolated and operators:
         raise ValueError("operators of your own can't go to another process: leave isolated out")
     if isolated is None:
-        isolated = bool(sys.executable) and not operators and "jangin.pipeline" not in sys.modules
+        isolated = not operators and "jangin.pipeline" not in sys.modules and _has_interpreter()
     built = None
     entries = None if operators else request.entries
     if entries is not None and seconds is None:
@@ -114,6 +114,11 @@ def compile(
     elif built is None:
         built, _ = build(request, progress, operators)
     return executable(built, threads, host_functions(operators))
+
+
+def _has_interpreter() -> bool:
+    """Whether there is a Python to start: a frozen program's executable is the program."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 def build(
