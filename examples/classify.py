@@ -118,7 +118,8 @@ def main() -> None:
     console.print(
         f"compiled in {seconds:.2f} s into {len(exe.plan.launches)} kernels, saved and loaded again in "
         f"{load_seconds:.3f} s; {exe.threads} threads\nmemory: weights {weights / 1e6:.1f} MB, arena "
-        f"{exe.arena_bytes() / 1e6:.1f} MB, peak of this process, which made the ONNX file too, {peak_mb():.0f} MB"
+        f"{exe.arena_bytes() / 1e6:.1f} MB, "
+        f"peak of this process, which made the ONNX file too, {peak_mb():.0f} MB"
     )
     compare(model, COMPILED, images)
 
