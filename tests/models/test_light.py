@@ -21,8 +21,6 @@ import jangin
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 LONG = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50")
 """With random weights only when slow tests are asked for: their stored outputs are compared anyway."""
-SHORT = ("shufflenet", "squeezenet")
-"""With stored outputs only then: random weights, which every run compares, show more."""
 
 
 def cases(slow: tuple[str, ...], *left_out: str) -> list[Any]:
@@ -63,7 +61,7 @@ def randomised(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("name", cases(SHORT))
+@pytest.mark.parametrize("name", cases(()))
 def test_stored_output(name: str) -> None:
     model, _ = load(name)
     x = (np.arange(3 * 224 * 224, dtype=np.float64) / (3 * 224 * 224)).reshape(1, 3, 224, 224)

@@ -63,7 +63,7 @@ def test_same_labels_as_onnx_runtime(folder: Path) -> None:
     # ONNX Runtime's two runs differ by 5e-3 on one of these files: there float64 is 4.9e-3 from the one,
     # 5.7e-4 from the other, and 1.9e-4 from ours
     for row, *references in zip(ours, singly, together, strict=True):
-        assert min(np.abs(row - reference).max() for reference in references) < 1e-3  # probabilities
+        assert min(np.abs(row - reference).max() for reference in references) < 5e-4  # probabilities
     single = np.concatenate([np.asarray(exe(row[None])) for row in batch])
     assert error(single, ours) < 1e-5
     labels = [config["target_labels_space"][i] for i in ours.argmax(axis=1)]
