@@ -60,9 +60,9 @@ def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:
 
 
 def operations(model: Model) -> int:
-    from jangin.options import Options
+    from jangin.compiler.options import Options
+    from jangin.compiler.pipeline import import_model
     from jangin.passes.work import flops
-    from jangin.pipeline import import_model
     from jangin.targets import resolve
 
     graph = import_model(model.path, Options(resolve("cpu"), dict(model.sizes)), until="fuse")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from jangin.version import __version__
 
 if TYPE_CHECKING:
+    from jangin.compiler.driver import compile
     from jangin.custom import hosted, operator
-    from jangin.driver import compile
     from jangin.ir.graph import CompileError
     from jangin.runtime.executable import Executable
     from jangin.runtime.program import ProgramExecutable, load
@@ -27,7 +27,7 @@ _HOMES = {
     "Executable": "jangin.runtime.executable",
     "InferenceSession": "jangin.session",
     "SessionOptions": "jangin.session",
-    "compile": "jangin.driver",
+    "compile": "jangin.compiler.driver",
     "hosted": "jangin.custom",
     "ProgramExecutable": "jangin.runtime.program",
     "load": "jangin.runtime.program",

@@ -23,7 +23,7 @@ from typing import Any
 from jangin.ir.expr import wrap
 from jangin.ir.types import tensor_type
 from jangin.ops.builder import Builder
-from jangin.ops.held import Item, host
+from jangin.ops.nontensor import Item, host
 
 Infer = Callable[..., Sequence[tuple[Any, Sequence[Any]]]]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from jangin import driver, pipeline
-from jangin.options import Options
+from jangin.compiler import driver, pipeline
+from jangin.compiler.options import Options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 CHILD = """
 import sys
-import jangin, jangin.pipeline
+import jangin, jangin.compiler.pipeline
 
 def peak():
     with open("/proc/self/status") as file:

@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import jangin
+from jangin.compiler.pipeline import GRAPH_PASSES
 from jangin.ir import program_text, text
 from jangin.ir.expr import call
-from jangin.pipeline import GRAPH_PASSES
 from jangin.templates.choose import TEMPLATES
 
 ROOT = Path(__file__).resolve().parent.parent

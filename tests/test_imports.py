@@ -13,45 +13,51 @@ ROOT = Path(__file__).resolve().parent.parent / "jangin"
 ALLOWED = {
     "version": set(),
     "ir": set(),
-    "te": {"ir"},
     "targets": {"ir", "runtime"},
     "host": set(),
-    "runtime": {"host", "ir", "version"},
-    "ops": {"ir", "te"},
-    "schedule": {"ir", "te"},
-    "templates": {"ir", "mapped", "te", "schedule", "targets"},
     "mapped": set(),
-    "frontends": {"ir", "mapped", "ops"},
-    "passes": {"ir", "te", "ops", "frontends", "mapped", "runtime"},
-    "codegen": {"ir", "te", "targets", "runtime"},
-    "cache": set(),
+    "runtime": {"host", "ir", "version"},
+    "ops": {"ir"},
     "custom": {"ir", "ops"},
-    "options": {"targets", "templates"},
-    "libraries": {"ir", "te", "runtime", "schedule", "templates"},
-    "kernels": {"codegen", "ir", "libraries", "mapped", "options", "passes", "runtime", "templates"},
-    "tune": {"cache", "codegen", "ir", "kernels", "options", "passes", "runtime", "targets", "templates"},
-    "driver": {
-        "cache", "custom", "isolated", "mapped", "options", "pipeline", "runtime", "targets", "tune",
+    "frontends": {"ir", "mapped", "ops", "passes"},
+    "passes": {"ir", "mapped", "ops", "runtime"},
+    "schedule": {"ir"},
+    "templates": {"ir", "mapped", "schedule", "targets"},
+    "libraries": {"ir", "runtime", "schedule", "templates"},
+    "backends": {"ir", "runtime", "targets"},
+    "compiler.cache": set(),
+    "compiler.options": {"targets", "templates"},
+    "compiler.kernels": {
+        "backends", "compiler.options", "ir", "libraries", "mapped", "passes", "runtime", "templates",
     },
-    "isolated": {"driver", "ir", "runtime"},
-    "pipeline": {
-        "codegen", "custom", "frontends", "ir", "kernels", "mapped", "ops", "options", "passes", "runtime",
-        "templates", "tune",
+    "tune": {
+        "backends", "compiler.cache", "compiler.kernels", "compiler.options", "ir", "passes", "runtime",
+        "targets", "templates",
     },
+    "compiler.pipeline": {
+        "backends", "compiler.kernels", "compiler.options", "custom", "frontends", "ir", "mapped", "ops",
+        "passes", "runtime", "templates", "tune",
+    },
+    "compiler.driver": {
+        "compiler.cache", "compiler.isolated", "compiler.options", "compiler.pipeline", "custom", "mapped",
+        "runtime", "targets", "tune",
+    },
+    "compiler.isolated": {"compiler.driver", "ir", "runtime"},
     "session": {"ir", "runtime", "jangin"},
     "onnx_backend": {"ir", "runtime", "jangin"},
-    "bench": {"codegen", "frontends", "ir", "runtime", "targets", "jangin"},
+    "bench": {"backends", "frontends", "ir", "runtime", "targets", "jangin"},
     "commands": {
-        "bench", "codegen", "driver", "host", "ir", "kernels", "options", "passes", "pipeline", "runtime",
-        "schedule", "targets", "te", "templates", "tune", "jangin",
+        "backends", "bench", "compiler.driver", "compiler.kernels", "compiler.options", "compiler.pipeline",
+        "host", "ir", "passes", "runtime", "schedule", "targets", "templates", "tune", "jangin",
     },
     "cli": {"commands", "ir", "runtime", "schedule", "version"},
     "jangin": {"version"},
 }  # fmt: skip
-"""What each part may import; "jangin" is the package's own surface (`jangin.compile` and so on)."""
+"""What each part may import; "jangin" is the package's own surface (`jangin.compile` and so on). The
+modules of `compiler` stand on several levels, and have a line each."""
 
-EXCEPTIONS = {("ir", "te"), ("ir", "ops")}
-"""Only inside a function: a graph's text holds tensor expressions, and its interpreter runs operators."""
+EXCEPTIONS = {("ir", "ops")}
+"""Only inside a function: the interpreter of graphs runs operators."""
 
 RUNTIME_SEES = {
     "arithmetic", "dtype", "expr", "graph", "loop", "parse", "plan", "program", "program_text", "reader",
@@ -60,8 +66,11 @@ RUNTIME_SEES = {
 
 
 def part(module: str) -> str:
-    pieces = module.split(".")
-    return pieces[1] if len(pieces) > 1 else "jangin"
+    """The line of ALLOWED that a module is under."""
+    pieces = module.split(".")[1:]
+    if len(pieces) > 1 and pieces[0] == "compiler":
+        return ".".join(pieces[:2])
+    return pieces[0] if pieces else "jangin"
 
 
 def imports(tree: ast.AST, inside_function: bool = False) -> Iterator[tuple[str, bool]]:
@@ -92,7 +101,10 @@ def files() -> list[Path]:
 
 @pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_one_way(path: Path) -> None:
-    own = path.relative_to(ROOT).parts[0].removesuffix(".py").replace("__init__", "jangin")
+    inside_package = path.relative_to(ROOT.parent).with_suffix("").parts
+    own = part(".".join(p for p in inside_package if p != "__init__"))
+    if own == "compiler":
+        return  # its own docstring
     assert own in ALLOWED, f"{own} has no line in ALLOWED"
     for module, inside in imports(ast.parse(path.read_text())):
         if module != "jangin" and not module.startswith("jangin."):

@@ -18,8 +18,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin import isolated
-from jangin.codegen.forked import in_processes
+from jangin.backends.llvm.forked import in_processes
+from jangin.compiler import isolated
 
 
 def layers(count: int) -> onnx.ModelProto:
@@ -117,8 +117,8 @@ def test_an_exception_that_cannot_be_sent_is_told() -> None:
 def test_forked_processes_make_identical_bytes(tmp_path: Path) -> None:
     onnx.save(layers(9), tmp_path / "model.onnx")
     code = (
-        "import sys; from pathlib import Path; from jangin.driver import Options, resolve;"
-        "from jangin.pipeline import build_artifact; folder = Path(sys.argv[1]);"
+        "import sys; from pathlib import Path; from jangin.compiler.driver import Options, resolve;"
+        "from jangin.compiler.pipeline import build_artifact; folder = Path(sys.argv[1]);"
         "options = Options(resolve('x86-64-v2'));"
         "[build_artifact(folder / 'model.onnx', options, processes=n).save(folder / str(n)) for n in (1, 2)]"
     )

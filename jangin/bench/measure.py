@@ -188,7 +188,7 @@ def compare(
 
 def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list[Job]:
     """A job for Jangin, each peer, SGEMM and, last, the reference; the inputs are put into `folder`."""
-    from jangin.frontends import onnx as frontend
+    from jangin.frontends.onnx import importer as frontend
 
     graph = frontend.load(model, options.shapes)
     inputs = folder / "inputs.npz"

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from jangin.backends.llvm.build import compile_modules
 from jangin.bench.engine import Job
 from jangin.bench.engines import make
-from jangin.codegen.build import compile_modules
 from jangin.runtime.elf import Image
 from jangin.targets import resolve
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from jangin.backends.llvm.build import compile_modules
 from jangin.bench.layers import Account, Layer, source_names
 from jangin.bench.report import threads_text
-from jangin.codegen.build import compile_modules
 from jangin.ir.graph import Array
 from jangin.runtime.elf import Image
 from jangin.runtime.executable import Executable

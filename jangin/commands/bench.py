@@ -26,11 +26,11 @@ from jangin.commands.common import (
     single_plan,
     terminal,
 )
-from jangin.driver import parse_seconds
+from jangin.compiler.driver import parse_seconds
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import import_model
 from jangin.ir.graph import Array
-from jangin.options import Options
 from jangin.passes.work import flops
-from jangin.pipeline import import_model
 from jangin.runtime.threads import default_threads
 from jangin.targets import resolve
 

@@ -11,23 +11,30 @@ from pathlib import Path
 from rich.table import Table
 
 import jangin
-from jangin import te
-from jangin.codegen.build import assembly
-from jangin.codegen.llvm import emit_kernel
+from jangin.backends.llvm.build import assembly
+from jangin.backends.llvm.llvm import emit_kernel
 from jangin.commands import placement as nodes
 from jangin.commands.common import Settings, parse_shapes, progress, terminal
 from jangin.commands.minimize import minimize
 from jangin.commands.program import program_text, steps_table
 from jangin.commands.run import summary
+from jangin.compiler.kernels import make_plan, schedule_kernels, used_symbols
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import (
+    GRAPH_PASSES,
+    Planned,
+    build_artifact,
+    graph_passes,
+    import_model,
+    plan_model,
+)
+from jangin.ir import te
 from jangin.ir.graph import Graph, Node
 from jangin.ir.plan import Plan
 from jangin.ir.text import print_func, print_graph, print_plan
-from jangin.kernels import make_plan, schedule_kernels, used_symbols
-from jangin.options import Options
 from jangin.passes.partition import has_steps
 from jangin.passes.stages import is_opaque, opaque_func, stages
 from jangin.passes.work import flops
-from jangin.pipeline import GRAPH_PASSES, Planned, build_artifact, graph_passes, import_model, plan_model
 from jangin.runtime.explain import explain_plan, explain_program
 from jangin.runtime.program import executable as artifact_executable
 from jangin.runtime.program_artifact import ProgramArtifact

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jangin.codegen.build import assembly
-from jangin.codegen.llvm import emit_kernel
+from jangin.backends.llvm.build import assembly
+from jangin.backends.llvm.llvm import emit_kernel
+from jangin.compiler.pipeline import GRAPH_PASSES
 from jangin.ir.expr import Const, Var
 from jangin.ir.loop import For, Func, Store, statements
 from jangin.ir.parse import parse_func, parse_graph
 from jangin.ir.text import print_func, print_graph
 from jangin.ir.verify import verify_func, verify_graph
-from jangin.pipeline import GRAPH_PASSES
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
 from jangin.schedule.steps import PRIMITIVES

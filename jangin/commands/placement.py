@@ -10,11 +10,11 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from jangin.compiler.pipeline import Planned
 from jangin.host.table import why
 from jangin.ir.graph import Graph, Node
 from jangin.ir.plan import Launch
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Step
-from jangin.pipeline import Planned
 
 KINDS = {
     "compiled": "compiled code",

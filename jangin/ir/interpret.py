@@ -36,7 +36,7 @@ from jangin.ir.simplify import Range
 from jangin.ir.words import INFIX
 
 if TYPE_CHECKING:
-    from jangin.te import Axis, Stage
+    from jangin.ir.te import Axis, Stage
 
 GRID_LIMIT = 1 << 22
 """Most grid points that `evaluate_stage` holds at once."""
@@ -110,7 +110,7 @@ def _fill(
     shape = tuple(hi - lo for lo, hi in ranges)
     value = _on_grid(stage.body, (*stage.axes, *stage.reduce_axes), ranges, arrays, symbols)
     if stage.reduce_axes:
-        from jangin.te import identity
+        from jangin.ir.te import identity
 
         initial = identity(stage.combiner, stage.body.dtype).value
         full = np.broadcast_to(value, shape)

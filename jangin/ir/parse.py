@@ -19,7 +19,7 @@ from jangin.ir.plan import ONE, ZERO, Launch, Plan, PlanBuffer
 from jangin.ir.reader import Reader
 
 if TYPE_CHECKING:
-    from jangin.te import Axis, Stage
+    from jangin.ir.te import Axis, Stage
 
 BUFFER_KINDS = ("input", "output", "constant", "arena", "alias")
 
@@ -275,7 +275,7 @@ class GraphReader(_Loops):
             self.buffers[name] = self.buffer(name)
 
     def stage(self) -> Stage:
-        from jangin.te import Stage
+        from jangin.ir.te import Stage
 
         name = self.name()
         self.need(":")
@@ -289,7 +289,7 @@ class GraphReader(_Loops):
         return Stage(out, axes, body, reduce_axes, combiner, self.expr() if self.take("then") else None)
 
     def axes(self) -> tuple[Axis, ...]:
-        from jangin.te import Axis
+        from jangin.ir.te import Axis
 
         def axis() -> Axis:
             var = Var(self.name())

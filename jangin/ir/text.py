@@ -67,7 +67,7 @@ from jangin.ir.simplify import Range
 from jangin.ir.words import INFIX, quote
 
 if TYPE_CHECKING:
-    from jangin.te import Axis, Stage
+    from jangin.ir.te import Axis, Stage
 
 WIDTH = 100
 """Nodes longer than this have each attribute on its own line."""

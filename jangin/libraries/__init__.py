@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping
 
 from jangin.libraries import gemm
 from jangin.runtime.libraries import absent, find
-from jangin.templates.template import Problem, Template
+from jangin.templates.template import Template, Workload
 
-CANDIDATES: Mapping[str, Callable[[Problem], Template | None]] = {
+CANDIDATES: Mapping[str, Callable[[Workload], Template | None]] = {
     "openblas": gemm.openblas,
     "onednn": gemm.onednn,
 }
 """By library."""
 
 
-def candidates(problem: Problem, libraries: str) -> list[Template]:
+def candidates(workload: Workload, libraries: str) -> list[Template]:
     """The library kernels that fit, of the libraries that are here and that `libraries` allows (see
     `Options`). Raises ValueError where it names one that isn't here."""
     if libraries in CANDIDATES and find(libraries) is None:
         raise ValueError(absent(libraries))
     names = [n for n in CANDIDATES if libraries in ("auto", n) and find(n) is not None]
-    return [made for n in names if (made := CANDIDATES[n](problem)) is not None]
+    return [made for n in names if (made := CANDIDATES[n](workload)) is not None]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Const, Expr, Load, Var, const, loads, rewrite, substitute
 from jangin.ir.plan import LibraryCall
@@ -21,7 +21,7 @@ from jangin.templates.common import flat_index, fuse_all, lanes_for, stride, vec
 from jangin.templates.contraction import roles
 from jangin.templates.cost import launch
 from jangin.templates.scheduled import Params, Recorder, Scheduled
-from jangin.templates.template import Problem, Template
+from jangin.templates.template import Template, Workload
 
 PIECES = (2, 1, 4, 8)
 """Into how many tasks the rows of one product may be split, the usual first."""
@@ -53,10 +53,10 @@ class Sgemm:
     right: Matrix
 
 
-def product(problem: Problem) -> Sgemm | None:
+def product(workload: Workload) -> Sgemm | None:
     """The kernel as one SGEMM for each step of its outer axes, or None where it isn't that."""
-    stage = problem.stages[0]
-    role = roles(stage) if len(problem.stages) == 1 and stage.axes else None
+    stage = workload.stages[0]
+    role = roles(stage) if len(workload.stages) == 1 and stage.axes else None
     axes = {a.var.name: a for a in (*stage.axes, *stage.reduce_axes)}
     extents = {n: int(a.extent.value) for n, a in axes.items() if isinstance(a.extent, Const)}
     floats = {stage.out.dtype, *(n.dtype for n in loads(stage.body))} == {F32}
@@ -134,9 +134,9 @@ def _order(rows: int, columns: int, row_step: int, column_step: int) -> tuple[in
 class Gemm(Template):
     """A product by the SGEMM of `library`; its parameter is how many rows a task takes."""
 
-    def __init__(self, problem: Problem, sgemm: Sgemm, library: str) -> None:
-        self.problem, self.sgemm, self.library = problem, sgemm, library
-        (self.stage,) = problem.stages
+    def __init__(self, workload: Workload, sgemm: Sgemm, library: str) -> None:
+        self.workload, self.sgemm, self.library = workload, sgemm, library
+        (self.stage,) = workload.stages
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -148,14 +148,14 @@ class Gemm(Template):
         return [{"rows": n} for n in sizes]
 
     def estimate(self, params: Params) -> float:
-        s, t = self.sgemm, self.problem.target
+        s, t = self.sgemm, self.workload.target
         steps = math.prod(s.outer) * s.rows * s.columns * s.depth / t.lanes(4)
         tasks = math.prod(s.outer) * -(-s.rows // params["rows"])
         return launch(steps / (t.multiply_adds * EFFICIENCY), tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
         """The naive nest, which says what it computes, and the call."""
-        p, s, rows = self.problem, self.sgemm, params["rows"]
+        p, s, rows = self.workload, self.sgemm, params["rows"]
         func = simplify_func(te.lower(p.name, p.stages, p.inputs, p.symbols))
         rest = self._rest()
         tasks = math.prod(s.outer) * -(-s.rows // rows)
@@ -174,7 +174,7 @@ class Gemm(Template):
 
     def _rest(self) -> Recorder | None:
         """What the kernel does to the product, in place and with the product's rows as its tasks."""
-        stage, p = self.stage, self.problem
+        stage, p = self.stage, self.workload
         if stage.epilogue is None:
             return None
         point = Load(stage.out, tuple(a.var for a in stage.axes))
@@ -276,13 +276,13 @@ def _offset(x: str, operand: Matrix, outer: Sequence[int], row_step: int) -> lis
     return [*lines, f"  %{x}.from = getelementptr float, ptr %{x}, i64 {total}"]
 
 
-def openblas(problem: Problem) -> Gemm | None:
+def openblas(workload: Workload) -> Gemm | None:
     """The kernel by OpenBLAS's SGEMM, where it is one."""
-    found = product(problem)
-    return Gemm(problem, found, "openblas") if found else None
+    found = product(workload)
+    return Gemm(workload, found, "openblas") if found else None
 
 
-def onednn(problem: Problem) -> Gemm | None:
+def onednn(workload: Workload) -> Gemm | None:
     """The kernel by oneDNN's SGEMM, where it is one."""
-    found = product(problem)
-    return Gemm(problem, found, "onednn") if found else None
+    found = product(workload)
+    return Gemm(workload, found, "onednn") if found else None

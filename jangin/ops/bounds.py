@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from jangin.ir.expr import Const, Expr, Load, Select, Var, children, const, free_vars, loads, substitute
 from jangin.ir.loop import For, If, Let, Stmt, Store, expressions, statements, sub_statements
-from jangin.te import Stage
+from jangin.ir.te import Stage
 
 Limit = tuple[Expr, Expr]
 """(entries that are accessed, entries that there are) along an axis."""

@@ -34,11 +34,11 @@ from jangin.ir.expr import (
 from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import Stmt
 from jangin.ir.simplify import Range, prove, simplify
+from jangin.ir.te import Stage, compute, reduction
 from jangin.ops.bounds import accesses, limits
 from jangin.ops.core import CORE
 from jangin.ops.folding import folded
 from jangin.ops.operands import broadcast
-from jangin.te import Stage, compute, reduction
 
 DATA_LIMIT = 256
 """Elements up to which the contents of integer tensors are followed through the graph."""

@@ -29,9 +29,9 @@ from jangin.ir.expr import (
 )
 from jangin.ir.graph import CompileError, Shape, Value
 from jangin.ir.simplify import simplify
+from jangin.ir.te import Stage, compute, redirect, reduction
 from jangin.ops.core_window import conv_infer, conv_te, pool_infer, pool_te
 from jangin.ops.operands import TRUE, Attrs, Typed, broadcast, broadcast_index, product, typed, wide
-from jangin.te import Stage, compute, redirect, reduction
 
 
 @dataclass(frozen=True)

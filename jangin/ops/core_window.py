@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from jangin.ir.expr import Buffer, Const, Expr, Load, cast, const, land, maximum, minimum, select
 from jangin.ir.graph import CompileError, Shape, Value
 from jangin.ir.simplify import simplify
+from jangin.ir.te import Stage, identity, reduction
 from jangin.ops.operands import TRUE, Attrs, Typed, product, typed, wide
-from jangin.te import Stage, identity, reduction
 
 
 def window_extent(size: Expr, kernel: int, stride: int, dilation: int, pad: int, ceil: bool) -> Expr:

@@ -10,7 +10,7 @@ import numpy as np
 from jangin.ir.expr import Expr, Var, free_vars
 from jangin.ir.graph import Array, Graph, Node, Value, static_shape
 from jangin.ir.loop import Stmt, expressions, statements
-from jangin.te import Stage
+from jangin.ir.te import Stage
 
 FOLD_LIMIT = 1 << 24
 """Elements up to which a node of constants is evaluated while building."""

@@ -11,9 +11,9 @@ import math
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Binary, Const, Load, const, free_vars
 from jangin.ir.graph import Graph, Node
+from jangin.ir.te import Stage
 from jangin.passes.chains import Kernels, join
 from jangin.passes.stages import stages
-from jangin.te import Stage
 
 HEADS = 4
 """Fewer products than these can't keep several threads busy, as each is one thread's."""

@@ -18,7 +18,7 @@ import numpy as np
 from jangin.ir.expr import Buffer, Expr, Load, const, is_const, rewrite
 from jangin.ir.graph import Array, Graph, Node, Shape, Value
 from jangin.ir.simplify import interval, simplify
-from jangin.te import Stage
+from jangin.ir.te import Stage
 
 FEW_CHANNELS = 8
 """A convolution of fewer input channels than this reads them where they are, each in its plane: a

@@ -14,9 +14,9 @@ from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.loop import Stmt, expressions, statements
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Segment, Step
 from jangin.ir.simplify import Range
+from jangin.ir.te import Stage
 from jangin.mapped import owned
 from jangin.passes.constraints import constraints
-from jangin.te import Stage
 
 STEPS = frozenset({"host", "bind", "if", "loop"})
 """Operators of lowered graphs that are steps of a program."""

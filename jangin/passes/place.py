@@ -15,8 +15,8 @@ from jangin.ir.expr import Buffer, Expr, Load, Var, const, is_const, rewrite
 from jangin.ir.graph import Graph, Node, Value, static_shape
 from jangin.ir.loop import Func, replace_buffer
 from jangin.ir.simplify import Range, simplify
+from jangin.ir.te import Stage
 from jangin.ops.core import CORE
-from jangin.te import Stage
 
 HALF = 0.5
 """The share of a result's elements that must need no copy."""

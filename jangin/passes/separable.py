@@ -13,9 +13,9 @@ import math
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Binary, Load, Select, const
 from jangin.ir.graph import Graph, Node, static_shape
+from jangin.ir.te import Stage
 from jangin.passes.chains import Kernels, join
 from jangin.passes.stages import stages
-from jangin.te import Stage
 
 OUTPUTS = (24, 64)
 """Pointwise channels: of fewer the window is nearly all of the work, and slower in parts; of more, the time

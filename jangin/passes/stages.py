@@ -10,8 +10,8 @@ from jangin.ir.expr import Buffer, Expr, Load, Var, const, loads, rewrite, subst
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.loop import Alloc, For, Func, Stmt, block, map_stmt
 from jangin.ir.simplify import Range, simplify
+from jangin.ir.te import Axis, Stage, compute, inline, nest, redirect
 from jangin.ops.core import CORE
-from jangin.te import Axis, Stage, compute, inline, nest, redirect
 
 Kernel = tuple[tuple[Stage, ...], tuple[Buffer, ...], Buffer]
 

@@ -25,13 +25,13 @@ from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const, free_v
 from jangin.ir.graph import Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import Stmt
 from jangin.ir.simplify import simplify
+from jangin.ir.te import Stage, redirect, reduction, value_at
 from jangin.passes.chains import merge
 from jangin.passes.dce import dce
 from jangin.passes.fuse import producer_class
 from jangin.passes.stages import is_opaque, stages
 from jangin.passes.winograd_nests import Patch, Tiling, input_nest, output_nest
 from jangin.passes.winograd_transform import F2, F4, TAPS, Transform
-from jangin.te import Stage, redirect, reduction, value_at
 
 CLEARLY = 0.85
 """Winograd's estimated time must be below this share of the plain convolution's."""

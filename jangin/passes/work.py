@@ -9,8 +9,8 @@ from jangin.ir.expr import Buffer, Const, Expr, Var, const, loads, minimum
 from jangin.ir.graph import Graph
 from jangin.ir.loop import Func
 from jangin.ir.simplify import Range, simplify
+from jangin.ir.te import Stage
 from jangin.passes.stages import is_opaque, opaque_stages, stages
-from jangin.te import Stage
 
 Symbols = Mapping[Var, Range]
 

@@ -1,10 +1,10 @@
-"""Steps of a program as operations that native code runs (`codegen.flow`), for given sizes.
+"""Steps of a program as operations that native code runs (`backends.llvm.flow`), for given sizes.
 
 An operation is `WORDS` 64-bit words: its number, then what it works on.
 
 | operation | words |
 |---|---|
-| `call` | entry, table of pointers, symbols, pool, scratch, bytes of scratch a worker (`codegen.entry`) |
+| `call` | entry, table of pointers, symbols, pool, scratch, bytes of scratch a worker (`llvm.entry`) |
 | `copy` | to, its step an iteration, from, its step, where the iteration's number is; then how many
            rows, the bytes from a row to the next (to, from), and the bytes of one |
 | `jump` | target: the address of an operation |

@@ -20,8 +20,8 @@ from jangin.ir.expr import (
     loads,
 )
 from jangin.ir.loop import For, Func, If, Stmt, Store, map_children, statements
+from jangin.ir.te import identity
 from jangin.schedule.checks import ScheduleError
-from jangin.te import identity
 
 
 def predicate(func: Func, acc: str) -> Func:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.expr import Var
 from jangin.schedule.normalize import simplify_func
 from jangin.templates import cost
@@ -21,7 +21,7 @@ from jangin.templates.common import fuse_all, lanes_for
 from jangin.templates.contraction import roles
 from jangin.templates.rows import vectorize_stage
 from jangin.templates.scheduled import Params, Recorder, Scheduled
-from jangin.templates.template import Problem, Template
+from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import Roles, unroll_sum
 
 TILES = ((6, 2), (4, 3))
@@ -35,10 +35,10 @@ PARTIALS = 4
 UNROLL = 4
 
 
-def match(problem: Problem) -> Attention | None:
+def match(workload: Workload) -> Attention | None:
     """Whether the first and last of several stages are products, batched alike, and those between work on
     the first's rows."""
-    parts = problem.stages
+    parts = workload.stages
     if len(parts) < 3:
         return None
     first, last = roles(parts[0]), roles(parts[-1])
@@ -53,29 +53,29 @@ def match(problem: Problem) -> Attention | None:
         for r, s in ((first, parts[0]), (last, parts[-1]))
     )
     local = {s.out.name for s in parts[:-1]}
-    packable = not {first.right.buffer.name, last.right.buffer.name} & {*local, *problem.constants}
+    packable = not {first.right.buffer.name, last.right.buffer.name} & {*local, *workload.constants}
     if not alike or not packable or last.left.buffer.name not in local:
         return None
-    return Attention(problem, (first, last))
+    return Attention(workload, (first, last))
 
 
 class Attention(Template):
     name = "attention"
 
-    def __init__(self, problem: Problem, products: tuple[Roles, Roles]) -> None:
-        self.problem, self.products = problem, products
-        self.lanes = lanes_for(problem)
-        first, last = problem.stages[0], problem.stages[-1]
+    def __init__(self, workload: Workload, products: tuple[Roles, Roles]) -> None:
+        self.workload, self.products = workload, products
+        self.lanes = lanes_for(workload)
+        first, last = workload.stages[0], workload.stages[-1]
         self.depth = len(first.axes) - 1
-        self.heads = cost.size(problem, first.axes[: self.depth - 1])
-        self.queries, self.keys = (problem.size(a.extent) for a in first.axes[-2:])
+        self.heads = cost.size(workload, first.axes[: self.depth - 1])
+        self.queries, self.keys = (workload.size(a.extent) for a in first.axes[-2:])
         self.inner, self.values = (
-            problem.size(first.reduce_axes[0].extent),
-            problem.size(last.axes[-1].extent),
+            workload.size(first.reduce_axes[0].extent),
+            workload.size(last.axes[-1].extent),
         )
 
     def space(self) -> Sequence[Params]:
-        target = self.problem.target
+        target = self.workload.target
         tiles = TILES if target.registers <= 16 else MORE_TILES
         found = []
         for mr, nv in tiles:
@@ -89,10 +89,10 @@ class Attention(Template):
     def estimate(self, params: Params) -> float:
         """The products at their tiles' speed, the stages between by vectors, the packing, and the scores
         again from further away where they don't stay in the L2 cache."""
-        t, rows = self.problem.target, params["rows"]
+        t, rows = self.workload.target, params["rows"]
         scores = 4 * rows * self.keys
         cycles = self._product(params, self.keys, self.inner) + self._product(params, self.values, self.keys)
-        between = self.problem.stages[1:-1]
+        between = self.workload.stages[1:-1]
         for s in between:
             work = cost.arithmetic(s.body) + bool(s.reduce_axes)
             step = cost.vector_cycles(t, work, cost.reads([s]), 0.0 if s.reduce_axes else 1.0)
@@ -105,11 +105,11 @@ class Attention(Template):
     def _product(self, params: Params, columns: int, depth: int) -> float:
         mr, nv = params["mr"], params["nv"]
         tiles = math.ceil(self.queries / mr) * math.ceil(columns / (nv * self.lanes))
-        step = cost.tile_step(self.problem.target, mr, nv, UNROLL)
+        step = cost.tile_step(self.workload.target, mr, nv, UNROLL)
         return tiles * (depth * step + mr * nv + cost.LOOP)
 
     def schedule(self, params: Params) -> Scheduled:
-        p, parts = self.problem, self.problem.stages
+        p, parts = self.workload, self.workload.stages
         rec = Recorder(te.lower(p.name, parts, p.inputs, p.symbols))
         shared = [f"r{d}" for d in range(self.depth)]
         rec.do("merge", self.depth, shared, params["rows"])

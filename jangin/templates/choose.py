@@ -9,9 +9,9 @@ from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loop
 from jangin.schedule.normalize import simplify_func
 from jangin.templates import attention, contraction, elementwise, rows, separable, window, winograd
 from jangin.templates.scheduled import Scheduled
-from jangin.templates.template import Candidate, Problem, Template
+from jangin.templates.template import Candidate, Template, Workload
 
-TEMPLATES: Mapping[str, Callable[[Problem], Template | None]] = {
+TEMPLATES: Mapping[str, Callable[[Workload], Template | None]] = {
     "attention": attention.match,
     "separable": separable.match,
     "contraction": contraction.match,
@@ -22,23 +22,23 @@ TEMPLATES: Mapping[str, Callable[[Problem], Template | None]] = {
 """By name, most special first."""
 
 
-def candidates(problem: Problem, others: Sequence[Template] = ()) -> list[tuple[Candidate, float]]:
+def candidates(workload: Workload, others: Sequence[Template] = ()) -> list[tuple[Candidate, float]]:
     """All ways to make a kernel with the seconds each should take, the best first. `others`: kernels that
     aren't of a template of ours (see `jangin.libraries`)."""
-    return _ranked(_fitting(problem, others))
+    return _ranked(_fitting(workload, others))
 
 
-def choose(problem: Problem, wanted: Candidate | None = None, others: Sequence[Template] = ()) -> Scheduled:
+def choose(workload: Workload, wanted: Candidate | None = None, others: Sequence[Template] = ()) -> Scheduled:
     """The kernel made by the candidate `wanted`, or else (or where it is none of this kernel's) by the one
     of our templates that should be quickest; `rows` fits everything."""
-    fitting = _fitting(problem, others)
+    fitting = _fitting(workload, others)
     known = [c for c, _ in _ranked(fitting)]
     best = wanted if wanted in known else next(c for c in known if c.template in TEMPLATES)
     return fitting[best.template].schedule(best.params)
 
 
-def _fitting(problem: Problem, others: Sequence[Template]) -> dict[str, Template]:
-    found = {name: match(problem) for name, match in TEMPLATES.items()}
+def _fitting(workload: Workload, others: Sequence[Template]) -> dict[str, Template]:
+    found = {name: match(workload) for name, match in TEMPLATES.items()}
     own = {name: template for name, template in found.items() if template is not None}
     return own | {template.name: template for template in others}
 
@@ -55,11 +55,11 @@ LANES = 8
 """Elements taken for one vector."""
 
 
-def opaque(func: Func, problem: Problem) -> Scheduled:
+def opaque(func: Func, workload: Workload) -> Scheduled:
     """A kernel that came as a loop nest runs as it is; its own parallel loop, if any, gives the tasks. One
-    of several nests, with stages between them (the problem's), is a convolution by Winograd's method."""
-    if problem.stages:
-        return winograd.schedule(func, problem)
+    of several nests, with stages between them (the workload's), is a convolution by Winograd's method."""
+    if workload.stages:
+        return winograd.schedule(func, workload)
     nest = simplify_func(func)
     loop = task_loops(nest.body)[1]
     return Scheduled("nest", nest, (), cost=max(NEST_COST, 0.0 if loop is None else _operations(loop.body)))

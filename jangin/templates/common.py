@@ -8,10 +8,10 @@ from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
 from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, children, const, free_vars, loads, walk
 from jangin.ir.loop import Func, Store, expressions, statements
 from jangin.ir.simplify import Ranges, linear, simplify
+from jangin.ir.te import Stage
 from jangin.schedule.primitives import find
-from jangin.te import Stage
 from jangin.templates.scheduled import Recorder
-from jangin.templates.template import Problem
+from jangin.templates.template import Workload
 
 MASKABLE = (F32, I32, F64, I64)
 """Element types with masked vector loads and stores."""
@@ -47,13 +47,13 @@ def _dtypes(e: Expr) -> Iterator[DType]:
                 yield from _dtypes(k)
 
 
-def lanes_for(problem: Problem) -> int:
+def lanes_for(workload: Workload) -> int:
     """Lanes of a vector loop: as many as fit of the widest type in play, small floats counting as
     the f32 they are computed in."""
-    found = {t for s in problem.stages for e in (s.body, s.result) for t in _dtypes(e)}
-    found |= {s.out.dtype for s in problem.stages}
+    found = {t for s in workload.stages for e in (s.body, s.result) for t in _dtypes(e)}
+    found |= {s.out.dtype for s in workload.stages}
     widest = max((t.wide.bytes for t in found if t is not BOOL), default=4)
-    return problem.target.lanes(max(widest, 4))
+    return workload.target.lanes(max(widest, 4))
 
 
 def maskable(func: Func) -> bool:

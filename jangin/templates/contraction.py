@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Var, const, free_vars, walk
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import interval, simplify
@@ -27,7 +27,7 @@ from jangin.schedule.normalize import simplify_func
 from jangin.templates.common import fuse_all
 from jangin.templates.cost import EXPOSED, LOOP, launch, overlapped, rate, tile_step
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
-from jangin.templates.template import Problem, Template
+from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import Roles, Tiler, packing_positions
 
 MAX_ROWS = 8
@@ -55,21 +55,21 @@ STREAM_OPS = 16
 """Multiply-adds that could be done while one element of a panel comes from memory."""
 
 
-def match(problem: Problem) -> Contraction | None:
+def match(workload: Workload) -> Contraction | None:
     """The kernel as a tiled product, or None where it isn't one."""
-    if len(problem.stages) != 1:
+    if len(workload.stages) != 1:
         return None
-    (stage,) = problem.stages
+    (stage,) = workload.stages
     role = roles(stage) if stage.axes and stage.body.dtype.is_float else None
     if role is None or role.left.buffer.name == role.right.buffer.name:
         return None  # a product with itself would need a panel of one of its two readings
     if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):
         return None
     size = static_shape((stage.axes[-1].extent,))
-    lanes = problem.target.lanes(stage.body.dtype.bytes)
+    lanes = workload.target.lanes(stage.body.dtype.bytes)
     if size is not None and size[0] // role.groups < max(2, lanes // 2):
         return None
-    return Contraction(problem, role, lanes)
+    return Contraction(workload, role, lanes)
 
 
 def roles(stage: te.Stage) -> Roles | None:
@@ -117,20 +117,20 @@ class Contraction(Template):
 
     name = "contraction"
 
-    def __init__(self, problem: Problem, role: Roles, lanes: int) -> None:
-        (self.stage,) = problem.stages
-        self.problem, self.role, self.lanes = problem, role, lanes
-        size = {a.var.name: problem.size(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes)}
+    def __init__(self, workload: Workload, role: Roles, lanes: int) -> None:
+        (self.stage,) = workload.stages
+        self.workload, self.role, self.lanes = workload, role, lanes
+        size = {a.var.name: workload.size(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes)}
         extent = {a.var.name: a.extent for a in self.stage.axes}
-        rows = simplify(math.prod((extent[r] for r in role.rows), start=const(1)), dict(problem.symbols))
-        least = interval(rows, problem.symbols)[0] or 1
+        rows = simplify(math.prod((extent[r] for r in role.rows), start=const(1)), dict(workload.symbols))
+        least = interval(rows, workload.symbols)[0] or 1
         self.known_rows = isinstance(rows, Const) or least >= IMAGE
-        self.rows = least if self.known_rows else problem.size(rows)
-        self.columns = problem.size(simplify(extent[role.column] // role.groups, dict(problem.symbols)))
+        self.rows = least if self.known_rows else workload.size(rows)
+        self.columns = workload.size(simplify(extent[role.column] // role.groups, dict(workload.symbols)))
         self.depth = math.prod(size[k] for k in role.k)
         self.inner = size[role.k[-1]]
         self.batches = role.groups * math.prod(size[b] for b in role.batch)
-        self.packed = role.right.buffer.name in problem.constants and packing_positions(role) is not None
+        self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
         self.bytes = self.stage.body.dtype.bytes
 
     def space(self) -> Sequence[Params]:
@@ -154,7 +154,7 @@ class Contraction(Template):
     def estimate(self, params: Params) -> float:
         """A tile's multiply-adds, loads and latency; its panel from memory or cache when it is first read;
         its rows again for every panel where they don't stay in the L2 cache."""
-        t, mr, nv = self.problem.target, params["mr"], params["nv"]
+        t, mr, nv = self.workload.target, params["mr"], params["nv"]
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
@@ -187,7 +187,7 @@ class Contraction(Template):
         return launch(cycles, tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
-        p = self.problem
+        p = self.workload
         rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
         packings, outer = self.arrange(rec, params)
         rec.do("parallelize", fuse_all(rec, outer, "t"))
@@ -196,7 +196,7 @@ class Contraction(Template):
 
     def arrange(self, rec: Recorder, params: Params) -> tuple[dict[str, Packing], list[str]]:
         """Schedule the product's loops; gives what is to be packed, and the loops that may be tasks."""
-        return Tiler(self.problem, self.role, self.lanes, params, self.packed, rec).run()
+        return Tiler(self.workload, self.role, self.lanes, params, self.packed, rec).run()
 
     def tiles(self) -> list[tuple[int, int]]:
         """The register tiles (mr, nv) worth a try, the best first."""
@@ -207,7 +207,7 @@ class Contraction(Template):
         registers."""
         for nv in range(1, min(math.ceil(self.columns / self.lanes), 6) + 1):
             for mr in range(1, MAX_ROWS + 1):
-                if mr * nv + nv + 1 <= self.problem.target.registers and (
+                if mr * nv + nv + 1 <= self.workload.target.registers and (
                     mr <= self.rows or not self.known_rows
                 ):
                     yield mr, nv
@@ -216,7 +216,7 @@ class Contraction(Template):
         """Of one tile: per term mr*nv multiply-adds, mr + nv loads, at least a multiply-add's latency, its
         share of the loop, and its part of a panel that the L1 cache doesn't hold; then what begins and
         ends it."""
-        t = self.problem.target
+        t = self.workload.target
         step = tile_step(t, mr, nv, UNROLL)
         if nv * self.lanes * self.depth * self.bytes > t.l1 // 2:
             step = max(step, nv * t.vector_bytes / t.l2_rate)
@@ -229,7 +229,7 @@ class Contraction(Template):
     def _terms(self, nv: int) -> int:
         """Terms of a block of the sum for which a panel's part stays in the L1 cache; 0 where the sum isn't
         of many such blocks, or nothing reads them again."""
-        terms = 3 * self.problem.target.l1 // (4 * nv * self.lanes * self.bytes)
+        terms = 3 * self.workload.target.l1 // (4 * nv * self.lanes * self.bytes)
         again = self.packed and self.rows > MAX_ROWS
         return terms if again and self.depth >= DEEP * terms else 0
 
@@ -240,10 +240,10 @@ class Contraction(Template):
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         inner = min(self.inner, terms) if terms else self.inner
-        fit = max(1, self.problem.target.l2 // 2 // (inner * self.bytes * mr))
+        fit = max(1, self.workload.target.l2 // 2 // (inner * self.bytes * mr))
         unit = mr * width * self.depth
         enough = max(math.ceil(REUSE_ROWS / mr), round(task_ops / (unit * panels)))
-        constant = self.role.right.buffer.name in self.problem.constants
+        constant = self.role.right.buffer.name in self.workload.constants
         row_tiles = min(tiles, fit, enough if constant else tiles)
         step = max(unit * row_tiles, STREAM_OPS * width * self.depth)
         count = max(1, min(panels, round(task_ops / step)))

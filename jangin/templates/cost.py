@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.expr import Binary, Call, Expr, Load, Select, children, loads
 from jangin.targets.target import Target
-from jangin.templates.template import Problem
+from jangin.templates.template import Workload
 
 TASK = 60.0
 """Cycles that a task takes beside its work: its place in the output, and loops begun and left."""
@@ -43,9 +43,9 @@ def arithmetic(e: Expr) -> float:
     return own + sum(arithmetic(k) for k in parts)
 
 
-def size(problem: Problem, axes: Iterable[te.Axis]) -> int:
+def size(workload: Workload, axes: Iterable[te.Axis]) -> int:
     """Points of an iteration space."""
-    return math.prod(problem.size(a.extent) for a in axes)
+    return math.prod(workload.size(a.extent) for a in axes)
 
 
 def rate(target: Target, footprint: float) -> float:
@@ -55,22 +55,22 @@ def rate(target: Target, footprint: float) -> float:
     return target.l3_rate if footprint <= target.l3 / 2 else target.memory_rate
 
 
-def traffic(problem: Problem) -> float:
+def traffic(workload: Workload) -> float:
     """Cycles to read what a kernel reads and to write its result, each byte once; constants come from
     memory."""
-    result = problem.stages[-1].out
-    written = size(problem, problem.stages[-1].axes)
+    result = workload.stages[-1].out
+    written = size(workload, workload.stages[-1].axes)
     read: dict[str, int] = {}
-    for s in problem.stages:
-        points = size(problem, (*s.axes, *s.reduce_axes))
+    for s in workload.stages:
+        points = size(workload, (*s.axes, *s.reduce_axes))
         for n in (*loads(s.body), *loads(s.result)):
             read[n.buffer.name] = read.get(n.buffer.name, 0) + points
     cycles = 0.0
-    for b in (*problem.inputs, result):
-        held = math.prod(problem.size(d) for d in b.shape)
+    for b in (*workload.inputs, result):
+        held = math.prod(workload.size(d) for d in b.shape)
         count = b.dtype.bytes * (written if b is result else min(held, read.get(b.name, 0)))
-        constant = b.name in problem.constants
-        cycles += count / (problem.target.memory_rate if constant else rate(problem.target, count))
+        constant = b.name in workload.constants
+        cycles += count / (workload.target.memory_rate if constant else rate(workload.target, count))
     return cycles
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.expr import Const, Var, walk
 from jangin.ir.loop import Func
 from jangin.schedule import primitives
@@ -14,40 +14,40 @@ from jangin.schedule.normalize import simplify_func
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, messy, vectorize
 from jangin.templates.scheduled import Params, Recorder, Scheduled
-from jangin.templates.template import Problem, Template
+from jangin.templates.template import Template, Workload
 
 TASK_ELEMENTS = (8192, 32768, 2048)
 """Of one task, where all axes are one loop; the first in doubt."""
 
 
-def match(problem: Problem) -> Elementwise | None:
+def match(workload: Workload) -> Elementwise | None:
     """The kernel as one map, or None where it has several stages or a reduction."""
-    return Elementwise(problem) if len(problem.stages) == 1 and not problem.stages[0].reduce_axes else None
+    return Elementwise(workload) if len(workload.stages) == 1 and not workload.stages[0].reduce_axes else None
 
 
 class Elementwise(Template):
     name = "elementwise"
 
-    def __init__(self, problem: Problem) -> None:
-        (self.stage,) = problem.stages
-        self.problem = problem
-        self.count = cost.size(problem, self.stage.axes)
+    def __init__(self, workload: Workload) -> None:
+        (self.stage,) = workload.stages
+        self.workload = workload
+        self.count = cost.size(workload, self.stage.axes)
         each = cost.vector_cycles(
-            problem.target, cost.arithmetic(self.stage.body), cost.reads([self.stage]), 1
+            workload.target, cost.arithmetic(self.stage.body), cost.reads([self.stage]), 1
         )
-        self.work = each * self.count / lanes_for(problem)
-        self.traffic = cost.traffic(problem)
+        self.work = each * self.count / lanes_for(workload)
+        self.traffic = cost.traffic(workload)
 
     def space(self) -> Sequence[Params]:
         return [{"elements": n} for n in TASK_ELEMENTS]
 
     def estimate(self, params: Params) -> float:
-        t, tasks = self.problem.target, math.ceil(self.count / params["elements"])
+        t, tasks = self.workload.target, math.ceil(self.count / params["elements"])
         return cost.launch(max(self.work, self.traffic), tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
         """The stage by vectors: the innermost axes that every access runs through evenly are one loop."""
-        p, stage = self.problem, self.stage
+        p, stage = self.workload, self.stage
         rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
         axes = [a.var.name for a in stage.axes]
         weight = float(sum(1 for _ in walk(stage.body)))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, loads, walk
 from jangin.ir.loop import For, Func, expressions, statements
 from jangin.schedule import primitives, stages
@@ -16,7 +16,7 @@ from jangin.targets.target import Target
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, shorten_sum, stride, vectorize
 from jangin.templates.scheduled import Params, Recorder, Scheduled
-from jangin.templates.template import Problem, Template
+from jangin.templates.template import Template, Workload
 
 PARTIALS = (4, 2, 8, 1)
 """Vectors of partial sums: as many additions overlap; the first in doubt."""
@@ -25,9 +25,9 @@ COMBINE = 15.0
 """Cycles to start a vector of partial sums and to add it to the others in the end."""
 
 
-def match(problem: Problem) -> Rows:
+def match(workload: Workload) -> Rows:
     """The stages over merged rows; this fits every kernel."""
-    return Rows(problem)
+    return Rows(workload)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class _Cost:
     final: float
 
     @staticmethod
-    def of(p: Problem, s: te.Stage) -> _Cost:
+    def of(p: Workload, s: te.Stage) -> _Cost:
         columns = bool(s.reduce_axes and s.axes) and _column_like(s)
         along = s.reduce_axes[-1:] if s.reduce_axes and not columns else s.axes[-1:]
         lanes = lanes_for(p) if along and _contiguous(s, along[0].var) else 1
@@ -65,28 +65,28 @@ class _Cost:
 class Rows(Template):
     name = "rows"
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.costs = [_Cost.of(problem, s) for s in problem.stages]
-        self.traffic = cost.traffic(problem)
-        *_, last = problem.stages
-        depth = _single_depth(last) if len(self.costs) == 1 else _common_depth(problem.stages)
-        self.tasks = cost.size(problem, last.axes[:depth])
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.costs = [_Cost.of(workload, s) for s in workload.stages]
+        self.traffic = cost.traffic(workload)
+        *_, last = workload.stages
+        depth = _single_depth(last) if len(self.costs) == 1 else _common_depth(workload.stages)
+        self.tasks = cost.size(workload, last.axes[:depth])
 
     def space(self) -> Sequence[Params]:
-        reduces = any(s.reduce_axes for s in self.problem.stages)
+        reduces = any(s.reduce_axes for s in self.workload.stages)
         return [{"partials": n} for n in (PARTIALS if reduces else PARTIALS[:1])]
 
     def estimate(self, params: Params) -> float:
         """Each stage by vectors where its data lie so, else element by element; partial sums overlap."""
-        t = self.problem.target
+        t = self.workload.target
         cycles = sum(s.cycles(t, params["partials"]) for s in self.costs)
         cycles += max(s.rows for s in self.costs) * cost.LOOP
         return cost.launch(max(cycles, self.traffic), self.tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
         """The stages over merged rows, each vectorized along its own contiguous axis."""
-        p, group = self.problem, self.problem.stages
+        p, group = self.workload, self.workload.stages
         rec = Recorder(te.lower(p.name, group, p.inputs, p.symbols))
         lanes = lanes_for(p)
         several = len(group) > 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.expr import Const, const
 from jangin.schedule.guards import hoist_guards
 from jangin.schedule.normalize import simplify_func
@@ -17,7 +17,7 @@ from jangin.templates import cost, window
 from jangin.templates.common import fuse_all, lanes_for
 from jangin.templates.contraction import UNROLL, Contraction, roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
-from jangin.templates.template import Problem, Template
+from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import Roles, packing_positions
 from jangin.templates.window import Window
 
@@ -28,13 +28,13 @@ WAYS = 2
 BLOCKS = 4
 
 
-def match(problem: Problem) -> Separable | None:
+def match(workload: Workload) -> Separable | None:
     """Whether the first of two stages is a depthwise convolution, and the second a product over the channels
     of each of its pixels."""
-    if len(problem.stages) != 2:
+    if len(workload.stages) != 2:
         return None
-    first, last = (te.rename_axes(s, chr(97 + n)) for n, s in enumerate(problem.stages))
-    depthwise = window.match(replace(problem, stages=(first,)))
+    first, last = (te.rename_axes(s, chr(97 + n)) for n, s in enumerate(workload.stages))
+    depthwise = window.match(replace(workload, stages=(first,)))
     role = roles(last)
     if depthwise is None or role is None or role.groups > 1 or packing_positions(role) is None:
         return None
@@ -43,19 +43,19 @@ def match(problem: Problem) -> Separable | None:
     )
     static = all(isinstance(a.extent, Const) for a in (*first.axes[1:], last.axes[-1]))
     of_pixel = [*role.left.index[1:]] == [*(a.var for a in last.axes[1:3]), last.reduce_axes[-1].var]
-    local = role.left.buffer.name == first.out.name and role.right.buffer.name in problem.constants
-    return Separable(problem, depthwise, role) if alike and static and of_pixel and local else None
+    local = role.left.buffer.name == first.out.name and role.right.buffer.name in workload.constants
+    return Separable(workload, depthwise, role) if alike and static and of_pixel and local else None
 
 
 class Separable(Template):
     name = "separable"
 
-    def __init__(self, problem: Problem, depthwise: Window, role: Roles) -> None:
-        self.problem, self.depthwise, self.role = problem, depthwise, role
-        self.lanes = lanes_for(problem)
-        self.traffic = cost.traffic(problem)
+    def __init__(self, workload: Workload, depthwise: Window, role: Roles) -> None:
+        self.workload, self.depthwise, self.role = workload, depthwise, role
+        self.lanes = lanes_for(workload)
+        self.traffic = cost.traffic(workload)
         self.images, self.height, self.width, self.channels = (
-            problem.size(a.extent) for a in problem.stages[0].axes
+            workload.size(a.extent) for a in workload.stages[0].axes
         )
 
     def space(self) -> Sequence[Params]:
@@ -74,23 +74,23 @@ class Separable(Template):
     def _blocks(self) -> list[int]:
         """The rows that a block may have: none are left over, their channels fit half the L2 cache, and few
         blocks are an even number, so that two threads end together."""
-        fit = max(1, self.problem.target.l2 // 2 // (4 * self.width * self.channels))
+        fit = max(1, self.workload.target.l2 // 2 // (4 * self.width * self.channels))
         rows = [n for n in range(1, min(fit, self.height) + 1) if self.height % n == 0]
         even = [n for n in rows if self.height // n > cost.HANDED_OUT or self.height // n % 2 == 0]
         return (even or rows)[:BLOCKS]
 
     def _product(self, rows: int) -> Contraction:
         """The pointwise convolution of so many rows."""
-        stage = te.rename_axes(self.problem.stages[1], "b")
+        stage = te.rename_axes(self.workload.stages[1], "b")
         image, row, pixel, column = stage.axes
         stage = replace(stage, axes=(image, replace(row, extent=const(rows)), pixel, column))
         names = (row.var.name, pixel.var.name)[rows == 1 :]
         role = replace(self.role, batch=(), rows=names)
-        return Contraction(replace(self.problem, stages=(stage,)), role, self.lanes)
+        return Contraction(replace(self.workload, stages=(stage,)), role, self.lanes)
 
     def estimate(self, params: Params) -> float:
         """The rows' windows while the data come, then tiles, each panel from the cache for every block."""
-        t, rows, panels = self.problem.target, params["rows"], params["panels"]
+        t, rows, panels = self.workload.target, params["rows"], params["panels"]
         product = self._product(rows)
         tile = product.tile_cycles(params["mr"], params["nv"])
         panel = 4 * params["nv"] * self.lanes * self.channels
@@ -106,7 +106,7 @@ class Separable(Template):
         return cost.launch(windows + self.images * blocks * block, blocks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
-        p, rows = self.problem, params["rows"]
+        p, rows = self.workload, params["rows"]
         rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
         rec.do("merge", len(SHARED), SHARED, rows)
         packings = self.depthwise.arrange(rec, params)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.expr import Buffer, Const, Expr, Var
 from jangin.ir.simplify import Range, interval
 from jangin.targets.target import Target
@@ -19,7 +19,7 @@ EXPECTED = 256
 
 
 @dataclass(frozen=True)
-class Problem:
+class Workload:
     """A kernel to schedule: its tensor expressions over `inputs`, of which `constants` names those that
     may be packed when compiling."""
 

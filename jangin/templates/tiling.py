@@ -12,7 +12,7 @@ from jangin.ir.simplify import linear, simplify
 from jangin.schedule.primitives import find, loop_names
 from jangin.templates.common import fuse_all
 from jangin.templates.scheduled import Packing, Params, Recorder
-from jangin.templates.template import Problem
+from jangin.templates.template import Workload
 
 MOST_TURNS = 32
 """Of loops over a sum's terms that are unrolled whole."""
@@ -60,11 +60,11 @@ class Tiler:
     """Makes the schedule of a product for one set of parameters."""
 
     def __init__(
-        self, problem: Problem, role: Roles, lanes: int, params: Params, packed: bool, rec: Recorder
+        self, workload: Workload, role: Roles, lanes: int, params: Params, packed: bool, rec: Recorder
     ) -> None:
-        (self.stage,) = problem.stages
+        (self.stage,) = workload.stages
         self.role, self.lanes, self.params = role, lanes, params
-        self.l2 = problem.target.l2
+        self.l2 = workload.target.l2
         self.s = rec
         self.packed = packed
         self.symbols = dict(self.s.func.symbols)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, loads, walk
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import Range, interval, simplify
@@ -16,7 +16,7 @@ from jangin.schedule.normalize import simplify_func
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, shorten_sum, stride
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
-from jangin.templates.template import Problem, Template
+from jangin.templates.template import Template, Workload
 
 LARGEST_WINDOW = 64
 """Taps of a window, where a row has several; of rows of one, those along the row up to this are unrolled:"""
@@ -31,21 +31,21 @@ UNROLLED = 9
 """Taps up to which all of them are unrolled, rather than those along the row alone."""
 
 
-def match(problem: Problem) -> Window | None:
+def match(workload: Workload) -> Window | None:
     """The kernel as a sliding window over channels-last data, or None where it isn't one."""
-    if len(problem.stages) != 1:
+    if len(workload.stages) != 1:
         return None
-    (stage,) = problem.stages
+    (stage,) = workload.stages
     taps = static_shape(tuple(a.extent for a in stage.reduce_axes))
     if taps is None or len(stage.axes) < 3 or not 2 <= len(taps) <= 4:
         return None
     if math.prod(taps) > LARGEST_WINDOW and stage.axes[-2].extent != const(1):
         return None
     column = stage.axes[-1].var
-    data = [n for n in loads(stage.body) if stride(n, column, dict(problem.symbols)) == 1]
-    if not data or not _weights_fit(stage, data, problem.constants):
+    data = [n for n in loads(stage.body) if stride(n, column, dict(workload.symbols)) == 1]
+    if not data or not _weights_fit(stage, data, workload.constants):
         return None
-    return Window(problem)
+    return Window(workload)
 
 
 def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Collection[str]) -> bool:
@@ -61,36 +61,36 @@ def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Collection[st
     )
 
 
-def _step(load: Load, stage: te.Stage, problem: Problem) -> int:
+def _step(load: Load, stage: te.Stage, workload: Workload) -> int:
     """Input pixels between the windows of neighbouring output pixels; 0 of weights."""
-    elements = stride(load, stage.axes[-2].var, dict(problem.symbols)) or 0
-    return elements // max(1, problem.size(load.buffer.shape[-1]))
+    elements = stride(load, stage.axes[-2].var, dict(workload.symbols)) or 0
+    return elements // max(1, workload.size(load.buffer.shape[-1]))
 
 
 class Window(Template):
     name = "window"
 
-    def __init__(self, problem: Problem) -> None:
-        (self.stage,) = problem.stages
-        self.problem, self.symbols = problem, problem.symbols
-        self.lanes = lanes_for(problem)
+    def __init__(self, workload: Workload) -> None:
+        (self.stage,) = workload.stages
+        self.workload, self.symbols = workload, workload.symbols
+        self.lanes = lanes_for(workload)
         self.column = self.stage.axes[-1].var.name
         self.row = self.stage.axes[-2].var.name
         self.taps = [a.var.name for a in self.stage.reduce_axes]
         self.border = self._border()
-        self.size = problem.size(self.stage.axes[-2].extent)
+        self.size = workload.size(self.stage.axes[-2].extent)
         self.alone = self.stage.axes[-2].extent == const(1)
-        self.count = cost.size(problem, self.stage.reduce_axes)
+        self.count = cost.size(workload, self.stage.reduce_axes)
         self.work = max(cost.arithmetic(self.stage.body), 1.0)
-        self.rows = cost.size(problem, self.stage.axes[:-2])
-        self.vectors = math.ceil(problem.size(self.stage.axes[-1].extent) / self.lanes)
+        self.rows = cost.size(workload, self.stage.axes[:-2])
+        self.vectors = math.ceil(workload.size(self.stage.axes[-1].extent) / self.lanes)
         self.final = cost.arithmetic(self.stage.result)
-        self.traffic = cost.traffic(problem)
+        self.traffic = cost.traffic(workload)
         self.across = next((n for n in map(self._extent, reversed(self.stage.reduce_axes)) if n > 1), 1)
-        steps = [_step(n, self.stage, problem) for n in loads(self.stage.body)]
+        steps = [_step(n, self.stage, workload) for n in loads(self.stage.body)]
         self.stride = max((s for s in steps if s), default=1)
         self.weighted = int(len(steps) > 1)
-        self.pixel_bytes = problem.size(self.stage.axes[-1].extent) * self.stage.body.dtype.bytes
+        self.pixel_bytes = workload.size(self.stage.axes[-1].extent) * self.stage.body.dtype.bytes
 
     def space(self) -> Sequence[Params]:
         most = min(self.size, MOST_PIXELS)
@@ -103,7 +103,7 @@ class Window(Template):
         vectors = params["vectors"]
         cycles = cost.overlapped(self.rows * self.row_cycles(params), self.traffic)
         tasks = self.rows * (self.vectors // vectors if self.alone else 1)
-        return cost.launch(cycles, tasks) / self.problem.target.clock
+        return cost.launch(cycles, tasks) / self.workload.target.clock
 
     def row_cycles(self, params: Params) -> float:
         """The arithmetic, loads or latency of a row's tiles."""
@@ -113,7 +113,7 @@ class Window(Template):
         return row * self.vectors / vectors
 
     def _tile_cycles(self, tile: int, vectors: int) -> float:
-        t, width, height = self.problem.target, self.across, self.count / self.across
+        t, width, height = self.workload.target, self.across, self.count / self.across
         reach = min(tile * width, (tile - 1) * self.stride + width)
         live = vectors * (tile + self.weighted + reach)
         spilled = max(0, live - t.registers)
@@ -127,14 +127,14 @@ class Window(Template):
     def _evicted(self, tile: int, vectors: int, reads: float) -> float:
         """Cycles to fetch lines again that are read by parts, of which one cache set can't hold all: pixels
         that lie a multiple of a large power of two apart share few sets."""
-        t, parts = self.problem.target, LINE // (vectors * self.problem.target.vector_bytes)
+        t, parts = self.workload.target, LINE // (vectors * self.workload.target.vector_bytes)
         apart = math.gcd(self.pixel_bytes, t.l1 // WAYS)
         if parts <= 1 or reads + tile <= WAYS * (t.l1 // WAYS) / apart:
             return 0.0
         return (parts - 1) * (reads + tile) * LINE / t.l2_rate
 
     def schedule(self, params: Params) -> Scheduled:
-        p, x, c = self.problem, self.row, self.column
+        p, x, c = self.workload, self.row, self.column
         rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
         packings = self.arrange(rec, params)
         outer = [a.var.name for a in self.stage.axes[:-2]]
@@ -160,7 +160,7 @@ class Window(Template):
         return first, full - first - last, last, rest
 
     def _extent(self, axis: te.Axis) -> int:
-        return self.problem.size(axis.extent)
+        return self.workload.size(axis.extent)
 
     def _border(self) -> tuple[int, int]:
         """Output columns at either side whose windows reach into the padding; (0, 0) where that isn't
@@ -195,13 +195,13 @@ class _Scheduler:
     """Makes the schedule of a row for one set of parameters."""
 
     def __init__(self, window: Window, rec: Recorder, params: Params) -> None:
-        problem, self.stage = window.problem, window.stage
+        workload, self.stage = window.workload, window.stage
         self.rec = rec
         self.window, self.params, self.lanes = window, params, window.lanes
         self.column, self.row = window.column, window.row
         self.acc = f"{self.stage.out.name}.acc"
         column = self.stage.axes[-1].var
-        weights = [n for n in loads(self.stage.body) if stride(n, column, dict(problem.symbols)) != 1]
+        weights = [n for n in loads(self.stage.body) if stride(n, column, dict(workload.symbols)) != 1]
         self.weights = weights[0] if weights else None
 
     def run(self) -> dict[str, Packing]:

@@ -16,7 +16,7 @@ from jangin.schedule.primitives import distinct
 from jangin.templates import cost
 from jangin.templates.contraction import UNROLL, Contraction, roles
 from jangin.templates.scheduled import Recorder, Scheduled
-from jangin.templates.template import Problem
+from jangin.templates.template import Workload
 
 FEWEST, MOST = 6, 48
 """Tiles of a block: fewer leave register tiles idle, more wouldn't be read quicker."""
@@ -25,11 +25,11 @@ SHARE = 0.75
 BLOCKS = "b"
 
 
-def schedule(func: Func, problem: Problem) -> Scheduled:
-    """The kernel of three nests over tiles, of which the one in the middle is the problem's stage:
+def schedule(func: Func, workload: Workload) -> Scheduled:
+    """The kernel of three nests over tiles, of which the one in the middle is the workload's stage:
     `out[tile, point, column]`, the sum over k of `left[tile, point, k] * right[point, k, column]`."""
-    tiles = block_tiles(problem)
-    product = _product(problem, tiles)
+    tiles = block_tiles(workload)
+    product = _product(workload, tiles)
     mr, nv = product.tiles()[0]
     params = {
         "tiles": tiles, "mr": mr, "nv": nv, "row_tiles": math.ceil(tiles / mr),
@@ -43,17 +43,17 @@ def schedule(func: Func, problem: Problem) -> Scheduled:
     return Scheduled("winograd", simplify_func(rec.func), tuple(rec.steps), packings, params, work)
 
 
-def block_tiles(problem: Problem) -> int:
+def block_tiles(workload: Workload) -> int:
     """How many tiles a block should have: a tile's share of the products while the weights come, and what
     is kept of it from the nearest cache that holds the block's."""
-    target, (stage,) = problem.target, problem.stages
-    count, points, columns = (problem.size(a.extent) for a in stage.axes)
-    depth, element = problem.size(stage.reduce_axes[0].extent), stage.out.dtype.bytes
+    target, (stage,) = workload.target, workload.stages
+    count, points, columns = (workload.size(a.extent) for a in stage.axes)
+    depth, element = workload.size(stage.reduce_axes[0].extent), stage.out.dtype.bytes
     held, weights = (points * n * element for n in (depth + columns, depth * columns))
     fit = min(count, MOST, max(FEWEST, int(SHARE * target.l2) // held))
 
     def cycles(tiles: int) -> float:
-        product = _product(problem, tiles)
+        product = _product(workload, tiles)
         mr, nv = product.tiles()[0]
         panels = math.ceil(columns / (nv * product.lanes))
         sums = points * product.tile_cycles(mr, nv) * math.ceil(tiles / mr) * panels
@@ -63,12 +63,12 @@ def block_tiles(problem: Problem) -> int:
     return min(range(fit, min(fit, FEWEST) - 1, -1), key=cycles)
 
 
-def _product(problem: Problem, tiles: int) -> Contraction:
+def _product(workload: Workload, tiles: int) -> Contraction:
     """The product of each point, of so many tiles."""
-    (stage,) = problem.stages
+    (stage,) = workload.stages
     tile, point, column = stage.axes
     stage = replace(stage, axes=(point, replace(tile, extent=const(tiles)), column))
     role = roles(stage)
     assert role is not None
-    lanes = problem.target.lanes(stage.out.dtype.bytes)
-    return Contraction(replace(problem, stages=(stage,)), role, lanes)
+    lanes = workload.target.lanes(stage.out.dtype.bytes)
+    return Contraction(replace(workload, stages=(stage,)), role, lanes)

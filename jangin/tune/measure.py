@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from jangin.codegen.build import build
+from jangin.backends.llvm.build import build
+from jangin.compiler.kernels import kernel_workload, make_kernel, make_plan
+from jangin.compiler.options import Options
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.plan import Plan
-from jangin.kernels import kernel_problem, make_kernel, make_plan
-from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.runtime.profile import Call
 from jangin.runtime.sizes import Evaluator
@@ -81,8 +81,8 @@ class Trial:
         """The kernel once in each way, other data before each."""
         node, graph, body = self.node, self.graph, self.node.attrs["body"]
         other = _other_data(max(self.between // 8, 1024))
-        problem = kernel_problem(other, other.attrs["body"], self.options, "sweep")[1]
-        sweep = make_kernel(problem, self.options)
+        workload = kernel_workload(other, other.attrs["body"], self.options, "sweep")[1]
+        sweep = make_kernel(workload, self.options)
         (result,) = node.outputs
         values = {n: graph.values[n] for n in node.inputs} | dict(other.attrs["body"].values)
         constants = {n: graph.constants[n] for n in node.inputs if n in graph.constants}

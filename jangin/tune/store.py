@@ -18,7 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-from jangin.cache import source_digest
+from jangin.compiler.cache import source_digest
 from jangin.runtime.cpu import processor_name
 from jangin.targets.target import Target
 from jangin.templates.template import Candidate

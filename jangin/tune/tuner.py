@@ -14,11 +14,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from jangin.codegen.build import build
+from jangin.backends.llvm.build import build
+from jangin.compiler.kernels import (
+    kernel_candidates,
+    kernel_workload,
+    make_kernel,
+    make_plan,
+    schedule_kernels,
+)
+from jangin.compiler.options import Options
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.text import print_func
-from jangin.kernels import kernel_candidates, kernel_problem, make_kernel, make_plan, schedule_kernels
-from jangin.options import Options
 from jangin.passes.stages import is_opaque
 from jangin.runtime.executable import Executable
 from jangin.runtime.profile import LaunchTime
@@ -26,7 +32,7 @@ from jangin.targets.target import Target
 from jangin.templates.choose import TEMPLATES
 from jangin.templates.cost import rate
 from jangin.templates.scheduled import Scheduled
-from jangin.templates.template import EXPECTED, Candidate, Problem
+from jangin.templates.template import EXPECTED, Candidate, Workload
 from jangin.tune.measure import Timing, Trial, random_feeds, timings
 from jangin.tune.store import Finding
 
@@ -99,7 +105,7 @@ class _Kernel:
 
     digest: str
     node: Node
-    problem: Problem
+    workload: Workload
     way: Scheduled
     report: Tuned
     queue: list[Candidate]
@@ -207,17 +213,17 @@ class _Model:
         for node, taken in zip(nodes, exe.profile(random_feeds(exe, self.sizes), 5), strict=True):
             if is_opaque(node):
                 continue
-            digest, problem, _ = kernel_problem(node, self.graph, self.options)
-            kernel = found.get(digest) or self._kernel(digest, node, problem, known.get(digest))
+            digest, workload, _ = kernel_workload(node, self.graph, self.options)
+            kernel = found.get(digest) or self._kernel(digest, node, workload, known.get(digest))
             found[digest] = kernel
             kernel.report.launches += 1
             kernel.report.before += taken.seconds
             kernel.report.bound += bound(self.options.target, taken, self.threads)
         return list(found.values())
 
-    def _kernel(self, digest: str, node: Node, problem: Problem, known: Finding | None) -> _Kernel:
-        ranked = kernel_candidates(problem, self.options)
-        way = make_kernel(replace(problem, name="way_0"), self.options, self.options.choices.get(digest))
+    def _kernel(self, digest: str, node: Node, workload: Workload, known: Finding | None) -> _Kernel:
+        ranked = kernel_candidates(workload, self.options)
+        way = make_kernel(replace(workload, name="way_0"), self.options, self.options.choices.get(digest))
         first = Candidate(way.template, way.params)
         tried = set(known.tried) if known else set()
         hopeful = [c for c, s in ranked if s <= HOPELESS * ranked[0][1] and c != first]
@@ -225,13 +231,13 @@ class _Model:
         pruned = len(ranked) - len(hopeful) - 1
         sources = tuple(node.source.split("; "))
         report = Tuned(node.name, sources, 0, 0.0, 0.0, first, first, earlier=len(tried), pruned=pruned)
-        possible = self._trial(node, problem).possible
+        possible = self._trial(node, workload).possible
         gained = known.untuned / known.seconds if known and known.better and known.candidate == first else 1.0
         return _Kernel(
-            digest, node, problem, way, report, queue if possible else [], {_text(way)}, tried, gained
+            digest, node, workload, way, report, queue if possible else [], {_text(way)}, tried, gained
         )
 
-    def _trial(self, node: Node, problem: Problem) -> Trial:
+    def _trial(self, node: Node, workload: Workload) -> Trial:
         """Between two runs of a kernel a run of the model touches all its weights; of that, as much passes
         through the caches as they hold. A kernel whose own weights are few misses only its data, in L2."""
         target = self.options.target
@@ -263,12 +269,12 @@ class _Model:
         ways = [kernel.way]
         kernel.tried.update(map(str, batch))
         for candidate in batch:
-            named = replace(kernel.problem, name=f"way_{len(kernel.seen) + len(ways)}")
+            named = replace(kernel.workload, name=f"way_{len(kernel.seen) + len(ways)}")
             way = make_kernel(named, self.options, candidate)
             if _text(way) not in kernel.seen and seen.setdefault(_text(way), candidate) is candidate:
                 ways.append(way)
         if len(ways) > 1:
-            race = self._trial(kernel.node, kernel.problem).build(ways)
+            race = self._trial(kernel.node, kernel.workload).build(ways)
             times = race.time(SCREEN_SECONDS)
             hopeful = sorted(range(1, len(ways)), key=lambda i: times[i].ratio)[:2]
             own, *again = race.time(RACE_SECONDS, [0, *hopeful])

@@ -13,8 +13,8 @@ from small import Cli
 
 import jangin
 from jangin.commands.minimize import difference, evaluated, failure, smallest
-from jangin.ops import OPERATORS
-from jangin.ops.registry import Operator
+from jangin.frontends.onnx.operators import OPERATORS
+from jangin.frontends.onnx.registry import Operator
 
 node = helper.make_node
 

@@ -19,7 +19,8 @@ from typing import Any
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.test.runner import Runner
 
-from jangin.frontends.onnx import load
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import CompileError
 from jangin.ir.interpret import run_graph
 from jangin.onnx_backend import specialised
@@ -28,7 +29,6 @@ from jangin.passes.cse import cse
 from jangin.passes.dce import dce
 from jangin.passes.fold import fold
 from jangin.passes.layout import layout
-from jangin.passes.lower import lower
 from jangin.passes.simplify import simplify
 
 PASSES = (simplify, batchnorm, layout, simplify, fold, cse, dce)

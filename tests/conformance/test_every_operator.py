@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import pytest
 from onnx import defs
 
-from jangin.frontends import onnx_functions
-from jangin.frontends.onnx import node_op
-from jangin.ops import OPERATORS
-from jangin.ops.registry import find
-from jangin.passes.lower import CONTROL
+from jangin.frontends.lower import CONTROL
+from jangin.frontends.onnx import functions as onnx_functions
+from jangin.frontends.onnx.importer import node_op
+from jangin.frontends.onnx.operators import OPERATORS
+from jangin.frontends.onnx.registry import find
 
 LEFT_OUT: Mapping[tuple[str, str, int], str] = {}
 """(domain, operator, version): why."""

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from jangin.frontends.onnx import load
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import Array
 from jangin.ir.interpret import run_graph
-from jangin.passes.lower import lower
 
 Dims = Sequence[int | str | None]
 

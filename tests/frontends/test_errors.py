@@ -11,9 +11,9 @@ import pytest
 from models import classifier, info, model, node
 from onnx import TensorProto, helper
 
-from jangin.frontends.onnx import load
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import CompileError
-from jangin.passes.lower import lower
 
 X = info("x", [2, 3])
 

@@ -16,7 +16,8 @@ from models import classifier, info, model, node
 from onnx import TensorProto, helper
 
 import jangin
-from jangin.frontends.onnx import load
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import CompileError
 from jangin.ir.interpret import run_graph, size
 from jangin.ir.verify import verify_graph
@@ -25,7 +26,6 @@ from jangin.passes.cse import cse
 from jangin.passes.dce import dce
 from jangin.passes.fold import fold
 from jangin.passes.layout import layout
-from jangin.passes.lower import lower
 from jangin.passes.simplify import simplify
 
 ROUNDS = 250

@@ -11,13 +11,13 @@ from models import classifier, info, model, node, run
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from jangin.frontends.onnx import MAX_SIZE, load
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx.importer import MAX_SIZE, load
 from jangin.ir.dtype import BF16, F16, I64
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import CompileError
 from jangin.ir.interpret import run_graph
 from jangin.ir.verify import verify_graph
-from jangin.passes.lower import lower
 
 RELU = node("Relu", "x", "y")
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.frontends import onnx_file
-from jangin.frontends.onnx import load
-from jangin.frontends.onnx_file import split
+from jangin.frontends.onnx import file as onnx_file
+from jangin.frontends.onnx.file import split
+from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import CompileError
 from jangin.mapped import map_file
 

@@ -9,9 +9,9 @@ from models import Dims, info, model, node
 from onnx import TensorProto
 
 import jangin
-from jangin.frontends.onnx import load
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import CompileError
-from jangin.passes.lower import lower
 
 I64, F32 = TensorProto.INT64, TensorProto.FLOAT
 

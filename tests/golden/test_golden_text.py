@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 from golden_models import MODELS
-from templates.kernels import Built, buffer, conv, node, problem
+from templates.kernels import Built, buffer, conv, node, workload
 
-from jangin import te
-from jangin.frontends import onnx as onnx_frontend
+from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import GRAPH_PASSES
+from jangin.frontends.onnx import importer as onnx_frontend
+from jangin.ir import te
 from jangin.ir.graph import Graph
 from jangin.ir.text import print_func, print_graph, print_plan
 from jangin.ir.verify import verify_graph
-from jangin.kernels import make_plan, schedule_kernels
 from jangin.ops.core import CORE
-from jangin.options import Options
-from jangin.pipeline import GRAPH_PASSES
 from jangin.targets import NAMED
 from jangin.templates.choose import choose
 
@@ -58,7 +58,7 @@ def test_graph_pass(golden: Golden, name: str, model: str) -> None:
 def test_schedule(golden: Golden, name: str) -> None:
     built, template = KERNELS[name]
     stages, inputs = built
-    found = choose(replace(problem(built, constants=("w",), target=TARGET), name=name))
+    found = choose(replace(workload(built, constants=("w",), target=TARGET), name=name))
     assert found.template == template
     naive = te.lower(name, stages, inputs, {})
     steps = "".join(f"  {s}\n" for s in found.steps if s.name != "relayout")

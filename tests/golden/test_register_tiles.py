@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
-from templates.kernels import Built, conv, matmul, problem
+from templates.kernels import Built, conv, matmul, workload
 
-from jangin.codegen.build import assembly
+from jangin.backends.llvm.build import assembly
 from jangin.targets import NAMED
 from jangin.templates.choose import choose
 from jangin.templates.scheduled import Scheduled
@@ -56,7 +56,7 @@ def unrolled(found: Scheduled) -> int:
 def test_register_tile(golden: Golden, name: str, level: str) -> None:
     built, constant = PRODUCTS[name]
     target = NAMED[level]
-    found = choose(problem(built, constants=("w",) if constant else (), target=target))
+    found = choose(workload(built, constants=("w",) if constant else (), target=target))
     assert found.template == "contraction"
     mr, nv, unroll = found.params["mr"], found.params["nv"], unrolled(found)
     whole = assembly(found.func, target)

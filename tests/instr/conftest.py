@@ -1,6 +1,6 @@
-"""The rows run on the same guarded arrays as the kernels of `tests/codegen`."""
+"""The rows run on the same guarded arrays as the kernels of `tests/backends`."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "codegen"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))

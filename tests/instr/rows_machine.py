@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 from machine import Guarded
 
-from jangin.codegen.build import compile_modules, target_machine
-from jangin.codegen.builder import Builder
-from jangin.codegen.values import Value, constant, vector_type
+from jangin.backends.llvm.build import compile_modules, target_machine
+from jangin.backends.llvm.builder import Builder
+from jangin.backends.llvm.values import Value, constant, vector_type
 from jangin.ir.dtype import BOOL, I64, U8, DType
 from jangin.ir.expr import Buffer, Const
 from jangin.ir.graph import Array

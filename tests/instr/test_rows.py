@@ -9,7 +9,7 @@ import pytest
 from machine import WIDE, runnable
 from rows_machine import assembly, expected, inputs, name, run, widths
 
-from jangin.codegen.instruction import lines
+from jangin.backends.llvm.instruction import lines
 from jangin.ir.dtype import F32, I8, DType
 from jangin.ir.graph import Array
 from jangin.ir.verify import verify_func

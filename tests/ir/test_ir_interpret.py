@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_strategies import COMMON, exprs
 
-from jangin import te
-from jangin.ir import interpret
+from jangin.ir import interpret, te
 from jangin.ir.arithmetic import apply, convert
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from jangin.ir.expr import Buffer, Expr, ExprLike, Load, Var, binary, call, cast, const, land, maximum, select

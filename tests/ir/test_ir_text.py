@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_strategies import COMMON, NAMES, exprs, funcs
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.dtype import F16, F32, I64, DType
 from jangin.ir.expr import Buffer, Var, const, maximum
 from jangin.ir.graph import CompileError, Graph, Node, Value
@@ -200,7 +200,7 @@ def test_plan_round_trip_and_speed() -> None:
 def test_plans_are_read_without_the_compiler() -> None:
     program = (
         "import sys, jangin.ir.parse as p\n"
-        "heavy = {'jangin.te', 'jangin.ops', 'llvmlite', 'onnx', 'jangin.pipeline'} & set(sys.modules)\n"
+        "heavy = {'jangin.ir.te', 'jangin.ops', 'llvmlite', 'onnx', 'jangin.compiler'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -27,8 +27,8 @@ exe(image)
 status = open("/proc/self/status").read().splitlines()
 peak = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
 weights = sum(a.nbytes for a in exe.plan.constants.values())
-compiler = [m for m in sys.modules if m == "onnx" or m.startswith(("jangin.pipeline", "jangin.passes",
-            "jangin.codegen", "jangin.templates", "jangin.frontends", "llvmlite"))]
+compiler = [m for m in sys.modules if m == "onnx" or m.startswith(("jangin.compiler", "jangin.passes",
+            "jangin.backends.llvm", "jangin.templates", "jangin.frontends", "llvmlite"))]
 print(json.dumps({"seconds": seconds, "peak": peak, "weights": weights, "arena": exe.arena_bytes(),
                   "compiler": compiler}))
 """

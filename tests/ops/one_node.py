@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, helper, numpy_helper
 
-from jangin.frontends.onnx import load
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import Graph
 from jangin.ir.interpret import run_graph
-from jangin.passes.lower import lower
 
 Array = NDArray[Any]
 

@@ -8,10 +8,10 @@ import pytest
 from one_node import f32, lowered, run
 from onnx import TensorProto, helper
 
-from jangin.frontends.onnx import load
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import CompileError
 from jangin.ir.interpret import run_graph
-from jangin.passes.lower import lower
 
 
 def test_opset_6_broadcasts_from_an_axis() -> None:

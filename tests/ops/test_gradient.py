@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from jangin.frontends.onnx import load
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx.importer import load
+from jangin.frontends.onnx.operators.gradient import FUNCTIONS, derivative
 from jangin.ir.dtype import F64
 from jangin.ir.expr import Buffer, Expr, Var, binary, call, const, substitute
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.interpret import evaluate_stage, run_graph
-from jangin.ops.gradient import FUNCTIONS, derivative
-from jangin.passes.lower import lower
-from jangin.te import compute
+from jangin.ir.te import compute
 
 STEP = 1e-6
 

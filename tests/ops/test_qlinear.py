@@ -12,9 +12,9 @@ from against import check, interpreted, onnxruntime_outputs
 from one_node import Array, f32, lowered, model
 from onnx import helper
 
-from jangin.frontends.onnx import load
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import CompileError
-from jangin.passes.lower import lower
 
 MS: dict[str, Any] = {"domain": "com.microsoft"}
 

@@ -13,14 +13,14 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from one_node import Array, f32, lowered, model
 
-from jangin.codegen.build import build
-from jangin.frontends.onnx import load
+from jangin.backends.llvm.build import build
+from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import graph_passes
+from jangin.frontends.onnx.importer import load
+from jangin.frontends.onnx.operators.recurrent import ACCUMULATORS, MAX_ROWS, Tile
 from jangin.ir.expr import const
 from jangin.ir.graph import Graph, Node
-from jangin.kernels import make_plan, schedule_kernels
-from jangin.ops.recurrent import ACCUMULATORS, MAX_ROWS, Tile
-from jangin.options import Options
-from jangin.pipeline import graph_passes
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 

@@ -8,11 +8,11 @@ from against import check, interpreted, ints
 from one_node import f32, lowered, run
 from onnx import TensorProto, helper, numpy_helper
 
-from jangin.frontends.onnx import load
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx.importer import load
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import CompileError
 from jangin.ops.axes import divide
-from jangin.passes.lower import lower
 
 X = f32(2, 3, 4, 6)
 

@@ -15,11 +15,11 @@ from jangin.ir.expr import Const, const
 from jangin.ir.graph import Graph
 from jangin.ir.interpret import run_graph, run_plan
 from jangin.ir.plan import Launch, Plan, PlanBuffer
+from jangin.ir.te import lower
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import layout
 from jangin.passes.memory import plan_buffers
 from jangin.passes.stages import stages
-from jangin.te import lower
 
 
 def planned(graph: Graph) -> Plan:

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from nets import RANGES, N, Net, feeds
 
-from jangin.codegen.build import build
+from jangin.backends.llvm.build import build
+from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import optimize
 from jangin.ir.expr import Var
 from jangin.ir.graph import Graph
 from jangin.ir.interpret import run_graph, run_plan
 from jangin.ir.plan import Plan
 from jangin.ir.verify import verify_graph
-from jangin.kernels import make_plan, schedule_kernels
 from jangin.ops.core import CORE
-from jangin.options import Options
 from jangin.passes.place import View, views
-from jangin.pipeline import optimize
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.frontends.onnx import load
-from jangin.passes.qdq import fuse_quantized
+from jangin.frontends.onnx.importer import load
+from jangin.frontends.onnx.qdq import fuse_quantized
 
 Array = np.ndarray[Any, Any]
 

@@ -13,20 +13,20 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jangin
 import jangin.passes.winograd as winograd_module
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import graph_passes, plan_model
 from jangin.ir.expr import Var
 from jangin.ir.graph import Array, Graph
 from jangin.ir.interpret import run_graph
 from jangin.ir.text import print_graph
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
-from jangin.options import Options
 from jangin.passes.cse import cse
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import layout
 from jangin.passes.simplify import simplify
 from jangin.passes.winograd import by_blocks, choose, match, winograd
 from jangin.passes.winograd_transform import F2, F4, Transform
-from jangin.pipeline import graph_passes, plan_model
 from jangin.targets import resolve
 
 TRANSFORMS = [pytest.param(F2, id="F2"), pytest.param(F4, id="F4")]

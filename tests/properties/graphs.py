@@ -11,13 +11,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from jangin.frontends.onnx.operators.scan import cum_sum
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I32, I64, U8, DType
 from jangin.ir.expr import Const, Expr, Var, call, cast, const, maximum, minimum, select
 from jangin.ir.graph import Array, Graph
 from jangin.ir.interpret import size
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core_window import window_extent
-from jangin.ops.scan import cum_sum
 
 N = Var("n")
 LARGEST = 8

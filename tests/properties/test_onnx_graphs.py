@@ -29,7 +29,7 @@ def difference(name: str, got: Array, want: Item) -> str:
     return "" if off <= want.tolerance else f"{name} is off by {off:.3g}, allowed are {want.tolerance:.3g}"
 
 
-def problems(net: Net, threads: int) -> list[str]:
+def workloads(net: Net, threads: int) -> list[str]:
     """What is wrong with the model compiled, at each of some sizes of its symbol."""
     symbolic = any("n" in shape for shape in net.symbolic.values())
     exe = jangin.compile(net.model(), "cpu", threads, {"n": (0, 64)} if symbolic else None, cache=False)
@@ -52,7 +52,7 @@ def problems(net: Net, threads: int) -> list[str]:
 def check(seed: int, length: int) -> None:
     net = random_net(seed, length)
     if net.steps:
-        found = problems(net, 1 + seed % 3)
+        found = workloads(net, 1 + seed % 3)
         operators = ", ".join(s.node.op_type for s in net.steps)
         assert not found, f"random_net({seed}, {length}), opset {net.opset}: {operators}: {'; '.join(found)}"
 

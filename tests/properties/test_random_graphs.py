@@ -9,15 +9,15 @@ from graphs import LARGEST, feeds, random_graph
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from jangin.codegen.build import build
+from jangin.backends.llvm.build import build
+from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import graph_passes
 from jangin.ir.graph import Array, Graph
 from jangin.ir.interpret import run_graph
 from jangin.ir.text import print_graph
 from jangin.ir.verify import checked, verify_graph
-from jangin.kernels import make_plan, schedule_kernels
 from jangin.ops.core import CORE
-from jangin.options import Options
-from jangin.pipeline import graph_passes
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jangin.codegen.build import Builder
+from jangin.backends.llvm.build import Builder
 from jangin.ir.dtype import F32, DType
 from jangin.ir.expr import ExprLike, Var, const, wrap
 from jangin.ir.plan import Launch, Plan, PlanBuffer

@@ -71,7 +71,7 @@ exe = load(sys.argv[1])
 x = np.ones(1000, np.float32)
 assert exe(x)[0] == 14
 seconds = time.perf_counter() - start
-for heavy in ("onnx", "llvmlite", "jangin.codegen", "jangin.pipeline", "jangin.frontends", "jangin.ops"):
+for heavy in ("onnx", "llvmlite", "jangin.backends", "jangin.compiler", "jangin.frontends", "jangin.ops"):
     assert not [m for m in sys.modules if m == heavy or m.startswith(heavy + ".")], heavy
 peak = int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 print(seconds, peak)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plans import N, affine, buffer, compiled, kernel, launch, plan
 
-from jangin.codegen import build
-from jangin.codegen.build import compile_modules, target_machine
-from jangin.codegen.entry import entry_module
+from jangin.backends.llvm import build
+from jangin.backends.llvm.build import compile_modules, target_machine
+from jangin.backends.llvm.entry import entry_module
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Buffer as Tensor
 from jangin.ir.expr import (

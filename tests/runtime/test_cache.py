@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from plans import chain
 
-from jangin.cache import Cache, key
+from jangin.compiler.cache import Cache, key
 from jangin.runtime.artifact import Artifact
 
 
@@ -95,7 +95,7 @@ def test_default_folder() -> None:
 _PROCESS = """
 import sys
 from pathlib import Path
-from jangin.cache import Cache, key
+from jangin.compiler.cache import Cache, key
 cache = Cache(sys.argv[1], limit=40_000)
 for i in range(300):
     name = key([str(i % 17)])

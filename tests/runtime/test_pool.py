@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from plans import kernel
 
-from jangin.codegen.build import compile_modules
-from jangin.codegen.pool import UNITS_PER_THREAD, pool_module
+from jangin.backends.llvm.build import compile_modules
+from jangin.backends.llvm.pool import UNITS_PER_THREAD, pool_module
 from jangin.runtime.elf import Image
 from jangin.targets.x86 import V2
 

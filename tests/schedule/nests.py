@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 from templates.kernels import SYMBOL, SYMBOLS, Built, buffer, conv, matmul, node, pool
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call
 from jangin.ir.graph import Array

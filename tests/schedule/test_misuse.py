@@ -7,11 +7,11 @@ import pytest
 from jangin.ir.dtype import BOOL, F32, I8, I32
 from jangin.ir.expr import Buffer, Var, cast, const, maximum, select
 from jangin.ir.loop import Alloc, For, Func, If, Stmt, Store, block
+from jangin.ir.te import identity
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.guards import hoist_guards
 from jangin.schedule.normalize import simplify_func
 from jangin.schedule.steps import PRIMITIVES, Step, apply
-from jangin.te import identity
 
 from .nests import assert_same, naive
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from templates.kernels import buffer
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.expr import const
 from jangin.ir.loop import Alloc, For, Func, If, block, statements
 from jangin.schedule.checks import ScheduleError

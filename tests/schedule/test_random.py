@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from templates.kernels import Built, buffer, conv, matmul, node, pool
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.expr import Const, call, loads
 from jangin.ir.loop import Alloc, For, Func, expressions, statements
 from jangin.schedule.checks import ScheduleError

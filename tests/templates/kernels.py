@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Const, Expr, Var, const
 from jangin.ir.graph import Array
@@ -17,7 +17,7 @@ from jangin.ops.core import CORE
 from jangin.targets import NAMED, Target
 from jangin.templates.choose import TEMPLATES
 from jangin.templates.scheduled import Scheduled
-from jangin.templates.template import Problem
+from jangin.templates.template import Workload
 
 Size = int | Expr
 Built = tuple[tuple[te.Stage, ...], list[Buffer]]
@@ -68,14 +68,14 @@ def matmul(a: Sequence[Size], b: Sequence[Size], *, transposed: bool = False) ->
     )
 
 
-def problem(
+def workload(
     built: Built, symbols: Mapping[Var, Range] | None = None, constants: Sequence[str] = (),
     target: Target = NAMED["x86-64-v3"],
-) -> Problem:  # fmt: skip
-    return Problem("k", built[0], tuple(built[1]), symbols or {}, constants, target)
+) -> Workload:  # fmt: skip
+    return Workload("k", built[0], tuple(built[1]), symbols or {}, constants, target)
 
 
-def scheduled(template: str, asked: Problem) -> Scheduled:
+def scheduled(template: str, asked: Workload) -> Scheduled:
     """The kernel by one template, which must fit it."""
     found = TEMPLATES[template](asked)
     assert found is not None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, const
 from jangin.targets import resolve
-from jangin.templates.template import Problem
+from jangin.templates.template import Workload
 from jangin.templates.winograd import FEWEST, MOST, block_tiles
 
 
@@ -23,8 +23,8 @@ def test_a_block_fits(tiles: int, channels: int, outputs: int, target: str) -> N
     stage = te.reduction(
         out, [channels], "sum", lambda i, k: left[i[0], i[1], k[0]] * right[i[1], k[0], i[2]]
     )
-    problem = Problem("k", (stage,), (right,), {}, ("b1",), resolve(target))
-    found = block_tiles(problem)
+    workload = Workload("k", (stage,), (right,), {}, ("b1",), resolve(target))
+    found = block_tiles(workload)
     assert min(FEWEST, tiles) <= found <= min(MOST, tiles)
     held = 36 * (channels + outputs) * F32.bytes * found
-    assert held <= problem.target.l2 or found == FEWEST
+    assert held <= workload.target.l2 or found == FEWEST

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jangin import te
+from jangin.ir import te
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call, const
 from jangin.ir.interpret import run_func
@@ -27,8 +27,8 @@ from .kernels import (
     matmul,
     node,
     pool,
-    problem,
     scheduled,
+    workload,
 )
 
 W = ("w",)
@@ -54,7 +54,7 @@ PRODUCTS = {
 @pytest.mark.parametrize("name", CONVS)
 def test_convolution(name: str, target: Target) -> None:
     built = CONVS[name]
-    found = scheduled("contraction", problem(built, {}, W, target))
+    found = scheduled("contraction", workload(built, {}, W, target))
     assert_equal_to_stages(found, built)
 
 
@@ -62,14 +62,14 @@ def test_convolution(name: str, target: Target) -> None:
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_product(name: str, target: Target) -> None:
     built, constant = PRODUCTS[name]
-    found = scheduled("contraction", problem(built, {}, W if constant else (), target))
+    found = scheduled("contraction", workload(built, {}, W if constant else (), target))
     assert_equal_to_stages(found, built)
 
 
 @pytest.mark.parametrize("rows_", [1, 5, 13])
 def test_product_of_symbolic_rows(rows_: int) -> None:
     built = matmul((2, SYMBOL, 9), (9, 20))
-    found = scheduled("contraction", problem(built, SYMBOLS, W, TARGETS[1]))
+    found = scheduled("contraction", workload(built, SYMBOLS, W, TARGETS[1]))
     assert_equal_to_stages(found, built, {"n": rows_})
 
 
@@ -78,13 +78,13 @@ def test_product_of_symbolic_rows(rows_: int) -> None:
 def test_attention_products(size: int, transposed: bool) -> None:
     b = (2, SYMBOL, 6) if transposed else (2, 6, SYMBOL)
     built = matmul((2, SYMBOL, 6), b, transposed=transposed)
-    found = scheduled("contraction", problem(built, SYMBOLS, (), TARGETS[1]))
+    found = scheduled("contraction", workload(built, SYMBOLS, (), TARGETS[1]))
     assert_equal_to_stages(found, built, {"n": size})
 
 
 def test_a_product_that_ends_in_a_symbolic_sum() -> None:
     built = matmul((2, 5, SYMBOL), (2, SYMBOL, 12))
-    found = scheduled("contraction", problem(built, SYMBOLS, (), TARGETS[1]))
+    found = scheduled("contraction", workload(built, SYMBOLS, (), TARGETS[1]))
     assert_equal_to_stages(found, built, {"n": 11})
 
 
@@ -97,7 +97,7 @@ def test_any_convolution(
     height: int, width: int, channels: int, outputs: int, kernel: int, stride: int, target: Target, seed: int
 ) -> None:
     built = conv((height + kernel, width + kernel), channels, outputs, kernel, stride)
-    found = choose(problem(built, {}, W, target))
+    found = choose(workload(built, {}, W, target))
     assert_equal_to_stages(found, built, seed=seed)
 
 
@@ -109,7 +109,7 @@ def test_depthwise(
     size: tuple[int, int], channels: int, kernel: int, stride: int, pad: int, target: Target
 ) -> None:
     built = conv(size, channels, channels, kernel, stride, groups=channels, pad=pad)
-    found = scheduled("window", problem(built, {}, W, target))
+    found = scheduled("window", workload(built, {}, W, target))
     assert_equal_to_stages(found, built)
 
 
@@ -122,7 +122,7 @@ def test_any_depthwise(
     width: int, channels: int, kernel: int, stride: int, pad: int, target: Target, data: st.DataObject
 ) -> None:
     built = conv((kernel, width + kernel), channels, channels, kernel, stride, groups=channels, pad=pad)
-    found = TEMPLATES["window"](problem(built, {}, W, target))
+    found = TEMPLATES["window"](workload(built, {}, W, target))
     if found is not None:
         assert_equal_to_stages(found.schedule(data.draw(st.sampled_from(found.space()))), built)
 
@@ -137,7 +137,7 @@ def test_depthwise_and_pointwise(size: tuple[int, int], kernel: int, stride: int
     (last,), (y, v) = matmul((2, rows, columns, 12), (12, 20))
     local, weights = replace(first.out, name="t"), replace(v, name="v")
     built = (te.redirect(first, {"out": local}), te.redirect(last, {y.name: local, v.name: weights}))
-    asked = problem((built, [x, w, weights]), constants=("w", "v"), target=target)
+    asked = workload((built, [x, w, weights]), constants=("w", "v"), target=target)
     found = separable.match(asked)
     assert found is not None
     for params in (found.space()[0], found.space()[-1]):
@@ -148,7 +148,7 @@ def test_depthwise_and_pointwise(size: tuple[int, int], kernel: int, stride: int
 @pytest.mark.parametrize(("size", "kernel", "stride", "pad"), [((9, 11), 3, 2, 1), ((6, 6), 2, 2, 0)])
 def test_pool(size: tuple[int, int], kernel: int, stride: int, pad: int, combiner: str, average: str) -> None:
     built = pool(size, 20, kernel, stride, pad, combiner, average)
-    found = scheduled("window", problem(built, {}, (), TARGETS[1]))
+    found = scheduled("window", workload(built, {}, (), TARGETS[1]))
     assert_equal_to_stages(found, built)
 
 
@@ -156,7 +156,7 @@ def test_pool(size: tuple[int, int], kernel: int, stride: int, pad: int, combine
 def test_pool_of_the_whole_image(size: tuple[int, int], channels: int) -> None:
     attrs = {"combiner": "sum", "axes": (1, 2), "keepdims": True}
     built = node("reduce", [buffer("x", 2, *size, channels)], attrs)
-    found = TEMPLATES["window"](problem(built, {}, (), TARGETS[1]))
+    found = TEMPLATES["window"](workload(built, {}, (), TARGETS[1]))
     assert found is not None
     for params in found.space():
         assert_equal_to_stages(found.schedule(params), built)
@@ -180,13 +180,13 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_rows(name: str) -> None:
     built = ROWS[name]
-    assert_equal_to_stages(scheduled("rows", problem(built, {})), built)
+    assert_equal_to_stages(scheduled("rows", workload(built, {})), built)
 
 
 @pytest.mark.parametrize("size", [1, 8, 37])
 def test_softmax_of_symbolic_length(size: int) -> None:
     built = node("softmax", [buffer("x", 2, 5, SYMBOL)], {"axis": 2, "log": False})
-    assert_equal_to_stages(scheduled("rows", problem(built, SYMBOLS)), built, {"n": size})
+    assert_equal_to_stages(scheduled("rows", workload(built, SYMBOLS)), built, {"n": size})
 
 
 PADS = (const(0), const(1), const(2)) * 2
@@ -206,14 +206,14 @@ MAPS: dict[str, Built] = {
 @pytest.mark.parametrize("name", MAPS)
 def test_elementwise(name: str, target: Target) -> None:
     built = MAPS[name]
-    assert_equal_to_stages(scheduled("elementwise", problem(built, {}, (), target)), built)
+    assert_equal_to_stages(scheduled("elementwise", workload(built, {}, (), target)), built)
 
 
 @pytest.mark.parametrize("template", ["rows", "window"])
 @pytest.mark.parametrize(("shape", "axes"), [((1, 40, 40, 9), (1, 2)), ((1, 1, 1600, 9), (1, 2))])
 def test_rounding_of_a_long_sum(template: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     built = node("reduce", [buffer("x", *shape)], {"combiner": "sum", "axes": axes, "keepdims": True})
-    func = scheduled(template, problem(built)).func
+    func = scheduled(template, workload(built)).func
     x = np.random.default_rng(0).random(shape, np.float32)
     arrays = {"x": x, "out": np.empty((1, 1, 1, 9), np.float32)}
     run_func(func, {p.name: arrays[p.name] for p in func.params}, {})
@@ -223,6 +223,6 @@ def test_rounding_of_a_long_sum(template: str, shape: tuple[int, ...], axes: tup
 
 def test_a_deep_convolution_sums_its_window_in_parts() -> None:
     built = conv((4, 4), 64, 8, 3)
-    found = scheduled("contraction", problem(built, {}, W))
+    found = scheduled("contraction", workload(built, {}, W))
     assert [s.args for s in found.steps if s.name == "partial_sums"] == [("k0",)]
     assert_equal_to_stages(found, built)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from jangin.kernels import kernel_problem
+from jangin.compiler.kernels import kernel_workload
 from jangin.templates.choose import TEMPLATES
 from jangin.templates.template import Candidate, Template
 
@@ -27,13 +27,13 @@ def measured() -> dict[str, Timed]:
     """By kernel, the candidates in the order of their estimates, with their measured seconds. Those whose
     parameters no template has any more are left out."""
     options, found = recorded()
-    problems = {
-        (name, node.name): kernel_problem(node, graph, options)[1] for name, node, graph in kernels(options)
+    workloads = {
+        (name, node.name): kernel_workload(node, graph, options)[1] for name, node, graph in kernels(options)
     }
     result = {}
     for m in found:
-        problem = problems[m.network, m.kernel]
-        made = {name: t for name, match in TEMPLATES.items() if (t := match(problem)) is not None}
+        workload = workloads[m.network, m.kernel]
+        made = {name: t for name, match in TEMPLATES.items() if (t := match(workload)) is not None}
         ways = [w for w in m.ways if _is_known(w[0], made)]
         if len(ways) >= FEWEST:
             ways.sort(key=lambda w, made=made: made[w[0].template].estimate(w[0].params))  # type: ignore[misc]

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from jangin.compiler.kernels import kernel_candidates, kernel_workload, make_kernel
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import import_model
 from jangin.ir.expr import Binary
 from jangin.ir.graph import Graph, Node
-from jangin.kernels import kernel_candidates, kernel_problem, make_kernel
-from jangin.options import Options
-from jangin.pipeline import import_model
 from jangin.targets import resolve
 from jangin.templates.scheduled import Scheduled
 from jangin.tune.measure import Trial, WrongResult, timings
@@ -40,9 +40,9 @@ def kernel() -> tuple[Node, Graph]:
 
 
 def ways(node: Node, graph: Graph, count: int) -> list[Scheduled]:
-    _, problem, _ = kernel_problem(node, graph, OPTIONS)
-    found = kernel_candidates(problem, OPTIONS)[:count]
-    return [make_kernel(replace(problem, name=f"way_{n}"), OPTIONS, c) for n, (c, _) in enumerate(found)]
+    _, workload, _ = kernel_workload(node, graph, OPTIONS)
+    found = kernel_candidates(workload, OPTIONS)[:count]
+    return [make_kernel(replace(workload, name=f"way_{n}"), OPTIONS, c) for n, (c, _) in enumerate(found)]
 
 
 def test_a_race_times_each_way_or_those_named() -> None:
@@ -59,10 +59,10 @@ def test_a_race_times_each_way_or_those_named() -> None:
 def test_a_way_that_computes_something_else_is_found() -> None:
     node, graph = kernel()
     good, _ = ways(node, graph, 2)
-    _, problem, _ = kernel_problem(node, graph, OPTIONS)
-    (stage,) = problem.stages
+    _, workload, _ = kernel_workload(node, graph, OPTIONS)
+    (stage,) = workload.stages
     assert isinstance(stage.body, Binary)
-    wrong = replace(problem, name="wrong", stages=(replace(stage, body=stage.body + stage.body.a),))
+    wrong = replace(workload, name="wrong", stages=(replace(stage, body=stage.body + stage.body.a),))
     trial = Trial(node, graph, OPTIONS, 1, {}, 1 << 16)
     with pytest.raises(WrongResult, match="defect of the template"):
         trial.build([good, make_kernel(wrong, OPTIONS)])

@@ -14,15 +14,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.driver import with_winners
-from jangin.kernels import kernel_candidates, kernel_problem, make_kernel
+from jangin.compiler.driver import with_winners
+from jangin.compiler.kernels import kernel_candidates, kernel_workload, make_kernel
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import import_model, tune_model
 from jangin.libraries import CANDIDATES
-from jangin.options import Options
-from jangin.pipeline import import_model, tune_model
 from jangin.runtime import libraries
 from jangin.targets import resolve
 from jangin.templates.choose import TEMPLATES
-from jangin.templates.template import Candidate, Problem
+from jangin.templates.template import Candidate, Workload
 from jangin.tune import tuner
 from jangin.tune.measure import Race, Timing
 from jangin.tune.store import Finding, Store, place_of
@@ -56,8 +56,8 @@ def two_products() -> onnx.ModelProto:
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few candidates and short races: these tests are about what is done, not how exactly it is measured."""
 
-    def few(problem: Problem, options: Options) -> list[tuple[Candidate, float]]:
-        found = kernel_candidates(problem, options)
+    def few(workload: Workload, options: Options) -> list[tuple[Candidate, float]]:
+        found = kernel_candidates(workload, options)
         return [*found[:FEW], *(c for c in found[FEW:] if c[0].template not in TEMPLATES)]
 
     monkeypatch.setattr(tuner, "kernel_candidates", few)
@@ -209,12 +209,12 @@ def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_defective_candidate_is_told_and_the_others_race(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = import_model(two_products().SerializeToString(), OPTIONS)
     node = next(n for n in graph.nodes if n.name.startswith("large"))
-    bad = kernel_candidates(kernel_problem(node, graph, OPTIONS)[1], OPTIONS)[1][0]
+    bad = kernel_candidates(kernel_workload(node, graph, OPTIONS)[1], OPTIONS)[1][0]
 
-    def made(problem: object, options: Options, candidate: Candidate | None = None) -> object:
+    def made(workload: object, options: Options, candidate: Candidate | None = None) -> object:
         if candidate is not None and candidate == bad:
             raise AssertionError("a wrong step")
-        return make_kernel(problem, options, candidate)  # type: ignore[arg-type]
+        return make_kernel(workload, options, candidate)  # type: ignore[arg-type]
 
     monkeypatch.setattr(tuner, "make_kernel", made)
     outcome = tuned()

@@ -17,12 +17,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from jangin.compiler.kernels import kernel_candidates, kernel_workload, make_kernel
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import import_model
 from jangin.ir.graph import Graph, Node
 from jangin.ir.text import print_func
-from jangin.kernels import kernel_candidates, kernel_problem, make_kernel
-from jangin.options import Options
 from jangin.passes.stages import is_opaque
-from jangin.pipeline import import_model
 from jangin.runtime.cpu import processor_name
 from jangin.targets import NAMED, resolve
 from jangin.templates.scheduled import Scheduled
@@ -155,11 +155,11 @@ def record(names: Sequence[str]) -> None:
 def measured(node: Node, graph: Graph, options: Options) -> list[list[object]]:
     """[template, parameters, seconds] of each way, of many some; none where there are few. The seconds are of
     the least disturbed run."""
-    _, problem, _ = kernel_problem(node, graph, options)
+    _, workload, _ = kernel_workload(node, graph, options)
     ways: dict[str, tuple[Candidate, Scheduled]] = {}
-    ranked = [c for c, _ in kernel_candidates(problem, options)]
+    ranked = [c for c, _ in kernel_candidates(workload, options)]
     for candidate in [*ranked[:FIRST], *ranked[FIRST::THEN]]:
-        way = make_kernel(replace(problem, name=f"way_{len(ways)}"), options, candidate)
+        way = make_kernel(replace(workload, name=f"way_{len(ways)}"), options, candidate)
         ways.setdefault(print_func(replace(way.func, name="way")), (candidate, way))
     first, *others = ways.values()
     if len(ways) < FEWEST:

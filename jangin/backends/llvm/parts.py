@@ -1,0 +1,44 @@
+"""A kernel whose tasks are several nests, cut into one for each nest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from jangin.backends.llvm.index import constant_shape
+from jangin.ir.expr import Buffer
+from jangin.ir.loop import Alloc, Block, Func, Stmt, statements, task_loops
+from jangin.targets.target import Target
+
+TILE = 8
+"""A nest that accumulates in one of so many registers or more has a register tile."""
+
+
+def parts(func: Func, target: Target) -> list[Func]:
+    """The kernels that a task is to run one after the other: where it is several nests over common scratch
+    memory, each with a register tile, one for each. What LLVM would move out of one's loops (constants, a
+    bias) would else take registers from the other's. Else the kernel as it is."""
+    rounds, split = task_loops(func.body)
+    if split is None or rounds is not None or split is not func.body:
+        return [func]
+    scratch: list[Buffer] = []
+    task = split.body
+    while isinstance(task, Alloc) and task.buffer.memory == "scratch":
+        scratch.append(task.buffer)
+        task = task.body
+    if not scratch or not isinstance(task, Block) or not all(_has_tile(n, target) for n in task.body):
+        return [func]
+    loop = split
+
+    def part(n: int, nest: Stmt) -> Func:
+        for buffer in reversed(scratch):
+            nest = Alloc(buffer, nest)
+        return replace(func, name=f"{func.name}.{n}", body=replace(loop, body=nest))
+
+    return [part(n, nest) for n, nest in enumerate(task.body)]
+
+
+def _has_tile(s: Stmt, target: Target) -> bool:
+    locals_ = [n.buffer for n in statements(s) if isinstance(n, Alloc) and n.buffer.memory == "register"]
+    sizes = [math.prod(constant_shape(b) or (0,)) * b.dtype.bytes for b in locals_]
+    return max(sizes, default=0) >= target.registers * target.vector_bytes // TILE

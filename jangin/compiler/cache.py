@@ -1,0 +1,140 @@
+"""Compiled models kept on disk: least recently used dropped first, safe under many processes.
+
+An entry appears whole or not at all (written aside, then renamed). Nothing is locked: two
+processes that make one entry both write it, and the last rename stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.metadata import version
+from mmap import mmap
+from pathlib import Path
+from typing import TypeVar
+
+import platformdirs
+
+LIMIT = 2 << 30
+"""Bytes that the entries may take together."""
+_SUFFIX = ".jgn"
+_STALE_SECONDS = 3600
+"""After this long an unfinished file is one that a dead process left."""
+
+T = TypeVar("T")
+
+
+def key(parts: Iterable[bytes | mmap | str]) -> str:
+    """SHA-256 of a sequence of parts; other boundaries between the same bytes give another key."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+@cache
+def source_digest() -> str:
+    """SHA-256 of the compiler's own source and its code generator's version: other code, other keys."""
+    folder = Path(__file__).parents[1]
+    files = sorted(folder.rglob("*.py"))
+    parts = [b for f in files for b in (f.relative_to(folder).as_posix().encode(), f.read_bytes())]
+    return key([*parts, *(version(n) for n in ("llvmlite", "numpy", "onnx"))])
+
+
+class Cache:
+    """Files by key in `folder` (by default the user's cache folder), at most `limit` bytes."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int = LIMIT) -> None:
+        self.folder = Path(folder if folder is not None else platformdirs.user_cache_dir("jangin"))
+        self.limit = limit
+
+    def path(self, name: str) -> Path:
+        return self.folder / name[:2] / (name + _SUFFIX)
+
+    def get(self, name: str) -> Path | None:
+        """The entry's file, now the most recently used; None where there is none."""
+        path = self.path(name)
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        except OSError:  # a folder that can't be written still serves
+            return path if path.is_file() else None
+        return path
+
+    def load(self, name: str, read: Callable[[Path], T]) -> T | None:
+        """`read(path)` of an entry; one that it can't read (it raises) is deleted and None given."""
+        path = self.get(name)
+        if path is None:
+            return None
+        try:
+            return read(path)
+        except Exception:  # whatever a damaged file makes a reader raise, the entry is made again
+            self.discard(name)
+            return None
+
+    def put(self, name: str, write: Callable[[Path], object]) -> Path | None:
+        """Store what `write(path)` writes. None where the folder takes no file (full, read-only):
+        a cache that can't keep something must not stop the work. Errors of `write` that aren't
+        the system's pass through."""
+        path = self.path(name)
+        unfinished = path.with_name(f"{name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(unfinished)
+            os.replace(unfinished, path)
+        except OSError:
+            return None
+        finally:
+            _remove(unfinished)
+        self.trim(keep=path)
+        return path
+
+    def discard(self, name: str) -> None:
+        _remove(self.path(name))
+
+    def size(self) -> int:
+        """Bytes that the entries take."""
+        return sum(size for _, size, _ in self._entries())
+
+    def trim(self, keep: Path | None = None) -> None:
+        """Drop the least recently used entries beyond the limit, but never `keep`."""
+        entries = sorted(self._entries())
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in entries:
+            if total <= self.limit:
+                break
+            if path != keep:
+                _remove(path)
+                total -= size
+
+    def clear(self) -> None:
+        for _, _, path in self._entries():
+            _remove(path)
+
+    def _entries(self) -> list[tuple[float, int, Path]]:
+        """(time of last use, bytes, path) of each; unfinished files of dead processes are removed."""
+        found = []
+        for path in self.folder.glob("??/*"):
+            try:
+                status = path.stat()
+            except OSError:  # another process dropped it
+                continue
+            if path.suffix == _SUFFIX:
+                found.append((status.st_mtime, status.st_size, path))
+            elif path.suffix == ".part" and status.st_mtime < time.time() - _STALE_SECONDS:
+                _remove(path)
+        return found
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return

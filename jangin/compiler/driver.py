@@ -1,0 +1,190 @@
+"""From a model to an executable: what was compiled and tuned here before, and which process compiles."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from mmap import mmap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jangin.compiler.cache import Cache, key, source_digest
+from jangin.compiler.options import Options
+from jangin.mapped import map_file
+from jangin.runtime.executable import Executable
+from jangin.runtime.program import ProgramExecutable, executable, host_functions
+from jangin.runtime.program_artifact import read_artifact
+from jangin.runtime.threads import default_threads
+from jangin.targets import resolve
+from jangin.tune.store import Store, place_of
+
+if TYPE_CHECKING:
+    import onnx
+
+    from jangin.custom import CustomOperator
+    from jangin.runtime.artifact import Artifact
+    from jangin.runtime.program_artifact import ProgramArtifact
+
+Progress = Callable[[int, int, str], None]
+"""Steps done, steps in all, what is done now."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compile and how, in plain values that another process can be sent: `compile`'s arguments.
+    `name`: of the cache's entry, where it is known already."""
+
+    model: str | Path | bytes | onnx.ModelProto
+    target: str
+    threads: int
+    shapes: Mapping[str, Any]
+    winograd: bool
+    libraries: str
+    cache: bool | str | Path
+    tune: float | None
+    sizes: Mapping[str, int]
+    name: str = ""
+
+    @property
+    def entries(self) -> Cache | None:
+        """Where compiled models are kept, if they are."""
+        return None if self.cache is False else Cache(self._folder)
+
+    @property
+    def winners(self) -> Store | None:
+        """Where what tuning found is kept, if it is."""
+        return None if self.cache is False else Store(self._folder)
+
+    @property
+    def _folder(self) -> str | Path | None:
+        return None if isinstance(self.cache, bool) else self.cache
+
+    def options(self) -> Options:
+        """With the candidates that won on this machine."""
+        options = Options(resolve(self.target), dict(self.shapes), self.winograd, self.libraries)
+        return options if self.winners is None else with_winners(options, self.threads, self.winners)
+
+
+def compile(
+    model: str | Path | bytes | onnx.ModelProto,
+    target: str = "cpu",
+    threads: int | None = None,
+    shapes: Mapping[str, Any] | None = None,
+    *,
+    winograd: bool = True,
+    libraries: str = "never",
+    operators: Sequence[CustomOperator] = (),
+    cache: bool | str | Path = True,
+    tune: str | float | None = None,
+    sizes: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
+    isolated: bool | None = None,
+) -> Executable | ProgramExecutable:
+    """Compile an ONNX model (path, bytes or message) and load it.
+
+    `shapes` binds symbolic sizes, `winograd` allows its rounding, `libraries` other makers' kernels
+    (see `Options`); `cache`: keep and reuse compiled models and what tuning found for this machine,
+    True for the user's cache folder, a path for another, False for none; `tune`: seconds ("60s", "2m")
+    to measure candidates first, for `sizes` of the symbols; `progress(done, total, what)`.
+    `operators` are your own (see `jangin.custom`); a model that is compiled with some is not cached.
+    `isolated`: compile in a process of its own, whose memory is the system's again when it ends; by default
+    so where this process hasn't loaded the compiler yet, and never with `operators`.
+    Raises CompileError with the node, its operator and what to do about it."""
+    threads = threads if threads is not None else default_threads()
+    seconds = None if tune is None else parse_seconds(tune)
+    request = Request(
+        model, target, threads, shapes or {}, winograd, libraries, cache, seconds, sizes or {}
+    )  # fmt: skip
+    if isolated and operators:
+        raise ValueError("operators of your own can't go to another process: leave isolated out")
+    if isolated is None:
+        isolated = not operators and "jangin.compiler.pipeline" not in sys.modules and _has_interpreter()
+    built = None
+    entries = None if operators else request.entries
+    if entries is not None and seconds is None:
+        request = replace(request, name=entry_name(model, request.options()))
+        built = entries.load(request.name, read_artifact)
+    if built is None and isolated:
+        from jangin.compiler.isolated import build_apart
+
+        built = build_apart(request, progress)
+    elif built is None:
+        built, _ = build(request, progress, operators)
+    return executable(built, threads, host_functions(operators))
+
+
+def _has_interpreter() -> bool:
+    """Whether there is a Python to start: a frozen program's executable is the program."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
+def build(
+    request: Request,
+    progress: Progress | None = None,
+    operators: Sequence[CustomOperator] = (),
+    processes: int = 1,
+) -> tuple[Artifact | ProgramArtifact, Path | None]:
+    """Tune, if that is asked for, and compile, in this process and `processes` that it forks. Gives the file
+    that the cache keeps too."""
+    from jangin.compiler.pipeline import build_artifact, tune_model
+
+    options = request.options()
+    entries = None if operators else request.entries
+    name = request.name
+    if request.tune is not None:
+        found = tune_model(
+            request.model, options, request.threads, request.tune, request.sizes, request.winners,
+            lambda done, total, what: progress and progress(round(done), round(total), f"tune {what}"),
+            operators,
+        )  # fmt: skip
+        options = replace(options, choices={**options.choices, **found.choices})
+        if entries is not None:
+            name = entry_name(request.model, options)
+            kept = entries.load(name, read_artifact)
+            if kept is not None:
+                return kept, entries.path(name)
+    artifact = build_artifact(request.model, options, progress, operators, processes)
+    return artifact, None if entries is None else entries.put(name, artifact.save)
+
+
+def entry_name(model: str | Path | bytes | onnx.ModelProto, options: Options) -> str:
+    """The cache's key for a model."""
+    return key([source_digest(), options.key(), *_model_bytes(model)])
+
+
+def with_winners(options: Options, threads: int, store: Store) -> Options:
+    """The options with the candidates that won on this machine: those of libraries only where tuned with
+    the same `libraries`."""
+    found = {
+        digest: finding.candidate
+        for libraries in dict.fromkeys(("never", options.libraries))
+        for digest, finding in store.get(place_of(options.target, threads, libraries)).items()
+        if finding.better
+    }
+    return replace(options, choices=found)
+
+
+def parse_seconds(text: str | float) -> float:
+    """Seconds of 60, "60s" or "2m". Raises ValueError for anything else, and for less than none."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(s|m|)", str(text))
+    if found is None:
+        raise ValueError(f"a budget of {text!r} is not understood: write 60s or 2m")
+    return float(found[1]) * (60.0 if found[2] == "m" else 1.0)
+
+
+def _model_bytes(model: str | Path | bytes | onnx.ModelProto) -> list[bytes | mmap]:
+    """What the cache key takes of the model: its bytes, and, where it has external data, the name, size
+    and time of the files beside it."""
+    if isinstance(model, bytes):
+        return [model]
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        data = map_file(path) if path.is_file() else b""
+        beside = (
+            sorted(p for p in path.parent.glob("*") if p.is_file()) if data.find(b"location") >= 0 else []
+        )
+        return [data, *(f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}".encode() for p in beside)]
+    return [model.SerializeToString(deterministic=True)]

@@ -1,0 +1,239 @@
+"""From fused graph to plan: each kernel scheduled once, constants packed, buffers and launches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from jangin.backends.llvm.llvm import scratch_bytes
+from jangin.compiler.options import Options
+from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars
+from jangin.ir.graph import Array, Graph, Node, Value
+from jangin.ir.loop import Func
+from jangin.ir.plan import Launch, Plan
+from jangin.ir.simplify import Range, simplify
+from jangin.ir.text import print_func
+from jangin.ir.verify import checked, verify_func, verify_plan
+from jangin.libraries import candidates as library_kernels
+from jangin.mapped import owned
+from jangin.passes.constraints import constraints
+from jangin.passes.memory import plan_buffers
+from jangin.passes.place import Shift, View, placed, placed_func, places, shifts, views
+from jangin.passes.stages import canonical, is_opaque, opaque_func, opaque_params, opaque_stages, stages
+from jangin.passes.work import nest_work, stages_work
+from jangin.runtime.libraries import FINDERS
+from jangin.templates.choose import candidates, choose, opaque
+from jangin.templates.scheduled import Packing, Scheduled
+from jangin.templates.template import Candidate, Workload
+
+Chosen = Mapping[str, tuple[Scheduled, tuple[str, ...]]]
+"""For each kernel node (by its result) the scheduled kernel and the names of its arguments."""
+
+Job = Callable[[], Scheduled]
+"""Makes one kernel."""
+
+GRAIN_OPS = 20_000.0
+"""Vector operations that a hand-out to another thread should be worth: some 5 us."""
+
+
+def schedule_kernels(
+    graph: Graph, options: Options, make: Callable[[Sequence[Job]], Sequence[Scheduled]] | None = None
+) -> Chosen:
+    """Schedule every kernel of a fused graph; equal kernels share one. `make`: what carries the jobs out."""
+    jobs: dict[str, Job] = {}
+    found = views(graph)
+    wanted = {n.outputs[0]: _job(n, graph, options, jobs, found) for n in graph.nodes if n.op == "kernel"}
+    made = dict(zip(jobs, make([*jobs.values()]) if make else [job() for job in jobs.values()], strict=True))
+    return {result: (made[text], args) for result, (text, args) in wanted.items()}
+
+
+def _job(
+    node: Node, graph: Graph, options: Options, jobs: dict[str, Job], found: Mapping[str, View]
+) -> tuple[str, tuple[str, ...]]:
+    """The text of the job, one of `jobs`, that makes the node's kernel, and the kernel's arguments, where
+    views are the values in whose memory they lie."""
+    name = f"{_kernel_name(node)}_{len(jobs)}"
+    if is_opaque(node):
+        params, args = opaque_params(node), (*node.inputs, node.outputs[0])
+        moves = shifts(params[:-1], params[-1], args, found, graph)
+        func = replace(placed_func(opaque_func(node), moves), name=name)
+        text = print_func(replace(func, name="nest"))
+        fixed = [p.name for p, i in zip(params, node.inputs, strict=False) if i in graph.constants]
+        symbols = dict(func.symbols)
+        workload = Workload(name, opaque_stages(node), func.inputs, symbols, fixed, options.target)
+        job = partial(_nest, func, params, workload, options)
+    else:
+        text, workload, args = kernel_workload(node, graph, options, name)
+        candidate = options.choices.get(text)
+        if moves := shifts(workload.inputs, workload.stages[-1].out, args, found, graph):
+            workload = _placed(workload, moves, graph.symbols)
+            text += _moved(moves)
+        job = partial(_kernel, workload, options, candidate)
+    jobs.setdefault(text, job)
+    return text, tuple(found[n].base if n in found else n for n in args)
+
+
+def _nest(func: Func, params: Sequence[Buffer], workload: Workload, options: Options) -> Scheduled:
+    operations, moved = nest_work(replace(func, params=tuple(params)), workload.stages)
+    return _verified(replace(opaque(func, workload), flops=operations, bytes=moved), options)
+
+
+def _kernel(workload: Workload, options: Options, candidate: Candidate | None) -> Scheduled:
+    return _verified(make_kernel(workload, options, candidate), options)
+
+
+def _verified(kernel: Scheduled, options: Options) -> Scheduled:
+    if options.verify:
+        checked(f"the template {kernel.template}", verify_func, kernel.func)
+        if kernel.call is not None and kernel.call.rest is not None:
+            checked(f"the rest of {kernel.template}", verify_func, kernel.call.rest)
+    return kernel
+
+
+def _moved(moves: Mapping[str, Shift]) -> str:
+    return "".join(f" {n}:{m.whole.shape}@{m.at}" for n, m in moves.items())
+
+
+def _placed(workload: Workload, moved: Mapping[str, Shift], known: Mapping[Var, Range]) -> Workload:
+    """The kernel over the buffers that its operands lie in, whose sizes may be of other symbols."""
+    inputs = tuple(moved[b.name].whole if b.name in moved else b for b in workload.inputs)
+    sizes = used_symbols((), [shift.whole for shift in moved.values()], known)
+    symbols = {**sizes, **workload.symbols}
+    for shift in moved.values():
+        symbols |= shift.symbols
+    return replace(workload, stages=placed(workload.stages, moved), inputs=inputs, symbols=symbols)
+
+
+def kernel_workload(
+    node: Node, graph: Graph, options: Options, name: str = "kernel"
+) -> tuple[str, Workload, tuple[str, ...]]:
+    """(digest, workload, argument names) of a kernel that is no nest; equal kernels have one digest."""
+    parts, inputs, out = stages(node)
+    symbols = used_symbols(parts, (*inputs, out), graph.symbols)
+    renamed, params, _, digest = canonical(parts, inputs, out, symbols)
+    fixed = tuple(p.name for p, b in zip(params, inputs, strict=True) if b.name in graph.constants)
+    key = f"{digest}:{','.join(fixed)}"
+    workload = Workload(name, renamed, params, symbols, fixed, options.target)
+    return key, workload, (*(b.name for b in inputs), out.name)
+
+
+def make_kernel(workload: Workload, options: Options, candidate: Candidate | None = None) -> Scheduled:
+    """A kernel by the candidate, with the work it does. Without one (or where it is none of this kernel's), a
+    library that the options name makes what it can, and else the template that should be quickest."""
+    called = library_kernels(workload, options.libraries)
+    if called and candidate is None and options.libraries in FINDERS:
+        candidate = Candidate(called[0].name, called[0].space()[0])
+    out = workload.stages[-1].out
+    operations, moved = stages_work(workload.stages, workload.inputs, out, workload.symbols)
+    return replace(choose(workload, candidate, called), flops=operations, bytes=moved)
+
+
+def kernel_candidates(workload: Workload, options: Options) -> list[tuple[Candidate, float]]:
+    """All ways to make a kernel, of templates and of the libraries allowed, with the seconds each should
+    take, the best first."""
+    return candidates(workload, library_kernels(workload, options.libraries))
+
+
+def _kernel_name(node: Node) -> str:
+    """An identifier made of the anchor's name."""
+    text = "".join(c if c.isalnum() and c.isascii() else "_" for c in node.name)
+    return f"k_{text[:40]}"
+
+
+def used_symbols(
+    parts: Sequence[Any], buffers: Sequence[Buffer], symbols: Mapping[Var, Range]
+) -> dict[Var, Range]:
+    """Those size symbols that a kernel mentions, in the graph's order."""
+    exprs = [d for b in buffers for d in b.shape]
+    for stage in parts:
+        exprs += [stage.body, stage.result, *(a.extent for a in (*stage.axes, *stage.reduce_axes))]
+    found = frozenset[Var]().union(*map(free_vars, exprs))
+    return {v: r for v, r in symbols.items() if v in found}
+
+
+def make_plan(
+    graph: Graph, scheduled: Chosen, options: Options, constants: dict[str, Array] | None = None
+) -> Plan:
+    """Buffers, packed constants and launches. `constants`: the graph's, where it hasn't them itself; those
+    that the plan has no need of are taken out."""
+    constants = dict(graph.constants) if constants is None else constants
+    values = dict(graph.values)
+    launches, funcs, calls, nodes = [], {}, {}, []
+    packings: dict[str, tuple[str, Packing]] = {}
+    found = views(graph)
+    for node in graph.nodes:
+        if node.op == "kernel":
+            kernel, args = scheduled[node.outputs[0]]
+            args = _arguments(kernel, args, packings, values)
+            nodes.append(replace(node, inputs=args[:-1], outputs=args[-1:]))
+            launches.append(_launch(kernel, args, node, found.get(node.outputs[0])))
+            funcs[kernel.func.name] = kernel.func
+            if kernel.call is not None:
+                calls[kernel.func.name] = kernel.call
+        elif node.op == "reshape":
+            nodes.append(node)
+    _pack(constants, packings, {*graph.outputs, *(n for node in nodes for n in node.inputs)})
+    packed = replace(graph, values=values).with_nodes(nodes, values=values, constants=constants)
+    buffers = plan_buffers(packed, packed.nodes)
+    used = {b.name: constants[b.name] for b in buffers if b.kind == "constant"}
+    symbols = tuple(graph.symbols.items())
+    required = tuple(dict.fromkeys((*graph.constraints, *constraints(graph))))
+    plan = Plan(
+        graph.name, str(options.target), graph.inputs, graph.outputs, symbols, required, buffers,
+        tuple(launches), used, funcs, calls, graph.bound,
+    )  # fmt: skip
+    if options.verify:
+        checked("planning", verify_plan, plan)
+    return plan
+
+
+def _arguments(
+    kernel: Scheduled, args: tuple[str, ...], packings: dict[str, tuple[str, Packing]], values: dict[str, Any]
+) -> tuple[str, ...]:
+    """The arguments with the names of packed constants, each of which `packings` gets with its source."""
+    out = list(args)
+    for i, param in enumerate(kernel.func.params):
+        packing: Packing | None = kernel.packings.get(param.name)
+        if packing is None:
+            continue
+        out[i] = f"{args[i]}@{packing.perm}{packing.axis}x{packing.groups}x{packing.width}"
+        if out[i] not in packings:
+            packings[out[i]] = args[i], packing
+            values[out[i]] = Value(out[i], param.dtype, param.shape)
+    return tuple(out)
+
+
+def _pack(
+    constants: dict[str, Array], packings: Mapping[str, tuple[str, Packing]], needed: Collection[str]
+) -> None:
+    """Leave the constants that are needed, some of them packed, in memory of their own. The largest are
+    packed first, while there are few others; each source goes with its last packing."""
+    left = Counter(source for source, _ in packings.values())
+    for name in [n for n in constants if n not in needed and n not in left]:
+        del constants[name]
+    for name, (source, packing) in sorted(packings.items(), key=lambda item: -constants[item[1][0]].nbytes):
+        constants[name] = packing.apply(constants[source])
+        left[source] -= 1
+        if not left[source] and source not in needed:
+            del constants[source]
+    for name, array in constants.items():
+        constants[name] = owned(array)
+
+
+def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node, place: View | None) -> Launch:
+    func: Func = kernel.func
+    start: dict[Var, Expr] = (
+        {} if place is None else dict(zip(places(func.params[-1]), map(const, place.at), strict=True))
+    )
+    tasks = simplify(kernel.tasks, dict(func.symbols))
+    rounds = simplify(kernel.rounds, dict(func.symbols))
+    grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
+    alone = isinstance(tasks, Const) and int(tasks.value) <= grain
+    return Launch(
+        func.name, args, tuple(start.get(v, v) for v, _ in func.symbols), tasks, 0 if alone else grain,
+        scratch_bytes(func), tuple(node.source.split("; ")), kernel.label, kernel.flops, kernel.bytes,
+        kernel.call.library if kernel.call else "", rounds,
+    )  # fmt: skip

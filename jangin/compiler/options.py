@@ -1,0 +1,41 @@
+"""Everything that changes what a compilation gives, in one frozen value: part of every cache key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jangin.targets.target import Target
+from jangin.templates.template import Candidate
+
+Shapes = Mapping[str, int | tuple[int, int] | Sequence[int | None]]
+LIBRARIES = ("never", "auto", "openblas", "onednn")
+
+
+@dataclass(frozen=True)
+class Options:
+    """`shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} its inclusive range,
+    {"image": (1, 3, 224, 224)} a whole input. `winograd`: 3 x 3 convolutions may be computed by
+    Winograd's method, with errors up to 1e-5 of the output's largest value. `libraries`: which other makers'
+    kernels compete with ours in tuning ("never": none; "auto": all that are here; "openblas" or "onednn":
+    that one). Untuned kernels are ours, or of a library that is asked for by name wherever it can.
+    `verify` checks the IR after every pass; it changes no result, so it is in no key. `choices`: the
+    candidates that tuning found for kernels, by digest (see `kernels.kernel_workload`)."""
+
+    target: Target
+    shapes: Mapping[str, Any] = field(default_factory=dict)
+    winograd: bool = True
+    libraries: str = "never"
+    choices: Mapping[str, Candidate] = field(default_factory=dict)
+    verify: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.libraries not in LIBRARIES:
+            raise ValueError(f"libraries={self.libraries!r} is unknown; known: {', '.join(LIBRARIES)}")
+
+    def key(self) -> str:
+        """A text that differs where the results do."""
+        choices = sorted((digest, str(c)) for digest, c in self.choices.items())
+        bound = sorted(self.shapes.items())
+        return f"{self.target!r} {bound!r} {self.winograd} {self.libraries} {choices}"

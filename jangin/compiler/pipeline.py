@@ -1,0 +1,202 @@
+"""The whole compiler on one screen: model -> graph -> kernels -> plan and code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jangin.backends.llvm.build import Builder, compile_modules
+from jangin.backends.llvm.flow import flow_module
+from jangin.compiler.kernels import Job, make_plan, schedule_kernels
+from jangin.compiler.options import Options
+from jangin.custom import CustomOperator
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx import importer as onnx_frontend
+from jangin.ir.graph import Graph
+from jangin.ir.plan import Plan
+from jangin.ir.program import Program
+from jangin.ir.verify import checked, verify_graph
+from jangin.mapped import release
+from jangin.ops.core import CORE
+from jangin.passes.attention import attention
+from jangin.passes.batchnorm import batchnorm
+from jangin.passes.cse import cse
+from jangin.passes.dce import dce
+from jangin.passes.fold import fold
+from jangin.passes.fuse import fuse
+from jangin.passes.layout import layout
+from jangin.passes.partition import has_steps, partition
+from jangin.passes.place import place as place_pass
+from jangin.passes.separable import separable
+from jangin.passes.simplify import simplify
+from jangin.passes.winograd import winograd as winograd_pass
+from jangin.runtime.artifact import Artifact
+from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.templates.scheduled import Scheduled
+from jangin.tune.store import Store, place_of
+from jangin.tune.tuner import Outcome
+from jangin.tune.tuner import Progress as TuneProgress
+from jangin.tune.tuner import tune as tune_graph
+
+if TYPE_CHECKING:
+    import onnx
+
+Progress = Callable[[int, int, str], None]
+GraphPass = Callable[[Graph], Graph]
+
+GRAPH_PASSES: Mapping[str, GraphPass] = {
+    "lower": lower,
+    "simplify": simplify,
+    "batchnorm": batchnorm,
+    "layout": layout,
+    "cleanup": simplify,
+    "fold": fold,
+    "cse": cse,
+    "dce": dce,
+    "fuse": fuse,
+    "attention": attention,
+    "separable": separable,
+    "winograd": winograd_pass,
+    "place": place_pass,
+}
+"""In order. The whole-graph passes; after `fuse` every node is a kernel or a reshape, and after `place`
+perhaps a concatenation or a slice that moves nothing."""
+
+
+def tune_model(
+    model: str | Path | bytes | onnx.ModelProto,
+    options: Options,
+    threads: int,
+    budget: float,
+    sizes: Mapping[str, int] | None = None,
+    store: Store | None = None,
+    progress: TuneProgress | None = None,
+    operators: Sequence[CustomOperator] = (),
+) -> Outcome:
+    """Measure candidates for `budget` seconds, going on from what `store` has, and keep there what is
+    found. `sizes`: of symbols that stay open, what to measure for; `progress(seconds, budget, what)`. Raises
+    ValueError for a model that needs steps (see `passes.partition`)."""
+    graph = import_model(model, options, operators=operators)
+    if has_steps(graph):
+        raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
+    here = place_of(options.target, threads, options.libraries)
+    known = {} if store is None else store.get(here)
+    outcome = tune_graph(graph, options, threads, sizes or {}, budget, progress, known)
+    if store is not None and outcome.findings:
+        store.put(here, outcome.findings)
+    return outcome
+
+
+def build_artifact(
+    model: str | Path | bytes | onnx.ModelProto,
+    options: Options,
+    progress: Progress | None = None,
+    operators: Sequence[CustomOperator] = (),
+    processes: int = 1,
+) -> Artifact | ProgramArtifact:
+    """The compiler itself. `processes`: see `backends.llvm.build.Builder`."""
+    graph = import_model(model, options, progress, until="lower", operators=operators)
+    metadata = onnx_frontend.metadata(model)
+    if not has_steps(graph):
+        return replace(build_plan(graph, options, progress, processes), metadata=metadata)
+    program, segments = partition(graph, str(options.target))
+    parts = tuple(build_plan(s, options, progress, processes) for s in segments)
+    flow = compile_modules([("flow", flow_module(options.target.triple))], options.target)
+    return ProgramArtifact(program, parts, flow, metadata)
+
+
+def build_plan(
+    graph: Graph, options: Options, progress: Progress | None = None, processes: int = 1
+) -> Artifact:
+    """A lowered graph of core operators alone: one plan and its code."""
+    with Builder(options.target, processes) as builder:
+        made = partial(builder.make, progress=lambda n, total: _tell(progress, n, total, "kernels"))
+        plan = lowered_plan(graph, options, progress, made)
+        _tell(progress, 0, 1, "compile")
+        return builder.artifact(plan, lambda done, total: _tell(progress, done, total, "compile"))
+
+
+def lowered_plan(
+    graph: Graph,
+    options: Options,
+    progress: Progress | None = None,
+    make: Callable[[Sequence[Job]], Sequence[Scheduled]] | None = None,
+) -> Plan:
+    """A lowered graph's plan. `make` carries out the jobs that make its kernels."""
+    graph = optimize(graph, options, progress)
+    scheduled = schedule_kernels(graph, options, make)
+    constants = dict(graph.constants)
+    graph = replace(graph, constants={})  # so that each can go once it is packed
+    return make_plan(graph, scheduled, options, constants)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a model becomes, without code: one plan, or a program and its segments' plans."""
+
+    program: Program | None
+    plans: tuple[Plan, ...]
+
+
+def plan_model(
+    model: str | Path | bytes | onnx.ModelProto,
+    options: Options,
+    progress: Progress | None = None,
+    operators: Sequence[CustomOperator] = (),
+) -> Planned:
+    """The compiler up to code generation."""
+    graph = import_model(model, options, progress, until="lower", operators=operators)
+    if not has_steps(graph):
+        return Planned(None, (lowered_plan(graph, options, progress),))
+    program, segments = partition(graph, str(options.target))
+    return Planned(program, tuple(lowered_plan(s, options, progress) for s in segments))
+
+
+def import_model(
+    model: str | Path | bytes | onnx.ModelProto,
+    options: Options,
+    progress: Progress | None = None,
+    until: str = "",
+    operators: Sequence[CustomOperator] = (),
+) -> Graph:
+    """The model after the graph passes (after the pass `until`, where one is named). A model that needs
+    steps (see `passes.partition`) is lowered only: its segments are optimized one by one."""
+    graph = onnx_frontend.load(model, options.shapes)
+    if until == "import":
+        return graph
+    _tell(progress, 0, len(GRAPH_PASSES), "lower")
+    graph = lower(graph, {(o.domain, o.name): o.lower for o in operators})
+    if has_steps(graph):
+        return graph
+    if options.verify:
+        checked("lower", verify_graph, graph, CORE)
+    return graph if until == "lower" else optimize(graph, options, progress, until)
+
+
+def optimize(graph: Graph, options: Options, progress: Progress | None = None, until: str = "") -> Graph:
+    """A lowered graph after the other passes."""
+    passes = graph_passes(options)
+    for n, (name, graph_pass) in enumerate(passes.items()):
+        if name == "lower":
+            continue
+        _tell(progress, n, len(passes), name)
+        graph = graph_pass(graph)
+        release(graph.constants.values())
+        if options.verify:
+            checked(name, verify_graph, graph, CORE)
+        if name == until:
+            break
+    return graph
+
+
+def graph_passes(options: Options) -> dict[str, GraphPass]:
+    """The passes of a compilation, in order."""
+    return {n: p for n, p in GRAPH_PASSES.items() if n != "winograd" or options.winograd}
+
+
+def _tell(progress: Progress | None, done: int, total: int, what: str) -> None:
+    if progress is not None:
+        progress(done, total, what)

@@ -1,0 +1,467 @@
+"""If, Loop and Scan: resolved while compiling where that can be done, else steps of a program.
+
+A branch whose condition is known is taken; a loop of few iterations is unrolled, so that it becomes
+part of a plan. Otherwise the bodies become graphs of their own, which get the values that they use
+of the graphs around them as further inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from jangin.frontends.order import captured
+from jangin.ir.dtype import BOOL, I64
+from jangin.ir.expr import Const, Expr, Var, const, eq, free_vars, maximum
+from jangin.ir.graph import CompileError, Graph, Node, static_shape
+from jangin.ir.program import Slicing
+from jangin.ir.simplify import simplify
+from jangin.ir.types import ANY, Type, tensor_type
+from jangin.ops.axes import axis_of
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.nontensor import Item, NonTensor, common, constant, declare, host, real, type_of
+from jangin.passes.partition import prune
+
+Env = dict[str, Item | None]
+Run = Callable[[Builder, Graph, Env], list[Item]]
+"""Lowers a body's nodes into a builder, given its values by name, and gives its results."""
+
+UNROLL = 64
+"""Most iterations that are unrolled,"""
+UNROLL_NODES = 1024
+"""where that makes no more than so many nodes of the model."""
+
+
+class RanksDiffer(Exception):
+    """The branches of an If give tensors of different rank."""
+
+
+SPLITS = 4
+"""Most Ifs inside each other that take in what follows them."""
+
+
+def continued(node: Node, rest: Sequence[Node], outputs: Sequence[str]) -> Node:
+    """An If that goes on with the nodes after it, up to `outputs`, in both of its branches."""
+    made = {o for n in rest for o in n.outputs} | {*node.outputs}
+    wanted = tuple(o for o in outputs if o in made)
+    attrs: dict[str, Any] = {}
+    for key in ("then_branch", "else_branch"):
+        body: Graph = node.attrs[key]
+        joins = [
+            Node("onnx.Identity", f"{node.name}.{i}", (given,), (name,), {"opset": node.attrs["opset"]})
+            for i, (given, name) in enumerate(zip(body.outputs, node.outputs, strict=True))
+        ]
+        attrs[key] = replace(body, nodes=(*body.nodes, *joins, *rest), outputs=wanted)
+    return replace(node, attrs=attrs, outputs=wanted)
+
+
+def branch(
+    b: Builder,
+    run: Run,
+    inputs: Sequence[Item | None],
+    attrs: Mapping[str, Any],
+    env: Env,
+    any_rank: bool = False,
+) -> list[Item]:
+    """`If`. Raises RanksDiffer, unless `any_rank`, where the ranks of a result differ."""
+    condition = inputs[0]
+    assert isinstance(condition, Tensor)
+    known = b.constant_value(condition)
+    if known is not None:
+        chosen: Graph = attrs["then_branch" if bool(known.reshape(-1)[0]) else "else_branch"]
+        return run(b, chosen, dict(env))
+    before = frozenset(b.symbols)
+    graphs = [attrs["then_branch"], attrs["else_branch"]]
+    tried, reason = _tried(b, run, graphs, env)
+    of_sizes = b.conditions.get(condition.name)
+    if None in tried and of_sizes is not None:
+        fine = tried[0] is not None
+        needed = of_sizes if fine else eq(of_sizes, const(False, BOOL))
+        results = run(b, graphs[not fine], dict(env))
+        return [b.requiring(r, needed) if isinstance(r, Tensor) else r for r in results]
+    then, orelse = _with_failing(b, tried, reason)
+    pairs = [(type_of(x), type_of(y)) for x, y in zip(then.results, orelse.results, strict=True)]
+    if not any_rank and any(_ranks_differ(x, y) for x, y in pairs):
+        raise RanksDiffer
+    types = [_outer(b, _joined(b, x, y), before) for x, y in pairs]
+    outputs = [declare(b, t) for t in types]
+    b.step(
+        "if",
+        [b.materialize(condition).name, *then.captures, *orelse.captures],
+        [v.name for v in outputs],
+        {"then": then.graph, "else": orelse.graph},
+    )
+    return outputs
+
+
+def _tried(
+    b: Builder, run: Run, graphs: Sequence[Graph], env: Env
+) -> tuple[list[Body | None], CompileError | None]:
+    """Both branches, None for one that can't be right for any sizes (a model may guard against that), and
+    why it can't. CompileError where neither can."""
+    made: list[Body | None] = []
+    reason: CompileError | None = None
+    for graph in graphs:
+        try:
+            made.append(body_of(b, run, graph, (), env))
+        except CompileError as error:
+            if reason is not None:
+                raise reason from None
+            made.append(None)
+            reason = error
+    return made, reason
+
+
+def _with_failing(b: Builder, tried: Sequence[Body | None], reason: CompileError | None) -> list[Body]:
+    """A branch that can't be right becomes an error of the run that takes it."""
+    fine = next(body for body in tried if body is not None)
+    return [_failing(b, fine, str(reason)) if body is None else body for body in tried]
+
+
+def _failing(b: Builder, other: Body, message: str) -> Body:
+    inner = Builder(other.graph.name, {})
+    inner.symbols, inner.source = b.symbols, b.source
+    results = list(host(inner, "Raise", [], [type_of(r) for r in other.results], {"message": message}))
+    names = tuple(r.name for r in results)
+    graph = Graph(other.graph.name, (), names, tuple(inner.nodes), {}, inner.values, b.symbols)
+    return Body(graph, results, [])
+
+
+def _ranks_differ(a: Type, c: Type) -> bool:
+    return a.shape is not None and c.shape is not None and len(a.shape) != len(c.shape)
+
+
+@dataclass(frozen=True)
+class Body:
+    """A lowered sub-graph: `captures` are the outer names of its last inputs."""
+
+    graph: Graph
+    results: list[Item]
+    captures: list[str]
+
+
+def body_of(b: Builder, run: Run, graph: Graph, given: Sequence[Type], env: Env) -> Body:
+    """A sub-graph whose own inputs are of the types `given`."""
+    inner = Builder(graph.name, {})
+    inner.symbols, inner.source, inner.prefix = b.symbols, b.source, b.prefix
+    inner.splits, inner.custom = b.splits, b.custom
+    local: Env = {}
+    formal = [declare(inner, t, n) for t, n in zip(given, graph.inputs, strict=True)]
+    outside: dict[str, str] = {}
+    for name in sorted(captured(graph)):
+        local[name] = _capture(b, inner, env[name], name, outside)
+    local.update(zip(graph.inputs, formal, strict=True))
+    results = run(inner, graph, local)
+    names = tuple(real(inner, r) for r in results)
+    own = tuple(v.name for v in formal)
+    lowered = prune(
+        Graph(graph.name, own, names, tuple(inner.nodes), inner.constants, inner.values, b.symbols)
+    )
+    read = {n for node in lowered.nodes for n in node.inputs} | {*names}
+    used = [n for n in outside if n in read]
+    values = {**lowered.values, **{n: inner.values[n] for n in used}}
+    lowered = replace(lowered, inputs=(*own, *used), values=values)
+    return Body(lowered, results, [outside[n] for n in used])
+
+
+def _capture(
+    b: Builder, inner: Builder, value: Item | None, name: str, outside: dict[str, str]
+) -> Item | None:
+    """An outer value as the body sees it."""
+    if value is None:
+        return None
+    if isinstance(value, NonTensor) and value.items is not None:
+        items = [_capture(b, inner, v, f"{name}.{i}", outside) for i, v in enumerate(value.items)]
+        return replace(value, items=tuple(items))
+    if isinstance(value, Tensor) and value.data is not None:
+        return replace(value, name="")
+    if value.name in b.constants:
+        return constant(inner, b.constants[value.name], name)
+    seen = declare(inner, type_of(value), name)
+    outside[seen.name] = value.name
+    return seen
+
+
+def _joined(b: Builder, a: Type, c: Type) -> Type:
+    """The type of a value that comes from either side: sizes that differ become fresh symbols."""
+    if a.shape is not None and c.shape is not None and len(a.shape) == len(c.shape) and a.dtype == c.dtype:
+        dims = (x if x == y else b.symbol() for x, y in zip(a.shape, c.shape, strict=True))
+        return tensor_type(a.dtype, tuple(dims))
+    joined = common(a, c)
+    assert joined is not None
+    return joined
+
+
+def _outer(b: Builder, type: Type, before: frozenset[Var]) -> Type:
+    """A result's type outside the body: sizes that only the body knows become fresh symbols."""
+    if type.of is not None:
+        return replace(type, of=_unsized(type.of))
+    if type.shape is None:
+        return type
+    fresh = {*b.pending}
+    known = (d if free_vars(d) <= before | fresh else b.symbol() for d in type.shape)
+    return replace(type, shape=tuple(known))
+
+
+def _unsized(element: Type) -> Type:
+    """The type of elements whose sizes may differ: only known ones are kept."""
+    if element.of is not None:
+        return replace(element, of=_unsized(element.of))
+    if element.shape is None:
+        return element
+    return replace(element, shape=tuple(d if isinstance(d, Const) else ANY for d in element.shape))
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """A Loop or Scan in one form; see `ir.program.Loop`. The body's results are the condition where
+    `conditional`, the carried values, and the slices."""
+
+    body: Graph
+    trips: Tensor | None
+    condition: Tensor | None
+    carried: list[Item]
+    scanned: list[Tensor]
+    slicing: tuple[Slicing, ...]
+    stacking: tuple[Slicing, ...]
+    counts: bool
+    """Whether the body takes the iteration's number and the condition, and gives a condition."""
+
+
+def loop(
+    b: Builder, run: Run, inputs: Sequence[Item | None], attrs: Mapping[str, Any], env: Env
+) -> list[Item]:
+    """`Loop`."""
+    trips, condition, *carried = inputs
+    body: Graph = attrs["body"]
+    count = len(body.outputs) - 1 - len(carried)
+    initial = [v for v in carried if v is not None]
+    return iterate(
+        b, run,
+        Iteration(
+            body, _scalar(b, trips), _scalar(b, condition), initial, [], (), (Slicing(),) * count, True
+        ), env,
+    )  # fmt: skip
+
+
+def _scalar(b: Builder, value: Item | None) -> Tensor | None:
+    return b.reshape(value, ()) if isinstance(value, Tensor) else None
+
+
+def scan(
+    b: Builder, run: Run, inputs: Sequence[Item | None], attrs: Mapping[str, Any], env: Env
+) -> list[Item]:
+    """`Scan` from opset 9 on."""
+    body: Graph = attrs["body"]
+    count: int = attrs["num_scan_inputs"]
+    given = [v for v in inputs if v is not None]
+    carried, scanned = given[: len(given) - count], given[len(given) - count :]
+    tensors = [v for v in scanned if isinstance(v, Tensor)]
+    outs = len(body.outputs) - len(carried)
+    axes = attrs.get("scan_input_axes") or (0,) * count
+    backward = attrs.get("scan_input_directions") or (0,) * count
+    slicing = tuple(
+        Slicing(axis_of(a, t.rank), bool(d)) for a, t, d in zip(axes, tensors, backward, strict=True)
+    )
+    out_axes = attrs.get("scan_output_axes") or (0,) * outs
+    out_backward = attrs.get("scan_output_directions") or (0,) * outs
+    stacking = tuple(Slicing(a, bool(d)) for a, d in zip(out_axes, out_backward, strict=True))
+    trips = b.reshape(b.sizes([tensors[0].shape[slicing[0].axis]]), ())
+    return iterate(b, run, Iteration(body, trips, None, carried, tensors, slicing, stacking, False), env)
+
+
+def scan_8(
+    b: Builder, run: Run, inputs: Sequence[Item | None], attrs: Mapping[str, Any], env: Env
+) -> list[Item]:
+    """`Scan` of opset 8: a batch axis before the axis that is scanned, each entry by itself."""
+    if inputs[0] is not None:
+        raise CompileError("sequence_lens is not supported; export the model with opset 9 or newer")
+    given = [v for v in inputs[1:] if isinstance(v, Tensor)]
+    batch = static_shape(given[0].shape[:1])
+    if batch is None:
+        raise CompileError("the batch size must be known; export the model with opset 9 or newer")
+    backward = attrs.get("directions")
+    newer = {
+        "body": attrs["body"],
+        "num_scan_inputs": attrs["num_scan_inputs"],
+        "scan_input_directions": backward,
+    }
+    rows = []
+    for n in range(batch[0]):
+        entry = [b.gather(v, b.reshape(b.sizes([n]), ()), 0) for v in given]
+        rows.append(
+            [b.reshape(v, (1, *v.shape)) for v in scan(b, run, entry, newer, env) if isinstance(v, Tensor)]
+        )
+    return [b.concat(list(parts), 0) for parts in zip(*rows, strict=True)]
+
+
+def iterate(b: Builder, run: Run, it: Iteration, env: Env) -> list[Item]:
+    """The loop unrolled where its iterations are few and known, else as a step."""
+    if (unrolled := _unrolled(b, run, it, env)) is not None:
+        return unrolled
+    return _as_step(b, run, it, env)
+
+
+def _unrolled(b: Builder, run: Run, it: Iteration, env: Env) -> list[Item] | None:
+    limit = b.constant_value(it.trips)
+    if it.trips is not None and limit is None:
+        return None
+    most = UNROLL + 1 if limit is None else max(int(limit.reshape(())), 0)
+    size = max(_count(it.body), 1)
+    if (limit is not None and most > UNROLL) or min(most, UNROLL) * size > UNROLL_NODES:
+        return None
+    saved = _mark(b)
+    carried, collected = list(it.carried), [list[Tensor]() for _ in it.stacking]
+    going = it.condition
+    for n in range(most):
+        holds = True if going is None else b.constant_value(going)
+        if holds is None or n >= UNROLL:
+            _back(b, saved)
+            return None
+        if not np.all(holds):
+            break
+        results = run(b, it.body, _iteration(b, it, env, n, going, carried))
+        if it.counts:
+            going = _scalar(b, results.pop(0))
+        carried = results[: len(carried)]
+        for group, value in zip(collected, results[len(carried) :], strict=True):
+            assert isinstance(value, Tensor)
+            group.append(value)
+    if any(not group for group in collected):
+        _back(b, saved)
+        return None
+    return [*carried, *(_stacked(b, g, s) for g, s in zip(collected, it.stacking, strict=True))]
+
+
+def _mark(b: Builder) -> tuple[Any, ...]:
+    return len(b.nodes), dict(b.values), dict(b.constants), list(b.pending), dict(b.bound)
+
+
+def _back(b: Builder, mark: tuple[Any, ...]) -> None:
+    """Undo what was added since the mark."""
+    del b.nodes[mark[0] :]
+    b.values, b.constants, b.pending, b.bound = mark[1], mark[2], mark[3], mark[4]
+
+
+def _count(graph: Graph) -> int:
+    """Nodes, those of sub-graphs included."""
+    inner = (v for n in graph.nodes for v in n.attrs.values() if isinstance(v, Graph))
+    return len(graph.nodes) + sum(map(_count, inner))
+
+
+def _iteration(
+    b: Builder, it: Iteration, env: Env, n: int, going: Tensor | None, carried: Sequence[Item]
+) -> Env:
+    """What the body sees in iteration `n`."""
+    own: list[Item] = []
+    if it.counts:
+        own = [b.reshape(b.sizes([n]), ()), b.const(np.array(True)) if going is None else going]
+    slices = []
+    for t, s in zip(it.scanned, it.slicing, strict=True):
+        at = t.shape[s.axis] - 1 - n if s.reverse else const(n)
+        slices.append(b.gather(t, b.reshape(b.sizes([at]), ()), s.axis))
+    return {**env, **dict(zip(it.body.inputs, (*own, *carried, *slices), strict=True))}
+
+
+def _stacked(b: Builder, parts: list[Tensor], s: Slicing) -> Tensor:
+    axis = axis_of(s.axis, parts[0].rank + 1)
+    rows = [b.reshape(p, (*p.shape[:axis], const(1), *p.shape[axis:])) for p in parts]
+    return b.concat(rows[::-1] if s.reverse else rows, axis)
+
+
+def _as_step(b: Builder, run: Run, it: Iteration, env: Env) -> list[Item]:
+    before = frozenset(b.symbols)
+    carried = [_settled(b, v) for v in it.carried]
+    types = [type_of(v) for v in carried]
+    slices = [_slice_type(t, s) for t, s in zip(it.scanned, it.slicing, strict=True)]
+    own = [tensor_type(I64, ()), tensor_type(BOOL, ())]
+    graph = it.body if it.counts else replace(it.body, inputs=("", "", *it.body.inputs))
+    while True:
+        body = body_of(b, run, graph, (*own, *types, *slices), env)
+        made = [type_of(r) for r in body.results[it.counts : it.counts + len(types)]]
+        wider = [_widened(b, t, m) for t, m in zip(types, made, strict=True)]
+        b.pending.clear()
+        if wider == types:
+            break
+        types = wider
+    always = not it.counts or _holds(b, it.condition, body.graph)
+    graph = replace(body.graph, outputs=body.graph.outputs[it.counts and always :])
+    trips = it.trips.data.item() if always and it.trips is not None and it.trips.data is not None else None
+    results = [_outer(b, t, before) for t in types]
+    stacked = [
+        _stack_type(b, _outer(b, type_of(r), before), s, trips)
+        for r, s in zip(body.results[it.counts + len(types) :], it.stacking, strict=True)
+    ]
+    outputs = [declare(b, t) for t in (*results, *stacked)]
+    heads = ["" if t is None else b.materialize(t).name for t in (it.trips, it.condition)]
+    b.step(
+        "loop",
+        [*heads, *(real(b, v) for v in (*carried, *it.scanned)), *body.captures],
+        [v.name for v in outputs],
+        {
+            "body": graph, "carried": len(carried), "conditional": not always,
+            "scanned": it.slicing, "collected": it.stacking,
+        },
+    )  # fmt: skip
+    return outputs
+
+
+def _settled(b: Builder, value: Item) -> Item:
+    """A first carried value: later ones differ, so nothing is known of its contents."""
+    if isinstance(value, Tensor):
+        made = b.materialize(value)
+        return Tensor(made.name, made.dtype, made.shape)
+    return NonTensor(real(b, value), value.type)
+
+
+def _widened(b: Builder, type: Type, made: Type) -> Type:
+    """The type of a carried value that starts as `type`, and after an iteration is `made`."""
+    if type.kind != "tensor" or made.kind != "tensor":
+        joined = common(type, made)
+        assert joined is not None
+        return joined if joined.of is None else replace(joined, of=_unsized(joined.of))
+    if type.dtype != made.dtype:
+        raise CompileError(f"a carried value starts as {type}, but is {made} after an iteration")
+    if type.shape is None or made.shape is None or len(type.shape) != len(made.shape):
+        return tensor_type(type.dtype, None)
+    dims: list[Expr] = []
+    for old, new in zip(type.shape, made.shape, strict=True):
+        changes = isinstance(old, Var) and old.name.startswith(CHANGING)
+        dims.append(old if old == new or changes else _changing(b))
+    return tensor_type(type.dtype, tuple(dims))
+
+
+CHANGING = "each_"
+"""Names of sizes that each iteration binds anew start so."""
+
+
+def _changing(b: Builder) -> Var:
+    prefix, b.prefix = b.prefix, CHANGING + b.prefix
+    var = b.symbol()
+    b.prefix = prefix
+    return var
+
+
+def _slice_type(t: Tensor, s: Slicing) -> Type:
+    return tensor_type(t.dtype, tuple(d for i, d in enumerate(t.shape) if i != s.axis))
+
+
+def _holds(b: Builder, first: Tensor | None, body: Graph) -> bool:
+    """Whether a loop's condition is known to be true at every iteration."""
+    result = body.outputs[0]
+    if first is not None:
+        known = b.constant_value(first)
+        if known is None or not np.all(known):
+            return False
+    return result == body.inputs[1] or bool(np.all(body.constants.get(result, False)))
+
+
+def _stack_type(b: Builder, element: Type, s: Slicing, trips: Expr | None) -> Type:
+    if element.shape is None:
+        return element
+    axis = axis_of(s.axis, len(element.shape) + 1)
+    count = b.symbol() if trips is None else simplify(maximum(trips, 0), b.symbols)
+    return tensor_type(element.dtype, (*element.shape[:axis], count, *element.shape[axis:]))

@@ -1,0 +1,99 @@
+"""Operators that differ only in a scalar body: declared from tables, with 16-bit floats computed in f32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jangin.frontends.onnx.registry import Lowering, Operator
+from jangin.ir.expr import Expr, cast
+from jangin.ir.graph import CompileError
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.operands import wide
+
+Body = Callable[..., Expr]
+Attribute = Any
+
+
+def widened(fn: Body) -> Body:
+    """`fn` with 16-bit operands widened to f32, and a float result narrowed to the first's type."""
+
+    def body(*xs: Expr) -> Expr:
+        value = fn(*(wide(x) for x in xs))
+        return cast(xs[0].dtype, value) if value.dtype.is_float and xs[0].dtype.is_float else value
+
+    return body
+
+
+def widen(b: Builder, x: Tensor) -> Tensor:
+    """The tensor, in f32 if it is of a smaller float."""
+    return b.cast(x, x.dtype.wide) if x.dtype.is_float else x
+
+
+def same_types(xs: Sequence[Tensor]) -> None:
+    """CompileError unless all operands have one element type."""
+    types = {x.dtype for x in xs}
+    if len(types) > 1:
+        shown = " and ".join(sorted(map(str, types)))
+        raise CompileError(f"its operands are {shown}, but must have one type; insert a Cast")
+
+
+def align(b: Builder, x: Tensor, y: Tensor, axis: int | None, broadcast: int) -> Tensor:
+    """`y` reshaped as opset 6 and older broadcast it: its dimensions match x's from `axis` on."""
+    if not broadcast or axis is None:
+        return y
+    after = x.rank - axis % x.rank - y.rank
+    return b.reshape(y, (*y.shape, *[1] * after))
+
+
+@dataclass(frozen=True)
+class Family:
+    """Operators made from a table; `registry.table` finds them as it does decorated functions."""
+
+    operators: tuple[Operator, ...]
+
+
+def _family(table: Mapping[str, Body], make: Callable[[Body], Lowering], since: int, domain: str) -> Family:
+    return Family(tuple(Operator(domain, name, since, make(body)) for name, body in table.items()))
+
+
+def unary(table: Mapping[str, Body], since: int = 1, domain: str = "") -> Family:
+    """Operators of one input; `body(x, **attributes)` is the value."""
+
+    def make(body: Body) -> Lowering:
+        def lower(b: Builder, x: Tensor, **attrs: Attribute) -> Tensor:
+            return b.map(widened(lambda v: body(v, **attrs)), x)
+
+        return lower
+
+    return _family(table, make, since, domain)
+
+
+def binary(table: Mapping[str, Body]) -> Family:
+    """Operators of two inputs of one type that broadcast (`axis` and `broadcast`: opset 6 and older);
+    `body(x, y, **attributes)` is the value."""
+
+    def make(body: Body) -> Lowering:
+        def lower(
+            b: Builder, x: Tensor, y: Tensor, axis: int | None = None, broadcast: int = 0, **attrs: Attribute
+        ) -> Tensor:
+            same_types((x, y))
+            return b.map(widened(lambda v, w: body(v, w, **attrs)), x, align(b, x, y, axis, broadcast))
+
+        return lower
+
+    return _family(table, make, 1, "")
+
+
+def variadic(table: Mapping[str, Body]) -> Family:
+    """Operators of any number of inputs of one type that broadcast; `body(*xs)` is the value."""
+
+    def make(body: Body) -> Lowering:
+        def lower(b: Builder, *xs: Tensor) -> Tensor:
+            same_types(xs)
+            return b.map(widened(body), *xs) if len(xs) > 1 else xs[0]
+
+        return lower
+
+    return _family(table, make, 1, "")

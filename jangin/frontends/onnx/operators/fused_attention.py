@@ -1,0 +1,276 @@
+"""ONNX Runtime's transformer operators (com.microsoft), in terms of the standard's Attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jangin.frontends.onnx.operators.attention import attention, rotary_embedding
+from jangin.frontends.onnx.operators.families import widened
+from jangin.frontends.onnx.operators.linear import matmul_any
+from jangin.frontends.onnx.operators.normalize import layer_normalization
+from jangin.frontends.onnx.registry import op
+from jangin.ir.dtype import F32, I32, I64
+from jangin.ir.expr import Buffer, Expr, cast, const, eq, is_const, land, maximum, minimum, select
+from jangin.ir.graph import CompileError, static_shape
+from jangin.ops.axes import clamped, divide
+from jangin.ops.builder import Builder, Tensor
+
+DOMAIN = "com.microsoft"
+NO_MASK = float(np.finfo(np.float32).min)
+
+
+def _columns(b: Builder, x: Tensor, sizes: Sequence[Expr]) -> list[Tensor]:
+    """The last axis cut into parts."""
+    parts: list[Tensor] = []
+    start: Expr = const(0)
+    for size in sizes:
+        starts = [*[const(0)] * (x.rank - 1), start]
+        parts.append(b.slice(x, starts, [*x.shape[:-1], size], [1] * x.rank))
+        start = start + size
+    return parts
+
+
+def _added(b: Builder, x: Tensor, bias: Tensor | None) -> Tensor:
+    return x if bias is None else b.map(widened(lambda v, w: v + w), x, bias)
+
+
+def _key_mask(b: Builder, mask: Tensor | None, keys: Expr, hidden: float) -> Tensor | None:
+    """What is added to scores [batch, heads, queries, keys]: `hidden` where the mask says 0. A mask is
+    a count of keys for each item, or 0 and 1 for [batch, keys] or [batch, queries, keys]."""
+    if mask is None:
+        return None
+    if mask.rank == 1:
+
+        def before(bufs: Sequence[Buffer], n: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+            return select(j < cast(I64, bufs[0][n]), const(0, F32), const(hidden, F32))
+
+        return b.compute(F32, (mask.shape[0], 1, 1, keys), [mask], before)
+    if mask.rank not in (2, 3):
+        raise CompileError(f"a mask like {mask} is not supported; one of rank 1, 2 or 3 is")
+    shape = (mask.shape[0], *[const(1)] * (4 - mask.rank), *mask.shape[1:])
+    seen = b.reshape(mask, shape)
+    return b.map(lambda m: select(m > 0, const(0, F32), const(hidden, F32)), seen)
+
+
+def _sum(b: Builder, *masks: Tensor | None) -> Tensor | None:
+    given = [m for m in masks if m is not None]
+    if len(given) == 2:
+        return b.map(lambda v, w: cast(F32, v) + cast(F32, w), *given)
+    return given[0] if given else None
+
+
+def _split_heads(b: Builder, x: Tensor, heads: int) -> Tensor:
+    """[batch, sequence, width] as [batch, heads, sequence, size]."""
+    n, s, width = x.shape
+    return b.transpose(b.reshape(x, (n, s, heads, divide(width, const(heads), b.symbols))), (0, 2, 1, 3))
+
+
+def _joined(b: Builder, x: Tensor) -> Tensor:
+    n, h, s, d = x.shape
+    return b.reshape(b.transpose(x, (0, 2, 1, 3)), (n, s, h * d))
+
+
+def _half(b: Builder, past: Tensor, which: int) -> Tensor:
+    part = b.slice(past, [which, 0, 0, 0, 0], [1, *past.shape[1:]], [1] * 5)
+    return b.reshape(part, past.shape[1:])
+
+
+@op("Attention", domain=DOMAIN)
+def fused_attention(
+    b: Builder, x: Tensor, weights: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
+    past: Tensor | None = None, attention_bias: Tensor | None = None, past_length: Tensor | None = None,
+    *, num_heads: int, unidirectional: int = 0, qkv_hidden_sizes: Sequence[int] = (),
+    scale: float = 0.0, mask_filter_value: float = -10000.0, do_rotary: int = 0,
+    rotary_embedding_dim: int = 0, past_present_share_buffer: int = 0,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Self-attention with its projections: `weights` [width, q + k + v]; `past` [2, batch, heads, past,
+    size]."""
+    if do_rotary or past_present_share_buffer:
+        raise CompileError("com.microsoft.Attention with do_rotary or a shared past buffer is not supported")
+    third = divide(weights.shape[1], const(3), b.symbols)
+    sizes = [const(n) for n in qkv_hidden_sizes] if qkv_hidden_sizes else [third] * 3
+    q, k, v = (
+        _split_heads(b, part, num_heads)
+        for part in _columns(b, _added(b, matmul_any(b, x, weights), bias), sizes)
+    )
+    before = (None, None) if past is None else (_half(b, past, 0), _half(b, past, 1))
+    total = x.shape[1] + (const(0) if past is None else past.shape[3])
+    added = _sum(b, _key_mask(b, mask, total, mask_filter_value), attention_bias)
+    y, keys, values, _ = attention(
+        b, q, k, v, added, before[0], before[1], is_causal=unidirectional, scale=scale or None
+    )  # fmt: skip
+    present = None
+    if b.results > 1:
+        present = b.concat([b.reshape(t, (1, *t.shape)) for t in (keys, values)], 0)
+    return _joined(b, y), present
+
+
+@op("MultiHeadAttention", domain=DOMAIN)
+def multi_head_attention(
+    b: Builder, query: Tensor, key: Tensor | None = None, value: Tensor | None = None,
+    bias: Tensor | None = None, mask: Tensor | None = None, attention_bias: Tensor | None = None,
+    past_key: Tensor | None = None, past_value: Tensor | None = None, past_length: Tensor | None = None,
+    *, num_heads: int, mask_filter_value: float = -10000.0, scale: float = 0.0, unidirectional: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Queries, keys and values projected already: apart, or packed as [batch, sequence, heads, 3, size]
+    or keys and values as [batch, sequence, heads, 2, size]; keys may have their heads split."""
+    query, key, value = _unpacked(b, query, key, value)
+    if bias is not None:
+        parts = _columns(b, bias, [query.shape[-1], query.shape[-1], value.shape[-1]])
+        query, key, value = (
+            t if t.rank == 4 else _added(b, t, part)
+            for t, part in zip((query, key, value), parts, strict=True)
+        )
+    q, k, v = (t if t.rank == 4 else _split_heads(b, t, num_heads) for t in (query, key, value))
+    total = k.shape[2] + (const(0) if past_key is None else past_key.shape[2])
+    added = _sum(b, _key_mask(b, mask, total, mask_filter_value), attention_bias)
+    y, keys, values, _ = attention(
+        b, q, k, v, added, past_key, past_value, is_causal=unidirectional, scale=scale or None
+    )  # fmt: skip
+    return _joined(b, y), keys, values
+
+
+def _unpacked(
+    b: Builder, query: Tensor, key: Tensor | None, value: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    def parts(x: Tensor, count: int) -> list[Tensor]:
+        n, s, h, _, d = x.shape
+        cut = [b.slice(x, [0, 0, 0, i, 0], [n, s, h, 1, d], [1] * 5) for i in range(count)]
+        return [b.reshape(t, (n, s, h * d)) for t in cut]
+
+    if query.rank == 5:
+        query, key, value = parts(query, 3)
+    elif key is not None and key.rank == 5:
+        key, value = parts(key, 2)
+    if key is None or value is None:
+        raise CompileError("keys and values must be given, or be packed with the queries")
+    return query, key, value
+
+
+@op("RotaryEmbedding", domain=DOMAIN)
+def fused_rotary_embedding(
+    b: Builder, x: Tensor, position_ids: Tensor, cos_cache: Tensor, sin_cache: Tensor, *,
+    interleaved: int = 0, num_heads: int = 0, rotary_embedding_dim: int = 0, scale: float = 1.0,
+    is_packed_batching: int = 0,
+) -> Tensor:  # fmt: skip
+    """`position_ids` are each token's, or that of the first token alone."""
+    if scale != 1.0 or is_packed_batching:
+        raise CompileError("com.microsoft.RotaryEmbedding with a scale or packed batches is not supported")
+    if position_ids.rank == 1:
+        tokens = x.shape[2] if x.rank == 4 else x.shape[1]
+        position_ids = b.compute(
+            I64, (x.shape[0], tokens), [position_ids], lambda bufs, n, s: cast(I64, bufs[0][0]) + s
+        )
+    if x.rank == 3 and not num_heads:
+        size = cos_cache.shape[1] * 2
+        x4 = b.reshape(x, (*x.shape[:2], divide(x.shape[2], size, b.symbols), size))
+        turned = rotary_embedding(
+            b, b.transpose(x4, (0, 2, 1, 3)), cos_cache, sin_cache, position_ids, interleaved
+        )
+        return _joined(b, turned)
+    return rotary_embedding(
+        b, x, cos_cache, sin_cache, position_ids, interleaved, num_heads, rotary_embedding_dim
+    )
+
+
+@op("GroupQueryAttention", domain=DOMAIN)
+def group_query_attention(
+    b: Builder, query: Tensor, key: Tensor | None, value: Tensor | None, past_key: Tensor | None,
+    past_value: Tensor | None, seqlens_k: Tensor, total_sequence_length: Tensor,
+    cos_cache: Tensor | None = None, sin_cache: Tensor | None = None, position_ids: Tensor | None = None,
+    attention_bias: Tensor | None = None, *, num_heads: int, kv_num_heads: int, scale: float = 0.0,
+    softcap: float = 0.0, local_window_size: int = -1, do_rotary: int = 0, rotary_interleaved: int = 0,
+    smooth_softmax: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Causal attention with heads that share keys, and a cache: item n has `seqlens_k[n]` + 1 keys, the
+    last of them the new ones. The cache that comes back has room for the past's and the new tokens, or
+    for `total_sequence_length` where the past's room is for that many already."""
+    if smooth_softmax:
+        raise CompileError("GroupQueryAttention with smooth_softmax is not supported")
+    q, k, v = _grouped_heads(b, query, key, value, num_heads, kv_num_heads)
+    tokens = q.shape[2]
+    room = _room(b, past_key, tokens, total_sequence_length)
+    counts = b.map(lambda n: cast(I64, n) + 1, b.reshape(seqlens_k, (q.shape[0],)))
+    prompt = past_key is None or is_const(past_key.shape[2], 0)
+    before = b.map(lambda n: const(0) if prompt else maximum(n - tokens, 0), counts)
+    if do_rotary:
+        if cos_cache is None or sin_cache is None:
+            raise CompileError("do_rotary needs cos_cache and sin_cache")
+        places = position_ids or b.compute(
+            I64, (q.shape[0], tokens), [before], lambda bufs, n, s: bufs[0][n] + s
+        )
+        pairs = static_shape(cos_cache.shape[1:])
+        width = 2 * pairs[0] if pairs else 0
+        q, k = (
+            rotary_embedding(
+                b, t, cos_cache, sin_cache, places, rotary_interleaved, rotary_embedding_dim=width
+            )
+            for t in (q, k)
+        )
+    keys, values = (_cached(b, old, new, before, room) for old, new in ((past_key, k), (past_value, v)))
+
+    def seen(bufs: Sequence[Buffer], n: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+        place = bufs[0][n] + i
+        near = land(j <= place, place - j < local_window_size) if local_window_size > 0 else j <= place
+        return select(near, const(0, F32), const(NO_MASK, F32))
+
+    mask = b.compute(F32, (q.shape[0], 1, tokens, room), [before], seen)
+    y, _, _, _ = attention(
+        b, q, keys, values, _sum(b, mask, attention_bias), scale=scale or None, softcap=softcap
+    )  # fmt: skip
+    return _joined(b, y), keys, values
+
+
+def _grouped_heads(
+    b: Builder, query: Tensor, key: Tensor | None, value: Tensor | None, heads: int, groups: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    if key is None or value is None:
+        size = divide(query.shape[2], const(heads + 2 * groups), b.symbols)
+        query, key, value = _columns(b, query, [size * heads, size * groups, size * groups])
+    return _split_heads(b, query, heads), _split_heads(b, key, groups), _split_heads(b, value, groups)
+
+
+def _room(b: Builder, past: Tensor | None, tokens: Expr, total: Tensor) -> Expr:
+    """How many keys the cache that comes back has room for."""
+    if past is None:
+        return tokens
+    known = None if total.data is None else total.data.reshape(-1)[0]
+    return past.shape[2] + tokens if known is None else maximum(past.shape[2], known)
+
+
+def _cached(b: Builder, old: Tensor | None, new: Tensor, before: Tensor, room: Expr) -> Tensor:
+    """The cache [batch, heads, room, size]: old entries, then the new ones from `before` of an item on."""
+    tokens = new.shape[2]
+    if old is None:
+        return new
+
+    def at(bufs: Sequence[Buffer], n: Expr, h: Expr, j: Expr, d: Expr) -> Expr:
+        place = j - bufs[2][n]
+        added = bufs[1][n, h, clamped(place, tokens), d]
+        held = bufs[0][n, h, minimum(j, old.shape[2] - 1), d]
+        kept = select(land(place < 0, j < old.shape[2]), held, const(0, new.dtype))
+        return select(land(place >= 0, place < tokens), added, kept)
+
+    return b.compute(new.dtype, (*new.shape[:2], room, new.shape[3]), [old, new, before], at)
+
+
+@op("EmbedLayerNormalization", domain=DOMAIN)
+def embed_layer_normalization(
+    b: Builder, words: Tensor, segments: Tensor | None, word_table: Tensor, position_table: Tensor,
+    segment_table: Tensor | None, gamma: Tensor, beta: Tensor, mask: Tensor | None = None,
+    position_ids: Tensor | None = None, *, epsilon: float = 1e-12, mask_index_type: int = 1,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """LayerNormalization of the sum of embeddings; gives also how many tokens each item has, and the
+    sum."""
+    n, s = words.shape
+    positions = position_ids if position_ids is not None else b.compute(I64, (1, s), [], lambda _, i, j: j)
+    total = _added(b, b.gather(word_table, words, 0), b.gather(position_table, positions, 0))
+    if segments is not None and segment_table is not None:
+        total = _added(b, total, b.gather(segment_table, segments, 0))
+    y, *_ = layer_normalization(b, total, gamma, beta, epsilon=epsilon)
+    if mask is None:
+        return y, b.expand(b.scalar(0, I32), (n,)), total
+    count = b.reduce("sum", b.map(lambda m: cast(I32, eq(m, const(1, m.dtype))), mask), [1])
+    return y, count, total

@@ -1,0 +1,73 @@
+"""Classification losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jangin.frontends.onnx.operators.families import widen
+from jangin.frontends.onnx.operators.reduce import combine, mean
+from jangin.frontends.onnx.registry import op
+from jangin.ir.dtype import I64
+from jangin.ir.expr import Buffer, Expr, cast, const, eq, select
+from jangin.ir.graph import CompileError
+from jangin.ops.axes import clamped
+from jangin.ops.builder import Builder, Tensor
+
+
+@op("NegativeLogLikelihoodLoss")
+def negative_log_likelihood_loss(
+    b: Builder,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """The negated entries of log-probabilities [N, C, ...] at the classes `target` [N, ...], times
+    their class's weight; 0 where the class is `ignore_index`."""
+    if reduction not in ("none", "sum", "mean"):
+        raise CompileError(f"reduction {reduction!r} is none of none, sum, mean")
+    wide, classes = widen(b, x), x.shape[1]
+    weights = [] if weight is None else [widen(b, weight)]
+
+    def share(bufs: Sequence[Buffer], label: Expr) -> Expr:
+        """How much an element with that label counts."""
+        own = bufs[2][clamped(label, classes)] if weights else const(1, wide.dtype)
+        return own if ignore_index is None else select(eq(label, ignore_index), const(0, wide.dtype), own)
+
+    def label(bufs: Sequence[Buffer], index: Sequence[Expr]) -> Expr:
+        return cast(I64, bufs[1][tuple(index)])
+
+    def loss(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        chosen = label(bufs, index)
+        picked = bufs[0][(index[0], clamped(chosen, classes), *index[1:])]
+        return -picked * share(bufs, chosen)
+
+    inputs = [wide, target, *weights]
+    each = b.compute(wide.dtype, target.shape, inputs, loss)
+    if reduction == "none":
+        return b.cast(each, x.dtype)
+    axes = range(each.rank)
+    if reduction == "mean" and weight is None and ignore_index is None:
+        return b.cast(mean(b, each, axes, False), x.dtype)
+    total = combine(b, "sum", each, axes, False)
+    if reduction == "mean":
+        counts = b.compute(
+            wide.dtype, target.shape, inputs, lambda bufs, *index: share(bufs, label(bufs, index))
+        )
+        total = b.map(lambda t, n: t / n, total, combine(b, "sum", counts, axes, False))
+    return b.cast(total, x.dtype)
+
+
+@op("SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy_loss(
+    b: Builder,
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor | None = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> tuple[Tensor, Tensor]:
+    """NegativeLogLikelihoodLoss of log-softmax over axis 1; gives the log-probabilities too."""
+    log_prob = b.softmax(scores, 1, log=True)
+    return negative_log_likelihood_loss(b, log_prob, labels, weights, ignore_index, reduction), log_prob

@@ -1,0 +1,251 @@
+"""ONNX Runtime's operators on quantized tensors (com.microsoft): most dequantize, compute in f32 and
+quantize again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jangin.frontends.onnx.operators.families import Family
+from jangin.frontends.onnx.operators.integer import matmul_integer, qlinear_conv
+from jangin.frontends.onnx.operators.linear import gemm, matmul_any
+from jangin.frontends.onnx.operators.quantize import (
+    dequantize_linear,
+    dynamic_quantize_linear,
+    quantize_linear,
+)
+from jangin.frontends.onnx.operators.recurrent import lstm
+from jangin.frontends.onnx.operators.reduce import mean
+from jangin.frontends.onnx.operators.window import average_pool, global_average_pool
+from jangin.frontends.onnx.registry import Lowering, Operator, op
+from jangin.ir.dtype import F32, I32, I64, DType
+from jangin.ir.expr import Buffer, Expr, call, cast, select
+from jangin.ir.expr import binary as operation
+from jangin.ir.graph import CompileError
+from jangin.ops.axes import axes_of, axis_of
+from jangin.ops.builder import Builder, Tensor
+
+DOMAIN = "com.microsoft"
+
+
+def _real(b: Builder, x: Tensor, scale: Tensor, zero: Tensor | None, axis: int = 1) -> Tensor:
+    return b.cast(dequantize_linear(b, x, scale, zero, axis), F32)
+
+
+def _quantized(b: Builder, y: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
+    return quantize_linear(b, y, scale, b.scalar(0, dtype) if zero is None else zero)
+
+
+def _channels_first(b: Builder, x: Tensor, last: int) -> Tensor:
+    return b.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))) if last else x
+
+
+def _channels_last(b: Builder, x: Tensor, last: int) -> Tensor:
+    return b.transpose(x, (0, *range(2, x.rank), 1)) if last else x
+
+
+# -- one or two tensors --------------------------------------------------------------------------
+
+
+def _binary(body: Callable[[Expr, Expr], Expr]) -> Lowering:
+    def lower(
+        b: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y: Tensor, y_scale: Tensor,
+        y_zero: Tensor | None, scale: Tensor, zero: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        out = b.map(body, _real(b, x, x_scale, x_zero), _real(b, y, y_scale, y_zero))
+        return _quantized(b, out, scale, zero, x.dtype)
+
+    return lower
+
+
+def _unary(make: Callable[..., Tensor]) -> Lowering:
+    """`make(b, x, **attributes)` of the dequantized tensor."""
+
+    def lower(
+        b: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, scale: Tensor,
+        zero: Tensor | None = None, **attrs: Any,
+    ) -> Tensor:  # fmt: skip
+        return _quantized(b, make(b, _real(b, x, x_scale, x_zero), **attrs), scale, zero, x.dtype)
+
+    return lower
+
+
+def _sigmoid(b: Builder, x: Tensor) -> Tensor:
+    return b.map(lambda v: call("sigmoid", v), x)
+
+
+def _leaky_relu(b: Builder, x: Tensor, alpha: float = 0.01) -> Tensor:
+    return b.map(lambda v: select(v < 0, v * alpha, v), x)
+
+
+def _softmax(b: Builder, x: Tensor, axis: int = -1) -> Tensor:
+    """Along the last axis, where the versions of Softmax agree."""
+    if axis_of(axis, x.rank) != x.rank - 1:
+        raise CompileError(f"QLinearSoftmax along axis {axis} of {x} is not supported, along the last it is")
+    return b.softmax(x, x.rank - 1)
+
+
+def _average(b: Builder, x: Tensor, channels_last: int = 0, **window: Any) -> Tensor:
+    return _channels_last(b, average_pool(b, _channels_first(b, x, channels_last), **window), channels_last)
+
+
+def _global_average(b: Builder, x: Tensor, channels_last: int = 0) -> Tensor:
+    return _channels_last(b, global_average_pool(b, _channels_first(b, x, channels_last)), channels_last)
+
+
+def _mean(b: Builder, x: Tensor, axes: Sequence[int] = (), keepdims: int = 1) -> Tensor:
+    return mean(b, x, axes_of(axes, x.rank) if axes else range(x.rank), bool(keepdims))
+
+
+SIMPLE = Family(
+    tuple(
+        Operator(DOMAIN, name, 1, lower)
+        for name, lower in {
+            "QLinearAdd": _binary(lambda x, y: x + y),
+            "QLinearMul": _binary(lambda x, y: x * y),
+            "QLinearSigmoid": _unary(_sigmoid),
+            "QLinearLeakyRelu": _unary(_leaky_relu),
+            "QLinearSoftmax": _unary(_softmax),
+            "QLinearAveragePool": _unary(_average),
+            "QLinearGlobalAveragePool": _unary(_global_average),
+            "QLinearReduceMean": _unary(_mean),
+        }.items()
+    )
+)
+
+
+@op("QLinearConcat", domain=DOMAIN)
+def qlinear_concat(b: Builder, scale: Tensor, zero: Tensor, *inputs: Tensor, axis: int) -> Tensor:
+    """`inputs`: each tensor with its scale and zero point."""
+    parts = [_real(b, *part) for part in zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)]
+    return _quantized(b, b.concat(parts, axis), scale, zero, zero.dtype)
+
+
+@op("QLinearWhere", domain=DOMAIN)
+def qlinear_where(
+    b: Builder, condition: Tensor, x: Tensor, x_scale: Tensor, x_zero: Tensor, y: Tensor, y_scale: Tensor,
+    y_zero: Tensor, scale: Tensor, zero: Tensor,
+) -> Tensor:  # fmt: skip
+    chosen = b.map(select, condition, _real(b, x, x_scale, x_zero), _real(b, y, y_scale, y_zero))
+    return _quantized(b, chosen, scale, zero, x.dtype)
+
+
+@op("QLinearConv", domain=DOMAIN)
+def qlinear_conv_any(
+    b: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor,
+    y_scale: Tensor, y_zero: Tensor, bias: Tensor | None = None, *, channels_last: int = 0, **window: Any,
+) -> Tensor:  # fmt: skip
+    """The standard's, or with channels last in input and output."""
+    first = _channels_first(b, x, channels_last)
+    y = qlinear_conv(b, first, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias, **window)
+    return _channels_last(b, y, channels_last)
+
+
+# -- matrix products -----------------------------------------------------------------------------
+
+
+@op("QGemm", domain=DOMAIN)
+def qgemm(
+    b: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor,
+    bias: Tensor | None = None, y_scale: Tensor | None = None, y_zero: Tensor | None = None,
+    *, alpha: float = 1.0, transA: int = 0, transB: int = 0,
+) -> Tensor:  # fmt: skip
+    """alpha * x' w' + bias, in f32 where no scale of the result is given. The bias is in units of
+    alpha and both scales."""
+    axis = 0 if transB else 1
+    y = gemm(
+        b, _real(b, x, x_scale, x_zero), _real(b, w, w_scale, w_zero, axis), transA=transA, transB=transB
+    )
+    if bias is not None:
+        step = b.map(lambda s, t: s * t, x_scale, w_scale)
+        y = b.map(lambda v, c, s: v + cast(F32, c) * s, y, bias, step)
+    y = y if alpha == 1 else b.map(lambda v: v * alpha, y)
+    return y if y_scale is None else _quantized(b, y, y_scale, y_zero, x.dtype)
+
+
+@op("MatMulIntegerToFloat", domain=DOMAIN)
+def matmul_integer_to_float(
+    b: Builder, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None, bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """An exact integer product, then one rescaling, by column where the weights' scale is."""
+    sums = matmul_integer(b, x, w, x_zero, w_zero)
+    y = b.map(lambda v, s, t: cast(F32, v) * (s * t), sums, x_scale, w_scale)
+    return y if bias is None else b.map(lambda v, c: v + c, y, bias)
+
+
+@op("DynamicQuantizeMatMul", domain=DOMAIN)
+def dynamic_quantize_matmul(
+    b: Builder, x: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """x is quantized by its range first."""
+    q, scale, zero = dynamic_quantize_linear(b, x)
+    return matmul_integer_to_float(b, q, w, scale, w_scale, zero, w_zero, bias)
+
+
+def _unpacked(b: Builder, packed: Tensor, bits: int) -> Tensor:
+    """The integers in the bytes of the last axis, lowest bits first, as i32."""
+    each = 8 // bits
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        word = cast(I32, bufs[0][(*index[:-1], index[-1] // each)])
+        moved = operation("shr", word, cast(I32, (index[-1] % each) * bits))
+        return operation("and", moved, (1 << bits) - 1)
+
+    return b.compute(I32, (*packed.shape[:-1], packed.shape[-1] * each), [packed], at)
+
+
+@op("MatMulNBits", domain=DOMAIN)
+def matmul_nbits(
+    b: Builder, x: Tensor, w: Tensor, scales: Tensor, zeros: Tensor | None = None,
+    groups: Tensor | None = None, bias: Tensor | None = None, *, K: int, N: int, bits: int = 4,
+    block_size: int, accuracy_level: int = 0, weight_prepacked: int = 0,
+) -> Tensor:  # fmt: skip
+    """x times weights of 2, 4 or 8 bits, [N, blocks, bytes], each block of a row with a scale and a zero
+    point (in the middle if not given). `groups` names each row's block instead."""
+    if bits not in (2, 4, 8) or weight_prepacked:
+        raise CompileError(f"MatMulNBits of {bits} bits (prepacked: {weight_prepacked}) is not supported")
+    blocks = -(-K // block_size)
+    values = b.reshape(_unpacked(b, w, bits), (N, blocks * block_size))
+    steps = b.reshape(scales, (N, blocks))
+    inputs = [values, steps]
+    if zeros is not None:
+        packed = zeros.dtype.is_int
+        zeros = b.reshape(zeros, (N, -(-blocks * bits // 8) if packed else blocks))
+        inputs.append(_unpacked(b, zeros, bits) if packed else zeros)
+    if groups is not None:
+        inputs.append(groups)
+
+    def weight(bufs: Sequence[Buffer], n: Expr, k: Expr) -> Expr:
+        block = cast(I64, bufs[-1][k]) if groups is not None else k // block_size
+        zero = float(1 << (bits - 1)) if zeros is None else cast(F32, bufs[2][n, block])
+        return cast(x.dtype, (cast(F32, bufs[0][n, k]) - zero) * cast(F32, bufs[1][n, block]))
+
+    matrix = b.compute(x.dtype, (N, K), inputs, weight)
+    y = matmul_any(b, x, b.transpose(matrix, (1, 0)))
+    return y if bias is None else b.map(lambda v, c: v + c, y, bias)
+
+
+@op("DynamicQuantizeLSTM", domain=DOMAIN)
+def dynamic_quantize_lstm(
+    b: Builder, x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None, lengths: Tensor | None,
+    initial_h: Tensor | None, initial_c: Tensor | None, peepholes: Tensor | None, w_scale: Tensor,
+    w_zero: Tensor, r_scale: Tensor, r_zero: Tensor, **settings: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """LSTM with integer weights [directions, inputs, 4 * hidden], a scale for each direction or for each
+    of its columns. What they are multiplied with stays f32: nearer to the model before it was
+    quantized than ONNX Runtime, which rounds it to 8 bits at each step."""
+
+    def weights(t: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+        def real(v: Expr, s: Expr, z: Expr) -> Expr:
+            return (cast(F32, v) - cast(F32, z)) * s
+
+        shape = (scale.shape[0], 1, scale.shape[1] if scale.rank == 2 else 1)
+        spread = [b.reshape(p, shape) for p in (scale, zero)]
+        return b.transpose(b.map(real, t, *spread), (0, 2, 1))
+
+    return lstm(
+        b, x, weights(w, w_scale, w_zero), weights(r, r_scale, r_zero), bias, lengths, initial_h,
+        initial_c, peepholes, **settings,
+    )  # fmt: skip

@@ -1,0 +1,194 @@
+"""Random numbers: RandomUniform, RandomNormal, Bernoulli, Multinomial, Dropout.
+
+The generator is NumPy's `RandomState`: MT19937 (Matsumoto & Nishimura 1998), two draws a double, so that
+a seed gives the numbers that ONNX's reference has. A run starts it anew: the same seed gives the
+same numbers each time. Without a seed the node's name is one.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+
+from jangin.frontends.onnx.operators.scan import cum_sum
+from jangin.frontends.onnx.registry import op
+from jangin.ir.dtype import BOOL, F32, F64, I32, I64, U32, DType
+from jangin.ir.expr import Buffer, Expr, Load, Var, call, cast, const, eq, lor, minimum, select
+from jangin.ir.expr import binary as operation
+from jangin.ir.graph import Shape
+from jangin.ir.loop import Alloc, For, If, Store, block
+from jangin.ops.axes import ceil_div, element_type, product
+from jangin.ops.builder import Builder, Tensor
+
+WORDS, MIDDLE = 624, 397
+
+
+def _word(value: int) -> Expr:
+    return const(value, U32)
+
+
+def _right(x: Expr, bits: int) -> Expr:
+    return operation("shr", x, bits)
+
+
+def _tempered(x: Expr) -> Expr:
+    x = operation("xor", x, _right(x, 11))
+    for bits, mask in ((7, 0x9D2C5680), (15, 0xEFC60000)):
+        x = operation("xor", x, operation("and", operation("shl", x, bits), mask))
+    return operation("xor", x, _right(x, 18))
+
+
+def uniform(b: Builder, shape: Shape, seed: float | None) -> Tensor:
+    """f64 numbers in [0, 1)."""
+    start = zlib.crc32(b.source.encode()) if seed is None else int(seed)
+    count = product(shape)
+    state, out = Buffer("state", U32, (const(WORDS),), "scratch"), Buffer("out", F64, (count,))
+    i, k, turn, pair = Var("i"), Var("k"), Var("turn"), Var("pair")
+
+    def word(at: Expr) -> Expr:
+        return Load(state, (at,))
+
+    before = word(i)
+    grown = operation("xor", before, _right(before, 30)) * _word(1812433253) + cast(U32, i + 1)
+    seeded = block(
+        Store(state, (const(0),), _word(start)),
+        For(i, const(WORDS - 1), Store(state, (i + 1,), grown)),
+    )
+    joined = operation(
+        "or", operation("and", word(k), 1 << 31), operation("and", word((k + 1) % WORDS), (1 << 31) - 1)
+    )
+    odd = eq(operation("and", joined, 1), _word(1))
+    mixed = operation("xor", _right(joined, 1), select(odd, _word(0x9908B0DF), _word(0)))
+    twist = For(k, const(WORDS), Store(state, (k,), operation("xor", word((k + MIDDLE) % WORDS), mixed)))
+    high, low = (cast(F64, _right(_tempered(word(pair * 2 + n)), bits)) for n, bits in ((0, 5), (1, 6)))
+    place = turn * (WORDS // 2) + pair
+    drawn = Store(out, (place,), (high * float(1 << 26) + low) / float(1 << 53))
+    draw = For(pair, const(WORDS // 2), If(place < count, drawn))
+    body = Alloc(state, block(seeded, For(turn, ceil_div(count, WORDS // 2), block(twist, draw))))
+    flat = b.node("loop_nest", (), {"body": body, "dtype": F64, "shape": (count,)})
+    return b.reshape(flat, shape)
+
+
+def normal(b: Builder, shape: Shape, seed: float | None) -> Tensor:
+    """f64 numbers of mean 0 and deviation 1 (Box & Muller 1958)."""
+    pairs = uniform(b, (const(2), *shape), seed)
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        radius = call("sqrt", call("log", 1.0 - bufs[0][(0, *index)]) * -2.0)
+        return radius * call("cos", bufs[0][(1, *index)] * (2 * math.pi))
+
+    return b.compute(F64, shape, [pairs], at)
+
+
+def _like(x: Tensor, dtype: int | DType | None) -> DType:
+    return x.dtype if dtype is None else element_type(dtype)
+
+
+def _shaped(b: Builder, values: Tensor, factor: float, offset: float, dtype: DType) -> Tensor:
+    return b.map(lambda v: cast(dtype, v * factor + offset), values)
+
+
+@op("RandomUniform")
+def random_uniform(
+    b: Builder, *, shape: Sequence[int], dtype: int = 1, low: float = 0.0, high: float = 1.0,
+    seed: float | None = None,
+) -> Tensor:  # fmt: skip
+    values = uniform(b, tuple(const(d) for d in shape), seed)
+    return _shaped(b, values, high - low, low, element_type(dtype))
+
+
+@op("RandomUniformLike")
+def random_uniform_like(
+    b: Builder, x: Tensor, *, dtype: int | None = None, low: float = 0.0, high: float = 1.0,
+    seed: float | None = None,
+) -> Tensor:  # fmt: skip
+    return _shaped(b, uniform(b, x.shape, seed), high - low, low, _like(x, dtype))
+
+
+@op("RandomNormal")
+def random_normal(
+    b: Builder, *, shape: Sequence[int], dtype: int = 1, mean: float = 0.0, scale: float = 1.0,
+    seed: float | None = None,
+) -> Tensor:  # fmt: skip
+    values = normal(b, tuple(const(d) for d in shape), seed)
+    return _shaped(b, values, scale, mean, element_type(dtype))
+
+
+@op("RandomNormalLike")
+def random_normal_like(
+    b: Builder, x: Tensor, *, dtype: int | None = None, mean: float = 0.0, scale: float = 1.0,
+    seed: float | None = None,
+) -> Tensor:  # fmt: skip
+    return _shaped(b, normal(b, x.shape, seed), scale, mean, _like(x, dtype))
+
+
+@op("Bernoulli")
+def bernoulli(b: Builder, x: Tensor, *, dtype: int | None = None, seed: float | None = None) -> Tensor:
+    """1 with the probability that the input says."""
+    to = _like(x, dtype)
+    return b.map(lambda p, u: cast(to, cast(F64, p) > u), x, uniform(b, x.shape, seed))
+
+
+@op("Multinomial")
+def multinomial(
+    b: Builder, x: Tensor, *, dtype: int | DType = I32, sample_size: int = 1, seed: float | None = None
+) -> Tensor:
+    """Classes drawn for each row of logarithms of (unnormalized) probabilities."""
+    classes = x.shape[1]
+    upto = cum_sum(b, b.softmax(b.cast(x, F64), 1), b.sizes([1]))
+    drawn = uniform(b, (x.shape[0], const(sample_size)), seed)
+
+    def passed(bufs: Sequence[Buffer], i: Sequence[Expr], k: Sequence[Expr]) -> Expr:
+        return cast(I64, bufs[0][i[0], k[0]] <= bufs[1][i[0], i[1]])
+
+    counts = b.reduction(I64, drawn.shape, [classes], "sum", [upto, drawn], passed)
+    to = element_type(dtype)
+    return b.map(lambda n: cast(to, minimum(n, classes - 1)), counts)
+
+
+def _truth(b: Builder, t: Tensor | None) -> bool | None:
+    """A flag or number that is not 0; None where only a run knows."""
+    if t is None:
+        return False
+    value = b.constant_value(t)
+    return None if value is None else bool(value.reshape(-1)[0])
+
+
+@op("Dropout", since=12)
+def dropout(
+    b: Builder, x: Tensor, ratio: Tensor | None = None, training_mode: Tensor | None = None,
+    *, seed: int | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Inference (or a ratio of 0) passes its input on, and the mask is all true; in training the
+    elements that are kept are scaled by 1 / (1 - ratio)."""
+    training = _truth(b, training_mode)
+    share = b.scalar(0.5, F32) if ratio is None else b.reshape(ratio, ())
+    if training is False or _truth(b, share) is False:
+        return _kept(b, x, BOOL)
+    flag = b.scalar(True, BOOL) if training_mode is None else b.reshape(training_mode, ())
+    mask = b.map(
+        lambda u, r, on: lor(u >= cast(F64, r), call("not", on)), uniform(b, x.shape, seed), share, flag
+    )
+
+    def scaled(v: Expr, m: Expr, r: Expr, on: Expr) -> Expr:
+        work = v.dtype.wide
+        kept = cast(work, v) * (1.0 / (1.0 - cast(work, r)))
+        return select(on, cast(v.dtype, select(m, kept, const(0, work))), v)
+
+    return b.map(scaled, x, mask, share, flag), mask
+
+
+def _kept(b: Builder, x: Tensor, mask_dtype: DType) -> tuple[Tensor, Tensor]:
+    return x, b.map(lambda v: const(1, mask_dtype), x)
+
+
+@op("Dropout", since=10)
+def dropout_10(b: Builder, x: Tensor, ratio: float = 0.5) -> tuple[Tensor, Tensor]:
+    return _kept(b, x, BOOL)
+
+
+@op("Dropout")
+def dropout_1(b: Builder, x: Tensor, ratio: float = 0.5, is_test: int = 1) -> tuple[Tensor, Tensor]:
+    """Compiled for inference whatever `is_test` says, as the standard's own later versions do."""
+    return _kept(b, x, x.dtype)

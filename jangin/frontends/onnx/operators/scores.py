@@ -1,0 +1,75 @@
+"""What classifiers and regressors of ai.onnx.ml share: inputs as floats, score transforms, labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from jangin.frontends.onnx.operators.reduce import arg
+from jangin.frontends.onnx.operators.strings import labels as encoded
+from jangin.ir.dtype import F32, F64
+from jangin.ir.expr import Expr, call, cast, const, eq, select
+from jangin.ir.graph import CompileError
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.nontensor import Item
+
+DOMAIN = "ai.onnx.ml"
+NEAR_ZERO = 1e-7
+
+
+def features(b: Builder, x: Tensor) -> Tensor:
+    """[rows, features] in f32, or f64 where the input is; a vector is one row."""
+    x = x if x.dtype is F64 else b.cast(x, F32)
+    if x.rank not in (1, 2):
+        raise CompileError(f"{x} must have rank 2: rows of features")
+    return x if x.rank == 2 else b.reshape(x, (1, *x.shape))
+
+
+def transformed(b: Builder, scores: Tensor, transform: str) -> Tensor:
+    """[rows, classes] by the attribute `post_transform`."""
+    if transform == "NONE":
+        return scores
+    if transform == "LOGISTIC":
+        return b.map(lambda s: call("sigmoid", s), scores)
+    if transform == "SOFTMAX":
+        return b.softmax(scores, 1)
+    if transform == "PROBIT":
+        return b.map(_probit, scores)
+    if transform != "SOFTMAX_ZERO":
+        raise CompileError(f"post_transform {transform!r} is not one of the standard's")
+    peak = b.reduce("max", scores, [1], keepdims=True)
+
+    def power(s: Expr, top: Expr) -> Expr:
+        return select(call("abs", s) > NEAR_ZERO, call("exp", s - top), s * call("exp", -top))
+
+    powers = b.map(power, scores, peak)
+    total = b.reduce("sum", powers, [1], keepdims=True)
+    return b.map(lambda p, t: select(eq(t, const(0, t.dtype)), const(0.5, p.dtype), p / t), powers, total)
+
+
+def _probit(x: Expr) -> Expr:
+    """The normal distribution's quantile, by Winitzki's approximation of the inverse error function."""
+    z = x * 2.0 - 1.0
+    inner = (1.0 - z) * (1.0 + z)
+    log = call("log", inner)
+    v = log * 0.5 + 2.0 / (math.pi * 0.147)
+    root = call("sqrt", call("sqrt", v * v - log / 0.147) - v)
+    found = select(z < 0, -root, root) * 1.41421356
+    return select(eq(inner, const(0, x.dtype)), const(0, x.dtype), found)
+
+
+def labelled(b: Builder, scores: Tensor, integers: Sequence[int], strings: Sequence[str]) -> Item:
+    """The label of each row's best class, the first among equals."""
+    best = arg("max", b, scores, 1, 0)
+    if strings:
+        return encoded(b, best, range(len(strings)), strings, "")
+    labels = np.array(integers, np.int64)
+    if not labels.size or (labels == np.arange(labels.size)).all():
+        return best
+    return b.gather(b.const(labels), best, 0)
+
+
+def output(b: Builder, scores: Tensor) -> Tensor:
+    return b.map(lambda s: cast(F32, s), scores)

@@ -1,0 +1,250 @@
+"""Operators on text, and other work of libraries: calls of host functions, none of it compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin.frontends.onnx.registry import Lowering, op
+from jangin.ir.dtype import BOOL, F32, I64, U8, DType
+from jangin.ir.expr import Buffer, Expr, const, eq
+from jangin.ir.graph import Array, CompileError, Shape
+from jangin.ir.types import STRING, Type, sequence_of, tensor_type
+from jangin.ops.axes import element_type, product
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.nontensor import Item, NonTensor, host, type_of
+from jangin.ops.operands import broadcast
+
+
+def _shape(x: Item) -> Shape | None:
+    return type_of(x).shape
+
+
+def _joint(x: Item, y: Item) -> Shape | None:
+    a, b = _shape(x), _shape(y)
+    return None if a is None or b is None else broadcast(a, b)
+
+
+@op("StringConcat", since=20)
+def string_concat(b: Builder, x: Item, y: Item) -> Item:
+    return one(b, "StringConcat", [x, y], tensor_type(STRING, _joint(x, y)))
+
+
+def one(b: Builder, function: str, inputs: Sequence[Item | None], result: Type, **attrs: Any) -> Item:
+    """A host function of one result."""
+    (made,) = host(b, function, inputs, [result], attrs)
+    return made  # type: ignore[no-any-return]
+
+
+@op("Equal", since=19)
+def equal(b: Builder, x: Item, y: Item) -> Item:
+    """From opset 19 on of text too."""
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        return b.map(eq, x, y)
+    return one(b, "StringEqual", [x, y], tensor_type(BOOL, _joint(x, y)))
+
+
+def string_cast(b: Builder, x: Item, to: int | DType) -> Item:
+    """To text, or from it."""
+    if to == TEXT:
+        return x if isinstance(x, NonTensor) else one(b, "StringOf", [x], tensor_type(STRING, x.shape))
+    dtype = element_type(to)
+    return one(b, "NumberOf", [x], tensor_type(dtype, _shape(x)), dtype=dtype.numpy.name)
+
+
+TEXT = 8
+"""ONNX's number of the element type string."""
+
+
+@op("StringSplit", since=20)
+def string_split(
+    b: Builder, x: Item, *, delimiter: str = "", maxsplit: int | None = None
+) -> tuple[Item, ...]:
+    shape = _shape(x)
+    parts = None if shape is None else (*shape, b.symbol())
+    types = [tensor_type(STRING, parts), tensor_type(I64, shape)]
+    return host(b, "StringSplit", [x], types, {"delimiter": delimiter, "maxsplit": maxsplit})
+
+
+@op("StringNormalizer", since=10)
+def string_normalizer(
+    b: Builder,
+    x: Item,
+    *,
+    case_change_action: str = "NONE",
+    is_case_sensitive: int = 0,
+    locale: str = "",
+    stopwords: Sequence[str] = (),
+) -> Item:
+    """`locale` has no effect: Unicode's case rules are those of all."""
+    shape = _shape(x)
+    result = tensor_type(STRING, None if shape is None else (*shape[:-1], b.symbol()))
+    return one(
+        b, "StringNormalizer", [x], result, case_change_action=case_change_action,
+        is_case_sensitive=is_case_sensitive, stopwords=tuple(stopwords),
+    )  # fmt: skip
+
+
+@op("RegexFullMatch", since=20)
+def regex_full_match(b: Builder, x: Item, *, pattern: str = "") -> Item:
+    return one(b, "RegexFullMatch", [x], tensor_type(BOOL, _shape(x)), pattern=pattern)
+
+
+@op("TfIdfVectorizer", since=9)
+def tf_idf_vectorizer(
+    b: Builder, x: Item, *, mode: str, ngram_counts: Sequence[int], ngram_indexes: Sequence[int],
+    min_gram_length: int, max_gram_length: int, max_skip_count: int, pool_int64s: Sequence[int] = (),
+    pool_strings: Sequence[str] = (), weights: Sequence[float] = (),
+) -> Item:  # fmt: skip
+    shape = _shape(x)
+    size = const(max(ngram_indexes) + 1)
+    return one(
+        b, "TfIdfVectorizer", [x], tensor_type(F32, None if shape is None else (*shape[:-1], size)),
+        mode=mode, pool=tuple(pool_strings or pool_int64s), starts=tuple(ngram_counts),
+        indexes=tuple(ngram_indexes), weights=tuple(weights), shortest=min_gram_length,
+        longest=max_gram_length, skips=max_skip_count,
+    )  # fmt: skip
+
+
+def labels(
+    b: Builder, x: Item, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: DType | None = None
+) -> Item:
+    """A LabelEncoder of text; `dtype` is the numbers' own, where it isn't the standard's."""
+    if len(keys) != len(values):
+        raise CompileError(f"{len(keys)} keys with {len(values)} values: they don't fit")
+    text = isinstance(values[0], str)
+    if dtype is None:
+        dtype = STRING if text else F32 if isinstance(values[0], float) else I64
+    kind = "object" if text else dtype.numpy.name
+    result = tensor_type(dtype, _shape(x))
+    return one(
+        b, "LabelEncoder", [x], result, keys=tuple(keys), values=tuple(values), default=default, dtype=kind
+    )
+
+
+@op("LabelEncoder", domain="ai.onnx.ml", since=1)
+def label_encoder_1(
+    b: Builder, x: Item, *, classes_strings: Sequence[str] = (), default_int64: int = -1,
+    default_string: str = "_Unused",
+) -> Item:  # fmt: skip
+    """Texts to their numbers, or back."""
+    numbers = range(len(classes_strings))
+    if isinstance(x, NonTensor):
+        return labels(b, x, classes_strings, numbers, default_int64)
+    return labels(b, x, numbers, classes_strings, default_string)
+
+
+@op("ZipMap", domain="ai.onnx.ml")
+def zip_map(
+    b: Builder, x: Tensor, *, classlabels_int64s: Sequence[int] = (), classlabels_strings: Sequence[str] = ()
+) -> Item:
+    names = tuple(classlabels_strings or classlabels_int64s)
+    key = STRING if classlabels_strings else I64
+    return one(b, "ZipMap", [x], sequence_of(Type("map", key, None, tensor_type(F32, ()))), labels=names)
+
+
+@op("CategoryMapper", domain="ai.onnx.ml")
+def category_mapper(
+    b: Builder, x: Item, *, cats_int64s: Sequence[int] = (), cats_strings: Sequence[str] = (),
+    default_int64: int = -1, default_string: str = "_Unused",
+) -> Item:  # fmt: skip
+    if isinstance(x, NonTensor):
+        return labels(b, x, cats_strings, cats_int64s, default_int64)
+    return labels(b, x, cats_int64s, cats_strings, default_string)
+
+
+@op("DictVectorizer", domain="ai.onnx.ml")
+def dict_vectorizer(
+    b: Builder, x: Item, *, int64_vocabulary: Sequence[int] = (), string_vocabulary: Sequence[str] = ()
+) -> Item:
+    keys, element = tuple(string_vocabulary or int64_vocabulary), _map_values(x)
+    result = tensor_type(element, (const(len(keys)),))
+    return one(b, "DictVectorizer", [x], result, keys=keys, dtype=_named(element))
+
+
+@op("CastMap", domain="ai.onnx.ml")
+def cast_map(
+    b: Builder, x: Item, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
+) -> Item:
+    """A row, as ONNX Runtime has it: the standard says nothing of the shape."""
+    _map_values(x)
+    kinds = {"TO_FLOAT": F32, "TO_INT64": I64, "TO_STRING": STRING}
+    if cast_to not in kinds or map_form not in ("DENSE", "SPARSE"):
+        raise CompileError(f"cast_to {cast_to!r}, map_form {map_form!r}: no such ways to cast a map")
+    sparse, element = map_form == "SPARSE", kinds[cast_to]
+    result = tensor_type(element, (const(1), const(max_map) if sparse else b.symbol()))
+    size = max_map if sparse else None
+    return one(b, "CastMap", [x], result, size=size, dtype=_named(element))
+
+
+def _map_values(x: Item) -> DType:
+    """The element type of a map's values."""
+    kind = type_of(x)
+    if kind.kind != "map" or kind.of is None or kind.of.dtype is None:
+        raise CompileError(f"its input must be a map, not {x}")
+    return kind.of.dtype
+
+
+def _named(dtype: DType) -> str:
+    return "object" if dtype == STRING else str(dtype.numpy.name)
+
+
+@op("ImageDecoder", since=20)
+def image_decoder(b: Builder, encoded: Tensor, *, pixel_format: str = "RGB") -> Item:
+    if pixel_format not in ("RGB", "BGR", "Grayscale"):
+        raise CompileError(f"pixel_format {pixel_format!r} is none of RGB, BGR, Grayscale")
+    channels = const(1 if pixel_format == "Grayscale" else 3)
+    shape = (b.symbol(), b.symbol(), channels)
+    return one(b, "ImageDecoder", [encoded], tensor_type(U8, shape), pixel_format=pixel_format)
+
+
+MOVING = frozenset((
+    "ArrayFeatureExtractor", "Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather",
+    "GatherElements", "GatherND", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Slice",
+    "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where",
+))  # fmt: skip
+"""Operators whose results are elements of their inputs, whatever those are;"""
+MEASURING = frozenset({"Shape", "Size"})
+"""and those that only ask how many."""
+
+
+def is_text(x: Item | None) -> bool:
+    return isinstance(x, NonTensor) and x.type.dtype == STRING and x.type.shape is not None
+
+
+def moved(b: Builder, name: str, lower: Lowering, inputs: Sequence[Item | None], attrs: Any) -> list[Item]:
+    """An operator of `MOVING` or `MEASURING` on text: it moves the elements' positions, by which the host
+    then picks."""
+    texts = [x for x in inputs if isinstance(x, NonTensor) and is_text(x)]
+    first: Expr = const(0)
+    given: list[Item | None] = []
+    for x in inputs:
+        if not isinstance(x, NonTensor) or x.type.shape is None:
+            given.append(x)
+            continue
+        given.append(_positions(b, x.type.shape, first))
+        first = first + product(x.type.shape)
+    made = lower(b, *given, **attrs)
+    results = list(made) if isinstance(made, (tuple, list)) else [made]
+    if name in MEASURING:
+        return results
+    return [one(b, "Pick", [*texts, at], tensor_type(STRING, at.shape)) for at in results]
+
+
+def _positions(b: Builder, shape: Shape, first: Expr) -> Tensor:
+    """The numbers from `first` on, in order."""
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        place: Expr = const(0)
+        for i, size in zip(index, shape, strict=True):
+            place = place * size + i
+        return place + first
+
+    return b.compute(I64, shape, [], at)
+
+
+def plain(array: Array) -> list[Any]:
+    """An attribute's tensor as Python values."""
+    return [str(v) if isinstance(v, (str, bytes)) else v for v in np.asarray(array).reshape(-1).tolist()]

@@ -1,0 +1,85 @@
+"""ai.onnx.preview.training: steps of optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jangin.frontends.onnx.registry import op
+from jangin.ir.dtype import F64
+from jangin.ir.expr import Expr, call, cast, const, select
+from jangin.ir.expr import binary as operation
+from jangin.ir.graph import CompileError
+from jangin.ops.builder import Builder, Tensor
+
+DOMAIN = "ai.onnx.preview.training"
+Step = Callable[..., tuple[Expr, ...]]
+
+
+def _each(
+    b: Builder, rate: Tensor, count: Tensor, values: Sequence[Tensor], kinds: int, step: Step
+) -> list[Tensor]:
+    """`step(rate, count, weight, gradient, *state)` for every weight: new weights, then each new state.
+    Inputs are all weights, all gradients, then each kind of state for all weights."""
+    if len(values) % kinds:
+        raise CompileError(f"{len(values)} tensors are given; there must be {kinds} for each weight")
+    weights = len(values) // kinds
+    found: list[list[Tensor]] = [[] for _ in range(kinds - 1)]
+    for n in range(weights):
+        for part, results in enumerate(found):
+            operands = [rate, count, *values[n::weights]]
+            results.append(b.map(lambda *xs, part=part: step(*xs)[part], *operands))
+    return [t for results in found for t in results]
+
+
+@op("Adagrad", domain=DOMAIN)
+def adagrad(
+    b: Builder, rate: Tensor, count: Tensor, *values: Tensor, decay_factor: float = 0.0,
+    epsilon: float = 1e-6, norm_coefficient: float = 0.0,
+) -> list[Tensor]:  # fmt: skip
+    """Duchi et al. 2011."""
+
+    def step(r: Expr, t: Expr, x: Expr, g: Expr, h: Expr) -> tuple[Expr, ...]:
+        g = g + x * norm_coefficient
+        squares = h + g * g
+        rated = cast(x.dtype, r / (cast(r.dtype, t) * decay_factor + 1.0))
+        return x - rated * g / (call("sqrt", squares) + epsilon), squares
+
+    return _each(b, rate, count, values, 3, step)
+
+
+@op("Adam", domain=DOMAIN)
+def adam(
+    b: Builder, rate: Tensor, count: Tensor, *values: Tensor, alpha: float = 0.9, beta: float = 0.999,
+    epsilon: float = 1e-6, norm_coefficient: float = 0.0, norm_coefficient_post: float = 0.0,
+) -> list[Tensor]:  # fmt: skip
+    """Kingma & Ba 2015."""
+
+    def step(r: Expr, t: Expr, x: Expr, g: Expr, v: Expr, h: Expr) -> tuple[Expr, ...]:
+        g = g + x * norm_coefficient
+        means, squares = v * alpha + g * (1 - alpha), h * beta + g * g * (1 - beta)
+        turns, wide = cast(F64, t), cast(F64, r)
+        unbiased = call("sqrt", 1.0 - operation("pow", const(beta, F64), turns))
+        adjusted = wide * unbiased / (1.0 - operation("pow", const(alpha, F64), turns))
+        rated = cast(x.dtype, select(t > 0, adjusted, wide))
+        new = x - rated * means / (call("sqrt", squares) + epsilon)
+        return new * (1 - norm_coefficient_post), means, squares
+
+    return _each(b, rate, count, values, 4, step)
+
+
+@op("Momentum", domain=DOMAIN)
+def momentum(
+    b: Builder, rate: Tensor, count: Tensor, *values: Tensor, alpha: float, beta: float, mode: str,
+    norm_coefficient: float,
+) -> list[Tensor]:  # fmt: skip
+    """Stochastic gradient descent with momentum, `mode` "standard" or "nesterov" (Sutskever et al. 2013)."""
+    if mode not in ("standard", "nesterov"):
+        raise CompileError(f"mode {mode!r} is none of standard, nesterov")
+
+    def step(r: Expr, t: Expr, x: Expr, g: Expr, v: Expr) -> tuple[Expr, ...]:
+        g = g + x * norm_coefficient
+        new = v * alpha + g * select(t > 0, const(beta, g.dtype), const(1, g.dtype))
+        direction = g + new * alpha if mode == "nesterov" else new
+        return x - cast(x.dtype, r) * direction, new
+
+    return _each(b, rate, count, values, 3, step)

@@ -1,0 +1,230 @@
+"""ONNX protobuf messages as plain Python and NumPy values; nothing in them is trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from jangin.frontends.onnx.file import split
+from jangin.ir.dtype import ONNX_TYPES, DType
+from jangin.ir.expr import const
+from jangin.ir.graph import Array, CompileError
+from jangin.ir.types import ANY, STRING, Type, optional_of, sequence_of, tensor_type
+from jangin.mapped import map_file
+
+
+def dtype_of(code: int, what: str) -> DType:
+    """The element type of an ONNX type code; CompileError naming `what` where there is none."""
+    if code in ONNX_TYPES:
+        return ONNX_TYPES[code]
+    known = code in TensorProto.DataType.values()
+    name = TensorProto.DataType.Name(code).lower() if known else f"number {code}"
+    raise CompileError(f"{what} has element type {name}, which is not supported")
+
+
+def type_of(proto: onnx.TypeProto, what: str) -> Type:
+    """The type of a sequence, optional or map, or of their elements."""
+    kind = proto.WhichOneof("value")
+    if kind == "tensor_type":
+        code = proto.tensor_type.elem_type
+        dtype = STRING if code == TensorProto.STRING else dtype_of(code, what)
+        if not proto.tensor_type.HasField("shape"):
+            return tensor_type(dtype, None)
+        dims = proto.tensor_type.shape.dim
+        return tensor_type(dtype, tuple(const(d.dim_value) if d.HasField("dim_value") else ANY for d in dims))
+    if kind == "sequence_type":
+        return sequence_of(type_of(proto.sequence_type.elem_type, what))
+    if kind == "optional_type":
+        return optional_of(type_of(proto.optional_type.elem_type, what))
+    if kind == "map_type":
+        code = proto.map_type.key_type
+        key = STRING if code == TensorProto.STRING else dtype_of(code, what)
+        return Type("map", key, None, type_of(proto.map_type.value_type, what))
+    raise CompileError(f"{what} is a {kind or 'value of no type'}, which is not supported")
+
+
+def tensor(proto: TensorProto, what: str, folder: Path | None, raw: memoryview | None = None) -> Array:
+    """A tensor's contents (strings as an object array). External data are of `folder`, and `raw` are those
+    that were split off; sizes are checked before any memory is taken."""
+    if proto.data_type == TensorProto.STRING:
+        return _strings(proto, what)
+    dtype = dtype_of(proto.data_type, what)
+    dims = tuple(proto.dims)
+    if any(d < 0 for d in dims):
+        raise CompileError(f"{what} has shape {list(dims)}: a dimension is negative")
+    count = math.prod(dims)
+    if proto.data_location == TensorProto.EXTERNAL:
+        return _external(proto, what, folder, dtype, dims)
+    if raw is None and proto.HasField("raw_data"):
+        raw = memoryview(proto.raw_data)
+    if raw is not None:
+        needed = _packed(count, dtype)
+        if len(raw) != needed:
+            raise CompileError(
+                f"{what} has shape {list(dims)} of {dtype}, {needed} bytes; the file holds {len(raw)}"
+            )
+        return _elements(proto, dtype, dims, raw)
+    try:
+        array: Array = numpy_helper.to_array(proto)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CompileError(f"{what} of shape {list(dims)} and type {dtype} can't be read: {error}") from None
+    if array.shape != dims or array.dtype != dtype.numpy:
+        raise CompileError(f"{what} should be {dtype}{list(dims)} but holds {array.dtype}{list(array.shape)}")
+    return array
+
+
+def _strings(proto: TensorProto, what: str) -> Array:
+    dims = tuple(proto.dims)
+    if any(d < 0 for d in dims) or len(proto.string_data) != math.prod(dims):
+        raise CompileError(f"{what} has shape {list(dims)}, but holds {len(proto.string_data)} strings")
+    return np.array([text(s) for s in proto.string_data], object).reshape(dims)
+
+
+def _packed(count: int, dtype: DType) -> int:
+    """Bytes that elements take in a file, where several sub-byte ones share one."""
+    return -(-count * dtype.bits // 8)
+
+
+def _external(
+    proto: TensorProto, what: str, folder: Path | None, dtype: DType, dims: tuple[int, ...]
+) -> Array:
+    info = {entry.key: entry.value for entry in proto.external_data}
+    location = info.get("location", "")
+    if folder is None:
+        raise CompileError(
+            f"{what} keeps its data in the file '{location}': give the model's path, not its bytes"
+        )
+    path = (folder / location).resolve()
+    if not location or not path.is_relative_to(folder.resolve()):
+        raise CompileError(f"{what} keeps its data in '{location}', outside the model's folder")
+    if not path.is_file():
+        raise CompileError(f"{what} keeps its data in '{location}', which is missing beside the model")
+    needed = _packed(math.prod(dims), dtype)
+    try:
+        offset, length = int(info.get("offset", 0)), int(info.get("length", needed))
+    except ValueError:
+        raise CompileError(f"{what}: offset and length of its external data must be integers") from None
+    size = path.stat().st_size
+    if length != needed or offset < 0 or offset + length > size:
+        raise CompileError(
+            f"{what} needs {needed} bytes at {offset} of '{location}', "
+            f"which is declared as {length} bytes; the file has {size}"
+        )
+    return _elements(proto, dtype, dims, memoryview(map_file(path))[offset : offset + needed])
+
+
+def _elements(proto: TensorProto, dtype: DType, dims: tuple[int, ...], raw: memoryview) -> Array:
+    """The array that `raw` is: where it lies, or unpacked."""
+    if dtype.bits >= 8:
+        return np.frombuffer(raw, dtype.numpy).reshape(dims)
+    small = TensorProto(data_type=proto.data_type, dims=dims, raw_data=bytes(raw))
+    unpacked: Array = numpy_helper.to_array(small)
+    return unpacked
+
+
+def attribute(proto: onnx.AttributeProto, what: str, folder: Path | None) -> Any:
+    """An attribute as a number, string, tuple of them or array. Graphs are the caller's part."""
+    kind = proto.type
+    kinds = onnx.AttributeProto
+    if kind in (kinds.FLOAT, kinds.INT):
+        return proto.f if kind == kinds.FLOAT else proto.i
+    if kind == kinds.STRING:
+        return text(proto.s)
+    if kind == kinds.FLOATS:
+        return tuple(proto.floats)
+    if kind == kinds.INTS:
+        return tuple(proto.ints)
+    if kind == kinds.STRINGS:
+        return tuple(text(s) for s in proto.strings)
+    where = f"attribute '{proto.name}' of {what}"
+    if kind == kinds.TENSOR:
+        return tensor(proto.t, where, folder)
+    if kind == kinds.TENSORS:
+        return tuple(tensor(t, where, folder) for t in proto.tensors)
+    if kind == kinds.TYPE_PROTO:
+        return type_of(proto.tp, where)
+    named = kinds.AttributeType.Name(kind) if kind in kinds.AttributeType.values() else str(kind)
+    raise CompileError(f"{where} is of kind {named.lower()}, which is not supported")
+
+
+def text(raw: bytes | str) -> str:
+    """A text field, which protobuf gives as bytes where it is not UTF-8."""
+    return raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A parsed model. `contents`: the raw data of large initializers, by number, which aren't in the message;
+    `folder`: where external data lie, where the model has a path."""
+
+    proto: onnx.ModelProto
+    contents: Mapping[int, memoryview] = field(default_factory=dict)
+    folder: Path | None = None
+
+
+def read_model(model: str | Path | bytes | onnx.ModelProto) -> ModelFile:
+    """The parsed model; CompileError if it is none. A file must stay as it is while arrays are in use."""
+    if isinstance(model, onnx.ModelProto):
+        return ModelFile(model)
+    folder: Path | None = None
+    raw: Any = model
+    if isinstance(model, (str, Path)):
+        path = Path(model)
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe can't be read twice
+            raise CompileError(f"{path} is no file: read it, and give the bytes")
+        try:
+            raw = map_file(path)
+        except OSError as error:
+            raise CompileError(f"{path}: {error.strerror or error}") from None
+        what, folder = str(path), path.parent
+    else:
+        what = "the model"
+    if not raw:
+        raise CompileError(f"{what} is empty")
+    parts = split(memoryview(raw))
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(parts.message)
+    except Exception as error:  # protobuf's DecodeError; the class depends on its implementation
+        raise CompileError(
+            f"{what} is not an ONNX model, or is cut short ({len(raw)} bytes): {error}"
+        ) from None
+    if not proto.HasField("graph"):
+        raise CompileError(f"{what} is not an ONNX model: it holds no graph ({len(raw)} bytes)")
+    _check_text(proto, what)
+    return ModelFile(proto, parts.contents, folder)
+
+
+def _check_text(message: Any, what: str) -> None:
+    """CompileError where a name is not UTF-8: protobuf gives such ones as bytes."""
+    texts, parts = _fields(message.DESCRIPTOR)
+    for name, repeated in texts:
+        value = getattr(message, name)
+        if any(isinstance(v, bytes) for v in (value if repeated else (value,))):
+            raise CompileError(f"{what} is malformed: a {name} in it is not text")
+    for name, repeated in parts:
+        if repeated or message.HasField(name):
+            value = getattr(message, name)
+            for part in value if repeated else (value,):
+                _check_text(part, what)
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]]:
+    """A message type's texts and its parts, each with whether it repeats, but for what isn't read."""
+    read = [f for f in kind.fields if f.name not in ("doc_string", "value_info", "metadata_props")]
+    texts = tuple((f.name, _repeats(f)) for f in read if f.type == f.TYPE_STRING)
+    return texts, tuple((f.name, _repeats(f)) for f in read if f.type == f.TYPE_MESSAGE)
+
+
+def _repeats(field: Any) -> bool:
+    older = not hasattr(field, "is_repeated")  # protobuf before 6.31
+    return bool(field.label == field.LABEL_REPEATED if older else field.is_repeated)

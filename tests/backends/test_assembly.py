@@ -1,0 +1,100 @@
+"""The instructions of inner loops: as many as by hand, and no spills."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from machine import target
+
+from jangin.backends.llvm.build import assembly
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Buffer, Expr, Var, const, maximum, select
+from jangin.ir.loop import Alloc, For, Func, If, Stmt, Store, block
+
+K = 128
+
+
+def instructions(text: str) -> list[list[str]]:
+    """Each innermost loop's instructions: from a label to the jump back to it."""
+    loops, start = [], dict[str, int]()
+    lines = [line.strip() for line in text.splitlines()]
+    for n, line in enumerate(lines):
+        if line.endswith(":"):
+            start[line[:-1]] = n
+        jump = re.match(r"j\w+\s+(\.L\w+)", line)
+        if jump and jump[1] in start:
+            body = lines[start[jump[1]] + 1 : n + 1]
+            if not any(part.endswith(":") for part in body):
+                loops.append([part.split("#")[0] for part in body if not part.startswith(".")])
+    return loops
+
+
+def counts(loop: list[str]) -> Counter[str]:
+    return Counter(line.split()[0] for line in loop)
+
+
+def micro_kernel(rows: int, vectors: int, lanes: int, unroll: int) -> Func:
+    """C = relu(A B) in register tiles of rows x vectors, `unroll` steps of k at a time."""
+    panels, tiles = 3, 4
+    width = vectors * lanes
+    i, j, m, n, v, k, u = (Var(name) for name in ("i", "j", "m", "n", "v", "k", "u"))
+    a = Buffer("a", F32, (const(rows * tiles), const(K)))
+    b = Buffer("b", F32, (const(panels), const(K), const(width)))
+    c = Buffer("c", F32, (const(rows * tiles), const(panels * width)))
+    acc = Buffer("acc", F32, (const(rows), const(vectors), const(lanes)), "register")
+
+    def tile(body: Stmt) -> Stmt:
+        return For(
+            m, const(rows), For(n, const(vectors), For(v, const(lanes), body, "vector"), "unroll"), "unroll"
+        )
+
+    at: Expr = k * unroll + u
+    step = tile(Store(acc, (m, n, v), acc[m, n, v] + a[i * rows + m, at] * b[j, at, n * lanes + v]))
+    out = maximum(acc[m, n, v], const(0.0, F32))
+    body = block(
+        tile(Store(acc, (m, n, v), const(0.0, F32))),
+        For(k, const(K // unroll), For(u, const(unroll), step, "unroll")),
+        tile(Store(c, (i * rows + m, j * width + n * lanes + v), out)),
+    )
+    nest = For(j, const(panels), For(i, const(tiles), Alloc(acc, body)), "parallel")
+    return Func("gemm", (a, b, c), 1, (), nest)
+
+
+@pytest.mark.parametrize(
+    ("level", "rows", "vectors", "unroll"),
+    [("x86-64-v3", 6, 2, 1), ("x86-64-v3", 6, 2, 4), ("x86-64-v3", 4, 3, 1), ("x86-64-v4", 8, 3, 1),
+     ("x86-64-v4", 14, 2, 4)],
+)  # fmt: skip
+def test_gemm(level: str, rows: int, vectors: int, unroll: int) -> None:
+    on = target(level)
+    text = assembly(micro_kernel(rows, vectors, on.lanes(4), unroll), on)
+    assert "%rsp" not in text.replace("pushq", ""), "a register was spilled"
+    inner = max(instructions(text), key=lambda body: counts(body)["vfmadd231ps"])
+    found = counts(inner)
+    assert found["vfmadd231ps"] == rows * vectors * unroll
+    embedded = sum("{1to" in line for line in inner)
+    assert found["vbroadcastss"] + embedded == rows * unroll
+    assert found["vmovups"] + found["vmovaps"] == vectors * unroll
+    assert len(inner) <= (rows * vectors + rows + vectors) * unroll + 4
+    assert "vmaxps" in text and "vcmp" not in text
+
+
+def test_only_the_tail_is_masked_one_access_each() -> None:
+    n, i, v = Var("N"), Var("i"), Var("v")
+    x, y = Buffer("x", F32, (n,)), Buffer("y", F32, (n,))
+    body = If(i * 8 + v < n, Store(y, (i * 8 + v,), x[i * 8 + v] * 2.0))
+    nest = For(i, (n + 7) // 8, For(v, const(8), body, "vector"), "parallel")
+    text = assembly(Func("k", (x, y), 1, ((n, (const(1), None)),), nest), target("x86-64-v3"))
+    found = counts([line for line in text.splitlines() if line.strip()])
+    assert found["vmaskmovps"] == 2 and found["vpcmpgtd"] == 1 and found["vmovups"] >= 1
+
+
+def test_choice_between_values_of_one_load_is_branch_free() -> None:
+    i, v = Var("i"), Var("v")
+    x, y = (Buffer(name, F32, (const(64), const(8))) for name in "xy")
+    leaky = select(x[i, v] > const(0.0, F32), x[i, v], x[i, v] * 0.01)
+    nest = For(i, const(64), For(v, const(8), Store(y, (i, v), leaky), "vector"))
+    (inner,) = instructions(assembly(Func("k", (x, y), 1, (), nest), target("x86-64-v3")))
+    assert counts(inner)["vmovups"] == 2 and len(inner) <= 8
