@@ -388,6 +388,41 @@ class Builder:
         attrs = {"transpose_a": transpose_a, "transpose_b": transpose_b}
         return self.node("matmul", [a, b], {**attrs, "dtype": dtype} if dtype else attrs)
 
+    def conv(
+        self,
+        x: Tensor,
+        w: Tensor,
+        *,
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        pads: Sequence[int],
+        groups: int = 1,
+        dtype: DType | None = None,
+    ) -> Tensor:
+        """Convolution of x[N, C, ...] with w[M, C/groups, ...], whose kernel size is known; `pads`: begins of
+        the spatial axes, then ends, none negative; `dtype`: the result's and accumulator's (integers)."""
+        attrs: dict[str, Any] = {
+            "kernel": static_shape(w.shape[2:]), "strides": tuple(strides), "dilations": tuple(dilations),
+            "pads": tuple(pads), "groups": groups, "layout": "first",
+        }  # fmt: skip
+        return self.node("conv", [x, w], {**attrs, "dtype": dtype} if dtype else attrs)
+
+    def pool(self, x: Tensor, **window: Any) -> Tensor:
+        """A reduction over sliding windows (see `ops.core_window.pool_te`)."""
+        return self.node("pool", [x], window)
+
+    def loop_nest(
+        self,
+        inputs: Sequence[Tensor],
+        body: Stmt,
+        dtype: DType,
+        shape: Sequence[Expr],
+        requires: Sequence[Expr] = (),
+    ) -> Tensor:
+        """An imperative nest over buffers x0, x1, ... and `out`; `requires`: what sizes must meet."""
+        attrs: dict[str, Any] = {"body": body, "dtype": dtype, "shape": tuple(shape)}
+        return self.node("loop_nest", inputs, {**attrs, "requires": tuple(requires)} if requires else attrs)
+
     def softmax(self, x: Tensor, axis: int, log: bool = False) -> Tensor:
         return self.node("softmax", [x], {"axis": axis % x.rank, "log": log})
 

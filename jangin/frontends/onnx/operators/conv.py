@@ -73,15 +73,7 @@ def convolve(
         none = [const(0)] * 2
         x = b.pad(x, [*none, *pads[:rank], *none, *pads[rank:]])
         amounts = (0,) * (2 * rank)
-    attrs: dict[str, Any] = {
-        "kernel": kernel,
-        "strides": strides,
-        "dilations": dilations,
-        "pads": amounts,
-        "groups": g.group,
-        "layout": "first",
-    }
-    return b.node("conv", [x, w], {**attrs, "dtype": dtype} if dtype else attrs)
+    return b.conv(x, w, strides=strides, dilations=dilations, pads=amounts, groups=g.group, dtype=dtype)
 
 
 @op("Conv")

@@ -117,7 +117,7 @@ def top_indices(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> Ten
     kept = [n for n in range(x.rank) if n != axis]
     body = nest([x.shape[n] for n in kept], [row[n] for n in kept], block(clear, scan), "parallel")
     enough = () if prove(k <= x.shape[axis], b.symbols) else (k <= x.shape[axis],)
-    return b.node("loop_nest", [x], {"body": body, "dtype": I64, "shape": shape, "requires": enough})
+    return b.loop_nest([x], body, I64, shape, enough)
 
 
 def top(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> tuple[Tensor, Tensor]:

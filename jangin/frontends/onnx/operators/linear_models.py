@@ -229,6 +229,4 @@ def _coupled(b: Builder, table: Tensor, classes: int) -> Tensor:
     body: Stmt = block(Store(worst, HERE, const(1, dtype)), matrix, rounds)
     for buffer in (q, qp, total, worst, diff):
         body = Alloc(buffer, body)
-    return b.node(
-        "loop_nest", [table], {"body": For(row, shape[0], body, "parallel"), "dtype": dtype, "shape": shape}
-    )
+    return b.loop_nest([table], For(row, shape[0], body, "parallel"), dtype, shape)

@@ -66,7 +66,7 @@ def uniform(b: Builder, shape: Shape, seed: float | None) -> Tensor:
     drawn = Store(out, (place,), (high * float(1 << 26) + low) / float(1 << 53))
     draw = For(pair, const(WORDS // 2), If(place < count, drawn))
     body = Alloc(state, block(seeded, For(turn, ceil_div(count, WORDS // 2), block(twist, draw))))
-    flat = b.node("loop_nest", (), {"body": body, "dtype": F64, "shape": (count,)})
+    flat = b.loop_nest((), body, F64, (count,))
     return b.reshape(flat, shape)
 
 

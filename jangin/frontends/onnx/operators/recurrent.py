@@ -441,7 +441,7 @@ def _nest(
     body = bodies[0] if directions == 1 else If(blocks.count > TASK, *bodies)
     tasks = For(TASK, const(blocks.count * directions), body, "parallel")
     rounds = For(ROUND, simplify(steps * len(cell.phases) + 1), tasks)
-    return b.node("loop_nest", list(tensors.values()), {"body": rounds, "dtype": dtype, "shape": rows})
+    return b.loop_nest(list(tensors.values()), rounds, dtype, rows)
 
 
 def _results(

@@ -200,7 +200,7 @@ def roi_align(
     for var, bound in reversed(binds):
         body = Let(var, bound, body)
     loops = nest(shape, (n, c, *bins), body, "parallel")
-    return b.node("loop_nest", [x, rois, batch], {"body": loops, "dtype": x.dtype, "shape": shape})
+    return b.loop_nest([x, rois, batch], loops, x.dtype, shape)
 
 
 @op("MaxRoiPool")
@@ -237,7 +237,7 @@ def max_roi_pool(
     for var, bound in reversed(binds):
         body = Let(var, bound, body)
     loops = nest(shape, place, body, "parallel")
-    return b.node("loop_nest", [x, rois], {"body": loops, "dtype": x.dtype, "shape": shape})
+    return b.loop_nest([x, rois], loops, x.dtype, shape)
 
 
 # -- DeformConv ----------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def _cumulate(b: Builder, x: Tensor, axis: Tensor, combiner: str, exclusive: int
     write = Store(out, at, cast(x.dtype, Load(acc, ZERO)))
     inner = For(step, size, block(write, update) if exclusive else block(update, write))
     body = Alloc(acc, block(Store(acc, ZERO, identity(combiner, acc.dtype)), inner))
-    return b.node("loop_nest", [x], {"body": over(outer, body), "dtype": x.dtype, "shape": x.shape})
+    return b.loop_nest([x], over(outer, body), x.dtype, x.shape)
 
 
 @op("CumSum")
@@ -72,7 +72,7 @@ def det(b: Builder, x: Tensor) -> Tensor:
         Store(out, at, cast(x.dtype, Load(value, ZERO))),
     )
     nest = over(outer, Alloc(m, Alloc(value, body)))
-    return b.node("loop_nest", [x], {"body": nest, "dtype": x.dtype, "shape": tuple(batch)})
+    return b.loop_nest([x], nest, x.dtype, tuple(batch))
 
 
 def _eliminate(m: Buffer, n: Expr, value: Buffer) -> Stmt:

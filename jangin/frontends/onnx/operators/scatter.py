@@ -50,7 +50,7 @@ def _guarded(place: dict[Var, tuple[Expr, Expr]], body: Stmt) -> Stmt:
 
 def _scatter(b: Builder, inputs: Sequence[Tensor], body: Stmt) -> Tensor:
     x = inputs[0]
-    return b.node("loop_nest", inputs, {"body": body, "dtype": x.dtype, "shape": x.shape})
+    return b.loop_nest(inputs, body, x.dtype, x.shape)
 
 
 def _buffers(inputs: Sequence[Tensor]) -> tuple[Buffer, ...]:
@@ -144,8 +144,7 @@ def max_unpool(
     clear = nest([total], [c], Store(out, (c,), const(0, x.dtype)))
     store = Store(out, (j,), Load(values, row))
     loops = nest(x.shape, row, _guarded({j: (cast(I64, Load(where, row)), total)}, store))
-    attrs = {"body": block(clear, loops), "dtype": x.dtype, "shape": (total,)}
-    flat = b.node("loop_nest", [x, indices], attrs)
+    flat = b.loop_nest([x, indices], block(clear, loops), x.dtype, (total,))
     unpooled = b.reshape(flat, shape)
     if output_shape is None:
         return unpooled

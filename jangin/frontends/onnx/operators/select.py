@@ -32,7 +32,7 @@ def positions(b: Builder, flags: Tensor, count: Expr) -> Tensor:
     found = block(Store(out, (next_one,), i), Store(at, ZERO, next_one + 1))
     loop = For(i, flags.shape[0], If(land(Load(source, (i,)), next_one < count), found), "serial")
     body = Alloc(at, block(Store(at, ZERO, const(0)), loop))
-    return b.node("loop_nest", [flags], {"body": body, "dtype": I64, "shape": (count,)})
+    return b.loop_nest([flags], body, I64, (count,))
 
 
 @op("NonZero", since=9)
@@ -95,7 +95,7 @@ def _first_equal(b: Builder, rows: Tensor) -> Tensor:
         If(Load(same, ZERO), Store(out, (i,), j)),
     )
     body = For(i, n, Alloc(same, block(Store(out, (i,), i), For(j, i, compare))), "parallel")
-    return b.node("loop_nest", [rows], {"body": body, "dtype": I64, "shape": (n,)})
+    return b.loop_nest([rows], body, I64, (n,))
 
 
 def _ranks(b: Builder, rows: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def _ranks(b: Builder, rows: Tensor) -> Tensor:
     )
     one = block(Store(place, ZERO, const(0)), For(j, n, less), Store(out, (Load(place, ZERO),), i))
     body = For(i, n, Alloc(place, Alloc(order, one)), "serial")
-    return b.node("loop_nest", [rows], {"body": body, "dtype": I64, "shape": (n,)})
+    return b.loop_nest([rows], body, I64, (n,))
 
 
 def _places(b: Builder, first: Tensor, heads: Tensor) -> Tensor:
@@ -169,8 +169,7 @@ def _chosen(
     bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(inputs)]
     known = {name: Load(bufs[3 + i], ZERO) for i, (name, _) in enumerate(given)}
     body = _suppress(bufs, (batch, classes, n), known, centered)
-    attrs = {"body": body, "dtype": I64, "shape": (batch, classes, n)}
-    return b.node("loop_nest", inputs, attrs)
+    return b.loop_nest(inputs, body, I64, (batch, classes, n))
 
 
 def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str, Any], centered: int) -> Stmt:

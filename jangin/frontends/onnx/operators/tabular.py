@@ -173,4 +173,4 @@ def _looked_up(b: Builder, x: Tensor, keys: Array, values: Array, default: float
     write = Store(out, at, select(equal, Load(table, (place,)), const(default, table.dtype)))
     body = Alloc(found, block(Store(found, here, const(0)), For(step, const(turns), look), write))
     loops = nest(x.shape, at, body, "parallel")
-    return b.node("loop_nest", inputs, {"body": loops, "dtype": table.dtype, "shape": x.shape})
+    return b.loop_nest(inputs, loops, table.dtype, x.shape)

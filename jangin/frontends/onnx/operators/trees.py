@@ -185,7 +185,7 @@ def grown(b: Builder, x: Tensor, forest: Forest, targets: int, aggregate: str) -
     if aggregate != "SUM":
         body.append(For(target, const(targets), Store(out, (row, target), last)))
     loops = For(row, x.shape[0], block(*body), "parallel")
-    return b.node("loop_nest", inputs, {"body": loops, "dtype": F64, "shape": out.shape})
+    return b.loop_nest(inputs, loops, F64, out.shape)
 
 
 def _tables(forest: Forest, dtype: DType) -> Mapping[str, Array]:

@@ -110,7 +110,7 @@ class Sliding:
 def max_pool(b: Builder, x: Tensor, *, storage_order: int = 0, **window: Any) -> tuple[Tensor, ...]:
     plain = b.results == 1  # places are counted in the input itself, which must not be padded then
     w = Sliding(**window).over(b, x, float(identity("max", x.dtype).value) if plain else None)
-    best = b.node("pool", [w.x], w.attrs("max"))
+    best = b.pool(w.x, **w.attrs("max"))
     return (best,) if plain else (best, _places(b, w, best, bool(storage_order)))
 
 
@@ -154,9 +154,9 @@ def average_pool(b: Builder, x: Tensor, *, count_include_pad: int = 0, **window:
     pads = sliding.amounts(b, x)
     if static_shape(tuple(pads)) is not None:
         w = sliding.over(b, x)
-        return b.node("pool", [w.x], w.attrs("sum", average))
+        return b.pool(w.x, **w.attrs("sum", average))
     w = sliding.over(b, x, 0)
-    total = b.node("pool", [w.x], w.attrs("sum"))
+    total = b.pool(w.x, **w.attrs("sum"))
     attrs = {**w.attrs("sum", average), "pads": pads}
 
     def mean(bufs: Sequence[Buffer], *index: Expr) -> Expr:
@@ -184,7 +184,7 @@ def _root(x: Expr, p: float) -> Expr:
 def lp_pool(b: Builder, x: Tensor, *, p: float = 2, **window: Any) -> Tensor:
     powers = b.map(lambda v: _power(v, p), x)
     w = Sliding(**window).over(b, powers, 0)
-    total = b.node("pool", [w.x], w.attrs("sum"))
+    total = b.pool(w.x, **w.attrs("sum"))
     return b.map(lambda v: cast(x.dtype, _root(v, p)), total)
 
 
