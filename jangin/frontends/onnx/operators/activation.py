@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from jangin.frontends.onnx.operators.families import Body, unary, widened
+from jangin.frontends.onnx.operators.families import unary
 from jangin.frontends.onnx.registry import op
-from jangin.ir.dtype import I64
 from jangin.ir.expr import Buffer, Expr, Load, call, cast, const, eq, maximum, minimum, select
-from jangin.ir.te import Stage, compute, reduction
+from jangin.ir.te import compute
 from jangin.ops.axes import axis_of, product
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import Body, widened
+from jangin.ops.reduce import first_extreme
 
 
 def sigmoid(x: Expr) -> Expr:
@@ -142,24 +143,3 @@ def hardmax(b: Builder, x: Tensor, axis: int = -1) -> Tensor:
 @op("Hardmax")
 def hardmax_1(b: Builder, x: Tensor, axis: int = 1) -> Tensor:
     return _flattened(b, x, axis, lambda t, a: hardmax(b, t, a))
-
-
-def first_extreme(
-    x: Buffer, axis: int, combiner: str, last: bool = False, name: str = "at"
-) -> tuple[Buffer, Sequence[Stage]]:
-    """Stages that give where along `axis` the largest ("max") or smallest ("min") element of `x`
-    stands, the first or the `last` such: i64, without that axis. NaNs count as no element."""
-    rows, size = (*x.shape[:axis], *x.shape[axis + 1 :]), x.shape[axis]
-    best, at = Buffer("best", x.dtype, rows), Buffer(name, I64, rows)
-
-    def load(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
-        return Load(x, (*index[:axis], *k, *index[axis:]))
-
-    def position(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
-        return select(eq(load(index, k), Load(best, index)), k[0], const(-1) if last else size)
-
-    def inside(acc: Expr, index: tuple[Expr, ...]) -> Expr:
-        return maximum(acc, 0) if last else minimum(acc, size - 1)
-
-    extreme = reduction(best, [size], combiner, load)
-    return at, (extreme, reduction(at, [size], "max" if last else "min", position, inside))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
-from jangin.frontends.onnx.operators.families import align, binary, same_types, unary, variadic, widened
+from jangin.frontends.onnx.operators.families import align, binary, same_types, unary, variadic
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import BOOL, F64
 from jangin.ir.expr import (
     Const,
     Expr,
-    ExprLike,
     call,
     cast,
     const,
@@ -29,6 +27,7 @@ from jangin.ir.expr import binary as operation
 from jangin.ir.simplify import prove
 from jangin.ops.axes import divide
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import power, widened
 from jangin.ops.operands import wide
 
 _INTRINSICS = (
@@ -110,25 +109,6 @@ def div(b: Builder, x: Tensor, y: Tensor, axis: int | None = None, broadcast: in
                 quotients.flat[n] = divide(v, w, b.symbols)
             return b.sizes(quotients, x.dtype)
     return b.map(widened(lambda v, w: v / w), x, y)
-
-
-_POWERS: Mapping[float, Callable[[Expr], ExprLike]] = {
-    0.5: lambda x: call("sqrt", x),
-    0.75: lambda x: call("sqrt", x) * call("sqrt", call("sqrt", x)),
-    1.0: lambda x: x,
-    2.0: lambda x: x * x,
-    3.0: lambda x: x * x * x,
-    -0.5: lambda x: 1 / call("sqrt", x),
-    -1.0: lambda x: 1 / x,
-}
-
-
-def power(x: Expr, exponent: float) -> Expr:
-    """x ** exponent for a float x, by multiplications and roots where these do."""
-    quick = _POWERS.get(exponent)
-    value = quick(x) if quick else operation("pow", x, exponent)
-    assert isinstance(value, Expr)
-    return value
 
 
 @op("Pow")

@@ -7,28 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jangin.frontends.onnx.registry import Lowering, Operator
-from jangin.ir.expr import Expr, cast
 from jangin.ir.graph import CompileError
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.operands import wide
+from jangin.ops.elementwise import Body, widened
 
-Body = Callable[..., Expr]
 Attribute = Any
-
-
-def widened(fn: Body) -> Body:
-    """`fn` with 16-bit operands widened to f32, and a float result narrowed to the first's type."""
-
-    def body(*xs: Expr) -> Expr:
-        value = fn(*(wide(x) for x in xs))
-        return cast(xs[0].dtype, value) if value.dtype.is_float and xs[0].dtype.is_float else value
-
-    return body
-
-
-def widen(b: Builder, x: Tensor) -> Tensor:
-    """The tensor, in f32 if it is of a smaller float."""
-    return b.cast(x, x.dtype.wide) if x.dtype.is_float else x
 
 
 def same_types(xs: Sequence[Tensor]) -> None:

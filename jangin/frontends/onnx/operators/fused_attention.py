@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from jangin.frontends.onnx.operators.attention import attention, rotary_embedding
-from jangin.frontends.onnx.operators.families import widened
 from jangin.frontends.onnx.operators.linear import matmul_any
 from jangin.frontends.onnx.operators.normalize import layer_normalization
 from jangin.frontends.onnx.registry import op
@@ -16,6 +15,7 @@ from jangin.ir.expr import Buffer, Expr, cast, const, eq, is_const, land, maximu
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ops.axes import clamped, divide
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import widened
 
 DOMAIN = "com.microsoft"
 NO_MASK = float(np.finfo(np.float32).min)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jangin.frontends.onnx.operators.elementwise import power
 from jangin.frontends.onnx.operators.scores import DOMAIN, features, labelled, output, transformed
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import I64
@@ -14,6 +13,7 @@ from jangin.ir.expr import Buffer, Expr, Load, Var, call, cast, const, maximum, 
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ir.loop import Alloc, For, If, Stmt, Store, block
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import power
 from jangin.ops.nontensor import Item
 
 HERE = (const(0),)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jangin.frontends.onnx.operators.families import widen
-from jangin.frontends.onnx.operators.reduce import combine, mean
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Buffer, Expr, cast, const, eq, select
 from jangin.ir.graph import CompileError
 from jangin.ops.axes import clamped
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import widen
+from jangin.ops.reduce import reduce_over
 
 
 @op("NegativeLogLikelihoodLoss")
@@ -49,13 +49,13 @@ def negative_log_likelihood_loss(
         return b.cast(each, x.dtype)
     axes = range(each.rank)
     if reduction == "mean" and weight is None and ignore_index is None:
-        return b.cast(mean(b, each, axes, False), x.dtype)
-    total = combine(b, "sum", each, axes, False)
+        return b.cast(reduce_over(b, "mean", each, axes), x.dtype)
+    total = b.reduce("sum", each, axes)
     if reduction == "mean":
         counts = b.compute(
             wide.dtype, target.shape, inputs, lambda bufs, *index: share(bufs, label(bufs, index))
         )
-        total = b.map(lambda t, n: t / n, total, combine(b, "sum", counts, axes, False))
+        total = b.map(lambda t, n: t / n, total, b.reduce("sum", counts, axes))
     return b.cast(total, x.dtype)
 
 

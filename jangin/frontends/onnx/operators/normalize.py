@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from jangin.frontends.onnx.operators.elementwise import power
-from jangin.frontends.onnx.operators.families import widen, widened
-from jangin.frontends.onnx.operators.reduce import combine, mean
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import F32, F64, DType
 from jangin.ir.expr import Buffer, Expr, Load, call, cast, const, eq, land, select
@@ -15,7 +12,9 @@ from jangin.ir.graph import CompileError
 from jangin.ir.te import Stage, reduction
 from jangin.ops.axes import axes_of, axis_of, divide, element_type
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import power, widen, widened
 from jangin.ops.operands import wide
+from jangin.ops.reduce import reduce_over
 
 
 def per_channel(b: Builder, t: Tensor, rank: int, axis: int = 1) -> Tensor:
@@ -90,8 +89,8 @@ def batch_normalization_14(
         return _affine(b, x, scale, bias, average, variance, epsilon), None, None
     axes = [i for i in range(x.rank) if i != 1]
     wide_x = widen(b, x)
-    centre = mean(b, wide_x, axes)
-    spread = mean(b, b.map(lambda v, m: (v - m) * (v - m), wide_x, centre), axes)
+    centre = reduce_over(b, "mean", wide_x, axes, True)
+    spread = reduce_over(b, "mean", b.map(lambda v, m: (v - m) * (v - m), wide_x, centre), axes, True)
     centre, spread = b.reshape(centre, scale.shape), b.reshape(spread, scale.shape)
 
     def running(old: Expr, new: Expr) -> Expr:
@@ -115,8 +114,8 @@ def layer_statistics(
 ) -> tuple[Tensor, Tensor]:
     """Mean and 1 / sqrt(variance + epsilon) over axes, kept as size 1."""
     x = widen(b, x)
-    centre = mean(b, x, axes)
-    spread = mean(b, b.map(lambda v, m: (v - m) * (v - m), x, centre), axes)
+    centre = reduce_over(b, "mean", x, axes, True)
+    spread = reduce_over(b, "mean", b.map(lambda v, m: (v - m) * (v - m), x, centre), axes, True)
     inverse = b.map(lambda v: cast(dtype, 1 / call("sqrt", v + epsilon)), spread)
     return b.cast(centre, dtype), inverse
 
@@ -227,7 +226,7 @@ def lp_normalization(b: Builder, x: Tensor, axis: int = -1, p: int = 2) -> Tenso
     if p not in (1, 2):
         raise CompileError(f"LpNormalization knows p = 1 and 2, not {p}")
     powers = b.map(lambda v: call("abs", v) if p == 1 else v * v, widen(b, x))
-    total = combine(b, "sum", powers, [axis_of(axis, x.rank)], True)
+    total = b.reduce("sum", powers, [axis_of(axis, x.rank)], True)
     norm = total if p == 1 else b.map(partial(call, "sqrt"), total)
 
     def body(v: Expr, n: Expr) -> Expr:

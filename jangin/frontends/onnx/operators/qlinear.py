@@ -15,7 +15,6 @@ from jangin.frontends.onnx.operators.quantize import (
     quantize_linear,
 )
 from jangin.frontends.onnx.operators.recurrent import lstm
-from jangin.frontends.onnx.operators.reduce import mean
 from jangin.frontends.onnx.operators.window import average_pool, global_average_pool
 from jangin.frontends.onnx.registry import Lowering, Operator, op
 from jangin.ir.dtype import F32, I32, I64, DType
@@ -24,6 +23,7 @@ from jangin.ir.expr import binary as operation
 from jangin.ir.graph import CompileError
 from jangin.ops.axes import axes_of, axis_of
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.reduce import reduce_over
 
 DOMAIN = "com.microsoft"
 
@@ -94,7 +94,7 @@ def _global_average(b: Builder, x: Tensor, channels_last: int = 0) -> Tensor:
 
 
 def _mean(b: Builder, x: Tensor, axes: Sequence[int] = (), keepdims: int = 1) -> Tensor:
-    return mean(b, x, axes_of(axes, x.rank) if axes else range(x.rank), bool(keepdims))
+    return reduce_over(b, "mean", x, axes_of(axes, x.rank) if axes else range(x.rank), bool(keepdims))
 
 
 SIMPLE = Family(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from jangin.frontends.onnx.operators.convert import convert
-from jangin.frontends.onnx.operators.reduce import combine
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import (
     F4E2M1,
@@ -142,7 +141,7 @@ def dequantize_linear(
 def dynamic_quantize_linear(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """u8 with scale and zero point from the data's range, widened to hold 0."""
     axes = range(x.rank)
-    low, high = combine(b, "min", x, axes, False), combine(b, "max", x, axes, False)
+    low, high = b.reduce("min", x, axes), b.reduce("max", x, axes)
 
     def step(bottom: Expr, top: Expr) -> Expr:
         size = maximum(top, 0) - minimum(bottom, 0)

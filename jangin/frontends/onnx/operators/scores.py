@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jangin.frontends.onnx.operators.reduce import arg
 from jangin.frontends.onnx.operators.strings import labels as encoded
 from jangin.ir.dtype import F32, F64
 from jangin.ir.expr import Expr, call, cast, const, eq, select
 from jangin.ir.graph import CompileError
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.nontensor import Item
+from jangin.ops.reduce import arg_extreme
 
 DOMAIN = "ai.onnx.ml"
 NEAR_ZERO = 1e-7
@@ -62,7 +62,7 @@ def _probit(x: Expr) -> Expr:
 
 def labelled(b: Builder, scores: Tensor, integers: Sequence[int], strings: Sequence[str]) -> Item:
     """The label of each row's best class, the first among equals."""
-    best = arg("max", b, scores, 1, 0)
+    best = arg_extreme(b, scores, 1, "max")
     if strings:
         return encoded(b, best, range(len(strings)), strings, "")
     labels = np.array(integers, np.int64)

@@ -1,0 +1,121 @@
+"""Reductions over axes, and the place of the largest or smallest element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from functools import reduce as fold
+
+import numpy as np
+
+from jangin.ir.dtype import BOOL, F32, F64, I64
+from jangin.ir.expr import Buffer, Expr, Load, call, cast, const, eq, maximum, minimum, select
+from jangin.ir.simplify import simplify
+from jangin.ir.te import COMBINERS, Stage, reduction
+from jangin.ops.axes import axis_of, product
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import Body, widen
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """`after(combine of before(x))`; `after` also gets how many elements were combined."""
+
+    combiner: str
+    before: Body | None = None
+    after: Body | None = None
+
+
+def _real(fn: str, x: Expr, *_: Expr) -> Expr:
+    """An intrinsic of floats, through f64 for integers."""
+    return call(fn, x) if x.dtype.is_float else cast(x.dtype, call(fn, cast(F64, x)))
+
+
+REDUCTIONS: Mapping[str, Reduction] = {
+    "sum": Reduction("sum"),
+    "mean": Reduction("sum", None, lambda s, n: s / n),
+    "prod": Reduction("prod"),
+    "max": Reduction("max"),
+    "min": Reduction("min"),
+    "l1_norm": Reduction("sum", lambda x: call("abs", x)),
+    "l2_norm": Reduction("sum", lambda x: x * x, partial(_real, "sqrt")),
+    "sum_of_squares": Reduction("sum", lambda x: x * x),
+    "log_sum": Reduction("sum", None, partial(_real, "log")),
+}
+"""The reductions of `reduce_over`."""
+
+
+def reduce_over(b: Builder, kind: str, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
+    """One of REDUCTIONS of x over `axes` (none of them: over single elements), in x's dtype; 16-bit floats
+    are computed in f32. The reduced axes are left out, or of size 1 with `keepdims`."""
+    how = REDUCTIONS[kind]
+    if (
+        x.data is not None
+        and how.before is None
+        and how.after is None
+        and tuple(axes) == (0,) == (x.rank - 1,)
+    ):
+        return _known(b, x, how.combiner, keepdims)
+    t = x if how.combiner in ("max", "min") else widen(b, x)
+    t = t if how.before is None else b.map(how.before, t)
+    combiner = {"max": "or", "min": "and"}.get(kind, how.combiner) if x.dtype is BOOL else how.combiner
+    total = b.reduce(combiner, t, axes, keepdims)
+    if how.after is not None:
+        after, count = how.after, product(x.shape[a] for a in axes)
+        total = b.map(lambda s: after(s, cast(s.dtype, simplify(count))), total)
+    return b.cast(total, x.dtype)
+
+
+def _known(b: Builder, x: Tensor, combiner: str, keepdims: bool) -> Tensor:
+    """The reduction of a vector of known sizes."""
+    assert x.data is not None
+    neutral = 1 if combiner == "prod" else 0
+    items = list(x.data.flat) or [const(neutral)]
+    out = np.empty((1,) if keepdims else (), object)
+    out[...] = simplify(fold(COMBINERS[combiner], items), b.symbols)
+    return b.sizes(out, x.dtype)
+
+
+def log_sum_exp(b: Builder, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) over `axes`, shifted by the maximum where that is finite so that nothing overflows;
+    computed in f32 or f64, in x's dtype."""
+    wide = b.cast(x, x.dtype if x.dtype is F64 else F32)
+    peak = b.reduce("max", wide, axes, True)
+    shift = b.map(lambda m: select(call("isinf", m), const(0, m.dtype), m), peak)
+    total = b.reduce("sum", b.map(lambda v, m: call("exp", v - m), wide, shift), axes, True)
+    result = b.map(lambda s, m: cast(x.dtype, call("log", s) + m), total, shift)
+    return result if keepdims else b.reshape(result, [d for i, d in enumerate(x.shape) if i not in axes])
+
+
+def first_extreme(
+    x: Buffer, axis: int, combiner: str, last: bool = False, name: str = "at"
+) -> tuple[Buffer, Sequence[Stage]]:
+    """Stages that give where along `axis` the largest ("max") or smallest ("min") element of `x`
+    stands, the first or the `last` such: i64, without that axis. NaNs count as no element."""
+    rows, size = (*x.shape[:axis], *x.shape[axis + 1 :]), x.shape[axis]
+    best, at = Buffer("best", x.dtype, rows), Buffer(name, I64, rows)
+
+    def load(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        return Load(x, (*index[:axis], *k, *index[axis:]))
+
+    def position(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        return select(eq(load(index, k), Load(best, index)), k[0], const(-1) if last else size)
+
+    def inside(acc: Expr, index: tuple[Expr, ...]) -> Expr:
+        return maximum(acc, 0) if last else minimum(acc, size - 1)
+
+    extreme = reduction(best, [size], combiner, load)
+    return at, (extreme, reduction(at, [size], "max" if last else "min", position, inside))
+
+
+def arg_extreme(
+    b: Builder, x: Tensor, axis: int, combiner: str, *, last: bool = False, keepdims: bool = False
+) -> Tensor:
+    """Where along `axis` the largest ("max") or smallest ("min") element stands, the first or the `last`
+    such: i64, without that axis, or with it of size 1."""
+    axis = axis_of(axis, x.rank)
+    _, stages = first_extreme(Buffer("x0", x.dtype, x.shape), axis, combiner, last, "out")
+    found = b.stages(stages, [b.materialize(x)])
+    kept = [const(1) if i == axis else d for i, d in enumerate(x.shape)]
+    return b.reshape(found, kept) if keepdims else found
