@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from jangin.backends.llvm.llvm import scratch_bytes
 from jangin.compiler.options import Options
 from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars
 from jangin.ir.graph import Array, Graph, Node, Value
+from jangin.ir.kernel import scratch_bytes
 from jangin.ir.loop import Func
 from jangin.ir.plan import Launch, Plan
-from jangin.ir.simplify import Range, simplify
+from jangin.ir.simplify import Range
 from jangin.ir.text import print_func
 from jangin.ir.verify import checked, verify_func, verify_plan
 from jangin.libraries import candidates as library_kernels
@@ -228,12 +228,10 @@ def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node, place: View | 
     start: dict[Var, Expr] = (
         {} if place is None else dict(zip(places(func.params[-1]), map(const, place.at), strict=True))
     )
-    tasks = simplify(kernel.tasks, dict(func.symbols))
-    rounds = simplify(kernel.rounds, dict(func.symbols))
     grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
-    alone = isinstance(tasks, Const) and int(tasks.value) <= grain
+    alone = isinstance(tasks := kernel.tasks, Const) and int(tasks.value) <= grain
     return Launch(
         func.name, args, tuple(start.get(v, v) for v, _ in func.symbols), tasks, 0 if alone else grain,
         scratch_bytes(func), tuple(node.source.split("; ")), kernel.label, kernel.flops, kernel.bytes,
-        kernel.call.library if kernel.call else "", rounds,
+        kernel.call.library if kernel.call else "", kernel.rounds,
     )  # fmt: skip

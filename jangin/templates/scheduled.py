@@ -10,8 +10,9 @@ import numpy as np
 
 from jangin.ir.expr import Expr
 from jangin.ir.graph import Array
-from jangin.ir.loop import Func, task_loops
-from jangin.ir.plan import ONE, ZERO, LibraryCall
+from jangin.ir.kernel import rounds, tasks
+from jangin.ir.loop import Func
+from jangin.ir.plan import ZERO, LibraryCall
 from jangin.mapped import fill
 from jangin.schedule.steps import PRIMITIVES, Step
 
@@ -76,16 +77,12 @@ class Scheduled:
     @property
     def tasks(self) -> Expr:
         """Iterations of the parallel loop (1 where there is none)."""
-        if self.call is not None:
-            return self.call.tasks
-        loop = task_loops(self.func.body)[1]
-        return ONE if loop is None else loop.extent
+        return tasks(self.func) if self.call is None else self.call.tasks
 
     @property
     def rounds(self) -> Expr:
         """Iterations of the loop around the parallel one (1 where there is none)."""
-        loop = task_loops(self.func.body)[0]
-        return ONE if loop is None else loop.extent
+        return rounds(self.func)
 
 
 class Recorder:

@@ -12,9 +12,10 @@ from itertools import pairwise
 import numpy as np
 
 from jangin.backends.llvm.build import compile_modules
-from jangin.backends.llvm.llvm import emit_kernel, scratch_bytes, tasks
+from jangin.backends.llvm.llvm import emit_kernel
 from jangin.ir.graph import Array
 from jangin.ir.interpret import size
+from jangin.ir.kernel import scratch_bytes, tasks
 from jangin.ir.loop import Func
 from jangin.runtime.elf import Image
 from jangin.targets import NAMED, Target, resolve

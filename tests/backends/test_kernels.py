@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from machine import run, runnable, target
 
-from jangin.backends.llvm.llvm import emit_kernel, scratch_bytes, tasks
+from jangin.backends.llvm.llvm import emit_kernel
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from jangin.ir.expr import Buffer, Expr, Load, Var, binary, call, cast, const, eq, land, maximum, select
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.interpret import run_func, size
+from jangin.ir.kernel import scratch_bytes, tasks
 from jangin.ir.loop import Alloc, For, Func, If, Let, Stmt, Store, block
 from jangin.targets.x86 import V3
 

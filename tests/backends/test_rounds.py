@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from jangin.backends.llvm.build import build
-from jangin.backends.llvm.llvm import tasks
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Var, const, eq, select
 from jangin.ir.interpret import run_plan
+from jangin.ir.kernel import tasks
 from jangin.ir.loop import For, Func, Store, task_loops
 from jangin.ir.parse import parse_plan
 from jangin.ir.plan import Launch, Plan, PlanBuffer

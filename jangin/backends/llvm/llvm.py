@@ -23,7 +23,6 @@ from jangin.ir import te
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import (
     Binary,
-    Buffer,
     Const,
     Expr,
     Load,
@@ -31,10 +30,10 @@ from jangin.ir.expr import (
     const,
     free_vars,
     loads,
-    maximum,
     substitute,
 )
 from jangin.ir.graph import CompileError
+from jangin.ir.kernel import SCRATCH_ALIGN, buffer_bytes
 from jangin.ir.loop import (
     Alloc,
     Block,
@@ -57,8 +56,6 @@ from jangin.ir.loop import (
 from jangin.ir.simplify import Range, interval, linear, simplify
 from jangin.targets.target import Target
 
-SCRATCH_ALIGN = 64
-"""Bytes; of each scratch buffer, and expected of the scratch memory itself."""
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or"}
 
 
@@ -78,45 +75,6 @@ def emit_kernel(func: Func, target: Target) -> str:
     declared = {text for kernel in kernels for text in kernel.b.declarations.values()}
     return "\n".join([f'source_filename = "{_escaped(func.name)}"', f'target triple = "{target.triple}"', "",
                       *bodies, _entry(func), *sorted(declared), "", _attributes(target), ""])  # fmt: skip
-
-
-def tasks(func: Func) -> Expr:
-    """How many tasks the kernel divides into: the outermost parallel loop's extent, else 1."""
-    s, values = func.body, dict[Var, Expr]()
-    while isinstance(s, (Let, Alloc)):
-        if isinstance(s, Let):
-            values[s.var] = substitute(s.value, values)
-        s = s.body
-    loop = task_loops(s)[1]
-    return const(1) if loop is None else simplify(substitute(loop.extent, values), dict(func.symbols))
-
-
-def scratch_bytes(func: Func) -> Expr:
-    """Bytes of scratch memory that a worker needs, in terms of the symbols."""
-
-    def need(s: Stmt, lanes: int) -> Expr:
-        if isinstance(s, For) and s.kind == "vector" and isinstance(s.extent, Const):
-            lanes *= max(1, int(s.extent.value))
-        most: Expr = const(0)
-        for sub in sub_statements(s):
-            most = simplify(maximum(most, need(sub, lanes)), dict(func.symbols))
-        if isinstance(s, Alloc) and s.buffer.memory == "scratch":
-            return simplify(most + _scratch_size(func, s.buffer) * lanes, dict(func.symbols))
-        return most
-
-    return need(func.body, 1)
-
-
-def _scratch_size(func: Func, buffer: Buffer) -> Expr:
-    """Bytes of a scratch buffer, rounded up to SCRATCH_ALIGN."""
-    elements = math.prod(buffer.shape, start=const(1))
-    if not free_vars(elements) <= {v for v, _ in func.symbols}:
-        raise CompileError(
-            f"{func.name}: scratch buffer {buffer.name} has shape {list(buffer.shape)}; "
-            "it may depend on size symbols only"
-        )
-    rounded = (elements * buffer.dtype.bytes + (SCRATCH_ALIGN - 1)) // SCRATCH_ALIGN * SCRATCH_ALIGN
-    return simplify(rounded, dict(func.symbols))
 
 
 def _escaped(name: str) -> str:
@@ -410,7 +368,7 @@ class _Kernel:
         elif buffer.memory == "scratch":
             at = self.x.evaluate(start)
             self.bases[buffer.name] = self.b.name(f"getelementptr i8, ptr %scratch, i64 {at.ref}")
-            self.scratch = simplify(start + _scratch_size(self.func, buffer), dict(self.func.symbols))
+            self.scratch = simplify(start + buffer_bytes(self.func, buffer), dict(self.func.symbols))
         else:
             raise CompileError(f"{self.func.name}: {buffer.name} is allocated in {buffer.memory} memory")
         self.x.memory.written(buffer.name)

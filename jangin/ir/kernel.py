@@ -1,0 +1,59 @@
+"""What a kernel asks of whoever runs it, read off its loops: rounds, tasks and scratch memory."""
+
+from __future__ import annotations
+
+import math
+
+from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars, maximum, substitute
+from jangin.ir.graph import CompileError
+from jangin.ir.loop import Alloc, For, Func, Let, Stmt, sub_statements, task_loops
+from jangin.ir.simplify import simplify
+
+SCRATCH_ALIGN = 64
+"""Bytes; of each scratch buffer, and expected of the scratch memory itself."""
+
+
+def rounds(func: Func) -> Expr:
+    """How often all the kernel's tasks run: the extent of the serial loop around the parallel one, else 1."""
+    loop = task_loops(func.body)[0]
+    return const(1) if loop is None else simplify(loop.extent, dict(func.symbols))
+
+
+def tasks(func: Func) -> Expr:
+    """How many tasks the kernel divides into: the outermost parallel loop's extent, else 1."""
+    s, values = func.body, dict[Var, Expr]()
+    while isinstance(s, (Let, Alloc)):
+        if isinstance(s, Let):
+            values[s.var] = substitute(s.value, values)
+        s = s.body
+    loop = task_loops(s)[1]
+    return const(1) if loop is None else simplify(substitute(loop.extent, values), dict(func.symbols))
+
+
+def scratch_bytes(func: Func) -> Expr:
+    """Bytes of scratch memory that a worker needs, in terms of the symbols. CompileError names the
+    kernel where that depends on something else."""
+
+    def need(s: Stmt, lanes: int) -> Expr:
+        if isinstance(s, For) and s.kind == "vector" and isinstance(s.extent, Const):
+            lanes *= max(1, int(s.extent.value))
+        most: Expr = const(0)
+        for sub in sub_statements(s):
+            most = simplify(maximum(most, need(sub, lanes)), dict(func.symbols))
+        if isinstance(s, Alloc) and s.buffer.memory == "scratch":
+            return simplify(most + buffer_bytes(func, s.buffer) * lanes, dict(func.symbols))
+        return most
+
+    return need(func.body, 1)
+
+
+def buffer_bytes(func: Func, buffer: Buffer) -> Expr:
+    """Bytes of a scratch buffer, rounded up to SCRATCH_ALIGN."""
+    elements = math.prod(buffer.shape, start=const(1))
+    if not free_vars(elements) <= {v for v, _ in func.symbols}:
+        raise CompileError(
+            f"{func.name}: scratch buffer {buffer.name} has shape {list(buffer.shape)}; "
+            "it may depend on size symbols only"
+        )
+    rounded = (elements * buffer.dtype.bytes + (SCRATCH_ALIGN - 1)) // SCRATCH_ALIGN * SCRATCH_ALIGN
+    return simplify(rounded, dict(func.symbols))
