@@ -2,80 +2,55 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from jangin.frontends.onnx.operators.families import unary
 from jangin.frontends.onnx.registry import op
-from jangin.ir.expr import Buffer, Expr, Load, call, cast, const, eq, maximum, minimum, select
+from jangin.ir.expr import Buffer, Expr, Load, cast, eq, select
+from jangin.ir.graph import CompileError
 from jangin.ir.te import compute
+from jangin.ops.activation import ACTIVATIONS, gelu, gelu_tanh, selu, shrink, swish
 from jangin.ops.axes import axis_of, product
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.elementwise import Body, widened
+from jangin.ops.elementwise import widened
 from jangin.ops.reduce import first_extreme
 
-
-def sigmoid(x: Expr) -> Expr:
-    return call("sigmoid", x)
-
-
-def softplus(x: Expr) -> Expr:
-    """log(1 + exp(x)), without overflow."""
-    return maximum(x, 0) + call("log1p", call("exp", -call("abs", x)))
-
-
-def hard_sigmoid(x: Expr, alpha: float = 0.2, beta: float = 0.5) -> Expr:
-    return maximum(minimum(x * alpha + beta, 1), 0)
-
-
-def gelu(x: Expr, approximate: str = "none") -> Expr:
-    """x times the normal distribution function, exactly or through tanh (Hendrycks & Gimpel 2016)."""
-    if approximate == "tanh":
-        return x * 0.5 * (call("tanh", (x * x * 0.044715 + 1) * x * math.sqrt(2 / math.pi)) + 1)
-    return x * 0.5 * (call("erf", x * math.sqrt(0.5)) + 1)
-
-
-def swish(x: Expr, alpha: float = 1.0) -> Expr:
-    return x * sigmoid(x * alpha)
+NAMES: Mapping[str, str] = {
+    "Affine": "affine",
+    "Celu": "celu",
+    "Elu": "elu",
+    "HardSigmoid": "hard_sigmoid",
+    "HardSwish": "hard_swish",
+    "LeakyRelu": "leaky_relu",
+    "Mish": "mish",
+    "ParametricSoftplus": "scaled_softplus",
+    "Relu": "relu",
+    "ScaledTanh": "scaled_tanh",
+    "Sigmoid": "sigmoid",
+    "Softplus": "softplus",
+    "Softsign": "softsign",
+    "Swish": "swish",
+    "Tanh": "tanh",
+    "ThresholdedRelu": "thresholded_relu",
+}
+"""ONNX's activations whose attributes are the parameters of those in `ops.activation`."""
 
 
-def _elu(x: Expr, alpha: float = 1.0) -> Expr:
-    return select(x > 0, x, call("expm1", x) * alpha)
+def _gelu(x: Expr, approximate: str = "none") -> Expr:
+    if approximate not in ("none", "tanh"):
+        raise CompileError(f"approximate {approximate!r} is none of none, tanh")
+    return gelu_tanh(x) if approximate == "tanh" else gelu(x)
 
 
-def _selu(alpha: float, gamma: float) -> Body:
-    return lambda x, alpha=alpha, gamma=gamma: _elu(x, alpha) * gamma
-
-
-def _celu(x: Expr, alpha: float = 1.0) -> Expr:
-    return maximum(x, 0) + minimum(call("expm1", x / alpha) * alpha, 0)
-
-
-def _shrink(x: Expr, lambd: float = 0.5, bias: float = 0.0) -> Expr:
-    return select(x > lambd, x - bias, select(x < -lambd, x + bias, const(0, x.dtype)))
-
-
-ACTIVATIONS = unary(
+SIMPLE = unary(
     {
-        "Celu": _celu,
-        "Elu": _elu,
-        "Gelu": gelu,
-        "HardSigmoid": hard_sigmoid,
-        "HardSwish": lambda x: x * hard_sigmoid(x, 1 / 6, 0.5),
-        "LeakyRelu": lambda x, alpha=0.01: select(x < 0, x * alpha, x),
-        "Mish": lambda x: x * call("tanh", softplus(x)),
-        "ParametricSoftplus": lambda x, alpha=1.0, beta=1.0: softplus(x * beta) * alpha,
-        "Relu": lambda x: maximum(x, 0),
-        "ScaledTanh": lambda x, alpha=1.0, beta=1.0: call("tanh", x * beta) * alpha,
-        "Selu": _selu(1.6732, 1.0507),
-        "Shrink": _shrink,
-        "Softplus": softplus,
-        "Softsign": lambda x: x / (call("abs", x) + 1),
-        "Swish": swish,
-        "ThresholdedRelu": lambda x, alpha=1.0: select(x > alpha, x, const(0, x.dtype)),
+        **{name: ACTIVATIONS[neutral] for name, neutral in NAMES.items()},
+        "Gelu": _gelu,
+        "Shrink": lambda x, lambd=0.5, bias=0.0: shrink(x, lambd, bias),
     }
 )
-SELU_6 = unary({"Selu": _selu(1.67326319217681884765625, 1.05070102214813232421875)}, since=6)
+SELU_1 = unary({"Selu": lambda x, alpha=1.6732, gamma=1.0507: selu(x, alpha, gamma)})
+SELU_6 = unary({"Selu": selu}, since=6)
 MICROSOFT = unary({"Gelu": gelu, "QuickGelu": lambda x, alpha=1.702: swish(x, alpha)}, domain="com.microsoft")
 
 
@@ -87,8 +62,8 @@ def bias_gelu(b: Builder, x: Tensor, bias: Tensor) -> Tensor:
 @op("FastGelu", domain="com.microsoft")
 def fast_gelu(b: Builder, x: Tensor, bias: Tensor | None = None) -> Tensor:
     if bias is None:
-        return b.map(widened(lambda v: gelu(v, "tanh")), x)
-    return b.map(widened(lambda v, w: gelu(v + w, "tanh")), x, bias)
+        return b.map(widened(lambda v: gelu_tanh(v)), x)
+    return b.map(widened(lambda v, w: gelu_tanh(v + w)), x, bias)
 
 
 # --- softmax ---------------------------------------------------------------------------------

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jangin.frontends.onnx.operators.activation import NAMES
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import BOOL, DType
-from jangin.ir.expr import Buffer, Expr, Load, call, const, eq, land, maximum, minimum, select
+from jangin.ir.expr import Buffer, Expr, Load, const, eq, land, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
+from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.axes import ceil_div, divide, integers, product, window_pads
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.operands import wide
@@ -81,14 +83,8 @@ def conv(b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, **window:
     return add_bias(b, convolve(b, x, w, Geometry(**window)), bias)
 
 
-ACTIVATIONS: Mapping[str, Callable[[Expr, Sequence[float]], Expr]] = {
-    "Relu": lambda v, _: maximum(v, 0),
-    "LeakyRelu": lambda v, p: select(v < 0, v * p[0], v),
-    "Sigmoid": lambda v, _: call("sigmoid", v),
-    "Tanh": lambda v, _: call("tanh", v),
-    "Clip": lambda v, p: minimum(maximum(v, p[0]), p[1]),
-    "HardSigmoid": lambda v, p: minimum(maximum(v * p[0] + p[1], 0), 1),
-}
+FUSED = {**NAMES, "Clip": "clip"}
+"""What FusedConv's `activation` may say, as names of `ops.activation`."""
 
 
 @op("FusedConv", domain="com.microsoft")
@@ -107,9 +103,11 @@ def fused_conv(
     y = conv(b, x, w, bias, **window)
     if z is not None:
         y = b.map(lambda v, u: v + u, y, z)
-    if activation and activation not in ACTIVATIONS:
+    if not activation:
+        return y
+    if activation not in FUSED:
         raise CompileError(f"FusedConv with activation {activation!r} is not supported")
-    return b.map(lambda v: ACTIVATIONS[activation](v, activation_params), y) if activation else y
+    return b.map(lambda v: ACTIVATIONS[FUSED[activation]](v, *activation_params), y)
 
 
 # -- transposed ----------------------------------------------------------------------------------

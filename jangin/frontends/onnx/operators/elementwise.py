@@ -25,14 +25,15 @@ from jangin.ir.expr import (
 )
 from jangin.ir.expr import binary as operation
 from jangin.ir.simplify import prove
+from jangin.ops.activation import leaky_relu
 from jangin.ops.axes import divide
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import power, widened
 from jangin.ops.operands import wide
 
 _INTRINSICS = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Not Round Sigmoid "
-    "Sign Sin Sinh Sqrt Tan Tanh"
+    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Not Round Sign "
+    "Sin Sinh Sqrt Tan"
 )
 
 
@@ -50,7 +51,6 @@ UNARY = unary(
         "BitwiseNot": lambda x: call("not", x),
         "IsInf": _is_inf,
         "Reciprocal": lambda x: 1 / x,
-        "Affine": lambda x, alpha=1.0, beta=0.0: x * alpha + beta,
         "Scale": lambda x, scale=1.0: x * scale,
     }
 )
@@ -131,7 +131,7 @@ def pow_(b: Builder, x: Tensor, y: Tensor, axis: int | None = None, broadcast: i
 def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
     """x, or x * slope where x is negative; `slope` broadcasts to x."""
     same_types((x, slope))
-    return b.map(widened(lambda v, s: select(v < 0, v * s, v)), x, slope)
+    return b.map(widened(leaky_relu), x, slope)
 
 
 @op("PRelu")

@@ -18,9 +18,10 @@ from jangin.frontends.onnx.operators.recurrent import lstm
 from jangin.frontends.onnx.operators.window import average_pool, global_average_pool
 from jangin.frontends.onnx.registry import Lowering, Operator, op
 from jangin.ir.dtype import F32, I32, I64, DType
-from jangin.ir.expr import Buffer, Expr, call, cast, select
+from jangin.ir.expr import Buffer, Expr, cast, select
 from jangin.ir.expr import binary as operation
 from jangin.ir.graph import CompileError
+from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.axes import axes_of, axis_of
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.reduce import reduce_over
@@ -70,12 +71,11 @@ def _unary(make: Callable[..., Tensor]) -> Lowering:
     return lower
 
 
-def _sigmoid(b: Builder, x: Tensor) -> Tensor:
-    return b.map(lambda v: call("sigmoid", v), x)
+def _elementwise(name: str) -> Lowering:
+    def lower(b: Builder, x: Tensor, **parameters: float) -> Tensor:
+        return b.map(lambda v: ACTIVATIONS[name](v, **parameters), x)
 
-
-def _leaky_relu(b: Builder, x: Tensor, alpha: float = 0.01) -> Tensor:
-    return b.map(lambda v: select(v < 0, v * alpha, v), x)
+    return lower
 
 
 def _softmax(b: Builder, x: Tensor, axis: int = -1) -> Tensor:
@@ -103,8 +103,8 @@ SIMPLE = Family(
         for name, lower in {
             "QLinearAdd": _binary(lambda x, y: x + y),
             "QLinearMul": _binary(lambda x, y: x * y),
-            "QLinearSigmoid": _unary(_sigmoid),
-            "QLinearLeakyRelu": _unary(_leaky_relu),
+            "QLinearSigmoid": _unary(_elementwise("sigmoid")),
+            "QLinearLeakyRelu": _unary(_elementwise("leaky_relu")),
             "QLinearSoftmax": _unary(_softmax),
             "QLinearAveragePool": _unary(_average),
             "QLinearGlobalAveragePool": _unary(_global_average),
