@@ -56,9 +56,6 @@ ALLOWED = {
 """What each part may import; "jangin" is the package's own surface (`jangin.compile` and so on). The
 modules of `compiler` stand on several levels, and have a line each."""
 
-EXCEPTIONS = {("ir", "ops")}
-"""Only inside a function: the interpreter of graphs runs operators."""
-
 RUNTIME_SEES = {
     "arithmetic", "dtype", "expr", "graph", "loop", "parse", "plan", "program", "program_text", "reader",
     "simplify", "text", "types", "words",
@@ -73,26 +70,23 @@ def part(module: str) -> str:
     return pieces[0] if pieces else "jangin"
 
 
-def imports(tree: ast.AST, inside_function: bool = False) -> Iterator[tuple[str, bool]]:
-    """(module, whether inside a function) of every import that happens when the program runs."""
+def imports(tree: ast.AST) -> Iterator[str]:
+    """The module of every import that happens when the program runs."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         if isinstance(node, ast.Import):
-            yield from ((alias.name, inside_function) for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             if node.module == "jangin":
-                yield from (
-                    (f"jangin.{alias.name}" if (ROOT / alias.name).exists()
-                     or (ROOT / f"{alias.name}.py").exists() else "jangin", inside_function)
-                    for alias in node.names
-                )  # fmt: skip
+                for alias in node.names:
+                    found = (ROOT / alias.name).exists() or (ROOT / f"{alias.name}.py").exists()
+                    yield f"jangin.{alias.name}" if found else "jangin"
             else:
-                yield node.module or "", inside_function
+                yield node.module or ""
         else:
-            nested = inside_function or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-            yield from imports(node, nested)
+            yield from imports(node)
 
 
 def files() -> list[Path]:
@@ -106,11 +100,11 @@ def test_imports_point_one_way(path: Path) -> None:
     if own == "compiler":
         return  # its own docstring
     assert own in ALLOWED, f"{own} has no line in ALLOWED"
-    for module, inside in imports(ast.parse(path.read_text())):
+    for module in imports(ast.parse(path.read_text())):
         if module != "jangin" and not module.startswith("jangin."):
             continue
         other = part(module)
-        allowed = other == own or other in ALLOWED[own] or (inside and (own, other) in EXCEPTIONS)
+        allowed = other == own or other in ALLOWED[own]
         assert allowed, f"{path.relative_to(ROOT)} imports {module}: {own} may import {sorted(ALLOWED[own])}"
         if own == "runtime" and other == "ir":
             assert module.split(".")[2] in RUNTIME_SEES, f"the runtime imports {module}"

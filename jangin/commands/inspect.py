@@ -30,8 +30,9 @@ from jangin.compiler.pipeline import (
 )
 from jangin.ir import te
 from jangin.ir.graph import Graph, Node
+from jangin.ir.graph_text import print_graph
 from jangin.ir.plan import Plan
-from jangin.ir.text import print_func, print_graph, print_plan
+from jangin.ir.text import print_func, print_plan
 from jangin.passes.partition import has_steps
 from jangin.passes.stages import is_opaque, opaque_func, stages
 from jangin.passes.work import flops

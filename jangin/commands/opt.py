@@ -11,9 +11,10 @@ from jangin.backends.llvm.build import assembly
 from jangin.backends.llvm.llvm import emit_kernel
 from jangin.compiler.pipeline import GRAPH_PASSES
 from jangin.ir.expr import Const, Var
+from jangin.ir.graph_text import parse_graph, print_graph
 from jangin.ir.loop import For, Func, Store, statements
-from jangin.ir.parse import parse_func, parse_graph
-from jangin.ir.text import print_func, print_graph
+from jangin.ir.parse import parse_func
+from jangin.ir.text import print_func
 from jangin.ir.verify import verify_func, verify_graph
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func

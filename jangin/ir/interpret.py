@@ -1,17 +1,16 @@
-"""The oracle: all three IRs executed plainly in NumPy.
+"""The oracle: the IRs executed plainly in NumPy (graphs by `ops.interpret`, which knows the operators).
 
 `evaluate_stage` computes a tensor expression over whole index grids; `run_func` steps through a
-loop nest one element at a time and checks every access; `run_graph` and `run_plan` run those in
-order. Division by zero and overflow give what the hardware gives, without warnings.
+loop nest one element at a time and checks every access; `run_plan` runs a plan's nests in order.
+Division by zero and overflow give what the hardware gives, without warnings.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,14 +28,12 @@ from jangin.ir.expr import (
     Var,
     children,
 )
-from jangin.ir.graph import Array, CompileError, Graph, Node
+from jangin.ir.graph import Array, CompileError
 from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Store
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.simplify import Range
+from jangin.ir.te import Axis, Stage, identity
 from jangin.ir.words import INFIX
-
-if TYPE_CHECKING:
-    from jangin.ir.te import Axis, Stage
 
 GRID_LIMIT = 1 << 22
 """Most grid points that `evaluate_stage` holds at once."""
@@ -110,8 +107,6 @@ def _fill(
     shape = tuple(hi - lo for lo, hi in ranges)
     value = _on_grid(stage.body, (*stage.axes, *stage.reduce_axes), ranges, arrays, symbols)
     if stage.reduce_axes:
-        from jangin.ir.te import identity
-
         initial = identity(stage.combiner, stage.body.dtype).value
         full = np.broadcast_to(value, shape)
         axes = tuple(range(outer, len(shape)))
@@ -242,13 +237,13 @@ def _alloc(s: Alloc, arrays: dict[str, Array]) -> Code:
     shape = [_scalar(d, arrays) for d in buffer.shape]
 
     def alloc(env: Env) -> None:
-        arrays[buffer.name] = _undefined(tuple(d(env) for d in shape), buffer.dtype.numpy)
+        arrays[buffer.name] = undefined(tuple(d(env) for d in shape), buffer.dtype.numpy)
         body(env)
 
     return alloc
 
 
-def _undefined(shape: tuple[int, ...], dtype: Any) -> Array:
+def undefined(shape: tuple[int, ...], dtype: Any) -> Array:
     """An array as memory may be before it is written: NaN, or a pattern that shows."""
     count = int(np.prod(shape)) * dtype.itemsize
     fill = 0 if dtype == np.bool_ else 0xFF if dtype.kind not in "iu" else 0x6B
@@ -392,52 +387,7 @@ _FLOAT: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-# --- graphs and plans ------------------------------------------------------------------------
-
-
-def run_graph(graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = None) -> dict[str, Array]:
-    """The outputs of a graph of core operators and kernels. `symbols` are bound from the shapes of
-    `feeds` unless they are given."""
-    if symbols is None:
-        shapes = [(n, graph.shape(n), feeds[n].shape) for n in graph.inputs]
-        symbols = bind_symbols(shapes, graph.symbols)
-    values: dict[str, Array] = {**graph.constants, **{n: np.asarray(feeds[n]) for n in graph.inputs}}
-    for node in graph.nodes:
-        values.update(_run_node(graph, node, values, symbols))
-    return {n: values[n] for n in graph.outputs}
-
-
-def _run_node(graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, int]) -> dict[str, Array]:
-    if node.op == "kernel":
-        body: Graph = node.attrs["body"]
-        feeds = {inner: values[outer] for inner, outer in zip(body.inputs, node.inputs, strict=True)}
-        results = run_graph(body, feeds, symbols)
-        return {outer: results[n] for outer, n in zip(node.outputs, body.outputs, strict=True)}
-    if node.op == "reshape":
-        shape = [size(d, symbols) for d in graph.shape(node.outputs[0])]
-        return {node.outputs[0]: values[node.inputs[0]].reshape(shape)}
-    out = Buffer(node.outputs[0], graph.dtype(node.outputs[0]), graph.shape(node.outputs[0]))
-    if node.op == "loop_nest":
-        return {out.name: _run_nest(graph, node, replace(out, name="out"), values, symbols)}
-    from jangin.ops.core import CORE
-
-    if node.op not in CORE:
-        raise CompileError(f"{node.source or node.name}: {node.op} is not a core operator; lower it first")
-    inputs = tuple(Buffer(n, graph.dtype(n), graph.shape(n)) for n in node.inputs)
-    local = dict(values)
-    for stage in CORE[node.op].te(inputs, out, node.attrs):
-        local[stage.out.name] = evaluate_stage(stage, local, symbols)
-    return {out.name: local[out.name]}
-
-
-def _run_nest(graph: Graph, node: Node, out: Buffer, values: Arrays, symbols: Mapping[str, int]) -> Array:
-    """A `loop_nest` node: its body names the inputs x0, x1, ... and the result `out`."""
-    inputs = [Buffer(f"x{i}", graph.dtype(n), graph.shape(n)) for i, n in enumerate(node.inputs)]
-    arrays = {b.name: values[n] for b, n in zip(inputs, node.inputs, strict=True)}
-    arrays[out.name] = _undefined(tuple(size(d, symbols) for d in out.shape), out.dtype.numpy)
-    sizes = tuple(graph.symbols.items())
-    run_func(Func(node.name, (*inputs, out), 1, sizes, node.attrs["body"]), arrays, symbols)
-    return arrays[out.name]
+# --- plans -----------------------------------------------------------------------------------
 
 
 def run_plan(plan: Plan, feeds: Arrays) -> dict[str, Array]:

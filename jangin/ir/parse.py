@@ -1,26 +1,24 @@
-"""Readers of the three IRs' text forms (grammar in `ir.text`), by recursive descent.
+"""Readers of loops' and plans' text forms (grammar in `ir.text`), by recursive descent.
 
 Saved plans are read with this when a program starts, so it is quick and imports nothing of the
-compiler (only a `stage` attribute of a graph needs tensor expressions).
+compiler. Graphs are read by `ir.graph_text`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
 from jangin.ir.dtype import DTYPES, DType
-from jangin.ir.expr import Buffer, Const, Expr, Var
-from jangin.ir.graph import Array, Graph, Node, Value
+from jangin.ir.expr import Buffer, Expr, Var
+from jangin.ir.graph import Array
 from jangin.ir.loop import FOR_KINDS, MEMORY, Alloc, For, Func, If, Let, Prefetch, Stmt, Store, block
 from jangin.ir.plan import ONE, ZERO, Launch, Plan, PlanBuffer
 from jangin.ir.reader import Reader
 
-if TYPE_CHECKING:
-    from jangin.ir.te import Axis, Stage
-
+T = TypeVar("T")
 BUFFER_KINDS = ("input", "output", "constant", "arena", "alias")
 
 
@@ -36,12 +34,6 @@ def parse_func(text: str) -> Func:
     """A loop nest."""
     reader = _Loops(text)
     return reader.whole(reader.func)
-
-
-def parse_graph(text: str, arrays: Mapping[str, Array] | None = None) -> Graph:
-    """A graph; `arrays` holds by digest the large constants (`ir.text.graph_arrays`)."""
-    reader = GraphReader(text, arrays or {})
-    return reader.whole(reader.graph)
 
 
 def parse_plan(text: str, constants: Mapping[str, Array] | None = None) -> Plan:
@@ -137,61 +129,12 @@ class _Loops(Reader):
         return Store(buffer, index, self.expr())
 
 
-class GraphReader(_Loops):
+class ValueReader(_Loops):
+    """Attributes, whose larger arrays are in `arrays` by digest."""
+
     def __init__(self, text: str, arrays: Mapping[str, Array]) -> None:
         super().__init__(text)
         self.arrays = arrays
-
-    def graph(self) -> Graph:
-        self.need("graph")
-        name = self.name()
-        values: dict[str, Value] = {}
-        inputs = tuple(self.items(lambda: self.typed_name(values)))
-        self.need("->")
-        outputs = tuple(self.items(self.name))
-        symbols, bound = dict(self.ranges()), self.bound()
-        constants: dict[str, Array] = {}
-        constraints: list[Expr] = []
-        nodes: list[Node] = []
-        self.need("{")
-        while not self.take("}"):
-            if self.take("const"):
-                self.constant(values, constants)
-            elif self.take("outer"):
-                self.typed_name(values)
-            elif self.take("require"):
-                constraints.append(self.expr())
-            else:
-                nodes.append(self.node(values))
-        return Graph(
-            name, inputs, outputs, tuple(nodes), constants, values, symbols, tuple(constraints), bound
-        )
-
-    def typed_name(self, values: dict[str, Value]) -> str:
-        name = self.name()
-        if self.take(":"):
-            dtype = None if self.take("?") else self.dtype()
-            unknown = self.tokens[self.at : self.at + 3] == ["[", "?", "]"]
-            self.at += 3 if unknown else 0
-            values[name] = Value(name, dtype, None if unknown else self.dims())
-        return name
-
-    def constant(self, values: dict[str, Value], constants: dict[str, Array]) -> None:
-        start = self.at
-        name = self.typed_name(values)
-        self.need("=")
-        value = values.get(name)
-        if self.tokens[self.at] != "{":
-            constants[name] = self.stored()
-        elif value is None or value.dtype is None or value.shape is None:
-            raise self.error(f"the type of {name} is needed to read its data", start)
-        else:
-            constants[name] = self.inline(value.dtype, tuple(self.static(d) for d in value.shape))
-
-    def static(self, d: Expr) -> int:
-        if not isinstance(d, Const):
-            raise self.error(f"a constant's size can't be {d}")
-        return int(d.value)
 
     def stored(self) -> Array:
         start = self.at
@@ -207,19 +150,6 @@ class GraphReader(_Loops):
             raise self.error(f"{len(items)} numbers for shape {list(shape)}", start)
         return np.array(items, np.float64 if dtype.is_float else None).astype(dtype.numpy).reshape(shape)
 
-    def node(self, values: dict[str, Value]) -> Node:
-        outputs: list[str] = []
-        while not self.take("="):
-            outputs.append(self.typed_name(values))
-            if not self.take(","):
-                self.need("=")
-                break
-        op = self.name()
-        name = "" if self.tokens[self.at] == "(" else self.name()
-        inputs = tuple(self.items(self.name))
-        attrs = dict(self.items(self.attr, "{", "}")) if self.tokens[self.at] == "{" else {}
-        return Node(op, name, inputs, tuple(outputs), attrs, self.string() if self.take("from") else "")
-
     def attr(self) -> tuple[str, Any]:
         name = self.name()
         self.need("=")
@@ -234,8 +164,6 @@ class GraphReader(_Loops):
             return tuple(self.items(self.value))
         if token == "[":
             return self.items(self.value, "[", "]")
-        if token == "graph":
-            return self.graph()
         if token.startswith('"'):
             return self.string()
         self.at += 1
@@ -245,8 +173,8 @@ class GraphReader(_Loops):
             return DTYPES[token]
         if token == "array":
             return self.array()
-        if token in ("fn", "nest", "stage"):
-            return self.scoped(token)
+        if token in ("fn", "nest"):
+            return self.scoped(self.expr if token == "fn" else self.braces)
         self.at -= 1
         raise self.expected("a value")
 
@@ -256,12 +184,12 @@ class GraphReader(_Loops):
         self.need("=")
         return self.stored() if dtype is None or self.tokens[self.at] != "{" else self.inline(dtype, shape)
 
-    def scoped(self, kind: str) -> Expr | Stmt | Stage:
+    def scoped(self, read: Callable[[], T]) -> T:
         """An expression, statement or stage with its own declarations."""
         outer = self.variables, self.buffers
         self.variables, self.buffers = {}, {}
         self.items(self.free)
-        part = self.expr() if kind == "fn" else self.braces() if kind == "nest" else self.stage()
+        part = read()
         self.variables, self.buffers = outer
         return part
 
@@ -273,30 +201,6 @@ class GraphReader(_Loops):
         else:
             self.take("out")
             self.buffers[name] = self.buffer(name)
-
-    def stage(self) -> Stage:
-        from jangin.ir.te import Stage
-
-        name = self.name()
-        self.need(":")
-        out, axes = self.buffer(name), self.axes()
-        self.need("=")
-        reduces = self.take("reduce")
-        combiner = self.name() if reduces else ""
-        reduce_axes = self.axes() if reduces else ()
-        body = self.expr()
-        self.variables["acc"] = Var("acc", body.dtype)
-        return Stage(out, axes, body, reduce_axes, combiner, self.expr() if self.take("then") else None)
-
-    def axes(self) -> tuple[Axis, ...]:
-        from jangin.ir.te import Axis
-
-        def axis() -> Axis:
-            var = Var(self.name())
-            self.need("in")
-            return Axis(var, self.expr())
-
-        return tuple(self.items(axis, "[", "]"))
 
 
 class _Plans(Reader):

@@ -22,7 +22,7 @@ from typing import Any
 from jangin.ir.dtype import DTYPES, DType
 from jangin.ir.expr import Var
 from jangin.ir.graph import Value
-from jangin.ir.parse import GraphReader
+from jangin.ir.parse import ValueReader
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Segment, Slicing, Step
 from jangin.ir.text import print_attribute, print_bound, print_names, print_ranges, print_string
 from jangin.ir.types import STRING, Type, tensor_type
@@ -88,7 +88,7 @@ def _slicing(parts: Sequence[Slicing]) -> str:
     return f"({', '.join(('reverse ' if s.reverse else '') + str(s.axis) for s in parts)})"
 
 
-class _Programs(GraphReader):
+class _Programs(ValueReader):
     def program(self) -> Program:
         self.need("program")
         name = self.name()

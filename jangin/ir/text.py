@@ -53,24 +53,19 @@ Plan (constants and kernels are kept beside the text):
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from jangin.ir.dtype import DType, from_numpy
 from jangin.ir.expr import Binary, Buffer, Expr, Load, Var, walk
-from jangin.ir.graph import Array, Graph, Node, Value
+from jangin.ir.graph import Array
 from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Store, expressions, statements
 from jangin.ir.plan import ONE, Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range
 from jangin.ir.words import INFIX, quote
 
-if TYPE_CHECKING:
-    from jangin.ir.te import Axis, Stage
-
-WIDTH = 100
-"""Nodes longer than this have each attribute on its own line."""
 INLINE = 16
 """Arrays of up to this many elements are printed in the text, others as a digest."""
 
@@ -78,19 +73,14 @@ INLINE = 16
 def print_func(func: Func) -> str:
     """The text of a loop nest."""
     first_out = len(func.params) - func.outputs
-    params = (_declare(b, "out " if i >= first_out else "") for i, b in enumerate(func.params))
+    params = (declare(b, "out " if i >= first_out else "") for i, b in enumerate(func.params))
     head = f"func {quote(func.name)}({', '.join(params)}){print_ranges(func.symbols)} {{"
-    return "\n".join([head, *_indent(_stmt(func.body)), "}"]) + "\n"
+    return "\n".join([head, *indent(_stmt(func.body)), "}"]) + "\n"
 
 
 def print_stmt(s: Stmt) -> str:
     """The text of one statement, without what it needs declared."""
     return "\n".join(_stmt(s)) + "\n"
-
-
-def print_graph(graph: Graph) -> str:
-    """The text of a graph. Large constants appear as digests: `graph_arrays` gives their data."""
-    return "\n".join(_graph(graph)) + "\n"
 
 
 def print_plan(plan: Plan) -> str:
@@ -110,32 +100,10 @@ def digest(array: Array) -> str:
     return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + data).hexdigest()[:24]
 
 
-def graph_arrays(graph: Graph) -> dict[str, Array]:
-    """The arrays that `print_graph` leaves out, by digest: what `parse_graph` needs with the text."""
-    found: dict[str, Array] = {}
-
-    def visit(value: Any) -> None:
-        if isinstance(value, np.ndarray):
-            if not _is_inline(value):
-                found[digest(value)] = value
-        elif isinstance(value, Graph):
-            for array in value.constants.values():
-                visit(array)
-            for node in value.nodes:
-                for attr in node.attrs.values():
-                    visit(attr)
-        elif isinstance(value, (tuple, list)):
-            for item in value:
-                visit(item)
-
-    visit(graph)
-    return found
-
-
 # --- pieces ----------------------------------------------------------------------------------
 
 
-def _indent(lines: Iterable[str]) -> Iterator[str]:
+def indent(lines: Iterable[str]) -> Iterator[str]:
     return ("  " + line for line in lines)
 
 
@@ -149,13 +117,13 @@ def print_names(names: Iterable[str]) -> str:
     return f"({', '.join(map(quote, names))})"
 
 
-def _type(dtype: DType | None, shape: Sequence[Expr] | None) -> str:
+def print_type(dtype: DType | None, shape: Sequence[Expr] | None) -> str:
     return f"{dtype or '?'}[{'?' if shape is None else ', '.join(map(str, shape))}]"
 
 
-def _declare(b: Buffer, out: str = "") -> str:
+def declare(b: Buffer, out: str = "") -> str:
     memory = "" if b.memory == "global" else b.memory + " "
-    return f"{quote(b.name)}: {out}{memory}{_type(b.dtype, b.shape)}"
+    return f"{quote(b.name)}: {out}{memory}{print_type(b.dtype, b.shape)}"
 
 
 def print_ranges(symbols: Iterable[tuple[Var, Range]]) -> str:
@@ -171,7 +139,7 @@ def print_bound(sizes: Mapping[str, int]) -> str:
     return f" bound ({parts})" if parts else ""
 
 
-def _bare(e: Expr) -> str:
+def bare(e: Expr) -> str:
     """An expression without the parentheses around all of it."""
     return str(e)[1:-1] if isinstance(e, Binary) and e.op in INFIX else str(e)
 
@@ -181,63 +149,33 @@ def _stmt(s: Stmt) -> list[str]:
         lines: list[str] = []
         for n, k in enumerate(s.body):
             scoped = isinstance(k, (Alloc, Let)) and n < len(s.body) - 1
-            lines += ["{", *_indent(_stmt(k)), "}"] if scoped else _stmt(k)
+            lines += ["{", *indent(_stmt(k)), "}"] if scoped else _stmt(k)
         return lines
     if isinstance(s, For):
-        return [f"{s.kind} {s.var} in {s.extent} {{", *_indent(_stmt(s.body)), "}"]
+        return [f"{s.kind} {s.var} in {s.extent} {{", *indent(_stmt(s.body)), "}"]
     if isinstance(s, Store):
-        return [f"{quote(s.buffer.name)}[{', '.join(map(str, s.index))}] = {_bare(s.value)}"]
+        return [f"{quote(s.buffer.name)}[{', '.join(map(str, s.index))}] = {bare(s.value)}"]
     if isinstance(s, Prefetch):
         return [f"prefetch {quote(s.buffer.name)}[{', '.join(map(str, s.index))}]"]
     if isinstance(s, Alloc):
         kind = s.buffer.memory
         return [
-            f"alloc {kind} {quote(s.buffer.name)}: {_type(s.buffer.dtype, s.buffer.shape)}",
+            f"alloc {kind} {quote(s.buffer.name)}: {print_type(s.buffer.dtype, s.buffer.shape)}",
             *_stmt(s.body),
         ]
     if isinstance(s, If):
-        orelse = [] if s.orelse is None else ["} else {", *_indent(_stmt(s.orelse))]
-        return [f"if {_bare(s.cond)} {{", *_indent(_stmt(s.then)), *orelse, "}"]
+        orelse = [] if s.orelse is None else ["} else {", *indent(_stmt(s.orelse))]
+        return [f"if {bare(s.cond)} {{", *indent(_stmt(s.then)), *orelse, "}"]
     assert isinstance(s, Let)
-    return [f"let {s.var} = {_bare(s.value)}", *_stmt(s.body)]
+    return [f"let {s.var} = {bare(s.value)}", *_stmt(s.body)]
 
 
-# --- graphs ----------------------------------------------------------------------------------
+# --- attributes ------------------------------------------------------------------------------
 
 
-def _graph(g: Graph) -> list[str]:
-    inputs = ", ".join(f"{quote(n)}{_annotation(g, n)}" for n in g.inputs)
-    ranges = print_ranges(g.symbols.items()) + print_bound(g.bound)
-    lines = [f"graph {quote(g.name)}({inputs}) -> {print_names(g.outputs)}{ranges} {{"]
-    lines += [f"  require {_bare(c)}" for c in g.constraints]
-    for name, array in g.constants.items():
-        lines.append(f"  const {quote(name)}{_annotation(g, name)} = {_data(array)}")
-    made = {*g.inputs, *g.constants, *(o for node in g.nodes for o in node.outputs)}
-    lines += [f"  outer {quote(n)}{_annotation(g, n)}" for n in g.values if n not in made]
-    for node in g.nodes:
-        lines += _indent(_node(g, node))
-    return [*lines, "}"]
-
-
-def _annotation(g: Graph, name: str) -> str:
-    value: Value | None = g.values.get(name)
-    return "" if value is None else f": {_type(value.dtype, value.shape)}"
-
-
-def _node(g: Graph, node: Node) -> list[str]:
-    results = ", ".join(f"{quote(n)}{_annotation(g, n)}" for n in node.outputs)
-    called = f" {quote(node.name)}" if node.name else ""
-    text = f"{results} = {quote(node.op)}{called}{print_names(node.inputs)}"
-    source = f" from {print_string(node.source)}" if node.source else ""
-    attrs = [f"{quote(k)} = {print_attribute(v)}" for k, v in sorted(node.attrs.items())]
-    if sum(map(len, attrs)) + len(text) > WIDTH or any("\n" in a for a in attrs):
-        lines = [line for a in attrs for line in f"{a},".split("\n")]
-        return [f"{text} {{", *_indent(lines), f"}}{source}"]
-    return [text + (f" {{{', '.join(attrs)}}}" if attrs else "") + source]
-
-
-def print_attribute(v: Any) -> str:
-    """An attribute. Python and NumPy scalars print alike."""
+def print_attribute(v: Any, inner: Callable[[Any], str] | None = None) -> str:
+    """An attribute; `inner` prints the items of lists. Python and NumPy scalars print alike."""
+    inner = inner or print_attribute
     if isinstance(v, np.generic):
         v = v.item()
     if v is None or isinstance(v, bool):
@@ -247,33 +185,16 @@ def print_attribute(v: Any) -> str:
     if isinstance(v, str):
         return print_string(v)
     if isinstance(v, tuple):
-        return f"({', '.join(map(print_attribute, v))}{',' if len(v) == 1 else ''})"
+        return f"({', '.join(map(inner, v))}{',' if len(v) == 1 else ''})"
     if isinstance(v, list):
-        return f"[{', '.join(map(print_attribute, v))}]"
+        return f"[{', '.join(map(inner, v))}]"
     if isinstance(v, np.ndarray):
-        return f"array {_array_dtype(v)}[{', '.join(map(str, v.shape))}] = {_data(v)}"
-    if isinstance(v, Graph):
-        return "\n".join(_graph(v))
+        return f"array {_array_dtype(v)}[{', '.join(map(str, v.shape))}] = {print_data(v)}"
     if isinstance(v, Expr):
-        return f"fn({_free((v,))}) {v}"
+        return f"fn({print_free((v,))}) {v}"
     if isinstance(v, Stmt):
-        return "\n".join([f"nest({_free_in_nest(v)}) {{", *_indent(_stmt(v)), "}"])
-    if type(v).__name__ == "Stage":
-        return _stage(v)
+        return "\n".join([f"nest({_free_in_nest(v)}) {{", *indent(_stmt(v)), "}"])
     raise TypeError(f"an attribute can't be a {type(v).__name__}: {v!r}")
-
-
-def _stage(s: Stage) -> str:
-    def axes(group: Sequence[Axis]) -> str:
-        return f"[{', '.join(f'{a.var} in {a.extent}' for a in group)}]"
-
-    held = [s.body, *s.out.shape, *(a.extent for a in (*s.axes, *s.reduce_axes))]
-    held += [] if s.epilogue is None else [s.epilogue]
-    bound = {a.var for a in (*s.axes, *s.reduce_axes)} | {s.acc}
-    text = f"stage({_free(held, bound)}) {_declare(s.out)} {axes(s.axes)} = "
-    if s.reduce_axes:
-        text += f"reduce {quote(s.combiner)} {axes(s.reduce_axes)} "
-    return text + str(s.body) + ("" if s.epilogue is None else f" then {s.epilogue}")
 
 
 def _free_in_nest(s: Stmt) -> str:
@@ -284,10 +205,10 @@ def _free_in_nest(s: Stmt) -> str:
     stored = {k.buffer.name: k.buffer for k in every if isinstance(k, Store)}
     held = [e for k in every for e in expressions(k)]
     held += [d for k in every if isinstance(k, Alloc) for d in k.buffer.shape]
-    return _free(held, bound, local, {k: b for k, b in stored.items() if k not in local})
+    return print_free(held, bound, local, {k: b for k, b in stored.items() if k not in local})
 
 
-def _free(
+def print_free(
     held: Iterable[Expr],
     bound: Iterable[Var] = (),
     local: Iterable[str] = (),
@@ -301,7 +222,7 @@ def _free(
     nodes += [n for b in buffers.values() for d in b.shape for n in walk(d)]
     free = sorted({n for n in nodes if isinstance(n, Var)} - {*bound}, key=lambda v: v.name)
     parts = [f"{v}: {v.dtype}" for v in free]
-    parts += [_declare(b, "out " if n in out else "") for n, b in sorted(buffers.items())]
+    parts += [declare(b, "out " if n in out else "") for n, b in sorted(buffers.items())]
     return ", ".join(parts)
 
 
@@ -312,12 +233,12 @@ def _array_dtype(array: Array) -> str:
         return print_string(str(array.dtype))
 
 
-def _is_inline(array: Array) -> bool:
+def is_inline(array: Array) -> bool:
     return array.size <= INLINE and not _array_dtype(array).startswith('"')
 
 
-def _data(array: Array) -> str:
-    if not _is_inline(array):
+def print_data(array: Array) -> str:
+    if not is_inline(array):
         return f"sha256.{digest(array)}"
     items = (float(x) if from_numpy(array.dtype).is_float else x for x in array.ravel().tolist())
     return "{" + ", ".join(map(print_attribute, items)) + "}"
@@ -327,7 +248,7 @@ def _data(array: Array) -> str:
 
 
 def _plan_buffer(b: PlanBuffer) -> str:
-    text = f"{b.kind} {quote(b.name)}: {_type(b.dtype, b.shape)}"
+    text = f"{b.kind} {quote(b.name)}: {print_type(b.dtype, b.shape)}"
     if b.base:
         text += f" of {quote(b.base)}"
     if b.offset is not None:

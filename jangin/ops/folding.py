@@ -11,6 +11,7 @@ from jangin.ir.expr import Expr, Var, free_vars
 from jangin.ir.graph import Array, Graph, Node, Value, static_shape
 from jangin.ir.loop import Stmt, expressions, statements
 from jangin.ir.te import Stage
+from jangin.ops.interpret import run_graph
 
 FOLD_LIMIT = 1 << 24
 """Elements up to which a node of constants is evaluated while building."""
@@ -32,8 +33,6 @@ def folded(
         return None
     if any(_mentions(v, symbols) for v in node.attrs.values()):
         return None
-    from jangin.ir.interpret import run_graph
-
     given = {n: constants[n] for n in node.inputs}
     known = {n: values[n] for n in (*node.inputs, node.name)}
     return run_graph(Graph("fold", (), node.outputs, (node,), given, known), {})[node.name]

@@ -9,7 +9,7 @@ import numpy as np
 
 from jangin.ir.expr import is_const
 from jangin.ir.graph import Array, Graph, Node, static_shape
-from jangin.ir.interpret import run_graph
+from jangin.ops.interpret import run_graph
 from jangin.passes.partition import needed_symbols
 
 SIZE_LIMIT = 1 << 24

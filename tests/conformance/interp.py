@@ -22,8 +22,8 @@ from onnx.backend.test.runner import Runner
 from jangin.frontends.lower import lower
 from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import CompileError
-from jangin.ir.interpret import run_graph
 from jangin.onnx_backend import specialised
+from jangin.ops.interpret import run_graph
 from jangin.passes.batchnorm import batchnorm
 from jangin.passes.cse import cse
 from jangin.passes.dce import dce

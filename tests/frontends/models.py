@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from jangin.frontends.lower import lower
 from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import Array
-from jangin.ir.interpret import run_graph
+from jangin.ops.interpret import run_graph
 
 Dims = Sequence[int | str | None]
 

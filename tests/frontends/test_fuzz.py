@@ -19,8 +19,9 @@ import jangin
 from jangin.frontends.lower import lower
 from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import CompileError
-from jangin.ir.interpret import run_graph, size
+from jangin.ir.interpret import size
 from jangin.ir.verify import verify_graph
+from jangin.ops.interpret import run_graph
 from jangin.passes.batchnorm import batchnorm
 from jangin.passes.cse import cse
 from jangin.passes.dce import dce

@@ -16,8 +16,8 @@ from jangin.frontends.onnx.importer import MAX_SIZE, load
 from jangin.ir.dtype import BF16, F16, I64
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import CompileError
-from jangin.ir.interpret import run_graph
 from jangin.ir.verify import verify_graph
+from jangin.ops.interpret import run_graph
 
 RELU = node("Relu", "x", "y")
 

@@ -17,7 +17,8 @@ from jangin.compiler.pipeline import GRAPH_PASSES
 from jangin.frontends.onnx import importer as onnx_frontend
 from jangin.ir import te
 from jangin.ir.graph import Graph
-from jangin.ir.text import print_func, print_graph, print_plan
+from jangin.ir.graph_text import print_graph
+from jangin.ir.text import print_func, print_plan
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.targets import NAMED

@@ -15,10 +15,11 @@ from jangin.ir.arithmetic import apply, convert
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from jangin.ir.expr import Buffer, Expr, ExprLike, Load, Var, binary, call, cast, const, land, maximum, select
 from jangin.ir.graph import Array, CompileError, Graph, Node, Value
-from jangin.ir.interpret import bind_symbols, evaluate_stage, run_func, run_graph, run_plan
+from jangin.ir.interpret import bind_symbols, evaluate_stage, run_func, run_plan
 from jangin.ir.loop import Alloc, Store
 from jangin.ir.parse import parse_func
 from jangin.ir.plan import Launch, Plan, PlanBuffer
+from jangin.ops.interpret import run_graph
 
 N = Var("N")
 

@@ -16,10 +16,11 @@ from jangin.ir import te
 from jangin.ir.dtype import F16, F32, I64, DType
 from jangin.ir.expr import Buffer, Var, const, maximum
 from jangin.ir.graph import CompileError, Graph, Node, Value
+from jangin.ir.graph_text import graph_arrays, parse_graph, print_graph
 from jangin.ir.loop import Func
-from jangin.ir.parse import parse_expr, parse_func, parse_graph, parse_plan
+from jangin.ir.parse import parse_expr, parse_func, parse_plan
 from jangin.ir.plan import Launch, Plan, PlanBuffer
-from jangin.ir.text import graph_arrays, print_func, print_graph, print_plan
+from jangin.ir.text import print_func, print_plan
 from jangin.ir.verify import verify_func
 
 FEW = settings(max_examples=60, deadline=None)

@@ -12,8 +12,9 @@ from test_ir_interpret import plan_of
 from jangin.ir.dtype import F32, I64
 from jangin.ir.expr import Binary, Buffer, Load, Var, binary, const
 from jangin.ir.graph import Graph, Node, Value
+from jangin.ir.graph_text import parse_graph
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
-from jangin.ir.parse import parse_func, parse_graph
+from jangin.ir.parse import parse_func
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.verify import VerifyError, verify_func, verify_graph, verify_plan
 from jangin.ops.core import CORE

@@ -11,7 +11,7 @@ from one_node import Array, lowered, model
 from onnx import ModelProto
 
 from jangin.ir.graph import Graph
-from jangin.ir.interpret import run_graph
+from jangin.ops.interpret import run_graph
 
 onnxruntime.set_default_logger_severity(4)
 Dims = Mapping[int, Sequence[int | str]]

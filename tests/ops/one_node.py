@@ -12,7 +12,7 @@ from onnx import ModelProto, helper, numpy_helper
 from jangin.frontends.lower import lower
 from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import Graph
-from jangin.ir.interpret import run_graph
+from jangin.ops.interpret import run_graph
 
 Array = NDArray[Any]
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from jangin.frontends.lower import lower
 from jangin.frontends.onnx.importer import load
 from jangin.ir.graph import CompileError
-from jangin.ir.interpret import run_graph
+from jangin.ops.interpret import run_graph
 
 
 def test_opset_6_broadcasts_from_an_axis() -> None:

@@ -12,8 +12,9 @@ from jangin.frontends.onnx.operators.gradient import FUNCTIONS, derivative
 from jangin.ir.dtype import F64
 from jangin.ir.expr import Buffer, Expr, Var, binary, call, const, substitute
 from jangin.ir.graph import Array, CompileError, Graph
-from jangin.ir.interpret import evaluate_stage, run_graph
+from jangin.ir.interpret import evaluate_stage
 from jangin.ir.te import compute
+from jangin.ops.interpret import run_graph
 
 STEP = 1e-6
 

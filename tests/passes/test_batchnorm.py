@@ -11,9 +11,9 @@ from nets import N, Net, convolutional, feeds
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call, cast, maximum
 from jangin.ir.graph import Graph
-from jangin.ir.interpret import run_graph
 from jangin.ir.verify import verify_graph
 from jangin.ops.builder import Tensor
+from jangin.ops.interpret import run_graph
 from jangin.passes.batchnorm import affine, batchnorm
 from jangin.passes.simplify import simplify
 

@@ -8,9 +8,9 @@ from nets import N, Net, attention, convolutional, feeds
 from jangin.ir.dtype import F32, I64
 from jangin.ir.expr import Buffer, Var, cast, const
 from jangin.ir.graph import Graph, Node, Value
-from jangin.ir.interpret import run_graph
 from jangin.ir.te import compute
 from jangin.ir.verify import verify_graph
+from jangin.ops.interpret import run_graph
 from jangin.passes.cse import cse, frozen
 from jangin.passes.dce import dce
 from jangin.passes.fold import GROWTH_LIMIT, fold

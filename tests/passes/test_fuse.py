@@ -9,9 +9,10 @@ from nets import N, Net, attention, convolutional, feeds
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Load, Var, call, const, loads
 from jangin.ir.graph import CompileError, Graph, Node
-from jangin.ir.interpret import bind_symbols, evaluate_stage, run_func, run_graph
+from jangin.ir.interpret import bind_symbols, evaluate_stage, run_func
 from jangin.ir.loop import For, Store
 from jangin.ir.te import lower
+from jangin.ops.interpret import run_graph
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import layout
 from jangin.passes.stages import canonical, is_opaque, opaque_func, stages

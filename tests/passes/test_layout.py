@@ -10,7 +10,7 @@ from nets import N, Net, attention, convolutional, feeds
 
 from jangin.ir.expr import call
 from jangin.ir.graph import Graph
-from jangin.ir.interpret import run_graph
+from jangin.ops.interpret import run_graph
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import inverse, layout, moves_nothing, to_last
 from jangin.passes.simplify import simplify

@@ -13,9 +13,10 @@ from nets import N, Net, attention, convolutional, feeds
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Const, const
 from jangin.ir.graph import Graph
-from jangin.ir.interpret import run_graph, run_plan
+from jangin.ir.interpret import run_plan
 from jangin.ir.plan import Launch, Plan, PlanBuffer
 from jangin.ir.te import lower
+from jangin.ops.interpret import run_graph
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import layout
 from jangin.passes.memory import plan_buffers

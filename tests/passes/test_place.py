@@ -14,10 +14,11 @@ from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.expr import Var
 from jangin.ir.graph import Graph
-from jangin.ir.interpret import run_graph, run_plan
+from jangin.ir.interpret import run_plan
 from jangin.ir.plan import Plan
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
+from jangin.ops.interpret import run_graph
 from jangin.passes.place import View, views
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve

@@ -10,8 +10,9 @@ from nets import N, Net, feeds
 
 from jangin.ir.expr import call
 from jangin.ir.graph import Graph
-from jangin.ir.interpret import bind_symbols, evaluate_stage, run_graph
+from jangin.ir.interpret import bind_symbols, evaluate_stage
 from jangin.ops.builder import Tensor
+from jangin.ops.interpret import run_graph
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import layout
 from jangin.passes.stages import stages

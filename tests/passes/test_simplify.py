@@ -12,9 +12,9 @@ from nets import N, Net, attention, convolutional, feeds
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, U16, DType
 from jangin.ir.expr import Expr, Var, binary, cast, const, maximum, substitute
 from jangin.ir.graph import Graph
-from jangin.ir.interpret import run_graph
 from jangin.ir.verify import verify_graph
 from jangin.ops.builder import Tensor
+from jangin.ops.interpret import run_graph
 from jangin.passes.simplify import simplify
 from jangin.passes.simplify_map import evaluate, is_exact, simplify_body
 

@@ -17,10 +17,10 @@ from jangin.compiler.options import Options
 from jangin.compiler.pipeline import graph_passes, plan_model
 from jangin.ir.expr import Var
 from jangin.ir.graph import Array, Graph
-from jangin.ir.interpret import run_graph
-from jangin.ir.text import print_graph
+from jangin.ir.graph_text import print_graph
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
+from jangin.ops.interpret import run_graph
 from jangin.passes.cse import cse
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import layout

@@ -14,10 +14,10 @@ from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import graph_passes
 from jangin.ir.graph import Array, Graph
-from jangin.ir.interpret import run_graph
-from jangin.ir.text import print_graph
+from jangin.ir.graph_text import print_graph
 from jangin.ir.verify import checked, verify_graph
 from jangin.ops.core import CORE
+from jangin.ops.interpret import run_graph
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
 

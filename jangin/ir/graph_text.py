@@ -1,0 +1,215 @@
+"""The text form of graphs (grammar in `ir.text`): parse_graph(print_graph(g), graph_arrays(g)) == g.
+
+It stands apart from the other text forms because a program that runs a saved plan needs those alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.expr import Const, Expr, Var
+from jangin.ir.graph import Array, Graph, Node, Value
+from jangin.ir.parse import ValueReader
+from jangin.ir.te import Axis, Stage
+from jangin.ir.text import (
+    bare,
+    declare,
+    digest,
+    indent,
+    is_inline,
+    print_attribute,
+    print_bound,
+    print_data,
+    print_free,
+    print_names,
+    print_ranges,
+    print_string,
+    print_type,
+)
+from jangin.ir.words import quote
+
+WIDTH = 100
+"""Nodes longer than this have each attribute on its own line."""
+
+
+def print_graph(graph: Graph) -> str:
+    """The text of a graph. Large constants appear as digests: `graph_arrays` gives their data."""
+    return "\n".join(_graph(graph)) + "\n"
+
+
+def parse_graph(text: str, arrays: Mapping[str, Array] | None = None) -> Graph:
+    """A graph; `arrays` holds by digest the large constants (`graph_arrays`)."""
+    reader = GraphReader(text, arrays or {})
+    return reader.whole(reader.graph)
+
+
+def graph_arrays(graph: Graph) -> dict[str, Array]:
+    """The arrays that `print_graph` leaves out, by digest: what `parse_graph` needs with the text."""
+    found: dict[str, Array] = {}
+
+    def visit(value: Any) -> None:
+        if isinstance(value, np.ndarray):
+            if not is_inline(value):
+                found[digest(value)] = value
+        elif isinstance(value, Graph):
+            for array in value.constants.values():
+                visit(array)
+            for node in value.nodes:
+                for attr in node.attrs.values():
+                    visit(attr)
+        elif isinstance(value, (tuple, list)):
+            for item in value:
+                visit(item)
+
+    visit(graph)
+    return found
+
+
+# --- printing --------------------------------------------------------------------------------
+
+
+def _graph(g: Graph) -> list[str]:
+    inputs = ", ".join(f"{quote(n)}{_annotation(g, n)}" for n in g.inputs)
+    ranges = print_ranges(g.symbols.items()) + print_bound(g.bound)
+    lines = [f"graph {quote(g.name)}({inputs}) -> {print_names(g.outputs)}{ranges} {{"]
+    lines += [f"  require {bare(c)}" for c in g.constraints]
+    for name, array in g.constants.items():
+        lines.append(f"  const {quote(name)}{_annotation(g, name)} = {print_data(array)}")
+    made = {*g.inputs, *g.constants, *(o for node in g.nodes for o in node.outputs)}
+    lines += [f"  outer {quote(n)}{_annotation(g, n)}" for n in g.values if n not in made]
+    for node in g.nodes:
+        lines += indent(_node(g, node))
+    return [*lines, "}"]
+
+
+def _annotation(g: Graph, name: str) -> str:
+    value: Value | None = g.values.get(name)
+    return "" if value is None else f": {print_type(value.dtype, value.shape)}"
+
+
+def _node(g: Graph, node: Node) -> list[str]:
+    results = ", ".join(f"{quote(n)}{_annotation(g, n)}" for n in node.outputs)
+    called = f" {quote(node.name)}" if node.name else ""
+    text = f"{results} = {quote(node.op)}{called}{print_names(node.inputs)}"
+    source = f" from {print_string(node.source)}" if node.source else ""
+    attrs = [f"{quote(k)} = {_attribute(v)}" for k, v in sorted(node.attrs.items())]
+    if sum(map(len, attrs)) + len(text) > WIDTH or any("\n" in a for a in attrs):
+        lines = [line for a in attrs for line in f"{a},".split("\n")]
+        return [f"{text} {{", *indent(lines), f"}}{source}"]
+    return [text + (f" {{{', '.join(attrs)}}}" if attrs else "") + source]
+
+
+def _attribute(v: Any) -> str:
+    if isinstance(v, Graph):
+        return "\n".join(_graph(v))
+    return _stage(v) if isinstance(v, Stage) else print_attribute(v, _attribute)
+
+
+def _stage(s: Stage) -> str:
+    def axes(group: Sequence[Axis]) -> str:
+        return f"[{', '.join(f'{a.var} in {a.extent}' for a in group)}]"
+
+    held = [s.body, *s.out.shape, *(a.extent for a in (*s.axes, *s.reduce_axes))]
+    held += [] if s.epilogue is None else [s.epilogue]
+    bound = {a.var for a in (*s.axes, *s.reduce_axes)} | {s.acc}
+    text = f"stage({print_free(held, bound)}) {declare(s.out)} {axes(s.axes)} = "
+    if s.reduce_axes:
+        text += f"reduce {quote(s.combiner)} {axes(s.reduce_axes)} "
+    return text + str(s.body) + ("" if s.epilogue is None else f" then {s.epilogue}")
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+class GraphReader(ValueReader):
+    def graph(self) -> Graph:
+        self.need("graph")
+        name = self.name()
+        values: dict[str, Value] = {}
+        inputs = tuple(self.items(lambda: self.typed_name(values)))
+        self.need("->")
+        outputs = tuple(self.items(self.name))
+        symbols, bound = dict(self.ranges()), self.bound()
+        constants: dict[str, Array] = {}
+        constraints: list[Expr] = []
+        nodes: list[Node] = []
+        self.need("{")
+        while not self.take("}"):
+            if self.take("const"):
+                self.constant(values, constants)
+            elif self.take("outer"):
+                self.typed_name(values)
+            elif self.take("require"):
+                constraints.append(self.expr())
+            else:
+                nodes.append(self.node(values))
+        return Graph(
+            name, inputs, outputs, tuple(nodes), constants, values, symbols, tuple(constraints), bound
+        )
+
+    def typed_name(self, values: dict[str, Value]) -> str:
+        name = self.name()
+        if self.take(":"):
+            dtype = None if self.take("?") else self.dtype()
+            unknown = self.tokens[self.at : self.at + 3] == ["[", "?", "]"]
+            self.at += 3 if unknown else 0
+            values[name] = Value(name, dtype, None if unknown else self.dims())
+        return name
+
+    def constant(self, values: dict[str, Value], constants: dict[str, Array]) -> None:
+        start = self.at
+        name = self.typed_name(values)
+        self.need("=")
+        value = values.get(name)
+        if self.tokens[self.at] != "{":
+            constants[name] = self.stored()
+        elif value is None or value.dtype is None or value.shape is None:
+            raise self.error(f"the type of {name} is needed to read its data", start)
+        else:
+            constants[name] = self.inline(value.dtype, tuple(self.static(d) for d in value.shape))
+
+    def static(self, d: Expr) -> int:
+        if not isinstance(d, Const):
+            raise self.error(f"a constant's size can't be {d}")
+        return int(d.value)
+
+    def node(self, values: dict[str, Value]) -> Node:
+        outputs: list[str] = []
+        while not self.take("="):
+            outputs.append(self.typed_name(values))
+            if not self.take(","):
+                self.need("=")
+                break
+        op = self.name()
+        name = "" if self.tokens[self.at] == "(" else self.name()
+        inputs = tuple(self.items(self.name))
+        attrs = dict(self.items(self.attr, "{", "}")) if self.tokens[self.at] == "{" else {}
+        return Node(op, name, inputs, tuple(outputs), attrs, self.string() if self.take("from") else "")
+
+    def value(self) -> Any:
+        if self.tokens[self.at] == "graph":
+            return self.graph()
+        return self.scoped(self.stage) if self.take("stage") else super().value()
+
+    def stage(self) -> Stage:
+        name = self.name()
+        self.need(":")
+        out, axes = self.buffer(name), self.axes()
+        self.need("=")
+        reduces = self.take("reduce")
+        combiner = self.name() if reduces else ""
+        reduce_axes = self.axes() if reduces else ()
+        body = self.expr()
+        self.variables["acc"] = Var("acc", body.dtype)
+        return Stage(out, axes, body, reduce_axes, combiner, self.expr() if self.take("then") else None)
+
+    def axes(self) -> tuple[Axis, ...]:
+        def axis() -> Axis:
+            var = Var(self.name())
+            self.need("in")
+            return Axis(var, self.expr())
+
+        return tuple(self.items(axis, "[", "]"))

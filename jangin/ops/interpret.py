@@ -1,0 +1,57 @@
+"""The oracle for graphs: their operators' tensor expressions and loop nests, executed in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from jangin.ir.expr import Buffer
+from jangin.ir.graph import Array, CompileError, Graph, Node
+from jangin.ir.interpret import Arrays, bind_symbols, evaluate_stage, run_func, size, undefined
+from jangin.ir.loop import Func
+from jangin.ops.core import CORE
+
+
+def run_graph(graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = None) -> dict[str, Array]:
+    """The outputs of a graph of core operators and kernels. `symbols` are bound from the shapes of
+    `feeds` unless they are given."""
+    if symbols is None:
+        shapes = [(n, graph.shape(n), feeds[n].shape) for n in graph.inputs]
+        symbols = bind_symbols(shapes, graph.symbols)
+    values: dict[str, Array] = {**graph.constants, **{n: np.asarray(feeds[n]) for n in graph.inputs}}
+    for node in graph.nodes:
+        values.update(_run_node(graph, node, values, symbols))
+    return {n: values[n] for n in graph.outputs}
+
+
+def _run_node(graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, int]) -> dict[str, Array]:
+    if node.op == "kernel":
+        body: Graph = node.attrs["body"]
+        feeds = {inner: values[outer] for inner, outer in zip(body.inputs, node.inputs, strict=True)}
+        results = run_graph(body, feeds, symbols)
+        return {outer: results[n] for outer, n in zip(node.outputs, body.outputs, strict=True)}
+    if node.op == "reshape":
+        shape = [size(d, symbols) for d in graph.shape(node.outputs[0])]
+        return {node.outputs[0]: values[node.inputs[0]].reshape(shape)}
+    out = Buffer(node.outputs[0], graph.dtype(node.outputs[0]), graph.shape(node.outputs[0]))
+    if node.op == "loop_nest":
+        return {out.name: _run_nest(graph, node, replace(out, name="out"), values, symbols)}
+    if node.op not in CORE:
+        raise CompileError(f"{node.source or node.name}: {node.op} is not a core operator; lower it first")
+    inputs = tuple(Buffer(n, graph.dtype(n), graph.shape(n)) for n in node.inputs)
+    local = dict(values)
+    for stage in CORE[node.op].te(inputs, out, node.attrs):
+        local[stage.out.name] = evaluate_stage(stage, local, symbols)
+    return {out.name: local[out.name]}
+
+
+def _run_nest(graph: Graph, node: Node, out: Buffer, values: Arrays, symbols: Mapping[str, int]) -> Array:
+    """A `loop_nest` node: its body names the inputs x0, x1, ... and the result `out`."""
+    inputs = [Buffer(f"x{i}", graph.dtype(n), graph.shape(n)) for i, n in enumerate(node.inputs)]
+    arrays = {b.name: values[n] for b, n in zip(inputs, node.inputs, strict=True)}
+    arrays[out.name] = undefined(tuple(size(d, symbols) for d in out.shape), out.dtype.numpy)
+    sizes = tuple(graph.symbols.items())
+    run_func(Func(node.name, (*inputs, out), 1, sizes, node.attrs["body"]), arrays, symbols)
+    return arrays[out.name]
