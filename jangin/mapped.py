@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 from collections.abc import Iterable
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 
 SLAB = 32 << 20
 """Bytes of an array that are copied at once."""
+BLOCK = 4 << 20
+"""Bytes that `digest` hashes as one block: enough for the work of a thread."""
+HASHERS = 4
+"""Threads that hash blocks: with more, memory and not the processor is what they wait for."""
 
 
 def map_file(path: str | os.PathLike[str]) -> mmap.mmap | bytes:
@@ -21,6 +26,27 @@ def map_file(path: str | os.PathLike[str]) -> mmap.mmap | bytes:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (ValueError, OSError):  # it is empty, or its file system maps nothing
             return file.read()
+
+
+def digest(data: bytes | memoryview | mmap.mmap) -> bytes:
+    """SHA-256 of the size and of each block's SHA-256, which several threads compute."""
+    whole = hashlib.sha256(len(data).to_bytes(8, "little"))
+    with memoryview(data) as view:
+        starts = range(0, len(view), BLOCK)
+        if len(starts) < 2:
+            blocks = [_block_digest(view, at) for at in starts]
+        else:
+            from concurrent.futures import ThreadPoolExecutor
+
+            with ThreadPoolExecutor(min(HASHERS, os.cpu_count() or 1)) as threads:
+                blocks = list(threads.map(lambda at: _block_digest(view, at), starts))
+    whole.update(b"".join(blocks))
+    return whole.digest()
+
+
+def _block_digest(view: memoryview, at: int) -> bytes:
+    with view[at : at + BLOCK] as block:
+        return hashlib.sha256(block).digest()
 
 
 def release(arrays: Iterable[NDArray[Any]]) -> None:

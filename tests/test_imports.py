@@ -26,6 +26,7 @@ ALLOWED = {
     "libraries": {"ir", "runtime", "schedule", "templates"},
     "backends": {"ir", "runtime", "targets"},
     "compiler.cache": set(),
+    "compiler.source": {"frontends", "mapped"},
     "compiler.options": {"targets", "templates"},
     "compiler.kernels": {
         "backends", "compiler.options", "ir", "libraries", "mapped", "passes", "runtime", "templates",
@@ -39,8 +40,8 @@ ALLOWED = {
         "passes", "runtime", "templates", "tune",
     },
     "compiler.driver": {
-        "compiler.cache", "compiler.isolated", "compiler.options", "compiler.pipeline", "custom", "mapped",
-        "runtime", "targets", "tune",
+        "compiler.cache", "compiler.isolated", "compiler.options", "compiler.pipeline", "compiler.source",
+        "custom", "runtime", "targets", "tune",
     },
     "compiler.isolated": {"compiler.driver", "ir", "runtime"},
     "session": {"ir", "runtime", "jangin"},

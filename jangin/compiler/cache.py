@@ -1,7 +1,8 @@
 """Compiled models kept on disk: least recently used dropped first, safe under many processes.
 
 An entry appears whole or not at all (written aside, then renamed). Nothing is locked: two
-processes that make one entry both write it, and the last rename stands.
+processes that make one entry both write it, and the last rename stands. Entries are machine code that
+this process will run: those that another user wrote, or could have, are not loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import version
-from mmap import mmap
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +28,7 @@ _STALE_SECONDS = 3600
 T = TypeVar("T")
 
 
-def key(parts: Iterable[bytes | mmap | str]) -> str:
+def key(parts: Iterable[bytes | str]) -> str:
     """SHA-256 of a sequence of parts; other boundaries between the same bytes give another key."""
     digest = hashlib.sha256()
     for part in parts:
@@ -58,8 +58,10 @@ class Cache:
         return self.folder / name[:2] / (name + _SUFFIX)
 
     def get(self, name: str) -> Path | None:
-        """The entry's file, now the most recently used; None where there is none."""
+        """The entry's file, now the most recently used; None where there is none of this user's own."""
         path = self.path(name)
+        if not (own(path.parent) and own(path)):
+            return None
         try:
             os.utime(path)
         except FileNotFoundError:
@@ -86,8 +88,11 @@ class Cache:
         path = self.path(name)
         unfinished = path.with_name(f"{name}.{os.getpid()}.{secrets.token_hex(4)}.part")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
+            make_folder(path.parent)
+            path.parent.chmod(0o700)
             write(unfinished)
+            unfinished.chmod(0o600)
             os.replace(unfinished, path)
         except OSError:
             return None
@@ -131,6 +136,23 @@ class Cache:
             elif path.suffix == ".part" and status.st_mtime < time.time() - _STALE_SECONDS:
                 _remove(path)
         return found
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those it is in, that only this user may read and write. Raises OSError."""
+    if not path.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+def own(path: Path) -> bool:
+    """Whether a file or folder is there, is this user's, and no other's to write."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    user = os.getuid() if hasattr(os, "getuid") else status.st_uid
+    return status.st_uid == user and not status.st_mode & 0o022
 
 
 def _remove(path: Path) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jangin.compiler.cache import Cache, key, source_digest
 from jangin.compiler.options import Options
-from jangin.mapped import map_file
+from jangin.compiler.source import Source
 from jangin.runtime.executable import Executable
 from jangin.runtime.program import ProgramExecutable, executable, host_functions
 from jangin.runtime.program_artifact import read_artifact
@@ -35,7 +33,7 @@ Progress = Callable[[int, int, str], None]
 @dataclass(frozen=True)
 class Request:
     """What to compile and how, in plain values that another process can be sent: `compile`'s arguments.
-    `name`: of the cache's entry, where it is known already."""
+    `source`: what the model was read from, where the cache was asked for it already."""
 
     model: str | Path | bytes | onnx.ModelProto
     target: str
@@ -46,7 +44,7 @@ class Request:
     cache: bool | str | Path
     tune: float | None
     sizes: Mapping[str, int]
-    name: str = ""
+    source: Source | None = None
 
     @property
     def entries(self) -> Cache | None:
@@ -105,8 +103,10 @@ def compile(
     built = None
     entries = None if operators else request.entries
     if entries is not None and seconds is None:
-        request = replace(request, name=entry_name(model, request.options()))
-        built = entries.load(request.name, read_artifact)
+        source = Source.of(model)
+        request = replace(request, source=source)
+        if source is not None:
+            built = entries.load(entry_name(source, request.options()), read_artifact)
     if built is None and isolated:
         from jangin.compiler.isolated import build_apart
 
@@ -133,7 +133,7 @@ def build(
 
     options = request.options()
     entries = None if operators else request.entries
-    name = request.name
+    source = request.source
     if request.tune is not None:
         found = tune_model(
             request.model, options, request.threads, request.tune, request.sizes, request.winners,
@@ -141,18 +141,21 @@ def build(
             operators,
         )  # fmt: skip
         options = replace(options, choices={**options.choices, **found.choices})
-        if entries is not None:
-            name = entry_name(request.model, options)
+        source = None if entries is None else Source.of(request.model)
+        if entries is not None and source is not None:
+            name = entry_name(source, options)
             kept = entries.load(name, read_artifact)
             if kept is not None:
                 return kept, entries.path(name)
     artifact = build_artifact(request.model, options, progress, operators, processes)
-    return artifact, None if entries is None else entries.put(name, artifact.save)
+    if entries is None or source is None or not source.unchanged():
+        return artifact, None
+    return artifact, entries.put(entry_name(source, options), artifact.save)
 
 
-def entry_name(model: str | Path | bytes | onnx.ModelProto, options: Options) -> str:
-    """The cache's key for a model."""
-    return key([source_digest(), options.key(), *_model_bytes(model)])
+def entry_name(source: Source, options: Options) -> str:
+    """The cache's key for what a model was read from."""
+    return key([source_digest(), options.key(), *source.digests])
 
 
 def with_winners(options: Options, threads: int, store: Store) -> Options:
@@ -173,18 +176,3 @@ def parse_seconds(text: str | float) -> float:
     if found is None:
         raise ValueError(f"a budget of {text!r} is not understood: write 60s or 2m")
     return float(found[1]) * (60.0 if found[2] == "m" else 1.0)
-
-
-def _model_bytes(model: str | Path | bytes | onnx.ModelProto) -> list[bytes | mmap]:
-    """What the cache key takes of the model: its bytes, and, where it has external data, the name, size
-    and time of the files beside it."""
-    if isinstance(model, bytes):
-        return [model]
-    if isinstance(model, (str, os.PathLike)):
-        path = Path(model)
-        data = map_file(path) if path.is_file() else b""
-        beside = (
-            sorted(p for p in path.parent.glob("*") if p.is_file()) if data.find(b"location") >= 0 else []
-        )
-        return [data, *(f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}".encode() for p in beside)]
-    return [model.SerializeToString(deterministic=True)]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-from jangin.compiler.cache import source_digest
+from jangin.compiler.cache import make_folder, own, source_digest
 from jangin.runtime.cpu import processor_name
 from jangin.targets.target import Target
 from jangin.templates.template import Candidate
@@ -72,25 +72,24 @@ class Store:
         self.limit = limit
 
     def get(self, place: str) -> dict[str, Finding]:
-        """By kernel digest. Empty where there is no file, or none that can be read: what is lost is time,
-        and compiling goes on."""
-        if not self.path.is_file():
+        """By kernel digest. Empty where there is no file of this user's own, or none that can be read; a row
+        that can't be is left out: what is lost is time, and compiling goes on."""
+        if not own(self.path):
             return {}
         columns = "kernel, template, params, seconds, untuned, tried"
         try:
             with self._open() as db:
                 rows = db.execute(f"SELECT {columns} FROM kernels WHERE place = ?", (place,)).fetchall()
-            return {
-                k: Finding(Candidate(t, json.loads(p)), s, u, frozenset(json.loads(tried)))
-                for k, t, p, s, u, tried in rows
-            }
         except (sqlite3.Error, ValueError):
             return {}
+        return {row[0]: found for row in rows if (found := _finding(*row[1:])) is not None}
 
     def put(self, place: str, found: Mapping[str, Finding]) -> None:
         """Keep findings by kernel digest, each in the place of an older one. Raises OSError or
         sqlite3.Error where the file can't be written."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
+        self.path.touch()
+        self.path.chmod(0o600)
         now = time.time()
         rows = [
             (place, k, f.candidate.template, json.dumps(dict(f.candidate.params)), f.seconds, f.untuned,
@@ -108,3 +107,18 @@ class Store:
             db.execute("PRAGMA journal_mode = WAL")
             with db:
                 yield db
+
+
+def _finding(
+    template: object, params: object, seconds: object, untuned: object, tried: object
+) -> Finding | None:
+    """What a row says, or None where it isn't one that `put` wrote."""
+    try:
+        if not (isinstance(template, str) and isinstance(seconds, float) and isinstance(untuned, float)):
+            return None
+        values, texts = json.loads(str(params)), json.loads(str(tried))
+        if not all(isinstance(v, int) for v in values.values()) or not all(isinstance(t, str) for t in texts):
+            return None
+        return Finding(Candidate(template, values), seconds, untuned, frozenset(texts))
+    except (ValueError, TypeError, AttributeError):
+        return None

@@ -114,3 +114,25 @@ def test_two_processes(tmp_path: Path) -> None:
     assert [p.returncode for p in running] == [0, 0], errors
     assert Cache(tmp_path).size() <= 40_000
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_folders_and_entries_are_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = os.umask(0o002)  # as many systems have it: what is made is the group's to write
+    try:
+        cache, name = Cache(tmp_path / "c"), key(["x"])
+        path = cache.put(name, lambda p: p.write_bytes(b"code"))
+    finally:
+        os.umask(old)
+    assert path is not None and cache.get(name) == path
+    assert [p.stat().st_mode & 0o777 for p in (cache.folder, path.parent, path)] == [0o700, 0o700, 0o600]
+    for changed in (path, path.parent):
+        changed.chmod(changed.stat().st_mode | 0o020)
+        assert cache.get(name) is None, "another user may have changed it"
+        changed.chmod(changed.stat().st_mode & ~0o020)
+    monkeypatch.setattr(os, "getuid", lambda: path.stat().st_uid + 1)
+    assert cache.get(name) is None and cache.load(name, Path.read_bytes) is None
+    assert path.exists(), "another user's entry is left alone"
+    monkeypatch.undo()
+    moved = path.rename(tmp_path / "elsewhere")
+    path.symlink_to(moved)
+    assert cache.load(name, Path.read_bytes) is None, "a link may lead to another user's file"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,3 +80,18 @@ def test_a_file_that_cannot_be_read_costs_time_only(tmp_path: Path, content: byt
     store = Store(tmp_path)
     store.path.write_bytes(content)
     assert store.get("here") == {}
+
+
+def test_rows_that_are_malformed_are_left_out(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put("here", {name: finding() for name in "abcdefg"})
+    with closing(sqlite3.connect(store.path)) as db, db:
+        for name, column, value in (
+            ("a", "params", "{"), ("b", "params", "[1]"), ("c", "params", '{"tile": "x"}'),
+            ("d", "seconds", "soon"), ("e", "tried", "3"), ("f", "template", b"\xff"),
+        ):  # fmt: skip
+            db.execute(f"UPDATE kernels SET {column} = ? WHERE kernel = ?", (value, name))
+    assert store.get("here") == {"g": finding()}
+    assert store.path.stat().st_mode & 0o777 == 0o600
+    store.path.chmod(0o666)
+    assert store.get("here") == {}, "another user may have written it"

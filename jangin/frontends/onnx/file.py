@@ -7,13 +7,25 @@ walked, and all else is left to protobuf. Source: https://protobuf.dev/programmi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 LARGE = 1 << 16
 """Bytes of a constant from which on its contents stay outside the message."""
 
 GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9
+_PARTS = {
+    "model": {GRAPH: "graph", 25: "function"},
+    "graph": {1: "node", INITIALIZER: "tensor", 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "entry"},
+}
+"""The fields by which a message has others, down to the entries that say where external data lie."""
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
@@ -35,6 +47,55 @@ def split(data: memoryview) -> Split:
     except (IndexError, ValueError):
         return Split(bytes(data))
     return found
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where the external data of a model at `path` may lie: beside it or, where the model is a link (as in
+    Hugging Face's cache, whose files are links into one folder), beside the file that it leads to."""
+
+    path: Path
+
+    def find(self, location: str) -> Path:
+        """The file that a tensor's `location` names. Raises ValueError saying why it may not be read."""
+        if "\0" in location:
+            raise ValueError("which is no file's name")
+        try:
+            file = (self.path.parent / location).resolve()
+            inside = Path(os.path.normpath(location)).parts[:1] not in ((), ("/",), ("..",))
+            beside = (self.path.parent.resolve(), self.path.resolve().parent)
+            if not inside or not any(file.is_relative_to(folder) for folder in beside):
+                raise ValueError("outside the model's folder")
+            if not file.is_file():
+                raise ValueError("which is missing beside the model")
+        except (OSError, RuntimeError) as error:  # too long a name; links that lead to each other
+            raise ValueError(f"which can't be read: {getattr(error, 'strerror', error)}") from None
+        return file
+
+
+def locations(data: memoryview) -> list[str]:
+    """The files that a model's tensors say their data are in, wherever they stand in it. Raises ValueError
+    where the bytes aren't well formed, or hold what ONNX doesn't use."""
+    found: set[bytes] = set()
+    try:
+        _locations("model", data, found)
+    except (IndexError, RecursionError):
+        raise ValueError("the model is cut short, or nested too deep") from None
+    return sorted(map(os.fsdecode, found))
+
+
+def _locations(kind: str, data: memoryview, found: set[bytes]) -> None:
+    if kind == "entry":
+        entry = {number: bytes(content) for number, _, content in _fields(data) if content is not None}
+        if entry.get(1) == b"location":
+            found.add(entry.get(2, b""))
+        return
+    for number, _, content in _fields(data):
+        part = _PARTS[kind].get(number)
+        if part is None or content is None:
+            continue
+        if len(content) > LARGE or b"location" in bytes(content):
+            _locations(part, content, found)
 
 
 def _model(data: memoryview, found: Split) -> Iterator[bytes | memoryview]:

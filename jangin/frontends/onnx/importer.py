@@ -15,6 +15,7 @@ from typing import Any
 
 import onnx
 
+from jangin.frontends.onnx.file import Folder
 from jangin.frontends.onnx.proto import (
     ModelFile,
     attribute,
@@ -99,7 +100,7 @@ class Scope:
 
     opsets: Mapping[str, int]
     functions: Functions = field(default_factory=dict)
-    folder: Path | None = None
+    folder: Folder | None = None
     references: Mapping[str, Any] = field(default_factory=dict)
     depth: int = 0
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from jangin.frontends.onnx.file import split
+from jangin.frontends.onnx.file import Folder, split
 from jangin.ir.dtype import ONNX_TYPES, DType
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError
@@ -51,7 +51,7 @@ def type_of(proto: onnx.TypeProto, what: str) -> Type:
     raise CompileError(f"{what} is a {kind or 'value of no type'}, which is not supported")
 
 
-def tensor(proto: TensorProto, what: str, folder: Path | None, raw: memoryview | None = None) -> Array:
+def tensor(proto: TensorProto, what: str, folder: Folder | None, raw: memoryview | None = None) -> Array:
     """A tensor's contents (strings as an object array). External data are of `folder`, and `raw` are those
     that were split off; sizes are checked before any memory is taken."""
     if proto.data_type == TensorProto.STRING:
@@ -94,7 +94,7 @@ def _packed(count: int, dtype: DType) -> int:
 
 
 def _external(
-    proto: TensorProto, what: str, folder: Path | None, dtype: DType, dims: tuple[int, ...]
+    proto: TensorProto, what: str, folder: Folder | None, dtype: DType, dims: tuple[int, ...]
 ) -> Array:
     info = {entry.key: entry.value for entry in proto.external_data}
     location = info.get("location", "")
@@ -102,11 +102,10 @@ def _external(
         raise CompileError(
             f"{what} keeps its data in the file '{location}': give the model's path, not its bytes"
         )
-    path = (folder / location).resolve()
-    if not location or not path.is_relative_to(folder.resolve()):
-        raise CompileError(f"{what} keeps its data in '{location}', outside the model's folder")
-    if not path.is_file():
-        raise CompileError(f"{what} keeps its data in '{location}', which is missing beside the model")
+    try:
+        path = folder.find(location)
+    except ValueError as error:
+        raise CompileError(f"{what} keeps its data in {_shown(location)}, {error}") from None
     needed = _packed(math.prod(dims), dtype)
     try:
         offset, length = int(info.get("offset", 0)), int(info.get("length", needed))
@@ -121,6 +120,11 @@ def _external(
     return _elements(proto, dtype, dims, memoryview(map_file(path))[offset : offset + needed])
 
 
+def _shown(location: str) -> str:
+    """A location as an error has it: escaped, and cut short."""
+    return repr(location if len(location) <= 80 else location[:77] + "...")
+
+
 def _elements(proto: TensorProto, dtype: DType, dims: tuple[int, ...], raw: memoryview) -> Array:
     """The array that `raw` is: where it lies, or unpacked."""
     if dtype.bits >= 8:
@@ -130,7 +134,7 @@ def _elements(proto: TensorProto, dtype: DType, dims: tuple[int, ...], raw: memo
     return unpacked
 
 
-def attribute(proto: onnx.AttributeProto, what: str, folder: Path | None) -> Any:
+def attribute(proto: onnx.AttributeProto, what: str, folder: Folder | None) -> Any:
     """An attribute as a number, string, tuple of them or array. Graphs are the caller's part."""
     kind = proto.type
     kinds = onnx.AttributeProto
@@ -167,14 +171,14 @@ class ModelFile:
 
     proto: onnx.ModelProto
     contents: Mapping[int, memoryview] = field(default_factory=dict)
-    folder: Path | None = None
+    folder: Folder | None = None
 
 
 def read_model(model: str | Path | bytes | onnx.ModelProto) -> ModelFile:
     """The parsed model; CompileError if it is none. A file must stay as it is while arrays are in use."""
     if isinstance(model, onnx.ModelProto):
         return ModelFile(model)
-    folder: Path | None = None
+    folder: Folder | None = None
     raw: Any = model
     if isinstance(model, (str, Path)):
         path = Path(model)
@@ -184,7 +188,7 @@ def read_model(model: str | Path | bytes | onnx.ModelProto) -> ModelFile:
             raw = map_file(path)
         except OSError as error:
             raise CompileError(f"{path}: {error.strerror or error}") from None
-        what, folder = str(path), path.parent
+        what, folder = str(path), Folder(path)
     else:
         what = "the model"
     if not raw:
