@@ -1,0 +1,168 @@
+"""Normalizations: by batch, instance, group, layer, root mean square, norm, neighbouring channels.
+
+All are computed in f32 (f64 for f64) and give x's dtype and shape. Tensors of channels have shape
+[N, C, ...].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from jangin.ir.dtype import F32, F64, DType
+from jangin.ir.expr import Buffer, Expr, Load, call, cast, const, eq, land, select
+from jangin.ir.graph import CompileError
+from jangin.ir.te import reduction
+from jangin.ops.axes import axis_of, divide
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import power, widen
+from jangin.ops.operands import wide
+from jangin.ops.reduce import reduce_over
+
+
+def per_channel(b: Builder, t: Tensor, rank: int) -> Tensor:
+    """A vector over channels, shaped to broadcast against a tensor [N, C, ...] of `rank`."""
+    return b.reshape(t, (*t.shape, *[1] * (rank - 2))) if t.rank == 1 else t
+
+
+def scale_shift(b: Builder, x: Tensor, scale: Tensor, shift: Tensor | None, dtype: DType) -> Tensor:
+    """x * scale + shift with broadcasting, rounded to `dtype` at the end."""
+    if shift is None:
+        return b.map(lambda v, s: cast(dtype, wide(v) * cast(wide(v).dtype, s)), x, scale)
+
+    def body(v: Expr, s: Expr, o: Expr) -> Expr:
+        v = wide(v)
+        return cast(dtype, v * cast(v.dtype, s) + cast(v.dtype, o))
+
+    return b.map(body, x, scale, shift)
+
+
+def _moments(b: Builder, x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Mean and variance over axes, kept as size 1."""
+    x = widen(b, x)
+    centre = reduce_over(b, "mean", x, axes, True)
+    return centre, reduce_over(b, "mean", b.map(lambda v, m: (v - m) * (v - m), x, centre), axes, True)
+
+
+def batch_norm(
+    b: Builder, x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float
+) -> Tensor:
+    """(x - mean) / sqrt(variance + epsilon) * scale + shift (Ioffe & Szegedy 2015) by stored statistics,
+    each [C] or of a shape that broadcasts to x: one multiplication and addition by channel, whose operands,
+    each rounded once, fold where the statistics are constants."""
+    dtype = F64 if x.dtype is F64 else F32
+
+    def slope(s: Expr, v: Expr) -> Expr:
+        return cast(F64, s) / call("sqrt", cast(F64, v) + epsilon)
+
+    def moved(o: Expr, m: Expr, s: Expr, v: Expr) -> Expr:
+        return cast(dtype, cast(F64, o) - cast(F64, m) * slope(s, v))
+
+    factor = b.map(lambda s, v: cast(dtype, slope(s, v)), scale, variance)
+    offset = b.map(moved, shift, mean, scale, variance)
+    if factor.rank == 1:
+        factor, offset = per_channel(b, factor, x.rank), per_channel(b, offset, x.rank)
+    return scale_shift(b, x, factor, offset, x.dtype)
+
+
+def batch_norm_training(
+    b: Builder, x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float,
+    momentum: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """`batch_norm` by the batch's own statistics, and the running mean and variance [C] after it: the old
+    ones times `momentum` and the batch's times 1 - momentum."""
+    centre, spread = _moments(b, x, [i for i in range(x.rank) if i != 1])
+    centre, spread = b.reshape(centre, scale.shape), b.reshape(spread, scale.shape)
+
+    def running(old: Expr, new: Expr) -> Expr:
+        return cast(old.dtype, cast(new.dtype, old) * momentum + new * (1 - momentum))
+
+    y = batch_norm(b, x, scale, shift, centre, spread, epsilon=epsilon)
+    return y, b.map(running, mean, centre), b.map(running, variance, spread)
+
+
+def instance_norm(b: Builder, x: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float = 1e-5) -> Tensor:
+    """Each channel of each item by its own statistics, then times `scale` [C] plus `shift` [C]
+    (Ulyanov et al. 2016)."""
+    norm = b.normalize(widen(b, x), range(2, x.rank), epsilon)
+    return scale_shift(b, norm, per_channel(b, scale, x.rank), per_channel(b, shift, x.rank), x.dtype)
+
+
+def layer_norm(
+    b: Builder,
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+) -> Tensor:
+    """Over the axes from `axis` on, then times `scale` plus `shift`, broadcast to x (Ba et al. 2016)."""
+    axes = range(axis_of(axis, x.rank), x.rank)
+    return scale_shift(b, b.normalize(widen(b, x), axes, epsilon), scale, shift, x.dtype)
+
+
+def layer_statistics(b: Builder, x: Tensor, axis: int, epsilon: float, dtype: DType) -> tuple[Tensor, Tensor]:
+    """What `layer_norm` normalizes by: mean and 1 / sqrt(variance + epsilon) over the axes from `axis` on,
+    kept as size 1, in `dtype`."""
+    centre, spread = _moments(b, x, range(axis_of(axis, x.rank), x.rank))
+    inverse = b.map(lambda v: cast(dtype, 1 / call("sqrt", v + epsilon)), spread)
+    return b.cast(centre, dtype), inverse
+
+
+def rms_norm(b: Builder, x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5) -> Tensor:
+    """x / sqrt(mean(x²) + epsilon) * scale over the axes from `axis` on (Zhang & Sennrich 2019)."""
+    axes = range(axis_of(axis, x.rank), x.rank)
+    return scale_shift(b, b.normalize(widen(b, x), axes, epsilon, rms=True), scale, None, x.dtype)
+
+
+def normalize_groups(b: Builder, x: Tensor, groups: int, epsilon: float) -> Tensor:
+    """[N, groups, elements] in f32 or f64: each group of neighbouring channels by its own statistics."""
+    n, c, *rest = x.shape
+    size = divide(c, const(groups), b.symbols)
+    for d in rest:
+        size = size * d
+    return b.normalize(b.reshape(widen(b, x), (n, groups, size)), [2], epsilon)
+
+
+def group_norm(
+    b: Builder, x: Tensor, scale: Tensor, shift: Tensor, *, groups: int, epsilon: float = 1e-5
+) -> Tensor:
+    """Groups of channels by their own statistics, then times `scale` [C] plus `shift` [C] (Wu & He 2018)."""
+    norm = b.reshape(normalize_groups(b, x, groups, epsilon), x.shape)
+    return scale_shift(b, norm, per_channel(b, scale, x.rank), per_channel(b, shift, x.rank), x.dtype)
+
+
+def lp_normalize(b: Builder, x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    """x over its 1- or 2-norm along `axis`; 0 where the norm is. CompileError for another p."""
+    if p not in (1, 2):
+        raise CompileError(f"normalizing by the p-norm knows p = 1 and 2, not {p}")
+    powers = b.map(lambda v: call("abs", v) if p == 1 else v * v, widen(b, x))
+    total = b.reduce("sum", powers, [axis_of(axis, x.rank)], True)
+    norm = total if p == 1 else b.map(partial(call, "sqrt"), total)
+
+    def body(v: Expr, n: Expr) -> Expr:
+        zero = const(0, n.dtype)
+        return cast(v.dtype, select(eq(n, zero), zero, wide(v) / n))
+
+    return b.map(body, x, norm)
+
+
+def local_response_norm(
+    b: Builder, x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> Tensor:
+    """x / (bias + alpha / size * sum of squares over `size` neighbouring channels) ** beta
+    (Krizhevsky et al. 2012)."""
+    source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, x.shape)
+    before = (size - 1) // 2
+
+    def square(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        channel = index[1] + k[0] - before
+        inside = land(channel >= 0, channel < x.shape[1])
+        value = wide(Load(source, (index[0], channel, *index[2:])))
+        return select(inside, value * value, const(0, value.dtype))
+
+    def finish(acc: Expr, index: tuple[Expr, ...]) -> Expr:
+        return wide(Load(source, index)) / power(acc * (alpha / size) + bias, beta)
+
+    return b.stages([reduction(out, [size], "sum", square, finish)], [x])
