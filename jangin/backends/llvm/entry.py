@@ -8,6 +8,7 @@ kernel, on the pool or (grain 0) on the caller.
 
 from __future__ import annotations
 
+from jangin.backends.abi import KERNEL_TYPES
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, children
 from jangin.ir.plan import ONE, Launch, Plan
 
@@ -24,7 +25,7 @@ def entry_module(plan: Plan, triple: str) -> str:
     widest_args = max((len(r.args) for r in plan.launches), default=0)
     widest_symbols = max((len(r.symbols) for r in plan.launches), default=0)
     kernels = dict.fromkeys(r.kernel for r in plan.launches)
-    declares = [f'declare void @"{k}"(ptr, ptr, i64, i64, ptr)' for k in kernels]
+    declares = [f'declare void @"{k}"({KERNEL_TYPES})' for k in kernels]
     return "\n".join(
         [
             'source_filename = "jangin_entry"',

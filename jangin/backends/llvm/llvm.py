@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+from jangin.backends.abi import KERNEL_PARAMETERS, sizes
 from jangin.backends.llvm import arithmetic
 from jangin.backends.llvm.builder import Builder
 from jangin.backends.llvm.index import Indexer, constant_shape
@@ -60,12 +61,8 @@ _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "
 
 
 def emit_kernel(func: Func, target: Target) -> str:
-    """The LLVM IR module of a kernel. It exports
-    `void func.name(ptr arguments, ptr symbols, i64 lo, i64 hi, ptr scratch)`: buffer addresses in
-    `params` order, symbol values (i64) in `symbols` order. Where the outermost statement is a
-    parallel loop, its iterations [lo, hi) run; where that lies in a loop over rounds, of the round
-    whose number follows the symbols; else all runs when lo is 0. CompileError names the kernel where
-    there is no code for something in it."""
+    """The LLVM IR module of a kernel, which exports it under its name (see `backends.abi`). CompileError
+    names the kernel where there is no code for something in it."""
     kernels = [_Kernel(part, target) for part in parts(func, target)]
     for kernel in kernels:
         kernel.run()
@@ -97,9 +94,9 @@ def _attributes(target: Target) -> str:
 def _entry(func: Func) -> str:
     """The exported function, which unpacks its arguments."""
     name = _escaped(func.name)
-    lines = [f'define void @"{name}"(ptr %arguments, ptr %symbols, i64 %lo, i64 %hi, ptr %scratch) #0 {{']
+    lines = [f'define void @"{name}"({KERNEL_PARAMETERS}) #0 {{']
     given = []
-    for array, kind, count in (("arguments", "ptr", len(func.params)), ("symbols", "i64", len(_sizes(func)))):
+    for array, kind, count in (("arguments", "ptr", len(func.params)), ("symbols", "i64", len(sizes(func)))):
         for n in range(count):
             at, value = f"%{array}.{n}.at", f"%{array}.{n}"
             lines.append(f"  {at} = getelementptr {kind}, ptr %{array}, i64 {n}")
@@ -114,13 +111,13 @@ def _signature(func: Func) -> str:
     """The parameters of an internal function."""
     inputs = len(func.inputs)
     params = [f"ptr noalias{' readonly' if n < inputs else ''} %p{n}" for n in range(len(func.params))]
-    params += [f"i64 %s{n}" for n in range(len(_sizes(func)))]
+    params += [f"i64 %s{n}" for n in range(len(sizes(func)))]
     return ", ".join([*params, "i64 %lo", "i64 %hi", f"ptr noalias align {SCRATCH_ALIGN} %scratch"])
 
 
 def _in_turn(func: Func, parts: Sequence[Func]) -> str:
     """The internal function that runs the parts of one task after the other."""
-    given = [f"ptr %p{n}" for n in range(len(func.params))] + [f"i64 %s{n}" for n in range(len(_sizes(func)))]
+    given = [f"ptr %p{n}" for n in range(len(func.params))] + [f"i64 %s{n}" for n in range(len(sizes(func)))]
     args = ", ".join([*given, "i64 %t", "i64 %next", "ptr %scratch"])
     return "\n".join([
         f'define internal void @"{_escaped(func.name)}.body"({_signature(func)}) #0 {{',
@@ -153,7 +150,7 @@ class _Kernel:
 
     def run(self) -> None:
         with ExitStack() as stack:
-            for n, (var, known) in enumerate(_sizes(self.func)):
+            for n, (var, known) in enumerate(sizes(self.func)):
                 stack.enter_context(self._bind(var, Value(f"%s{n}", I64), known, 0))
             if self._split is None:
                 first = self.b.op("icmp eq i64 %lo, 0", BOOL)
@@ -376,12 +373,6 @@ class _Kernel:
         self.scratch = start
         if before is not None:
             self.bases[buffer.name] = before
-
-
-def _sizes(func: Func) -> tuple[tuple[Var, Range], ...]:
-    """The integers that the kernel is given, with their ranges: the symbols, and the round's number."""
-    rounds, _ = task_loops(func.body)
-    return func.symbols if rounds is None else (*func.symbols, (rounds.var, loop_range(rounds)))
 
 
 def _reads(s: Store) -> bool:
