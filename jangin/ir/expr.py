@@ -1,59 +1,67 @@
 """The one expression language: dimensions, indices, scalar bodies of operators, conditions.
 
-Seven immutable node types. Equality and hashing are structural (hashes are cached). The
+Seven immutable node types. Each expression exists once (`ir.interned`): equal expressions are the same
+object, so comparing and hashing cost nothing, and what is derived of a node is kept with it. The
 functions below (`add`, `floordiv`, `select`, ...) are the only constructors that other files
 should use: they fold constants and drop neutral elements. Integer index arithmetic is brought
-to a normal form by `ir.simplify`.
+to a normal form by `ir.simplify`. Nothing here recurses into an expression: a long chain is no deeper a
+call.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Union
+from dataclasses import dataclass
+from typing import Any, TypeVar, Union
 
 from jangin.ir.dtype import BOOL, F32, F64, I64, DType
+from jangin.ir.interned import Known, absent, keep
 from jangin.ir.words import COMPARE, INFIX, RESULT, quote
 
 Scalar = int | float | bool
 ExprLike = Union["Expr", int, float, bool]
+E = TypeVar("E", bound="Expr")
+
+SMALL = 64
+"""Nodes up to which an expression is printed and pickled by its parts, whose text is kept; larger ones are
+gone through in one loop."""
+KEPT_TEXT = 4096
+"""Characters of the longest text that is kept with a larger expression, so that those of a chain's parts
+don't fill the memory."""
+
+_set = object.__setattr__
 
 
 class Expr:
-    """Base of all expression nodes."""
+    """Base of all expression nodes. `size` counts the nodes as they are printed: a shared one as often as it
+    is mentioned."""
 
+    __slots__ = ("__weakref__", "_free", "_kids", "_loaded", "_text", "dtype", "size")
+    __match_args__: tuple[str, ...] = ()
     dtype: DType
+    size: int
+    _kids: tuple[Expr, ...]
+    _free: frozenset[Var]
+    _loaded: frozenset[str]
+    _text: str | None
 
-    _hash: int
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"expressions are immutable: {name} of {self}")
 
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if type(self) is not type(other) or hash(self) != hash(other):
-            return False
-        return _key(self) == _key(other)
-
-    def __hash__(self) -> int:
-        try:
-            return self._hash
-        except AttributeError:
-            made = hash((type(self).__name__, _key(self)))
-            object.__setattr__(self, "_hash", made)
-            return made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Without what is cached."""
-        return type(self), tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple[Any, ...]]:
+        if self.size > SMALL:
+            return _unpacked, (_packed(self),)
+        return type(self), tuple([getattr(self, name) for name in self.__match_args__])
 
     def __repr__(self) -> str:
         return str(self)
 
     def __str__(self) -> str:
-        text: str | None = self.__dict__.get("_text")
+        text = self._text
         if text is None:
             text = _show(self)
-            object.__setattr__(self, "_text", text)
+            if self.size <= SMALL or len(text) <= KEPT_TEXT:
+                _set(self, "_text", text)
         return text
 
     def __add__(self, other: ExprLike) -> Expr:
@@ -105,33 +113,63 @@ class Expr:
         raise TypeError(f"the truth of {self!r} is known only at run time")
 
 
-def _key(e: Expr) -> tuple[Any, ...]:
-    if isinstance(e, Binary):
-        return (e.op, e.a, e.b)
-    if isinstance(e, Const):  # 1, 1.0 and True are equal in Python, and 0.0 == -0.0
-        return (e.dtype, repr(e.value))
-    if isinstance(e, Var):
-        return (e.name, e.dtype)
-    return tuple(getattr(e, f.name) for f in fields(e))  # type: ignore[arg-type]
+def _node(cls: type[E], dtype: DType, kids: tuple[Expr, ...]) -> E:
+    """A node of a class without its own fields, and with what is derived of its children."""
+    made = object.__new__(cls)
+    size, free, loaded = 1, _NONE, _NO_NAMES
+    for k in kids:
+        size += k.size
+        if not k._free <= free:
+            free = k._free if free <= k._free else free | k._free
+        if not k._loaded <= loaded:
+            loaded = k._loaded if loaded <= k._loaded else loaded | k._loaded
+    _set(made, "dtype", dtype)
+    _set(made, "size", size)
+    _set(made, "_kids", kids)
+    _set(made, "_free", free)
+    _set(made, "_loaded", loaded)
+    _set(made, "_text", None)
+    return made
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+_NONE: frozenset[Var] = frozenset()
+_NO_NAMES: frozenset[str] = frozenset()
+
+
 class Const(Expr):
+    __slots__ = __match_args__ = ("value", "dtype")
     value: Scalar
-    dtype: DType
+
+    def __new__(cls, value: Scalar, dtype: DType) -> Const:
+        key = dtype, value if type(value) is int else repr(value)  # 0.0 == -0.0, and no NaN equals itself
+        found = _CONSTS.get(key, absent)()
+        if found is not None:
+            return found
+        made = _node(cls, dtype, ())
+        _set(made, "value", value)
+        return keep(_CONSTS, key, made)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Var(Expr):
     """A loop variable, a bound name, a size symbol, or (in scalar bodies) an operand."""
 
+    __slots__ = __match_args__ = ("name", "dtype")
     name: str
-    dtype: DType = I64
+
+    def __new__(cls, name: str, dtype: DType = I64) -> Var:
+        key = name, dtype
+        found = _VARS.get(key, absent)()
+        if found is not None:
+            return found
+        made = _node(cls, dtype, ())
+        _set(made, "name", name)
+        _set(made, "_free", frozenset((made,)))
+        return keep(_VARS, key, made)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, init=False, slots=True, weakref_slot=True)
 class Buffer:
-    """A tensor in memory, row-major over `shape` (i64 expressions).
+    """A tensor in memory, row-major over `shape` (i64 expressions). Each exists once, as expressions do.
 
     `memory`: global (a kernel parameter), scratch (per worker), register (promoted to SSA).
     """
@@ -139,95 +177,201 @@ class Buffer:
     name: str
     dtype: DType
     shape: tuple[Expr, ...]
-    memory: str = "global"
+    memory: str
+
+    def __new__(cls, name: str, dtype: DType, shape: tuple[Expr, ...], memory: str = "global") -> Buffer:
+        key = name, dtype, shape, memory
+        found = _BUFFERS.get(key, absent)()
+        if found is not None:
+            return found
+        made = object.__new__(cls)
+        for field, value in zip(("name", "dtype", "shape", "memory"), key, strict=True):
+            _set(made, field, value)
+        return keep(_BUFFERS, key, made)
+
+    def __reduce__(self) -> tuple[type[Buffer], tuple[Any, ...]]:
+        return Buffer, (self.name, self.dtype, self.shape, self.memory)
 
     def __getitem__(self, index: ExprLike | tuple[ExprLike, ...]) -> Expr:
         idx = index if isinstance(index, tuple) else (index,)
         return Load(self, tuple(wrap(i) for i in idx))
 
-    def __hash__(self) -> int:
-        return hash((self.name, self.dtype, self.memory, len(self.shape)))
 
-
-@dataclass(frozen=True, eq=False, repr=False)
 class Load(Expr):
+    __slots__ = __match_args__ = ("buffer", "index")
     buffer: Buffer
     index: tuple[Expr, ...]
 
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        return self.buffer.dtype
+    def __new__(cls, buffer: Buffer, index: tuple[Expr, ...]) -> Load:
+        key = buffer, index
+        found = _LOADS.get(key, absent)()
+        if found is not None:
+            return found
+        made = _node(cls, buffer.dtype, index)
+        _set(made, "buffer", buffer)
+        _set(made, "index", index)
+        _set(made, "_loaded", made._loaded | {buffer.name})
+        return keep(_LOADS, key, made)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Binary(Expr):
     """`op` is one of BINARY. Operands have one dtype; comparisons give bool."""
 
+    __slots__ = __match_args__ = ("op", "a", "b")
     op: str
     a: Expr
     b: Expr
 
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        return BOOL if self.op in COMPARE else self.a.dtype
+    def __new__(cls, op: str, a: Expr, b: Expr) -> Binary:
+        key = op, a, b
+        found = _BINARIES.get(key, absent)()
+        if found is not None:
+            return found
+        made = _node(cls, BOOL if op in COMPARE else a.dtype, (a, b))
+        _set(made, "op", op)
+        _set(made, "a", a)
+        _set(made, "b", b)
+        return keep(_BINARIES, key, made)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Call(Expr):
     """An intrinsic of INTRINSICS applied to arguments; its dtype is the first argument's,
     except for the predicates isnan and isinf (bool) and the bit casts."""
 
+    __slots__ = __match_args__ = ("fn", "args")
     fn: str
     args: tuple[Expr, ...]
 
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        return RESULT.get(self.fn) or self.args[0].dtype
+    def __new__(cls, fn: str, args: tuple[Expr, ...]) -> Call:
+        key = fn, args
+        found = _CALLS.get(key, absent)()
+        if found is not None:
+            return found
+        made = _node(cls, RESULT.get(fn) or args[0].dtype, args)
+        _set(made, "fn", fn)
+        _set(made, "args", args)
+        return keep(_CALLS, key, made)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Select(Expr):
     """Lazy: only the chosen arm is evaluated, so a guard may protect a load."""
 
+    __slots__ = __match_args__ = ("cond", "a", "b")
     cond: Expr
     a: Expr
     b: Expr
 
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        return self.a.dtype
+    def __new__(cls, cond: Expr, a: Expr, b: Expr) -> Select:
+        key = cond, a, b
+        found = _SELECTS.get(key, absent)()
+        if found is not None:
+            return found
+        made = _node(cls, a.dtype, key)
+        _set(made, "cond", cond)
+        _set(made, "a", a)
+        _set(made, "b", b)
+        return keep(_SELECTS, key, made)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Cast(Expr):
     """Value conversion as C does it; float to int truncates, and to bool is `!= 0`."""
 
-    dtype: DType
+    __slots__ = ("a",)
+    __match_args__ = ("dtype", "a")
     a: Expr
+
+    def __new__(cls, dtype: DType, a: Expr) -> Cast:
+        key = dtype, a
+        found = _CASTS.get(key, absent)()
+        if found is not None:
+            return found
+        made = _node(cls, dtype, (a,))
+        _set(made, "a", a)
+        return keep(_CASTS, key, made)
+
+
+_CONSTS: Known[Const] = {}
+_VARS: Known[Var] = {}
+_BUFFERS: Known[Buffer] = {}
+_LOADS: Known[Load] = {}
+_BINARIES: Known[Binary] = {}
+_CALLS: Known[Call] = {}
+_SELECTS: Known[Select] = {}
+_CASTS: Known[Cast] = {}
 
 
 def _show(e: Expr) -> str:
     """The text form (grammar in `ir.text`); `ir.parse.parse_expr` reads it back."""
-    if isinstance(e, Const):
-        if e.dtype == I64:
-            return str(e.value)
-        if e.dtype == BOOL:
-            return "true" if e.value else "false"
-        return f"{e.dtype}({e.value!r})"
-    if isinstance(e, Var):
-        return quote(e.name)
-    if isinstance(e, Binary):
-        if e.op in INFIX:
-            return f"({e.a} {INFIX[e.op]} {e.b})"
-        return f"{e.op}({e.a}, {e.b})"
-    if isinstance(e, Load):
-        return f"{quote(e.buffer.name)}[{', '.join(map(str, e.index))}]"
-    if isinstance(e, Cast):
-        return f"{e.dtype}({e.a})"
-    if isinstance(e, Select):
-        return f"select({e.cond}, {e.a}, {e.b})"
-    assert isinstance(e, Call)
-    return f"{e.fn}({', '.join(map(str, e.args))})"
+    if e.size <= SMALL:
+        return "".join(map(str, _pieces(e)))
+    found: list[str] = []
+    waiting: list[str | Expr] = [e]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str) or part.size <= SMALL:
+            found.append(str(part))
+        else:
+            waiting.extend(reversed(_pieces(part)))
+    return "".join(found)
+
+
+def _pieces(e: Expr) -> list[str | Expr]:
+    """What the text of an expression consists of, its children as they are."""
+    match e:
+        case Const(value, dtype):
+            if dtype is I64:
+                return [str(value)]
+            return [("true" if value else "false") if dtype is BOOL else f"{dtype}({value!r})"]
+        case Var(name):
+            return [quote(name)]
+        case Binary(op, a, b) if op in INFIX:
+            return ["(", a, f" {INFIX[op]} ", b, ")"]
+        case Load(buffer, _):
+            return [quote(buffer.name), *_listed("[", e._kids, "]")]
+    name = e.op if isinstance(e, Binary) else e.fn if isinstance(e, Call) else ""
+    return [name or (str(e.dtype) if isinstance(e, Cast) else "select"), *_listed("(", e._kids, ")")]
+
+
+def _listed(opening: str, kids: tuple[Expr, ...], closing: str) -> list[str | Expr]:
+    parts = [part for k in kids for part in (", ", k)] or [""]
+    return [opening, *parts[1:], closing]
+
+
+_Packed = Expr | tuple[type[Expr], object, tuple[int, ...]]
+"""A leaf, or a node by its class, what it has beside its children, and their numbers in the list."""
+
+
+def _packed(e: Expr) -> list[_Packed]:
+    """An expression without nesting: its nodes, children first."""
+    nodes = postorder(e)
+    number = {n: i for i, n in enumerate(nodes)}
+    heads = {Binary: "op", Load: "buffer", Call: "fn", Cast: "dtype"}
+    return [
+        (type(n), getattr(n, heads.get(type(n), "dtype")), tuple([number[k] for k in n._kids]))
+        if n._kids
+        else n
+        for n in nodes
+    ]
+
+
+def _unpacked(parts: list[_Packed]) -> Expr:
+    made: list[Expr] = []
+    for part in parts:
+        if isinstance(part, Expr):
+            made.append(part)
+            continue
+        cls, head, numbers = part
+        made.append(_remade[cls](head, tuple([made[n] for n in numbers])))
+    return made[-1]
+
+
+_remade: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = {
+    Binary: lambda op, kids: Binary(op, *kids),
+    Load: Load,
+    Call: Call,
+    Select: lambda _, kids: Select(*kids),
+    Cast: lambda dtype, kids: Cast(dtype, *kids),
+}
 
 
 def wrap(value: ExprLike, dtype: DType = I64) -> Expr:
@@ -237,9 +381,11 @@ def wrap(value: ExprLike, dtype: DType = I64) -> Expr:
 
 def const(value: Scalar, dtype: DType = I64) -> Const:
     """A constant; integers wrap into their type as C's do."""
+    if dtype is I64 and type(value) is int and -(1 << 63) <= value < 1 << 63:
+        return Const(value, I64)
     if dtype.is_float:
         return Const(float(value), dtype)
-    if dtype == BOOL:
+    if dtype is BOOL:
         return Const(bool(value), BOOL)
     low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
     return Const((int(value) - low) % (1 << dtype.bits) + low, dtype)
@@ -290,9 +436,12 @@ INTEGER_OPS: dict[str, Callable[[Any, Any], Any]] = {
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     """Build `op(a, b)`, folding i64 and bool constants (floats are left to the hardware)."""
     x, y = _pair(a, b)
-    if x.dtype != y.dtype:
+    if x.dtype is not y.dtype:
         raise TypeError(f"{op} of {x.dtype} and {y.dtype}: {x!r}, {y!r}")
-    if isinstance(x, Const) and isinstance(y, Const) and x.dtype in (I64, BOOL) and op in INTEGER_OPS:
+    if not isinstance(x, Const):
+        if x is not y and not isinstance(y, Const):
+            return Binary(op, x, y)
+    elif isinstance(y, Const) and x.dtype in (I64, BOOL) and op in INTEGER_OPS:
         zero = y.value == 0 and op in ("div", "floordiv", "mod", "rem")
         if not zero:
             return const(INTEGER_OPS[op](x.value, y.value), BOOL if op in COMPARE else x.dtype)
@@ -406,18 +555,7 @@ def cast(dtype: DType, a: ExprLike) -> Expr:
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    return _CHILDREN[type(e)](e)
-
-
-_CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
-    Const: lambda e: (),
-    Var: lambda e: (),
-    Binary: lambda e: (e.a, e.b),
-    Load: lambda e: e.index,
-    Call: lambda e: e.args,
-    Select: lambda e: (e.cond, e.a, e.b),
-    Cast: lambda e: (e.a,),
-}
+    return e._kids
 
 
 def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
@@ -434,71 +572,79 @@ def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
 
 
 def walk(e: Expr) -> Iterator[Expr]:
-    """Every node of `e`, parents first."""
+    """Every node of `e`, parents first, a shared one as often as it is mentioned."""
     stack = [e]
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(children(node)))
+        stack.extend(node._kids[::-1])
+
+
+def postorder(e: Expr) -> list[Expr]:
+    """Every node of `e` once, children first."""
+    found: dict[Expr, None] = {}
+    stack = [e]
+    while stack:
+        node = stack[-1]
+        new = () if node in found else [k for k in reversed(node._kids) if k not in found]
+        if new:
+            stack.extend(new)
+        else:
+            found[stack.pop()] = None
+    return list(found)
 
 
 def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
     """Bottom-up: `fn(node)` gives a replacement or None to keep; shared parts are done once."""
-    memo: dict[int, Expr] = {}
-
-    def go(node: Expr) -> Expr:
-        done = memo.get(id(node))
-        if done is None:
-            kids = children(node)
-            new = tuple([go(k) for k in kids])
-            done = node if all(map(operator.is_, kids, new)) else rebuild(node, new)
-            if not any(done is k for k in new):  # else it has been given to fn already
-                replaced = fn(done)
-                done = done if replaced is None else replaced
-            memo[id(node)] = done
-        return done
-
-    return go(e)
+    memo: dict[Expr, Expr] = {}
+    for node in postorder(e):
+        kids = node._kids
+        new = tuple([memo[k] for k in kids])
+        done = node if new == kids else rebuild(node, new)
+        if done not in new:  # else it has been given to fn already
+            replaced = fn(done)
+            done = done if replaced is None else replaced
+        memo[node] = done
+    return memo[e]
 
 
 def substitute(e: Expr, values: Mapping[Var, Expr]) -> Expr:
     """`e` with variables replaced."""
-    if not values:
-        return e
-    memo: dict[int, Expr] = {}
-
-    def go(node: Expr) -> Expr:
-        if isinstance(node, Var):
-            return values.get(node, node)
-        if free_vars(node).isdisjoint(values):
-            return node
-        done = memo.get(id(node))
-        if done is None:
-            done = memo[id(node)] = rebuild(node, tuple([go(k) for k in children(node)]))
-        return done
-
-    return go(e)
+    memo: dict[Expr, Expr] = {}
+    stack = [e]
+    while stack:
+        node = stack[-1]
+        if node in memo:
+            stack.pop()
+        elif node._free.isdisjoint(values):
+            memo[stack.pop()] = node
+        elif isinstance(node, Var):
+            memo[stack.pop()] = values[node]
+        elif new := [k for k in reversed(node._kids) if k not in memo]:
+            stack.extend(new)
+        else:
+            memo[stack.pop()] = rebuild(node, tuple([memo[k] for k in node._kids]))
+    return memo[e]
 
 
 def free_vars(e: Expr) -> frozenset[Var]:
-    """The variables an expression mentions (remembered with it)."""
-    found: frozenset[Var] | None = e.__dict__.get("_free")
-    if found is None:
-        kids = children(e)
-        found = frozenset((e,)) if isinstance(e, Var) else frozenset().union(*map(free_vars, kids))
-        object.__setattr__(e, "_free", found)
-    return found
+    """The variables an expression mentions."""
+    return e._free
 
 
 def buffers_loaded(e: Expr) -> frozenset[str]:
-    """The names of the buffers an expression loads (remembered with it)."""
-    found: frozenset[str] | None = e.__dict__.get("_loaded")
-    if found is None:
-        own = frozenset((e.buffer.name,)) if isinstance(e, Load) else frozenset[str]()
-        found = own.union(*map(buffers_loaded, children(e)))
-        object.__setattr__(e, "_loaded", found)
-    return found
+    """The names of the buffers an expression loads."""
+    return e._loaded
 
 
 def loads(e: Expr) -> list[Load]:
-    return [n for n in walk(e) if isinstance(n, Load)]
+    """Its loads, parents first, a shared one as often as it is mentioned."""
+    found: list[Load] = []
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node._loaded:
+            if isinstance(node, Load):
+                found.append(node)
+            stack.extend(node._kids[::-1])
+    return found

@@ -158,9 +158,11 @@ def expressions(s: Stmt) -> tuple[Expr, ...]:
 
 def statements(s: Stmt) -> Iterator[Stmt]:
     """`s` and everything below it, parents first."""
-    yield s
-    for sub in sub_statements(s):
-        yield from statements(sub)
+    waiting = [s]
+    while waiting:
+        s = waiting.pop()
+        yield s
+        waiting.extend(sub_statements(s)[::-1])
 
 
 def map_stmt(

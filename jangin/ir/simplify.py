@@ -7,10 +7,26 @@ bounds, outermost variable first; a bound may itself be an expression of outer v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, reduce
 
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Binary, Call, Const, Expr, Select, Var, binary, children, const, rebuild, select
+from jangin.ir.expr import (
+    SMALL,
+    Binary,
+    Call,
+    Const,
+    Expr,
+    Select,
+    Var,
+    binary,
+    children,
+    const,
+    free_vars,
+    postorder,
+    rebuild,
+    select,
+)
 from jangin.ir.words import COMPARE
 
 Range = tuple[Expr | None, Expr | None]
@@ -19,35 +35,40 @@ Monomial = tuple[Expr, ...]
 Poly = dict[Monomial, int]
 _TRUE, _FALSE = const(True, BOOL), const(False, BOOL)
 
+CONTEXTS = 128
+"""Sets of ranges for which what was simplified is remembered: a kernel has about one for each loop."""
+REMEMBERED = 20_000
+"""Expressions remembered for one set of ranges, before all are forgotten."""
+
 
 def simplify(e: Expr, ranges: Ranges | None = None) -> Expr:
     """An equal expression in normal form; conditions that the ranges decide become constants."""
     if not children(e) and (not ranges or e not in ranges):
         return e
-    return _Simplifier(ranges or {}).run(e)
+    return _simplifier(ranges).run(e)
 
 
 def prove(cond: Expr, ranges: Ranges | None = None) -> bool:
     """True when the ranges imply `cond`; False when they don't, or it can't be told."""
-    return simplify(cond, ranges) == _TRUE
+    return simplify(cond, ranges) is _TRUE
 
 
 def interval(e: Expr, ranges: Ranges | None = None) -> tuple[int | None, int | None]:
     """Constant inclusive bounds of an i64 expression, None where unbounded."""
-    s = _Simplifier(ranges or {})
+    s = _simplifier(ranges)
     p = s.poly(s.run(e))
     return s.bound(p, upper=False), s.bound(p, upper=True)
 
 
 def linear(e: Expr, var: Var) -> tuple[Expr, Expr] | None:
     """(coefficient, rest) with e = coefficient*var + rest, both free of `var`; None if it isn't linear."""
-    s = _Simplifier({})
+    s = _simplifier()
     coef: Poly = {}
     rest: Poly = {}
     for mono, c in s.poly(s.run(e)).items():
         n = mono.count(var)
-        others = tuple(a for a in mono if a != var)
-        if n > 1 or any(_mentions(a, var) for a in others):
+        others = tuple(a for a in mono if a is not var)
+        if n > 1 or any(var in free_vars(a) for a in others):
             return None
         target = coef if n else rest
         target[others] = target.get(others, 0) + c
@@ -56,11 +77,11 @@ def linear(e: Expr, var: Var) -> tuple[Expr, Expr] | None:
 
 def terms(e: Expr) -> list[tuple[int, Monomial]]:
     """The monomials of a simplified expression, as (coefficient, atoms), in a fixed order."""
-    return [(c, m) for m, c in sorted(_Simplifier({}).poly(e).items(), key=_order)]
+    return [(c, m) for m, c in _ordered(_simplifier().poly(e))]
 
 
-def _mentions(e: Expr, var: Var) -> bool:
-    return e == var or any(_mentions(k, var) for k in children(e))
+def _ordered(p: Poly) -> Iterable[tuple[Monomial, int]]:
+    return sorted(p.items(), key=_order) if len(p) > 1 else p.items()
 
 
 def _order(item: tuple[Monomial, int]) -> tuple[int, str]:
@@ -70,30 +91,27 @@ def _order(item: tuple[Monomial, int]) -> tuple[int, str]:
 def from_poly(p: Poly) -> Expr:
     """The expression of a polynomial; terms in a fixed order, the constant last."""
     total: Expr | None = None
-    for mono, c in sorted(p.items(), key=_order):
+    for mono, c in _ordered(p):
         if c == 0:
             continue
         sign, size = ("sub", -c) if c < 0 and total is not None else ("add", c)
-        term: Expr = const(size)
-        for i, atom in enumerate(mono):
-            term = atom if i == 0 and size == 1 else binary("mul", term, atom)
-        if len(mono) and size not in (1,):
-            term = binary("mul", _product(mono), const(size))
+        term: Expr = reduce(_product, mono) if mono else const(size)
+        if mono and size != 1:
+            term = binary("mul", term, const(size))
         total = term if total is None else binary(sign, total, term)
     return const(0) if total is None else total
 
 
-def _product(mono: Monomial) -> Expr:
-    out = mono[0]
-    for atom in mono[1:]:
-        out = binary("mul", out, atom)
-    return out
+def _product(a: Expr, b: Expr) -> Expr:
+    return binary("mul", a, b)
 
 
 def _accumulate(p: Poly, q: Poly, scale: int = 1) -> Poly:
     for mono, c in q.items():
-        p[mono] = p.get(mono, 0) + scale * c
-        if p[mono] == 0:
+        total = p.get(mono, 0) + scale * c
+        if total:
+            p[mono] = total
+        elif mono in p:
             del p[mono]
     return p
 
@@ -102,39 +120,47 @@ def _times(p: Poly, q: Poly) -> Poly:
     out: Poly = {}
     for m1, c1 in p.items():
         for m2, c2 in q.items():
-            _accumulate(out, {tuple(sorted(m1 + m2, key=str)): c1 * c2})
+            mono = tuple(sorted(m1 + m2, key=str)) if m1 and m2 else m1 or m2
+            _accumulate(out, {mono: c1 * c2})
     return out
 
 
 class _Simplifier:
+    """What is known under one set of ranges; see `_simplifier`."""
+
     def __init__(self, ranges: Ranges) -> None:
         self.ranges = ranges
+        self.variables = list(ranges)
+        self.order = {var: n for n, var in enumerate(ranges)}
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins anew what is remembered; another thread may go on with what it has."""
         self.memo: dict[Expr, Expr] = {}
         self.polys: dict[Expr, Poly] = {}
         self.intervals: dict[Expr, tuple[int | None, int | None]] = {}
-        self.variables = list(ranges)
-        self.order = {var: n for n, var in enumerate(ranges)}
 
     def run(self, e: Expr) -> Expr:
-        done = self.memo.get(e)
-        if done is None:
-            done = self._run(e)
-            self.memo[e] = done
-        return done
+        memo = self.memo
+        waiting = [] if e in memo else [e]
+        while waiting:
+            node = waiting[-1]
+            new = [k for k in children(node) if k not in memo]
+            if new:
+                waiting.extend(new)
+            else:
+                waiting.pop()
+                memo[node] = self._run(node, tuple([memo[k] for k in children(node)]))
+        return memo[e]
 
-    def _run(self, e: Expr) -> Expr:
-        kids = children(e)
+    def _run(self, e: Expr, kids: tuple[Expr, ...]) -> Expr:
         if not kids:
-            if isinstance(e, Var):
-                lo, hi = self.ranges.get(e, (None, None))
-                if lo is not None and lo == hi:
-                    return lo
-            return e
-        new = tuple(self.run(k) for k in kids)
+            lo, hi = self.ranges.get(e, (None, None)) if isinstance(e, Var) else (None, None)
+            return e if lo is None or lo is not hi else lo
         if isinstance(e, Select):
-            return select(*new)
-        e = e if all(x is y for x, y in zip(kids, new, strict=True)) else rebuild(e, new)
-        if isinstance(e, Binary) and e.a.dtype == I64:
+            return select(*kids)
+        e = e if kids == children(e) else rebuild(e, kids)
+        if isinstance(e, Binary) and e.a.dtype is I64:
             if e.op in COMPARE:
                 return self._compare(e)
             if e.op in ("min", "max"):
@@ -146,8 +172,11 @@ class _Simplifier:
         """The polynomial of an expression whose children are simplified; not to be changed."""
         done = self.polys.get(e)
         if done is None:
-            done = self._poly(e)
-            self.polys[e] = done
+            if e.size > SMALL:
+                for part in postorder(e):
+                    if part.dtype is I64 and part not in self.polys:
+                        self.polys[part] = self._poly(part)
+            done = self.polys[e] = self._poly(e)
         return done
 
     def _poly(self, e: Expr) -> Poly:
@@ -348,3 +377,16 @@ class _Simplifier:
         highs = [self.bound(p, upper=True) for p in (pa, pb)]
         low = None if None in lows else min(v for v in lows if v is not None)
         return low, None if None in highs else max(v for v in highs if v is not None)
+
+
+@lru_cache(CONTEXTS)
+def _context(ranges: tuple[tuple[Var, Range], ...]) -> _Simplifier:
+    return _Simplifier(dict(ranges))
+
+
+def _simplifier(ranges: Ranges | None = None) -> _Simplifier:
+    """The one of these ranges, with what it remembers."""
+    found = _context(tuple(ranges.items()) if ranges else ())
+    if len(found.memo) > REMEMBERED:
+        found.forget()
+    return found

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import math
+import pickle
+import weakref
+from threading import Thread
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +17,7 @@ from jangin.ir.arithmetic import BINARY_OPS, CALLS
 from jangin.ir.dtype import BOOL, DTYPES, F32, I8, I32, U8, from_numpy
 from jangin.ir.expr import (
     Binary,
+    Buffer,
     Cast,
     Expr,
     Var,
@@ -20,11 +26,18 @@ from jangin.ir.expr import (
     cast,
     children,
     const,
+    free_vars,
+    loads,
+    postorder,
     rebuild,
+    rewrite,
     select,
     substitute,
+    walk,
 )
 from jangin.ir.interpret import size
+from jangin.ir.parse import parse_expr
+from jangin.ir.simplify import simplify
 from jangin.ir.words import BINARY, INTRINSICS, quote
 
 X, Y = Var("x"), Var("y", F32)
@@ -111,3 +124,74 @@ def test_rebuilding_and_substituting(e: Expr) -> None:
     there = substitute(e, {X: Var("z")})
     assert substitute(there, {Var("z"): X}) == e
     assert hash(substitute(there, {Var("z"): X})) == hash(e)
+
+
+@given(exprs(F32, (X, Y)))
+@settings(max_examples=60, deadline=None)
+def test_equal_expressions_are_one_object(e: Expr) -> None:
+    assert parse_expr(str(e), (X, Y)) is e
+    assert pickle.loads(pickle.dumps(e)) is e
+    assert copy.deepcopy(e) is e
+    assert substitute(substitute(e, {X: Var("z")}), {Var("z"): X}) is e
+
+
+def test_expressions_are_immutable() -> None:
+    with pytest.raises(AttributeError, match="immutable"):
+        Y.name = "z"
+
+
+def test_nothing_is_kept_of_what_is_over() -> None:
+    part = Var("only here", F32) + 1.0
+    gone = weakref.ref(part), weakref.ref(Buffer("only here", F32, (part,)))
+    del part
+    gc.collect()
+    assert [r() for r in gone] == [None, None]
+
+
+def test_threads_make_one_object() -> None:
+    found: list[list[Expr]] = []
+
+    def make() -> None:
+        found.append([Var(f"v{n}") * 3 + n for n in range(3000)])
+
+    threads = [Thread(target=make) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(e is other for group in zip(*found, strict=True) for e in group for other in group)
+
+
+def test_long_chains_are_no_deep_calls() -> None:
+    """10,000 nodes one in the other, of floats and of integers, through all that takes expressions."""
+    n = 10_000
+    chain: Expr = Y
+    for _ in range(n):
+        chain = call("sin", chain) + 1.0
+    assert chain.size == 3 * n + 1
+    assert free_vars(chain) == {Y}
+    assert sum(1 for _ in walk(chain)) == chain.size
+    assert len(str(chain)) == len("y") + n * len("(sin() + f32(1.0))")
+    assert pickle.loads(pickle.dumps(chain)) is chain
+    assert rewrite(chain, lambda e: Var("z", F32) if e is Y else None) is substitute(
+        chain, {Y: Var("z", F32)}
+    )
+    assert simplify(chain) is chain
+    index: Expr = X
+    for i in range(n):
+        index = Binary("add", Binary("mul", index, const(1 + i % 2)), const(-i))
+        index = Binary("floordiv", index, const(1 + i % 2))
+    assert simplify(index).size <= index.size
+    assert not loads(index)
+
+
+def test_shared_nodes_are_done_once() -> None:
+    """x*x sixty times is 61 nodes, though 2^60 are mentioned."""
+    e: Expr = Y
+    for _ in range(60):
+        e = e * e
+    assert e.size == 2**61 - 1
+    assert len(postorder(e)) == 61
+    assert simplify(e) is e
+    assert pickle.loads(pickle.dumps(e)) is e
+    assert substitute(substitute(e, {Y: Var("z", F32)}), {Var("z", F32): Y}) is e
