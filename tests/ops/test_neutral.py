@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
 from jangin.ir.dtype import F64
 from jangin.ir.expr import const
-from jangin.ir.interpret import run_graph
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.interpret import run_graph
+from jangin.ops.linear import einsum
 
 Array = np.ndarray
 
@@ -63,3 +65,9 @@ def test_activation(name: str) -> None:
     x = np.linspace(-6, 6, 101)
     found = computed(lambda b, t: b.map(ACTIVATIONS[name], t), x)
     np.testing.assert_allclose(found, EXPECTED[name](x), rtol=1e-7, atol=1e-12)
+
+
+def test_einsum() -> None:
+    x, y = np.random.default_rng(0).normal(size=(2, 3, 4)), np.random.default_rng(1).normal(size=(4, 2))
+    found = computed(partial(einsum, equation="bij,jb->ib"), x, y)
+    np.testing.assert_allclose(found, np.einsum("bij,jb->ib", x, y), rtol=1e-12)

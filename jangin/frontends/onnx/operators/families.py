@@ -37,8 +37,13 @@ class Family:
     operators: tuple[Operator, ...]
 
 
-def _family(table: Mapping[str, Body], make: Callable[[Body], Lowering], since: int, domain: str) -> Family:
-    return Family(tuple(Operator(domain, name, since, make(body)) for name, body in table.items()))
+def family(table: Mapping[str, Lowering], since: int = 1, domain: str = "") -> Family:
+    """Operators whose lowerings stand elsewhere, as where the neutral one takes what ONNX gives."""
+    return Family(tuple(Operator(domain, name, since, lower) for name, lower in table.items()))
+
+
+def _made(table: Mapping[str, Body], make: Callable[[Body], Lowering]) -> Mapping[str, Lowering]:
+    return {name: make(body) for name, body in table.items()}
 
 
 def unary(table: Mapping[str, Body], since: int = 1, domain: str = "") -> Family:
@@ -50,7 +55,7 @@ def unary(table: Mapping[str, Body], since: int = 1, domain: str = "") -> Family
 
         return lower
 
-    return _family(table, make, since, domain)
+    return family(_made(table, make), since, domain)
 
 
 def binary(table: Mapping[str, Body]) -> Family:
@@ -66,7 +71,7 @@ def binary(table: Mapping[str, Body]) -> Family:
 
         return lower
 
-    return _family(table, make, 1, "")
+    return family(_made(table, make))
 
 
 def variadic(table: Mapping[str, Body]) -> Family:
@@ -79,4 +84,4 @@ def variadic(table: Mapping[str, Body]) -> Family:
 
         return lower
 
-    return _family(table, make, 1, "")
+    return family(_made(table, make))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from jangin.frontends.onnx.operators.attention import attention, rotary_embedding
-from jangin.frontends.onnx.operators.linear import matmul_any
 from jangin.frontends.onnx.operators.normalize import layer_normalization
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import F32, I32, I64
@@ -16,6 +15,7 @@ from jangin.ir.graph import CompileError, static_shape
 from jangin.ops.axes import clamped, divide
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import widened
+from jangin.ops.linear import matmul
 
 DOMAIN = "com.microsoft"
 NO_MASK = float(np.finfo(np.float32).min)
@@ -93,7 +93,7 @@ def fused_attention(
     sizes = [const(n) for n in qkv_hidden_sizes] if qkv_hidden_sizes else [third] * 3
     q, k, v = (
         _split_heads(b, part, num_heads)
-        for part in _columns(b, _added(b, matmul_any(b, x, weights), bias), sizes)
+        for part in _columns(b, _added(b, matmul(b, x, weights), bias), sizes)
     )
     before = (None, None) if past is None else (_half(b, past, 0), _half(b, past, 1))
     total = x.shape[1] + (const(0) if past is None else past.shape[3])

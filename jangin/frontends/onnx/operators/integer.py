@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from jangin.frontends.onnx.operators.conv import Geometry, add_bias, channelwise, convolve
-from jangin.frontends.onnx.operators.linear import matmul_any
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import F32, I32, DType
 from jangin.ir.expr import Expr, call, cast, maximum, minimum
 from jangin.ir.te import identity
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.linear import matmul
 
 
 def centred(b: Builder, x: Tensor, zero: Tensor | None) -> Tensor:
@@ -102,7 +102,7 @@ def _multiplied(b: Builder, x: Tensor, y: Tensor, x_zero: Tensor | None, y_zero:
     """Exact sums, in i32 or f32."""
     left, right = centred(b, x, per_row(b, x_zero)), centred(b, y, y_zero)
     dtype = accumulator(b, x, right, (max(0, y.rank - 2),))
-    return matmul_any(b, b.cast(left, dtype), b.cast(right, dtype), dtype)
+    return matmul(b, b.cast(left, dtype), b.cast(right, dtype), dtype=dtype)
 
 
 @op("MatMulInteger", since=10)

@@ -1,66 +1,24 @@
-"""ONNX matrix products: MatMul, Gemm, Einsum."""
+"""ONNX matrix products: MatMul, Gemm, Einsum, and ONNX Runtime's FusedMatMul."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from jangin.frontends.onnx.operators.families import family
 from jangin.frontends.onnx.registry import op
-from jangin.ir.dtype import F64, DType
-from jangin.ir.expr import Expr, cast, const, is_const
-from jangin.ir.graph import CompileError
-from jangin.ops.axes import product
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.linear import einsum, gemm, matmul, scaled
 
-
-def matmul_any(b: Builder, x: Tensor, y: Tensor, dtype: DType | None = None) -> Tensor:
-    """numpy.matmul: a vector operand gets an axis of size 1, which the result loses again."""
-    if not x.rank or not y.rank:
-        raise CompileError(f"MatMul of {x} and {y}: an operand is a scalar")
-    left = x if x.rank > 1 else b.reshape(x, [1, *x.shape])
-    right = y if y.rank > 1 else b.reshape(y, [*y.shape, 1])
-    out = b.matmul(left, right, dtype=dtype)
-    dims = list(out.shape)
-    if y.rank == 1:
-        del dims[-1]
-    if x.rank == 1:
-        del dims[len(dims) - (1 if y.rank == 1 else 2)]
-    return b.reshape(out, dims)
-
-
-@op("MatMul")
-def matmul(b: Builder, x: Tensor, y: Tensor) -> Tensor:
-    return matmul_any(b, x, y)
-
-
-def scaled(e: Expr, factor: float) -> Expr:
-    """e * factor in e's dtype; an integer is scaled in f64 and truncated."""
-    if factor == 1:
-        return e
-    if e.dtype.is_int and not float(factor).is_integer():
-        return cast(e.dtype, cast(F64, e) * factor)
-    return e * const(factor, e.dtype)
+MATMUL = family({"MatMul": matmul})
+EINSUM = family({"Einsum": einsum}, since=12)
 
 
 @op("Gemm")
-def gemm(
-    b: Builder,
-    x: Tensor,
-    y: Tensor,
-    c: Tensor | None = None,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    broadcast: int = 0,
-) -> Tensor:
-    """alpha * x' y' + beta * c. What opset 1 allows `broadcast` for, broadcasting always gives."""
-    if x.rank != 2 or y.rank != 2:
-        raise CompileError(f"Gemm of {x} and {y}: both must be matrices")
-    out = b.matmul(x, y, transpose_a=bool(transA), transpose_b=bool(transB))
-    if c is not None and beta != 0:
-        return b.map(lambda p, q: scaled(p, alpha) + scaled(q, beta), out, c)
-    return out if alpha == 1 else b.map(lambda p: scaled(p, alpha), out)
+def gemm_(
+    b: Builder, x: Tensor, y: Tensor, c: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0,
+    transA: int = 0, transB: int = 0, broadcast: int = 0,
+) -> Tensor:  # fmt: skip
+    """What opset 1 allows `broadcast` for, broadcasting always gives."""
+    turns = {"transpose_x": bool(transA), "transpose_y": bool(transB)}
+    return gemm(b, x, y, c, alpha=alpha, beta=beta, **turns)
 
 
 def _rows_last(b: Builder, t: Tensor) -> Tensor:
@@ -84,113 +42,7 @@ def fused_matmul(
     batch's."""
     x, y = (_rows_last(b, t) if turn else t for t, turn in ((x, transBatchA), (y, transBatchB)))
     if x.rank < 2 or y.rank < 2:
-        out = matmul_any(b, x, y)
+        out = matmul(b, x, y)
     else:
         out = b.matmul(x, y, transpose_a=bool(transA), transpose_b=bool(transB))
     return out if alpha == 1 else b.map(lambda p: scaled(p, alpha), out)
-
-
-# -- Einsum --------------------------------------------------------------------------------------
-
-Labels = tuple[str, ...]
-
-
-def _labels(term: str, rank: int, ellipsis: int) -> Labels:
-    """One label an axis; an ellipsis gives "0", "1", ..., the last one always innermost."""
-    term = term.strip()
-    head, dots, tail = term.partition("...")
-    width = rank - len(head) - len(tail) if dots else 0
-    if not (head + tail).isalpha() and head + tail:
-        raise CompileError(f"the Einsum term {term!r} must consist of letters and one ellipsis")
-    if width < 0 or len(head) + len(tail) + width != rank:
-        raise CompileError(f"the Einsum term {term!r} does not fit a tensor of rank {rank}")
-    return (*head, *(str(ellipsis - width + i) for i in range(width)), *tail)
-
-
-def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if len(terms) != len(ranks):
-        raise CompileError(f"Einsum {equation!r} has {len(terms)} terms for {len(ranks)} operands")
-    widths = [r - len(t.replace("...", "")) for t, r in zip(terms, ranks, strict=True) if "..." in t]
-    ellipsis = max(widths, default=0)
-    inputs = [_labels(t, r, ellipsis) for t, r in zip(terms, ranks, strict=True)]
-    if arrow:
-        letters = right.replace("...", "")
-        return inputs, _labels(right, len(letters) + (ellipsis if "..." in right else 0), ellipsis)
-    every = [label for term in inputs for label in term]
-    once = sorted(label for label in set(every) if every.count(label) == 1 and label.isalpha())
-    return inputs, (*map(str, range(ellipsis)), *once)
-
-
-@op("Einsum", since=12)
-def einsum(b: Builder, *xs: Tensor, equation: str) -> Tensor:
-    """Operands are contracted from left to right; each pair is one matrix product."""
-    terms, result = _parse(equation, [x.rank for x in xs])
-    sizes: dict[str, Expr] = {}
-    for x, term in zip(xs, terms, strict=True):
-        for label, d in zip(term, x.shape, strict=True):
-            if is_const(sizes.get(label, const(1)), 1):
-                sizes[label] = d
-    for label in result:
-        if label not in sizes:
-            raise CompileError(f"Einsum {equation!r}: {label!r} of the result is in no operand")
-    value, have = _prepared(b, xs[0], terms[0], {*result, *_later(terms, 1)})
-    for n in range(1, len(xs)):
-        needed = {*result, *_later(terms, n + 1)}
-        other, theirs = _prepared(b, xs[n], terms[n], {*needed, *have})
-        value, have = _contract(b, value, have, other, theirs, needed)
-    value, have = _prepared(b, value, have, set(result))
-    value = b.transpose(value, [have.index(label) for label in result if label in have])
-    return b.expand(value, [sizes[label] for label in result])
-
-
-def _later(terms: Sequence[Labels], first: int) -> set[str]:
-    return {label for term in terms[first:] for label in term}
-
-
-def _prepared(b: Builder, x: Tensor, labels: Labels, needed: set[str]) -> tuple[Tensor, Labels]:
-    """`x` with repeated labels read along their diagonal and labels nobody needs summed away."""
-    unique = tuple(dict.fromkeys(labels))
-    if unique != labels:
-        shape = [x.shape[labels.index(label)] for label in unique]
-        x = b.compute(
-            x.dtype, shape, [x], lambda bufs, *i: bufs[0][tuple(i[unique.index(label)] for label in labels)]
-        )
-    gone = [i for i, label in enumerate(unique) if label not in needed]
-    return b.reduce("sum", x, gone), tuple(label for label in unique if label in needed)
-
-
-def _contract(
-    b: Builder, x: Tensor, left: Labels, y: Tensor, right: Labels, needed: set[str]
-) -> tuple[Tensor, Labels]:
-    """The product of two operands, summed over the labels that are not needed any more."""
-    size = dict(zip(left, x.shape, strict=True)), dict(zip(right, y.shape, strict=True))
-    shared = [label for label in left if label in right]
-    ones = [n for n in shared if is_const(size[0][n], 1) != is_const(size[1][n], 1)]
-    x, left = _dropped(b, x, left, [n for n in ones if is_const(size[0][n], 1)])
-    y, right = _dropped(b, y, right, [n for n in ones if is_const(size[1][n], 1)])
-    x, left = _prepared(b, x, left, {*needed, *right})
-    y, right = _prepared(b, y, right, {*needed, *left})
-    batch = tuple(n for n in left if n in right and n in needed)
-    inner = tuple(n for n in left if n in right and n not in needed)
-    rows = tuple(n for n in left if n not in right)
-    cols = tuple(n for n in right if n not in left)
-    product_of = b.matmul(_matrix(b, x, left, batch, rows, inner), _matrix(b, y, right, batch, inner, cols))
-    dims = dict(zip(left, x.shape, strict=True)) | dict(zip(right, y.shape, strict=True))
-    out = (*batch, *rows, *cols)
-    return b.reshape(product_of, [dims[n] for n in out]), out
-
-
-def _dropped(b: Builder, x: Tensor, labels: Labels, gone: Sequence[str]) -> tuple[Tensor, Labels]:
-    """`x` without axes of size 1 that broadcast against the other operand's."""
-    keep = [i for i, label in enumerate(labels) if label not in gone]
-    return b.reshape(x, [x.shape[i] for i in keep]), tuple(labels[i] for i in keep)
-
-
-def _matrix(b: Builder, x: Tensor, labels: Labels, batch: Labels, rows: Labels, cols: Labels) -> Tensor:
-    """`x` as [*batch, prod(rows), prod(cols)]."""
-    dims = dict(zip(labels, x.shape, strict=True))
-    turned = b.transpose(x, [labels.index(n) for n in (*batch, *rows, *cols)])
-    shape = [dims[n] for n in batch]
-    return b.reshape(turned, [*shape, product(dims[n] for n in rows), product(dims[n] for n in cols)])

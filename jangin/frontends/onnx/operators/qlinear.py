@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jangin.frontends.onnx.operators.families import Family
+from jangin.frontends.onnx.operators.families import family
 from jangin.frontends.onnx.operators.integer import matmul_integer, qlinear_conv
-from jangin.frontends.onnx.operators.linear import gemm, matmul_any
 from jangin.frontends.onnx.operators.quantize import (
     dequantize_linear,
     dynamic_quantize_linear,
@@ -16,7 +15,7 @@ from jangin.frontends.onnx.operators.quantize import (
 )
 from jangin.frontends.onnx.operators.recurrent import lstm
 from jangin.frontends.onnx.operators.window import average_pool, global_average_pool
-from jangin.frontends.onnx.registry import Lowering, Operator, op
+from jangin.frontends.onnx.registry import Lowering, op
 from jangin.ir.dtype import F32, I32, I64, DType
 from jangin.ir.expr import Buffer, Expr, cast, select
 from jangin.ir.expr import binary as operation
@@ -24,6 +23,7 @@ from jangin.ir.graph import CompileError
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.axes import axes_of, axis_of
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.linear import gemm, matmul
 from jangin.ops.reduce import reduce_over
 
 DOMAIN = "com.microsoft"
@@ -97,20 +97,18 @@ def _mean(b: Builder, x: Tensor, axes: Sequence[int] = (), keepdims: int = 1) ->
     return reduce_over(b, "mean", x, axes_of(axes, x.rank) if axes else range(x.rank), bool(keepdims))
 
 
-SIMPLE = Family(
-    tuple(
-        Operator(DOMAIN, name, 1, lower)
-        for name, lower in {
-            "QLinearAdd": _binary(lambda x, y: x + y),
-            "QLinearMul": _binary(lambda x, y: x * y),
-            "QLinearSigmoid": _unary(_elementwise("sigmoid")),
-            "QLinearLeakyRelu": _unary(_elementwise("leaky_relu")),
-            "QLinearSoftmax": _unary(_softmax),
-            "QLinearAveragePool": _unary(_average),
-            "QLinearGlobalAveragePool": _unary(_global_average),
-            "QLinearReduceMean": _unary(_mean),
-        }.items()
-    )
+SIMPLE = family(
+    {
+        "QLinearAdd": _binary(lambda x, y: x + y),
+        "QLinearMul": _binary(lambda x, y: x * y),
+        "QLinearSigmoid": _unary(_elementwise("sigmoid")),
+        "QLinearLeakyRelu": _unary(_elementwise("leaky_relu")),
+        "QLinearSoftmax": _unary(_softmax),
+        "QLinearAveragePool": _unary(_average),
+        "QLinearGlobalAveragePool": _unary(_global_average),
+        "QLinearReduceMean": _unary(_mean),
+    },
+    domain=DOMAIN,
 )
 
 
@@ -153,9 +151,8 @@ def qgemm(
     """alpha * x' w' + bias, in f32 where no scale of the result is given. The bias is in units of
     alpha and both scales."""
     axis = 0 if transB else 1
-    y = gemm(
-        b, _real(b, x, x_scale, x_zero), _real(b, w, w_scale, w_zero, axis), transA=transA, transB=transB
-    )
+    left, right = _real(b, x, x_scale, x_zero), _real(b, w, w_scale, w_zero, axis)
+    y = gemm(b, left, right, transpose_x=bool(transA), transpose_y=bool(transB))
     if bias is not None:
         step = b.map(lambda s, t: s * t, x_scale, w_scale)
         y = b.map(lambda v, c, s: v + cast(F32, c) * s, y, bias, step)
@@ -223,7 +220,7 @@ def matmul_nbits(
         return cast(x.dtype, (cast(F32, bufs[0][n, k]) - zero) * cast(F32, bufs[1][n, block]))
 
     matrix = b.compute(x.dtype, (N, K), inputs, weight)
-    y = matmul_any(b, x, b.transpose(matrix, (1, 0)))
+    y = matmul(b, x, b.transpose(matrix, (1, 0)))
     return y if bias is None else b.map(lambda v, c: v + c, y, bias)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from jangin.frontends.onnx.operators.conv import Geometry, convolve
-from jangin.frontends.onnx.operators.linear import matmul_any
 from jangin.frontends.onnx.registry import op
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ops.axes import axis_of, element_type, integers
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.linear import matmul
 
 
 def dft_matrix(n: int, parts: int, inverse: bool, onesided: bool) -> Array:
@@ -70,7 +70,7 @@ def transform(
     turned = b.transpose(x, order)
     outer = turned.shape[:-2]
     matrix = b.const(table.reshape(rows * comps, bins * out).astype(x.dtype.numpy))
-    y = matmul_any(b, b.reshape(turned, [*outer, rows * comps]), matrix)
+    y = matmul(b, b.reshape(turned, [*outer, rows * comps]), matrix)
     y = b.reshape(y, [*outer, bins, out])
     return b.transpose(y, [order.index(i) for i in range(x.rank)])
 
