@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jangin.frontends.onnx.operators.attention import attention, rotary_embedding
-from jangin.frontends.onnx.operators.normalize import layer_normalization
+from jangin.frontends.onnx.operators.attention import after_past
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import F32, I32, I64
-from jangin.ir.expr import Buffer, Expr, cast, const, eq, is_const, land, maximum, minimum, select
+from jangin.ir.expr import Buffer, Expr, cast, const, eq, is_const, land, maximum, select
 from jangin.ir.graph import CompileError, static_shape
-from jangin.ops.axes import clamped, divide
+from jangin.ops.attention import Window, attention, join_heads, rotary_embedding, split_heads, update_cache
+from jangin.ops.axes import divide
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import widened
 from jangin.ops.linear import matmul
+from jangin.ops.normalize import layer_norm
 
 DOMAIN = "com.microsoft"
 NO_MASK = float(np.finfo(np.float32).min)
@@ -61,17 +62,6 @@ def _sum(b: Builder, *masks: Tensor | None) -> Tensor | None:
     return given[0] if given else None
 
 
-def _split_heads(b: Builder, x: Tensor, heads: int) -> Tensor:
-    """[batch, sequence, width] as [batch, heads, sequence, size]."""
-    n, s, width = x.shape
-    return b.transpose(b.reshape(x, (n, s, heads, divide(width, const(heads), b.symbols))), (0, 2, 1, 3))
-
-
-def _joined(b: Builder, x: Tensor) -> Tensor:
-    n, h, s, d = x.shape
-    return b.reshape(b.transpose(x, (0, 2, 1, 3)), (n, s, h * d))
-
-
 def _half(b: Builder, past: Tensor, which: int) -> Tensor:
     part = b.slice(past, [which, 0, 0, 0, 0], [1, *past.shape[1:]], [1] * 5)
     return b.reshape(part, past.shape[1:])
@@ -92,19 +82,19 @@ def fused_attention(
     third = divide(weights.shape[1], const(3), b.symbols)
     sizes = [const(n) for n in qkv_hidden_sizes] if qkv_hidden_sizes else [third] * 3
     q, k, v = (
-        _split_heads(b, part, num_heads)
-        for part in _columns(b, _added(b, matmul(b, x, weights), bias), sizes)
+        split_heads(b, part, num_heads) for part in _columns(b, _added(b, matmul(b, x, weights), bias), sizes)
     )
-    before = (None, None) if past is None else (_half(b, past, 0), _half(b, past, 1))
-    total = x.shape[1] + (const(0) if past is None else past.shape[3])
-    added = _sum(b, _key_mask(b, mask, total, mask_filter_value), attention_bias)
-    y, keys, values, _ = attention(
-        b, q, k, v, added, before[0], before[1], is_causal=unidirectional, scale=scale or None
-    )  # fmt: skip
+    earlier: Expr = const(0)
+    if past is not None:
+        earlier = past.shape[3]
+        k, v = b.concat([_half(b, past, 0), k], 2), b.concat([_half(b, past, 1), v], 2)
+    added = _sum(b, _key_mask(b, mask, k.shape[2], mask_filter_value), attention_bias)
+    window = Window(causal=bool(unidirectional))
+    y = attention(b, q, k, v, mask=added, window=window, past=earlier, scale=scale or None).y
     present = None
     if b.results > 1:
-        present = b.concat([b.reshape(t, (1, *t.shape)) for t in (keys, values)], 0)
-    return _joined(b, y), present
+        present = b.concat([b.reshape(t, (1, *t.shape)) for t in (k, v)], 0)
+    return join_heads(b, y), present
 
 
 @op("MultiHeadAttention", domain=DOMAIN)
@@ -123,13 +113,12 @@ def multi_head_attention(
             t if t.rank == 4 else _added(b, t, part)
             for t, part in zip((query, key, value), parts, strict=True)
         )
-    q, k, v = (t if t.rank == 4 else _split_heads(b, t, num_heads) for t in (query, key, value))
-    total = k.shape[2] + (const(0) if past_key is None else past_key.shape[2])
-    added = _sum(b, _key_mask(b, mask, total, mask_filter_value), attention_bias)
-    y, keys, values, _ = attention(
-        b, q, k, v, added, past_key, past_value, is_causal=unidirectional, scale=scale or None
-    )  # fmt: skip
-    return _joined(b, y), keys, values
+    q, k, v = (t if t.rank == 4 else split_heads(b, t, num_heads) for t in (query, key, value))
+    k, v = after_past(b, past_key, k), after_past(b, past_value, v)
+    added = _sum(b, _key_mask(b, mask, k.shape[2], mask_filter_value), attention_bias)
+    window, earlier = Window(causal=bool(unidirectional)), const(0) if past_key is None else past_key.shape[2]
+    y = attention(b, q, k, v, mask=added, window=window, past=earlier, scale=scale or None).y
+    return join_heads(b, y), k, v
 
 
 def _unpacked(
@@ -167,12 +156,14 @@ def fused_rotary_embedding(
         size = cos_cache.shape[1] * 2
         x4 = b.reshape(x, (*x.shape[:2], divide(x.shape[2], size, b.symbols), size))
         turned = rotary_embedding(
-            b, b.transpose(x4, (0, 2, 1, 3)), cos_cache, sin_cache, position_ids, interleaved
-        )
-        return _joined(b, turned)
+            b, b.transpose(x4, (0, 2, 1, 3)), cos_cache, sin_cache, position_ids,
+            interleaved=bool(interleaved),
+        )  # fmt: skip
+        return join_heads(b, turned)
     return rotary_embedding(
-        b, x, cos_cache, sin_cache, position_ids, interleaved, num_heads, rotary_embedding_dim
-    )
+        b, x, cos_cache, sin_cache, position_ids, interleaved=bool(interleaved), heads=num_heads,
+        width=rotary_embedding_dim,
+    )  # fmt: skip
 
 
 @op("GroupQueryAttention", domain=DOMAIN)
@@ -202,14 +193,12 @@ def group_query_attention(
             I64, (q.shape[0], tokens), [before], lambda bufs, n, s: bufs[0][n] + s
         )
         pairs = static_shape(cos_cache.shape[1:])
-        width = 2 * pairs[0] if pairs else 0
+        width, pairwise = 2 * pairs[0] if pairs else 0, bool(rotary_interleaved)
         q, k = (
-            rotary_embedding(
-                b, t, cos_cache, sin_cache, places, rotary_interleaved, rotary_embedding_dim=width
-            )
+            rotary_embedding(b, t, cos_cache, sin_cache, places, interleaved=pairwise, width=width)
             for t in (q, k)
         )
-    keys, values = (_cached(b, old, new, before, room) for old, new in ((past_key, k), (past_value, v)))
+    keys, values = (update_cache(b, old, new, before, room) for old, new in ((past_key, k), (past_value, v)))
 
     def seen(bufs: Sequence[Buffer], n: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
         place = bufs[0][n] + i
@@ -217,10 +206,9 @@ def group_query_attention(
         return select(near, const(0, F32), const(NO_MASK, F32))
 
     mask = b.compute(F32, (q.shape[0], 1, tokens, room), [before], seen)
-    y, _, _, _ = attention(
-        b, q, keys, values, _sum(b, mask, attention_bias), scale=scale or None, softcap=softcap
-    )  # fmt: skip
-    return _joined(b, y), keys, values
+    added = _sum(b, mask, attention_bias)
+    y = attention(b, q, keys, values, mask=added, scale=scale or None, softcap=softcap).y
+    return join_heads(b, y), keys, values
 
 
 def _grouped_heads(
@@ -229,7 +217,7 @@ def _grouped_heads(
     if key is None or value is None:
         size = divide(query.shape[2], const(heads + 2 * groups), b.symbols)
         query, key, value = _columns(b, query, [size * heads, size * groups, size * groups])
-    return _split_heads(b, query, heads), _split_heads(b, key, groups), _split_heads(b, value, groups)
+    return split_heads(b, query, heads), split_heads(b, key, groups), split_heads(b, value, groups)
 
 
 def _room(b: Builder, past: Tensor | None, tokens: Expr, total: Tensor) -> Expr:
@@ -238,22 +226,6 @@ def _room(b: Builder, past: Tensor | None, tokens: Expr, total: Tensor) -> Expr:
         return tokens
     known = None if total.data is None else total.data.reshape(-1)[0]
     return past.shape[2] + tokens if known is None else maximum(past.shape[2], known)
-
-
-def _cached(b: Builder, old: Tensor | None, new: Tensor, before: Tensor, room: Expr) -> Tensor:
-    """The cache [batch, heads, room, size]: old entries, then the new ones from `before` of an item on."""
-    tokens = new.shape[2]
-    if old is None:
-        return new
-
-    def at(bufs: Sequence[Buffer], n: Expr, h: Expr, j: Expr, d: Expr) -> Expr:
-        place = j - bufs[2][n]
-        added = bufs[1][n, h, clamped(place, tokens), d]
-        held = bufs[0][n, h, minimum(j, old.shape[2] - 1), d]
-        kept = select(land(place < 0, j < old.shape[2]), held, const(0, new.dtype))
-        return select(land(place >= 0, place < tokens), added, kept)
-
-    return b.compute(new.dtype, (*new.shape[:2], room, new.shape[3]), [old, new, before], at)
 
 
 @op("EmbedLayerNormalization", domain=DOMAIN)
@@ -269,7 +241,7 @@ def embed_layer_normalization(
     total = _added(b, b.gather(word_table, words, 0), b.gather(position_table, positions, 0))
     if segments is not None and segment_table is not None:
         total = _added(b, total, b.gather(segment_table, segments, 0))
-    y, *_ = layer_normalization(b, total, gamma, beta, epsilon=epsilon)
+    y = layer_norm(b, total, gamma, beta, epsilon=epsilon)
     if mask is None:
         return y, b.expand(b.scalar(0, I32), (n,)), total
     count = b.reduce("sum", b.map(lambda m: cast(I32, eq(m, const(1, m.dtype))), mask), [1])

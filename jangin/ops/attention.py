@@ -1,0 +1,216 @@
+"""Attention over several heads, its caches, and rotary position embedding.
+
+Queries are [batch, heads, queries, size], keys [batch, groups, keys, size], values [batch, groups, keys,
+width]; heads are a multiple of groups, and neighbouring heads share a group's keys and values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jangin.ir.dtype import BOOL, F32, F64, I64, DType
+from jangin.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    ExprLike,
+    call,
+    cast,
+    const,
+    eq,
+    land,
+    maximum,
+    minimum,
+    select,
+)
+from jangin.ir.graph import CompileError
+from jangin.ops.axes import clamped, divide
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.operands import wide
+
+LOWEST = {F32: -3.4028234663852886e38, F64: -1.7976931348623157e308}
+"""The lowest finite number of a type: the score of a key that a query doesn't see."""
+
+
+def split_heads(b: Builder, x: Tensor, heads: int) -> Tensor:
+    """[batch, sequence, heads * size] as [batch, heads, sequence, size]."""
+    n, s, width = x.shape
+    split = b.reshape(x, (n, s, heads, divide(width, const(heads), b.symbols)))
+    return b.transpose(split, (0, 2, 1, 3))
+
+
+def join_heads(b: Builder, x: Tensor) -> Tensor:
+    """[batch, heads, sequence, size] as [batch, sequence, heads * size]."""
+    n, h, s, d = x.shape
+    return b.reshape(b.transpose(x, (0, 2, 1, 3)), (n, s, h * d))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How products of queries and keys become weights."""
+
+    scale: float
+    softcap: float
+    masks: tuple[Tensor, ...]
+    """Which keys a query sees (bool), or what is added to the products (float)."""
+    blind: bool
+    """Whether a query may see no key at all."""
+
+    def capped(self, s: Expr) -> Expr:
+        """A product scaled, and bent by tanh so that it stays within the cap (Gemma Team 2024)."""
+        s = s * self.scale
+        return call("tanh", s / self.softcap) * self.softcap if self.softcap else s
+
+    def masked(self, b: Builder, products: Tensor, floor: float) -> Tensor:
+        """The scores, `floor` where a key is hidden."""
+
+        def body(s: Expr, *masks: Expr) -> Expr:
+            s = self.capped(s)
+            for m in masks:
+                hidden = const(floor, s.dtype)
+                s = select(m, s, hidden) if m.dtype is BOOL else maximum(s + cast(s.dtype, m), hidden)
+            return s
+
+        return b.map(body, products, *self.masks)
+
+    def weights(self, b: Builder, products: Tensor) -> Tensor:
+        """Softmax of the scores; where a query may see nothing, what is hidden becomes 0 after it."""
+        lowest = LOWEST[products.dtype]
+        masked = self.masked(b, products, lowest)
+        weights = b.softmax(masked, 3)
+        if not self.blind:
+            return weights
+        return b.map(lambda w, s: select(s <= lowest, const(0, w.dtype), w), weights, masked)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which keys j a query at place i sees: with `causal` none after it, and no further than so many
+    places to the left or right (-1: any)."""
+
+    causal: bool = False
+    left: int = -1
+    right: int = -1
+
+    def allows(self, i: Expr, j: Expr) -> Expr:
+        seen: Expr = const(True, BOOL)
+        if self.causal:
+            seen = land(seen, j <= i)
+        if self.left >= 0:
+            seen = land(seen, i - j <= self.left)
+        return land(seen, j - i <= self.right) if self.right >= 0 else seen
+
+    def mask(
+        self, b: Builder, queries: Expr, keys: Expr, past: ExprLike, valid: Tensor | None
+    ) -> Tensor | None:
+        """[queries, keys], the first query standing at place `past`; or [batch, 1, queries, keys] where each
+        item has its own count of `valid` keys, the last of them the queries' own. None where all is seen."""
+        if valid is None:
+            if not self.causal and self.left < 0 and self.right < 0:
+                return None
+            return b.compute(BOOL, (queries, keys), (), lambda bufs, i, j: self.allows(i + past, j))
+
+        def at(bufs: Sequence[Buffer], n: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+            count = cast(I64, bufs[0][n])
+            return land(j < count, self.allows(i + count - queries, j))
+
+        return b.compute(BOOL, (valid.shape[0], 1, queries, keys), [valid], at)
+
+
+EVERYWHERE = Window()
+"""Every query sees every key."""
+
+
+class Attended(NamedTuple):
+    """What `attention` gives: y [batch, heads, queries, width] in the queries' dtype, and what it was made
+    of: the products and weights [batch, heads, queries, keys], in the dtype computed in."""
+
+    y: Tensor
+    products: Tensor
+    weights: Tensor
+    scores: Scores
+
+
+def attention(
+    b: Builder, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None,
+    window: Window = EVERYWHERE, past: ExprLike = 0, valid: Tensor | None = None,
+    scale: float | None = None, softcap: float = 0.0, dtype: DType | None = None,
+) -> Attended:  # fmt: skip
+    """softmax(scale * q kᵀ) v (Vaswani et al. 2017; shared keys: Ainslie et al. 2023), with scale 1 / √size
+    unless given, computed in `dtype`: f32, or f64 where the queries are. `mask` broadcasts to [batch, heads,
+    queries, keys]: truth, or what is added to the scores. `past` and `valid` [batch] say where the queries
+    stand among the keys (see `Window.mask`). A query that sees no key gives 0."""
+    if scale is None:
+        if not isinstance(q.shape[3], Const):
+            raise CompileError(f"the head size of {q} must be known, or the scale given")
+        scale = 1 / math.sqrt(q.shape[3].value)
+    dtype = dtype or (F64 if q.dtype is F64 else F32)
+    placed = window.mask(b, q.shape[2], k.shape[2], past, valid)
+    masks = tuple(m for m in (mask, placed) if m is not None)
+    blind = mask is not None or valid is not None or window.left >= 0 or window.right >= 0
+    scores = Scores(scale, softcap, masks, blind)
+    queries, keys = b.cast(q, dtype), b.cast(k, dtype)
+    shared = b.matmul(_sharing(b, queries, k.shape[1]), keys, transpose_b=True)
+    products = b.reshape(shared, (*q.shape[:3], k.shape[2]))
+    weights = scores.weights(b, products)
+    mixed = b.matmul(_sharing(b, weights, v.shape[1]), b.cast(v, dtype))
+    y = b.cast(b.reshape(mixed, (*q.shape[:3], v.shape[3])), q.dtype)
+    return Attended(y, products, weights, scores)
+
+
+def _sharing(b: Builder, x: Tensor, groups: Expr) -> Tensor:
+    """[batch, heads, rows, columns] as [batch, groups, heads of a group * rows, columns]: heads that
+    share keys stand below one another, in one matrix."""
+    n, heads, rows, columns = x.shape
+    return b.reshape(x, (n, groups, divide(heads * rows, groups, b.symbols), columns))
+
+
+def update_cache(b: Builder, old: Tensor | None, new: Tensor, start: Tensor, room: ExprLike) -> Tensor:
+    """A cache [batch, groups, room, size]: old entries, and the new ones from place `start` [batch] of an
+    item on; without an old one the new entries alone."""
+    tokens = new.shape[2]
+    if old is None:
+        return new
+
+    def at(bufs: Sequence[Buffer], n: Expr, h: Expr, j: Expr, d: Expr) -> Expr:
+        place = j - bufs[2][n]
+        added = bufs[1][n, h, clamped(place, tokens), d]
+        held = bufs[0][n, h, minimum(j, old.shape[2] - 1), d]
+        kept = select(land(place < 0, j < old.shape[2]), held, const(0, new.dtype))
+        return select(land(place >= 0, place < tokens), added, kept)
+
+    return b.compute(new.dtype, (*new.shape[:2], room, new.shape[3]), [old, new, start], at)
+
+
+def rotary_embedding(
+    b: Builder, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None, *,
+    interleaved: bool = False, heads: int = 0, width: int = 0,
+) -> Tensor:  # fmt: skip
+    """Pairs of a head's elements turned by their position's angle (Su et al. 2021), the first `width`
+    elements of a head (0: all). x: [batch, heads, sequence, size], or [batch, sequence, heads * size] with
+    `heads`; cos and sin: [places, pairs] with `positions` [batch, sequence], else [batch, sequence, pairs];
+    a pair is two neighbours if `interleaved`, else one element from each half."""
+    head = x.shape[3] if x.rank == 4 else divide(x.shape[2], const(heads), b.symbols)
+    turned: Expr = const(width) if width else head
+    half = divide(turned, const(2), b.symbols)
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        n, s = index[0], index[2] if x.rank == 4 else index[1]
+        d = index[-1] if x.rank == 4 else index[-1] % head
+        first = eq(d % 2, 0) if interleaved else d < half
+        step = const(1) if interleaved else half
+        pair = d // 2 if interleaved else select(first, d, d - half)
+        row: tuple[Expr, ...] = (n, s)
+        if positions is not None:
+            row = (clamped(cast(I64, bufs[3][n, s]), cos.shape[0]),)
+        own = wide(bufs[0][index])
+        other = wide(bufs[0][(*index[:-1], select(first, index[-1] + step, index[-1] - step))])
+        c, si = wide(bufs[1][(*row, pair)]), wide(bufs[2][(*row, pair)])
+        value = own * c + select(first, -other, other) * si
+        return select(d < turned, value, own)
+
+    extra = [] if positions is None else [positions]
+    return b.compute(x.dtype, x.shape, [x, cos, sin, *extra], at)

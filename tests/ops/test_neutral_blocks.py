@@ -1,0 +1,40 @@
+"""Neutral operators of several core nodes without any format: built with `Builder`, run by the interpreter,
+held to NumPy in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+from test_neutral import Array, computed
+
+from jangin.ops.attention import Window, attention
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.normalize import group_norm
+
+
+def random(*shape: int) -> Array:
+    return np.random.default_rng(len(shape) + sum(shape)).standard_normal(shape)
+
+
+def test_attention_with_shared_keys_in_a_window() -> None:
+    """Four heads on two groups of keys; three queries that stand behind two earlier keys see at most
+    three places back."""
+    q, k, v = random(2, 4, 3, 8), random(2, 2, 5, 8), random(2, 2, 5, 6)
+
+    def make(b: Builder, *t: Tensor) -> Tensor:
+        return attention(b, *t, window=Window(causal=True, left=3), past=2, scale=0.3).y
+
+    scores = 0.3 * q @ np.repeat(k, 2, 1).swapaxes(2, 3)
+    i, j = np.arange(3)[:, None] + 2, np.arange(5)
+    powers = np.where((j <= i) & (i - j <= 3), np.exp(scores), 0)
+    expected = powers / powers.sum(-1, keepdims=True) @ np.repeat(v, 2, 1)
+    np.testing.assert_allclose(computed(make, q, k, v), expected, rtol=1e-12)
+
+
+def test_group_norm() -> None:
+    x, scale, shift = random(2, 6, 3, 4), random(6), random(6) + 1
+    grouped = x.reshape(2, 3, -1)
+    centred = grouped - grouped.mean(-1, keepdims=True)
+    norm = (centred / np.sqrt(grouped.var(-1, keepdims=True) + 1e-3)).reshape(x.shape)
+    expected = norm * scale[:, None, None] + shift[:, None, None]
+    found = computed(lambda b, *t: group_norm(b, *t, groups=3, epsilon=1e-3), x, scale, shift)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
