@@ -195,7 +195,10 @@ def inspect(
     json: Annotated[Path | None, typer.Option(help="With --placement: write it to this file.")] = None,
     minimize: Annotated[
         Path | None,
-        typer.Option(metavar="OUT.onnx", help="Write the smallest part that can't be compiled or is wrong."),
+        typer.Option(
+            metavar="OUT.onnx",
+            help="Write the smallest part of an ONNX model that can't be compiled or is wrong.",
+        ),
     ] = None,
 ) -> None:
     """Look into a model: what it is, what each pass makes of it, and any kernel's code."""

@@ -69,7 +69,7 @@ def test_the_two_commands_come_first() -> None:
     assert "pytest" in commands[1]
 
 
-@pytest.mark.parametrize("name", [*GRAPH_PASSES, *TEMPLATES])
+@pytest.mark.parametrize("name", ["lower", *GRAPH_PASSES, *TEMPLATES])
 def test_every_pass_and_template_has_its_line(name: str) -> None:
     assert f"| `{name}` |" in ARCHITECTURE
 

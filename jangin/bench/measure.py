@@ -188,9 +188,9 @@ def compare(
 
 def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list[Job]:
     """A job for Jangin, each peer, SGEMM and, last, the reference; the inputs are put into `folder`."""
-    from jangin.frontends.onnx import importer as frontend
+    from jangin.frontends.table import load
 
-    graph = frontend.load(model, options.shapes)
+    graph = load(model, options.shapes).graph
     inputs = folder / "inputs.npz"
     np.savez(inputs, **make_inputs(graph, options))  # type: ignore[arg-type]
     return [

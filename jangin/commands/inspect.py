@@ -26,8 +26,10 @@ from jangin.compiler.pipeline import (
     build_artifact,
     graph_passes,
     import_model,
+    lowered,
     plan_model,
 )
+from jangin.frontends.table import load
 from jangin.ir import te
 from jangin.ir.graph import Graph, Node
 from jangin.ir.graph_text import print_graph
@@ -44,7 +46,7 @@ from jangin.targets import Target, resolve
 from jangin.templates.scheduled import Scheduled
 
 SHOWN = ("naive", "steps", "loop", "llvm", "asm")
-AFTER = ("import", *GRAPH_PASSES, "plan")
+AFTER = ("import", "lower", *GRAPH_PASSES, "plan")
 Kernels = dict[str, tuple[Node, Scheduled]]
 
 
@@ -185,11 +187,12 @@ def _find(name: str, kernels: Kernels, plan: Plan) -> list[tuple[Node, Scheduled
 
 def _summary(model: Path, options: Options, kernels: Kernels, plan: Plan) -> None:
     console = terminal()
-    imported = import_model(model, options, until="import")
+    source = load(model, options.shapes)
+    imported = source.graph
     for kind, names in (("input", imported.inputs), ("output", imported.outputs)):
         for name in names:
             console.print(f"{kind} {name}: {imported.value(name)}", markup=False)
-    counts = Counter(n.op.removeprefix("onnx.") for n in imported.nodes)
+    counts = Counter(n.op.removeprefix(f"{source.dialect.domain}.") for n in imported.nodes)
     weights = sum(a.nbytes for a in imported.constants.values())
     console.print(f"{len(imported.nodes)} nodes: " + ", ".join(f"{n} {op}" for op, n in counts.most_common()))
     work = flops(import_model(model, options, until="fuse"))
@@ -206,9 +209,10 @@ def _summary(model: Path, options: Options, kernels: Kernels, plan: Plan) -> Non
 
 def _passes(model: Path, options: Options) -> Table:
     table = Table("pass", "nodes after it", "seconds")
-    graph = import_model(model, options, until="import")
-    table.add_row("import", str(len(graph.nodes)), "")
-    for name, graph_pass in graph_passes(options).items():
+    imported = load(model, options.shapes)
+    table.add_row("import", str(len(imported.graph.nodes)), "")
+    graph = imported.graph
+    for name, graph_pass in {"lower": lambda _: lowered(imported, options), **graph_passes(options)}.items():
         start = time.perf_counter()
         graph = graph_pass(graph)
         table.add_row(name, str(len(graph.nodes)), f"{time.perf_counter() - start:.2f}")

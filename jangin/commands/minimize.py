@@ -1,4 +1,4 @@
-"""`jangin inspect --minimize`: the smallest part of a model that still fails.
+"""`jangin inspect --minimize`: the smallest part of an ONNX model that still fails.
 
 Delta debugging (Zeller, Hildebrandt: Simplifying and Isolating Failure-Inducing Input, 2002) over the
 model's nodes. What the dropped nodes made becomes a constant where it is known while compiling, and else an

@@ -10,7 +10,11 @@ from typing import Any
 from jangin.backends.llvm.build import assembly
 from jangin.backends.llvm.llvm import emit_kernel
 from jangin.compiler.pipeline import GRAPH_PASSES
+from jangin.frontends.dialect import Imported
+from jangin.frontends.lower import lower
+from jangin.frontends.table import DIALECTS
 from jangin.ir.expr import Const, Var
+from jangin.ir.graph import Graph
 from jangin.ir.graph_text import parse_graph, print_graph
 from jangin.ir.loop import For, Func, Store, statements
 from jangin.ir.parse import parse_func
@@ -45,12 +49,19 @@ def opt_graph(text: str, passes: Sequence[str], emit: str) -> str:
         raise ValueError(f"a graph has no {emit}: --emit {emit} is for loop nests")
     graph = parse_graph(text)
     verify_graph(graph)
+    known = {"lower": _lowered, **GRAPH_PASSES}
     for name in passes:
-        if name not in GRAPH_PASSES:
-            raise ValueError(f"no graph pass is called {name!r}; there are {', '.join(GRAPH_PASSES)}")
-        graph = GRAPH_PASSES[name](graph)
+        if name not in known:
+            raise ValueError(f"no graph pass is called {name!r}; there are {', '.join(known)}")
+        graph = known[name](graph)
         verify_graph(graph)
     return print_graph(graph)
+
+
+def _lowered(graph: Graph) -> Graph:
+    """An imported graph in core operators, by the first dialect that knows one of its nodes."""
+    knowing = (d for d in DIALECTS if any(d.lowering(node) for node in graph.nodes))
+    return lower(Imported(graph, next(knowing, DIALECTS[0])))
 
 
 def opt_func(text: str, passes: Sequence[str], emit: str, target: Target) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jangin.compiler.cache import Cache, key, source_digest
-from jangin.compiler.options import Options
+from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.source import Source
 from jangin.runtime.executable import Executable
 from jangin.runtime.program import ProgramExecutable, executable, host_functions
@@ -20,9 +20,8 @@ from jangin.targets import resolve
 from jangin.tune.store import Store, place_of
 
 if TYPE_CHECKING:
-    import onnx
-
     from jangin.custom import CustomOperator
+    from jangin.frontends.dialect import Dialect, ModelSource
     from jangin.runtime.artifact import Artifact
     from jangin.runtime.program_artifact import ProgramArtifact
 
@@ -35,7 +34,7 @@ class Request:
     """What to compile and how, in plain values that another process can be sent: `compile`'s arguments.
     `source`: what the model was read from, where the cache was asked for it already."""
 
-    model: str | Path | bytes | onnx.ModelProto
+    model: ModelSource
     target: str
     threads: int
     shapes: Mapping[str, Any]
@@ -67,7 +66,7 @@ class Request:
 
 
 def compile(
-    model: str | Path | bytes | onnx.ModelProto,
+    model: ModelSource,
     target: str = "cpu",
     threads: int | None = None,
     shapes: Mapping[str, Any] | None = None,
@@ -75,33 +74,36 @@ def compile(
     winograd: bool = True,
     libraries: str = "never",
     operators: Sequence[CustomOperator] = (),
+    dialects: Sequence[Dialect] = (),
     cache: bool | str | Path = True,
     tune: str | float | None = None,
     sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
     isolated: bool | None = None,
 ) -> Executable | ProgramExecutable:
-    """Compile an ONNX model (path, bytes or message) and load it.
+    """Compile a model (path, bytes or message; ONNX, or a format of `dialects`) and load it.
 
     `shapes` binds symbolic sizes, `winograd` allows its rounding, `libraries` other makers' kernels
     (see `Options`); `cache`: keep and reuse compiled models and what tuning found for this machine,
     True for the user's cache folder, a path for another, False for none; `tune`: seconds ("60s", "2m")
     to measure candidates first, for `sizes` of the symbols; `progress(done, total, what)`.
-    `operators` are your own (see `jangin.custom`); a model that is compiled with some is not cached.
+    `operators` are your own (see `jangin.custom`), and so are `dialects`, formats that are asked before
+    Jangin's (see `jangin.frontends.dialect`); a model that is compiled with some is not cached.
     `isolated`: compile in a process of its own, whose memory is the system's again when it ends; by default
-    so where this process hasn't loaded the compiler yet, and never with `operators`.
+    so where this process hasn't loaded the compiler yet, and never with anything of your own.
     Raises CompileError with the node, its operator and what to do about it."""
     threads = threads if threads is not None else default_threads()
     seconds = None if tune is None else parse_seconds(tune)
     request = Request(
         model, target, threads, shapes or {}, winograd, libraries, cache, seconds, sizes or {}
     )  # fmt: skip
-    if isolated and operators:
-        raise ValueError("operators of your own can't go to another process: leave isolated out")
+    own = Extensions(operators, dialects)
+    if isolated and own:
+        raise ValueError("operators and dialects of your own can't go to another process: leave isolated out")
     if isolated is None:
-        isolated = not operators and "jangin.compiler.pipeline" not in sys.modules and _has_interpreter()
+        isolated = not own and "jangin.compiler.pipeline" not in sys.modules and _has_interpreter()
     built = None
-    entries = None if operators else request.entries
+    entries = None if own else request.entries
     if entries is not None and seconds is None:
         source = Source.of(model)
         request = replace(request, source=source)
@@ -112,7 +114,7 @@ def compile(
 
         built = build_apart(request, progress)
     elif built is None:
-        built, _ = build(request, progress, operators)
+        built, _ = build(request, progress, own)
     return executable(built, threads, host_functions(operators))
 
 
@@ -124,7 +126,7 @@ def _has_interpreter() -> bool:
 def build(
     request: Request,
     progress: Progress | None = None,
-    operators: Sequence[CustomOperator] = (),
+    own: Extensions = NONE,
     processes: int = 1,
 ) -> tuple[Artifact | ProgramArtifact, Path | None]:
     """Tune, if that is asked for, and compile, in this process and `processes` that it forks. Gives the file
@@ -132,13 +134,13 @@ def build(
     from jangin.compiler.pipeline import build_artifact, tune_model
 
     options = request.options()
-    entries = None if operators else request.entries
+    entries = None if own else request.entries
     source = request.source
     if request.tune is not None:
         found = tune_model(
             request.model, options, request.threads, request.tune, request.sizes, request.winners,
             lambda done, total, what: progress and progress(round(done), round(total), f"tune {what}"),
-            operators,
+            own,
         )  # fmt: skip
         options = replace(options, choices={**options.choices, **found.choices})
         source = None if entries is None else Source.of(request.model)
@@ -147,7 +149,7 @@ def build(
             kept = entries.load(name, read_artifact)
             if kept is not None:
                 return kept, entries.path(name)
-    artifact = build_artifact(request.model, options, progress, operators, processes)
+    artifact = build_artifact(request.model, options, progress, own, processes)
     if entries is None or source is None or not source.unchanged():
         return artifact, None
     return artifact, entries.put(entry_name(source, options), artifact.save)

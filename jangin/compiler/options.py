@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jangin.targets.target import Target
 from jangin.templates.template import Candidate
+
+if TYPE_CHECKING:
+    from jangin.custom import CustomOperator
+    from jangin.frontends.dialect import Dialect
 
 Shapes = Mapping[str, int | tuple[int, int] | Sequence[int | None]]
 LIBRARIES = ("never", "auto", "openblas", "onednn")
@@ -39,3 +43,18 @@ class Options:
         choices = sorted((digest, str(c)) for digest, c in self.choices.items())
         bound = sorted(self.shapes.items())
         return f"{self.target!r} {bound!r} {self.winograd} {self.libraries} {choices}"
+
+
+@dataclass(frozen=True)
+class Extensions:
+    """What a caller adds for one model: no part of a cache's key, and never sent to another process."""
+
+    operators: Sequence[CustomOperator] = ()
+    dialects: Sequence[Dialect] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.operators or self.dialects)
+
+
+NONE = Extensions()
+"""Nothing added."""

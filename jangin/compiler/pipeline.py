@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jangin.backends.llvm.build import Builder, compile_modules
 from jangin.backends.llvm.flow import flow_module
 from jangin.compiler.kernels import Job, make_plan, schedule_kernels
-from jangin.compiler.options import Options
-from jangin.custom import CustomOperator
+from jangin.compiler.options import NONE, Extensions, Options
+from jangin.frontends.dialect import Imported, ModelSource
 from jangin.frontends.lower import lower
-from jangin.frontends.onnx import importer as onnx_frontend
+from jangin.frontends.table import load
 from jangin.ir.graph import Graph
 from jangin.ir.plan import Plan
 from jangin.ir.program import Program
@@ -41,14 +39,10 @@ from jangin.tune.tuner import Outcome
 from jangin.tune.tuner import Progress as TuneProgress
 from jangin.tune.tuner import tune as tune_graph
 
-if TYPE_CHECKING:
-    import onnx
-
 Progress = Callable[[int, int, str], None]
 GraphPass = Callable[[Graph], Graph]
 
 GRAPH_PASSES: Mapping[str, GraphPass] = {
-    "lower": lower,
     "simplify": simplify,
     "batchnorm": batchnorm,
     "layout": layout,
@@ -62,24 +56,24 @@ GRAPH_PASSES: Mapping[str, GraphPass] = {
     "winograd": winograd_pass,
     "place": place_pass,
 }
-"""In order. The whole-graph passes; after `fuse` every node is a kernel or a reshape, and after `place`
-perhaps a concatenation or a slice that moves nothing."""
+"""The whole-graph passes that follow `lower`, in order. After `fuse` every node is a kernel or a reshape, and
+after `place` perhaps a concatenation or a slice that moves nothing."""
 
 
 def tune_model(
-    model: str | Path | bytes | onnx.ModelProto,
+    model: ModelSource,
     options: Options,
     threads: int,
     budget: float,
     sizes: Mapping[str, int] | None = None,
     store: Store | None = None,
     progress: TuneProgress | None = None,
-    operators: Sequence[CustomOperator] = (),
+    own: Extensions = NONE,
 ) -> Outcome:
     """Measure candidates for `budget` seconds, going on from what `store` has, and keep there what is
     found. `sizes`: of symbols that stay open, what to measure for; `progress(seconds, budget, what)`. Raises
     ValueError for a model that needs steps (see `passes.partition`)."""
-    graph = import_model(model, options, operators=operators)
+    graph = import_model(model, options, own=own)
     if has_steps(graph):
         raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
     here = place_of(options.target, threads, options.libraries)
@@ -91,21 +85,21 @@ def tune_model(
 
 
 def build_artifact(
-    model: str | Path | bytes | onnx.ModelProto,
+    model: ModelSource,
     options: Options,
     progress: Progress | None = None,
-    operators: Sequence[CustomOperator] = (),
+    own: Extensions = NONE,
     processes: int = 1,
 ) -> Artifact | ProgramArtifact:
     """The compiler itself. `processes`: see `backends.llvm.build.Builder`."""
-    graph = import_model(model, options, progress, until="lower", operators=operators)
-    metadata = onnx_frontend.metadata(model)
+    imported = load(model, options.shapes, own.dialects)
+    graph = lowered(imported, options, progress, own)
     if not has_steps(graph):
-        return replace(build_plan(graph, options, progress, processes), metadata=metadata)
+        return replace(build_plan(graph, options, progress, processes), metadata=imported.metadata)
     program, segments = partition(graph, str(options.target))
     parts = tuple(build_plan(s, options, progress, processes) for s in segments)
     flow = compile_modules([("flow", flow_module(options.target.triple))], options.target)
-    return ProgramArtifact(program, parts, flow, metadata)
+    return ProgramArtifact(program, parts, flow, imported.metadata)
 
 
 def build_plan(
@@ -142,13 +136,13 @@ class Planned:
 
 
 def plan_model(
-    model: str | Path | bytes | onnx.ModelProto,
+    model: ModelSource,
     options: Options,
     progress: Progress | None = None,
-    operators: Sequence[CustomOperator] = (),
+    own: Extensions = NONE,
 ) -> Planned:
     """The compiler up to code generation."""
-    graph = import_model(model, options, progress, until="lower", operators=operators)
+    graph = lowered(load(model, options.shapes, own.dialects), options, progress, own)
     if not has_steps(graph):
         return Planned(None, (lowered_plan(graph, options, progress),))
     program, segments = partition(graph, str(options.target))
@@ -156,33 +150,37 @@ def plan_model(
 
 
 def import_model(
-    model: str | Path | bytes | onnx.ModelProto,
+    model: ModelSource,
     options: Options,
     progress: Progress | None = None,
     until: str = "",
-    operators: Sequence[CustomOperator] = (),
+    own: Extensions = NONE,
 ) -> Graph:
     """The model after the graph passes (after the pass `until`, where one is named). A model that needs
     steps (see `passes.partition`) is lowered only: its segments are optimized one by one."""
-    graph = onnx_frontend.load(model, options.shapes)
+    imported = load(model, options.shapes, own.dialects)
     if until == "import":
-        return graph
-    _tell(progress, 0, len(GRAPH_PASSES), "lower")
-    graph = lower(graph, {(o.domain, o.name): o.lower for o in operators})
-    if has_steps(graph):
-        return graph
-    if options.verify:
+        return imported.graph
+    graph = lowered(imported, options, progress, own)
+    return graph if until == "lower" or has_steps(graph) else optimize(graph, options, progress, until)
+
+
+def lowered(
+    imported: Imported, options: Options, progress: Progress | None = None, own: Extensions = NONE
+) -> Graph:
+    """An imported model in core operators."""
+    _tell(progress, 0, len(GRAPH_PASSES) + 1, "lower")
+    graph = lower(imported, {(o.domain, o.name): o.lower for o in own.operators})
+    if options.verify and not has_steps(graph):
         checked("lower", verify_graph, graph, CORE)
-    return graph if until == "lower" else optimize(graph, options, progress, until)
+    return graph
 
 
 def optimize(graph: Graph, options: Options, progress: Progress | None = None, until: str = "") -> Graph:
     """A lowered graph after the other passes."""
     passes = graph_passes(options)
-    for n, (name, graph_pass) in enumerate(passes.items()):
-        if name == "lower":
-            continue
-        _tell(progress, n, len(passes), name)
+    for n, (name, graph_pass) in enumerate(passes.items(), 1):
+        _tell(progress, n, len(passes) + 1, name)
         graph = graph_pass(graph)
         release(graph.constants.values())
         if options.verify:
@@ -193,7 +191,7 @@ def optimize(graph: Graph, options: Options, progress: Progress | None = None, u
 
 
 def graph_passes(options: Options) -> dict[str, GraphPass]:
-    """The passes of a compilation, in order."""
+    """The passes of a compilation after `lower`, in order."""
     return {n: p for n, p in GRAPH_PASSES.items() if n != "winograd" or options.winograd}
 
 

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: resolved while compiling where that can be done, else steps of a program.
+"""Branches and loops: resolved while compiling where that can be done, else steps of a program.
 
 A branch whose condition is known is taken; a loop of few iterations is unrolled, so that it becomes
 part of a plan. Otherwise the bodies become graphs of their own, which get the values that they use
@@ -7,16 +7,17 @@ of the graphs around them as further inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from jangin.frontends.order import captured
+from jangin.frontends.dialect import Run, Scope
+from jangin.frontends.order import FUNCTION, captured
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import Const, Expr, Var, const, eq, free_vars, maximum
-from jangin.ir.graph import CompileError, Graph, Node, static_shape
+from jangin.ir.graph import CompileError, Graph, Node
 from jangin.ir.program import Slicing
 from jangin.ir.simplify import simplify
 from jangin.ir.types import ANY, Type, tensor_type
@@ -25,67 +26,60 @@ from jangin.ops.builder import Builder, Tensor
 from jangin.ops.nontensor import Item, NonTensor, common, constant, declare, host, real, type_of
 from jangin.passes.partition import prune
 
-Env = dict[str, Item | None]
-Run = Callable[[Builder, Graph, Env], list[Item]]
-"""Lowers a body's nodes into a builder, given its values by name, and gives its results."""
-
+Bodies = tuple[Graph, Graph]
+"""What is computed where a condition holds, and where it doesn't: two sub-graphs of equally many results."""
 UNROLL = 64
-"""Most iterations that are unrolled,"""
+"""Most iterations that are unrolled."""
 UNROLL_NODES = 1024
-"""where that makes no more than so many nodes of the model."""
+"""Most nodes of the model that an unrolled loop may become."""
+SPLITS = 4
+"""Most branches inside each other that take in what follows them."""
 
 
 class RanksDiffer(Exception):
-    """The branches of an If give tensors of different rank."""
+    """The two bodies of a branch give tensors of different rank."""
+
+    def __init__(self, condition: Tensor, bodies: Bodies) -> None:
+        super().__init__()
+        self.condition, self.bodies = condition, bodies
 
 
-SPLITS = 4
-"""Most Ifs inside each other that take in what follows them."""
-
-
-def continued(node: Node, rest: Sequence[Node], outputs: Sequence[str]) -> Node:
-    """An If that goes on with the nodes after it, up to `outputs`, in both of its branches."""
+def continued(
+    node: Node, bodies: Bodies, rest: Sequence[Node], outputs: Sequence[str]
+) -> tuple[tuple[str, ...], Bodies]:
+    """A branch that goes on with the nodes after it, up to `outputs`: those that it gives then, and both
+    bodies with these nodes behind their own."""
     made = {o for n in rest for o in n.outputs} | {*node.outputs}
     wanted = tuple(o for o in outputs if o in made)
-    attrs: dict[str, Any] = {}
-    for key in ("then_branch", "else_branch"):
-        body: Graph = node.attrs[key]
-        joins = [
-            Node("onnx.Identity", f"{node.name}.{i}", (given,), (name,), {"opset": node.attrs["opset"]})
-            for i, (given, name) in enumerate(zip(body.outputs, node.outputs, strict=True))
-        ]
-        attrs[key] = replace(body, nodes=(*body.nodes, *joins, *rest), outputs=wanted)
-    return replace(node, attrs=attrs, outputs=wanted)
+
+    def after(body: Graph) -> Graph:
+        same = Graph("", body.outputs, body.outputs, (), {}, {})
+        named = Node(FUNCTION, node.name, body.outputs, node.outputs, {"body": same}, node.source)
+        return replace(body, nodes=(*body.nodes, named, *rest), outputs=wanted)
+
+    return wanted, (after(bodies[0]), after(bodies[1]))
 
 
 def branch(
-    b: Builder,
-    run: Run,
-    inputs: Sequence[Item | None],
-    attrs: Mapping[str, Any],
-    env: Env,
-    any_rank: bool = False,
+    b: Builder, run: Run, condition: Tensor, bodies: Bodies, scope: Scope, any_rank: bool = False
 ) -> list[Item]:
-    """`If`. Raises RanksDiffer, unless `any_rank`, where the ranks of a result differ."""
-    condition = inputs[0]
-    assert isinstance(condition, Tensor)
+    """The results of one body or the other. Raises RanksDiffer where they differ in rank, unless
+    `any_rank`."""
     known = b.constant_value(condition)
     if known is not None:
-        chosen: Graph = attrs["then_branch" if bool(known.reshape(-1)[0]) else "else_branch"]
-        return run(b, chosen, dict(env))
+        return run(b, bodies[not known.reshape(-1)[0]], scope)
     before = frozenset(b.symbols)
-    graphs = [attrs["then_branch"], attrs["else_branch"]]
-    tried, reason = _tried(b, run, graphs, env)
+    tried, reason = _tried(b, run, bodies, scope)
     of_sizes = b.conditions.get(condition.name)
     if None in tried and of_sizes is not None:
         fine = tried[0] is not None
         needed = of_sizes if fine else eq(of_sizes, const(False, BOOL))
-        results = run(b, graphs[not fine], dict(env))
+        results = run(b, bodies[not fine], scope)
         return [b.requiring(r, needed) if isinstance(r, Tensor) else r for r in results]
     then, orelse = _with_failing(b, tried, reason)
     pairs = [(type_of(x), type_of(y)) for x, y in zip(then.results, orelse.results, strict=True)]
     if not any_rank and any(_ranks_differ(x, y) for x, y in pairs):
-        raise RanksDiffer
+        raise RanksDiffer(condition, bodies)
     types = [_outer(b, _joined(b, x, y), before) for x, y in pairs]
     outputs = [declare(b, t) for t in types]
     b.step(
@@ -98,15 +92,15 @@ def branch(
 
 
 def _tried(
-    b: Builder, run: Run, graphs: Sequence[Graph], env: Env
+    b: Builder, run: Run, bodies: Bodies, scope: Scope
 ) -> tuple[list[Body | None], CompileError | None]:
     """Both branches, None for one that can't be right for any sizes (a model may guard against that), and
     why it can't. CompileError where neither can."""
     made: list[Body | None] = []
     reason: CompileError | None = None
-    for graph in graphs:
+    for graph in bodies:
         try:
-            made.append(body_of(b, run, graph, (), env))
+            made.append(body_of(b, run, graph, (), scope))
         except CompileError as error:
             if reason is not None:
                 raise reason from None
@@ -143,16 +137,15 @@ class Body:
     captures: list[str]
 
 
-def body_of(b: Builder, run: Run, graph: Graph, given: Sequence[Type], env: Env) -> Body:
+def body_of(b: Builder, run: Run, graph: Graph, given: Sequence[Type], scope: Scope) -> Body:
     """A sub-graph whose own inputs are of the types `given`."""
     inner = Builder(graph.name, {})
     inner.symbols, inner.source, inner.prefix = b.symbols, b.source, b.prefix
-    inner.splits, inner.custom = b.splits, b.custom
-    local: Env = {}
+    local: dict[str, Item | None] = {}
     formal = [declare(inner, t, n) for t, n in zip(given, graph.inputs, strict=True)]
     outside: dict[str, str] = {}
     for name in sorted(captured(graph)):
-        local[name] = _capture(b, inner, env[name], name, outside)
+        local[name] = _capture(b, inner, scope[name], name, outside)
     local.update(zip(graph.inputs, formal, strict=True))
     results = run(inner, graph, local)
     names = tuple(real(inner, r) for r in results)
@@ -217,7 +210,7 @@ def _unsized(element: Type) -> Type:
 
 @dataclass(frozen=True)
 class Iteration:
-    """A Loop or Scan in one form; see `ir.program.Loop`. The body's results are the condition where
+    """A loop in its general form; see `ir.program.Loop`. The body's results are the condition where
     `conditional`, the carried values, and the slices."""
 
     body: Graph
@@ -231,81 +224,19 @@ class Iteration:
     """Whether the body takes the iteration's number and the condition, and gives a condition."""
 
 
-def loop(
-    b: Builder, run: Run, inputs: Sequence[Item | None], attrs: Mapping[str, Any], env: Env
-) -> list[Item]:
-    """`Loop`."""
-    trips, condition, *carried = inputs
-    body: Graph = attrs["body"]
-    count = len(body.outputs) - 1 - len(carried)
-    initial = [v for v in carried if v is not None]
-    return iterate(
-        b, run,
-        Iteration(
-            body, _scalar(b, trips), _scalar(b, condition), initial, [], (), (Slicing(),) * count, True
-        ), env,
-    )  # fmt: skip
-
-
-def _scalar(b: Builder, value: Item | None) -> Tensor | None:
+def scalar(b: Builder, value: Item | None) -> Tensor | None:
+    """A tensor of one element without axes."""
     return b.reshape(value, ()) if isinstance(value, Tensor) else None
 
 
-def scan(
-    b: Builder, run: Run, inputs: Sequence[Item | None], attrs: Mapping[str, Any], env: Env
-) -> list[Item]:
-    """`Scan` from opset 9 on."""
-    body: Graph = attrs["body"]
-    count: int = attrs["num_scan_inputs"]
-    given = [v for v in inputs if v is not None]
-    carried, scanned = given[: len(given) - count], given[len(given) - count :]
-    tensors = [v for v in scanned if isinstance(v, Tensor)]
-    outs = len(body.outputs) - len(carried)
-    axes = attrs.get("scan_input_axes") or (0,) * count
-    backward = attrs.get("scan_input_directions") or (0,) * count
-    slicing = tuple(
-        Slicing(axis_of(a, t.rank), bool(d)) for a, t, d in zip(axes, tensors, backward, strict=True)
-    )
-    out_axes = attrs.get("scan_output_axes") or (0,) * outs
-    out_backward = attrs.get("scan_output_directions") or (0,) * outs
-    stacking = tuple(Slicing(a, bool(d)) for a, d in zip(out_axes, out_backward, strict=True))
-    trips = b.reshape(b.sizes([tensors[0].shape[slicing[0].axis]]), ())
-    return iterate(b, run, Iteration(body, trips, None, carried, tensors, slicing, stacking, False), env)
-
-
-def scan_8(
-    b: Builder, run: Run, inputs: Sequence[Item | None], attrs: Mapping[str, Any], env: Env
-) -> list[Item]:
-    """`Scan` of opset 8: a batch axis before the axis that is scanned, each entry by itself."""
-    if inputs[0] is not None:
-        raise CompileError("sequence_lens is not supported; export the model with opset 9 or newer")
-    given = [v for v in inputs[1:] if isinstance(v, Tensor)]
-    batch = static_shape(given[0].shape[:1])
-    if batch is None:
-        raise CompileError("the batch size must be known; export the model with opset 9 or newer")
-    backward = attrs.get("directions")
-    newer = {
-        "body": attrs["body"],
-        "num_scan_inputs": attrs["num_scan_inputs"],
-        "scan_input_directions": backward,
-    }
-    rows = []
-    for n in range(batch[0]):
-        entry = [b.gather(v, b.reshape(b.sizes([n]), ()), 0) for v in given]
-        rows.append(
-            [b.reshape(v, (1, *v.shape)) for v in scan(b, run, entry, newer, env) if isinstance(v, Tensor)]
-        )
-    return [b.concat(list(parts), 0) for parts in zip(*rows, strict=True)]
-
-
-def iterate(b: Builder, run: Run, it: Iteration, env: Env) -> list[Item]:
+def iterate(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item]:
     """The loop unrolled where its iterations are few and known, else as a step."""
-    if (unrolled := _unrolled(b, run, it, env)) is not None:
+    if (unrolled := _unrolled(b, run, it, scope)) is not None:
         return unrolled
-    return _as_step(b, run, it, env)
+    return _as_step(b, run, it, scope)
 
 
-def _unrolled(b: Builder, run: Run, it: Iteration, env: Env) -> list[Item] | None:
+def _unrolled(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item] | None:
     limit = b.constant_value(it.trips)
     if it.trips is not None and limit is None:
         return None
@@ -323,9 +254,9 @@ def _unrolled(b: Builder, run: Run, it: Iteration, env: Env) -> list[Item] | Non
             return None
         if not np.all(holds):
             break
-        results = run(b, it.body, _iteration(b, it, env, n, going, carried))
+        results = run(b, it.body, _iteration(b, it, scope, n, going, carried))
         if it.counts:
-            going = _scalar(b, results.pop(0))
+            going = scalar(b, results.pop(0))
         carried = results[: len(carried)]
         for group, value in zip(collected, results[len(carried) :], strict=True):
             assert isinstance(value, Tensor)
@@ -353,8 +284,8 @@ def _count(graph: Graph) -> int:
 
 
 def _iteration(
-    b: Builder, it: Iteration, env: Env, n: int, going: Tensor | None, carried: Sequence[Item]
-) -> Env:
+    b: Builder, it: Iteration, scope: Scope, n: int, going: Tensor | None, carried: Sequence[Item]
+) -> Scope:
     """What the body sees in iteration `n`."""
     own: list[Item] = []
     if it.counts:
@@ -363,7 +294,7 @@ def _iteration(
     for t, s in zip(it.scanned, it.slicing, strict=True):
         at = t.shape[s.axis] - 1 - n if s.reverse else const(n)
         slices.append(b.gather(t, b.reshape(b.sizes([at]), ()), s.axis))
-    return {**env, **dict(zip(it.body.inputs, (*own, *carried, *slices), strict=True))}
+    return {**scope, **dict(zip(it.body.inputs, (*own, *carried, *slices), strict=True))}
 
 
 def _stacked(b: Builder, parts: list[Tensor], s: Slicing) -> Tensor:
@@ -372,7 +303,7 @@ def _stacked(b: Builder, parts: list[Tensor], s: Slicing) -> Tensor:
     return b.concat(rows[::-1] if s.reverse else rows, axis)
 
 
-def _as_step(b: Builder, run: Run, it: Iteration, env: Env) -> list[Item]:
+def _as_step(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item]:
     before = frozenset(b.symbols)
     carried = [_settled(b, v) for v in it.carried]
     types = [type_of(v) for v in carried]
@@ -380,7 +311,7 @@ def _as_step(b: Builder, run: Run, it: Iteration, env: Env) -> list[Item]:
     own = [tensor_type(I64, ()), tensor_type(BOOL, ())]
     graph = it.body if it.counts else replace(it.body, inputs=("", "", *it.body.inputs))
     while True:
-        body = body_of(b, run, graph, (*own, *types, *slices), env)
+        body = body_of(b, run, graph, (*own, *types, *slices), scope)
         made = [type_of(r) for r in body.results[it.counts : it.counts + len(types)]]
         wider = [_widened(b, t, m) for t, m in zip(types, made, strict=True)]
         b.pending.clear()

@@ -6,49 +6,40 @@ and shape arithmetic are folded.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from jangin.frontends import control
-from jangin.frontends.control import Env
-from jangin.frontends.onnx import functions as onnx_functions
-from jangin.frontends.onnx.importer import split_op
-from jangin.frontends.onnx.operators import OPERATORS
-from jangin.frontends.onnx.operators.strings import MEASURING, MOVING, is_text, moved
-from jangin.frontends.onnx.qdq import fuse_quantized
-from jangin.frontends.onnx.registry import find
-from jangin.frontends.onnx.schema import check_types
+from jangin.frontends.dialect import Dialect, Imported, Inputs, Scope
+from jangin.frontends.order import FUNCTION
 from jangin.ir.graph import CompileError, Graph, Node, Value
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.nontensor import Item, NonTensor, constant, host, real, type_of
 from jangin.passes.constraints import constraints
 from jangin.passes.partition import STEPS, prune, renamed
 
-Outputs = Sequence[Item | None]
-CONTROL = {"onnx.If": control.branch, "onnx.Loop": control.loop, "onnx.Scan": control.scan}
-"""Operators whose attributes are sub-graphs."""
-_IGNORED = frozenset({"opset", "consumed_inputs"})
-"""Not the operators' own attributes; `consumed_inputs` is a hint that opset 1 gave about memory."""
-
-
+Env = dict[str, Item | None]
 Custom = Mapping[tuple[str, str], Callable[..., Any]]
+"""A caller's own operators by domain and name."""
 
 
-def lower(graph: Graph, custom: Custom | None = None) -> Graph:
+def lower(imported: Imported, custom: Custom | None = None) -> Graph:
     """The imported graph in core operators. CompileError lists every unsupported node at once,
     before any work; or names the node that can't be lowered, its inputs and why."""
-    graph = fuse_quantized(graph)
+    dialect = imported.dialect
+    graph = dialect.rewrite(imported.graph)
+    own = {f"{domain or dialect.domain}.{name}": fn for (domain, name), fn in (custom or {}).items()}
+    lowering = _Lowering(dialect, own)
     b = Builder(graph.name, graph.symbols)
-    b.custom = dict(custom or {})
-    _refuse(graph.nodes, b.custom)
+    lowering.refuse(graph.nodes)
     env: Env = {n: _input(b, graph.value(n)) for n in graph.inputs}
     for name in graph.outputs:
         if name not in env:  # so that no other value takes the name of a result
             b.values[name] = Value(name, None, None)
     env |= {n: constant(b, a, n) for n, a in graph.constants.items()}
-    results = _evaluate(b, graph.nodes, env, graph.outputs, "the model")
+    results = lowering.results(b, graph, env, "the model")
     given = (env[n] for n in graph.inputs)
     if any(n.op in STEPS for n in b.nodes) or any(isinstance(v, NonTensor) for v in (*given, *results)):
         return replace(_program(b, results, graph.outputs), bound=graph.bound)
@@ -84,166 +75,147 @@ def _input(b: Builder, value: Value) -> Item:
     return Tensor(value.name, value.dtype, value.shape)
 
 
-def _refuse(nodes: Iterable[Node], custom: Custom) -> None:
-    """CompileError naming every node that has no lowering."""
-    missing = list(_unsupported(nodes, custom))
-    if missing:
-        many = f"{len(missing)} nodes are" if len(missing) > 1 else "1 node is"
-        raise CompileError(
-            f"{many} not supported:\n" + "\n".join(f"  {n.source}: {_remedy(n)}" for n in missing)
-        )
-
-
-def _remedy(node: Node) -> str:
-    """Why there is no such operator, and the nearest way round."""
-    domain, name = split_op(node.op)
-    known = {n for d, n in OPERATORS if d == domain}
-    if name in known:
-        since = min(o.since for o in OPERATORS[domain, name])
-        return f"it came with opset {since}: export the model for that one or a later one"
-    elsewhere = [d or "ai.onnx" for d, n in OPERATORS if n == name]
-    if elsewhere:
-        return f"'{domain or 'ai.onnx'}' has no such operator, but {' and '.join(elsewhere)} have"
-    close = difflib.get_close_matches(name, known, 1, 0.8)
-    if close:
-        return f"there is no such operator; {close[0]} is called alike"
-    return "there is no such operator: give your own with operators=[...] (see jangin.custom)"
-
-
-def _unsupported(nodes: Iterable[Node], custom: Custom) -> Iterable[Node]:
-    for node in nodes:
-        if node.op == "function":
-            yield from _unsupported(node.attrs["body"].nodes, custom)
-        elif node.op not in CONTROL and split_op(node.op) not in custom and not _supported(node):
-            yield node
-        for value in node.attrs.values():
-            if isinstance(value, Graph) and node.op in CONTROL:
-                yield from _unsupported(value.nodes, custom)
-
-
-def _supported(node: Node) -> bool:
-    domain, name = split_op(node.op)
-    opset = node.attrs["opset"]
-    return find(OPERATORS, domain, name, opset) is not None or onnx_functions.has_body(node.op, opset)
-
-
-def _result(env: Mapping[str, Item | None], name: str, where: str) -> Item:
-    found = env.get(name)
-    if found is None:
-        raise CompileError(f"output '{name}' of {where} is not computed")
-    return found
-
-
 class _Lowering:
-    def __init__(self, b: Builder) -> None:
-        self.b = b
+    """One model being lowered: the `Bodies` that its nodes' lowerings are given.
 
-    def run(self, nodes: Iterable[Node], env: Env) -> None:
-        """Lower the nodes; `env` gets each one's outputs."""
+    `custom`: a caller's own operators, by the nodes' `op`. `owner`: the model's node in hand, while the nodes
+    are lowered that stand for it. `splits`: how many branches, one inside the other, go on with what
+    follows them."""
+
+    def __init__(self, dialect: Dialect, custom: Mapping[str, Callable[..., Any]]) -> None:
+        self.dialect, self.custom = dialect, custom
+        self.owner = ""
+        self.splits = 0
+
+    def refuse(self, nodes: Iterable[Node]) -> None:
+        """CompileError naming every node that has no lowering, those in sub-graphs included."""
+        missing = list(self._unsupported(nodes))
+        if missing:
+            many = f"{len(missing)} nodes are" if len(missing) > 1 else "1 node is"
+            lines = (f"  {n.source}: {self.dialect.remedy(n)}" for n in missing)
+            raise CompileError(f"{many} not supported:\n" + "\n".join(lines))
+
+    def _unsupported(self, nodes: Iterable[Node]) -> Iterator[Node]:
         for node in nodes:
-            inputs = [env[n] if n else None for n in node.inputs]
-            try:
-                outputs = self._node(node, inputs, env)
-            except control.RanksDiffer:
-                raise
-            except CompileError as error:
-                raise CompileError(_explain(node, inputs, str(error))) from error
-            except Exception as error:  # a lowering met what its operator does not define
-                other = next((t for t in inputs if isinstance(t, NonTensor)), None)
-                how = "so" if other is None else f"for a {other}"
-                reason = f"it is malformed, or not supported {how}: {type(error).__name__}: {error}"
-                raise CompileError(_explain(node, inputs, reason)) from error
-            for name, value in zip(node.outputs, outputs, strict=False):
-                if name:
-                    env[name] = value
-            for name in node.outputs[len(outputs) :]:
-                if name:
-                    env[name] = None
+            if node.op in self.custom:
+                continue
+            if node.op != FUNCTION and self.dialect.lowering(node) is None:
+                yield node
+            for value in node.attrs.values():
+                if isinstance(value, Graph):
+                    yield from self._unsupported(value.nodes)
 
-    def _node(self, node: Node, inputs: Sequence[Item | None], env: Env) -> Outputs:
+    def run(self, b: Builder, graph: Graph, scope: Scope) -> list[Item]:
+        """The results of a sub-graph, which sees the values around it."""
+        self.refuse(graph.nodes)
+        env = {**scope, **{n: constant(b, a, n) for n, a in graph.constants.items()}}
+        around = b.source, b.prefix, b.results, b.scope
+        found = self.results(b, graph, env, "the sub-graph")
+        b.source, b.prefix, b.results, b.scope = around
+        return found
+
+    def expand(self, b: Builder, graph: Graph, inputs: Inputs) -> Sequence[Item | None]:
+        """The results of a graph that stands for the node in hand, under whose name all of it is."""
+        with self._set(owner=b.source):
+            return self._function(b, graph, inputs)
+
+    def results(self, b: Builder, graph: Graph, env: Env, where: str) -> list[Item]:
+        """Lower a graph, given its inputs and constants in `env`."""
+        self._nodes(b, graph.nodes, env, graph.outputs)
+        found = []
+        for name in graph.outputs:
+            value = env.get(name)
+            if value is None:
+                raise CompileError(f"output '{name}' of {where} is not computed")
+            found.append(value)
+        return found
+
+    def _nodes(self, b: Builder, nodes: Sequence[Node], env: Env, outputs: Sequence[str]) -> None:
+        """Lower the nodes that give `outputs`; `env` gets each one's. Where a branch's bodies give tensors of
+        different rank, what follows it is lowered in both, as the rank is known there."""
+        for i, node in enumerate(nodes):
+            try:
+                values, names = self._node(b, node, env), node.outputs
+            except control.RanksDiffer as split:
+                rest = nodes[i + 1 :] if self.splits < control.SPLITS else ()
+                values, names = self._in_both(b, node, split, rest, env, outputs)
+                if rest:
+                    nodes = ()
+            for n, name in enumerate(names):
+                if name:
+                    env[name] = values[n] if n < len(values) else None
+            if not nodes:
+                return
+
+    def _in_both(
+        self, b: Builder, node: Node, split: control.RanksDiffer, rest: Sequence[Node], env: Env,
+        outputs: Sequence[str],
+    ) -> tuple[Sequence[Item], tuple[str, ...]]:  # fmt: skip
+        """Values, and their names, of two branches that go on with the nodes after them."""
+        names, bodies = node.outputs, split.bodies
+        if rest:
+            names, bodies = control.continued(node, bodies, rest, outputs)
+        b.source, b.prefix = self.owner or node.source, node.name
+        with self._set(splits=self.splits + bool(rest)):
+            return control.branch(b, self.run, split.condition, bodies, env, any_rank=True), names
+
+    def _node(self, b: Builder, node: Node, env: Env) -> Sequence[Item | None]:
+        inputs = [env[n] if n else None for n in node.inputs]
+        try:
+            return self._lowered(b, node, inputs, env)
+        except control.RanksDiffer:
+            raise
+        except CompileError as error:
+            raise CompileError(_explain(node, inputs, str(error))) from error
+        except Exception as error:  # a lowering met what its operator does not define
+            other = next((t for t in inputs if isinstance(t, NonTensor)), None)
+            how = "so" if other is None else f"for a {other}"
+            reason = f"it is malformed, or not supported {how}: {type(error).__name__}: {error}"
+            raise CompileError(_explain(node, inputs, reason)) from error
+
+    def _lowered(self, b: Builder, node: Node, inputs: Inputs, env: Env) -> Sequence[Item | None]:
         for given, name in zip(inputs, node.inputs, strict=True):
             if name and given is None:
                 raise CompileError(f"its input '{name}' is an output that is not supported")
-        if node.op == "function":
-            return self._body(node.attrs["body"], inputs)
-        self.b.source = self.b.owner or node.source
-        self.b.prefix, self.b.results = node.name, len(node.outputs)
-        self.b.scope = env
-        attrs = {k: v for k, v in node.attrs.items() if k not in _IGNORED}
-        opset: int = node.attrs["opset"]
-        if node.op in CONTROL:
-            lowering = control.scan_8 if node.op == "onnx.Scan" and opset < 9 else CONTROL[node.op]
-            return lowering(self.b, _sub_graph, inputs, attrs, env)
-        domain, name = split_op(node.op)
-        if (own := self.b.custom.get((domain, name))) is not None:
-            result = own(self.b, *inputs, **attrs)
-            return result if isinstance(result, (tuple, list)) else (result,)
-        operator = find(OPERATORS, domain, name, opset)
-        check_types(domain, name, opset, [None if t is None else type_of(t) for t in inputs])
-        if operator is not None and name in MOVING | MEASURING and any(map(is_text, inputs)):
-            return moved(self.b, name, operator.lower, inputs, attrs)
-        if operator is not None:
-            result = operator.lower(self.b, *inputs, **attrs)
-            return result if isinstance(result, (tuple, list)) else (result,)
-        types = [None if t is None else type_of(t) for t in inputs]
-        body = onnx_functions.body(node, types)
-        if body is None:
-            raise CompileError("the standard has no body of this operator for these inputs")
-        owner, self.b.owner = self.b.owner, self.b.source
-        outputs = self._body(body, inputs)
-        self.b.owner = owner
-        return outputs
+        if node.op == FUNCTION:
+            return self._function(b, node.attrs["body"], inputs)
+        b.source = self.owner or node.source
+        b.prefix, b.results = node.name, len(node.outputs)
+        b.scope = env
+        if (own := self.custom.get(node.op)) is not None:
+            result = own(b, *inputs, **self.dialect.attributes(node))
+        else:
+            lowering = self.dialect.lowering(node)
+            assert lowering is not None, f"{node.source} was refused"
+            result = lowering(b, node, inputs, self)
+        return result if isinstance(result, (tuple, list)) else (result,)
 
-    def _body(self, body: Graph, inputs: Sequence[Item | None]) -> Outputs:
-        """A function's body, on its own names."""
-        _refuse(body.nodes, self.b.custom)
+    def _function(self, b: Builder, body: Graph, inputs: Inputs) -> Sequence[Item | None]:
+        """A graph on its own names."""
+        self.refuse(body.nodes)
         if len(inputs) > len(body.inputs):
             raise CompileError(f"{len(inputs)} inputs given, '{body.name}' takes {len(body.inputs)}")
         env: Env = dict.fromkeys(body.inputs)
         env.update(zip(body.inputs, inputs, strict=False))
-        env |= {n: constant(self.b, a) for n, a in body.constants.items()}
+        env |= {n: constant(b, a) for n, a in body.constants.items()}
         absent = {n for n, t in env.items() if t is None}  # so they are for the nodes that take them
         nodes = [
             replace(node, inputs=tuple("" if n in absent else n for n in node.inputs)) for node in body.nodes
         ]
-        _run_all(self.b, nodes, env, tuple(n for n in body.outputs if n not in absent))
+        self._nodes(b, nodes, env, tuple(n for n in body.outputs if n not in absent))
         return [env.get(n) for n in body.outputs]
 
-
-def _sub_graph(b: Builder, graph: Graph, env: Env) -> list[Item]:
-    """The results of a sub-graph, which sees the values around it."""
-    _refuse(graph.nodes, b.custom)
-    local = env | {n: constant(b, a, n) for n, a in graph.constants.items()}
-    source, prefix, results = b.source, b.prefix, b.results
-    found = _evaluate(b, graph.nodes, local, graph.outputs, "the sub-graph")
-    b.source, b.prefix, b.results = source, prefix, results
-    return found
-
-
-def _evaluate(b: Builder, nodes: Sequence[Node], env: Env, outputs: Sequence[str], where: str) -> list[Item]:
-    _run_all(b, nodes, env, outputs)
-    return [_result(env, n, where) for n in outputs]
-
-
-def _run_all(b: Builder, nodes: Sequence[Node], env: Env, outputs: Sequence[str]) -> None:
-    """Lower the nodes that give `outputs`. Where an If gives tensors of another rank on either side, what
-    follows it is lowered in both of its branches, as the rank is known there."""
-    lowering = _Lowering(b)
-    for i, node in enumerate(nodes):
+    @contextmanager
+    def _set(self, **state: Any) -> Iterator[None]:
+        """With other values of `owner` or `splits` for a while."""
+        before = {name: getattr(self, name) for name in state}
+        vars(self).update(state)
         try:
-            lowering.run([node], env)
-        except control.RanksDiffer:
-            rest = nodes[i + 1 :] if b.splits < control.SPLITS else ()
-            joined = control.continued(node, rest, outputs) if rest else node
-            b.splits += bool(rest)
-            b.source, b.prefix = node.source, node.name
-            found = control.branch(b, _sub_graph, [env[node.inputs[0]]], joined.attrs, env, any_rank=True)
-            b.splits -= bool(rest)
-            env.update(zip(joined.outputs, found, strict=True))
-            if rest:
-                return
+            yield
+        finally:
+            vars(self).update(before)
 
 
-def _explain(node: Node, inputs: Sequence[Item | None], reason: str) -> str:
+def _explain(node: Node, inputs: Inputs, reason: str) -> str:
     given = ", ".join(f"{n}: {t}" for n, t in zip(node.inputs, inputs, strict=True) if t is not None)
     return f"{node.source}, inputs ({given}): {reason}"

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from jangin.ir.graph import CompileError, Graph, Node
 
+FUNCTION = "function"
+"""`op` of an imported node that stands for the graph in its attribute `body`, on names of its own."""
+
 
 def captured(graph: Graph) -> set[str]:
     """Names that a sub-graph takes from the graph around it."""
@@ -18,7 +21,7 @@ def reads(node: Node) -> list[str]:
     """The values a node needs, those of its sub-graphs included."""
     names = [n for n in node.inputs if n]
     for value in node.attrs.values():
-        if isinstance(value, Graph) and node.op != "function":
+        if isinstance(value, Graph) and node.op != FUNCTION:
             names.extend(sorted(captured(value)))
     return names
 

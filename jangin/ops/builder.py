@@ -66,8 +66,7 @@ class Tensor:
 
 class Builder:
     """Collects the nodes of one core graph. `source`, `results` and `scope` are set for the imported
-    node in hand: its name for messages, how many outputs it has, and the values it may name; `owner` is the
-    name of the model's node while those of its operator's standard body are in hand."""
+    node in hand: its name for messages, how many outputs it has, and the values it may name."""
 
     def __init__(self, name: str, symbols: Mapping[Var, Range]) -> None:
         self.name = name
@@ -76,7 +75,7 @@ class Builder:
         self.values: dict[str, Value] = {}
         self.constants: dict[str, Array] = {}
         self.inputs: list[str] = []
-        self.source = self.owner = ""
+        self.source = ""
         self.results = 1
         self.prefix = "v"
         self.bound: dict[str, list[Var]] = {}
@@ -84,8 +83,6 @@ class Builder:
         self.known: dict[str, NDArray[Any]] = {}
         self.conditions: dict[str, Expr] = {}
         """Of single truth values that depend on sizes alone: how."""
-        self.splits = 0
-        self.custom: Mapping[tuple[str, str], Callable[..., Any]] = {}
         self.scope: Mapping[str, Any] = {}
         self._count = 0
 

@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.test.runner import Runner
 
 from jangin.frontends.lower import lower
-from jangin.frontends.onnx.importer import load
+from jangin.frontends.table import load
 from jangin.ir.graph import CompileError
 from jangin.onnx_backend import specialised
 from jangin.ops.interpret import run_graph

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 import pytest
 from onnx import defs
 
-from jangin.frontends.lower import CONTROL
-from jangin.frontends.onnx import functions as onnx_functions
+from jangin.frontends.onnx.dialect import ONNX
 from jangin.frontends.onnx.importer import node_op
-from jangin.frontends.onnx.operators import OPERATORS
-from jangin.frontends.onnx.registry import find
+from jangin.ir.graph import Node
 
 LEFT_OUT: Mapping[tuple[str, str, int], str] = {}
 """(domain, operator, version): why."""
@@ -28,9 +26,8 @@ MICROSOFT = (
 
 def implemented(domain: str, name: str, version: int) -> bool:
     domain = "" if domain == "ai.onnx" else domain
-    op = node_op(domain, name)
-    found = find(OPERATORS, domain, name, version) is not None
-    return found or op in CONTROL or onnx_functions.has_body(op, version)
+    node = Node(node_op(domain, name), "n", (), (), {"opset": version})
+    return ONNX.lowering(node) is not None
 
 
 def test_every_schema() -> None:

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from jangin.frontends.lower import lower
-from jangin.frontends.onnx.importer import load
+from jangin.frontends.table import load
 from jangin.ir.graph import Array
 from jangin.ops.interpret import run_graph
 

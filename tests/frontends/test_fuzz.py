@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import jangin
 from jangin.frontends.lower import lower
-from jangin.frontends.onnx.importer import load
+from jangin.frontends.table import load
 from jangin.ir.graph import CompileError
 from jangin.ir.interpret import size
 from jangin.ir.verify import verify_graph

@@ -11,8 +11,9 @@ from models import classifier, info, model, node, run
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from jangin.frontends.assemble import MAX_SIZE
 from jangin.frontends.lower import lower
-from jangin.frontends.onnx.importer import MAX_SIZE, load
+from jangin.frontends.table import load
 from jangin.ir.dtype import BF16, F16, I64
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import CompileError
@@ -23,7 +24,7 @@ RELU = node("Relu", "x", "y")
 
 
 def test_nodes_keep_their_names_attributes_and_opset() -> None:
-    graph = load(classifier())
+    graph = load(classifier()).graph
     conv = graph.nodes[0]
     assert (conv.op, conv.name, conv.inputs) == ("onnx.Conv", "conv_c", ("image", "w", "b"))
     assert conv.attrs == {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "opset": 17}
@@ -48,24 +49,24 @@ def test_paths_bytes_and_messages_are_read(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(proto, path)
     for given in (path, str(path), path.read_bytes(), proto):
-        assert len(load(given).nodes) == len(proto.graph.node)
+        assert len(load(given).graph.nodes) == len(proto.graph.node)
 
 
 # --- shapes ----------------------------------------------------------------------------------
 
 
 def test_symbols_have_ranges() -> None:
-    graph = load(classifier())
+    graph = load(classifier()).graph
     assert graph.symbols == {Var("batch"): (const(1), const(MAX_SIZE))}
 
 
 def test_nameless_dimensions_are_symbols_of_their_own() -> None:
-    graph = load(model([RELU], [info("x", [None, 3, None])], ["y"]))
+    graph = load(model([RELU], [info("x", [None, 3, None])], ["y"])).graph
     assert graph.shape("x") == (Var("x_d0"), const(3), Var("x_d2"))
 
 
 def test_symbol_names_become_identifiers() -> None:
-    graph = load(model([RELU], [info("x", ["batch size", "2*n", "i0", "i_0"])], ["y"]))
+    graph = load(model([RELU], [info("x", ["batch size", "2*n", "i0", "i_0"])], ["y"])).graph
     names = [str(d) for d in graph.shape("x")]
     assert len(set(names)) == 4 and all(n.isidentifier() for n in names) and "i0" not in names
 
@@ -74,13 +75,13 @@ def test_symbol_names_become_identifiers() -> None:
     "shapes", [{"batch": 2}, {"x": (2, 3)}, {"x": (2, None)}, {"batch": 2, "x": (2, None)}]
 )
 def test_sizes_are_bound(shapes: dict[str, object]) -> None:
-    graph = load(model([RELU], [info("x", ["batch", 3]), info("z", ["batch"])], ["y"]), shapes)  # type: ignore[arg-type]
+    graph = load(model([RELU], [info("x", ["batch", 3]), info("z", ["batch"])], ["y"]), shapes).graph  # type: ignore[arg-type]
     assert graph.shape("x") == (const(2), const(3)) and graph.shape("z") == (const(2),)
     assert not graph.symbols
 
 
 def test_ranges_are_bound() -> None:
-    graph = load(model([RELU], [info("x", ["seq"])], ["y"]), {"seq": (2, 512)})
+    graph = load(model([RELU], [info("x", ["seq"])], ["y"]), {"seq": (2, 512)}).graph
     assert graph.symbols == {Var("seq"): (const(2), const(512))}
 
 
@@ -88,7 +89,7 @@ def test_an_input_without_a_shape_takes_the_users() -> None:
     proto = model([RELU], [info("x", None)], ["y"])
     with pytest.raises(CompileError, match=r"'x' has no shape.*shapes="):
         load(proto)
-    assert load(proto, {"x": (2, "n_1")}).shape("x") == (const(2), Var("n_1"))
+    assert load(proto, {"x": (2, "n_1")}).graph.shape("x") == (const(2), Var("n_1"))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_shapes_that_do_not_fit(shapes: dict[str, object], message: str) -> None
 def test_element_types() -> None:
     kinds = {TensorProto.BFLOAT16: BF16, TensorProto.FLOAT16: F16, TensorProto.INT64: I64}
     for code, dtype in kinds.items():
-        assert load(model([RELU], [info("x", [2], code)], ["y"])).dtype("x") is dtype
+        assert load(model([RELU], [info("x", [2], code)], ["y"])).graph.dtype("x") is dtype
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_inputs_that_are_constants_are_constants() -> None:
     proto = model(
         [node("Add", "x c", "y")], [info("x", [2]), info("c", [2])], ["y"], {"c": np.ones(2, np.float32)}
     )
-    assert load(proto).inputs == ("x",)
+    assert load(proto).graph.inputs == ("x",)
 
 
 def test_external_data(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_external_data(tmp_path: Path) -> None:
     proto = model([node("MatMul", "x w", "y")], [info("x", [1, 2])], ["y"], {"w": weights})
     path = tmp_path / "m.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
-    np.testing.assert_array_equal(load(path).constants["w"], weights)
+    np.testing.assert_array_equal(load(path).graph.constants["w"], weights)
     with pytest.raises(CompileError, match="give the model's path"):
         load(path.read_bytes())
     (tmp_path / "w.bin").write_bytes(b"123")
@@ -171,7 +172,7 @@ def test_external_data_stay_in_the_models_folder(tmp_path: Path) -> None:
 
 def test_nodes_are_sorted() -> None:
     nodes = [node("Relu", "a", "y"), node("Neg", "b", "a"), node("Abs", "x", "b")]
-    graph = load(model(nodes, [info("x", [2])], ["y"]))
+    graph = load(model(nodes, [info("x", [2])], ["y"])).graph
     assert [n.op for n in graph.nodes] == ["onnx.Abs", "onnx.Neg", "onnx.Relu"]
 
 
@@ -276,4 +277,4 @@ def test_tensors_in_every_encoding() -> None:
             code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
             proto = model([node("Identity", "c", "y")], [info("x", [1])], ["y"])
             proto.graph.initializer.append(helper.make_tensor("c", code, [3], values, raw))
-            np.testing.assert_array_equal(load(proto).constants["c"], array)
+            np.testing.assert_array_equal(load(proto).graph.constants["c"], array)

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import jangin
 from jangin.frontends.onnx import file as onnx_file
 from jangin.frontends.onnx.file import split
-from jangin.frontends.onnx.importer import load
+from jangin.frontends.table import load
 from jangin.ir.graph import CompileError
 from jangin.mapped import map_file
 
@@ -56,7 +56,7 @@ KINDS = st.sampled_from(["float32", "float16", "int64", "uint8", "bool", "int4",
 def test_what_is_split_off_comes_back(parts: list[tuple[str, int]]) -> None:
     proto = model_of([tensor(n, *p) for n, p in enumerate(parts)])
     data = proto.SerializeToString()
-    found, whole = load(data), load(proto)
+    found, whole = load(data).graph, load(proto).graph
     for name, array in whole.constants.items():
         assert found.constants[name].dtype == array.dtype
         np.testing.assert_array_equal(found.constants[name], array)
@@ -92,7 +92,7 @@ def test_contents_given_twice() -> None:
     content = graph.SerializeToString() + delimited(onnx_file.INITIALIZER, body)
     rest = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     data = rest.SerializeToString() + delimited(onnx_file.GRAPH, content)
-    np.testing.assert_array_equal(load(data).constants["c0"], numpy_helper.to_array(twice))
+    np.testing.assert_array_equal(load(data).graph.constants["c0"], numpy_helper.to_array(twice))
 
 
 def test_a_model_cut_short_anywhere() -> None:

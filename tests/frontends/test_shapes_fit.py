@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 import jangin
 from jangin.frontends.lower import lower
-from jangin.frontends.onnx.importer import load
+from jangin.frontends.table import load
 from jangin.ir.graph import CompileError
 
 I64, F32 = TensorProto.INT64, TensorProto.FLOAT

@@ -14,7 +14,8 @@ from templates.kernels import Built, buffer, conv, node, workload
 from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import GRAPH_PASSES
-from jangin.frontends.onnx import importer as onnx_frontend
+from jangin.frontends.lower import lower
+from jangin.frontends.table import load
 from jangin.ir import te
 from jangin.ir.graph import Graph
 from jangin.ir.graph_text import print_graph
@@ -25,6 +26,7 @@ from jangin.targets import NAMED
 from jangin.templates.choose import choose
 
 TARGET = NAMED["x86-64-v3"]
+PASSES = ("lower", *GRAPH_PASSES)
 Golden = Callable[[str, str, str], None]
 KERNELS: dict[str, tuple[Built, str]] = {
     "conv": (conv((9, 9), 16, 16, 3), "contraction"),
@@ -36,8 +38,9 @@ KERNELS: dict[str, tuple[Built, str]] = {
 @cache
 def way(model: str) -> dict[str, Graph]:
     """The graph after its import and after each pass."""
-    graph = onnx_frontend.load(MODELS[model](), {})
-    graphs = {"import": graph}
+    imported = load(MODELS[model]())
+    graph = lower(imported)
+    graphs = {"import": imported.graph, "lower": graph}
     for name, graph_pass in GRAPH_PASSES.items():
         graph = graph_pass(graph)
         verify_graph(graph, CORE)
@@ -46,7 +49,7 @@ def way(model: str) -> dict[str, Graph]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", GRAPH_PASSES)
+@pytest.mark.parametrize("name", PASSES)
 def test_graph_pass(golden: Golden, name: str, model: str) -> None:
     graphs = way(model)
     order = list(graphs)
@@ -79,7 +82,7 @@ def test_plan(golden: Golden, model: str) -> None:
 
 def test_no_golden_file_is_left_over(request: pytest.FixtureRequest) -> None:
     here = Path(__file__).parent
-    stages = {p: set(MODELS) for p in (*GRAPH_PASSES, "plan")} | {"schedule": set(KERNELS), "assembly": None}
+    stages = {p: set(MODELS) for p in (*PASSES, "plan")} | {"schedule": set(KERNELS), "assembly": None}
     for path in here.glob("*/*.txt"):
         names = stages.get(path.parent.name, set())
         assert names is None or path.stem in names, f"{path.relative_to(here)} belongs to no test"

@@ -9,7 +9,7 @@ from one_node import f32, lowered, run
 from onnx import TensorProto, helper
 
 from jangin.frontends.lower import lower
-from jangin.frontends.onnx.importer import load
+from jangin.frontends.table import load
 from jangin.ir.graph import CompileError
 from jangin.ops.interpret import run_graph
 

@@ -7,8 +7,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from jangin.frontends.lower import lower
-from jangin.frontends.onnx.importer import load
 from jangin.frontends.onnx.operators.gradient import FUNCTIONS, derivative
+from jangin.frontends.table import load
 from jangin.ir.dtype import F64
 from jangin.ir.expr import Buffer, Expr, Var, binary, call, const, substitute
 from jangin.ir.graph import Array, CompileError, Graph

@@ -13,7 +13,7 @@ from one_node import Array, f32, lowered, model
 from onnx import helper
 
 from jangin.frontends.lower import lower
-from jangin.frontends.onnx.importer import load
+from jangin.frontends.table import load
 from jangin.ir.graph import CompileError
 
 MS: dict[str, Any] = {"domain": "com.microsoft"}

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.frontends.onnx.importer import load
 from jangin.frontends.onnx.qdq import fuse_quantized
+from jangin.frontends.table import load
 
 Array = np.ndarray[Any, Any]
 
@@ -58,7 +58,7 @@ def quantized(
 
 
 def operators(model: onnx.ModelProto) -> list[str]:
-    return [n.op.removeprefix("onnx.") for n in fuse_quantized(load(model)).nodes]
+    return [n.op.removeprefix("onnx.") for n in fuse_quantized(load(model).graph).nodes]
 
 
 def integers(*shape: int) -> Array:

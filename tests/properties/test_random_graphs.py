@@ -32,9 +32,8 @@ TOLERANCE = {  # a few roundings to 11 and 8 bits
 def compiled(graph: Graph, options: Options, threads: int) -> Executable:
     """The graph compiled, every launch shared among the threads however small."""
     for name, graph_pass in graph_passes(options).items():
-        if name != "lower":
-            graph = graph_pass(graph)
-            checked(name, verify_graph, graph, CORE)
+        graph = graph_pass(graph)
+        checked(name, verify_graph, graph, CORE)
     plan = make_plan(graph, schedule_kernels(graph, options), options)
     launches = tuple(replace(x, grain=1) for x in plan.launches)
     return Executable(build(replace(plan, launches=launches), options.target), threads)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from mmap import mmap
 from pathlib import Path
 
 LARGE = 1 << 16
@@ -27,6 +28,19 @@ _PARTS = {
 }
 """The fields by which a message has others, down to the entries that say where external data lie."""
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+_NUMBERS = (1, 5)
+"""ModelProto's fields that are numbers: ir_version and model_version."""
+_TEXTS = (2, 3, 4, 6, GRAPH, 8, 14, 20, 25, 26)
+"""ModelProto's other fields, all length-delimited."""
+
+
+def begins_model(data: mmap | bytes) -> bool:
+    """Whether bytes begin with a field of ModelProto; they may be cut short, or go on as something else."""
+    try:
+        tag, _ = _varint(memoryview(data), 0)
+    except (IndexError, ValueError):
+        return False
+    return tag & 7 == (_VARINT if tag >> 3 in _NUMBERS else _DELIMITED) and tag >> 3 in (*_NUMBERS, *_TEXTS)
 
 
 @dataclass

@@ -8,59 +8,37 @@ the model defines is a node "function" whose attribute "body" is that function's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import onnx
 
+from jangin.frontends.assemble import ShapeBindings, Symbols, body_graph, model_graph
 from jangin.frontends.onnx.file import Folder
 from jangin.frontends.onnx.proto import (
     ModelFile,
     attribute,
     dtype_of,
-    read_model,
     tensor,
     text,
     type_of,
 )
 from jangin.frontends.onnx.schema import check_node
-from jangin.frontends.order import topological
-from jangin.ir.dtype import from_numpy
-from jangin.ir.expr import Const, Expr, Var, const
 from jangin.ir.graph import Array, CompileError, Graph, Node, Value
-from jangin.ir.simplify import Range
-from jangin.ir.types import STRING, Type, tensor_type
+from jangin.ir.types import STRING, tensor_type
 
-Size = int | str | None
-Binding = int | Sequence[Size]
-ShapeBindings = Mapping[str, Binding]
-MAX_SIZE = (1 << 31) - 1
 NODE_LIMIT = 1_000_000
 """Most nodes that a model may have, its functions expanded."""
 
 
-def load(
-    model: str | Path | bytes | onnx.ModelProto,
-    shapes: ShapeBindings | None = None,
-) -> Graph:
-    """Import an ONNX model (path, bytes or message).
-
-    `shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} a symbol's inclusive range,
-    {"image": (1, 3, 224, 224)} a whole input (None keeps a dimension). Raises CompileError
-    for anything malformed. Large constants lie in the model's file or bytes until `owned`.
-    """
-    read = read_model(model)
-    try:
-        return _Importer(read, dict(shapes or {})).graph()
-    except (UnicodeDecodeError, OverflowError, RecursionError, MemoryError) as error:
-        raise CompileError(f"the ONNX model is malformed: {type(error).__name__}: {error}") from error
+def imported_graph(read: ModelFile, shapes: ShapeBindings) -> Graph:
+    """A model's graph. Raises CompileError for anything malformed."""
+    return _Importer(read, Symbols(shapes)).graph()
 
 
-def metadata(model: str | Path | bytes | onnx.ModelProto) -> dict[str, Any]:
+def metadata(proto: onnx.ModelProto) -> dict[str, Any]:
     """What the model says of itself, under the names that `jangin.session.ModelMetadata` has."""
-    proto = read_model(model).proto
     return {
         "producer_name": proto.producer_name,
         "domain": proto.domain,
@@ -159,10 +137,8 @@ class NodeReader:
     def subgraph(self, proto: onnx.GraphProto, scope: Scope) -> Graph:
         """A sub-graph; names that it does not define are of the graph around it."""
         constants = {t.name: tensor(t, f"constant '{t.name}'", scope.folder) for t in proto.initializer}
-        inputs = tuple(i.name for i in proto.input)
-        nodes = topological(self.nodes(proto.node, scope), {*inputs, *constants}, None)
-        outputs = tuple(o.name for o in proto.output)
-        return _untyped(proto.name, inputs, outputs, nodes, constants)
+        inputs, outputs = [i.name for i in proto.input], [o.name for o in proto.output]
+        return body_graph(proto.name, inputs, outputs, self.nodes(proto.node, scope), constants)
 
     def function(self, proto: onnx.FunctionProto, attrs: Mapping[str, Any], scope: Scope) -> Graph:
         """A function's body with its attributes' values put in."""
@@ -173,54 +149,25 @@ class NodeReader:
         inner = Scope(
             opsets(proto.opset_import), scope.functions, scope.folder, {**defaults, **attrs}, scope.depth + 1
         )
-        nodes = topological(self.nodes(proto.node, inner), set(proto.input), what)
-        return _untyped(proto.name, tuple(proto.input), tuple(proto.output), nodes, {})
-
-
-def _untyped(
-    name: str,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    nodes: Sequence[Node],
-    constants: dict[str, Array],
-) -> Graph:
-    values = {n: Value(n, None, None) for n in (*inputs, *(o for node in nodes for o in node.outputs if o))}
-    values |= {n: constant_value(n, a) for n, a in constants.items()}
-    return Graph(name, tuple(inputs), tuple(outputs), tuple(nodes), constants, values)
-
-
-def constant_value(name: str, array: Array) -> Value:
-    if array.dtype == object:
-        return Value(name, None, None, tensor_type(STRING, tuple(const(d) for d in array.shape)))
-    return Value(name, from_numpy(array.dtype), tuple(const(d) for d in array.shape))
+        return body_graph(proto.name, proto.input, proto.output, self.nodes(proto.node, inner), {}, what)
 
 
 class _Importer:
     """One model being imported."""
 
-    def __init__(self, read: ModelFile, shapes: dict[str, Binding]) -> None:
+    def __init__(self, read: ModelFile, symbols: Symbols) -> None:
         model, folder = read.proto, read.folder
-        self.proto, self.folder, self.shapes = model.graph, folder, shapes
+        self.proto, self.folder, self.symbols = model.graph, folder, symbols
         self.contents = read.contents
         functions = {(_domain(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
         self.scope = Scope(opsets(model.opset_import), functions, folder)
-        self.symbols = Symbols(self.shapes)
 
     def graph(self) -> Graph:
         constants = self._constants()
         inputs = self._inputs(constants)
-        reader = NodeReader()
-        nodes = topological(reader.nodes(self.proto.node, self.scope), {*inputs, *constants}, "the model")
-        values: dict[str, Value] = dict(inputs)
-        values |= {n: constant_value(n, a) for n, a in constants.items()}
-        for node in nodes:
-            values |= {o: Value(o, None, None) for o in node.outputs if o}
-        outputs = self._outputs(values)
-        self._check_keys(inputs)
-        return Graph(
-            self.proto.name, tuple(inputs), outputs, tuple(nodes), constants, values, self.symbols.ranges,
-            bound={n: int(e.value) for n, e in self.symbols.names.items() if isinstance(e, Const)},
-        )  # fmt: skip
+        nodes = NodeReader().nodes(self.proto.node, self.scope)
+        outputs = [o.name for o in self.proto.output]
+        return model_graph(self.proto.name, inputs, outputs, nodes, constants, self.symbols)
 
     def _constants(self) -> dict[str, Array]:
         constants: dict[str, Array] = {}
@@ -238,7 +185,7 @@ class _Importer:
                 )
         return constants
 
-    def _inputs(self, constants: dict[str, Array]) -> dict[str, Value]:
+    def _inputs(self, constants: dict[str, Array]) -> list[Value]:
         unused = {t.name for t in self.proto.initializer}
         inputs: dict[str, Value] = {}
         for info in self.proto.input:
@@ -247,121 +194,26 @@ class _Importer:
             if info.name in inputs:
                 raise CompileError(f"input '{info.name}' is declared twice")
             inputs[info.name] = self._input(info)
-        return inputs
+        return list(inputs.values())
 
     def _input(self, info: onnx.ValueInfoProto) -> Value:
-        kind = info.type.WhichOneof("value")
         what = f"input '{info.name}'"
-        if kind != "tensor_type":
+        if info.type.WhichOneof("value") != "tensor_type":
             return Value(info.name, None, None, type_of(info.type, what))
         declared = info.type.tensor_type
-        if declared.elem_type == onnx.TensorProto.STRING:
-            return Value(info.name, None, None, self._text(info))
-        dtype = dtype_of(declared.elem_type, what)
-        wanted = self.shapes.get(info.name)
-        whole = None if wanted is None or isinstance(wanted, int) else tuple(wanted)
-        if not declared.HasField("shape"):
-            if whole is None:
-                raise CompileError(f'{what} has no shape in the model: give shapes={{"{info.name}": (...)}}')
-            sizes: list[int | str] = [d if d is not None else "" for d in whole]
-        else:
-            sizes = [_declared_size(d) for d in declared.shape.dim]
-        if whole is not None and len(whole) != len(sizes):
-            raise CompileError(f"{what} is of rank {len(sizes)}, shapes gives it {list(whole)}")
-        shape: list[Expr] = []
-        for i, size in enumerate(sizes):
-            shape.append(self.symbols.dim(size, f"{info.name}_d{i}", whole[i] if whole else None, what))
-        return Value(info.name, dtype, tuple(shape))
-
-    def _text(self, info: onnx.ValueInfoProto) -> Type:
-        """The type of an input of strings."""
-        declared = info.type.tensor_type
-        if not declared.HasField("shape"):
-            return tensor_type(STRING, None)
-        sizes = [_declared_size(d) for d in declared.shape.dim]
-        names = (f"{info.name}_d{i}" for i in range(len(sizes)))
-        shape = (self.symbols.dim(s, n, None, info.name) for s, n in zip(sizes, names, strict=True))
-        return tensor_type(STRING, tuple(shape))
-
-    def _outputs(self, values: Mapping[str, Value]) -> tuple[str, ...]:
-        names = tuple(o.name for o in self.proto.output)
-        if not names:
-            raise CompileError("the model has no outputs")
-        for name in names:
-            if name not in values:
-                raise CompileError(f"output '{name}' of the model is computed by no node")
-            if names.count(name) > 1:
-                raise CompileError(f"output '{name}' of the model is listed twice")
-        return names
-
-    def _check_keys(self, inputs: Mapping[str, Value]) -> None:
-        for key in self.shapes:
-            if key not in inputs and key not in self.symbols.names:
-                known = ", ".join((*inputs, *self.symbols.names))
-                raise CompileError(f"shapes names '{key}'; the model's inputs and symbols are: {known}")
+        text = declared.elem_type == onnx.TensorProto.STRING
+        dtype = STRING if text else dtype_of(declared.elem_type, what)
+        sizes = [_declared_size(d) for d in declared.shape.dim] if declared.HasField("shape") else None
+        shape = self.symbols.shape(info.name, sizes)
+        if text:
+            return Value(info.name, None, None, tensor_type(STRING, shape))
+        if shape is None:
+            raise CompileError(f'{what} has no shape in the model: give shapes={{"{info.name}": (...)}}')
+        return Value(info.name, dtype, shape)
 
 
 def _declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
     """A fixed size, or a symbol's name ("" for a nameless one, which exporters also write as "?")."""
     if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:
-        if dim.dim_value > MAX_SIZE:
-            raise CompileError(f"a dimension of {dim.dim_value} is too large (at most {MAX_SIZE})")
         return int(dim.dim_value)
     return str(dim.dim_param) if re.search("[A-Za-z]", dim.dim_param) else ""
-
-
-class Symbols:
-    """The size symbols of a model: their identifiers, ranges, and what the user bound them to."""
-
-    def __init__(self, bindings: ShapeBindings) -> None:
-        self.bindings = bindings
-        self.names: dict[str, Expr] = {}
-        self.ranges: dict[Var, Range] = {}
-
-    def dim(self, declared: int | str, fresh: str, wanted: Size, what: str) -> Expr:
-        """One dimension of an input: `declared` by the model, `wanted` by the user."""
-        if isinstance(declared, int):
-            if wanted is not None and wanted != declared:
-                raise CompileError(f"{what} has a fixed dimension {declared}; shapes asks for {wanted}")
-            return const(declared)
-        name = declared or (wanted if isinstance(wanted, str) else "") or fresh
-        if name not in self.names:
-            self.names[name] = self._define(name, wanted if isinstance(wanted, int) else None)
-        found = self.names[name]
-        if isinstance(wanted, int) and found != const(wanted):
-            raise CompileError(f"{what}: shapes gives symbol {name} the sizes {found} and {wanted}")
-        return found
-
-    def _define(self, name: str, size: int | None) -> Expr:
-        identifier = self._identifier(name)
-        bound = self.bindings.get(name, self.bindings.get(identifier))
-        if size is not None and not isinstance(bound, int):
-            bound = size
-        if isinstance(bound, int):
-            if not 0 <= bound <= MAX_SIZE:
-                raise CompileError(f"shapes gives symbol '{name}' the size {bound}")
-            return const(bound)
-        low, high = 1, MAX_SIZE
-        if bound is not None:
-            pair = tuple(bound)
-            if len(pair) != 2 or not all(isinstance(b, int) for b in pair):
-                raise CompileError(f"shapes['{name}'] must be a size or a (low, high) pair, not {bound}")
-            low, high = int(pair[0] or 0), int(pair[1] or 0)
-            if not 0 <= low <= high <= MAX_SIZE:
-                raise CompileError(f"shapes['{name}'] = ({low}, {high}) is not a range of sizes")
-        var = Var(identifier)
-        self.ranges[var] = (const(low), const(high))
-        return var
-
-    def _identifier(self, name: str) -> str:
-        """A symbol's name as the text forms can print it, and never one that the compiler makes
-        itself (x0, i1, acc, ...)."""
-        clean = re.sub(r"\W", "_", name, flags=re.ASCII)
-        if not clean or clean[0].isdigit() or re.fullmatch(r"[a-z]{1,2}\d+|[a-z]|acc|out", clean):
-            clean = f"n_{clean}"
-        taken = {v.name for v in self.ranges}
-        unique, count = clean, 1
-        while unique in taken:
-            count += 1
-            unique = f"{clean}_{count}"
-        return unique

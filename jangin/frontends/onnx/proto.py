@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from jangin.frontends.dialect import Contents
 from jangin.frontends.onnx.file import Folder, split
 from jangin.ir.dtype import ONNX_TYPES, DType
 from jangin.ir.expr import const
@@ -174,37 +174,21 @@ class ModelFile:
     folder: Folder | None = None
 
 
-def read_model(model: str | Path | bytes | onnx.ModelProto) -> ModelFile:
-    """The parsed model; CompileError if it is none. A file must stay as it is while arrays are in use."""
-    if isinstance(model, onnx.ModelProto):
-        return ModelFile(model)
-    folder: Folder | None = None
-    raw: Any = model
-    if isinstance(model, (str, Path)):
-        path = Path(model)
-        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe can't be read twice
-            raise CompileError(f"{path} is no file: read it, and give the bytes")
-        try:
-            raw = map_file(path)
-        except OSError as error:
-            raise CompileError(f"{path}: {error.strerror or error}") from None
-        what, folder = str(path), Folder(path)
-    else:
-        what = "the model"
-    if not raw:
-        raise CompileError(f"{what} is empty")
-    parts = split(memoryview(raw))
+def read_model(given: Contents) -> ModelFile:
+    """The parsed model; CompileError if it is none."""
+    if given.message is not None:
+        return ModelFile(given.message)
+    parts = split(memoryview(given.data))
     proto = onnx.ModelProto()
+    size = len(given.data)
     try:
         proto.ParseFromString(parts.message)
     except Exception as error:  # protobuf's DecodeError; the class depends on its implementation
-        raise CompileError(
-            f"{what} is not an ONNX model, or is cut short ({len(raw)} bytes): {error}"
-        ) from None
+        raise CompileError(f"{given} is not an ONNX model, or is cut short ({size} bytes): {error}") from None
     if not proto.HasField("graph"):
-        raise CompileError(f"{what} is not an ONNX model: it holds no graph ({len(raw)} bytes)")
-    _check_text(proto, what)
-    return ModelFile(proto, parts.contents, folder)
+        raise CompileError(f"{given} is not an ONNX model: it holds no graph ({size} bytes)")
+    _check_text(proto, str(given))
+    return ModelFile(proto, parts.contents, None if given.path is None else Folder(given.path))
 
 
 def _check_text(message: Any, what: str) -> None:

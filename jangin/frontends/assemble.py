@@ -1,0 +1,163 @@
+"""Imported graphs from their parts, checked, and the size symbols of a model's inputs: for every dialect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from jangin.frontends.order import topological
+from jangin.ir.dtype import from_numpy
+from jangin.ir.expr import Const, Expr, Var, const
+from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value
+from jangin.ir.simplify import Range
+from jangin.ir.types import STRING, tensor_type
+
+Size = int | str | None
+ShapeBindings = Mapping[str, int | Sequence[Size]]
+"""What a caller gives as `shapes`, by the name of a symbol or of an input."""
+MAX_SIZE = (1 << 31) - 1
+"""Largest size of a dimension."""
+
+
+def model_graph(
+    name: str,
+    inputs: Sequence[Value],
+    outputs: Sequence[str],
+    nodes: Sequence[Node],
+    constants: Mapping[str, Array],
+    symbols: Symbols,
+) -> Graph:
+    """A model's graph, its nodes in an order that can be run. CompileError for a cycle, for a name that is
+    defined twice or nowhere, and for a key of `shapes` that names nothing."""
+    given = {v.name: v for v in inputs}
+    known = {*given, *constants}
+    whole = _graph(name, tuple(given), outputs, topological(nodes, known, "the model"), constants)
+    _check_outputs(whole)
+    for key in symbols.bindings:
+        if key not in given and key not in symbols.names:
+            names = ", ".join((*given, *symbols.names))
+            raise CompileError(f"shapes names '{key}'; the model's inputs and symbols are: {names}")
+    return replace(
+        whole,
+        values={**whole.values, **given},
+        symbols=symbols.ranges,
+        bound={n: int(e.value) for n, e in symbols.names.items() if isinstance(e, Const)},
+    )
+
+
+def body_graph(
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    nodes: Sequence[Node],
+    constants: Mapping[str, Array],
+    where: str | None = None,
+) -> Graph:
+    """A graph inside another: a sub-graph, which may read the values around it; or, on names of its own, what
+    `where` calls."""
+    return _graph(name, inputs, outputs, topological(nodes, {*inputs, *constants}, where), constants)
+
+
+def _graph(
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    nodes: Sequence[Node],
+    constants: Mapping[str, Array],
+) -> Graph:
+    values = {n: Value(n, None, None) for n in inputs}
+    values |= {n: _constant_value(n, a) for n, a in constants.items()}
+    values |= {o: Value(o, None, None) for node in nodes for o in node.outputs if o}
+    return Graph(name, tuple(inputs), tuple(outputs), tuple(nodes), constants, values)
+
+
+def _constant_value(name: str, array: Array) -> Value:
+    shape = tuple(const(d) for d in array.shape)
+    if array.dtype == object:
+        return Value(name, None, None, tensor_type(STRING, shape))
+    return Value(name, from_numpy(array.dtype), shape)
+
+
+def _check_outputs(graph: Graph) -> None:
+    if not graph.outputs:
+        raise CompileError("the model has no outputs")
+    for name in graph.outputs:
+        if name not in graph.values:
+            raise CompileError(f"output '{name}' of the model is computed by no node")
+        if graph.outputs.count(name) > 1:
+            raise CompileError(f"output '{name}' of the model is listed twice")
+
+
+class Symbols:
+    """The size symbols of a model: their identifiers, ranges, and what the user bound them to."""
+
+    def __init__(self, bindings: ShapeBindings) -> None:
+        self.bindings = bindings
+        self.names: dict[str, Expr] = {}
+        self.ranges: dict[Var, Range] = {}
+
+    def shape(self, name: str, declared: Sequence[int | str] | None) -> Shape | None:
+        """The shape of the input `name`: sizes and symbols' names as the model declares them ("" for a size
+        without a name), None where it declares no shape; then the user's, if any."""
+        wanted = self.bindings.get(name)
+        whole = None if wanted is None or isinstance(wanted, int) else tuple(wanted)
+        if declared is None and whole is None:
+            return None
+        sizes = ["" if d is None else d for d in whole or ()] if declared is None else declared
+        if whole is not None and len(whole) != len(sizes):
+            raise CompileError(f"input '{name}' is of rank {len(sizes)}, shapes gives it {list(whole)}")
+        return tuple(
+            self._dim(size, f"{name}_d{i}", whole[i] if whole else None, f"input '{name}'")
+            for i, size in enumerate(sizes)
+        )
+
+    def _dim(self, declared: int | str, fresh: str, wanted: Size, what: str) -> Expr:
+        """One dimension of an input: `declared` by the model, `wanted` by the user."""
+        if isinstance(declared, int):
+            if not 0 <= declared <= MAX_SIZE:
+                raise CompileError(f"{what} has a dimension of {declared}; sizes are from 0 to {MAX_SIZE}")
+            if wanted is not None and wanted != declared:
+                raise CompileError(f"{what} has a fixed dimension {declared}; shapes asks for {wanted}")
+            return const(declared)
+        name = declared or (wanted if isinstance(wanted, str) else "") or fresh
+        if name not in self.names:
+            self.names[name] = self._define(name, wanted if isinstance(wanted, int) else None)
+        found = self.names[name]
+        if isinstance(wanted, int) and found != const(wanted):
+            raise CompileError(f"{what}: shapes gives symbol {name} the sizes {found} and {wanted}")
+        return found
+
+    def _define(self, name: str, size: int | None) -> Expr:
+        identifier = self._identifier(name)
+        bound = self.bindings.get(name, self.bindings.get(identifier))
+        if size is not None and not isinstance(bound, int):
+            bound = size
+        if isinstance(bound, int):
+            if not 0 <= bound <= MAX_SIZE:
+                raise CompileError(f"shapes gives symbol '{name}' the size {bound}")
+            return const(bound)
+        low, high = 1, MAX_SIZE
+        if bound is not None:
+            pair = tuple(bound)
+            if len(pair) != 2 or not all(isinstance(b, int) for b in pair):
+                raise CompileError(f"shapes['{name}'] must be a size or a (low, high) pair, not {bound}")
+            low, high = int(pair[0] or 0), int(pair[1] or 0)
+            if not 0 <= low <= high <= MAX_SIZE:
+                raise CompileError(f"shapes['{name}'] = ({low}, {high}) is not a range of sizes")
+        var = Var(identifier)
+        self.ranges[var] = (const(low), const(high))
+        return var
+
+    def _identifier(self, name: str) -> str:
+        """A symbol's name as the text forms can print it, and never one that the compiler makes
+        itself (x0, i1, acc, ...)."""
+        clean = re.sub(r"\W", "_", name, flags=re.ASCII)
+        if not clean or clean[0].isdigit() or re.fullmatch(r"[a-z]{1,2}\d+|[a-z]|acc|out", clean):
+            clean = f"n_{clean}"
+        taken = {v.name for v in self.ranges}
+        unique, count = clean, 1
+        while unique in taken:
+            count += 1
+            unique = f"{clean}_{count}"
+        return unique

@@ -1,0 +1,100 @@
+"""The dialect of ONNX: what is its own, behind the protocol of all formats."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+
+from jangin.frontends.assemble import ShapeBindings
+from jangin.frontends.dialect import Bodies, Contents, Dialect, Imported, Inputs, Lowering, Outputs
+from jangin.frontends.onnx import control, functions
+from jangin.frontends.onnx.file import begins_model
+from jangin.frontends.onnx.importer import imported_graph, metadata, split_op
+from jangin.frontends.onnx.operators import OPERATORS
+from jangin.frontends.onnx.operators.strings import MEASURING, MOVING, is_text, moved
+from jangin.frontends.onnx.proto import read_model
+from jangin.frontends.onnx.qdq import fuse_quantized
+from jangin.frontends.onnx.registry import find
+from jangin.frontends.onnx.schema import check_types
+from jangin.ir.graph import CompileError, Graph, Node
+from jangin.ops.builder import Builder
+from jangin.ops.nontensor import type_of
+
+CONTROL: Mapping[str, Lowering] = {
+    "onnx.If": control.branch,
+    "onnx.Loop": control.loop,
+    "onnx.Scan": control.scan,
+}
+"""Operators that have their sub-graphs lowered."""
+REMARKS = frozenset({"opset", "consumed_inputs"})
+"""Attributes that aren't operators' own: the version in force, and a hint about memory of opset 1."""
+
+
+class Onnx(Dialect):
+    """Nodes are known by domain, name and opset."""
+
+    name = "ONNX"
+    domain = "onnx"
+
+    def reads(self, contents: Contents) -> bool:
+        return isinstance(contents.message, onnx.ModelProto) or begins_model(contents.data)
+
+    def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
+        read = read_model(contents)
+        return Imported(imported_graph(read, shapes), self, metadata(read.proto))
+
+    def lowering(self, node: Node) -> Lowering | None:
+        if node.op in CONTROL:
+            return CONTROL[node.op]
+        opset: int = node.attrs["opset"]
+        if find(OPERATORS, *split_op(node.op), opset) is not None:
+            return self._by_operator
+        return self._by_body if functions.has_body(node.op, opset) else None
+
+    def _by_operator(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
+        """By the lowering of the version in force."""
+        domain, name = split_op(node.op)
+        opset: int = node.attrs["opset"]
+        operator = find(OPERATORS, domain, name, opset)
+        assert operator is not None
+        check_types(domain, name, opset, [None if t is None else type_of(t) for t in inputs])
+        attrs = self.attributes(node)
+        if name in MOVING | MEASURING and any(map(is_text, inputs)):
+            return moved(b, name, operator.lower, inputs, attrs)
+        lowered: Outputs = operator.lower(b, *inputs, **attrs)
+        return lowered
+
+    def _by_body(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
+        """By the body that the standard gives for the operator."""
+        types = [None if t is None else type_of(t) for t in inputs]
+        check_types(*split_op(node.op), node.attrs["opset"], types)
+        body = functions.body(node, types)
+        if body is None:
+            raise CompileError("the standard has no body of this operator for these inputs")
+        return bodies.expand(b, body, inputs)
+
+    def remedy(self, node: Node) -> str:
+        domain, name = split_op(node.op)
+        known = {n for d, n in OPERATORS if d == domain}
+        if name in known:
+            since = min(o.since for o in OPERATORS[domain, name])
+            return f"it came with opset {since}: export the model for that one or a later one"
+        elsewhere = [d or "ai.onnx" for d, n in OPERATORS if n == name]
+        if elsewhere:
+            return f"'{domain or 'ai.onnx'}' has no such operator, but {' and '.join(elsewhere)} have"
+        close = difflib.get_close_matches(name, known, 1, 0.8)
+        if close:
+            return f"there is no such operator; {close[0]} is called alike"
+        return super().remedy(node)
+
+    def attributes(self, node: Node) -> Mapping[str, Any]:
+        return {k: v for k, v in node.attrs.items() if k not in REMARKS}
+
+    def rewrite(self, graph: Graph) -> Graph:
+        return fuse_quantized(graph)
+
+
+ONNX = Onnx()
