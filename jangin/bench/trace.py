@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from jangin.backends.llvm.build import compile_modules
+from jangin.backends.llvm.functions import called, head
 from jangin.bench.layers import Account, Layer, source_names
 from jangin.bench.report import threads_text
 from jangin.ir.graph import Array
 from jangin.runtime.elf import Image
 from jangin.runtime.executable import Executable
+from jangin.runtime.functions import KERNEL
 from jangin.runtime.profile import WARM_UP
 from jangin.targets import resolve
 
@@ -43,14 +45,14 @@ define internal i64 @now() {{
   %sum = add i64 %whole, %rest
   ret i64 %sum
 }}
-define void @jangin_traced(ptr %call, ptr %sizes, i64 %lo, i64 %hi, ptr %scratch) {{
-  %kernel = load ptr, ptr %call
-  %args.at = getelementptr ptr, ptr %call, i64 1
-  %args = load ptr, ptr %args.at
-  %log.at = getelementptr ptr, ptr %call, i64 2
+define {head(KERNEL, "jangin_traced")} {{
+  %kernel = load ptr, ptr %args
+  %own.at = getelementptr ptr, ptr %args, i64 1
+  %own = load ptr, ptr %own.at
+  %log.at = getelementptr ptr, ptr %args, i64 2
   %log = load ptr, ptr %log.at
   %start = call i64 @now()
-  call void %kernel(ptr %args, ptr %sizes, i64 %lo, i64 %hi, ptr %scratch)
+  {called(KERNEL, "%kernel", "%own", "%sizes", "%lo", "%hi", "%scratch")}
   %end = call i64 @now()
   %n = atomicrmw add ptr %log, i64 1 monotonic
   %fits = icmp ult i64 %n, {PIECES}

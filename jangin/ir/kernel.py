@@ -1,4 +1,4 @@
-"""What a kernel asks of whoever runs it, read off its loops: rounds, tasks and scratch memory."""
+"""What a kernel asks of whoever runs it, read off its loops: rounds, tasks, sizes and scratch memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars, maximum, substitute
 from jangin.ir.graph import CompileError
-from jangin.ir.loop import Alloc, For, Func, Let, Stmt, sub_statements, task_loops
-from jangin.ir.simplify import simplify
+from jangin.ir.loop import Alloc, For, Func, Let, Stmt, loop_range, sub_statements, task_loops
+from jangin.ir.simplify import Range, simplify
 
 SCRATCH_ALIGN = 64
 """Bytes; of each scratch buffer, and expected of the scratch memory itself."""
@@ -28,6 +28,12 @@ def tasks(func: Func) -> Expr:
         s = s.body
     loop = task_loops(s)[1]
     return const(1) if loop is None else simplify(substitute(loop.extent, values), dict(func.symbols))
+
+
+def sizes(func: Func) -> tuple[tuple[Var, Range], ...]:
+    """The integers that the kernel is given, with their ranges: the symbols, and the round's number."""
+    loop = task_loops(func.body)[0]
+    return func.symbols if loop is None else (*func.symbols, (loop.var, loop_range(loop)))
 
 
 def scratch_bytes(func: Func) -> Expr:

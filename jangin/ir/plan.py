@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Expr, Var, const
 from jangin.ir.graph import Array
+from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
 from jangin.ir.simplify import Range
 
@@ -61,17 +62,6 @@ class Launch:
     bytes: Expr = ZERO
     library: str = ""
     rounds: Expr = ONE
-
-
-@dataclass(frozen=True)
-class LibraryCall:
-    """The code of a kernel that calls a library: LLVM IR of a function with a kernel's signature, and the
-    kernel that it runs over the same arguments afterwards, if any. `tasks`: into how many it divides."""
-
-    library: str
-    text: str
-    rest: Func | None
-    tasks: Expr
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jangin.ir import te
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Const, Expr, Load, Var, const, loads, rewrite, substitute
-from jangin.ir.plan import LibraryCall
+from jangin.ir.library import LibraryCall, Matrix, Sgemm
 from jangin.ir.simplify import Ranges
 from jangin.schedule.normalize import simplify_func
 from jangin.templates.common import flat_index, fuse_all, lanes_for, stride, vectorize
@@ -28,29 +28,6 @@ PIECES = (2, 1, 4, 8)
 LEAST_ROWS = 16
 EFFICIENCY = 0.85
 """Share of the processor's multiply-adds assumed for an estimate."""
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """An operand: where it begins, how far apart its rows are, whether it is stored transposed, and how
-    far each outer axis moves it; in elements."""
-
-    start: int
-    lead: int
-    transposed: bool
-    outer: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Sgemm:
-    """The product: `outer` axes' sizes, then [rows, depth] x [depth, columns]."""
-
-    outer: tuple[int, ...]
-    rows: int
-    columns: int
-    depth: int
-    left: Matrix
-    right: Matrix
 
 
 def product(workload: Workload) -> Sgemm | None:
@@ -87,10 +64,12 @@ def product(workload: Workload) -> Sgemm | None:
     if a is None or b is None:
         return None
     counted = [n for n in (*role.batch, *outer) if extents[n] > 1]
+    params = [p.name for p in workload.inputs]
     return Sgemm(
         tuple(extents[n] for n in counted), rows, columns, depth,
-        Matrix(at_left, *a, tuple(left[n] for n in counted)),
-        Matrix(at_right, *b, tuple(right[n] for n in counted)),
+        Matrix(params.index(role.left.buffer.name), at_left, *a, tuple(left[n] for n in counted)),
+        Matrix(params.index(role.right.buffer.name), at_right, *b, tuple(right[n] for n in counted)),
+        len(params),
     )  # fmt: skip
 
 
@@ -158,19 +137,9 @@ class Gemm(Template):
         p, s, rows = self.workload, self.sgemm, params["rows"]
         func = simplify_func(te.lower(p.name, p.stages, p.inputs, p.symbols))
         rest = self._rest()
-        tasks = math.prod(s.outer) * -(-s.rows // rows)
-        names = [b.name for b in func.params]
-        places = (names.index(n) for n in (self._operand("left"), self._operand("right")))
-        text = _module(func.name, s, rows, self.library, (*places, len(names) - 1), rest is not None)
-        call = LibraryCall(self.library, text, rest.func if rest else None, const(tasks))
+        call = LibraryCall(self.library, s, rows, rest.func if rest else None)
         cost = rows * s.columns * s.depth / p.target.lanes(4)
         return Scheduled(self.library, func, (), params=params, cost=cost, call=call)
-
-    def _operand(self, side: str) -> str:
-        role = roles(self.stage)
-        assert role is not None
-        name: str = getattr(role, side).buffer.name
-        return name
 
     def _rest(self) -> Recorder | None:
         """What the kernel does to the product, in place and with the product's rows as its tasks."""
@@ -188,92 +157,6 @@ class Gemm(Template):
         rec.do("parallelize", row)
         rec.func = simplify_func(rec.func)
         return rec
-
-
-_CALLS = {
-    "openblas": """
-declare void @jangin_openblas_sgemm(i32, i32, i32, i64, i64, i64, float, ptr, i64, ptr, i64, float,
-                                   ptr, i64)
-define internal void @sgemm(i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a, i64 %lda,
-                            ptr %b, i64 %ldb, ptr %c) {
-  %x = select i1 %ta, i32 112, i32 111
-  %y = select i1 %tb, i32 112, i32 111
-  call void @jangin_openblas_sgemm(i32 101, i32 %x, i32 %y, i64 %m, i64 %n, i64 %k, float 1.0,
-                                   ptr %a, i64 %lda, ptr %b, i64 %ldb, float 0.0, ptr %c, i64 %n)
-  ret void
-}
-""",
-    "onednn": """
-declare i32 @jangin_onednn_sgemm(i8 signext, i8 signext, i64, i64, i64, float, ptr, i64, ptr, i64, float,
-                                ptr, i64)
-declare i32 @jangin_onednn_threads()
-declare void @jangin_onednn_set_threads(i32)
-define internal void @sgemm(i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a, i64 %lda,
-                            ptr %b, i64 %ldb, ptr %c) {
-  %x = select i1 %ta, i8 84, i8 78
-  %y = select i1 %tb, i8 84, i8 78
-  %threads = call i32 @jangin_onednn_threads()
-  call void @jangin_onednn_set_threads(i32 1)
-  call i32 @jangin_onednn_sgemm(i8 signext %x, i8 signext %y, i64 %m, i64 %n, i64 %k, float 1.0,
-                                ptr %a, i64 %lda, ptr %b, i64 %ldb, float 0.0, ptr %c, i64 %n)
-  call void @jangin_onednn_set_threads(i32 %threads)
-  ret void
-}
-""",
-}
-"""C = A B, row-major and dense in C, on the calling thread; by library. (CBLAS: 101 row-major, 111 as it
-is, 112 transposed; oneDNN: "N" and "T".)"""
-
-
-def _module(name: str, s: Sgemm, rows: int, library: str, places: tuple[int, ...], rest: bool) -> str:
-    """The kernel's LLVM IR: for each task the product of its rows, then what is fused behind it.
-    `places`: of left, right and result among the arguments."""
-    pieces = -(-s.rows // rows)
-    lines = [
-        *(f"  %{x}.at = getelementptr ptr, ptr %args, i64 {i}" for x, i in zip("abc", places, strict=True)),
-        *(f"  %{x} = load ptr, ptr %{x}.at" for x in "abc"),
-        "  %any = icmp slt i64 %lo, %hi\n  br i1 %any, label %task, label %end\ntask:",
-        "  %t = phi i64 [ %lo, %start ], [ %t1, %task ]",
-        f"  %piece = urem i64 %t, {pieces}\n  %step = udiv i64 %t, {pieces}",
-        f"  %row = mul i64 %piece, {rows}\n  %left = sub i64 {s.rows}, %row",
-        f"  %m = call i64 @llvm.umin.i64(i64 {rows}, i64 %left)",
-        *_offset("a", s.left, s.outer, 1 if s.left.transposed else s.left.lead),
-        *_offset("b", s.right, s.outer, 0),
-        f"  %above = mul i64 %step, {s.rows}\n  %first = add i64 %above, %row",
-        f"  %before = mul i64 %first, {s.columns}\n  %to = getelementptr float, ptr %c, i64 %before",
-        f"  call void @sgemm(i1 {int(s.left.transposed)}, i1 {int(s.right.transposed)}, i64 %m, "
-        f"i64 {s.columns}, i64 {s.depth}, ptr %a.from, i64 {s.left.lead}, ptr %b.from, i64 {s.right.lead}, "
-        "ptr %to)",
-    ]
-    if rest:
-        lines.append("  %last = add i64 %first, %m")
-        lines.append(
-            f'  call void @"{name}_rest"(ptr %args, ptr %sizes, i64 %first, i64 %last, ptr %scratch)'
-        )
-    return "\n".join(
-        [
-            *([f'declare void @"{name}_rest"(ptr, ptr, i64, i64, ptr)'] if rest else []),
-            "declare i64 @llvm.umin.i64(i64, i64)",
-            _CALLS[library],
-            f'define void @"{name}"(ptr %args, ptr %sizes, i64 %lo, i64 %hi, ptr %scratch) {{\nstart:',
-            *lines,
-            "  %t1 = add i64 %t, 1\n  %more = icmp slt i64 %t1, %hi",
-            "  br i1 %more, label %task, label %end\nend:\n  ret void\n}\n",
-        ]
-    )
-
-
-def _offset(x: str, operand: Matrix, outer: Sequence[int], row_step: int) -> list[str]:
-    """Lines that set %<x>.from to where a task's part of an operand begins."""
-    lines = [f"  %{x}.rows = mul i64 %row, {row_step}", f"  %{x}.sum = add i64 %{x}.rows, {operand.start}"]
-    total, count = f"%{x}.sum", "%step"
-    for n, (size, step) in reversed([*enumerate(zip(outer, operand.outer, strict=True))]):
-        lines += [
-            f"  %{x}.i{n} = urem i64 {count}, {size}\n  %{x}.n{n} = udiv i64 {count}, {size}",
-            f"  %{x}.o{n} = mul i64 %{x}.i{n}, {step}\n  %{x}.s{n} = add i64 {total}, %{x}.o{n}",
-        ]
-        total, count = f"%{x}.s{n}", f"%{x}.n{n}"
-    return [*lines, f"  %{x}.from = getelementptr float, ptr %{x}, i64 {total}"]
 
 
 def openblas(workload: Workload) -> Gemm | None:

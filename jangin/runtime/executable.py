@@ -23,6 +23,7 @@ from jangin.runtime.arena import layout, roomy
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.cpu import why_not
 from jangin.runtime.elf import Image, LoadError
+from jangin.runtime.functions import ENTRY, POOL_CREATE, POOL_DESTROY
 from jangin.runtime.profile import Launches, LaunchTime
 from jangin.runtime.sizes import Evaluator, Shapes, Signature, Sizes, TensorSpec
 from jangin.runtime.threads import default_threads
@@ -37,10 +38,6 @@ COARSE, FINE = 1, 8
 """Memory is placed for sizes rounded up to one of so many values in each power of two: coarsely"""
 SMALL = 1 << 20
 """where the arena then has no more bytes than these."""
-
-_ENTRY = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
-)
 
 
 class Executable:
@@ -232,15 +229,13 @@ class _Code:
 
     def __init__(self, artifact: Artifact, threads: int, share: _Code | None = None) -> None:
         self.image = image = Image(artifact.objects)
-        self.entry: Callable[[int, int, int | None, int, int], int] = _ENTRY(image.address("jangin_entry"))
+        self.entry = ENTRY.at(image.address(ENTRY.name))
         self.threads = threads
         self.share = share  # kept, as its threads are
         self.pool: int | None = None if share is None else share.pool
         if share is None and threads > 1:
-            self.pool = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(
-                image.address("jangin_pool_create")
-            )(threads)
-        destroy = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(image.address("jangin_pool_destroy"))
+            self.pool = POOL_CREATE.at(image.address(POOL_CREATE.name))(threads)
+        destroy = POOL_DESTROY.at(image.address(POOL_DESTROY.name))
         own = self.pool if share is None else None
         release = weakref.finalize(self, _release, image, destroy, own, os.getpid())
         release.atexit = False  # daemon threads may still run the code
@@ -392,7 +387,7 @@ class NativeCall:
         self._context = context = _Context()
         context.prepare(chosen, code.threads)
         self.table = context.table
-        entry = code.image.address("jangin_entry")
+        entry = code.image.address(ENTRY.name)
         self.words = (
             entry, context.table_at, chosen.symbols_at, code.pool or 0, context.scratch_at, chosen.stride,
         )  # fmt: skip

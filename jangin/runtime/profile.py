@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from jangin.ir.plan import Launch, Plan
 from jangin.runtime.elf import Image
+from jangin.runtime.functions import POOL_ROUNDS
 
 if TYPE_CHECKING:
     from jangin.runtime.executable import _Context, _Layout
 
-_POOL_ROUNDS = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
-    ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
-)  # fmt: skip
 WARM_UP = 1
 """Runs before those that count."""
 EMPTY = 20
@@ -47,7 +44,7 @@ class Launches:
     def __init__(
         self, plan: Plan, image: Image, pool: int | None, sizes: _Layout, context: _Context, held: Any
     ) -> None:
-        self.run: Callable[..., None] = _POOL_ROUNDS(image.address("jangin_pool_rounds"))
+        self.run: Callable[..., None] = POOL_ROUNDS.at(image.address(POOL_ROUNDS.name))
         self.plan = plan
         self.sizes, self._held = sizes, held
         index = {b.name: i for i, b in enumerate(plan.buffers)}

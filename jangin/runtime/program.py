@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,11 @@ from jangin.ir.program import Program
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.elf import Image
 from jangin.runtime.executable import Executable, as_array
+from jangin.runtime.functions import FLOW
 from jangin.runtime.program_artifact import ProgramArtifact, read_artifact
 from jangin.runtime.sizes import TensorSpec, spec_of
 from jangin.runtime.steps import RegionRunner, Resources
 from jangin.runtime.threads import default_threads
-
-_FLOW = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
 class ProgramExecutable:
@@ -49,7 +47,7 @@ class ProgramExecutable:
         region = program.region
         image = Image((artifact.code,))
         weakref.finalize(self, image.close).atexit = False  # daemon threads may still run the code
-        driver = _FLOW(image.address("jangin_flow"))
+        driver = FLOW.at(image.address(FLOW.name))
         self._region = RegionRunner(
             region, Resources(segments, known, program.constants, program.symbols, driver)
         )

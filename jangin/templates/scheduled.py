@@ -11,8 +11,9 @@ import numpy as np
 from jangin.ir.expr import Expr
 from jangin.ir.graph import Array
 from jangin.ir.kernel import rounds, tasks
+from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
-from jangin.ir.plan import ZERO, LibraryCall
+from jangin.ir.plan import ZERO
 from jangin.mapped import fill
 from jangin.schedule.steps import PRIMITIVES, Step
 

@@ -18,10 +18,12 @@ import llvmlite.binding as llvm
 
 from jangin.backends.llvm.entry import entry_module
 from jangin.backends.llvm.forked import in_processes
+from jangin.backends.llvm.library import library_module
 from jangin.backends.llvm.llvm import emit_kernel
 from jangin.backends.llvm.pool import pool_module
+from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
-from jangin.ir.plan import LibraryCall, Plan
+from jangin.ir.plan import Plan
 from jangin.runtime.artifact import Artifact
 from jangin.targets.target import Target
 
@@ -116,7 +118,7 @@ def kernel_texts(func: Func, call: LibraryCall | None, target: Target) -> list[t
     if call is None:
         return [(func.name, emit_kernel(func, target))]
     rest = [] if call.rest is None else [(call.rest.name, emit_kernel(call.rest, target))]
-    return [(func.name, call.text), *rest]
+    return [(func.name, library_module(func.name, call)), *rest]
 
 
 def _done(result: bytes) -> Future[bytes]:

@@ -1,16 +1,15 @@
 """The entry: one native function that runs a whole plan, straight-line LLVM IR.
 
-`i32 @jangin_entry(ptr bufs, ptr symbols, ptr pool, ptr scratch, i64 scratch_stride)`: `bufs` is
-an array of pointers in the order of `plan.buffers` (aliases too), `symbols` one of i64 in the
-order of `plan.symbols`. Each launch gathers its arguments, computes its sizes and runs its
-kernel, on the pool or (grain 0) on the caller.
+Each launch gathers its arguments, computes its sizes and runs its kernel, on the pool or (grain 0)
+on the caller. What is called and how is in `runtime.functions`.
 """
 
 from __future__ import annotations
 
-from jangin.backends.abi import KERNEL_TYPES
+from jangin.backends.llvm.functions import called, declared, head
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, children
 from jangin.ir.plan import ONE, Launch, Plan
+from jangin.runtime.functions import ENTRY, KERNEL, POOL_ROUNDS, POOL_RUN
 
 _INFIX = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 _COMPARE = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
@@ -25,18 +24,18 @@ def entry_module(plan: Plan, triple: str) -> str:
     widest_args = max((len(r.args) for r in plan.launches), default=0)
     widest_symbols = max((len(r.symbols) for r in plan.launches), default=0)
     kernels = dict.fromkeys(r.kernel for r in plan.launches)
-    declares = [f'declare void @"{k}"({KERNEL_TYPES})' for k in kernels]
+    declares = [declared(KERNEL, k) for k in kernels]
     return "\n".join(
         [
             'source_filename = "jangin_entry"',
             f'target triple = "{triple}"',
             *declares,
-            "declare void @jangin_pool_run(ptr, ptr, ptr, ptr, i64, i64, ptr, i64)",
-            "declare void @jangin_pool_rounds(ptr, ptr, ptr, ptr, i64, i64, ptr, i64, i64, ptr)",
+            declared(POOL_RUN),
+            declared(POOL_ROUNDS),
             "declare i64 @llvm.smin.i64(i64, i64)",
             "declare i64 @llvm.smax.i64(i64, i64)",
             "declare i64 @llvm.abs.i64(i64, i1)",
-            "define i32 @jangin_entry(ptr %bufs, ptr %symbols, ptr %pool, ptr %scratch, i64 %stride) {",
+            f"define {head(ENTRY)} {{",
             f"  %args = alloca [{max(1, widest_args)} x ptr], align 64",
             f"  %sizes = alloca [{widest_symbols + 1} x i64], align 64",
             *body,
@@ -81,19 +80,17 @@ class _Emitter:
             self.lines.append(f"  store i64 {value}, ptr {at}")
         tasks = self.value(launch.tasks)
         shared = (
-            f'(ptr %pool, ptr @"{launch.kernel}", ptr %args, ptr %sizes, i64 {tasks}, i64 {launch.grain}, '
-            "ptr %scratch, i64 %stride"
-        )
+            "%pool", f'@"{launch.kernel}"', "%args", "%sizes", tasks, launch.grain, "%scratch", "%stride",
+        )  # fmt: skip
         if launch.rounds != ONE:
             rounds = self.value(launch.rounds)
             at = self.line(f"getelementptr i64, ptr %sizes, i64 {len(launch.symbols)}")
-            self.lines.append(f"  call void @jangin_pool_rounds{shared}, i64 {rounds}, ptr {at})")
+            call = called(POOL_ROUNDS, "@jangin_pool_rounds", *shared, rounds, at)
         elif launch.grain == 0 and isinstance(launch.tasks, Const):
-            self.lines.append(
-                f'  call void @"{launch.kernel}"(ptr %args, ptr %sizes, i64 0, i64 {tasks}, ptr %scratch)'
-            )
+            call = called(KERNEL, f'@"{launch.kernel}"', "%args", "%sizes", 0, tasks, "%scratch")
         else:  # the pool checks for no tasks, and runs grain 0 on the caller
-            self.lines.append(f"  call void @jangin_pool_run{shared})")
+            call = called(POOL_RUN, "@jangin_pool_run", *shared)
+        self.lines.append(f"  {call}")
 
     def value(self, e: Expr) -> str:
         """The operand that holds `e`: i64, or i1 for a condition."""

@@ -1,4 +1,4 @@
-"""The flow: one native function that runs branches and loops of a program, `i32 @jangin_flow(ptr ops)`.
+"""The flow: one native function that runs branches and loops of a program.
 
 What it runs is a list of operations, which `runtime.script` describes and makes for given sizes. It
 gives 0, or the number of the failure that it met.
@@ -6,6 +6,8 @@ gives 0, or the number of the failure that it met.
 
 from __future__ import annotations
 
+from jangin.backends.llvm.functions import called, head
+from jangin.runtime.functions import ENTRY, FLOW
 from jangin.runtime.script import OPERATIONS, WORDS
 
 
@@ -31,7 +33,7 @@ source_filename = "jangin_flow"
 target triple = "<TRIPLE>"
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
-define i32 @jangin_flow(ptr %ops) {{
+define {head(FLOW)} {{
 entry:
   br label %run
 run:
@@ -44,8 +46,8 @@ run:
 next:
   br label %run
 call:
-{_words("c", "ptr", "ptr", "ptr", "ptr", "ptr", "i64")}
-  %status = call i32 %c1(ptr %c2, ptr %c3, ptr %c4, ptr %c5, i64 %c6)
+{_words("c", "ptr", *ENTRY.types)}
+  %status = {called(ENTRY, "%c1", "%c2", "%c3", "%c4", "%c5", "%c6")}
   br label %next
 copy:
 {_words("m", "ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64")}

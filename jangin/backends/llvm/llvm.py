@@ -1,8 +1,7 @@
 """A kernel in Loop IR to LLVM IR text.
 
-The exported function takes (arguments, symbols, lo, hi, scratch), loads the buffers' addresses
-and the symbols' values, and calls an internal function that has them as parameters, so that LLVM
-knows which buffers don't overlap.
+The exported function loads the buffers' addresses and the symbols' values, and calls an internal
+function that has them as parameters, so that LLVM knows which buffers don't overlap.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from jangin.backends.abi import KERNEL_PARAMETERS, sizes
 from jangin.backends.llvm import arithmetic
 from jangin.backends.llvm.builder import Builder
+from jangin.backends.llvm.functions import head
 from jangin.backends.llvm.index import Indexer, constant_shape
 from jangin.backends.llvm.memory import in_memory
 from jangin.backends.llvm.parts import parts
@@ -34,7 +33,7 @@ from jangin.ir.expr import (
     substitute,
 )
 from jangin.ir.graph import CompileError
-from jangin.ir.kernel import SCRATCH_ALIGN, buffer_bytes
+from jangin.ir.kernel import SCRATCH_ALIGN, buffer_bytes, sizes
 from jangin.ir.loop import (
     Alloc,
     Block,
@@ -55,14 +54,15 @@ from jangin.ir.loop import (
     task_loops,
 )
 from jangin.ir.simplify import Range, interval, linear, simplify
+from jangin.runtime.functions import KERNEL
 from jangin.targets.target import Target
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or"}
 
 
 def emit_kernel(func: Func, target: Target) -> str:
-    """The LLVM IR module of a kernel, which exports it under its name (see `backends.abi`). CompileError
-    names the kernel where there is no code for something in it."""
+    """The LLVM IR module of a kernel, which exports the function `runtime.functions.KERNEL` under the
+    kernel's name. CompileError names the kernel where there is no code for something in it."""
     kernels = [_Kernel(part, target) for part in parts(func, target)]
     for kernel in kernels:
         kernel.run()
@@ -94,13 +94,13 @@ def _attributes(target: Target) -> str:
 def _entry(func: Func) -> str:
     """The exported function, which unpacks its arguments."""
     name = _escaped(func.name)
-    lines = [f'define void @"{name}"({KERNEL_PARAMETERS}) #0 {{']
+    lines = [f"define {head(KERNEL, name)} #0 {{"]
     given = []
-    for array, kind, count in (("arguments", "ptr", len(func.params)), ("symbols", "i64", len(sizes(func)))):
+    for array, kind, count in (("args", "ptr", len(func.params)), ("sizes", "i64", len(sizes(func)))):
         for n in range(count):
             at, value = f"%{array}.{n}.at", f"%{array}.{n}"
             lines.append(f"  {at} = getelementptr {kind}, ptr %{array}, i64 {n}")
-            lines.append(f"  {value} = load {kind}, ptr {at}, align 8")
+            lines.append(f"  {value} = load {kind}, ptr {at}")
             given.append(f"{kind} {value}")
     given += ["i64 %lo", "i64 %hi", "ptr %scratch"]
     lines += [f'  call void @"{name}.body"({", ".join(given)})', "  ret void", "}", ""]

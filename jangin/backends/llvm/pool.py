@@ -19,6 +19,9 @@ from __future__ import annotations
 
 import re
 
+from jangin.backends.llvm.functions import called, head
+from jangin.runtime.functions import KERNEL, POOL_CREATE, POOL_DESTROY, POOL_ROUNDS, POOL_RUN
+
 UNITS_PER_THREAD = 31
 RUNS_PER_THREAD = 4
 """At least, so that no run is long."""
@@ -36,7 +39,7 @@ _PAUSE = {
 }
 
 _FIELDS = {
-    "task": 0, "args": 8, "symbols": 16, "scratch": 24, "stride": 32, "tasks": 40, "unit": 48, "count": 56,
+    "task": 0, "args": 8, "sizes": 16, "scratch": 24, "stride": 32, "tasks": 40, "unit": 48, "count": 56,
     "ticket": 64, "done": 128, "waiting": 132, "busy": 192, "sleepers": 256, "wake": 260, "stop": 264,
     "workers": 320, "longest": 328, "handles": 384,
 }  # fmt: skip
@@ -62,8 +65,15 @@ def pool_module(triple: str) -> str:
         "SPINS": SPINS,
         "SPINS_AND_YIELDS": SPINS + YIELDS,
         "UNITS": UNITS_PER_THREAD,
-        "RUNS": RUNS_PER_THREAD,
+        "LONGEST_RUNS": RUNS_PER_THREAD,
         "MAX_THREADS": MAX_THREADS,
+        "CREATE": head(POOL_CREATE),
+        "DESTROY": head(POOL_DESTROY),
+        "RUN": head(POOL_RUN),
+        "ROUNDS": head(POOL_ROUNDS),
+        "PIECE": called(KERNEL, "%task", "%args", "%sizes", "%lo", "%hi", "%own"),
+        "ALL": called(KERNEL, "%task", "%args", "%sizes", 0, "%tasks", "%scratch"),
+        "ROUND": called(POOL_RUN, "@jangin_pool_run", *(f"%{n}" for n in POOL_RUN.names)),
         "HANDLES": _FIELDS["handles"],
         "HANDLE_BYTES": _HANDLE_BYTES,
     }
@@ -103,7 +113,7 @@ define internal void @wake_up(ptr %word, i32 %most) {
 """
 
 _CREATE = """
-define ptr @jangin_pool_create(i32 %asked) {
+define <CREATE> {
 entry:
   %many = icmp sgt i32 %asked, <MAX_THREADS>
   %threads = select i1 %many, i32 <MAX_THREADS>, i32 %asked
@@ -148,7 +158,7 @@ fail:
 """
 
 _DESTROY = """
-define void @jangin_pool_destroy(ptr %pool) {
+define <DESTROY> {
 entry:
   %null = icmp eq ptr %pool, null
   br i1 %null, label %out, label %stop
@@ -188,7 +198,7 @@ entry:
   %ticket.at
   %task.at
   %args.at
-  %symbols.at
+  %sizes.at
   %scratch.at
   %stride.at
   %tasks.at
@@ -209,7 +219,7 @@ look:
 read:
   %task = load atomic ptr, ptr %task.at monotonic, align 8
   %args = load atomic ptr, ptr %args.at monotonic, align 8
-  %symbols = load atomic ptr, ptr %symbols.at monotonic, align 8
+  %sizes = load atomic ptr, ptr %sizes.at monotonic, align 8
   %scratch = load atomic ptr, ptr %scratch.at monotonic, align 8
   %stride = load atomic i64, ptr %stride.at monotonic, align 8
   %tasks = load atomic i64, ptr %tasks.at monotonic, align 8
@@ -240,7 +250,7 @@ work:
   %hi = call i64 @llvm.umin.i64(i64 %end, i64 %tasks)
   %skip = mul i64 %stride, %index
   %own = getelementptr i8, ptr %scratch, i64 %skip
-  call void %task(ptr %args, ptr %symbols, i64 %lo, i64 %hi, ptr %own)
+  <PIECE>
   %units = trunc i64 %run to i32
   %before = atomicrmw add ptr %done.at, i32 %units seq_cst
   %now = add i32 %before, %units
@@ -313,8 +323,7 @@ out:
 """
 
 _RUN = """
-define void @jangin_pool_run(ptr %pool, ptr %task, ptr %args, ptr %symbols, i64 %tasks, i64 %grain,
-                             ptr %scratch, i64 %stride) {
+define <RUN> {
 entry:
   %empty = icmp slt i64 %tasks, 1
   br i1 %empty, label %out, label %some
@@ -331,7 +340,7 @@ claim:
   %free = extractvalue { i32, i1 } %swap, 1
   br i1 %free, label %publish, label %inline
 inline:
-  call void %task(ptr %args, ptr %symbols, i64 0, i64 %tasks, ptr %scratch)
+  <ALL>
   br label %out
 publish:
   %workers.at
@@ -344,11 +353,11 @@ publish:
   %round = add i64 %tasks, %unit
   %round1 = sub i64 %round, 1
   %count = udiv i64 %round1, %unit
-  %runs = mul i64 %threads, <RUNS>
+  %runs = mul i64 %threads, <LONGEST_RUNS>
   %longest = udiv i64 %count, %runs
   %task.at
   %args.at
-  %symbols.at
+  %sizes.at
   %scratch.at
   %stride.at
   %tasks.at
@@ -360,7 +369,7 @@ publish:
   %ticket.at
   store atomic ptr %task, ptr %task.at monotonic, align 8
   store atomic ptr %args, ptr %args.at monotonic, align 8
-  store atomic ptr %symbols, ptr %symbols.at monotonic, align 8
+  store atomic ptr %sizes, ptr %sizes.at monotonic, align 8
   store atomic ptr %scratch, ptr %scratch.at monotonic, align 8
   store atomic i64 %stride, ptr %stride.at monotonic, align 8
   store atomic i64 %tasks, ptr %tasks.at monotonic, align 8
@@ -425,8 +434,7 @@ out:
 """
 
 _ROUNDS = """
-define void @jangin_pool_rounds(ptr %pool, ptr %task, ptr %args, ptr %symbols, i64 %tasks, i64 %grain,
-                                ptr %scratch, i64 %stride, i64 %rounds, ptr %round.at) {
+define <ROUNDS> {
 entry:
   br label %head
 head:
@@ -435,8 +443,7 @@ head:
   br i1 %more, label %run, label %out
 run:
   store i64 %round, ptr %round.at
-  call void @jangin_pool_run(ptr %pool, ptr %task, ptr %args, ptr %symbols, i64 %tasks, i64 %grain,
-                             ptr %scratch, i64 %stride)
+  <ROUND>
   %next = add i64 %round, 1
   br label %head
 out:

@@ -1,0 +1,22 @@
+"""Functions that compiled code exports (`runtime.functions`), written as LLVM IR."""
+
+from __future__ import annotations
+
+from jangin.runtime.functions import Function
+
+
+def declared(function: Function, name: str = "") -> str:
+    """Its declaration, under another name where one is given."""
+    return f'declare {function.result} @"{name or function.name}"({", ".join(function.types)})'
+
+
+def head(function: Function, name: str = "") -> str:
+    """What follows `define`: its parameters are called as in the description."""
+    params = (f"{t} %{n}" for t, n in zip(function.types, function.names, strict=True))
+    return f'{function.result} @"{name or function.name}"({", ".join(params)})'
+
+
+def called(function: Function, callee: str, *operands: object) -> str:
+    """A call of `callee` (`%f`, `@f`) with an operand for each parameter."""
+    given = ", ".join(f"{t} {o}" for t, o in zip(function.types, operands, strict=True))
+    return f"call {function.result} {callee}({given})"
