@@ -6,9 +6,12 @@ from __future__ import annotations
 import numpy as np
 from test_neutral import Array, computed
 
+from jangin.ir.dtype import I64
+from jangin.ir.expr import const
 from jangin.ops.attention import Window, attention
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.normalize import group_norm
+from jangin.ops.scatter import unpool
 
 
 def random(*shape: int) -> Array:
@@ -38,3 +41,9 @@ def test_group_norm() -> None:
     expected = norm * scale[:, None, None] + shift[:, None, None]
     found = computed(lambda b, *t: group_norm(b, *t, groups=3, epsilon=1e-3), x, scale, shift)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_unpool_takes_a_pooling_back() -> None:
+    x, places = np.array([[5.0, 7.0]]), np.array([[1.0, 5.0]])
+    found = computed(lambda b, t, at: unpool(b, t, b.cast(at, I64), (const(1), const(6))), x, places)
+    np.testing.assert_array_equal(found, [[0, 5, 0, 0, 0, 7]])

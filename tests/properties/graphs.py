@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from jangin.frontends.onnx.operators.scan import cum_sum
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I32, I64, U8, DType
 from jangin.ir.expr import Const, Expr, Var, call, cast, const, maximum, minimum, select
 from jangin.ir.graph import Array, Graph
 from jangin.ir.interpret import size
+from jangin.ops import scan
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core_window import window_extent
 
@@ -273,8 +273,8 @@ def cumulate(t: Net, x: Tensor) -> Tensor | None:
     """A loop nest: no tensor expression says it."""
     if not x.rank or x.dtype not in (F32, F64, I32, I64):
         return None
-    exclusive, reverse = t.number(0, 1), t.number(0, 1)
-    total = cum_sum(t.b, x, t.b.const(np.array(t.axis(x))), exclusive=exclusive, reverse=reverse)
+    exclusive, reverse = t.number(0, 1) == 1, t.number(0, 1) == 1
+    total = scan.cumulate(t.b, x, "sum", axis=t.axis(x), exclusive=exclusive, reverse=reverse)
     return t.b.map(lambda v: v * 0.125, total) if x.dtype.is_float else total
 
 

@@ -11,7 +11,6 @@ import math
 import zlib
 from collections.abc import Sequence
 
-from jangin.frontends.onnx.operators.scan import cum_sum
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import BOOL, F32, F64, I32, I64, U32, DType
 from jangin.ir.expr import Buffer, Expr, Load, Var, call, cast, const, eq, lor, minimum, select
@@ -20,6 +19,7 @@ from jangin.ir.graph import Shape
 from jangin.ir.loop import Alloc, For, If, Store, block
 from jangin.ops.axes import ceil_div, element_type, product
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.scan import cumulate
 
 WORDS, MIDDLE = 624, 397
 
@@ -136,7 +136,7 @@ def multinomial(
 ) -> Tensor:
     """Classes drawn for each row of logarithms of (unnormalized) probabilities."""
     classes = x.shape[1]
-    upto = cum_sum(b, b.softmax(b.cast(x, F64), 1), b.sizes([1]))
+    upto = cumulate(b, b.softmax(b.cast(x, F64), 1), "sum", axis=1)
     drawn = uniform(b, (x.shape[0], const(sample_size)), seed)
 
     def passed(bufs: Sequence[Buffer], i: Sequence[Expr], k: Sequence[Expr]) -> Expr:

@@ -12,7 +12,6 @@ from itertools import product as combinations
 from typing import Any
 
 from jangin.frontends.onnx.operators.conv import Geometry, add_bias
-from jangin.frontends.onnx.operators.index import index_vars, nest
 from jangin.frontends.onnx.operators.resize import Style, weight
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import BOOL, F32, I64
@@ -35,6 +34,7 @@ from jangin.ir.loop import Alloc, Let, Stmt, Store, block
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import clamped, divide, product
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.index import index_vars, nest
 from jangin.ops.operands import wide
 
 Read = Callable[[Sequence[Expr]], Expr]

@@ -1,116 +1,27 @@
-"""Imperative operators: running sums and products, determinants."""
+"""ONNX's running sums and products, and determinants."""
 
 from __future__ import annotations
 
-from jangin.frontends.onnx.registry import op
-from jangin.ir.dtype import I64
-from jangin.ir.expr import Buffer, Expr, Load, Var, call, cast, const, ne, select
-from jangin.ir.graph import CompileError
-from jangin.ir.loop import Alloc, For, If, Stmt, Store, block
-from jangin.ir.te import COMBINERS, accumulator, identity
-from jangin.ops.axes import axis_of, integers
+from functools import partial
+
+from jangin.frontends.onnx.operators.families import Family
+from jangin.frontends.onnx.registry import Operator
+from jangin.ops.axes import integers
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.operands import wide
-
-ZERO = (const(0),)
+from jangin.ops.scan import cumulate, det
 
 
-def over(axes: list[tuple[Var, Expr]], body: Stmt) -> Stmt:
-    """Loops around `body`; the outermost one's iterations are shared among threads."""
-    for n, (var, extent) in reversed(list(enumerate(axes))):
-        body = For(var, extent, body, "serial" if n else "parallel")
-    return body
+def _cumulate(
+    combiner: str, b: Builder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0
+) -> Tensor:
+    (along,) = integers(b, axis, "the axis")[:1]
+    return cumulate(b, x, combiner, axis=along, exclusive=bool(exclusive), reverse=bool(reverse))
 
 
-def _cumulate(b: Builder, x: Tensor, axis: Tensor, combiner: str, exclusive: int, reverse: int) -> Tensor:
-    along = axis_of(integers(b, axis, "the axis")[0], x.rank)
-    source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, x.shape)
-    acc = Buffer("acc", accumulator(x.dtype), (const(1),), "register")
-    outer = [(Var(f"i{d}"), extent) for d, extent in enumerate(x.shape) if d != along]
-    step, size = Var("k"), x.shape[along]
-    place = size - 1 - step if reverse else step
-    index: list[Expr] = [v for v, _ in outer]
-    index.insert(along, place)
-    at = tuple(index)
-    update = Store(acc, ZERO, COMBINERS[combiner](Load(acc, ZERO), cast(acc.dtype, Load(source, at))))
-    write = Store(out, at, cast(x.dtype, Load(acc, ZERO)))
-    inner = For(step, size, block(write, update) if exclusive else block(update, write))
-    body = Alloc(acc, block(Store(acc, ZERO, identity(combiner, acc.dtype)), inner))
-    return b.loop_nest([x], over(outer, body), x.dtype, x.shape)
-
-
-@op("CumSum")
-def cum_sum(b: Builder, x: Tensor, axis: Tensor, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    """Running sums along `axis`, without the element itself if `exclusive`."""
-    return _cumulate(b, x, axis, "sum", exclusive, reverse)
-
-
-@op("CumProd")
-def cum_prod(b: Builder, x: Tensor, axis: Tensor, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    """Running products along `axis`, without the element itself if `exclusive`."""
-    return _cumulate(b, x, axis, "prod", exclusive, reverse)
-
-
-@op("Det")
-def det(b: Builder, x: Tensor) -> Tensor:
-    """Determinants of the matrices in the last two axes, by elimination with row pivoting."""
-    if x.rank < 2 or x.shape[-1] != x.shape[-2]:
-        raise CompileError(f"a determinant needs square matrices, not {x}")
-    *batch, n, _ = x.shape
-    source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, tuple(batch))
-    work = wide(const(0, x.dtype)).dtype
-    m = Buffer("m", work, (n, n), "scratch")
-    value = Buffer("value", work, (const(1),), "register")
-    outer = [(Var(f"i{d}"), extent) for d, extent in enumerate(batch)]
-    at = tuple(v for v, _ in outer)
-    r, c = Var("r"), Var("c")
-    copy = For(r, n, For(c, n, Store(m, (r, c), cast(work, Load(source, (*at, r, c))))))
-    body = block(
-        copy,
-        Store(value, ZERO, const(1, work)),
-        _eliminate(m, n, value),
-        Store(out, at, cast(x.dtype, Load(value, ZERO))),
+SCANS = Family(
+    (
+        Operator("", "CumSum", 1, partial(_cumulate, "sum")),
+        Operator("", "CumProd", 1, partial(_cumulate, "prod")),
+        Operator("", "Det", 1, det),
     )
-    nest = over(outer, Alloc(m, Alloc(value, body)))
-    return b.loop_nest([x], nest, x.dtype, tuple(batch))
-
-
-def _eliminate(m: Buffer, n: Expr, value: Buffer) -> Stmt:
-    """Multiply `value` by the pivots of `m`, column by column; each row swap changes its sign."""
-    k, r, c = Var("k"), Var("r"), Var("c")
-    pivot, held = (
-        Buffer("pivot", I64, (const(1),), "register"),
-        Buffer("held", m.dtype, (const(1),), "register"),
-    )
-    chosen = Load(pivot, ZERO)
-
-    def magnitude(row: Expr) -> Expr:
-        return call("abs", Load(m, (row, k)))
-
-    search = For(r, n - k, Store(pivot, ZERO, select(magnitude(r + k) > magnitude(chosen), r + k, chosen)))
-    swap = block(
-        For(
-            c,
-            n,
-            block(
-                Store(held, ZERO, Load(m, (k, c))),
-                Store(m, (k, c), Load(m, (chosen, c))),
-                Store(m, (chosen, c), Load(held, ZERO)),
-            ),
-        ),
-        Store(value, ZERO, -Load(value, ZERO)),
-    )
-    diagonal = Load(m, (k, k))
-    row = r + k + 1
-    reduce_row = block(
-        Store(held, ZERO, Load(m, (row, k)) / diagonal),
-        For(c, n, Store(m, (row, c), Load(m, (row, c)) - Load(held, ZERO) * Load(m, (k, c)))),
-    )
-    body = block(
-        Store(pivot, ZERO, k),
-        search,
-        If(ne(chosen, k), swap),
-        Store(value, ZERO, Load(value, ZERO) * diagonal),
-        If(ne(diagonal, 0), For(r, n - k - 1, reduce_row)),
-    )
-    return Alloc(pivot, Alloc(held, For(k, n, body)))
+)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from jangin.frontends.onnx.operators.families import unary
-from jangin.frontends.onnx.operators.index import index_vars, nest
 from jangin.frontends.onnx.operators.scores import DOMAIN
 from jangin.frontends.onnx.operators.strings import labels, plain
 from jangin.frontends.onnx.registry import op
@@ -33,6 +32,7 @@ from jangin.ir.graph import Array, CompileError
 from jangin.ir.loop import Alloc, For, If, Store, block
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.index import index_vars, nest
 from jangin.ops.nontensor import Item, NonTensor
 
 BINARIZER = unary({"Binarizer": lambda x, threshold=0.0: cast(x.dtype, x > threshold)}, domain=DOMAIN)

@@ -1,19 +1,21 @@
-"""Operators whose result's size depends on data: counted first, and made once the count is known."""
+"""Elements picked by value: the largest, those that hold, the distinct ones, boxes that don't overlap.
+
+A result's size that depends on data is counted first, and the result made once the count is known.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from jangin.frontends.onnx.operators.index import nest
-from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import Buffer, Expr, Load, Var, cast, const, eq, land, lor, ne, select
 from jangin.ir.graph import CompileError
-from jangin.ir.loop import Alloc, For, If, Stmt, Store, block
-from jangin.ir.simplify import simplify
+from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
+from jangin.ir.simplify import prove, simplify
 from jangin.ops.axes import axis_of, product
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.index import gather_elements, index_vars, nest
 
 ZERO = (const(0),)
 
@@ -35,12 +37,50 @@ def positions(b: Builder, flags: Tensor, count: Expr) -> Tensor:
     return b.loop_nest([flags], body, I64, (count,))
 
 
-@op("NonZero", since=9)
+def top_indices(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> Tensor:
+    """Indices of the `k` best along `axis`, best first, the lower index first among equals:
+    insertion into the result, which holds the best so far."""
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    src, out = Buffer("x0", x.dtype, x.shape), Buffer("out", I64, shape)
+    row = index_vars(x.rank)
+    i, j, p = Var("i"), Var("j"), Var("p")
+
+    def at(place: Expr) -> tuple[Expr, ...]:
+        return (*row[:axis], place, *row[axis + 1 :])
+
+    def beats(place: Expr) -> Expr:
+        """Element i goes before what `place` of the result holds (nothing yet from place i on)."""
+        mine, other = Load(src, at(i)), Load(src, at(Load(out, at(place))))
+        better = mine > other if largest else mine < other
+        return select(place >= i, const(True, BOOL), better)
+
+    shifted = select(p > 0, beats(p - 1), const(False, BOOL))
+    move = If(shifted, Store(out, at(p), Load(out, at(p - 1))), Store(out, at(p), i))
+    insert = For(j, k, Let(p, k - 1 - j, If(beats(p), move)))
+    scan = If(k > 0, For(i, x.shape[axis], If(beats(k - 1), insert)))
+    clear = For(j, k, Store(out, at(j), const(0)))
+    kept = [n for n in range(x.rank) if n != axis]
+    body = nest([x.shape[n] for n in kept], [row[n] for n in kept], block(clear, scan), "parallel")
+    enough = () if prove(k <= x.shape[axis], b.symbols) else (k <= x.shape[axis],)
+    return b.loop_nest([x], body, I64, shape, enough)
+
+
+def top_k(b: Builder, x: Tensor, k: Expr, *, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The `k` largest (or smallest) elements along `axis`, best first, and where they stand (i64).
+    CompileError where there are fewer."""
+    at = axis_of(axis, x.rank)
+    if prove(k > x.shape[at], b.symbols):
+        raise CompileError(f"the top {k} of {x}: axis {at} has fewer than {k} entries")
+    indices = top_indices(b, x, k, at, largest)
+    return gather_elements(b, x, indices, axis=at), indices
+
+
 def non_zero(b: Builder, x: Tensor) -> Tensor:
+    """numpy.nonzero as one i64 tensor [rank, count]; of a scalar [0, count]."""
     total = simplify(product(x.shape), b.symbols)
     flags = b.map(lambda v: ne(v, const(0, x.dtype)), b.reshape(x, [total]))
     flat = positions(b, flags, n := count_true(b, flags))
-    if not x.rank:  # no row, says the standard
+    if not x.rank:
         return b.slice(b.reshape(flat, [1, n]), [0, 0], [0, n], [1, 1])
     rows = []
     for axis, size in enumerate(x.shape):
@@ -49,19 +89,9 @@ def non_zero(b: Builder, x: Tensor) -> Tensor:
     return b.concat(rows, 0)
 
 
-@op("Compress", since=9)
-def compress(b: Builder, x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
-    """The slices where `condition` holds (missing entries of it don't)."""
-    at = 0 if axis is None else axis_of(axis, x.rank)
-    if axis is None:
-        x = b.reshape(x, [simplify(product(x.shape), b.symbols)])
-    return b.gather(x, positions(b, condition, count_true(b, condition)), at)
-
-
-@op("Unique", since=11)
-def unique(b: Builder, x: Tensor, *, axis: int | None = None, sorted: int = 1) -> tuple[Tensor, ...]:
-    """Distinct slices along `axis` (elements of the whole tensor without), in ascending order or that
-    of their first appearance; where each appears first, which one each slice is, and how often."""
+def unique(b: Builder, x: Tensor, *, axis: int | None = None, ascending: bool = True) -> tuple[Tensor, ...]:
+    """Distinct slices along `axis` (elements of the whole tensor without), `ascending`, or else in the
+    order of their first appearance; where each appears first, which one each slice is, how often (i64)."""
     at = 0 if axis is None else axis_of(axis, x.rank)
     if axis is None:
         x = b.reshape(x, [simplify(product(x.shape), b.symbols)])
@@ -73,7 +103,7 @@ def unique(b: Builder, x: Tensor, *, axis: int | None = None, sorted: int = 1) -
     flags = b.compute(BOOL, [n], [first], lambda bufs, i: eq(bufs[0][i], i))
     count = count_true(b, flags)
     heads = positions(b, flags, count)
-    if sorted:
+    if ascending:
         heads = b.gather(heads, _ranks(b, b.gather(rows, heads, 0)), 0)
     inverse = _places(b, first, heads)
     counts = b.reduction(
@@ -125,22 +155,15 @@ def _places(b: Builder, first: Tensor, heads: Tensor) -> Tensor:
     )  # fmt: skip
 
 
-@op("NonMaxSuppression", since=10)
 def non_max_suppression(
-    b: Builder,
-    boxes: Tensor,
-    scores: Tensor,
-    max_output_boxes_per_class: Tensor | None = None,
-    iou_threshold: Tensor | None = None,
-    score_threshold: Tensor | None = None,
-    *,
-    center_point_box: int = 0,
-) -> Tensor:
-    """Rows (batch, class, box): of each class the boxes of highest score first, without those that
-    overlap a chosen one by more than the threshold."""
-    chosen = _chosen(
-        b, boxes, scores, max_output_boxes_per_class, iou_threshold, score_threshold, center_point_box
-    )
+    b: Builder, boxes: Tensor, scores: Tensor, *, limit: Tensor, overlap: Tensor | None = None,
+    floor: Tensor | None = None, centred: bool = False,
+) -> Tensor:  # fmt: skip
+    """Rows (batch, class, box) of i64: of each class the boxes of highest score first, at most `limit`,
+    without those that score no more than `floor` or overlap a chosen one by more than `overlap`, as
+    intersection over union (0 if not given). boxes [batch, boxes, 4]: two corners, or `centred`, a centre and
+    sizes; scores [batch, classes, boxes]; the others have one element."""
+    chosen = _chosen(b, boxes, scores, limit, overlap, floor, centred)
     batch, classes, most = chosen.shape
     flat = b.reshape(chosen, [simplify(batch * classes * most, b.symbols)])
     flags = b.map(lambda v: v >= 0, flat)
@@ -154,25 +177,23 @@ def non_max_suppression(
 
 
 def _chosen(
-    b: Builder, boxes: Tensor, scores: Tensor, most: Tensor | None, overlap: Tensor | None,
-    floor: Tensor | None, centered: int,
+    b: Builder, boxes: Tensor, scores: Tensor, limit: Tensor, overlap: Tensor | None, floor: Tensor | None,
+    centred: bool,
 ) -> Tensor:  # fmt: skip
     """The boxes chosen of each class, best first, then -1."""
     if boxes.rank != 3 or scores.rank != 3:
-        raise CompileError(f"NonMaxSuppression of {boxes} and {scores}: both must have rank 3")
+        raise CompileError(f"suppressing boxes {boxes} with scores {scores}: both must have rank 3")
     batch, classes, n = scores.shape
-    limit = b.sizes([0]) if most is None else most
     settings: list[tuple[str, Tensor | None]] = [("overlap", overlap), ("floor", floor)]
     given = [(name, b.reshape(t, [1])) for name, t in settings if t is not None]
-    limit = b.reshape(b.cast(limit, I64), [1])
-    inputs = [boxes, scores, limit, *(t for _, t in given)]
+    inputs = [boxes, scores, b.reshape(b.cast(limit, I64), [1]), *(t for _, t in given)]
     bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(inputs)]
     known = {name: Load(bufs[3 + i], ZERO) for i, (name, _) in enumerate(given)}
-    body = _suppress(bufs, (batch, classes, n), known, centered)
+    body = _suppress(bufs, (batch, classes, n), known, centred)
     return b.loop_nest(inputs, body, I64, (batch, classes, n))
 
 
-def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str, Any], centered: int) -> Stmt:
+def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str, Any], centred: bool) -> Stmt:
     """Choose the best box that overlaps none chosen, again and again. The result holds, while a class
     is in work, -2 for boxes that are out."""
     boxes, scores, limit = bufs[:3]
@@ -191,7 +212,7 @@ def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str,
     leader = Load(best, ZERO)
     better = lor(leader < 0, score(j) > score(select(leader < 0, const(0), leader)))
     search = For(j, n, If(land(eq(Load(state, (j,)), 0), better), Store(best, ZERO, j)))
-    overlap = _overlap(boxes, r, leader, j, centered)
+    overlap = _overlap(boxes, r, leader, j, centred)
     drop = For(j, n, If(overlap > settings.get("overlap", zero), Store(state, (j,), const(1))))
     take = block(
         Store(out, (r, c, Load(taken, ZERO)), leader),
@@ -206,12 +227,12 @@ def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str,
     return nest((batch, classes), (r, c), inside, "parallel")
 
 
-def _overlap(boxes: Buffer, r: Var, p: Expr, q: Expr, centered: int) -> Expr:
+def _overlap(boxes: Buffer, r: Var, p: Expr, q: Expr, centred: bool) -> Expr:
     """Intersection over union of two boxes."""
 
     def sides(box: Expr) -> list[tuple[Expr, Expr]]:
         v = [Load(boxes, (r, box, const(n))) for n in range(4)]
-        if centered:
+        if centred:
             return [(v[n] - v[n + 2] / 2.0, v[n] + v[n + 2] / 2.0) for n in (0, 1)]
         return [
             (select(v[n] < v[n + 2], v[n], v[n + 2]), select(v[n] < v[n + 2], v[n + 2], v[n])) for n in (0, 1)

@@ -1,0 +1,104 @@
+"""Elements written at indices: imperative nests, in the order of the updates.
+
+Every index is checked, so that no input can make a kernel write outside its buffer; updates whose
+index is out of range are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jangin.ir.dtype import BOOL, I64
+from jangin.ir.expr import Buffer, Expr, Load, Var, cast, const, land, lor, maximum, minimum
+from jangin.ir.graph import CompileError, Shape
+from jangin.ir.loop import If, Let, Stmt, Store, block
+from jangin.ir.simplify import simplify
+from jangin.ops.axes import axis_of, product, wrapped
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.index import index_vars, nest, tuple_length
+
+
+def combined(reduction: str, old: Expr, new: Expr) -> Expr:
+    """The value to store where `old` is; CompileError for an unknown reduction."""
+    if reduction == "none":
+        return new
+    if old.dtype is BOOL:
+        return {"add": lor, "mul": land, "max": lor, "min": land}[reduction](old, new)
+    if reduction in ("add", "mul"):
+        return old + new if reduction == "add" else old * new
+    if reduction in ("max", "min"):
+        return maximum(old, new) if reduction == "max" else minimum(old, new)
+    raise CompileError(f"reduction {reduction!r} is none of none, add, mul, max, min")
+
+
+def _copy(source: Buffer, out: Buffer) -> Stmt:
+    at = index_vars(len(out.shape), "c")
+    return nest(out.shape, at, Store(out, at, Load(source, at)))
+
+
+def _guarded(place: dict[Var, tuple[Expr, Expr]], body: Stmt) -> Stmt:
+    """`body` with variables bound to run-time indices (value, axis size), run where all lie inside."""
+    inside: Expr = const(True, BOOL)
+    for var, (_, size) in place.items():
+        inside = land(inside, land(var >= 0, var < size))
+    body = If(inside, body)
+    for var, (value, size) in place.items():
+        body = Let(var, wrapped(value, size), body)
+    return body
+
+
+def _scatter(b: Builder, inputs: Sequence[Tensor], body: Stmt) -> Tensor:
+    x = inputs[0]
+    return b.loop_nest(inputs, body, x.dtype, x.shape)
+
+
+def _buffers(inputs: Sequence[Tensor]) -> tuple[Buffer, ...]:
+    """x0, x1, ... and `out`, which is like the first."""
+    found = [Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(inputs)]
+    return (*found, Buffer("out", inputs[0].dtype, inputs[0].shape))
+
+
+def scatter_elements(
+    b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
+) -> Tensor:
+    """x with each of `updates` at its own index along `axis`: combined with what is there by `reduction`
+    (none, add, mul, max, min). indices and updates are of one shape, of x's rank."""
+    if not x.rank == indices.rank == updates.rank:
+        raise CompileError(f"{x} updated at {indices} with {updates}: the ranks differ")
+    at = axis_of(axis, x.rank)
+    source, where, new, out = _buffers([x, indices, updates])
+    row, j = index_vars(x.rank), Var("j")
+    target = (*row[:at], j, *row[at + 1 :])
+    store = Store(out, target, combined(reduction, Load(out, target), Load(new, row)))
+    loops = nest(indices.shape, row, _guarded({j: (cast(I64, Load(where, row)), x.shape[at])}, store))
+    return _scatter(b, [x, indices, updates], block(_copy(source, out), loops))
+
+
+def scatter_nd(b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
+    """x with slices written at the index tuples along the last axis of `indices`: updates are [*indices but
+    the last axis, *the axes of x that a tuple leaves]; `reduction` as in `scatter_elements`."""
+    depth = tuple_length(indices)
+    if depth > x.rank or updates.rank != indices.rank - 1 + x.rank - depth:
+        raise CompileError(f"{x} updated at {indices} with {updates}: the shapes don't fit")
+    source, where, new, out = _buffers([x, indices, updates])
+    row, inner = index_vars(indices.rank - 1), index_vars(x.rank - depth, "s")
+    picked = index_vars(depth, "j")
+    target = (*picked, *inner)
+    store = Store(out, target, combined(reduction, Load(out, target), Load(new, (*row, *inner))))
+    place = {j: (cast(I64, Load(where, (*row, const(n)))), x.shape[n]) for n, j in enumerate(picked)}
+    copy_slice = nest(x.shape[depth:], inner, store)
+    loops = nest(indices.shape[:-1], row, _guarded(place, copy_slice))
+    return _scatter(b, [x, indices, updates], block(_copy(source, out), loops))
+
+
+def unpool(b: Builder, x: Tensor, indices: Tensor, shape: Shape) -> Tensor:
+    """A tensor of `shape`, 0 but for x's elements, each at its own index into the flattened result: what
+    takes a max pooling back (Zeiler et al. 2011)."""
+    total = simplify(product(shape), b.symbols)
+    values, where = Buffer("x0", x.dtype, x.shape), Buffer("x1", indices.dtype, x.shape)
+    out = Buffer("out", x.dtype, (total,))
+    row, j, c = index_vars(x.rank), Var("j"), Var("c")
+    clear = nest([total], [c], Store(out, (c,), const(0, x.dtype)))
+    store = Store(out, (j,), Load(values, row))
+    loops = nest(x.shape, row, _guarded({j: (cast(I64, Load(where, row)), total)}, store))
+    return b.reshape(b.loop_nest([x, indices], block(clear, loops), x.dtype, (total,)), shape)
