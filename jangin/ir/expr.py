@@ -10,7 +10,7 @@ call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
@@ -648,3 +648,11 @@ def loads(e: Expr) -> list[Load]:
                 found.append(node)
             stack.extend(node._kids[::-1])
     return found
+
+
+def row_major(index: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
+    """An element's offset in a buffer of that shape."""
+    flat: Expr = const(0)
+    for i, d in zip(index, shape, strict=True):
+        flat = flat * d + i
+    return flat

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from jangin.ir.dtype import ONNX_TYPES, DType
 from jangin.ir.expr import Expr, ExprLike, const, floordiv, is_const, maximum, minimum, select
@@ -100,34 +100,3 @@ def _without(mono: Monomial, part: Monomial) -> Monomial | None:
             return None
         left.remove(atom)
     return tuple(left)
-
-
-def window_pads(
-    auto_pad: str,
-    pads: Sequence[int] | None,
-    spatial: Sequence[Expr],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    symbols: Ranges,
-) -> list[Expr]:
-    """The padding of a sliding window, begins then ends, with `auto_pad` worked out."""
-    rank = len(spatial)
-    if auto_pad in ("NOTSET", ""):
-        given = list(pads or [0] * (2 * rank))
-        if len(given) != 2 * rank:
-            raise CompileError(f"pads {given} must have {2 * rank} entries, two for each spatial axis")
-        return [const(p) for p in given]
-    if auto_pad == "VALID":
-        return [const(0)] * (2 * rank)
-    if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
-        raise CompileError(f"auto_pad {auto_pad!r} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
-    begins, ends = [], []
-    for size, k, s, d in zip(spatial, kernel, strides, dilations, strict=True):
-        covered = (ceil_div(size, s) - 1) * s + (k - 1) * d + 1
-        total = simplify(maximum(covered - size, 0), symbols)
-        small = simplify(total // 2, symbols)
-        large = simplify(total - small, symbols)
-        begins.append(small if auto_pad == "SAME_UPPER" else large)
-        ends.append(large if auto_pad == "SAME_UPPER" else small)
-    return begins + ends

@@ -27,6 +27,7 @@ from jangin.ir.expr import (
     eq,
     is_const,
     ne,
+    row_major,
     select,
     substitute,
     wrap,
@@ -226,9 +227,7 @@ class Builder:
         flat = list(t.data.flat)
 
         def at(*index: Expr) -> Expr:
-            position: Expr = const(0)
-            for i, d in zip(index, t.shape, strict=True):
-                position = position * d + i
+            position = row_major(index, t.shape)
             body: Expr = flat[-1]
             for n in reversed(range(len(flat) - 1)):
                 body = select(eq(position, n), flat[n], body)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jangin.ir.expr import Const, Expr, Load, Var, const, free_vars, loads, minimum, substitute
+from jangin.ir.expr import Const, Expr, Load, Var, const, free_vars, loads, minimum, row_major, substitute
 from jangin.ir.loop import For, Func, Prefetch, Stmt, Store, block, expressions, statements, sub_statements
 from jangin.ir.simplify import Range, linear, simplify
 from jangin.schedule.checks import ScheduleError, bound_inside
@@ -66,10 +66,7 @@ def prefetch_tile(func: Func, tiles: str, row: str, width: int) -> Func:
 
 def _step(load: Load, var: Var, symbols: Mapping[Var, Range]) -> int:
     """Elements from what an iteration of `var` loads to what the next one does."""
-    flat: Expr = const(0)
-    for i, d in zip(load.index, load.buffer.shape, strict=True):
-        flat = flat * d + i
-    parts = linear(simplify(flat, symbols), var)
+    parts = linear(simplify(row_major(load.index, load.buffer.shape), symbols), var)
     step = None if parts is None else simplify(parts[0])
     if not isinstance(step, Const):
         raise ScheduleError(f"{load.buffer.name} is not read at even steps of {var}")

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
-from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, children, const, free_vars, loads, walk
+from jangin.ir.expr import (
+    Binary,
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Var,
+    children,
+    free_vars,
+    loads,
+    row_major,
+    walk,
+)
 from jangin.ir.loop import Func, Store, expressions, statements
 from jangin.ir.simplify import Ranges, linear, simplify
 from jangin.ir.te import Stage
@@ -23,10 +35,7 @@ LEAST_PART = 8
 
 def flat_index(buffer: Buffer, index: Sequence[Expr], ranges: Ranges) -> Expr:
     """The row-major element offset, in normal form."""
-    flat: Expr = const(0)
-    for i, d in zip(index, buffer.shape, strict=True):
-        flat = flat * d + i
-    return simplify(flat, ranges)
+    return simplify(row_major(index, buffer.shape), ranges)
 
 
 def stride(load: Load, var: Var, ranges: Ranges) -> int | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jangin.ir.expr import Binary, Const, Expr, Load, Var, const
+from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, row_major
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import linear, simplify
 from jangin.schedule.primitives import find, loop_names
@@ -212,9 +212,7 @@ class Tiler:
         return next((k[n] for n in around if sizes[n] > 1), "")
 
     def _contiguous(self, outer: str, inner: str, size: Expr) -> bool:
-        flat: Expr = const(0)
-        for i, d in zip(self.role.left.index, self.role.left.buffer.shape, strict=True):
-            flat = flat * d + i
+        flat = row_major(self.role.left.index, self.role.left.buffer.shape)
         a, b = linear(flat, Var(outer)), linear(flat, Var(inner))
         return a is not None and b is not None and simplify(a[0] - b[0] * size, self.symbols) == const(0)
 

@@ -14,8 +14,11 @@ from jangin.ir.dtype import F64
 from jangin.ir.expr import const
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.conv import conv, conv_transpose
 from jangin.ops.interpret import run_graph
 from jangin.ops.linear import einsum
+from jangin.ops.pool import average_pool
+from jangin.ops.window import Window
 
 Array = np.ndarray
 
@@ -71,3 +74,26 @@ def test_einsum() -> None:
     x, y = np.random.default_rng(0).normal(size=(2, 3, 4)), np.random.default_rng(1).normal(size=(4, 2))
     found = computed(partial(einsum, equation="bij,jb->ib"), x, y)
     np.testing.assert_allclose(found, np.einsum("bij,jb->ib", x, y), rtol=1e-12)
+
+
+def test_conv_and_its_transpose_are_adjoint() -> None:
+    """<conv(x), y> = <x, conv_transpose(y)>, with asymmetric pads, groups, strides and dilations."""
+    rng = np.random.default_rng(2)
+    x, w = rng.normal(size=(2, 4, 9, 8)), rng.normal(size=(6, 2, 3, 2))
+    for dilations in ((1, 1), (2, 3)):
+        steps = {"strides": (2, 1), "dilations": dilations, "pads": (1, 0, 1, 1), "groups": 2}
+        y = computed(partial(conv, **steps), x, w)
+        other = rng.normal(size=y.shape)
+        back = computed(partial(conv_transpose, **steps), other, w)
+        assert np.vdot(y, other) == pytest.approx(np.vdot(x, back), rel=1e-10)
+
+
+def test_average_pool_with_same_padding() -> None:
+    x = np.random.default_rng(3).normal(size=(1, 2, 5, 4))
+
+    def pool(b: Builder, t: Tensor) -> Tensor:
+        return average_pool(b, t, Window.same(b, t, (3, 3), strides=(2, 2)))
+
+    around = np.pad(x, [(0, 0), (0, 0), (1, 1), (0, 1)], constant_values=np.nan)
+    want = [[np.nanmean(around[:, :, i : i + 3, j : j + 3], (2, 3)) for j in (0, 2)] for i in (0, 2, 4)]
+    np.testing.assert_allclose(computed(pool, x), np.transpose(want, (2, 3, 0, 1)), rtol=1e-12)

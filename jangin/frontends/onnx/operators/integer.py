@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from jangin.frontends.onnx.operators.conv import Geometry, add_bias, channelwise, convolve
+from jangin.frontends.onnx.operators.conv import Convolution
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import F32, I32, DType
 from jangin.ir.expr import Expr, call, cast, maximum, minimum
 from jangin.ir.te import identity
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.conv import add_bias, channelwise
 from jangin.ops.linear import matmul
 
 
@@ -72,7 +73,7 @@ def _convolved(
     """Exact sums, in i32 or f32. Padding counts as x's zero point, so it is 0 after centring."""
     left, right = centred(b, x, x_zero), centred(b, w, per_filter(b, w_zero, w))
     dtype = accumulator(b, x, right, tuple(range(1, w.rank)))
-    return convolve(b, b.cast(left, dtype), b.cast(right, dtype), Geometry(**window), dtype)
+    return Convolution(**window).of(b, b.cast(left, dtype), b.cast(right, dtype), dtype)
 
 
 @op("ConvInteger", since=10)

@@ -14,7 +14,7 @@ from jangin.frontends.onnx.operators.quantize import (
     quantize_linear,
 )
 from jangin.frontends.onnx.operators.recurrent import lstm
-from jangin.frontends.onnx.operators.window import average_pool, global_average_pool
+from jangin.frontends.onnx.operators.window import average_pool_, global_average_pool
 from jangin.frontends.onnx.registry import Lowering, op
 from jangin.ir.dtype import F32, I32, I64, DType
 from jangin.ir.expr import Buffer, Expr, cast, select
@@ -86,7 +86,7 @@ def _softmax(b: Builder, x: Tensor, axis: int = -1) -> Tensor:
 
 
 def _average(b: Builder, x: Tensor, channels_last: int = 0, **window: Any) -> Tensor:
-    return _channels_last(b, average_pool(b, _channels_first(b, x, channels_last), **window), channels_last)
+    return _channels_last(b, average_pool_(b, _channels_first(b, x, channels_last), **window), channels_last)
 
 
 def _global_average(b: Builder, x: Tensor, channels_last: int = 0) -> Tensor:

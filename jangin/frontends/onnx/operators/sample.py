@@ -11,7 +11,7 @@ from functools import reduce
 from itertools import product as combinations
 from typing import Any
 
-from jangin.frontends.onnx.operators.conv import Geometry, add_bias
+from jangin.frontends.onnx.operators.conv import Convolution
 from jangin.frontends.onnx.operators.resize import Style, weight
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import BOOL, F32, I64
@@ -34,6 +34,7 @@ from jangin.ir.loop import Alloc, Let, Stmt, Store, block
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import clamped, divide, product
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.conv import add_bias
 from jangin.ops.index import index_vars, nest
 from jangin.ops.operands import wide
 
@@ -249,7 +250,7 @@ def deform_conv(
     mask: Tensor | None = None, *, offset_group: int = 1, **window: Any,
 ) -> Tensor:  # fmt: skip
     """The taps, read at shifted positions by linear interpolation, as columns of a matrix product."""
-    g = Geometry(**window)
+    g = Convolution(**window)
     kernel = g.kernel(x, w)
     rank, out = len(kernel), offset.shape[2:]
     strides, dilations = g.steps(rank)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from jangin.frontends.onnx.operators.conv import Geometry, convolve
 from jangin.frontends.onnx.registry import op
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ops.axes import axis_of, element_type, integers
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.conv import conv
 from jangin.ops.linear import matmul
 
 
@@ -122,7 +122,7 @@ def stft(
     weights = b.const(filters.astype(signal.dtype.numpy))
     if window is not None:
         weights = b.map(lambda v, w: v * w, weights, window)
-    y = convolve(b, b.transpose(signal, [0, 2, 1]), weights, Geometry(strides=[step]))
+    y = conv(b, b.transpose(signal, [0, 2, 1]), weights, strides=[step])
     y = b.transpose(y, [0, 2, 1])
     return b.reshape(y, [*y.shape[:2], bins, 2])
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from jangin.frontends.onnx.registry import Lowering, op
 from jangin.ir.dtype import BOOL, F32, I64, U8, DType
-from jangin.ir.expr import Buffer, Expr, const, eq
+from jangin.ir.expr import Buffer, Expr, const, eq, row_major
 from jangin.ir.graph import Array, CompileError, Shape
 from jangin.ir.types import STRING, Type, sequence_of, tensor_type
 from jangin.ops.axes import element_type, product
@@ -237,10 +237,7 @@ def _positions(b: Builder, shape: Shape, first: Expr) -> Tensor:
     """The numbers from `first` on, in order."""
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
-        place: Expr = const(0)
-        for i, size in zip(index, shape, strict=True):
-            place = place * size + i
-        return place + first
+        return row_major(index, shape) + first
 
     return b.compute(I64, shape, [], at)
 

@@ -1,0 +1,193 @@
+"""Convolutions and their transposes, over x[N, C, spatial axes]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jangin.ir.dtype import BOOL, DType
+from jangin.ir.expr import Buffer, Expr, ExprLike, Load, const, eq, land, select
+from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.simplify import simplify
+from jangin.ops.axes import ceil_div, divide, product
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.operands import wide
+from jangin.ops.window import Sizes, explicit_pads, padded, steps
+
+
+def kernel_size(x: Tensor, w: Tensor) -> tuple[int, ...]:
+    """The spatial sizes of the weights; CompileError where they don't fit x."""
+    size = static_shape(w.shape[2:])
+    if x.rank < 3 or w.rank != x.rank or size is None:
+        raise CompileError(
+            f"a convolution of {x} with weights {w}: it takes N, C and spatial axes, and weights of the "
+            "same rank whose kernel size is known"
+        )
+    return size
+
+
+def channelwise(b: Builder, v: Tensor, rank: int) -> Tensor:
+    """A vector over channels (or a scalar) shaped to broadcast over N, C, spatial axes."""
+    return b.reshape(v, [1, *v.shape, *([1] * (rank - 2))]) if v.rank == 1 else v
+
+
+def add_bias(b: Builder, y: Tensor, bias: Tensor | None) -> Tensor:
+    """y[N, C, ...] + bias[C]."""
+    return y if bias is None else b.map(lambda v, c: v + c, y, channelwise(b, bias, y.rank))
+
+
+def conv(
+    b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, *, strides: Sizes = (),
+    dilations: Sizes = (), pads: Sequence[ExprLike] = (), groups: int = 1, dtype: DType | None = None,
+) -> Tensor:  # fmt: skip
+    """The correlation of x[N, C, ...] with w[M, C / groups, *kernel], plus bias[M]: [N, M, ...]. Steps are 1
+    and pads 0 where none are given; `pads` (begins, then ends) may depend on sizes, and crop where they
+    are negative. `dtype`: of the sums, x's if not given."""
+    rank = len(kernel_size(x, w))
+    around = explicit_pads(pads, rank)
+    amounts = static_shape(tuple(around))
+    if amounts is None or min(amounts, default=0) < 0:
+        x, amounts = padded(b, x, around), (0,) * (2 * rank)
+    strides, dilations = steps(strides, rank), steps(dilations, rank)
+    y = b.conv(x, w, strides=strides, dilations=dilations, pads=amounts, groups=groups, dtype=dtype)
+    return add_bias(b, y, bias)
+
+
+# -- transposed ----------------------------------------------------------------------------------
+
+
+def transposed_extents(x: Tensor, kernel: Sizes, strides: Sizes, dilations: Sizes) -> list[Expr]:
+    """The spatial sizes of a transposed convolution's result before anything is cut off."""
+    windows = zip(x.shape[2:], kernel, strides, dilations, strict=True)
+    return [(size - 1) * s + (k - 1) * d + 1 for size, k, s, d in windows]
+
+
+def conv_transpose(
+    b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, *, strides: Sizes = (),
+    dilations: Sizes = (), pads: Sequence[ExprLike] = (), groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """The gradient of a convolution by its input: each x[N, C, ...] adds its multiple of the kernel
+    w[C, M / groups, *kernel] at every stride; plus bias[M]. `pads` (begins, then ends) are cut off the
+    result, and zeros added to it where they are negative, as for an output padding."""
+    kernel = kernel_size(x, w)
+    rank = len(kernel)
+    strides, dilations = steps(strides, rank), steps(dilations, rank)
+    cut = explicit_pads(pads, rank)
+    full = transposed_extents(x, kernel, strides, dilations)
+    out = [simplify(e - p - q, b.symbols) for e, p, q in zip(full, cut[:rank], cut[rank:], strict=True)]
+    begins = [simplify(e, b.symbols) for e in cut[:rank]]
+    if all(d == 1 for d in dilations):
+        y = _subpixel(b, x, w, groups, kernel, strides, begins, out)
+    else:
+        y = _gathered(b, x, w, groups, strides, dilations, begins, out)
+    return add_bias(b, y, bias)
+
+
+def _sources(
+    at: Sequence[Expr], taps: Sequence[Expr], strides: Sizes, dilations: Sizes,
+    begins: Sequence[ExprLike], sizes: Sequence[Expr],
+) -> tuple[list[Expr], Expr]:  # fmt: skip
+    """Which window has its tap at a position, and whether there is such a window of those that are."""
+    inside: Expr = const(True, BOOL)
+    found = []
+    for i, (p, tap) in enumerate(zip(at, taps, strict=True)):
+        reach = p + begins[i] - tap * dilations[i]
+        source = reach // strides[i]
+        hit = land(reach >= 0, source < sizes[i])
+        inside = land(inside, land(hit, eq(reach % strides[i], 0)))
+        found.append(source)
+    return found, inside
+
+
+def _gathered(
+    b: Builder, x: Tensor, w: Tensor, group: int, strides: Sizes, dilations: Sizes,
+    begins: Sequence[Expr], out: Sequence[Expr],
+) -> Tensor:  # fmt: skip
+    """Each output sums the inputs whose kernels reach it: a reduction with predicates."""
+    in_group, out_group = divide(x.shape[1], const(group), b.symbols), w.shape[1]
+
+    def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        n, o, *at = index
+        c, *taps = k
+        place, inside = _sources(at, taps, strides, dilations, begins, x.shape[2:])
+        channel = simplify(o // out_group * in_group + c) if group > 1 else c
+        value = select(inside, bufs[0][(n, channel, *place)], const(0, x.dtype))
+        filters = o % out_group if group > 1 else o
+        return wide(value) * wide(bufs[1][(channel, filters, *taps)])
+
+    shape = [x.shape[0], simplify(out_group * group), *out]
+    return b.reduction(x.dtype, shape, [in_group, *w.shape[2:]], "sum", [x, w], term)
+
+
+def _subpixel(
+    b: Builder,
+    x: Tensor,
+    w: Tensor,
+    group: int,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    begins: Sequence[Expr],
+    out: Sequence[Expr],
+) -> Tensor:
+    """Outputs of one phase (position modulo the stride) see one subset of the taps each: a plain
+    convolution computes all phases as channels, and they are interleaved afterwards. Same
+    multiplications as the definition's, and no holes."""
+    rank = len(kernel)
+    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    weights = _phase_weights(b, w, group, kernel, strides, taps)
+    # positions [first, last) of the phases hold all outputs; [0, size + taps - 1) would be all there are
+    first = [simplify(p // s, b.symbols) for p, s in zip(begins, strides, strict=True)]
+    last = [simplify(ceil_div(p + n, s), b.symbols) for p, n, s in zip(begins, out, strides, strict=True)]
+    before = [simplify(t - 1 - m, b.symbols) for t, m in zip(taps, first, strict=True)]
+    after = [simplify(m - d, b.symbols) for m, d in zip(last, x.shape[2:], strict=True)]
+    y = conv(b, x, weights, pads=[*before, *after], groups=group)
+    y = b.reshape(y, [y.shape[0], group, *strides, w.shape[1], *y.shape[2:]])
+    y = b.transpose(y, [0, 1, 2 + rank, *(a for i in range(rank) for a in (3 + rank + i, 2 + i))])
+    grown = [y.shape[3 + 2 * i] * strides[i] for i in range(rank)]
+    y = b.reshape(y, [y.shape[0], simplify(w.shape[1] * group), *grown])
+    starts = [p - m * s for p, m, s in zip(begins, first, strides, strict=True)]
+    return b.slice(y, [0, 0, *starts], [*y.shape[:2], *out], [1] * y.rank)
+
+
+def _phase_weights(
+    b: Builder, w: Tensor, group: int, kernel: Sequence[int], strides: Sequence[int], taps: Sequence[int]
+) -> Tensor:
+    """[C, M/g, *kernel] as the filters [g * phases * M/g, C/g, *taps] of a correlation: tap t of phase r
+    is element (taps - 1 - t) * stride + r of the kernel, and 0 beyond its end. A phase's filters stand
+    together, so that channels-last pixels are interleaved whole."""
+    rank = len(kernel)
+    per_group, filters = divide(w.shape[0], const(group), b.symbols), w.shape[1]
+    ends = [t * s - k for t, s, k in zip(taps, strides, kernel, strict=True)]
+    w = b.pad(w, [0] * (2 + rank) + [0, 0, *ends])
+    split = [n for t, s in zip(taps, strides, strict=True) for n in (t, s)]
+    w = b.reshape(w, [group, per_group, filters, *split])
+    last = [const(t - 1) for t in taps]
+    starts = [const(0)] * 3 + [e for t in last for e in (t, const(0))]
+    w = b.slice(w, starts, w.shape, [1, 1, 1] + [-1, 1] * rank)
+    outer = [0, *(4 + 2 * i for i in range(rank)), 2]
+    w = b.transpose(w, [*outer, 1, *(3 + 2 * i for i in range(rank))])
+    return b.reshape(w, [filters * group * product(strides), per_group, *taps])
+
+
+def col2im(
+    b: Builder, x: Tensor, image: Sequence[Expr], kernel: Sizes, *, strides: Sizes = (),
+    dilations: Sizes = (), pads: Sequence[ExprLike] = (),
+) -> Tensor:  # fmt: skip
+    """The sums of overlapping blocks x[N, C * block elements, blocks], as a convolution's windows lie over
+    the padded image: [N, C, *image]. Each pixel gathers the block elements that fall on it."""
+    rank = len(kernel)
+    strides, dilations = steps(strides, rank), steps(dilations, rank)
+    around = explicit_pads(pads, rank)
+    counts = [
+        simplify(
+            (image[i] + (around[i] + around[i + rank] - (kernel[i] - 1) * dilations[i] - 1)) // strides[i] + 1
+        )
+        for i in range(rank)
+    ]
+    channels = divide(x.shape[1], product(kernel), b.symbols)
+    blocks = b.reshape(x, [x.shape[0], channels, *kernel, *counts])
+
+    def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        place, inside = _sources(index[2:], k, strides, dilations, around, counts)
+        return select(inside, Load(bufs[0], (*index[:2], *k, *place)), const(0, x.dtype))
+
+    return b.reduction(x.dtype, [x.shape[0], channels, *image], kernel, "sum", [blocks], term)

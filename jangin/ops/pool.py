@@ -1,0 +1,101 @@
+"""Poolings: the maximum, mean or norm of windows, and of whole spatial axes, of x[N, C, spatial axes]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jangin.ir.dtype import BOOL, I64
+from jangin.ir.expr import Buffer, Expr, call, cast, const, eq, land, row_major, select
+from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.te import identity
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.core_window import window_count
+from jangin.ops.elementwise import power
+from jangin.ops.operands import wide
+from jangin.ops.window import Window, padded
+
+FAR = (1 << 63) - 1
+"""Beyond every index: where a tap is that isn't the maximum."""
+
+
+def _pooled(b: Builder, x: Tensor, window: Window, combiner: str, fill: float, average: str = "") -> Tensor:
+    """The core `pool`. Where the pads depend on unknown sizes, x is padded with `fill` beforehand."""
+    pads = static_shape(window.pads)
+    if pads is None:
+        x, pads = padded(b, x, window.pads, fill), (0,) * len(window.pads)
+    return b.pool(
+        x, combiner=combiner, average=average, kernel=window.kernel, strides=window.strides,
+        dilations=window.dilations, pads=pads, extents=window.extents, layout="first",
+    )  # fmt: skip
+
+
+def max_pool(b: Builder, x: Tensor, window: Window) -> Tensor:
+    """The maximum of each window, [N, C, *window.extents]; padding counts as nothing."""
+    return _pooled(b, x, window, "max", float(identity("max", x.dtype).value))
+
+
+def max_pool_with_indices(b: Builder, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """The maximum of each window, and the row-major index, i64, of its first tap in the whole x."""
+    pads, rank = static_shape(window.pads), len(window.kernel)
+    if pads is None:
+        raise CompileError(
+            f"the indices of maxima of {x} need the spatial sizes, from which the padding follows: "
+            "fix them with shapes=, or export the model with explicit pads"
+        )
+    best = max_pool(b, x, window)
+
+    def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        inside: Expr = const(True, BOOL)
+        place = list(index[:2])
+        for i in range(rank):
+            p = index[2 + i] * window.strides[i] + k[i] * window.dilations[i] - pads[i]
+            inside = land(inside, land(p >= 0, p < x.shape[2 + i]))
+            place.append(p)
+        found = select(inside, eq(bufs[0][tuple(place)], bufs[1][index]), const(False, BOOL))
+        return select(found, row_major(place, x.shape), const(FAR))
+
+    return best, b.reduction(I64, best.shape, window.kernel, "min", [x, best], term)
+
+
+def average_pool(b: Builder, x: Tensor, window: Window, *, count_padding: bool = False) -> Tensor:
+    """The mean of each window, over its taps inside x, or with `count_padding` inside the padded x."""
+    average = "all" if count_padding else "valid"
+    if static_shape(window.pads) is not None:
+        return _pooled(b, x, window, "sum", 0, average)
+    total = _pooled(b, x, window, "sum", 0)
+    attrs = {
+        "average": average, "kernel": window.kernel, "strides": window.strides,
+        "dilations": window.dilations, "pads": window.pads,
+    }  # fmt: skip
+
+    def mean(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        value = wide(bufs[0][index])
+        return value / cast(value.dtype, window_count(x.shape[2:], index[2:], attrs))
+
+    return b.compute(x.dtype, total.shape, [total], mean)
+
+
+def _powers(b: Builder, x: Tensor, p: float) -> Tensor:
+    """|x| ** p, in f32 or wider."""
+    return b.map(lambda v: power(wide(v) if p == 2 else call("abs", wide(v)), p), x)
+
+
+def _roots(b: Builder, total: Tensor, p: float, like: Tensor) -> Tensor:
+    return b.map(lambda v: cast(like.dtype, power(v, 1 / p)), total)
+
+
+def lp_pool(b: Builder, x: Tensor, window: Window, *, p: float = 2) -> Tensor:
+    """The p-norm of each window: the sum of |x| ** p, to the power of 1 / p."""
+    return _roots(b, _pooled(b, _powers(b, x, p), window, "sum", 0), p, x)
+
+
+def global_lp_pool(b: Builder, x: Tensor, *, p: float = 2) -> Tensor:
+    """The p-norm over all spatial axes, kept with size 1."""
+    return _roots(b, b.reduce("sum", _powers(b, x, p), spatial_axes(x), keepdims=True), p, x)
+
+
+def spatial_axes(x: Tensor) -> range:
+    """The axes behind N and C; CompileError where there are none."""
+    if x.rank < 3:
+        raise CompileError(f"a global pool of {x}: it must have spatial axes (N, C, ...)")
+    return range(2, x.rank)

@@ -1,0 +1,108 @@
+"""Sliding windows over spatial axes, as convolutions and poolings share them: padding and positions.
+
+Tensors are [N, C, spatial axes]. Pads are two for each spatial axis, all begins, then all ends; they may
+depend on sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jangin.ir.expr import Const, Expr, ExprLike, const, maximum, minimum, wrap
+from jangin.ir.graph import CompileError
+from jangin.ir.simplify import Ranges, simplify
+from jangin.ops.axes import ceil_div
+from jangin.ops.builder import Builder, Tensor
+
+Sizes = Sequence[int]
+"""One number for each spatial axis."""
+
+
+def steps(given: Sizes, rank: int) -> tuple[int, ...]:
+    """Strides or dilations; 1 along every axis where none are given."""
+    return tuple(given) or (1,) * rank
+
+
+def explicit_pads(pads: Sequence[ExprLike], rank: int) -> list[Expr]:
+    """The pads as expressions, none where none are given; CompileError on any other number of them."""
+    if pads and len(pads) != 2 * rank:
+        raise CompileError(f"pads {list(pads)} must have {2 * rank} entries, two for each spatial axis")
+    return [wrap(p) for p in pads] or [const(0)] * (2 * rank)
+
+
+def same_pads(
+    spatial: Sequence[Expr], kernel: Sizes, strides: Sizes, dilations: Sizes, symbols: Ranges,
+    *, lower: bool = False,
+) -> list[Expr]:  # fmt: skip
+    """The pads that give ceil(size / stride) positions; an odd element is added at the end, or with `lower`
+    at the beginning."""
+    begins, ends = [], []
+    for size, k, s, d in zip(spatial, kernel, strides, dilations, strict=True):
+        covered = (ceil_div(size, s) - 1) * s + (k - 1) * d + 1
+        total = simplify(maximum(covered - size, 0), symbols)
+        small = simplify(total // 2, symbols)
+        large = simplify(total - small, symbols)
+        begins.append(large if lower else small)
+        ends.append(small if lower else large)
+    return begins + ends
+
+
+def padded(b: Builder, x: Tensor, pads: Sequence[Expr], value: float = 0) -> Tensor:
+    """x with its spatial axes padded, or cropped where a pad is negative."""
+    rank, none = x.rank - 2, [const(0)] * 2
+    return b.pad(x, [*none, *pads[:rank], *none, *pads[rank:]], value=value)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Where a window of `kernel` taps stands: at `extents` positions along each axis."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[Expr, ...]
+    extents: tuple[Expr, ...]
+
+    @staticmethod
+    def over(
+        b: Builder, x: Tensor, kernel: Sizes, *, strides: Sizes = (), dilations: Sizes = (),
+        pads: Sequence[ExprLike] = (), ceil: bool = False,
+    ) -> Window:  # fmt: skip
+        """The positions at which it lies within the padded x. With `ceil` a partial last one counts too,
+        unless it would start in the padding at the end."""
+        rank = _rank(x, kernel)
+        strides, dilations = steps(strides, rank), steps(dilations, rank)
+        amounts = explicit_pads(pads, rank)
+        extents = []
+        for i, size in enumerate(x.shape[2:]):
+            begin, stride = amounts[i], strides[i]
+            span = size + begin + amounts[i + rank] - ((kernel[i] - 1) * dilations[i] + 1)
+            if ceil:
+                partial = simplify(ceil_div(span, stride) + 1, b.symbols)
+                extents.append(simplify(minimum(partial, (size + begin - 1) // stride + 1), b.symbols))
+            else:
+                extents.append(simplify(span // stride + 1, b.symbols))
+        if any(isinstance(e, Const) and int(e.value) < 0 for e in extents):
+            raise CompileError(f"a window of {list(kernel)} is larger than {x} with its padding")
+        return Window(tuple(kernel), strides, dilations, tuple(amounts), tuple(extents))
+
+    @staticmethod
+    def same(
+        b: Builder, x: Tensor, kernel: Sizes, *, strides: Sizes = (), dilations: Sizes = (),
+        lower: bool = False,
+    ) -> Window:  # fmt: skip
+        """ceil(size / stride) positions, with the padding of `same_pads`."""
+        rank = _rank(x, kernel)
+        strides, dilations = steps(strides, rank), steps(dilations, rank)
+        pads = same_pads(x.shape[2:], kernel, strides, dilations, b.symbols, lower=lower)
+        extents = (simplify(ceil_div(d, s), b.symbols) for d, s in zip(x.shape[2:], strides, strict=True))
+        return Window(tuple(kernel), strides, dilations, tuple(pads), tuple(extents))
+
+
+def _rank(x: Tensor, kernel: Sizes) -> int:
+    if x.rank < 3 or len(kernel) != x.rank - 2:
+        raise CompileError(
+            f"a window of {list(kernel)} over {x}: it must have a size for each spatial axis (N, C, ...)"
+        )
+    return x.rank - 2
