@@ -12,7 +12,7 @@ from rich.table import Table
 
 import jangin
 from jangin.backends.llvm.build import assembly
-from jangin.backends.llvm.llvm import emit_kernel
+from jangin.backends.llvm.module import emit_kernel
 from jangin.commands import placement as nodes
 from jangin.commands.common import Settings, parse_shapes, progress, terminal
 from jangin.commands.minimize import minimize

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jangin.backends.llvm.build import assembly
-from jangin.backends.llvm.llvm import emit_kernel
+from jangin.backends.llvm.module import emit_kernel
 from jangin.compiler.pipeline import GRAPH_PASSES
 from jangin.frontends.dialect import Imported
 from jangin.frontends.lower import lower

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, SMALL, DType
+from jangin.ir.expr import Expr
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
 from jangin.targets import small
@@ -20,6 +21,10 @@ STORED = tuple(t for t in DTYPES.values() if t is not BOOL and t not in SMALL)
 WORDS = tuple(t for t in STORED if t.bytes >= 4)
 
 
+ARGUMENT = "argument"
+"""The variable that an expansion is an expression of."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One way to do an operation on values of a type `T` in `dtypes`, for any number of lanes N.
@@ -27,8 +32,10 @@ class Row:
     `operands` and `result` (of N elements; empty where the row stores): as in Loop IR. T[1] is
     one value for all lanes; `memory` is an address, the others are values.
     `reference`: what is done for lane `i`, in Loop IR; it leaves the result in `r`.
-    `emit`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, `{T.bytes}`
+    `llvm`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, `{T.bytes}`
     its size, `{i32:16}` a constant, `%x` an operand. The last line is the result or the effect.
+    `c`: C's expression for one lane, of operands `x`, `y` and `z`; empty where it is the reference's.
+    `expansion`: the result as an expression of ARGUMENT, for languages in which the row has no text.
     `needs`: LLVM's names of processor features. `becomes`: a pattern of the one instruction, in
     assembly, that a vector register takes; empty where it takes several."""
 
@@ -37,9 +44,11 @@ class Row:
     operands: str
     result: str
     reference: str
-    emit: str
+    llvm: str = ""
     needs: tuple[str, ...] = ()
     becomes: str = ""
+    c: str = ""
+    expansion: Expr | None = None
 
     def func(self, dtype: DType) -> Func:
         """The reference as a kernel of symbolic size N (and M, where memory has another)."""
@@ -51,8 +60,8 @@ class Row:
 
 
 def _unary(name: str, function: str, becomes: str) -> Row:
-    emit = f"call {{T}} @llvm.{function}({{T}} %x)"
-    return Row(name, FLOATS, "x: T[N]", "T", f"r[i] = {name}(x[i])", emit, becomes=becomes)
+    llvm = f"call {{T}} @llvm.{function}({{T}} %x)"
+    return Row(name, FLOATS, "x: T[N]", "T", f"r[i] = {name}(x[i])", llvm, becomes=becomes)
 
 
 def _extreme(name: str, order: str) -> tuple[Row, Row]:
@@ -64,7 +73,7 @@ def _extreme(name: str, order: str) -> tuple[Row, Row]:
         "%nan = fcmp uno {T} %x, %x\nselect {bool} %nan, {T} %x, {T} %picked"
     )
     full = Row(name, FLOATS, "x: T[N], y: T[N]", "T", f"r[i] = {name}(x[i], y[i])", checked)
-    return full, replace(full, name=f"{name}_number", emit=compared + picked, becomes=f"{name}[ps]")
+    return full, replace(full, name=f"{name}_number", llvm=compared + picked, becomes=f"{name}[ps]")
 
 
 _FMA = Row(
@@ -85,10 +94,10 @@ def _conversions(dtype: DType, widen: str, narrow: str) -> tuple[Row, Row]:
 _CONVERSIONS = {t: _conversions(t, small.widen(t), small.narrow(t)) for t in (F16, BF16, *SMALL)}
 
 _F16C = (
-    replace(_CONVERSIONS[F16][0], needs=("f16c",), becomes="vcvtph2ps", emit="""
+    replace(_CONVERSIONS[F16][0], needs=("f16c",), becomes="vcvtph2ps", llvm="""
     %half = bitcast {T} %x to {half}
     fpext {half} %half to {f32}"""),
-    replace(_CONVERSIONS[F16][1], needs=("f16c",), becomes="vcvtps2ph", emit="""
+    replace(_CONVERSIONS[F16][1], needs=("f16c",), becomes="vcvtps2ph", llvm="""
     %half = fptrunc {f32} %x to {half}
     bitcast {half} %half to {T}"""),
 )  # fmt: skip
@@ -160,7 +169,7 @@ def _single(needs: tuple[str, ...], dtypes: tuple[DType, ...], becomes: Mapping[
 
 
 AVX2: tuple[Row, ...] = (
-    replace(_FMA, needs=("fma",), becomes="vfmadd", emit="call {T} @llvm.fma({T} %x, {T} %y, {T} %z)"),
+    replace(_FMA, needs=("fma",), becomes="vfmadd", llvm="call {T} @llvm.fma({T} %x, {T} %y, {T} %z)"),
     *_F16C,
     *_single(("avx2",), WORDS, {
         "masked_load": "maskmov", "masked_store": "maskmov", "broadcast": "broadcast",

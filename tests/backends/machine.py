@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from jangin.backends.llvm.build import compile_modules
-from jangin.backends.llvm.llvm import emit_kernel
+from jangin.backends.llvm.module import emit_kernel
 from jangin.ir.graph import Array
 from jangin.ir.interpret import size
 from jangin.ir.kernel import scratch_bytes, tasks

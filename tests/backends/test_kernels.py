@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from machine import run, runnable, target
 
-from jangin.backends.llvm.llvm import emit_kernel
+from jangin.backends.llvm.module import emit_kernel
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from jangin.ir.expr import Buffer, Expr, Load, Var, binary, call, cast, const, eq, land, maximum, select
 from jangin.ir.graph import Array, CompileError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from machine import run, runnable, target
 
-from jangin.backends.llvm.math import FLUSH_BELOW, FLUSHED, MAX_ULP
+from jangin.backends.walk.math import FLUSH_BELOW, FLUSHED, MAX_ULP
 from jangin.ir.dtype import F32, F64, DType
 from jangin.ir.expr import Buffer, Expr, Var, call, const
 from jangin.ir.graph import Array

@@ -13,8 +13,9 @@ import numpy as np
 from machine import Guarded
 
 from jangin.backends.llvm.build import compile_modules, target_machine
-from jangin.backends.llvm.builder import Builder
-from jangin.backends.llvm.values import Value, constant, vector_type
+from jangin.backends.llvm.types import vector_type
+from jangin.backends.llvm.writer import LlvmWriter
+from jangin.backends.walk.writer import Value
 from jangin.ir.dtype import BOOL, I64, U8, DType
 from jangin.ir.expr import Buffer, Const
 from jangin.ir.graph import Array
@@ -57,15 +58,15 @@ def name(row: Row, dtype: DType, lanes: int) -> str:
 def function(row: Row, dtype: DType, lanes: int, on: Target) -> tuple[str, list[str]]:
     """LLVM IR of `void name(address of each operand and result)`, which does the row on COUNT
     elements; and the declarations it needs."""
-    b, func = Builder(replace(on, rows=(replace(row, needs=()),))), row.func(dtype)
+    w, func = LlvmWriter(replace(on, rows=(replace(row, needs=()),))), row.func(dtype)
 
     def group(n: Value) -> None:
-        first = b.op(f"mul i64 {n.ref}, {lanes}", I64)
+        first = w.op(f"mul i64 {n.ref}, {lanes}", I64)
         at, operands = {}, {}
         for p in func.params:
             kept = U8 if p.dtype is BOOL else p.dtype
             at[p.name] = (
-                b.name(f"getelementptr {vector_type(kept, 1)}, ptr %{p.name}, i64 {first.ref}")
+                w.named(f"getelementptr {vector_type(kept, 1)}, ptr %{p.name}, i64 {first.ref}")
                 if blocks(p)
                 else f"%{p.name}"
             )
@@ -73,22 +74,22 @@ def function(row: Row, dtype: DType, lanes: int, on: Target) -> tuple[str, list[
                 operands[p.name] = at[p.name]
             elif p.name != "r":
                 kind = vector_type(kept, lanes if blocks(p) else 1)
-                ref = b.name(f"load {kind}, ptr {at[p.name]}, align {kept.bytes}")
+                ref = w.named(f"load {kind}, ptr {at[p.name]}, align {kept.bytes}")
                 narrow = f"trunc {kind} {ref} to {kind.replace('i8', 'i1')}"
-                operands[p.name] = b.name(narrow) if p.dtype is BOOL else ref
-        last = b.row(row.name, dtype, lanes, **operands)
+                operands[p.name] = w.named(narrow) if p.dtype is BOOL else ref
+        last = w.last(row.name, dtype, lanes, **operands)
         if not row.result:
-            b.effect(last)
+            w.effect(last)
             return
-        out = b.new(last, func.params[-1].dtype, lanes)
+        out = w.new(last, func.params[-1].dtype, lanes)
         if out.dtype is BOOL:
-            out = b.new(f"zext {out} to {vector_type(U8, lanes)}", U8, lanes)
-        b.effect(f"store {out}, ptr {at['r']}, align {out.dtype.bytes}")
+            out = w.new(f"zext {vector_type(BOOL, lanes)} {out.ref} to {vector_type(U8, lanes)}", U8, lanes)
+        w.effect(f"store {vector_type(out.dtype, lanes)} {out.ref}, ptr {at['r']}, align {out.dtype.bytes}")
 
-    b.loop(constant(0, I64), constant(COUNT // lanes, I64), group, entered=True)
+    w.loop(w.index(0), w.index(COUNT // lanes), group, entered=True)
     params = ", ".join(f"ptr %{p.name}" for p in func.params)
     head = f"define void @{name(row, dtype, lanes)}({params}) #0 {{"
-    return "\n".join([head, "entry:", *b.lines, "  ret void", "}", ""]), [*b.declarations.values()]
+    return "\n".join([head, "entry:", *w.lines, "  ret void", "}", ""]), [*w.declarations.values()]
 
 
 def module(row: Row, dtypes: tuple[DType, ...], lanes: dict[DType, list[int]], on: Target) -> str:

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.backends.llvm.llvm import emit_kernel
-from jangin.backends.llvm.parts import parts
+from jangin.backends.llvm.module import emit_kernel
+from jangin.backends.walk.parts import parts
 from jangin.ir.expr import const
 from jangin.ir.graph import Array
 from jangin.targets import NAMED

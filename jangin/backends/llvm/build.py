@@ -19,7 +19,7 @@ import llvmlite.binding as llvm
 from jangin.backends.llvm.entry import entry_module
 from jangin.backends.llvm.forked import in_processes
 from jangin.backends.llvm.library import library_module
-from jangin.backends.llvm.llvm import emit_kernel
+from jangin.backends.llvm.module import emit_kernel
 from jangin.backends.llvm.pool import pool_module
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from jangin.backends.llvm.values import literal, scalar_type, vector_type
+from jangin.backends.llvm.types import literal, scalar_type, vector_type
 from jangin.ir.dtype import DTYPES, DType
 from jangin.targets.rows import Row
 
@@ -42,6 +42,6 @@ def lines(row: Row, dtype: DType, lanes: int) -> Lines:
     types: dict[str, object] = {name: _Type(t, lanes) for name, t in DTYPES.items()}
     for name in ("ptr", "half"):
         types[name] = name if lanes == 1 else f"<{lanes} x {name}>"
-    text = row.emit.strip().format(T=_Type(dtype, lanes), **types)
+    text = row.llvm.strip().format(T=_Type(dtype, lanes), **types)
     parts = [line.strip().rpartition(" = ") for line in text.splitlines()]
     return tuple((name[1:], re.sub(r"%(\w+)", r"%(\1)s", line)) for name, _, line in parts)

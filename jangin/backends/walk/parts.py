@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from jangin.backends.llvm.index import constant_shape
+from jangin.backends.walk.index import constant_shape
 from jangin.ir.expr import Buffer
 from jangin.ir.loop import Alloc, Block, Func, Stmt, statements, task_loops
 from jangin.targets.target import Target

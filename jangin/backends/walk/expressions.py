@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from jangin.backends.llvm import arithmetic
-from jangin.backends.llvm.builder import Builder
-from jangin.backends.llvm.index import Indexer, Linear
-from jangin.backends.llvm.math import ARGUMENT, divisor, expansion
-from jangin.backends.llvm.memory import Memory
-from jangin.backends.llvm.values import Value, constant
-from jangin.ir.dtype import BOOL, I32, I64
+from jangin.backends.walk.arithmetic import Arithmetic
+from jangin.backends.walk.index import Indexer
+from jangin.backends.walk.math import divisor, expansion
+from jangin.backends.walk.memory import Memory
+from jangin.backends.walk.writer import Value, Writer
+from jangin.ir.dtype import I32, I64
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, children, walk
 from jangin.ir.graph import CompileError
 from jangin.ir.words import BITCASTS, COMPARE, INTRINSICS
+from jangin.targets.rows import ARGUMENT
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
@@ -27,11 +27,14 @@ CHEAP_NODES = 24
 
 
 class Expressions:
-    """Writes the instructions of expressions. `values`: variables that have a value of their own."""
+    """Says the operations of expressions to a writer. `values`: variables that have a value of their own.
+    `_memo` has the parts of the expression at hand that are done: in an arm of a choice, what the arm
+    computes is its own."""
 
-    def __init__(self, kernel: str, builder: Builder, indexer: Indexer, bases: dict[str, str]) -> None:
-        self.kernel, self.b, self.ix = kernel, builder, indexer
-        self.memory = Memory(builder, indexer, bases, self.value)
+    def __init__(self, kernel: str, w: Writer) -> None:
+        self.kernel, self.w, self.ix = kernel, w, Indexer()
+        self.math = Arithmetic(w, self._expand)
+        self.memory = Memory(w, self.ix, self.math, self.value)
         self.values: dict[Var, Value] = {}
         self._memo: dict[Expr, Value] = {}
 
@@ -48,9 +51,26 @@ class Expressions:
     def _decided(self, e: Expr) -> Value:
         return self.value(self.ix.condition(e))
 
+    @contextmanager
+    def binding(self, var: Var, value: Value) -> Iterator[None]:
+        """`var` has a value inside."""
+        before = self.values.get(var)
+        self.values[var] = value
+        self.ix.bindings += 1
+        yield
+        if before is not None:
+            self.values[var] = before
+
+    @contextmanager
+    def _aside(self, memo: dict[Expr, Value]) -> Iterator[None]:
+        """Parts computed inside are forgotten afterwards; those of `memo` are done."""
+        before, self._memo = self._memo, memo
+        yield
+        self._memo = before
+
     def value(self, e: Expr) -> Value:
         if isinstance(e, Const):
-            return constant(e.value, e.dtype)
+            return self.w.constant(e.value, e.dtype)
         if isinstance(e, Var):
             return self._variable(e)
         found = self._memo.get(e)
@@ -61,9 +81,9 @@ class Expressions:
     def _variable(self, v: Var) -> Value:
         number = self.ix.numbers.get(v)
         if number is not None:
-            return constant(number, I64)
+            return self.w.index(number)
         if v == self.ix.lane:
-            return self.b.iota(self.memory.lanes)
+            return self.w.iota(self.ix.lanes, I64)
         if v not in self.values:
             raise CompileError(f"{self.kernel}: {v} is used outside the loop or binding that defines it")
         return self.values[v]
@@ -76,33 +96,42 @@ class Expressions:
         if isinstance(e, Select):
             return self._select(e)
         if isinstance(e, Cast):
-            return arithmetic.convert(self.b, e.dtype, self.value(e.a))
+            return self.math.convert(e.dtype, self.value(e.a))
         assert isinstance(e, Call)
-        return self._intrinsic(e.fn, [self.value(a) for a in e.args])
+        return self._intrinsic(e.fn, *(self.value(a) for a in e.args))
 
     # --- operators
 
     def _binary(self, e: Binary) -> Value:
-        if e.op == "add" and e.dtype.is_float:
-            for product, other in ((e.b, e.a), (e.a, e.b)):
-                if isinstance(product, Binary) and product.op == "mul":
-                    x, y, z = self.value(product.a), self.value(product.b), self.value(other)
-                    return arithmetic.fma(self.b, x, y, z)
-        if e.op == "mul":
-            for factor, other in ((e.b, e.a), (e.a, e.b)):
-                by = divisor(factor.fn, factor.dtype) if isinstance(factor, Call) else None
-                if by is not None and isinstance(factor, Call) and factor not in self._memo:
-                    x = self._expand(by, self.value(factor.args[0]))
-                    return arithmetic.binary(self.b, "div", self.value(other), x)
-        if e.a.dtype == I64:
+        fused = self._multiply_add(e) if e.op == "add" else self._quotient(e) if e.op == "mul" else None
+        if fused is not None:
+            return fused
+        if e.a.dtype is I64:
             if e.op in COMPARE and self.ix.varies(e):
                 mask = self._lane_compare(e)
                 if mask is not None:
                     return mask
             if e.op in _QUOTIENTS and self._plain_quotient(e):
-                x, y = self.b.unify(self.value(e.a), self.value(e.b))
-                return self.b.op(f"{_QUOTIENTS[e.op]} {x}, {y.ref}", I64, x.lanes)
-        return arithmetic.binary(self.b, e.op, self.value(e.a), self.value(e.b))
+                return self.w.binary(_QUOTIENTS[e.op], *self.w.unify(self.value(e.a), self.value(e.b)))
+        return self.math.binary(e.op, self.value(e.a), self.value(e.b))
+
+    def _multiply_add(self, e: Binary) -> Value | None:
+        """A sum with a product of floats, as one instruction where the target has it."""
+        if e.dtype.is_float:
+            for product, other in ((e.b, e.a), (e.a, e.b)):
+                if isinstance(product, Binary) and product.op == "mul":
+                    x, y, z = self.value(product.a), self.value(product.b), self.value(other)
+                    return self.math.fma(x, y, z)
+        return None
+
+    def _quotient(self, e: Binary) -> Value | None:
+        """A product with a function that is one over something, as a division."""
+        for factor, other in ((e.b, e.a), (e.a, e.b)):
+            by = divisor(factor.fn, factor.dtype) if isinstance(factor, Call) else None
+            if by is not None and isinstance(factor, Call) and factor not in self._memo:
+                x = self._expand(by, self.value(factor.args[0]))
+                return self.math.binary("div", self.value(other), x)
+        return None
 
     def _plain_quotient(self, e: Binary) -> bool:
         """Whether unsigned division does: dividend >= 0, divisor > 0."""
@@ -111,69 +140,66 @@ class Expressions:
     def _lane_compare(self, e: Binary) -> Value | None:
         """A comparison linear in the lane as one 32-bit comparison of lane numbers with a bound
         clamped to just outside them; None where the step isn't 1 or -1."""
-        gap: Linear = self.ix.difference(e.a, e.b)
-        lanes = self.memory.lanes
+        gap, lanes, w = self.ix.difference(e.a, e.b), self.ix.lanes, self.w
         if gap.step not in (1, -1):
             return None
         op = e.op if gap.step == 1 else _MIRROR[e.op]
-        uniform = [(-gap.step * c, atoms) for c, atoms in gap.uniform]
+        uniform = [(-gap.step * c, atoms) for c, atoms in gap.uniform.terms]
         offset = -gap.step * gap.offset
         if not uniform:
-            clamped = constant(min(max(offset, -1), lanes), I32)
+            clamped = w.constant(min(max(offset, -1), lanes), I32)
         else:
-            bound = self.memory.total([*uniform, (offset, ())] if offset else uniform)
-            low = self.b.call("llvm.smax", (bound, constant(-1, I64)), I64)
-            high = self.b.call("llvm.smin", (low, constant(lanes, I64)), I64)
-            clamped = arithmetic.convert(self.b, I32, high)
-        return arithmetic.binary(self.b, op, self.b.iota(lanes, I32), clamped)
+            bound = self.memory.total(self.ix.ordered([*uniform, (offset, ())] if offset else uniform))
+            inside = w.binary("min", w.binary("max", bound, w.index(-1)), w.index(lanes))
+            clamped = self.math.convert(I32, inside)
+        return self.math.binary(op, w.iota(lanes, I32), clamped)
 
-    def _intrinsic(self, fn: str, args: Sequence[Value]) -> Value:
+    def _intrinsic(self, fn: str, *args: Value) -> Value:
         x = args[0]
         if fn == "fma":
-            return arithmetic.fma(self.b, *args)
-        simple = arithmetic.elementary(self.b, fn, x)
+            return self.math.fma(*args)
+        simple = self.math.elementary(fn, x)
         if simple is not None:
             return simple
         if x.dtype.wide is not x.dtype:
-            wide = [arithmetic.convert(self.b, x.dtype.wide, a) for a in args]
-            return arithmetic.convert(self.b, x.dtype, self._intrinsic(fn, wide))
+            wide = [self.math.convert(x.dtype.wide, a) for a in args]
+            return self.math.convert(x.dtype, self._intrinsic(fn, *wide))
         if fn not in INTRINSICS or not x.dtype.is_float:
             raise CompileError(f"{self.kernel}: no code for {fn} of {x.dtype}; cast to f32 or f64 first")
-        steps = expansion(fn, x.dtype)
-        return arithmetic.library(self.b, fn, args) if steps is None else self._expand(steps, x)
+        formula = expansion(fn, x.dtype)
+        return self.math.library(fn, *args) if formula is None else self._expand(formula, x)
 
-    def _expand(self, steps: Expr, x: Value) -> Value:
+    def _expand(self, formula: Expr, x: Value) -> Value:
+        """A formula of one argument at `x`."""
         argument = Var(ARGUMENT, x.dtype)
-        memo, self._memo, varying = self._memo, {}, self.ix.varying
-        self.values[argument] = x
+        varying = self.ix.varying
         if x.lanes > 1:
-            self.ix.varying = {*varying, argument}
-        out = self.value(steps)
-        self._memo, self.ix.varying = memo, varying
+            self.ix.varying = varying | {argument}
+        with self._aside({}), self.binding(argument, x):
+            out = self.value(formula)
+        self.ix.varying = varying
         return out
 
     # --- lazy choice
 
     def _select(self, e: Select) -> Value:
         cond = self._decided(e.cond)
-        if cond.ref in ("true", "false"):
-            return self.value(e.a if cond.ref == "true" else e.b)
+        if cond.is_const:
+            return self.value(e.a if cond.number else e.b)
         seen = _unconditional_loads(e.cond)
         if cond.lanes > 1:
-            inverse = arithmetic.binary(self.b, "xor", cond, constant(True, BOOL))
+            inverse = self.w.flip(cond)
             a = self._masked_arm(e.a, cond, seen)
-            return arithmetic.select(self.b, cond, a, self._masked_arm(e.b, inverse, seen))
+            return self.math.select(cond, a, self._masked_arm(e.b, inverse, seen))
         if all(self._cheap(arm, seen) for arm in (e.a, e.b)):
-            return arithmetic.select(self.b, cond, self.value(e.a), self.value(e.b))
-        lanes = self.memory.lanes if self.ix.varies(e) else 1
-        return self.b.choose(cond, self._arm(e.a, lanes), self._arm(e.b, lanes))
+            return self.math.select(cond, self.value(e.a), self.value(e.b))
+        lanes = self.ix.lanes if self.ix.varies(e) else 1
+        return self.w.choose(cond, self._arm(e.a, lanes), self._arm(e.b, lanes))
 
     def _arm(self, e: Expr, lanes: int) -> Callable[[], Value]:
         def arm() -> Value:
-            memo, self._memo = self._memo, dict(self._memo)
-            out = self.b.broadcast(self.value(e), lanes)
-            self._memo = memo
-            return out
+            with self._aside(dict(self._memo)):
+                return self.w.broadcast(self.value(e), lanes)
 
         return arm
 
@@ -184,17 +210,17 @@ class Expressions:
         if not unsafe:
             return self.value(e)
         with self.masked(cond) as mask:
-            arm = self._arm(e, self.memory.lanes)
+            arm = self._arm(e, self.ix.lanes)
             if all(self.ix.varies(n) for n in unsafe):
                 return arm()
-            nothing = Value("zeroinitializer", e.dtype, self.memory.lanes)
-            return self.b.choose(self.b.any_lane(mask), arm, lambda: nothing)
+            nothing = self.w.zeros(e.dtype, self.ix.lanes)
+            return self.w.choose(self.w.any_lane(mask), arm, lambda: nothing)
 
     @contextmanager
     def masked(self, cond: Value) -> Iterator[Value]:
         """Only lanes where `cond` holds are on inside."""
         masks = self.memory.masks
-        mask = arithmetic.binary(self.b, "and", masks[-1], cond) if masks else cond
+        mask = self.math.binary("and", masks[-1], cond) if masks else cond
         masks.append(mask)
         yield mask
         masks.pop()

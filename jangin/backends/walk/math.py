@@ -15,6 +15,7 @@ from functools import cache
 
 from jangin.ir.dtype import F32, F64, I32, DType
 from jangin.ir.expr import Const, Expr, Var, binary, call, cast, const, eq, maximum, minimum, select
+from jangin.targets.rows import ARGUMENT
 
 MAX_ULP: Mapping[str, float] = {
     "exp": 1, "exp2": 1, "expm1": 1.5, "log": 1, "log2": 1.5, "log1p": 1, "sigmoid": 2.5, "tanh": 2.5,
@@ -44,8 +45,6 @@ _ERFC = (0.0004069316200911999, -0.002178080379962921, 0.005446652416139841, -0.
          -0.0002865065180230886, 0.00027890040655620396, -6.188760016812012e-05, -2.1040621504653245e-05,
          9.124665666604415e-06)  # fmt: skip
 """1 - erf(x) in x - 2.5, 1 <= x <= 3.92; absolute error 2**-25."""
-
-ARGUMENT = "argument"
 
 
 def _c(value: float) -> Const:

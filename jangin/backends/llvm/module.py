@@ -1,0 +1,91 @@
+"""A kernel in Loop IR to LLVM IR text.
+
+The exported function loads the buffers' addresses and the symbols' values, and calls an internal
+function that has them as parameters, so that LLVM knows which buffers don't overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jangin.backends.llvm.functions import head
+from jangin.backends.llvm.writer import LlvmWriter
+from jangin.backends.walk.kernel import Kernel
+from jangin.backends.walk.parts import parts
+from jangin.ir.kernel import SCRATCH_ALIGN, sizes
+from jangin.ir.loop import Func
+from jangin.runtime.functions import KERNEL
+from jangin.targets.target import Target
+
+
+def emit_kernel(func: Func, target: Target) -> str:
+    """The LLVM IR module of a kernel, which exports the function `runtime.functions.KERNEL` under the
+    kernel's name. CompileError names the kernel where there is no code for something in it."""
+    made = parts(func, target)
+    bodies, declared = list[str](), set[str]()
+    for part in made:
+        writer = LlvmWriter(target)
+        Kernel(part, writer).run()
+        bodies.append(
+            "\n".join([_head(part), "entry:", *writer.allocas, *writer.lines, "  ret void", "}", ""])
+        )
+        declared.update(writer.declarations.values())
+    if len(made) > 1:
+        bodies.append(_in_turn(func, made))
+    return "\n".join([f'source_filename = "{_escaped(func.name)}"', f'target triple = "{target.triple}"', "",
+                      *bodies, _entry(func), *sorted(declared), "", _attributes(target), ""])  # fmt: skip
+
+
+def _escaped(name: str) -> str:
+    return "".join(
+        c if c.isprintable() and c.isascii() and c not in '"\\' else f"\\{ord(c) & 255:02X}" for c in name
+    )
+
+
+def _attributes(target: Target) -> str:
+    common = (
+        f'"target-cpu"="{target.cpu}" "target-features"="{target.features}" '
+        f'"prefer-vector-width"="{target.vector_bytes * 8}"'
+    )
+    return (
+        f'attributes #0 = {{ nounwind "no-builtins" {common} }}\n'
+        f"attributes #1 = {{ nounwind willreturn memory(none) {common} }}"
+    )
+
+
+def _entry(func: Func) -> str:
+    """The exported function, which unpacks its arguments."""
+    name = _escaped(func.name)
+    lines = [f"define {head(KERNEL, name)} #0 {{"]
+    given = []
+    for array, kind, count in (("args", "ptr", len(func.params)), ("sizes", "i64", len(sizes(func)))):
+        for n in range(count):
+            at, value = f"%{array}.{n}.at", f"%{array}.{n}"
+            lines.append(f"  {at} = getelementptr {kind}, ptr %{array}, i64 {n}")
+            lines.append(f"  {value} = load {kind}, ptr {at}")
+            given.append(f"{kind} {value}")
+    given += ["i64 %lo", "i64 %hi", "ptr %scratch"]
+    lines += [f'  call void @"{name}.body"({", ".join(given)})', "  ret void", "}", ""]
+    return "\n".join(lines)
+
+
+def _head(func: Func) -> str:
+    """An internal function's name and parameters."""
+    inputs = len(func.inputs)
+    params = [f"ptr noalias{' readonly' if n < inputs else ''} %p{n}" for n in range(len(func.params))]
+    params += [f"i64 %s{n}" for n in range(len(sizes(func)))]
+    params += ["i64 %lo", "i64 %hi", f"ptr noalias align {SCRATCH_ALIGN} %scratch"]
+    return f'define internal void @"{_escaped(func.name)}.body"({", ".join(params)}) #0 {{'
+
+
+def _in_turn(func: Func, parts: Sequence[Func]) -> str:
+    """The internal function that runs the parts of one task after the other."""
+    given = [f"ptr %p{n}" for n in range(len(func.params))] + [f"i64 %s{n}" for n in range(len(sizes(func)))]
+    args = ", ".join([*given, "i64 %t", "i64 %next", "ptr %scratch"])
+    return "\n".join([
+        _head(func), "entry:", "  br label %task", "task:",
+        "  %t = phi i64 [ %lo, %entry ], [ %next, %task ]", "  %next = add nuw nsw i64 %t, 1",
+        *(f'  call void @"{_escaped(part.name)}.body"({args})' for part in parts),
+        "  %again = icmp slt i64 %next, %hi", "  br i1 %again, label %task, label %done",
+        "done:", "  ret void", "}", "",
+    ])  # fmt: skip

@@ -1,0 +1,315 @@
+"""LLVM IR text of one function body (see `backends.walk.writer`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jangin.backends.llvm.instruction import Lines, lines
+from jangin.backends.llvm.types import literal, scalar_type, vector_type
+from jangin.backends.walk.writer import Pointer, Value, Writer
+from jangin.ir.dtype import BOOL, I64, DType
+from jangin.ir.expr import Scalar
+from jangin.targets.rows import Row
+from jangin.targets.target import Target
+
+_FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
+_SIGNED = {"div": "sdiv", "rem": "srem", "shr": "ashr"}
+_UNSIGNED = {"div": "udiv", "rem": "urem", "shr": "lshr"}
+_FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une",
+                  "unordered": "uno", "apart": "one"}  # fmt: skip
+_ORDER = frozenset({"lt", "le", "gt", "ge"})
+
+_POWER = """
+define internal i64 @int.power(i64 %base, i64 %exponent) #1 {
+entry:
+  br label %loop
+loop:
+  %e = phi i64 [ %exponent, %entry ], [ %half, %more ]
+  %b = phi i64 [ %base, %entry ], [ %square, %more ]
+  %r = phi i64 [ 1, %entry ], [ %next, %more ]
+  %done = icmp eq i64 %e, 0
+  br i1 %done, label %out, label %more
+more:
+  %odd = trunc i64 %e to i1
+  %times = mul i64 %r, %b
+  %next = select i1 %odd, i64 %times, i64 %r
+  %square = mul i64 %b, %b
+  %half = lshr i64 %e, 1
+  br label %loop
+out:
+  ret i64 %r
+}
+"""
+
+
+def _typed(v: Value) -> str:
+    return f"{vector_type(v.dtype, v.lanes)} {v.ref}"
+
+
+class LlvmWriter(Writer):
+    """Writes instructions. `declarations`: what they call, by name."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self.allocas: list[str] = []
+        self.declarations: dict[str, str] = {}
+        self.label = "entry"
+        self.lo, self.hi = Value("%lo", I64), Value("%hi", I64)
+        self._forms: dict[tuple[str, DType, int], Lines] = {}
+
+    def named(self, text: str, state: str = "") -> str:
+        """The name of an instruction's value."""
+        key = text + state
+        name = self._known.get(key)
+        if name is None:
+            self._count += 1
+            name = self._known[key] = f"%v{self._count}"
+            self._scopes[-1].append(key)
+            self.lines.append(f"  {name} = {text}")
+        return name
+
+    def op(self, text: str, dtype: DType, lanes: int = 1, state: str = "") -> Value:
+        return Value(self.named(text, state), dtype, lanes)
+
+    def new(self, text: str, dtype: DType, lanes: int = 1) -> Value:
+        """The value of an instruction that must not be shared."""
+        name = "%" + self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return Value(name, dtype, lanes)
+
+    def effect(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def last(self, name: str, dtype: DType, lanes: int, **operands: str) -> str:
+        """The last instruction of the target's row for an operation, those before it written."""
+        form = self._forms.get((name, dtype, lanes))
+        if form is None:
+            form = self._forms[name, dtype, lanes] = lines(self.row(name, dtype), dtype, lanes)
+        for line, text in form[:-1]:
+            operands[line] = self.named(text % operands)
+        return form[-1][1] % operands
+
+    def has_text(self, row: Row) -> bool:
+        return bool(row.llvm)
+
+    def parameter(self, number: int) -> Pointer:
+        return f"%p{number}"
+
+    def size(self, number: int) -> Value:
+        return Value(f"%s{number}", I64)
+
+    # --- values of lanes
+
+    def literal(self, number: Scalar, dtype: DType) -> str:
+        return literal(number, dtype)
+
+    def zeros(self, dtype: DType, lanes: int) -> Value:
+        return Value("zeroinitializer", dtype, lanes)
+
+    def iota(self, lanes: int, dtype: DType, step: int = 1) -> Value:
+        items = ", ".join(f"{scalar_type(dtype)} {n * step}" for n in range(lanes))
+        return Value(f"<{items}>", dtype, lanes)
+
+    def broadcast(self, v: Value, lanes: int) -> Value:
+        if v.lanes == lanes:
+            return v
+        if v.number is not None:
+            return Value(f"splat ({_typed(v)})", v.dtype, lanes, v.number)
+        return self.op(self.last("broadcast", v.dtype, lanes, x=v.ref), v.dtype, lanes)
+
+    def lane(self, v: Value, number: int) -> Value:
+        return v if v.lanes == 1 else self.op(f"extractelement {_typed(v)}, i64 {number}", v.dtype)
+
+    def from_lanes(self, parts: Sequence[Value]) -> Value:
+        lanes, dtype = len(parts), parts[0].dtype
+        wide, ref = vector_type(dtype, lanes), "poison"
+        for n, part in enumerate(parts):
+            ref = self.named(f"insertelement {wide} {ref}, {_typed(part)}, i64 {n}")
+        return Value(ref, dtype, lanes)
+
+    def shuffle(self, a: Value, b: Value | None, picks: Sequence[int]) -> Value:
+        kind, other = vector_type(a.dtype, a.lanes), "poison" if b is None else b.ref
+        mask = ", ".join(f"i32 {p}" for p in picks)
+        text = f"shufflevector {kind} {a.ref}, {kind} {other}, <{len(picks)} x i32> <{mask}>"
+        return self.op(text, a.dtype, len(picks))
+
+    def any_lane(self, mask: Value) -> Value:
+        if mask.lanes == 1:
+            return mask
+        bits = self.named(f"bitcast {_typed(mask)} to i{mask.lanes}")
+        return self.op(f"icmp ne i{mask.lanes} {bits}, 0", BOOL)
+
+    # --- arithmetic
+
+    def binary(self, op: str, x: Value, y: Value) -> Value:
+        kind = vector_type(x.dtype, x.lanes)
+        if op in ("min", "max"):
+            return self.op(f"call {kind} @llvm.s{op}({kind} {x.ref}, {kind} {y.ref})", x.dtype, x.lanes)
+        words = _FLOAT if x.dtype.is_float else _SIGNED if x.dtype.kind == "i" else _UNSIGNED
+        return self.op(f"{words.get(op, op)} {kind} {x.ref}, {y.ref}", x.dtype, x.lanes)
+
+    def compare(self, op: str, x: Value, y: Value) -> Value:
+        if x.dtype.is_float:
+            word = f"fcmp {_FLOAT_COMPARE[op]}"
+        elif op in _ORDER:
+            word = f"icmp {'s' if x.dtype.kind == 'i' else 'u'}{op}"
+        else:
+            word = f"icmp {op}"
+        return self.op(f"{word} {vector_type(x.dtype, x.lanes)} {x.ref}, {y.ref}", BOOL, x.lanes)
+
+    def select(self, cond: Value, x: Value, y: Value) -> Value:
+        return self.op(f"select {_typed(cond)}, {_typed(x)}, {_typed(y)}", x.dtype, x.lanes)
+
+    def negate(self, x: Value) -> Value:
+        return self.op(f"fneg {_typed(x)}", x.dtype, x.lanes)
+
+    def absolute(self, x: Value) -> Value:
+        kind = vector_type(x.dtype, x.lanes)
+        return self.op(f"call {kind} @llvm.fabs({kind} {x.ref})", x.dtype, x.lanes)
+
+    def cast(self, dtype: DType, x: Value) -> Value:
+        old, bits = x.dtype, 1 if x.dtype is BOOL else x.dtype.bits
+        if old.is_float and dtype.is_float:
+            word = "fpext" if dtype.bits > bits else "fptrunc"
+        elif old.is_float:
+            loose = self._cast("fptosi" if dtype.kind == "i" else "fptoui", x, dtype)
+            return self.op(f"freeze {_typed(loose)}", dtype, x.lanes)
+        elif dtype.is_float:
+            word = "sitofp" if old.kind == "i" else "uitofp"
+        elif bits == dtype.bits:
+            return self.bitcast(dtype, x)
+        else:
+            word = "trunc" if bits > dtype.bits else "sext" if old.kind == "i" else "zext"
+        return self._cast(word, x, dtype)
+
+    def _cast(self, word: str, x: Value, dtype: DType) -> Value:
+        return self.op(f"{word} {_typed(x)} to {vector_type(dtype, x.lanes)}", dtype, x.lanes)
+
+    def bitcast(self, dtype: DType, x: Value) -> Value:
+        if scalar_type(dtype) != scalar_type(x.dtype):
+            return self._cast("bitcast", x, dtype)
+        if x.number is None:
+            return Value(x.ref, dtype, x.lanes)
+        return self.broadcast(self.constant(int(literal(x.number, x.dtype)), dtype), x.lanes)
+
+    def instruction(self, name: str, dtype: DType, result: DType, *values: Value) -> Value:
+        lanes = values[0].lanes
+        text = self.last(name, dtype, lanes, **{n: v.ref for n, v in zip("xyz", values, strict=False)})
+        return self.op(text, result, lanes)
+
+    def function(self, name: str, *args: Value) -> Value:
+        kind = scalar_type(args[0].dtype)
+        self.declarations[name] = f"declare {kind} @{name}({', '.join([kind] * len(args))}) #1"
+        return self.op(f"call {kind} @{name}({', '.join(map(_typed, args))})", args[0].dtype)
+
+    def power(self, base: Value, exponent: Value) -> Value:
+        self.declarations["int.power"] = _POWER
+        return self.op(f"call i64 @int.power({_typed(base)}, {_typed(exponent)})", I64)
+
+    # --- memory
+
+    def registers(self, dtype: DType, count: int) -> Pointer:
+        name = "%" + self.fresh("a")
+        self.allocas.append(f"  {name} = alloca [{count} x {scalar_type(dtype)}], align 64")
+        return name
+
+    def scratch(self, dtype: DType, at: Value) -> Pointer:
+        return self.named(f"getelementptr i8, ptr %scratch, i64 {at.ref}")
+
+    def step(self, dtype: DType, start: Pointer, by: Value) -> Pointer:
+        return self.named(f"getelementptr {scalar_type(dtype)}, ptr {start}, i64 {by.ref}")
+
+    def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
+        plain = f"load {vector_type(dtype, lanes)}, ptr {at}, align {dtype.bytes}"
+        if not masks:
+            return self.op(plain, dtype, lanes, state)
+        masked = [self.last("masked_load", dtype, lanes, memory=at, mask=m.ref) for m in masks]
+        return self._weakest([plain, *masked], dtype, lanes, state)
+
+    def gather(
+        self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
+    ) -> Value:
+        lanes, places = index.lanes, {"memory": at, "index": index.ref}
+        plain = self.target.row("gather", dtype) is not None
+        texts = [self.last("gather", dtype, lanes, **places)] if plain else []
+        texts += [self.last("masked_gather", dtype, lanes, **places, mask=m.ref) for m in masks]
+        return self._weakest(texts, dtype, lanes, state)
+
+    def _weakest(self, texts: Sequence[str], dtype: DType, lanes: int, state: str) -> Value:
+        """The value of the last of `texts`, or of an earlier (less masked) one already loaded."""
+        for text in texts[:-1]:
+            ref = self._known.get(text + state)
+            if ref is not None:
+                return Value(ref, dtype, lanes)
+        return self.op(texts[-1], dtype, lanes, state)
+
+    def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None:
+        if mask is None:
+            self.effect(f"store {_typed(v)}, ptr {at}, align {v.dtype.bytes}")
+        else:
+            self.effect(self.last("masked_store", v.dtype, v.lanes, memory=at, mask=mask.ref, x=v.ref))
+
+    def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
+        operands = {"memory": at, "index": index.ref, "mask": mask.ref, "x": v.ref}
+        self.effect(self.last("masked_scatter", v.dtype, v.lanes, **operands))
+
+    def prefetch(self, dtype: DType, at: Pointer) -> None:
+        self.declarations["llvm.prefetch"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+        self.effect(f"call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 3, i32 1)")
+
+    # --- blocks
+
+    def _start(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.label = label
+
+    def _jump(self, label: str) -> None:
+        self.effect(f"br label %{label}")
+
+    def _jump_if(self, cond: Value, then: str, other: str) -> None:
+        self.effect(f"br i1 {cond.ref}, label %{then}, label %{other}")
+
+    def loop(self, first: Value, end: Value, body: Callable[[Value], None], *, entered: bool) -> None:
+        head, latch, done = self.fresh("loop"), self.fresh("latch"), self.fresh("done")
+        if not entered:
+            before = self.fresh("before")
+            self._jump_if(self.compare("lt", first, end), before, done)
+            self._start(before)
+        came_from = self.label
+        self._jump(head)
+        self._start(head)
+        step = self.fresh("next")
+        with self.scope():
+            i = self.new(f"phi i64 [ {first.ref}, %{came_from} ], [ %{step}, %{latch} ]", I64)
+            body(i)
+            self._jump(latch)
+        self._start(latch)
+        self.effect(f"%{step} = add nuw nsw i64 {i.ref}, 1")
+        again = self.new(f"icmp slt i64 %{step}, {end.ref}", BOOL)
+        self._jump_if(again, head, done)
+        self._start(done)
+
+    def when(self, cond: Value, then: Callable[[], None], other: Callable[[], None] | None = None) -> None:
+        yes, no, done = self.fresh("then"), self.fresh("else"), self.fresh("done")
+        self._jump_if(cond, yes, no if other else done)
+        for label, body in ((yes, then), (no, other)):
+            if body is not None:
+                self._start(label)
+                with self.scope():
+                    body()
+                self._jump(done)
+        self._start(done)
+
+    def choose(self, cond: Value, then: Callable[[], Value], other: Callable[[], Value]) -> Value:
+        yes, no, done = self.fresh("then"), self.fresh("else"), self.fresh("done")
+        self._jump_if(cond, yes, no)
+        incoming = []
+        for label, body in ((yes, then), (no, other)):
+            self._start(label)
+            with self.scope():
+                value = body()
+            incoming.append(f"[ {value.ref}, %{self.label} ]")
+            self._jump(done)
+        self._start(done)
+        phi = f"phi {vector_type(value.dtype, value.lanes)} {', '.join(incoming)}"
+        return self.new(phi, value.dtype, value.lanes)

@@ -1,0 +1,279 @@
+"""What each operation of the expression language is in a machine's operations, for scalars and vectors alike.
+
+Semantics are `ir.expr`'s. Nothing here traps: an integer quotient by zero is 0, a shift by too
+many bits gives what shifting one bit at a time would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from jangin.backends.walk.writer import Value, Writer
+from jangin.ir.dtype import BOOL, F16, F32, F64, I32, I64, DType
+from jangin.ir.expr import Expr
+from jangin.ir.words import BITCASTS, COMPARE
+
+_INT = frozenset({"add", "sub", "mul", "and", "or", "xor"})
+_FLOAT = frozenset({"add", "sub", "mul", "div", "rem"})
+_BOOL = {"min": "and", "mul": "and", "max": "or", "add": "or"}
+_ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})
+
+
+class Arithmetic:
+    """Operations in terms of a writer's. `expand(formula, x)` gives a formula of one argument at `x`."""
+
+    def __init__(self, w: Writer, expand: Callable[[Expr, Value], Value]) -> None:
+        self.w = w
+        self._expand = expand
+
+    def binary(self, op: str, x: Value, y: Value) -> Value:
+        """`op(x, y)` of one dtype; comparisons give bool."""
+        x, y = self.w.unify(x, y)
+        dtype = x.dtype
+        if dtype.wide is not dtype:
+            wide = self.binary(op, self.convert(dtype.wide, x), self.convert(dtype.wide, y))
+            return wide if op in COMPARE else self.convert(dtype, wide)
+        if op in COMPARE:
+            return self.w.compare(op, x, y)
+        if dtype.is_float:
+            return self._float_binary(op, x, y)
+        return self._int_binary(_BOOL.get(op, op) if dtype is BOOL else op, x, y)
+
+    def select(self, cond: Value, x: Value, y: Value) -> Value:
+        """Both arms are computed already."""
+        lanes = max(cond.lanes, x.lanes, y.lanes)
+        return self.w.select(cond, self.w.broadcast(x, lanes), self.w.broadcast(y, lanes))
+
+    def fma(self, x: Value, y: Value, z: Value) -> Value:
+        """x*y + z, with one rounding where the target has the instruction."""
+        dtype = x.dtype
+        if dtype.wide is not dtype:
+            return self.convert(dtype, self.fma(*(self.convert(dtype.wide, v) for v in (x, y, z))))
+        if not dtype.is_float:
+            return self.binary("add", self.binary("mul", x, y), z)
+        return self.w.instruction("fma", dtype, dtype, *self.w.unify(x, y, z))
+
+    def library(self, fn: str, *args: Value) -> Value:
+        """A function of the C mathematical library, called for each lane."""
+        name = fn + ("f" if args[0].dtype is F32 else "")
+        return self.w.by_lane(lambda *scalars: self.w.function(name, *scalars), *args)
+
+    # --- floats
+
+    def _float_binary(self, op: str, x: Value, y: Value) -> Value:
+        w = self.w
+        if op in _FLOAT:
+            return w.binary(op, x, y)
+        if op in ("min", "max"):
+            return self._extreme(op, x, y)
+        if op == "floordiv":
+            return self._unary("floor", w.binary("div", x, y))
+        if op == "mod":
+            rest, zero = w.binary("rem", x, y), w.like(0, x)
+            differs = w.binary("xor", w.compare("lt", rest, zero), w.compare("lt", y, zero))
+            wrong = w.binary("and", differs, w.compare("ne", rest, zero))
+            return w.select(wrong, w.binary("add", rest, y), rest)
+        assert op == "pow", op
+        return self._power(x, y)
+
+    def _extreme(self, op: str, x: Value, y: Value) -> Value:
+        if y.is_const and not x.is_const:
+            x, y = y, x
+        number = x.number is not None and x.number == x.number  # a constant, and no NaN
+        return self.w.instruction(f"{op}_number" if number else op, x.dtype, x.dtype, x, y)
+
+    def _power(self, x: Value, y: Value) -> Value:
+        w, one = self.w, self.w.like(1, x)
+        if y.number == 0:
+            return one
+        if y.number == 1:
+            return x
+        if y.number in (2, 3):
+            square = w.binary("mul", x, x)
+            return square if y.number == 2 else w.binary("mul", square, x)
+        if y.number == -1:
+            return w.binary("div", one, x)
+        if y.number in (0.5, -0.5):
+            root = self._unary("sqrt", x)
+            lowest = w.compare("eq", x, w.like(-math.inf, x))
+            root = w.select(lowest, w.like(math.inf, x), w.absolute(root))
+            return root if y.number == 0.5 else w.binary("div", one, root)
+        return self.library("pow", x, y)
+
+    def _unary(self, name: str, x: Value) -> Value:
+        return self.w.instruction(name, x.dtype, x.dtype, x)
+
+    # --- integers
+
+    def _int_binary(self, op: str, x: Value, y: Value) -> Value:
+        if op in _INT:
+            return self.w.binary(op, x, y)
+        if op in ("min", "max"):
+            return self.w.select(self.w.compare("lt" if op == "min" else "gt", x, y), x, y)
+        if op in ("shl", "shr"):
+            return self._shift(op, x, y)
+        if op == "pow":
+            return self._int_power(x, y)
+        return self._divide(op, x, y)
+
+    def _shift(self, op: str, x: Value, y: Value) -> Value:
+        w, last = self.w, self.w.like(x.dtype.bits - 1, x)
+        fits = w.compare("ule", y, last)
+        if op == "shr" and x.dtype.kind == "i":
+            return w.binary("shr", x, w.select(fits, y, last))
+        zero = w.like(0, x)
+        shifted = w.binary(op, x, w.select(fits, y, zero))
+        return shifted if y.is_const else w.select(fits, shifted, zero)
+
+    def _divide(self, op: str, x: Value, y: Value) -> Value:
+        """div and rem truncate, floordiv and mod go down; y == 0 gives 0, the smallest over -1 wraps."""
+        w, signed = self.w, x.dtype.kind == "i"
+        zero = w.like(0, x)
+        null = w.compare("eq", y, zero)
+        unsafe = null
+        if signed and not y.is_const:
+            lowest = w.compare("eq", x, w.like(-1 << (x.dtype.bits - 1), x))
+            minus = w.compare("eq", y, w.like(-1, x))
+            unsafe = w.binary("or", null, w.binary("and", lowest, minus))
+        by = y if y.is_const and y.number not in (0, -1) else w.select(unsafe, w.like(1, x), y)
+        wants_rest = op in ("rem", "mod")
+        out = w.binary("rem" if wants_rest else "div", x, by)
+        if signed and op in ("floordiv", "mod"):
+            rest = out if wants_rest else w.binary("rem", x, by)
+            differs = w.compare("lt", w.binary("xor", rest, by), zero)
+            wrong = w.binary("and", differs, w.compare("ne", rest, zero))
+            fixed = w.binary("add", out, by) if wants_rest else w.binary("sub", out, w.like(1, x))
+            out = w.select(wrong, fixed, out)
+        return out if y.is_const and by is y else w.select(null, zero, out)
+
+    def _int_power(self, x: Value, y: Value) -> Value:
+        w, zero = self.w, self.w.like(0, x)
+        below = w.compare("lt", y, zero)
+
+        def one(base: Value, exponent: Value) -> Value:
+            return self.convert(x.dtype, w.power(self.convert(I64, base), self.convert(I64, exponent)))
+
+        return w.select(below, zero, w.by_lane(one, x, w.select(below, zero, y)))
+
+    # --- intrinsics of one argument
+
+    def elementary(self, fn: str, x: Value) -> Value | None:
+        """An intrinsic that is a few instructions; None for the others (see `backends.walk.math`)."""
+        w, dtype = self.w, x.dtype
+        if fn in BITCASTS:
+            return self._bits_as(BITCASTS[fn], x)
+        if fn in ("isnan", "isinf"):
+            if not dtype.is_float:
+                return w.broadcast(w.constant(False, BOOL), x.lanes)
+            wide = self.convert(dtype.wide, x)
+            if fn == "isnan":
+                return w.compare("unordered", wide, wide)
+            return w.compare("eq", w.absolute(wide), w.like(math.inf, wide))
+        if dtype.wide is not dtype:
+            wide_result = self.elementary(fn, self.convert(dtype.wide, x))
+            return None if wide_result is None else self.convert(dtype, wide_result)
+        if fn == "not":
+            return w.binary("xor", x, w.like(True if dtype is BOOL else -1, x))
+        return self._float_unary(fn, x) if dtype.is_float else self._int_unary(fn, x)
+
+    def _bits_as(self, dtype: DType, x: Value) -> Value:
+        if x.number is None:
+            return self.w.bitcast(dtype, x)
+        bits = np.asarray(x.number, x.dtype.numpy).view(dtype.numpy).item()
+        return self.w.broadcast(self.w.constant(bits, dtype), x.lanes)
+
+    def _float_unary(self, fn: str, x: Value) -> Value | None:
+        w = self.w
+        if fn == "neg":
+            return w.negate(x)
+        if fn == "abs":
+            return w.absolute(x)
+        if fn in _ROUNDING:
+            return self._unary(fn, x)
+        if fn == "sign":
+            zero = w.like(0, x)
+            below = w.select(w.compare("lt", x, zero), w.like(-1, x), x)
+            return w.select(w.compare("gt", x, zero), w.like(1, x), below)
+        if fn in ("sqrt", "rsqrt"):
+            root = self._unary("sqrt", x)
+            return root if fn == "sqrt" else w.binary("div", w.like(1, x), root)
+        return None
+
+    def _int_unary(self, fn: str, x: Value) -> Value | None:
+        w, zero = self.w, self.w.like(0, x)
+        signed = x.dtype.kind == "i"
+        if fn in _ROUNDING or (fn == "abs" and not signed):
+            return x
+        if fn == "neg":
+            return w.binary("sub", zero, x)
+        if fn == "abs":
+            return w.select(w.compare("lt", x, zero), w.binary("sub", zero, x), x)
+        if fn == "sign":
+            above = w.select(w.compare("gt", x, zero), w.like(1, x), zero)
+            return w.select(w.compare("lt", x, zero), w.like(-1, x), above) if signed else above
+        return None
+
+    # --- conversions
+
+    def convert(self, dtype: DType, x: Value) -> Value:
+        """The value in another type, as a C cast: floats truncate to integers, bool is `!= 0`."""
+        if x.dtype is dtype:
+            return x
+        if x.dtype.wide is not x.dtype:
+            return self.convert(dtype, self._conversion("widen", x.dtype, x.dtype.wide, x))
+        if dtype is BOOL:
+            return self.w.compare("ne", x, self.w.like(0, x))
+        if dtype.wide is not dtype:
+            return self._narrow(dtype, x)
+        if x.dtype.is_float and not dtype.is_float:
+            # through the next signed type that the processor converts to
+            through = dtype if dtype.bits == 64 else I64 if dtype.name == "u32" else I32
+            x = self.w.cast(through, x)
+        return x if x.dtype is dtype else self.w.cast(dtype, x)
+
+    def _conversion(self, name: str, dtype: DType, result: DType, x: Value) -> Value:
+        """Between a small type and the one that it is computed in."""
+        row = self.w.row(name, dtype)
+        if row.expansion is not None and not self.w.has_text(row):
+            return self._expand(row.expansion, x)
+        return self.w.instruction(name, dtype, result, x)
+
+    def _narrow(self, dtype: DType, x: Value) -> Value:
+        if dtype.is_int:
+            return self._conversion("narrow", dtype, dtype, self.convert(dtype.wide, x))
+        if not x.dtype.is_float:
+            exact = x.dtype is BOOL or x.dtype.bits <= 16 or dtype is F16
+            return self._narrow(dtype, self.convert(F32 if exact else F64, x))
+        single = self._round_to_odd(x) if x.dtype is F64 else x
+        return self._conversion("narrow", dtype, dtype, single)
+
+    def _round_to_odd(self, x: Value) -> Value:
+        """f64 to f32 so that a second rounding to 16 bits gives what one rounding would: truncated,
+        with the last bit set where inexact."""
+        w = self.w
+        near = w.cast(F32, x)
+        back = w.cast(F64, near)
+        bits = w.bitcast(I32, near)
+        beyond = w.compare("gt", w.absolute(back), w.absolute(x))
+        down = w.select(beyond, w.binary("sub", bits, w.like(1, bits)), bits)
+        inexact = w.compare("apart", back, x)
+        odd = w.select(inexact, w.binary("or", down, w.like(1, bits)), bits)
+        return w.bitcast(F32, odd)
+
+    # --- across lanes
+
+    def across(self, op: str, v: Value) -> Value:
+        """All lanes of a vector combined by an associative operation, halving where the count is even."""
+        w, lanes = self.w, v.lanes
+        while lanes % 2 == 0:
+            half = lanes // 2
+            low = w.shuffle(v, None, range(half)) if half > 1 else w.lane(v, 0)
+            high = w.shuffle(v, None, range(half, lanes)) if half > 1 else w.lane(v, 1)
+            v, lanes = self.binary(op, low, high), half
+        total = w.lane(v, 0)
+        for n in range(1, lanes):
+            total = self.binary(op, total, w.lane(v, n))
+        return total

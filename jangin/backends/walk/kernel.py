@@ -1,0 +1,246 @@
+"""The walk over one kernel's loops: it decides what the kernel does, and says it to a writer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from jangin.backends.walk.expressions import Expressions
+from jangin.backends.walk.index import constant_shape
+from jangin.backends.walk.lanes import REDUCTIONS, privatized, reads_itself, reduction, side_by_side
+from jangin.backends.walk.memory import in_memory
+from jangin.backends.walk.writer import Value, Writer
+from jangin.ir import te
+from jangin.ir.dtype import I64
+from jangin.ir.expr import Binary, Const, Expr, Load, const, loads, substitute
+from jangin.ir.graph import CompileError
+from jangin.ir.kernel import buffer_bytes, sizes
+from jangin.ir.loop import (
+    Alloc,
+    Block,
+    For,
+    Func,
+    If,
+    Let,
+    Prefetch,
+    Stmt,
+    Store,
+    buffers_written,
+    expressions,
+    is_constant_extent,
+    loop_range,
+    statements,
+    task_loops,
+)
+from jangin.ir.simplify import Range, interval, linear, simplify
+
+
+class Kernel:
+    """Says the statements of one kernel to a writer. CompileError names the kernel where there is no code
+    for something in it."""
+
+    def __init__(self, func: Func, writer: Writer) -> None:
+        self.func, self.w = func, writer
+        self.x = Expressions(func.name, writer)
+        self.ix, self.memory = self.x.ix, self.x.memory
+        self.memory.bases |= {p.name: writer.parameter(n) for n, p in enumerate(func.params)}
+        self.depth = 0
+        self.scratch: Expr = const(0)
+        self._vector_bodies: dict[int, Stmt | None] = {}
+        self._rounds, self._split = task_loops(func.body)
+
+    def run(self) -> None:
+        with ExitStack() as stack:
+            for n, (var, known) in enumerate(sizes(self.func)):
+                stack.enter_context(self.x.binding(var, self.w.size(n)))
+                stack.enter_context(self.ix.bound(var, known, 0))
+            if self._split is None:
+                first = self.w.compare("eq", self.w.lo, self.w.index(0))
+                self.w.when(first, lambda: self.statement(self.func.body))
+            else:
+                self.statement(self.func.body)
+
+    def statement(self, s: Stmt) -> None:
+        if isinstance(s, Block):
+            for sub in s.body:
+                self.statement(sub)
+        elif isinstance(s, For):
+            self._for(s)
+        elif isinstance(s, Store):
+            self._store(s)
+        elif isinstance(s, Prefetch):
+            self.memory.prefetch(s.buffer, s.index)
+        elif isinstance(s, If):
+            self._if(s)
+        elif isinstance(s, Let):
+            self._let(s)
+        else:
+            assert isinstance(s, Alloc)
+            self._alloc(s)
+
+    # --- loops
+
+    def _for(self, s: For) -> None:
+        extent = int(s.extent.value) if isinstance(s.extent, Const) else None
+        if s.kind in ("vector", "unroll") and extent is None:
+            raise CompileError(
+                f"{self.func.name}: {s.kind} loop {s.var} has extent {s.extent}, which isn't constant"
+            )
+        if s is self._rounds:
+            self.statement(s.body)
+        elif s is self._split:
+            self._serial(s, self.w.lo, self.w.hi)
+        elif extent is not None and (extent <= 1 or s.kind == "unroll"):
+            self._unrolled(s, extent)
+        elif s.kind == "vector" and extent is not None:
+            if self.ix.lane is not None:
+                self._unrolled(s, extent)
+            elif (body := self._vector_body(s)) is not None:
+                with self.ix.by_lane(s.var, extent), self.ix.bound(s.var, loop_range(s), self.depth):
+                    self.statement(body)
+            else:
+                self._serial(s, self.w.index(0), self.w.index(extent))
+        else:
+            self._serial(s, self.w.index(0), self.x.evaluate(s.extent))
+
+    def _serial(self, s: For, first: Value, end: Value) -> None:
+        for name in buffers_written(s.body):
+            self.memory.written(name)
+        self.depth += 1
+
+        def body(i: Value) -> None:
+            with self.x.binding(s.var, i), self.ix.bound(s.var, loop_range(s), self.depth):
+                self.statement(s.body)
+
+        self.w.loop(first, end, body, entered=s is not self._split and is_constant_extent(s))
+        self.depth -= 1
+
+    def _unrolled(self, s: For, extent: int) -> None:
+        with self.ix.bound(s.var, loop_range(s), self.depth), self.ix.numbered(s.var, 0):
+            for n in range(extent):
+                self.ix.numbers[s.var] = n
+                self.statement(s.body)
+
+    def _vector_body(self, s: For) -> Stmt | None:
+        """What a vector loop's lanes do side by side; None where they can't: then it runs serially."""
+        if id(s) not in self._vector_bodies:
+            body = privatized(s)
+            agree = side_by_side(body, frozenset({s.var}))
+            self._vector_bodies[id(s)] = body if agree else None
+        return self._vector_bodies[id(s)]
+
+    # --- stores and choices
+
+    def _store(self, s: Store) -> None:
+        uniform = self.ix.lane is not None and not any(self.ix.varies(i) for i in s.index)
+        if uniform and (self.ix.varies(s.value) or reads_itself(s)):
+            self._reduce(s)
+        else:
+            self.memory.store(s.buffer, s.index, self.x.evaluate(s.value))
+
+    def _reduce(self, s: Store) -> None:
+        """`place = op(place, value of each lane)`."""
+        parts = reduction(s)
+        assert parts is not None
+        op, other = parts
+        arithmetic = self.x.math
+        value = self.w.broadcast(self.x.evaluate(other), self.ix.lanes)
+        if self.memory.masks:
+            neutral = te.identity(REDUCTIONS[op], s.value.dtype)
+            off = self.w.broadcast(self.w.constant(neutral.value, neutral.dtype), value.lanes)
+            value = self.w.select(self.memory.masks[-1], value, off)
+        total = arithmetic.across(op, value)
+        place = self.x.evaluate(Load(s.buffer, s.index))
+        self.memory.store(s.buffer, s.index, arithmetic.binary(op, place, total))
+
+    def _if(self, s: If) -> None:
+        cond = self.x.condition(s.cond)
+        if cond.is_const:
+            chosen = s.then if cond.number else s.orelse
+            if chosen is not None:
+                self.statement(chosen)
+        elif cond.lanes == 1:
+            self.w.when(cond, self._later(s.then), None if s.orelse is None else self._later(s.orelse))
+        elif (whole := self._whole(s)) is not None:
+            self.w.when(whole, self._later(s.then), lambda: self._masked(cond, s.then))
+        else:
+            self._masked(cond, s.then)
+            if s.orelse is not None:
+                self._masked(self.w.flip(cond), s.orelse)
+
+    def _later(self, s: Stmt) -> Callable[[], None]:
+        return lambda: self.statement(s)
+
+    def _whole(self, s: If) -> Value | None:
+        """Whether the upper limit that `s` is about holds for all lanes, where it guards stores to
+        memory: masked stores are slow on some processors, and only the last vector needs them."""
+        c, lane = s.cond, self.ix.lane
+        stores = any(isinstance(n, Store) and n.buffer.memory != "register" for n in statements(s.then))
+        if not (isinstance(c, Binary) and c.op == "lt" and stores and s.orelse is None) or lane is None:
+            return None
+        slope = linear(c.a, lane)
+        if slope is None or not isinstance(slope[0], Const) or slope[0].value <= 0 or self.ix.varies(c.b):
+            return None
+        return self.x.condition(substitute(c, {lane: const(self.ix.lanes - 1)}))
+
+    def _masked(self, cond: Value, s: Stmt) -> None:
+        """Run for the lanes where `cond` holds; skip where there is none, if it would touch memory."""
+        with self.x.masked(cond) as mask:
+            if self._touches_one_place(s):
+                self.w.when(self.w.any_lane(mask), self._later(s))
+            else:
+                self.statement(s)
+
+    def _touches_one_place(self, s: Stmt) -> bool:
+        for n in statements(s):
+            if isinstance(n, Store) and not any(self.ix.varies(i) for i in n.index):
+                return True
+            if any(self.x.uniform_access(e) for e in expressions(n)):
+                return True
+        return False
+
+    # --- bindings
+
+    def _let(self, s: Let) -> None:
+        value, varies, known = self.x.evaluate(s.value), self.ix.varies(s.value), self._known(s.value)
+        simple = self.ix.condition(s.value) if s.value.dtype is I64 else s.value
+        with ExitStack() as stack:
+            if varies:
+                stack.enter_context(self.ix.by_lane(s.var))
+            if isinstance(simple, Const) and s.value.dtype is I64:
+                stack.enter_context(self.ix.numbered(s.var, int(simple.value)))
+            stack.enter_context(self.x.binding(s.var, value))
+            stack.enter_context(self.ix.bound(s.var, known, self.ix.level((s.value,))))
+            self.statement(s.body)
+
+    def _known(self, value: Expr) -> Range:
+        """The range of a bound name. What differs by lane is put in for the name wherever that helps."""
+        if value.dtype is not I64:
+            return None, None
+        if self.ix.varies(value) and not loads(value):
+            return value, value
+        low, high = interval(value, self.ix.ranges)
+        return None if low is None else const(low), None if high is None else const(high)
+
+    def _alloc(self, s: Alloc) -> None:
+        buffer, bases, start = s.buffer, self.memory.bases, self.scratch
+        before = bases.get(buffer.name)
+        if buffer.memory == "register":
+            shape = constant_shape(buffer)
+            if shape is None:
+                raise CompileError(
+                    f"{self.func.name}: register buffer {buffer.name} needs a constant shape, "
+                    f"not {list(buffer.shape)}"
+                )
+            bases[buffer.name] = self.w.registers(in_memory(buffer.dtype), math.prod(shape))
+        elif buffer.memory == "scratch":
+            bases[buffer.name] = self.w.scratch(in_memory(buffer.dtype), self.x.evaluate(start))
+            self.scratch = simplify(start + buffer_bytes(self.func, buffer), dict(self.func.symbols))
+        else:
+            raise CompileError(f"{self.func.name}: {buffer.name} is allocated in {buffer.memory} memory")
+        self.memory.written(buffer.name)
+        self.statement(s.body)
+        self.scratch = start
+        if before is not None:
+            bases[buffer.name] = before

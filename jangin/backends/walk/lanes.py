@@ -1,0 +1,53 @@
+"""Whether the lanes of a vector loop can run side by side, and what of its body is each lane's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jangin.ir.expr import Binary, Expr, Load, Var, free_vars, loads
+from jangin.ir.loop import Alloc, For, Let, Stmt, Store, replace_buffer, statements, sub_statements
+
+REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or"}
+"""Operations that combine all lanes in any order, and the reductions of tensor expressions they are."""
+
+
+def privatized(s: For) -> Stmt:
+    """The body of a vector loop, with each buffer that it allocates given one element a lane."""
+    body = s.body
+    for n in statements(s.body):
+        if isinstance(n, Alloc):
+            wide = replace(n.buffer, shape=(*n.buffer.shape, s.extent))
+            body = replace_buffer(body, n.buffer.name, wide, lambda i: (*i, s.var))
+    return body
+
+
+def side_by_side(s: Stmt, varying: frozenset[Var]) -> bool:
+    """Whether lanes, which differ in `varying`, can run `s` side by side: loop bounds agree, and a place
+    that all lanes store to gets one value, or a reduction of theirs."""
+
+    def varies(e: Expr) -> bool:
+        return not free_vars(e).isdisjoint(varying)
+
+    if isinstance(s, Store):
+        private = any(varies(i) for i in s.index)
+        return private or not (varies(s.value) or reads_itself(s)) or reduction(s) is not None
+    if isinstance(s, For) and varies(s.extent):
+        return False
+    if isinstance(s, Let) and varies(s.value):
+        varying = varying | {s.var}
+    return all(side_by_side(sub, varying) for sub in sub_statements(s))
+
+
+def reads_itself(s: Store) -> bool:
+    """Whether a store's value depends on the buffer stored to."""
+    return any(n.buffer.name == s.buffer.name for n in loads(s.value))
+
+
+def reduction(s: Store) -> tuple[str, Expr] | None:
+    """(op, value) of a store `place = op(place, value)`."""
+    if isinstance(s.value, Binary) and s.value.op in REDUCTIONS:
+        for place, other in ((s.value.a, s.value.b), (s.value.b, s.value.a)):
+            mine = isinstance(place, Load) and place.buffer.name == s.buffer.name and place.index == s.index
+            if mine and all(n.buffer.name != s.buffer.name for n in loads(other)):
+                return s.value.op, other
+    return None

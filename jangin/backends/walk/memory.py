@@ -1,0 +1,160 @@
+"""Loads and stores: scalar, contiguous vectors, gathers and scatters, each with or without a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from jangin.backends.walk.arithmetic import Arithmetic
+from jangin.backends.walk.index import Indexer, Linear, Term
+from jangin.backends.walk.writer import Pointer, Value, Writer
+from jangin.ir.dtype import BOOL, I64, SMALL, U8, DType
+from jangin.ir.expr import Buffer, Expr, Load
+
+
+def in_memory(dtype: DType) -> DType:
+    """How a type is stored: bool as one byte, 0 or 1, and small types as the byte they are."""
+    return U8 if dtype is BOOL or dtype in SMALL else dtype
+
+
+@dataclass
+class Memory:
+    """The buffers in scope: where each starts, and how often each has been written (an equal load
+    of unchanged memory is written once). `value`: of an index."""
+
+    w: Writer
+    ix: Indexer
+    math: Arithmetic
+    value: Callable[[Expr], Value]
+    bases: dict[str, Pointer] = field(default_factory=dict)
+    masks: list[Value] = field(default_factory=list)
+    """Of the enclosing conditions that differ by lane, each implying those before it."""
+    _writes: dict[str, int] = field(default_factory=dict)
+
+    def written(self, name: str) -> None:
+        self._writes[name] = self._writes.get(name, 0) + 1
+
+    def _state(self, buffer: Buffer) -> str:
+        # by name too: scratch buffers that live one after another share addresses
+        return f" ;{buffer.name} {self._writes.get(buffer.name, 0)}"
+
+    def _read(self, dtype: DType, stored: Value) -> Value:
+        return self.w.bitcast(dtype, stored) if dtype in SMALL else self.math.convert(dtype, stored)
+
+    def _stored(self, v: Value) -> Value:
+        return self.w.bitcast(U8, v) if v.dtype in SMALL else self.math.convert(in_memory(v.dtype), v)
+
+    # --- addresses
+
+    def total(self, terms: Sequence[Term]) -> Value:
+        """The i64 sum of terms."""
+        out: Value | None = None
+        for c, atoms in terms:
+            factors = [self.value(a) for a in atoms]
+            if c != 1 or not factors:
+                factors.insert(1 if factors else 0, self.w.index(c))
+            product = factors[0]
+            for f in factors[1:]:
+                product = self.w.binary("mul", *self.w.unify(product, f))
+            out = product if out is None else self.w.binary("add", *self.w.unify(out, product))
+        return self.w.index(0) if out is None else out
+
+    def pointer(self, buffer: Buffer, where: Linear, extra: int = 0) -> Pointer:
+        """The address of lane 0 of a linear access: one step a loop level, so that each level's
+        part is invariant in the loops inside; the constant last, where it folds into the access."""
+        start, dtype = self.bases[buffer.name], in_memory(buffer.dtype)
+        if where.uniform.loads:
+            start = self._stepped(start, dtype, where)
+        elif where.uniform.levels:
+            key = (start, where.uniform, self.ix.bindings)
+            start = self.w.remembered(key, lambda: self._stepped(self.bases[buffer.name], dtype, where))
+        offset = where.offset + extra
+        return self.w.step(dtype, start, self.w.index(offset)) if offset else start
+
+    def _stepped(self, start: Pointer, dtype: DType, where: Linear) -> Pointer:
+        for group in where.uniform.levels:
+            start = self.w.step(dtype, start, self.total(group))
+        return start
+
+    def _offsets(self, where: Linear) -> Value:
+        if where.step is not None:
+            return self.w.iota(self.ix.lanes, I64, where.step)
+        return self.w.broadcast(self.total(where.varying), self.ix.lanes)
+
+    def _lane_pointers(self, buffer: Buffer, where: Linear) -> list[Pointer]:
+        lanes = range(self.ix.lanes)
+        if where.step is not None:
+            return [self.pointer(buffer, where, n * where.step) for n in lanes]
+        base, offsets, dtype = self.pointer(buffer, where), self._offsets(where), in_memory(buffer.dtype)
+        return [self.w.step(dtype, base, self.w.lane(offsets, n)) for n in lanes]
+
+    def prefetch(self, buffer: Buffer, index: tuple[Expr, ...]) -> None:
+        """Ask for a cache line, to be read."""
+        self.w.prefetch(in_memory(buffer.dtype), self.pointer(buffer, self.ix.flat(buffer, index)))
+
+    # --- loads
+
+    def load(self, access: Load) -> Value:
+        """The element, or one for each lane. A masked-off lane reads no memory."""
+        buffer, dtype = access.buffer, in_memory(access.buffer.dtype)
+        where, state = self.ix.flat(buffer, access.index), self._state(buffer)
+        if where.step == 0:
+            out = self.w.load(dtype, 1, self.pointer(buffer, where), state)
+        else:
+            masks = () if not self.masks or self.ix.inside(access) else self.masks
+            if where.step == 1:
+                out = self.w.load(dtype, self.ix.lanes, self.pointer(buffer, where), state, masks)
+            else:
+                out = self._load_scattered(buffer, where, masks)
+        return self._read(buffer.dtype, out)
+
+    def _load_scattered(self, buffer: Buffer, where: Linear, masks: Sequence[Value]) -> Value:
+        dtype = in_memory(buffer.dtype)
+        if not masks and where.step == 2 and self.ix.lanes % 2 == 0:
+            return self._load_every_second(buffer, where)
+        if masks or self.w.target.row("gather", dtype) is not None:
+            at = self.pointer(buffer, where)
+            return self.w.gather(dtype, at, self._offsets(where), self._state(buffer), masks)
+        pointers = self._lane_pointers(buffer, where)
+        return self.w.from_lanes([self.w.load(dtype, 1, p, self._state(buffer)) for p in pointers])
+
+    def _load_every_second(self, buffer: Buffer, where: Linear) -> Value:
+        """Two overlapping rows and a shuffle; both lie between the first and the last element."""
+        dtype, lanes, state = in_memory(buffer.dtype), self.ix.lanes, self._state(buffer)
+        low, high = (
+            self.w.load(dtype, lanes, self.pointer(buffer, where, start), state) for start in (0, lanes - 1)
+        )
+        picks = [2 * n if 2 * n < lanes else lanes + 2 * n - (lanes - 1) for n in range(lanes)]
+        return self.w.shuffle(low, high, picks)
+
+    # --- stores
+
+    def store(self, buffer: Buffer, index: tuple[Expr, ...], v: Value) -> None:
+        """Store an element, or one for each lane that the masks leave on."""
+        where = self.ix.flat(buffer, index)
+        if where.step == 0:
+            assert v.lanes == 1, "one place, a value for each lane"
+            pointer = self.pointer(buffer, where)
+            self.w.store(pointer, self._stored(v))
+        else:
+            v = self._stored(self.w.broadcast(v, self.ix.lanes))
+            if where.step == 1:
+                self._store_row(buffer, index, where, v)
+            else:
+                self._store_scattered(buffer, where, v)
+        self.written(buffer.name)
+
+    def _store_row(self, buffer: Buffer, index: tuple[Expr, ...], where: Linear, v: Value) -> None:
+        pointer = self.pointer(buffer, where)
+        mask = self.masks[-1] if self.masks else None
+        if mask is not None and buffer.memory == "register" and self.ix.inside(Load(buffer, index)):
+            old = self.w.load(v.dtype, v.lanes, pointer, self._state(buffer))
+            v, mask = self.w.select(mask, v, old), None
+        self.w.store(pointer, v, mask)
+
+    def _store_scattered(self, buffer: Buffer, where: Linear, v: Value) -> None:
+        if self.masks:
+            self.w.scatter(self.pointer(buffer, where), self._offsets(where), v, self.masks[-1])
+            return
+        for n, pointer in enumerate(self._lane_pointers(buffer, where)):
+            self.w.store(pointer, self.w.lane(v, n))

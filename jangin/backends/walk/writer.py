@@ -1,0 +1,278 @@
+"""What kernels are written with: values, and the operations on them that every language has.
+
+The walk over Loop IR (`backends.walk.kernel`) decides what a kernel does, and says it to a Writer, whose
+words are those of machines: no index, mask or small type is left to decide. A writer knows one language's
+syntax and nothing of Loop IR.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from jangin.ir.dtype import BOOL, F32, I64, DType
+from jangin.ir.expr import Scalar
+from jangin.targets.rows import Row
+from jangin.targets.target import Target
+
+Pointer = str
+"""The name of an element's address."""
+
+
+class Value(NamedTuple):
+    """A value by its name in the text. With one lane it is the same for every lane of a vector loop.
+    `number`: what it is where all lanes are one constant."""
+
+    ref: str
+    dtype: DType
+    lanes: int = 1
+    number: Scalar | None = None
+
+    @property
+    def is_const(self) -> bool:
+        return self.number is not None
+
+
+def rounded(value: Scalar, dtype: DType) -> Scalar:
+    """What a number is in a type: integers wrap as C's do."""
+    if dtype is BOOL:
+        return bool(value)
+    if dtype.is_float:
+        with np.errstate(over="ignore"):
+            return float(np.float32(value)) if dtype is F32 else float(value)
+    wrapped = int(value) & ((1 << dtype.bits) - 1)
+    return wrapped - (1 << dtype.bits) if dtype.kind == "i" and wrapped >> (dtype.bits - 1) else wrapped
+
+
+class Writer(ABC):
+    """Writes one function's body from front to back; each operation gives its value. A pure operation that
+    was written before, in a block that dominates this one, gives the earlier value; `state` tells apart
+    equal loads of changed memory. Operands of one operation have equal lanes, but that a scalar condition
+    may select vectors.
+
+    `lo`, `hi`: the range of tasks to run."""
+
+    lo: Value
+    hi: Value
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.lines: list[str] = []
+        self.constants: dict[tuple[object, DType], Value] = {}
+        self._count = 0
+        self._known: dict[object, str] = {}
+        self._scopes: list[list[object]] = [[]]
+        self._found: dict[tuple[str, DType], Row] = {}
+
+    # --- names
+
+    def fresh(self, prefix: str = "v") -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def remembered(self, key: object, make: Callable[[], str]) -> str:
+        """The name that `make` gave for a key, in a block that dominates this one."""
+        name = self._known.get(key)
+        if name is None:
+            name = self._known[key] = make()
+            self._scopes[-1].append(key)
+        return name
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is written inside need not dominate what follows."""
+        self._scopes.append([])
+        yield
+        for key in self._scopes.pop():
+            del self._known[key]
+
+    def row(self, name: str, dtype: DType) -> Row:
+        """The target's row for an operation on a type."""
+        row = self._found.get((name, dtype))
+        if row is None:
+            row = self.target.row(name, dtype)
+            assert row is not None, f"{self.target.name} has no row for {name} of {dtype}"
+            self._found[name, dtype] = row
+        return row
+
+    @abstractmethod
+    def has_text(self, row: Row) -> bool:
+        """Whether a row has text in this language. Else its expansion is walked, where it has one."""
+
+    # --- what the function is given
+
+    @abstractmethod
+    def parameter(self, number: int) -> Pointer:
+        """The start of a buffer that the kernel is given."""
+
+    @abstractmethod
+    def size(self, number: int) -> Value:
+        """An integer that the kernel is given."""
+
+    # --- values of lanes
+
+    def constant(self, value: Scalar, dtype: DType) -> Value:
+        """A scalar constant, wrapped or rounded to its type."""
+        key = (value or repr(value), dtype)  # 0.0 and -0.0 are equal
+        found = self.constants.get(key)
+        if found is None:
+            number = rounded(value, dtype)
+            found = self.constants[key] = Value(self.literal(number, dtype), dtype, 1, number)
+        return found
+
+    def index(self, value: int) -> Value:
+        """An i64 constant."""
+        return self.constant(value, I64)
+
+    @abstractmethod
+    def literal(self, number: Scalar, dtype: DType) -> str:
+        """A scalar constant, rounded to its type."""
+
+    @abstractmethod
+    def zeros(self, dtype: DType, lanes: int) -> Value: ...
+
+    @abstractmethod
+    def iota(self, lanes: int, dtype: DType, step: int = 1) -> Value:
+        """0, step, 2*step..."""
+
+    @abstractmethod
+    def broadcast(self, v: Value, lanes: int) -> Value:
+        """The value in every lane; one that has as many lanes stays itself."""
+
+    def unify(self, *values: Value) -> Sequence[Value]:
+        """Values with as many lanes as the widest."""
+        first = values[0].lanes
+        if all(v.lanes == first for v in values):
+            return values
+        lanes = max(v.lanes for v in values)
+        return [self.broadcast(v, lanes) for v in values]
+
+    def like(self, value: Scalar, v: Value) -> Value:
+        """A constant with the type and lanes of `v`."""
+        return self.broadcast(self.constant(value, v.dtype), v.lanes)
+
+    @abstractmethod
+    def lane(self, v: Value, number: int) -> Value: ...
+
+    @abstractmethod
+    def from_lanes(self, parts: Sequence[Value]) -> Value:
+        """One vector of scalars."""
+
+    @abstractmethod
+    def shuffle(self, a: Value, b: Value | None, picks: Sequence[int]) -> Value:
+        """The lanes `picks` of the lanes of `a` followed by those of `b`."""
+
+    @abstractmethod
+    def any_lane(self, mask: Value) -> Value:
+        """Whether some lane of a mask is set."""
+
+    # --- arithmetic
+
+    @abstractmethod
+    def binary(self, op: str, x: Value, y: Value) -> Value:
+        """add, sub, mul, div, rem (of integers: truncated, and nothing may trap), and, or, xor, shl, shr
+        (by fewer than the type's bits), udiv, urem (unsigned); min and max of i64. Integers wrap."""
+
+    @abstractmethod
+    def compare(self, op: str, x: Value, y: Value) -> Value:
+        """lt, le, gt, ge, eq, ne as in Loop IR; ule: unsigned; of floats, unordered: one is NaN, and apart:
+        neither is, and they differ."""
+
+    @abstractmethod
+    def select(self, cond: Value, x: Value, y: Value) -> Value: ...
+
+    @abstractmethod
+    def negate(self, x: Value) -> Value:
+        """A float with the other sign."""
+
+    @abstractmethod
+    def absolute(self, x: Value) -> Value:
+        """A float without its sign."""
+
+    @abstractmethod
+    def cast(self, dtype: DType, x: Value) -> Value:
+        """A conversion as C's between f32, f64 and integers, or from bool. A float that the integer type
+        doesn't have gives any value."""
+
+    @abstractmethod
+    def bitcast(self, dtype: DType, x: Value) -> Value: ...
+
+    @abstractmethod
+    def instruction(self, name: str, dtype: DType, result: DType, *values: Value) -> Value:
+        """The target's row for an operation of a type on values called x, y and z."""
+
+    @abstractmethod
+    def function(self, name: str, *args: Value) -> Value:
+        """A function of C's mathematical library on scalars."""
+
+    @abstractmethod
+    def power(self, base: Value, exponent: Value) -> Value:
+        """base**exponent modulo 2**64, of i64 scalars, the exponent unsigned."""
+
+    # --- memory
+
+    @abstractmethod
+    def registers(self, dtype: DType, count: int) -> Pointer:
+        """A local array, whose elements end in registers."""
+
+    @abstractmethod
+    def scratch(self, dtype: DType, at: Value) -> Pointer:
+        """The place so many bytes into the scratch memory."""
+
+    @abstractmethod
+    def step(self, dtype: DType, start: Pointer, by: Value) -> Pointer:
+        """The address of the element so many after another."""
+
+    @abstractmethod
+    def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
+        """The element, or a row of them, of which lanes that the last of `masks` leaves off touch no memory
+        and give anything. Each mask implies those before it, so that a load under fewer serves too."""
+
+    @abstractmethod
+    def gather(
+        self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
+    ) -> Value:
+        """An element for each lane, `index` elements after `at`; `masks` as of `load`."""
+
+    @abstractmethod
+    def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None: ...
+
+    @abstractmethod
+    def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
+        """Of two lanes that store to one place, the later wins."""
+
+    @abstractmethod
+    def prefetch(self, dtype: DType, at: Pointer) -> None:
+        """Ask for a cache line, to be read."""
+
+    # --- blocks
+
+    @abstractmethod
+    def loop(self, first: Value, end: Value, body: Callable[[Value], None], *, entered: bool) -> None:
+        """`for i in [first, end)`; `entered`: it is known to run at least once."""
+
+    @abstractmethod
+    def when(self, cond: Value, then: Callable[[], None], other: Callable[[], None] | None = None) -> None:
+        """Run one of two pieces."""
+
+    @abstractmethod
+    def choose(self, cond: Value, then: Callable[[], Value], other: Callable[[], Value]) -> Value:
+        """The value of one of two pieces; both give one type."""
+
+    # --- what follows from the others
+
+    def flip(self, cond: Value) -> Value:
+        """Where a condition doesn't hold."""
+        return self.binary("xor", cond, self.broadcast(self.constant(True, BOOL), cond.lanes))
+
+    def by_lane(self, scalar: Callable[..., Value], *args: Value) -> Value:
+        """A vector of what a function gives for the lanes of others, one after the other."""
+        args = tuple(self.unify(*args))
+        lanes = args[0].lanes
+        if lanes == 1:
+            return scalar(*args)
+        return self.from_lanes([scalar(*(self.lane(a, n) for a in args)) for n in range(lanes)])
