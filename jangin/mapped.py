@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -30,23 +33,41 @@ def map_file(path: str | os.PathLike[str]) -> mmap.mmap | bytes:
 
 def digest(data: bytes | memoryview | mmap.mmap) -> bytes:
     """SHA-256 of the size and of each block's SHA-256, which several threads compute."""
-    whole = hashlib.sha256(len(data).to_bytes(8, "little"))
-    with memoryview(data) as view:
-        starts = range(0, len(view), BLOCK)
-        if len(starts) < 2:
-            blocks = [_block_digest(view, at) for at in starts]
-        else:
-            from concurrent.futures import ThreadPoolExecutor
-
-            with ThreadPoolExecutor(min(HASHERS, os.cpu_count() or 1)) as threads:
-                blocks = list(threads.map(lambda at: _block_digest(view, at), starts))
-    whole.update(b"".join(blocks))
-    return whole.digest()
+    return Digests([memoryview(data)]).wait()[0]
 
 
-def _block_digest(view: memoryview, at: int) -> bytes:
-    with view[at : at + BLOCK] as block:
-        return hashlib.sha256(block).digest()
+class Digests:
+    """The `digest` of each of several byte strings, computed by threads beside what the program does."""
+
+    def __init__(self, parts: Sequence[memoryview]) -> None:
+        self._parts = [p.cast("B") if p.nbytes else memoryview(b"") for p in parts]
+        self._blocks = [(n, at) for n, p in enumerate(self._parts) for at in range(0, len(p), BLOCK)]
+        self._left = deque(self._blocks)
+        self._found: dict[tuple[int, int], bytes] = {}
+        count = min(HASHERS, os.cpu_count() or 1, len(self._blocks)) - 1
+        self._threads = [Thread(target=self._hash, daemon=True) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> list[bytes]:
+        """In order; the caller's thread helps."""
+        self._hash()
+        for thread in self._threads:
+            thread.join()
+        wholes = [hashlib.sha256(len(p).to_bytes(8, "little")) for p in self._parts]
+        for n, at in self._blocks:
+            if (n, at) not in self._found:  # a forked process doesn't have the threads
+                self._hash_block(n, at)
+            wholes[n].update(self._found[n, at])
+        return [w.digest() for w in wholes]
+
+    def _hash(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._hash_block(*self._left.popleft())
+
+    def _hash_block(self, n: int, at: int) -> None:
+        self._found[n, at] = hashlib.sha256(self._parts[n][at : at + BLOCK]).digest()
 
 
 def release(arrays: Iterable[NDArray[Any]]) -> None:

@@ -16,7 +16,7 @@ ALLOWED = {
     "targets": {"ir", "runtime"},
     "host": set(),
     "mapped": set(),
-    "runtime": {"host", "ir", "version"},
+    "runtime": {"host", "ir", "mapped", "version"},
     "ops": {"ir"},
     "custom": {"ir", "ops"},
     "frontends": {"ir", "mapped", "ops", "passes"},
@@ -63,7 +63,7 @@ format, and `frontends.table` alone of all."""
 
 RUNTIME_SEES = {
     "arithmetic", "dtype", "expr", "graph", "loop", "parse", "plan", "program", "program_text", "reader",
-    "simplify", "text", "types", "words",
+    "simplify", "text", "types", "verify", "verify_program", "words",
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.source import Source
 from jangin.runtime.executable import Executable
 from jangin.runtime.program import ProgramExecutable, executable, host_functions
-from jangin.runtime.program_artifact import read_artifact
+from jangin.runtime.program_artifact import checked, read_artifact
 from jangin.runtime.threads import default_threads
 from jangin.targets import resolve
 from jangin.tune.store import Store, place_of
@@ -108,7 +108,7 @@ def compile(
         source = Source.of(model)
         request = replace(request, source=source)
         if source is not None:
-            built = entries.load(entry_name(source, request.options()), read_artifact)
+            built = entries.load(entry_name(source, request.options()), _read)
     if built is None and isolated:
         from jangin.compiler.isolated import build_apart
 
@@ -146,13 +146,18 @@ def build(
         source = None if entries is None else Source.of(request.model)
         if entries is not None and source is not None:
             name = entry_name(source, options)
-            kept = entries.load(name, read_artifact)
+            kept = entries.load(name, _read)
             if kept is not None:
                 return kept, entries.path(name)
     artifact = build_artifact(request.model, options, progress, own, processes)
     if entries is None or source is None or not source.unchanged():
         return artifact, None
     return artifact, entries.put(entry_name(source, options), artifact.save)
+
+
+def _read(entry: Path) -> Artifact | ProgramArtifact:
+    """An entry of the cache, whole: one that is damaged is made again."""
+    return checked(read_artifact(entry))
 
 
 def entry_name(source: Source, options: Options) -> str:

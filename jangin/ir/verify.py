@@ -6,10 +6,9 @@ when it is asked to, and whatever is read from text is checked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
-
-import numpy as np
 
 from jangin.ir.dtype import BOOL, I64, DType
 from jangin.ir.expr import Binary, Buffer, Call, Const, Expr, Load, Select, Var, free_vars, substitute, walk
@@ -18,6 +17,9 @@ from jangin.ir.loop import FOR_KINDS, Alloc, For, Func, If, Let, Prefetch, Stmt,
 from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.words import BINARY, INTRINSICS
+
+MAX_BYTES = 1 << 47
+"""Bytes that a process can address: no size is larger."""
 
 
 class VerifyError(CompileError):
@@ -34,7 +36,7 @@ class Operator(Protocol):
 # --- expressions -----------------------------------------------------------------------------
 
 
-class _Scope:
+class Scope:
     """Checks expressions against the variables and buffers that are defined where they stand."""
 
     def __init__(self, where: str, variables: Mapping[str, DType], buffers: Mapping[str, Buffer]) -> None:
@@ -111,7 +113,7 @@ class _Scope:
 def verify_func(func: Func) -> None:
     """Names are defined once, before use; types agree; loops and allocations keep their kinds' rules;
     inputs aren't stored to."""
-    scope = _Scope(f"func {func.name}", {}, {})
+    scope = Scope(f"func {func.name}", {}, {})
     scope.ranges(func.symbols)
     if not 0 <= func.outputs <= len(func.params):
         scope.fail(f"{func.outputs} outputs among {len(func.params)} parameters")
@@ -126,7 +128,7 @@ def verify_func(func: Func) -> None:
     _verify_stmt(func.body, scope, frozenset(b.name for b in func.inputs), ())
 
 
-def _verify_stmt(s: Stmt, scope: _Scope, inputs: frozenset[str], loops: tuple[For, ...]) -> None:
+def _verify_stmt(s: Stmt, scope: Scope, inputs: frozenset[str], loops: tuple[For, ...]) -> None:
     if isinstance(s, For):
         _verify_loop(s, scope, loops)
         loops = (*loops, s)
@@ -144,7 +146,7 @@ def _verify_stmt(s: Stmt, scope: _Scope, inputs: frozenset[str], loops: tuple[Fo
     elif isinstance(s, Alloc):
         _verify_alloc(s, scope)
     for sub in sub_statements(s):
-        inner = _Scope(scope.where, scope.variables, scope.buffers)
+        inner = Scope(scope.where, scope.variables, scope.buffers)
         if isinstance(s, (For, Let)):
             inner.define(s.var)
         elif isinstance(s, Alloc):
@@ -152,7 +154,7 @@ def _verify_stmt(s: Stmt, scope: _Scope, inputs: frozenset[str], loops: tuple[Fo
         _verify_stmt(sub, inner, inputs, loops)
 
 
-def _verify_loop(s: For, scope: _Scope, loops: tuple[For, ...]) -> None:
+def _verify_loop(s: For, scope: Scope, loops: tuple[For, ...]) -> None:
     if s.kind not in FOR_KINDS:
         scope.fail(f"loop {s.var} is of unknown kind {s.kind}")
     scope.expr(s.extent, I64, f"the extent of loop {s.var}")
@@ -166,7 +168,7 @@ def _verify_loop(s: For, scope: _Scope, loops: tuple[For, ...]) -> None:
         scope.fail(f"vector loop {s.var} is inside another vector loop")
 
 
-def _verify_alloc(s: Alloc, scope: _Scope) -> None:
+def _verify_alloc(s: Alloc, scope: Scope) -> None:
     b = s.buffer
     if b.memory not in ("scratch", "register"):
         scope.fail(f"{b.name} can't be allocated in {b.memory} memory")
@@ -291,7 +293,7 @@ def _may_equal(a: Shape, b: Shape) -> bool:
 def verify_plan(plan: Plan) -> None:
     """Buffers exist, fit, and don't overlap while both live; launches match their kernels (where the
     plan still has them), and read only what is given or was written."""
-    scope = _Scope(f"plan {plan.name}", {}, {})
+    scope = Scope(f"plan {plan.name}", {}, {})
     scope.ranges(plan.symbols)
     buffers: dict[str, PlanBuffer] = {}
     for b in plan.buffers:
@@ -303,9 +305,8 @@ def verify_plan(plan: Plan) -> None:
     for name in (*plan.inputs, *plan.outputs):
         if name not in buffers:
             scope.fail(f"{name!r} is an input or output, but no buffer")
-    for name in plan.inputs:
-        if buffers[name].kind != "input":
-            scope.fail(f"input {name!r} is of kind {buffers[name].kind}")
+    if sorted(plan.inputs) != sorted(b.name for b in plan.buffers if b.kind == "input"):
+        scope.fail(f"the inputs {', '.join(plan.inputs)} are not the buffers of that kind")
     for rule in plan.constraints:
         scope.expr(rule)
     _verify_arena(plan, scope)
@@ -318,9 +319,13 @@ def verify_plan(plan: Plan) -> None:
             scope.fail(f"output {name!r} is never written")
 
 
-def _verify_buffer(plan: Plan, b: PlanBuffer, buffers: Mapping[str, PlanBuffer], scope: _Scope) -> None:
+def _verify_buffer(plan: Plan, b: PlanBuffer, buffers: Mapping[str, PlanBuffer], scope: Scope) -> None:
     for d in b.shape:
         scope.expr(d, I64, f"the shape of {b.name}")
+        if isinstance(d, Const) and not 0 <= d.value < MAX_BYTES:
+            scope.fail(f"buffer {b.name!r} has a dimension of {d}")
+    if not 0 <= b.live[0] <= b.live[1] <= len(plan.launches):
+        scope.fail(f"buffer {b.name!r} lives from launch {b.live[0]} to {b.live[1]} of {len(plan.launches)}")
     if b.kind not in ("input", "output", "constant", "arena", "alias"):
         scope.fail(f"buffer {b.name!r} is of unknown kind {b.kind}")
     if (b.kind == "alias") != bool(b.base):
@@ -347,15 +352,19 @@ def _verify_buffer(plan: Plan, b: PlanBuffer, buffers: Mapping[str, PlanBuffer],
 
 def _bytes(b: PlanBuffer) -> int | None:
     shape = static_shape(b.shape)
-    return None if shape is None else int(np.prod(shape)) * b.dtype.bytes
+    return None if shape is None else math.prod(shape) * b.dtype.bytes
 
 
-def _verify_arena(plan: Plan, scope: _Scope) -> None:
+def _verify_arena(plan: Plan, scope: Scope) -> None:
     placed = [
         (b.offset, b.offset + n, b)
         for b in plan.buffers
         if b.offset is not None and (n := _bytes(b)) is not None and n > 0
     ]
+    if max((end for _, end, _ in placed), default=0) > sum(
+        -(-(e - s) // ALIGN) * ALIGN for s, e, _ in placed
+    ):
+        scope.fail("an arena buffer lies beyond all that they need together")
     placed.sort(key=lambda entry: entry[:2])
     below: list[tuple[int, int, PlanBuffer]] = []
     for start, end, b in placed:
@@ -367,13 +376,16 @@ def _verify_arena(plan: Plan, scope: _Scope) -> None:
 
 
 def _verify_launch(
-    plan: Plan, n: int, launch: Launch, buffers: Mapping[str, PlanBuffer], written: set[str], outer: _Scope
+    plan: Plan, n: int, launch: Launch, buffers: Mapping[str, PlanBuffer], written: set[str], outer: Scope
 ) -> None:
-    scope = _Scope(f"{outer.where}: launch {n} of {launch.kernel}", outer.variables, {})
+    scope = Scope(f"{outer.where}: launch {n} of {launch.kernel}", outer.variables, {})
     for e in (*launch.symbols, launch.rounds, launch.tasks, launch.scratch, launch.flops, launch.bytes):
         scope.expr(e, I64)
-    if launch.grain < 0:
-        scope.fail(f"grain {launch.grain} is negative")
+    if not 0 <= launch.grain < MAX_BYTES:
+        scope.fail(f"grain {launch.grain} can't be")
+    for e in (launch.rounds, launch.tasks, launch.scratch):
+        if isinstance(e, Const) and not 0 <= e.value < MAX_BYTES:
+            scope.fail(f"{e} rounds, tasks or bytes of scratch can't be")
     for arg in launch.args:
         if arg not in buffers:
             scope.fail(f"{arg!r} is no buffer")

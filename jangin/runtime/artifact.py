@@ -2,31 +2,37 @@
 
 The file: 8 bytes of magic, u32 version, u32 length of the header, SHA-256 of the header and
 objects, the header (JSON: the plan's text, and where each object and constant lies), objects,
-and constants at multiples of 64 bytes. Constants are mapped, not read; each has the sum of its
-64-bit words (mod 2^64) in the header. Little-endian. Equal artefacts give equal files.
+and constants at multiples of 64 bytes. Constants are mapped, not read; each has its digest
+(`mapped.digest`) in the header. Little-endian. Equal artefacts give equal files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from jangin.ir.dtype import DTYPES, from_numpy
-from jangin.ir.graph import Array
+from jangin.ir.graph import Array, CompileError
 from jangin.ir.plan import ALIGN, Plan
+from jangin.mapped import Digests
 
 MAGIC = b"\x8aJGN\r\n\x1a\n"
-VERSION = 2
-_PREFIX = struct.Struct("<8sII32s")
+VERSION = 3
+AT_ONCE = 1 << 20
+"""Bytes of constants that are checked while the file is read; of more than these, beside what follows."""
+PREFIX = struct.Struct("<8sII32s")
 
 
 class ArtifactError(Exception):
@@ -36,73 +42,142 @@ class ArtifactError(Exception):
 @dataclass(frozen=True)
 class Artifact:
     """`objects`: relocatable object files for `plan.target`, which together define the kernels,
-    the entry and the thread pool. `metadata`: what the model's file says of itself, as JSON has it."""
+    the entry and the thread pool. `metadata`: what the model's file says of itself, as JSON has it.
+    `check`: where constants were read but not checked yet, waits until they are, and raises ArtifactError
+    if one is damaged: no result may be given before."""
 
     plan: Plan
     objects: tuple[bytes, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[], None] | None = field(default=None, compare=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; a reader never sees half of it."""
         write_whole(Path(path), self.write)
 
-    def write(self, file: BinaryIO) -> None:
-        """Write to an open file, from a multiple of 64 bytes on."""
+    def write(self, file: BinaryIO) -> bytes:
+        """Write to an open file, from a multiple of 64 bytes on. Gives the digest that stands for it all."""
         from jangin.ir.text import print_plan
 
-        constants = {n: np.ascontiguousarray(a) for n, a in sorted(self.plan.constants.items())}
+        if self.check is not None:
+            self.check()
+        constants = {n: np.asarray(a, order="C") for n, a in sorted(self.plan.constants.items())}
+        raw = [a.reshape(-1).view(np.uint8).data for a in constants.values()]
+        digests = Digests(raw)
         places, end = _places([a.nbytes for a in constants.values()])
-        table = [
-            [name, str(from_numpy(a.dtype)), list(a.shape), at, _checksum(_bytes(a))]
-            for (name, a), at in zip(constants.items(), places, strict=True)
-        ]
-        content = {
-            "plan": print_plan(self.plan),
-            "metadata": self.metadata,
-            "objects": [len(o) for o in self.objects],
-            "constants": table,
-            "constant_bytes": end,
-        }
-        header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
         code = b"".join(self.objects)
-        digest = hashlib.sha256(header + code).digest()
-        file.write(_PREFIX.pack(MAGIC, VERSION, len(header), digest) + header + code)
-        start = aligned(file.tell())
-        for array, at in zip(constants.values(), places, strict=True):
+
+        def head(digests: list[bytes]) -> bytes:
+            table = [
+                [name, str(from_numpy(a.dtype)), list(a.shape), at, digest.hex()]
+                for (name, a), at, digest in zip(constants.items(), places, digests, strict=True)
+            ]
+            content = {
+                "plan": print_plan(self.plan),
+                "metadata": self.metadata,
+                "objects": [len(o) for o in self.objects],
+                "constants": table,
+                "constant_bytes": end,
+            }
+            return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+
+        first = file.tell()
+        start = aligned(first + PREFIX.size + len(head([bytes(32)] * len(raw))) + len(code))
+        file.seek(start)
+        for data, at in zip(raw, places, strict=True):
             file.write(bytes(start + at - file.tell()))
-            file.write(_bytes(array).data)
+            file.write(data)
         file.write(bytes(start + end - file.tell()))
+        header = head(digests.wait())
+        whole = hashlib.sha256(header + code).digest()
+        file.seek(first)
+        file.write(PREFIX.pack(MAGIC, VERSION, len(header), whole) + header + code)
+        file.write(bytes(start - file.tell()))
+        file.seek(start + end)
+        return whole
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Artifact:
         """Read a file that `save` wrote. Raises FileNotFoundError, or ArtifactError for a file
-        that is no artefact, of another version, cut short or damaged."""
+        that is no artefact, of another version, cut short or damaged, and for one whose parts don't
+        agree, however it came to be."""
         with open(path, "rb") as file:
-            return cls.read_from(file, path, os.fstat(file.fileno()).st_size)
+            return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
 
     @classmethod
-    def read_from(cls, file: BinaryIO, path: str | os.PathLike[str], end: int) -> Artifact:
-        """Read what `write` wrote where the file stands, up to `end`."""
+    def read_from(cls, file: BinaryIO, path: str | os.PathLike[str], end: int) -> tuple[Artifact, bytes]:
+        """Read what `write` wrote where the file stands, up to `end`; and its digest."""
         from jangin.ir.parse import parse_plan
+        from jangin.ir.verify import verify_plan
 
-        header, code, start = _head(file, path)
-        expected = start + header["constant_bytes"]
-        if end != expected:
-            raise ArtifactError(f"{path}: is cut short or damaged: {end} bytes where {expected} belong")
-        mapped = np.memmap(file, np.uint8, "r") if header["constant_bytes"] else np.empty(0, np.uint8)
-        constants = {
-            name: _constant(mapped, start + at, dtype, shape, checksum, f"{path}: constant {name!r}")
-            for name, dtype, shape, at, checksum in header["constants"]
-        }
-        objects = []
-        for length in header["objects"]:
-            objects.append(code[:length])
-            code = code[length:]
-        plan = parse_plan(header["plan"], constants=constants)
-        return cls(plan, tuple(objects), header["metadata"])
+        text, digest = read_header(file, path, MAGIC, "a compiled model (a .jgn file)", end)
+        with refusing(path):
+            header = fields(text)
+            lengths = header["objects"]
+            require(isinstance(lengths, list) and all(map(is_size, lengths)), "the lengths of its objects")
+            require(sum(lengths) <= end - file.tell(), "the lengths of its objects")
+            code = file.read(sum(lengths))
+        if hashlib.sha256(text + code).digest() != digest:
+            raise damaged(path, "its checksum is wrong")
+        with refusing(path):
+            start, size = aligned(file.tell()), header["constant_bytes"]
+            require(is_size(size), "the bytes of its constants")
+            if end != start + size:
+                raise damaged(path, f"{end} bytes where {start + size} belong")
+            mapped = np.memmap(file, np.uint8, "r")[start:end] if size else np.empty(0, np.uint8)
+            constants = {name: _constant(mapped, *where) for name, *where, _ in header["constants"]}
+            require(isinstance(header["metadata"], dict), "its metadata")
+            plan = parse_plan(header["plan"], constants=constants)
+            verify_plan(plan)
+            ends = [0, *accumulate(lengths)]
+            objects = tuple(code[a:b] for a, b in pairwise(ends))
+            check = _checker(path, constants, {name: bytes.fromhex(d) for name, *_, d in header["constants"]})
+        if size <= AT_ONCE:
+            check()
+        return cls(plan, objects, header["metadata"], check if size > AT_ONCE else None), digest
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
+def _checker(
+    path: str | os.PathLike[str], constants: Mapping[str, Array], wanted: Mapping[str, bytes]
+) -> Callable[[], None]:
+    """Compares the constants' digests, which are computed from now on, with what they should be."""
+    digests = Digests([a.reshape(-1).view(np.uint8).data for a in constants.values()])
+
+    def check() -> None:
+        for name, digest in zip(constants, digests.wait(), strict=True):
+            if digest != wanted[name]:
+                raise damaged(path, f"the checksum of constant {name!r} is wrong")
+
+    return check
+
+
+def damaged(path: str | os.PathLike[str], why: str) -> ArtifactError:
+    return ArtifactError(f"{path}: is cut short or damaged: {why}")
+
+
+@contextmanager
+def refusing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Whatever can't be made of a file's contents is its fault, and said as ArtifactError."""
+    try:
+        yield
+    except CompileError as error:
+        raise damaged(path, str(error)) from None
+    except (
+        ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError,
+    ) as error:  # fmt: skip
+        raise damaged(path, f"what it holds can't be: {error}") from None
+
+
+def require(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(f"{what} are wrong")
+
+
+def is_size(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file aside, then give it its name."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident():x}")
     try:
@@ -114,36 +189,39 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
         raise
 
 
-def _head(file: BinaryIO, path: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes, int]:
-    """The header, the objects' bytes and where constants start, checked."""
-    prefix = file.read(_PREFIX.size)
-    if prefix[:8] != MAGIC:
-        raise ArtifactError(f"{path}: is not a compiled model (a .jgn file)")
-    if len(prefix) < _PREFIX.size:
+def read_header(
+    file: BinaryIO, path: str | os.PathLike[str], magic: bytes, kind: str, end: int
+) -> tuple[bytes, bytes]:
+    """The header's text and the digest before it, which isn't checked yet."""
+    prefix = file.read(PREFIX.size)
+    if prefix[:8] != magic:
+        raise ArtifactError(f"{path}: is not {kind}")
+    if len(prefix) < PREFIX.size:
         raise ArtifactError(f"{path}: is cut short")
-    _, version, length, digest = _PREFIX.unpack(prefix)
+    _, version, length, digest = PREFIX.unpack(prefix)
     if version != VERSION:
         raise ArtifactError(
             f"{path}: has format version {version}, this program reads {VERSION}: compile it again"
         )
-    text = file.read(length)
-    try:
-        header: dict[str, Any] = json.loads(text)
-        code = file.read(sum(header["objects"]))
-    except (ValueError, KeyError, TypeError):
-        raise ArtifactError(f"{path}: is cut short or damaged: its header can't be read") from None
-    if hashlib.sha256(text + code).digest() != digest:
-        raise ArtifactError(f"{path}: is cut short or damaged: its checksum is wrong")
-    return header, code, aligned(file.tell())
+    if length > end - file.tell():
+        raise damaged(path, "its header doesn't end in it")
+    return file.read(length), digest
 
 
-def _constant(mapped: Array, at: int, dtype: str, shape: list[int], checksum: int, what: str) -> Array:
+def fields(text: bytes) -> dict[str, Any]:
+    """The header's fields."""
+    header = json.loads(text)
+    if not isinstance(header, dict):
+        raise ValueError("its header is no table")
+    return header
+
+
+def _constant(mapped: Array, dtype: str, shape: list[int], at: int) -> Array:
     kind = DTYPES[dtype].numpy
-    count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    raw = mapped[at : at + count]
-    if _checksum(raw) != checksum:
-        raise ArtifactError(f"{what} is damaged: its checksum is wrong")
-    return np.frombuffer(raw, kind).reshape(shape)
+    require(all(map(is_size, (*shape, at))), "a constant's sizes")
+    end = at + math.prod(shape) * kind.itemsize
+    require(at % ALIGN == 0 and end <= len(mapped), "a constant's place and size")
+    return np.frombuffer(mapped[at:end], kind).reshape(shape)
 
 
 def _places(sizes: list[int]) -> tuple[list[int], int]:
@@ -156,14 +234,3 @@ def _places(sizes: list[int]) -> tuple[list[int], int]:
 
 def aligned(at: int) -> int:
     return -(-at // ALIGN) * ALIGN
-
-
-def _bytes(array: Array) -> Array:
-    return array.reshape(-1).view(np.uint8)
-
-
-def _checksum(raw: Array) -> int:
-    """The sum of the 64-bit words, and of what is left over, mod 2^64: as fast as memory is."""
-    words = len(raw) // 8 * 8
-    total = int(np.add.reduce(np.frombuffer(raw[:words], np.uint64), dtype=np.uint64))
-    return (total + int.from_bytes(bytes(raw[words:]), "little")) % 2**64

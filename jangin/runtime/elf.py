@@ -46,7 +46,10 @@ class Image:
     """Linked code in memory, there until `close`: threads may still run it when Python exits."""
 
     def __init__(self, objects: Iterable[bytes], resolve: Callable[[str], int] | None = None) -> None:
-        self._link([_parse(o) for o in objects], resolve or _process_symbol)
+        try:
+            self._link([_parse(o) for o in objects], resolve or _process_symbol)
+        except (struct.error, ArithmeticError, LookupError, MemoryError, OSError, ValueError) as error:
+            raise LoadError(f"the machine code is damaged: {error}") from None
 
     def address(self, name: str) -> int:
         """Raises LoadError where no object defines `name`."""

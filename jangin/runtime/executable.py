@@ -56,6 +56,7 @@ class Executable:
         if reason:
             raise LoadError(f"the model was compiled for another machine: {reason}; compile it again here")
         self._artifact = artifact
+        self._check = artifact.check
         self._code: _Code = _Code(artifact, threads or default_threads(), share._code if share else None)
         self._signature = Signature(artifact.plan)
         self._results = _results(artifact.plan)
@@ -134,6 +135,7 @@ class Executable:
         arrays = self._accept([feeds[s.name] for s in self.inputs])
         sizes = () if self._static is not None else self._signature.bind([a.shape for a in arrays])
         chosen = self._layout(sizes)
+        self._confirm()
         context = _Context()
         context.prepare(chosen, self.threads)
         held = (self, arrays, context, context.bind(chosen, arrays))
@@ -142,6 +144,7 @@ class Executable:
     def native_call(self, sizes: Sequence[int]) -> NativeCall:
         """What native code needs to run this on its own, with working memory that nothing else uses.
         Raises ValueError for sizes that the plan was not made for."""
+        self._confirm()
         return NativeCall(self._code, self._frame, self._layout(tuple(sizes)), self.plan)
 
     def execute(self, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
@@ -157,7 +160,15 @@ class Executable:
             chosen = self._fitting.get(shapes) or self._fit(shapes)
         return self._run_at(chosen, arrays)
 
+    def _confirm(self) -> None:
+        """Wait until constants that were read are checked. Raises ArtifactError where one is damaged."""
+        if self._check is not None:
+            self._check()
+            self._check = None
+
     def _run_at(self, chosen: _Layout, arrays: Sequence[Array]) -> list[Array]:
+        if self._check is not None:
+            self._confirm()
         try:
             context = self._idle.pop()
         except IndexError:

@@ -1,8 +1,8 @@
 """A compiled program: its text and one artefact a segment; saved as one `.jgn` file.
 
 The file: 8 bytes of magic, u32 version, u32 length of the header, SHA-256 of the header, the header
-(JSON: the program's text, its constants, its own code, and where each part lies), and the parts, each a whole
-artefact as `runtime.artifact` has it, at multiples of 64 bytes.
+(JSON: the program's text, its constants, its own code, and each part's length and digest), and the parts,
+each a whole artefact as `runtime.artifact` has it, at multiples of 64 bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import os
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,10 +22,22 @@ import numpy as np
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array
 from jangin.ir.program import Branch, HostCall, Loop, Program, Region
-from jangin.runtime.artifact import MAGIC, VERSION, Artifact, ArtifactError, aligned, write_whole
+from jangin.runtime.artifact import (
+    MAGIC,
+    PREFIX,
+    VERSION,
+    Artifact,
+    aligned,
+    damaged,
+    fields,
+    is_size,
+    read_header,
+    refusing,
+    require,
+    write_whole,
+)
 
 PROGRAM_MAGIC = b"\x8aJGP\r\n\x1a\n"
-_PREFIX = struct.Struct("<8sII32s")
 
 
 @dataclass(frozen=True)
@@ -49,22 +60,21 @@ class ProgramArtifact:
     def _write(self, file: BinaryIO) -> None:
         from jangin.ir.program_text import print_program
 
-        bodies = []
+        bodies, parts = [], []
         for part in self.parts:
             buffer = io.BytesIO()
-            part.write(buffer)
+            digest = part.write(buffer)
             bodies.append(buffer.getvalue())
+            parts.append([len(bodies[-1]), digest.hex()])
         content = {
             "program": print_program(self.program),
             "metadata": self.metadata,
             "code": base64.b64encode(self.code).decode(),
             "constants": {n: _encoded(a) for n, a in sorted(self.program.constants.items())},
-            "parts": [len(b) for b in bodies],
+            "parts": parts,
         }
         header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-        file.write(
-            _PREFIX.pack(PROGRAM_MAGIC, VERSION, len(header), hashlib.sha256(header).digest()) + header
-        )
+        file.write(PREFIX.pack(PROGRAM_MAGIC, VERSION, len(header), hashlib.sha256(header).digest()) + header)
         for body in bodies:
             file.write(bytes(aligned(file.tell()) - file.tell()))
             file.write(body)
@@ -73,21 +83,33 @@ class ProgramArtifact:
     def read(cls, path: str | os.PathLike[str]) -> ProgramArtifact:
         """Read a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
         from jangin.ir.program_text import parse_program
+        from jangin.ir.verify_program import verify_program
 
         with open(path, "rb") as file:
-            header = _header(file, path)
-            parts = []
-            end = file.tell()
-            for length in header["parts"]:
-                start = aligned(end)
-                end = start + length
-                file.seek(start)
-                parts.append(Artifact.read_from(file, path, end))
-            if os.fstat(file.fileno()).st_size != end:
-                raise ArtifactError(f"{path}: is cut short or damaged: {end} bytes belong in it")
-        constants = {n: _decoded(v) for n, v in header["constants"].items()}
-        program = replace(parse_program(header["program"]), constants=constants)
-        return cls(program, tuple(parts), base64.b64decode(header["code"]), header["metadata"])
+            size = os.fstat(file.fileno()).st_size
+            text, digest = read_header(file, path, PROGRAM_MAGIC, "a compiled program", size)
+            if hashlib.sha256(text).digest() != digest:
+                raise damaged(path, "its checksum is wrong")
+            with refusing(path):
+                header = fields(text)
+                require(isinstance(header["metadata"], dict), "its metadata")
+                parts = []
+                end = file.tell()
+                for length, wanted in header["parts"]:
+                    start = aligned(end)
+                    require(is_size(length) and start + length <= size, "the lengths of its parts")
+                    end = start + length
+                    file.seek(start)
+                    part, found = Artifact.read_from(file, path, end)
+                    require(found.hex() == wanted, "the digests of its parts")
+                    parts.append(part)
+                if size != end:
+                    raise damaged(path, f"{size} bytes where {end} belong")
+                constants = {n: _decoded(v) for n, v in header["constants"].items()}
+                program = replace(parse_program(header["program"]), constants=constants)
+                verify_program(program, [p.plan for p in parts])
+                code = base64.b64decode(header["code"])
+        return cls(program, tuple(parts), code, header["metadata"])
 
 
 def read_artifact(path: str | os.PathLike[str]) -> Artifact | ProgramArtifact:
@@ -95,6 +117,14 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact | ProgramArtifact:
     with open(path, "rb") as file:
         magic = file.read(len(MAGIC))
     return ProgramArtifact.read(path) if magic == PROGRAM_MAGIC else Artifact.read(path)
+
+
+def checked(made: Artifact | ProgramArtifact) -> Artifact | ProgramArtifact:
+    """The same, once all its constants are known to be right. Raises ArtifactError where one isn't."""
+    for part in made.parts if isinstance(made, ProgramArtifact) else (made,):
+        if part.check is not None:
+            part.check()
+    return made
 
 
 def host_calls(region: Region) -> Iterator[HostCall]:
@@ -107,22 +137,6 @@ def host_calls(region: Region) -> Iterator[HostCall]:
             yield from host_calls(step.orelse)
         elif isinstance(step, Loop):
             yield from host_calls(step.body)
-
-
-def _header(file: BinaryIO, path: str | os.PathLike[str]) -> dict[str, Any]:
-    prefix = file.read(_PREFIX.size)
-    if len(prefix) < _PREFIX.size or prefix[:8] != PROGRAM_MAGIC:
-        raise ArtifactError(f"{path}: is not a compiled program")
-    _, version, length, digest = _PREFIX.unpack(prefix)
-    if version != VERSION:
-        raise ArtifactError(
-            f"{path}: has format version {version}, this program reads {VERSION}: compile it again"
-        )
-    text = file.read(length)
-    if hashlib.sha256(text).digest() != digest:
-        raise ArtifactError(f"{path}: is cut short or damaged: its checksum is wrong")
-    header: dict[str, Any] = json.loads(text)
-    return header
 
 
 def _encoded(array: Array) -> Mapping[str, Any]:

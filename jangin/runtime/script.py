@@ -166,6 +166,8 @@ class Script:
         raise Unreachable
 
     def copy(self, source: Place, to: Place) -> None:
+        if source.bytes != to.bytes:
+            self.fail(f"a value of shape {source.shape} where one of {to.shape} is declared")
         self.emit("copy", to, 0, source, 0, self.zero, 1, 0, 0, to.bytes)
 
     def steps(self, steps: Sequence[Step], region: Region, env: Env, into: Env, fresh: set[str]) -> None:
@@ -220,7 +222,10 @@ class Script:
         except ValueError as error:
             self.fail(str(error))
         self.kept.append(call)
-        for place, users in zip(given, call.inputs, strict=True):
+        for place, users, name in zip(given, call.inputs, step.inputs, strict=True):
+            buffer = exe.plan.buffer(name)
+            if (place.shape, place.dtype) != (self._sizes(buffer.shape), buffer.dtype.numpy):
+                self.fail(f"{name} is {place.dtype}{place.shape}, where {buffer.dtype} is declared")
             for i in users:
                 place.tell(call.table, i)
         own: dict[str, Place] = {}

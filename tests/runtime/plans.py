@@ -10,7 +10,7 @@ from jangin.backends.llvm.build import Builder
 from jangin.ir.dtype import F32, DType
 from jangin.ir.expr import ExprLike, Var, const, wrap
 from jangin.ir.plan import Launch, Plan, PlanBuffer
-from jangin.runtime.artifact import Artifact
+from jangin.runtime.artifact import Artifact, aligned
 from jangin.targets.x86 import V2
 
 N = Var("n")
@@ -83,9 +83,15 @@ def first_symbol(name: str) -> tuple[str, str]:
 
 
 def buffer(
-    name: str, kind: str, *shape: ExprLike, dtype: DType = F32, base: str = "", live: tuple[int, int] = (0, 0)
+    name: str,
+    kind: str,
+    *shape: ExprLike,
+    dtype: DType = F32,
+    base: str = "",
+    live: tuple[int, int] = (0, 0),
+    offset: int | None = None,
 ) -> PlanBuffer:
-    return PlanBuffer(name, dtype, tuple(wrap(d) for d in shape), kind, live, None, base)
+    return PlanBuffer(name, dtype, tuple(wrap(d) for d in shape), kind, live, offset, base)
 
 
 def launch(
@@ -152,8 +158,8 @@ def chain(tasks: int = 1000, *, threads_grain: int = 16) -> Artifact:
         [
             buffer("x", "input", tasks),
             buffer("w", "constant", 4),
-            buffer("t", "arena", tasks, live=(0, 1)),
-            buffer("u", "arena", tasks, live=(1, 2)),
+            buffer("t", "arena", tasks, live=(0, 1), offset=0),
+            buffer("u", "arena", tasks, live=(1, 2), offset=aligned(4 * tasks)),
             buffer("y", "output", tasks),
         ],
         [

@@ -24,6 +24,7 @@ def big(words: int = 1000) -> Artifact:
         "brain": np.arange(3).astype(ml_dtypes.bfloat16).reshape(3, 1),
         "flags": np.array([True, False, True]),
         "none": np.zeros((0, 2), np.float32),
+        "scalar": np.array(3, np.float32),
         "words": np.arange(words, dtype=np.float32),
     }
     buffers = [
@@ -31,6 +32,7 @@ def big(words: int = 1000) -> Artifact:
         buffer("brain", "constant", 3, 1, dtype=BF16),
         buffer("flags", "constant", 3, dtype=BOOL),
         buffer("none", "constant", 0, 2),
+        buffer("scalar", "constant"),
         buffer("words", "constant", words),
     ]
     return compiled(plan(buffers, [], outputs=list(constants), constants=constants), [])
