@@ -28,7 +28,7 @@ ALLOWED = {
     "libraries": {"ir", "runtime", "schedule", "templates"},
     "backends": {"ir", "runtime", "targets"},
     "compiler.cache": set(),
-    "compiler.source": {"frontends.onnx", "mapped"},
+    "compiler.source": {"frontends", "frontends.table", "ir", "mapped"},
     "compiler.options": {"targets", "templates"},
     "compiler.kernels": {
         "backends", "compiler.options", "ir", "libraries", "mapped", "passes", "runtime", "templates",
@@ -51,8 +51,8 @@ ALLOWED = {
     "bench": {"backends", "frontends.table", "ir", "runtime", "targets", "jangin"},
     "commands": {
         "backends", "bench", "compiler.driver", "compiler.kernels", "compiler.options", "compiler.pipeline",
-        "frontends", "frontends.table", "host", "ir", "passes", "runtime", "schedule", "targets", "templates",
-        "tune", "jangin",
+        "frontends", "frontends.onnx", "frontends.table", "host", "ir", "passes", "runtime", "schedule",
+        "targets", "templates", "tune", "jangin",
     },
     "cli": {"commands", "ir", "runtime", "schedule", "version"},
     "jangin": {"version"},

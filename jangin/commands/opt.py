@@ -12,7 +12,7 @@ from jangin.backends.llvm.module import emit_kernel
 from jangin.compiler.pipeline import GRAPH_PASSES
 from jangin.frontends.dialect import Imported
 from jangin.frontends.lower import lower
-from jangin.frontends.table import DIALECTS
+from jangin.frontends.onnx.dialect import ONNX
 from jangin.ir.expr import Const, Var
 from jangin.ir.graph import Graph
 from jangin.ir.graph_text import parse_graph, print_graph
@@ -59,9 +59,8 @@ def opt_graph(text: str, passes: Sequence[str], emit: str) -> str:
 
 
 def _lowered(graph: Graph) -> Graph:
-    """An imported graph in core operators, by the first dialect that knows one of its nodes."""
-    knowing = (d for d in DIALECTS if any(d.lowering(node) for node in graph.nodes))
-    return lower(Imported(graph, next(knowing, DIALECTS[0])))
+    """A graph imported from ONNX in core operators: a graph's text doesn't say of which dialect it is."""
+    return lower(Imported(graph, ONNX))
 
 
 def opt_func(text: str, passes: Sequence[str], emit: str, target: Target) -> str:

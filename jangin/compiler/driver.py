@@ -21,7 +21,7 @@ from jangin.tune.store import Store, place_of
 
 if TYPE_CHECKING:
     from jangin.custom import CustomOperator
-    from jangin.frontends.dialect import Dialect, ModelSource
+    from jangin.frontends.format import Format, ModelSource
     from jangin.runtime.artifact import Artifact
     from jangin.runtime.program_artifact import ProgramArtifact
 
@@ -74,21 +74,21 @@ def compile(
     winograd: bool = True,
     libraries: str = "never",
     operators: Sequence[CustomOperator] = (),
-    dialects: Sequence[Dialect] = (),
+    formats: Sequence[Format] = (),
     cache: bool | str | Path = True,
     tune: str | float | None = None,
     sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
     isolated: bool | None = None,
 ) -> Executable | ProgramExecutable:
-    """Compile a model (path, bytes or message; ONNX, or a format of `dialects`) and load it.
+    """Compile a model (path, bytes or message; ONNX, or of `formats`) and load it.
 
     `shapes` binds symbolic sizes, `winograd` allows its rounding, `libraries` other makers' kernels
     (see `Options`); `cache`: keep and reuse compiled models and what tuning found for this machine,
     True for the user's cache folder, a path for another, False for none; `tune`: seconds ("60s", "2m")
     to measure candidates first, for `sizes` of the symbols; `progress(done, total, what)`.
-    `operators` are your own (see `jangin.custom`), and so are `dialects`, formats that are asked before
-    Jangin's (see `jangin.frontends.dialect`); a model that is compiled with some is not cached.
+    `operators` are your own (see `jangin.custom`), and so are `formats`, which are asked before
+    Jangin's (see `jangin.frontends.format`); a model that is compiled with some is not cached.
     `isolated`: compile in a process of its own, whose memory is the system's again when it ends; by default
     so where this process hasn't loaded the compiler yet, and never with anything of your own.
     Raises CompileError with the node, its operator and what to do about it."""
@@ -97,9 +97,9 @@ def compile(
     request = Request(
         model, target, threads, shapes or {}, winograd, libraries, cache, seconds, sizes or {}
     )  # fmt: skip
-    own = Extensions(operators, dialects)
+    own = Extensions(operators, formats)
     if isolated and own:
-        raise ValueError("operators and dialects of your own can't go to another process: leave isolated out")
+        raise ValueError("operators and formats of your own can't go to another process: leave isolated out")
     if isolated is None:
         isolated = not own and "jangin.compiler.pipeline" not in sys.modules and _has_interpreter()
     built = None

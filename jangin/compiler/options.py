@@ -11,7 +11,7 @@ from jangin.templates.template import Candidate
 
 if TYPE_CHECKING:
     from jangin.custom import CustomOperator
-    from jangin.frontends.dialect import Dialect
+    from jangin.frontends.format import Format
 
 Shapes = Mapping[str, int | tuple[int, int] | Sequence[int | None]]
 LIBRARIES = ("never", "auto", "openblas", "onednn")
@@ -50,10 +50,10 @@ class Extensions:
     """What a caller adds for one model: no part of a cache's key, and never sent to another process."""
 
     operators: Sequence[CustomOperator] = ()
-    dialects: Sequence[Dialect] = ()
+    formats: Sequence[Format] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.operators or self.dialects)
+        return bool(self.operators or self.formats)
 
 
 NONE = Extensions()

@@ -10,7 +10,8 @@ from jangin.backends.llvm.build import Builder, compile_modules
 from jangin.backends.llvm.flow import flow_module
 from jangin.compiler.kernels import Job, make_plan, schedule_kernels
 from jangin.compiler.options import NONE, Extensions, Options
-from jangin.frontends.dialect import Imported, ModelSource
+from jangin.frontends.dialect import Imported
+from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.ir.graph import Graph
@@ -92,7 +93,7 @@ def build_artifact(
     processes: int = 1,
 ) -> Artifact | ProgramArtifact:
     """The compiler itself. `processes`: see `backends.llvm.build.Builder`."""
-    imported = load(model, options.shapes, own.dialects)
+    imported = load(model, options.shapes, own.formats)
     graph = lowered(imported, options, progress, own)
     if not has_steps(graph):
         return replace(build_plan(graph, options, progress, processes), metadata=imported.metadata)
@@ -142,7 +143,7 @@ def plan_model(
     own: Extensions = NONE,
 ) -> Planned:
     """The compiler up to code generation."""
-    graph = lowered(load(model, options.shapes, own.dialects), options, progress, own)
+    graph = lowered(load(model, options.shapes, own.formats), options, progress, own)
     if not has_steps(graph):
         return Planned(None, (lowered_plan(graph, options, progress),))
     program, segments = partition(graph, str(options.target))
@@ -158,7 +159,7 @@ def import_model(
 ) -> Graph:
     """The model after the graph passes (after the pass `until`, where one is named). A model that needs
     steps (see `passes.partition`) is lowered only: its segments are optimized one by one."""
-    imported = load(model, options.shapes, own.dialects)
+    imported = load(model, options.shapes, own.formats)
     if until == "import":
         return imported.graph
     graph = lowered(imported, options, progress, own)

@@ -9,47 +9,41 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jangin.frontends.onnx.file import Folder, locations
+from jangin.frontends.format import ModelSource, opened
+from jangin.frontends.table import format_of
+from jangin.ir.graph import CompileError
 from jangin.mapped import digest, map_file
-
-if TYPE_CHECKING:
-    import onnx
 
 
 @dataclass(frozen=True)
 class Source:
-    """`digests`: of the model's bytes, and of each file of external data that it names, with the name.
+    """`digests`: of the model's bytes, and of each other file that it names, with the name.
     `files`: those read, each with its state before that."""
 
     digests: tuple[bytes, ...]
     files: tuple[tuple[Path, tuple[int, ...]], ...] = ()
 
     @classmethod
-    def of(cls, model: str | Path | bytes | onnx.ModelProto) -> Source | None:
+    def of(cls, model: ModelSource) -> Source | None:
         """None where what it names can't be found out: such a model is in no cache."""
-        if isinstance(model, bytes):
-            return cls((digest(model),))
-        if not isinstance(model, (str, os.PathLike)):
-            return cls((digest(model.SerializeToString(deterministic=True)),))
-        path, folder = Path(model), Folder(Path(model))
-        if not path.is_file():
+        path = Path(model) if isinstance(model, (str, os.PathLike)) else None
+        if path is not None and not path.is_file():
             return None
         try:
-            files = [(path, _state(path))]
-            data = map_file(path)
+            files = [] if path is None else [(path, _state(path))]
+            contents = opened(model)
+            message = contents.message
+            data = contents.data if message is None else message.SerializeToString(deterministic=True)
             digests = [digest(data)]
-            for location in locations(memoryview(data)):
-                digests.append(os.fsencode(location))
-                try:
-                    file = folder.find(location)
-                except ValueError:  # it may be of a tensor that nothing needs
+            for name, file in format_of(contents).beside(contents).items():
+                digests.append(os.fsencode(name))
+                if file is None:
                     digests.append(b"")
                 else:
                     files.append((file, _state(file)))
                     digests.append(digest(map_file(file)))
-        except (OSError, ValueError):  # compiling says what is wrong with it
+        except (OSError, ValueError, CompileError):  # compiling says what is wrong with it
             return None
         return cls(tuple(digests), tuple(files))
 

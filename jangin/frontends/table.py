@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from jangin.frontends.assemble import ShapeBindings
-from jangin.frontends.dialect import Contents, Dialect, Imported, ModelSource, opened
-from jangin.frontends.onnx.dialect import ONNX
+from jangin.frontends.format import Contents, Format, ModelSource, opened
+from jangin.frontends.onnx.format import OnnxFormat
 from jangin.ir.graph import CompileError
 
-DIALECTS: tuple[Dialect, ...] = (ONNX,)
-"""In the order in which they are asked: one whose files are known by more goes before one that takes any."""
+if TYPE_CHECKING:
+    from jangin.frontends.assemble import ShapeBindings
+    from jangin.frontends.dialect import Imported
+
+FORMATS: tuple[Format, ...] = (OnnxFormat(),)
+"""In the order in which they are asked: one that knows its files by more goes before one that takes any."""
 
 
-def load(model: ModelSource, shapes: ShapeBindings | None = None, first: Sequence[Dialect] = ()) -> Imported:
-    """Import a model by the dialect that reads it, those in `first` before Jangin's own. Raises CompileError
-    where none does, and for anything malformed. `shapes`: see `Dialect.load`."""
+def load(model: ModelSource, shapes: ShapeBindings | None = None, first: Sequence[Format] = ()) -> Imported:
+    """Import a model by the format that reads it, those in `first` before Jangin's own. Raises CompileError
+    where none does, and for anything malformed. `shapes`: see `Format.load`."""
     contents = opened(model)
-    dialects = (*first, *DIALECTS)
-    dialect = next((d for d in dialects if d.reads(contents)), None)
-    if dialect is None:
-        names = ", ".join(d.name for d in dialects)
-        raise CompileError(f"{contents}, {_kind(contents)}, is of no format that is read here ({names})")
+    reader = format_of(contents, first)
     try:
-        return dialect.load(contents, shapes or {})
+        return reader.load(contents, shapes or {})
     except (UnicodeDecodeError, OverflowError, RecursionError, MemoryError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise CompileError(f"the {dialect.name} model is malformed: {why}") from error
+        raise CompileError(f"the {reader.name} model is malformed: {why}") from error
+
+
+def format_of(contents: Contents, first: Sequence[Format] = ()) -> Format:
+    """The format that reads a model. Raises CompileError where none does."""
+    formats = (*first, *FORMATS)
+    found = next((f for f in formats if f.reads(contents)), None)
+    if found is None:
+        names = ", ".join(f.name for f in formats)
+        raise CompileError(f"{contents}, {_kind(contents)}, is of no format that is read here ({names})")
+    return found
 
 
 def _kind(contents: Contents) -> str:

@@ -1,4 +1,4 @@
-"""The dialect of ONNX: what is its own, behind the protocol of all formats."""
+"""ONNX's operators behind the protocol of all dialects."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-import onnx
-
-from jangin.frontends.assemble import ShapeBindings
-from jangin.frontends.dialect import Bodies, Contents, Dialect, Imported, Inputs, Lowering, Outputs
+from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
 from jangin.frontends.onnx import control, functions
-from jangin.frontends.onnx.file import begins_model
-from jangin.frontends.onnx.importer import imported_graph, metadata, split_op
+from jangin.frontends.onnx.importer import split_op
 from jangin.frontends.onnx.operators import OPERATORS
 from jangin.frontends.onnx.operators.strings import MEASURING, MOVING, is_text, moved
-from jangin.frontends.onnx.proto import read_model
 from jangin.frontends.onnx.qdq import fuse_quantized
 from jangin.frontends.onnx.registry import find
 from jangin.frontends.onnx.schema import check_types
@@ -36,15 +31,7 @@ REMARKS = frozenset({"opset", "consumed_inputs"})
 class Onnx(Dialect):
     """Nodes are known by domain, name and opset."""
 
-    name = "ONNX"
     domain = "onnx"
-
-    def reads(self, contents: Contents) -> bool:
-        return isinstance(contents.message, onnx.ModelProto) or begins_model(contents.data)
-
-    def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
-        read = read_model(contents)
-        return Imported(imported_graph(read, shapes), self, metadata(read.proto))
 
     def lowering(self, node: Node) -> Lowering | None:
         if node.op in CONTROL:

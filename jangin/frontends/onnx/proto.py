@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from jangin.frontends.dialect import Contents
+from jangin.frontends.format import Contents
 from jangin.frontends.onnx.file import Folder, split
 from jangin.ir.dtype import ONNX_TYPES, DType
 from jangin.ir.expr import const

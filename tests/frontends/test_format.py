@@ -16,7 +16,8 @@ from models import classifier
 
 import jangin
 from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
-from jangin.frontends.dialect import Bodies, Contents, Dialect, Imported, Inputs, Lowering
+from jangin.frontends.dialect import Bodies, Dialect, Imported, Inputs, Lowering
+from jangin.frontends.format import Contents, Format
 from jangin.ir.dtype import F32
 from jangin.ir.expr import const, maximum
 from jangin.ir.graph import Array, CompileError, Node, Value
@@ -40,7 +41,7 @@ def halve(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     return b.map(lambda v: v * const(0.5, F32), x)
 
 
-class Layers(Dialect):
+class Layers(Format, Dialect):
     name = "layers"
     domain = "layers"
     lowerings: Mapping[str, Lowering] = {"layers.dense": dense, "layers.halve": halve}
@@ -105,31 +106,31 @@ def test_compiled_and_run(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(encoded(*MODEL))
     x = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
-    exe = jangin.compile(path, threads=1, dialects=[Layers()], cache=tmp_path / "cache")
+    exe = jangin.compile(path, threads=1, formats=[Layers()], cache=tmp_path / "cache")
     wanted = expected(MODEL, x)
     np.testing.assert_allclose(exe(x), wanted, rtol=0, atol=TOLERANCE * np.abs(wanted).max())
     assert exe.artifact.metadata == {"description": "2 layers"}
     assert not list((tmp_path / "cache").glob("**/*.jgn"))
     with pytest.raises(ValueError, match="can't go to another process"):
-        jangin.compile(path, dialects=[Layers()], isolated=True)
+        jangin.compile(path, formats=[Layers()], isolated=True)
 
 
 def test_sizes_are_bound_and_named_as_in_any_model() -> None:
-    exe = jangin.compile(encoded(*MODEL), threads=1, shapes={"batch": 2}, dialects=[Layers()], cache=False)
+    exe = jangin.compile(encoded(*MODEL), threads=1, shapes={"batch": 2}, formats=[Layers()], cache=False)
     assert exe(np.zeros((2, 4), np.float32)).shape == (2, 3)
     with pytest.raises(CompileError, match=r"shapes names 'seq'; .* inputs and symbols are: x, batch"):
-        jangin.compile(encoded(*MODEL), shapes={"seq": 2}, dialects=[Layers()], cache=False)
+        jangin.compile(encoded(*MODEL), shapes={"seq": 2}, formats=[Layers()], cache=False)
 
 
 def test_other_formats_are_read_beside_it() -> None:
-    exe = jangin.compile(classifier().SerializeToString(), threads=1, dialects=[Layers()], cache=False)
+    exe = jangin.compile(classifier().SerializeToString(), threads=1, formats=[Layers()], cache=False)
     assert exe(np.zeros((1, 3, 6, 6), np.float32)).shape == (1, 5)
 
 
 def test_unknown_layers_are_listed_at_once() -> None:
     model = encoded(MODEL[0], {"kind": "conv"}, {"kind": "halve"}, {"kind": "pool"})
     with pytest.raises(CompileError) as error:
-        jangin.compile(model, dialects=[Layers()], cache=False)
+        jangin.compile(model, formats=[Layers()], cache=False)
     assert str(error.value) == (
         "2 nodes are not supported:\n"
         "  layer 1 (conv): there are layers of the kinds dense, halve\n"
@@ -143,27 +144,27 @@ def test_own_operators_are_of_its_domain() -> None:
         return b.map(lambda v: v * 2, x)
 
     model = encoded({"kind": "twice"}, {"kind": "halve"})
-    exe = jangin.compile(model, threads=1, dialects=[Layers()], operators=[twice], cache=False)
+    exe = jangin.compile(model, threads=1, formats=[Layers()], operators=[twice], cache=False)
     x = np.arange(4, dtype=np.float32).reshape(1, 4)
     np.testing.assert_array_equal(exe(x), x)
 
 
 def test_a_layer_that_does_not_fit_is_named() -> None:
     with pytest.raises(CompileError, match=r"^layer 1 \(dense\), inputs \(y0: f32\[batch, 8\].*take 7"):
-        jangin.compile(encoded(MODEL[0], layer(1, 7, 3)), dialects=[Layers()], cache=False)
+        jangin.compile(encoded(MODEL[0], layer(1, 7, 3)), formats=[Layers()], cache=False)
 
 
 @pytest.mark.parametrize("data", [b"[", b"[]", b'[{"inputs": 4}, {"weights": 3}]', b'[{"inputs": 4}, 5]'])
 def test_a_malformed_model(data: bytes) -> None:
     with pytest.raises(CompileError, match=r"^the model is not a list of layers: "):
-        jangin.compile(data, dialects=[Layers()], cache=False)
+        jangin.compile(data, formats=[Layers()], cache=False)
 
 
 def test_a_size_that_is_none() -> None:
     with pytest.raises(CompileError, match=r"^input 'x' has a dimension of -4; sizes are from 0"):
-        jangin.compile(encoded(*MODEL, inputs=-4), dialects=[Layers()], cache=False)
+        jangin.compile(encoded(*MODEL, inputs=-4), formats=[Layers()], cache=False)
 
 
 def test_a_format_that_nobody_reads() -> None:
     with pytest.raises(CompileError, match=r"starts with b'\{\}', is of no format .* \(layers, ONNX\)"):
-        jangin.compile(b"{}", dialects=[Layers()], cache=False)
+        jangin.compile(b"{}", formats=[Layers()], cache=False)

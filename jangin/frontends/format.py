@@ -1,0 +1,87 @@
+"""What a model format says of its files: the protocol `Format`.
+
+`frontends.table` lists those that Jangin has; `jangin.compile(model, formats=[...])` takes others, which are
+asked first. What a format says is asked of models in the cache too, so that a format's module imports what
+only loading needs where it loads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from mmap import mmap
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from jangin.ir.graph import CompileError
+from jangin.mapped import map_file
+
+if TYPE_CHECKING:
+    from jangin.frontends.assemble import ShapeBindings
+    from jangin.frontends.dialect import Imported
+
+
+class Message(Protocol):
+    """A model that a library holds as an object, such as a protobuf message."""
+
+    def SerializeToString(self, *, deterministic: bool = ...) -> bytes:
+        """Its bytes, as the format's files have them."""
+
+
+ModelSource = str | os.PathLike[str] | bytes | Message
+"""A model as a caller gives it: a path, its bytes or a message."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A model that was opened: `message` alone, or its bytes (mapped where they are a file's; none for a
+    folder), and its path where it has one. A file must stay as it is while arrays that lie in it are used."""
+
+    data: mmap | bytes = b""
+    path: Path | None = None
+    message: Message | None = None
+
+    def __str__(self) -> str:
+        return "the model" if self.path is None else str(self.path)
+
+
+def opened(model: ModelSource) -> Contents:
+    """The model, read by no format yet. CompileError where there is nothing to read."""
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        contents = Contents(bytes(model))
+    elif not isinstance(model, (str, os.PathLike)):
+        return Contents(message=model)
+    else:
+        path = Path(model)
+        if path.is_dir():
+            return Contents(path=path)
+        if path.exists() and not path.is_file():  # a pipe can't be read twice
+            raise CompileError(f"{path} is no file: read it, and give the bytes")
+        try:
+            contents = Contents(map_file(path), path)
+        except OSError as error:
+            raise CompileError(f"{path}: {error.strerror or error}") from None
+    if not contents.data:
+        raise CompileError(f"{contents} is empty")
+    return contents
+
+
+class Format(Protocol):
+    """A model format. A class of its own derives from this one, for what most formats have in common."""
+
+    name: str
+    """As messages call it: "ONNX"."""
+
+    def reads(self, contents: Contents) -> bool:
+        """Whether the model is of this format, by its content: names of files say nothing."""
+
+    def beside(self, contents: Contents) -> Mapping[str, Path | None]:
+        """The other files that loading the model may read, by how it names them, None for one that it won't:
+        the compile cache knows a model by their contents too. ValueError where they can't be told."""
+        return {}
+
+    def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
+        """The model, read once. `shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} a symbol's
+        inclusive range, {"image": (1, 3, 224, 224)} a whole input (None keeps a dimension); see
+        `frontends.assemble`. CompileError for anything malformed."""
