@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from jangin.ir.dtype import from_numpy, onnx_name
+from jangin.frontends.onnx.types import element_name
+from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array
+from jangin.ir.types import STRING
 from jangin.runtime.executable import Executable
 from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.sizes import TensorSpec
@@ -180,17 +182,10 @@ def _open(model: str | os.PathLike[str] | bytes, options: SessionOptions) -> Exe
 def _node_arg(spec: TensorSpec) -> NodeArg:
     if spec.type:
         return NodeArg(spec.name, _type_name(spec.type), list(spec.shape))
-    return NodeArg(spec.name, f"tensor({onnx_name(from_numpy(spec.dtype))})", list(spec.shape))
+    return NodeArg(spec.name, f"tensor({element_name(from_numpy(spec.dtype))})", list(spec.shape))
 
 
 def _type_name(text: str) -> str:
     """A type as ONNX Runtime writes it: seq(f32[?]) is seq(tensor(float))."""
-    kinds = {"f32": "float", "f64": "double", "f16": "float16", "bf16": "bfloat16"}
-
-    def tensor(found: re.Match[str]) -> str:
-        name = found[1]
-        return (
-            f"tensor({kinds.get(name) or re.sub('^([iu])', lambda m: {'i': 'int', 'u': 'uint'}[m[0]], name)})"
-        )
-
-    return re.sub(r"(\w+)\[[^\]]*\]", tensor, text)
+    dtypes = {"string": STRING, **DTYPES}
+    return re.sub(r"(\w+)\[[^\]]*\]", lambda found: f"tensor({element_name(dtypes[found[1]])})", text)

@@ -46,7 +46,7 @@ ALLOWED = {
         "custom", "runtime", "targets", "tune",
     },
     "compiler.isolated": {"compiler.driver", "ir", "runtime"},
-    "session": {"ir", "runtime", "jangin"},
+    "session": {"frontends.onnx", "ir", "runtime", "jangin"},
     "onnx_backend": {"ir", "runtime", "jangin"},
     "bench": {"backends", "frontends.table", "ir", "runtime", "targets", "jangin"},
     "commands": {

@@ -91,28 +91,12 @@ SMALL = (F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0, F4E2M1, I4, U4, I2, U
 DTYPES: dict[str, DType] = {
     t.name: t for t in (F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL, *SMALL)
 }
-ONNX_TYPES: dict[int, DType] = {
-    1: F32, 2: U8, 3: I8, 4: U16, 5: I16, 6: I32, 7: I64, 9: BOOL, 10: F16, 11: F64, 12: U32, 13: U64,
-    16: BF16, 17: F8E4M3FN, 18: F8E4M3FNUZ, 19: F8E5M2, 20: F8E5M2FNUZ, 21: U4, 22: I4, 23: F4E2M1,
-    24: F8E8M0, 25: U2, 26: I2,
-}  # fmt: skip
-"""By ONNX's `TensorProto.DataType`."""
-_ONNX_NAMES = {
-    "f64": "double", "f32": "float", "f16": "float16", "bf16": "bfloat16", "bool": "bool", "string": "string",
-    "f8e4m3fn": "float8e4m3fn", "f8e4m3fnuz": "float8e4m3fnuz", "f8e5m2": "float8e5m2",
-    "f8e5m2fnuz": "float8e5m2fnuz", "f8e8m0": "float8e8m0", "f4e2m1": "float4e2m1",
-}  # fmt: skip
 _FROM_NUMPY = {v: DTYPES[k] for k, v in _NUMPY.items()}
 
 
 def from_numpy(dtype: np.dtype[np.generic] | type) -> DType:
     """The DType of a NumPy dtype; KeyError where there is none (strings, complex)."""
     return _FROM_NUMPY[np.dtype(dtype)]
-
-
-def onnx_name(dtype: DType) -> str:
-    """What ONNX calls it, as in "tensor(float)"."""
-    return _ONNX_NAMES.get(dtype.name) or f"{'u' if dtype.kind == 'u' else ''}int{dtype.bits}"
 
 
 def dtype_of(name: str) -> DType:

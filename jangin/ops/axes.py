@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jangin.ir.dtype import ONNX_TYPES, DType
 from jangin.ir.expr import Expr, ExprLike, const, floordiv, is_const, maximum, minimum, select
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import Monomial, Poly, Ranges, from_poly, simplify, terms
 from jangin.ops.builder import Builder, Tensor
-
-
-def element_type(code: int | DType) -> DType:
-    """The DType of an ONNX `TensorProto.DataType`; CompileError where there is none."""
-    if isinstance(code, DType):
-        return code
-    if code not in ONNX_TYPES:
-        raise CompileError(f"ONNX element type {code} is not supported; cast the model to another type")
-    return ONNX_TYPES[code]
 
 
 def axis_of(axis: int, rank: int) -> int:

@@ -12,11 +12,11 @@ from onnx import defs, helper, numpy_helper
 
 from jangin.frontends.onnx.importer import NodeReader, Scope, split_op
 from jangin.frontends.onnx.schema import schema
-from jangin.ir.dtype import ONNX_TYPES
+from jangin.frontends.onnx.types import TYPES
 from jangin.ir.graph import CompileError, Graph, Node, static_shape
 from jangin.ir.types import STRING, Type
 
-_CODES = {dtype: code for code, dtype in ONNX_TYPES.items()}
+_CODES = {dtype: code for code, dtype in TYPES.items()}
 
 
 def has_body(op: str, opset: int) -> bool:

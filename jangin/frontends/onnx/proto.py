@@ -14,7 +14,8 @@ from onnx import TensorProto, numpy_helper
 
 from jangin.frontends.format import Contents
 from jangin.frontends.onnx.file import Folder, split
-from jangin.ir.dtype import ONNX_TYPES, DType
+from jangin.frontends.onnx.types import TYPES
+from jangin.ir.dtype import DType
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.types import ANY, STRING, Type, optional_of, sequence_of, tensor_type
@@ -23,8 +24,8 @@ from jangin.mapped import map_file
 
 def dtype_of(code: int, what: str) -> DType:
     """The element type of an ONNX type code; CompileError naming `what` where there is none."""
-    if code in ONNX_TYPES:
-        return ONNX_TYPES[code]
+    if code in TYPES:
+        return TYPES[code]
     known = code in TensorProto.DataType.values()
     name = TensorProto.DataType.Name(code).lower() if known else f"number {code}"
     raise CompileError(f"{what} has element type {name}, which is not supported")

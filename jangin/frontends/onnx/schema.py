@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 from onnx import defs
 
-from jangin.ir.dtype import onnx_name
+from jangin.frontends.onnx.types import type_name
 from jangin.ir.graph import CompileError
 from jangin.ir.types import Type
 
@@ -95,12 +95,3 @@ def _allowed(domain: str, name: str, opset: int) -> dict[str, frozenset[str]]:
     return {
         c.type_param_str: frozenset(c.allowed_type_strs) for c in schema(domain, name, opset).type_constraints
     }
-
-
-def type_name(type: Type) -> str:
-    """A type as the standard writes it: "seq(tensor(float))"; "?" for what isn't known."""
-    if type.kind == "tensor":
-        return f"tensor({'?' if type.dtype is None else onnx_name(type.dtype)})"
-    if type.kind == "map" and type.dtype is not None and type.of is not None and type.of.dtype is not None:
-        return f"map({onnx_name(type.dtype)}, {onnx_name(type.of.dtype)})"
-    return f"{type.kind}({'?' if type.of is None else type_name(type.of)})"

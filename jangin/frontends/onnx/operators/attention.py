@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.types import element_type
 from jangin.ir.dtype import BOOL, F64
 from jangin.ir.expr import Const, Expr, const
 from jangin.ir.graph import CompileError
 from jangin.ops.attention import Attended, Window, attention, join_heads, rotary_embedding, split_heads
-from jangin.ops.axes import element_type
 from jangin.ops.builder import Builder, Tensor
 
 

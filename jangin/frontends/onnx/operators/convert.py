@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import ml_dtypes
 
-from jangin.frontends.onnx.operators.strings import TEXT, string_cast
+from jangin.frontends.onnx.operators.strings import string_cast
 from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.types import TEXT, element_type
 from jangin.ir.dtype import BOOL, F8E8M0, F32, F64, U8, DType
 from jangin.ir.expr import Expr, call, cast, const, lor, maximum, minimum, select
 from jangin.ir.expr import binary as operation
 from jangin.ir.graph import CompileError
-from jangin.ops.axes import element_type
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.nontensor import Item, NonTensor
 from jangin.ops.operands import wide

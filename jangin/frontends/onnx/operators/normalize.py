@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from jangin.frontends.onnx.operators.families import Family
 from jangin.frontends.onnx.registry import Operator, op
-from jangin.ops.axes import axes_of, element_type
+from jangin.frontends.onnx.types import element_type
+from jangin.ops.axes import axes_of
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import widen, widened
 from jangin.ops.normalize import (

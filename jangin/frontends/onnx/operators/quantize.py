@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jangin.frontends.onnx.operators.convert import convert
 from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.types import element_type
 from jangin.ir.dtype import (
     F4E2M1,
     F8E4M3FN,
@@ -25,7 +26,7 @@ from jangin.ir.dtype import (
 from jangin.ir.expr import Expr, call, cast, const, eq, maximum, minimum, select
 from jangin.ir.graph import CompileError
 from jangin.ir.te import identity
-from jangin.ops.axes import axis_of, element_type
+from jangin.ops.axes import axis_of
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.operands import wide
 

@@ -12,12 +12,13 @@ import zlib
 from collections.abc import Sequence
 
 from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.types import element_type
 from jangin.ir.dtype import BOOL, F32, F64, I32, I64, U32, DType
 from jangin.ir.expr import Buffer, Expr, Load, Var, call, cast, const, eq, lor, minimum, select
 from jangin.ir.expr import binary as operation
 from jangin.ir.graph import Shape
 from jangin.ir.loop import Alloc, For, If, Store, block
-from jangin.ops.axes import ceil_div, element_type, product
+from jangin.ops.axes import ceil_div, product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.scan import cumulate
 

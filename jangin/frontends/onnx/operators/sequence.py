@@ -7,11 +7,12 @@ import numpy as np
 
 from jangin.frontends.onnx.operators.shape import split
 from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.types import element_type
 from jangin.ir.dtype import BOOL, F32, I64, DType
 from jangin.ir.expr import Expr, const
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.types import ANY, Type, sequence_of, tensor_type
-from jangin.ops.axes import axis_of, element_type, integers
+from jangin.ops.axes import axis_of, integers
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.nontensor import (
     Item,

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.types import element_type
 from jangin.ir.dtype import F64, I64, DType
 from jangin.ir.expr import Buffer, Expr, Var, call, cast, const, eq, is_const, maximum, ne, select
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ir.simplify import prove, simplify
 from jangin.ops import nontensor
-from jangin.ops.axes import axes_of, axis_of, ceil_div, divide, element_type, integers, product
+from jangin.ops.axes import axes_of, axis_of, ceil_div, divide, integers, product
 from jangin.ops.builder import DATA_LIMIT, Builder, Tensor
 from jangin.ops.nontensor import Item
 from jangin.ops.operands import broadcast

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.types import element_type
 from jangin.ir.graph import Array, CompileError, static_shape
-from jangin.ops.axes import axis_of, element_type, integers
+from jangin.ops.axes import axis_of, integers
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.conv import conv
 from jangin.ops.linear import matmul

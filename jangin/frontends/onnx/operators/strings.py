@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from jangin.frontends.onnx.registry import Lowering, op
+from jangin.frontends.onnx.types import TEXT, element_type
 from jangin.ir.dtype import BOOL, F32, I64, U8, DType
 from jangin.ir.expr import Buffer, Expr, const, eq, row_major
 from jangin.ir.graph import Array, CompileError, Shape
 from jangin.ir.types import STRING, Type, sequence_of, tensor_type
-from jangin.ops.axes import element_type, product
+from jangin.ops.axes import product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.nontensor import Item, NonTensor, host, type_of
 from jangin.ops.operands import broadcast
@@ -52,10 +53,6 @@ def string_cast(b: Builder, x: Item, to: int | DType) -> Item:
         return x if isinstance(x, NonTensor) else one(b, "StringOf", [x], tensor_type(STRING, x.shape))
     dtype = element_type(to)
     return one(b, "NumberOf", [x], tensor_type(dtype, _shape(x)), dtype=dtype.numpy.name)
-
-
-TEXT = 8
-"""ONNX's number of the element type string."""
 
 
 @op("StringSplit", since=20)
