@@ -21,12 +21,10 @@ from jangin.ir.parse import parse_func
 from jangin.ir.text import print_func
 from jangin.ir.verify import verify_func, verify_graph
 from jangin.schedule.checks import ScheduleError
-from jangin.schedule.normalize import simplify_func
 from jangin.schedule.steps import PRIMITIVES
 from jangin.targets import Target, resolve
 
 EMIT = ("ir", "llvm", "asm")
-LOOP_PASSES = ("simplify", *PRIMITIVES)
 
 
 def opt(file: str, passes: Sequence[str], emit: str, target: str) -> None:
@@ -80,10 +78,8 @@ def apply_pass(func: Func, spec: str, target: Target) -> Func:
     `vectorize` alone takes the innermost loop that runs along a row of the result, split to the
     target's vector width; `parallelize` alone the outermost loop."""
     name, _, rest = spec.partition(":")
-    if name == "simplify":
-        return simplify_func(func)
     if name not in PRIMITIVES:
-        raise ValueError(f"no loop pass is called {name!r}; there are {', '.join(LOOP_PASSES)}")
+        raise ValueError(f"no loop pass is called {name!r}; there are {', '.join(PRIMITIVES)}")
     arguments = _arguments(rest, spec)
     if not arguments and name == "vectorize":
         return _vectorize(func, target)

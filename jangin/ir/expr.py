@@ -610,20 +610,19 @@ def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
 
 def substitute(e: Expr, values: Mapping[Var, Expr]) -> Expr:
     """`e` with variables replaced."""
-    memo: dict[Expr, Expr] = {}
+    if e._free.isdisjoint(values):
+        return e
+    memo = dict[Expr, Expr](values.items())
     stack = [e]
     while stack:
         node = stack[-1]
+        kids = node._kids
         if node in memo:
             stack.pop()
-        elif node._free.isdisjoint(values):
-            memo[stack.pop()] = node
-        elif isinstance(node, Var):
-            memo[stack.pop()] = values[node]
-        elif new := [k for k in reversed(node._kids) if k not in memo]:
+        elif new := [k for k in kids if k not in memo and not k._free.isdisjoint(values)]:
             stack.extend(new)
         else:
-            memo[stack.pop()] = rebuild(node, tuple([memo[k] for k in node._kids]))
+            memo[stack.pop()] = rebuild(node, tuple([memo.get(k, k) for k in kids]))
     return memo[e]
 
 

@@ -6,8 +6,10 @@ is the kernel's reference semantics; schedules rewrite it step by step.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from jangin.ir.expr import Buffer, Const, Expr, Load, Var, buffers_loaded, const, rewrite, substitute
 from jangin.ir.simplify import Range
@@ -123,24 +125,37 @@ def task_loops(body: Stmt) -> tuple[For | None, For | None]:
 
 
 def sub_statements(s: Stmt) -> tuple[Stmt, ...]:
-    if isinstance(s, Block):
-        return s.body
-    if isinstance(s, (For, Alloc, Let)):
-        return (s.body,)
-    if isinstance(s, If):
-        return (s.then,) if s.orelse is None else (s.then, s.orelse)
-    return ()
+    """The statements that one directly holds."""
+    return _SUB_STATEMENTS[type(s)](s)
+
+
+_SUB_STATEMENTS: Mapping[type[Stmt], Callable[[Any], tuple[Stmt, ...]]] = {
+    Block: lambda s: s.body,
+    For: lambda s: (s.body,),
+    Alloc: lambda s: (s.body,),
+    Let: lambda s: (s.body,),
+    If: lambda s: (s.then,) if s.orelse is None else (s.then, s.orelse),
+    Store: lambda s: (),
+    Prefetch: lambda s: (),
+}
 
 
 def map_children(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
-    """The statement with `fn` applied to each that it directly holds."""
+    """The statement with `fn` applied to each that it directly holds; itself where that changes none."""
+    old = sub_statements(s)
+    new = tuple([fn(k) for k in old])
+    if all(map(operator.is_, old, new)):
+        return s
     if isinstance(s, Block):
-        return block(*(fn(k) for k in s.body))
-    if isinstance(s, (For, Alloc, Let)):
-        return replace(s, body=fn(s.body))
+        return block(*new)
+    if isinstance(s, For):
+        return For(s.var, s.extent, new[0], s.kind)
+    if isinstance(s, Alloc):
+        return Alloc(s.buffer, new[0])
     if isinstance(s, If):
-        return If(s.cond, fn(s.then), None if s.orelse is None else fn(s.orelse))
-    return s
+        return If(s.cond, *new)
+    assert isinstance(s, Let)
+    return Let(s.var, s.value, new[0])
 
 
 def expressions(s: Stmt) -> tuple[Expr, ...]:
@@ -178,7 +193,7 @@ def map_stmt(
         if isinstance(n, Block):
             return block(*(go(k) for k in n.body))
         if isinstance(n, For):
-            return replace(n, extent=fe(n.extent), body=go(n.body))
+            return For(n.var, fe(n.extent), go(n.body), n.kind)
         if isinstance(n, Store):
             return Store(fb(n.buffer), tuple(fe(i) for i in n.index), fe(n.value))
         if isinstance(n, Prefetch):
@@ -219,7 +234,7 @@ def replace_buffer(
         if isinstance(n, Block):
             return block(*(go(k) for k in n.body))
         if isinstance(n, For):
-            return replace(n, body=go(n.body))
+            return For(n.var, n.extent, go(n.body), n.kind)
         if isinstance(n, Alloc):
             return Alloc(new if n.buffer.name == old else n.buffer, go(n.body))
         if isinstance(n, If):

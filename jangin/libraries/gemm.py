@@ -155,7 +155,7 @@ class Gemm(Template):
         row = fuse_all(rec, axes[:-1], "row")
         vectorize(rec, axes[-1], stage.axes[-1].extent, lanes_for(rest))
         rec.do("parallelize", row)
-        rec.func = simplify_func(rec.func)
+        rec.do("simplify")
         return rec
 
 

@@ -28,26 +28,27 @@ class ScheduleError(Exception):
 def well_formed(func: Func) -> Func:
     """The kernel, once its loops and local buffers have names of their own, and its parallel and
     vector loops stand where such loops may."""
-    every = list(statements(func.body))
-    names = [v.name for v, _ in func.symbols] + [s.var.name for s in every if isinstance(s, (For, Let))]
-    buffers = [b.name for b in func.params] + [s.buffer.name for s in every if isinstance(s, Alloc)]
+    names = [v.name for v, _ in func.symbols]
+    buffers = [b.name for b in func.params]
+    waiting: list[tuple[Stmt, For | None, bool]] = [(func.body, None, False)]
+    while waiting:
+        s, outside, in_vector = waiting.pop()
+        if isinstance(s, (For, Let)):
+            names.append(s.var.name)
+        elif isinstance(s, Alloc):
+            buffers.append(s.buffer.name)
+        if isinstance(s, For):
+            if s.kind == "parallel" and outside is not None:
+                raise ScheduleError(f"{func.name}: loop {s.var} can't be parallel inside loop {outside.var}")
+            if s.kind == "vector" and in_vector:
+                raise ScheduleError(f"{func.name}: vector loop {s.var} would be inside another one")
+            outside, in_vector = s, in_vector or s.kind == "vector"
+        waiting.extend([(k, outside, in_vector) for k in sub_statements(s)])
     for group, what in ((names, "variables"), (buffers, "buffers")):
-        twice = sorted({n for n in group if group.count(n) > 1})
-        if twice:
+        if len(set(group)) < len(group):
+            twice = sorted({n for n in group if group.count(n) > 1})
             raise ScheduleError(f"{func.name}: two {what} would be called {', '.join(twice)}")
-    _check_kinds(func.name, func.body, ())
     return func
-
-
-def _check_kinds(name: str, s: Stmt, outside: tuple[For, ...]) -> None:
-    if isinstance(s, For):
-        if s.kind == "parallel" and outside:
-            raise ScheduleError(f"{name}: loop {s.var} can't be parallel inside loop {outside[-1].var}")
-        if s.kind == "vector" and any(p.kind == "vector" for p in outside):
-            raise ScheduleError(f"{name}: vector loop {s.var} would be inside another one")
-        outside = (*outside, s)
-    for sub in sub_statements(s):
-        _check_kinds(name, sub, outside)
 
 
 def serial(func: Func, loop: For) -> None:

@@ -42,6 +42,7 @@ from jangin.ir.loop import (
     Store,
     block,
     expressions,
+    loop_range,
     map_children,
     map_stmt,
     replace_buffer,
@@ -49,7 +50,7 @@ from jangin.ir.loop import (
     sub_statements,
     substitute_stmt,
 )
-from jangin.ir.simplify import Range, prove, simplify
+from jangin.ir.simplify import Range, Ranges, prove, simplify
 from jangin.schedule.checks import (
     ScheduleError,
     any_order,
@@ -410,13 +411,30 @@ def peel(func: Func, loop: str, before: int, after: int) -> Func:
     return at_loop(func, loop, change)
 
 
-def relayout(func: Func, buffer: str, shape: Sequence[Expr], index: Callable[..., tuple[Expr, ...]]) -> Func:
-    """Store parameter `buffer` in another layout: element [i] moves to [index(*i)]. The caller
-    packs the data likewise."""
+def relayout(func: Func, buffer: str, perm: Sequence[int], axis: int, groups: int, width: int) -> Func:
+    """Read parameter `buffer` in the layout of a `Packing`: its axes permuted by `perm`, then axis `axis` (of
+    that order) split into `groups` and each of those into panels of `width`, the last axis:
+    [..., N, ...] -> [..., groups, panels, ..., width]. The caller packs the data likewise."""
     old = next((b for b in func.params if b.name == buffer), None)
     if old is None:
         raise ScheduleError(f"{func.name} has no parameter {buffer!r}")
-    new = replace(old, shape=tuple(shape))
+    if sorted(perm) != list(range(len(old.shape))) or not 0 <= axis < len(perm) or min(groups, width) < 1:
+        raise ScheduleError(f"{func.name}: {buffer} has no layout {list(perm)}, {axis}, {groups}, {width}")
+    shape = [old.shape[d] for d in perm]
+    ranges = dict(func.symbols) | {s.var: loop_range(s) for s in statements(func.body) if isinstance(s, For)}
+    size = simplify(shape[axis] // groups, ranges)
+    panels = simplify(ceil_div(size, width), ranges)
+    new = replace(old, shape=(*shape[:axis], const(groups), panels, *shape[axis + 1 :], const(width)))
+
+    def index(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        moved = [i[d] for d in perm]
+        group, inner = (const(0), moved[axis]) if groups == 1 else _quotient(moved[axis], size, ranges)
+        panel, lane = (const(0), inner) if panels == const(1) else (inner // width, inner % width)
+        return (*moved[:axis], group, panel, *moved[axis + 1 :], lane)
+
     params = tuple(new if b.name == buffer else b for b in func.params)
-    body = replace_buffer(func.body, buffer, new, lambda i: index(*i))
-    return replace(func, params=params, body=body)
+    return replace(func, params=params, body=replace_buffer(func.body, buffer, new, index))
+
+
+def _quotient(e: Expr, by: Expr, ranges: Ranges) -> tuple[Expr, Expr]:
+    return simplify(e // by, ranges), simplify(e % by, ranges)

@@ -1,13 +1,19 @@
-"""A schedule is data: steps that name primitives, which can be printed, stored and replayed."""
+"""A schedule is data: steps that name primitives, which can be printed, read back, sent and replayed.
+
+steps = {step}    step = PRIMITIVE "(" [arg {"," arg}] ")"    arg = name | INTEGER | "(" {arg ","} ")"
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jangin.ir.loop import Func
-from jangin.schedule import guards, prefetch, primitives, stages
+from jangin.ir.reader import Reader
+from jangin.ir.words import quote
+from jangin.schedule import guards, normalize, prefetch, primitives, stages
+
+Argument = str | int | tuple["Argument", ...]
 
 
 @dataclass(frozen=True)
@@ -15,10 +21,33 @@ class Step:
     """One primitive by name, with its arguments."""
 
     name: str
-    args: tuple[Any, ...]
+    args: tuple[Argument, ...]
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(map(str, self.args))})"
+        return f"{self.name}{_show(self.args)}"
+
+
+def _show(arg: Argument) -> str:
+    if isinstance(arg, tuple):
+        return f"({', '.join(map(_show, arg))})"
+    return quote(arg) if isinstance(arg, str) else str(arg)
+
+
+def parse_steps(text: str) -> tuple[Step, ...]:
+    """The schedule that such a text says: what `str` makes of each step. ParseError where it is none."""
+    reader = Reader(text)
+
+    def argument() -> Argument:
+        if reader.tokens[reader.at] == "(":
+            return tuple(reader.items(argument))
+        number = reader.number()
+        return reader.name() if number is None else int(number)
+
+    found: list[Step] = []
+    while reader.tokens[reader.at]:
+        name = reader.choice(PRIMITIVES, "a primitive")
+        found.append(Step(name, tuple(reader.items(argument))))
+    return tuple(found)
 
 
 def apply(func: Func, steps: Sequence[Step]) -> Func:
@@ -33,6 +62,8 @@ def _kind(kind: str) -> Callable[..., Func]:
 
 
 PRIMITIVES: Mapping[str, Callable[..., Func]] = {
+    "simplify": normalize.simplify_func,
+    "distinct": primitives.distinct,
     "rename": primitives.rename,
     "split": primitives.split,
     "fuse": primitives.fuse,

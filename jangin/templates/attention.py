@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from jangin.ir import te
 from jangin.ir.expr import Var
-from jangin.schedule.normalize import simplify_func
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for
 from jangin.templates.contraction import roles
@@ -125,8 +124,7 @@ class Attention(Template):
             self._tile(rec, stage, role, params, task)
         rec.do("parallelize", task)
         ops = self.queries * self.keys * (self.inner + self.values)
-        func = simplify_func(rec.func)
-        return Scheduled(self.name, func, tuple(rec.steps), params=params, cost=ops / self.lanes)
+        return rec.finish(self.name, params, ops / self.lanes)
 
     def _tile(self, rec: Recorder, stage: te.Stage, role: Roles, params: Params, task: str) -> None:
         """One product in register tiles, its right operand packed at the top of the task."""

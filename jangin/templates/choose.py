@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from jangin.ir.expr import Const, loads
 from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loops
-from jangin.schedule.normalize import simplify_func
 from jangin.templates import attention, contraction, elementwise, rows, separable, window, winograd
-from jangin.templates.scheduled import Scheduled
+from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Candidate, Template, Workload
 
 TEMPLATES: Mapping[str, Callable[[Workload], Template | None]] = {
@@ -60,9 +60,9 @@ def opaque(func: Func, workload: Workload) -> Scheduled:
     of several nests, with stages between them (the workload's), is a convolution by Winograd's method."""
     if workload.stages:
         return winograd.schedule(func, workload)
-    nest = simplify_func(func)
-    loop = task_loops(nest.body)[1]
-    return Scheduled("nest", nest, (), cost=max(NEST_COST, 0.0 if loop is None else _operations(loop.body)))
+    nest = Recorder(func).finish("nest", {}, NEST_COST)
+    loop = task_loops(nest.func.body)[1]
+    return nest if loop is None else replace(nest, cost=max(NEST_COST, _operations(loop.body)))
 
 
 def _operations(s: Stmt) -> float:

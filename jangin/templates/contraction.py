@@ -23,10 +23,9 @@ from jangin.ir import te
 from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Var, const, free_vars, walk
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import interval, simplify
-from jangin.schedule.normalize import simplify_func
 from jangin.templates.common import fuse_all
 from jangin.templates.cost import EXPOSED, LOOP, launch, overlapped, rate, tile_step
-from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
+from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import Roles, Tiler, packing_positions
 
@@ -189,13 +188,11 @@ class Contraction(Template):
     def schedule(self, params: Params) -> Scheduled:
         p = self.workload
         rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
-        packings, outer = self.arrange(rec, params)
-        rec.do("parallelize", fuse_all(rec, outer, "t"))
-        func, work = simplify_func(rec.func), self.task_ops(params) / self.lanes
-        return Scheduled(self.name, func, tuple(rec.steps), packings, params, work)
+        rec.do("parallelize", fuse_all(rec, self.arrange(rec, params), "t"))
+        return rec.finish(self.name, params, self.task_ops(params) / self.lanes)
 
-    def arrange(self, rec: Recorder, params: Params) -> tuple[dict[str, Packing], list[str]]:
-        """Schedule the product's loops; gives what is to be packed, and the loops that may be tasks."""
+    def arrange(self, rec: Recorder, params: Params) -> list[str]:
+        """Schedule the product's loops; gives those that may be tasks."""
         return Tiler(self.workload, self.role, self.lanes, params, self.packed, rec).run()
 
     def tiles(self) -> list[tuple[int, int]]:

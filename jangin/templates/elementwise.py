@@ -10,7 +10,6 @@ from jangin.ir import te
 from jangin.ir.expr import Const, Var, walk
 from jangin.ir.loop import Func
 from jangin.schedule import primitives
-from jangin.schedule.normalize import simplify_func
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, messy, vectorize
 from jangin.templates.scheduled import Params, Recorder, Scheduled
@@ -52,7 +51,7 @@ class Elementwise(Template):
         axes = [a.var.name for a in stage.axes]
         weight = float(sum(1 for _ in walk(stage.body)))
         if not axes:
-            return Scheduled("elementwise", simplify_func(rec.func), (), cost=weight)
+            return rec.finish(self.name, {}, weight)
         lanes = lanes_for(p)
         loop, count = _fuse_suffix(rec, axes, lanes)
         outer = axes[: len(axes) - count]
@@ -69,9 +68,7 @@ class Elementwise(Template):
             vectorize(rec, f"{loop}i", primitives.find(rec.func, f"{loop}i").extent, lanes)
             work = weight * params["elements"]
         rec.do("parallelize", task)
-        return Scheduled(
-            "elementwise", simplify_func(rec.func), tuple(rec.steps), params=params, cost=work / lanes
-        )
+        return rec.finish(self.name, params, work / lanes)
 
 
 def _fuse_suffix(rec: Recorder, axes: Sequence[str], lanes: int) -> tuple[str, int]:

@@ -11,7 +11,6 @@ from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, loads, walk
 from jangin.ir.loop import For, Func, expressions, statements
 from jangin.schedule import primitives, stages
 from jangin.schedule.checks import ScheduleError
-from jangin.schedule.normalize import simplify_func
 from jangin.targets.target import Target
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, shorten_sum, stride, vectorize
@@ -101,7 +100,7 @@ class Rows(Template):
         if task:
             rec.do("parallelize", task)
         work = _row_cost(group, depth, lanes)
-        return Scheduled("rows", simplify_func(rec.func), tuple(rec.steps), params=params, cost=work)
+        return rec.finish(self.name, params, work)
 
 
 def _contiguous(stage: te.Stage, var: Var) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
 from jangin.ir.plan import ZERO
 from jangin.mapped import fill
-from jangin.schedule.steps import PRIMITIVES, Step
+from jangin.schedule.steps import Argument, Step, apply
 
 Params = Mapping[str, int]
 """A template's parameters by name."""
@@ -51,7 +50,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """`func` is ready for code generation; `steps` is the schedule that made it from the naive nest;
+    """`func` is ready for code generation; `steps` is the whole schedule that made it from the naive nest;
     `packings` says which parameters it reads in another layout; `cost` is the estimate in
     operations of one task, from which the hand-out's grain follows; `flops` and `bytes` are what the
     whole kernel has to do (see `Launch`). With a `call`, a library does what `func` only says."""
@@ -65,10 +64,6 @@ class Scheduled:
     flops: Expr = ZERO
     bytes: Expr = ZERO
     call: LibraryCall | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What another process is sent: without the steps, which may hold functions."""
-        return {**self.__dict__, "steps": ()}
 
     @property
     def label(self) -> str:
@@ -87,13 +82,25 @@ class Scheduled:
 
 
 class Recorder:
-    """Applies steps to a kernel and remembers them."""
+    """Applies steps to a kernel and remembers them, and how its constants are to be packed."""
 
     def __init__(self, func: Func) -> None:
         self.func = func
         self.steps: list[Step] = []
+        self.packings: dict[str, Packing] = {}
 
-    def do(self, name: str, *args: Any) -> None:
-        step = Step(name, args)
-        self.func = PRIMITIVES[name](self.func, *args)
+    def do(self, name: str, *args: Argument | list[str]) -> None:
+        """One step; a list of loops is an argument too."""
+        step = Step(name, tuple([tuple(a) if isinstance(a, list) else a for a in args]))
+        self.func = apply(self.func, [step])
         self.steps.append(step)
+
+    def pack(self, buffer: str, packing: Packing) -> None:
+        """Read a constant in another layout."""
+        self.do("relayout", buffer, *astuple(packing))
+        self.packings[buffer] = packing
+
+    def finish(self, template: str, params: Params, cost: float) -> Scheduled:
+        """The kernel, simplified."""
+        self.do("simplify")
+        return Scheduled(template, self.func, tuple(self.steps), self.packings, params, cost)

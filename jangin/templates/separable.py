@@ -11,8 +11,6 @@ from dataclasses import replace
 
 from jangin.ir import te
 from jangin.ir.expr import Const, const
-from jangin.schedule.guards import hoist_guards
-from jangin.schedule.normalize import simplify_func
 from jangin.templates import cost, window
 from jangin.templates.common import fuse_all, lanes_for
 from jangin.templates.contraction import UNROLL, Contraction, roles
@@ -109,9 +107,10 @@ class Separable(Template):
         p, rows = self.workload, params["rows"]
         rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
         rec.do("merge", len(SHARED), SHARED, rows)
-        packings = self.depthwise.arrange(rec, params)
-        packings |= self._product(rows).arrange(rec, params)[0]
+        self.depthwise.arrange(rec, params)
+        self._product(rows).arrange(rec, params)
         rec.do("parallelize", fuse_all(rec, SHARED, "t"))
-        func = simplify_func(hoist_guards(simplify_func(rec.func)))
+        rec.do("simplify")
+        rec.do("hoist_guards")
         work = float(rows * self.width * self.channels * self._product(1).columns) / self.lanes
-        return Scheduled(self.name, func, tuple(rec.steps), packings, params, work)
+        return rec.finish(self.name, params, work)

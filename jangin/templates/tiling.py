@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, row_major
+from jangin.ir.expr import Const, Expr, Load, Var, const, row_major
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import linear, simplify
 from jangin.schedule.primitives import find, loop_names
@@ -50,12 +50,6 @@ def packing_positions(role: Roles) -> tuple[int, tuple[int, ...], tuple[int, ...
     return column, ks, rest
 
 
-def _split_parts(e: Expr) -> tuple[Expr, Expr]:
-    """(outer, inner) of the index outer*factor + inner that splitting a loop leaves."""
-    assert isinstance(e, Binary) and isinstance(e.a, Binary), e
-    return e.a.a, e.b
-
-
 class Tiler:
     """Makes the schedule of a product for one set of parameters."""
 
@@ -72,8 +66,8 @@ class Tiler:
         self.columns = simplify(extents[role.column] // role.groups, self.symbols)
         self.width = params["nv"] * lanes
 
-    def run(self) -> tuple[dict[str, Packing], list[str]]:
-        """Schedules the loops; gives what is to be packed, and the loops that may become tasks."""
+    def run(self) -> list[str]:
+        """Schedules the loops; gives those that may become tasks."""
         do, role = self.s.do, self.role
         column = role.column
         batch = list(role.batch)
@@ -82,7 +76,8 @@ class Tiler:
             do("split", column, per_group)
             batch.append(column + "o")
             column += "i"
-        packings = {role.right.buffer.name: self._relayout()} if self.packed else {}
+        if self.packed:
+            self._pack()
         row = fuse_all(self.s, role.rows, "m")
         self._tile(row, column)
         outer = [*batch, "moo", f"{column}ooo"]
@@ -112,7 +107,7 @@ class Tiler:
         self._prefetch(k[-1], column, blocks)
         if parts:
             do("partial_sums", parts)
-        return packings, outer
+        return outer
 
     def _prefetch(self, k: str, column: str, blocks: Sequence[str]) -> None:
         """Hints for the write-back, and for the next panel (or block of one) where panels come from far."""
@@ -136,29 +131,13 @@ class Tiler:
         do("split", "m", params["mr"])
         do("split", "mo", params["row_tiles"], "bound")
 
-    def _relayout(self) -> Packing:
+    def _pack(self) -> None:
         """Right operand [.., N, .., k..] to [batch.., groups, panels, k.., width]."""
         positions = packing_positions(self.role)
         assert positions is not None
-        at, ks, lead = positions
-        role, old = self.role, self.role.right.buffer
-        groups, width = role.groups, self.width
-        per_group = simplify(old.shape[at] // groups)
-
-        def index(*i: Expr) -> tuple[Expr, ...]:
-            group, inner = (const(0), i[at]) if groups == 1 else _split_parts(i[at])
-            return (*(i[b] for b in lead), group, inner // width, *(i[k] for k in ks), inner % width)
-
-        panels = simplify((per_group + (width - 1)) // width)
-        shape = (
-            *(old.shape[b] for b in lead),
-            const(groups),
-            panels,
-            *(old.shape[k] for k in ks),
-            const(width),
-        )
-        self.s.do("relayout", old.name, shape, index)
-        return Packing((*lead, at, *ks), len(lead), groups, width)
+        column, ks, lead = positions
+        packing = Packing((*lead, column, *ks), len(lead), self.role.groups, self.width)
+        self.s.pack(self.role.right.buffer.name, packing)
 
     def _reduction_loops(self) -> list[str]:
         """The loops over k, the innermost two fused where both operands run through them contiguously."""

@@ -8,11 +8,10 @@ import math
 from collections.abc import Collection, Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, loads, walk
+from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, const, loads, walk
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import Range, interval, simplify
-from jangin.schedule.guards import hoist_guards
-from jangin.schedule.normalize import simplify_func
+from jangin.schedule.normalize import ceil_div
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, shorten_sum, stride
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
@@ -136,17 +135,18 @@ class Window(Template):
     def schedule(self, params: Params) -> Scheduled:
         p, x, c = self.workload, self.row, self.column
         rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
-        packings = self.arrange(rec, params)
+        self.arrange(rec, params)
         outer = [a.var.name for a in self.stage.axes[:-2]]
         task = fuse_all(rec, [*outer, f"{x}o", f"{c}oo"] if self.alone else outer, "t")
         rec.do("parallelize", task)
-        func = simplify_func(hoist_guards(simplify_func(rec.func)))
+        rec.do("simplify")
+        rec.do("hoist_guards")
         work = self.size * self.count * (params["vectors"] if self.alone else self.vectors)
-        return Scheduled(self.name, func, tuple(rec.steps), packings, params, work)
+        return rec.finish(self.name, params, work)
 
-    def arrange(self, rec: Recorder, params: Params) -> dict[str, Packing]:
-        """Schedule the loops over a row's pixels, their channels and taps; gives what is to be packed."""
-        return _Scheduler(self, rec, params).run()
+    def arrange(self, rec: Recorder, params: Params) -> None:
+        """Schedule the loops over a row's pixels, their channels and taps."""
+        _Scheduler(self, rec, params).run()
 
     def tiles(self, tile: int) -> tuple[int, int, int, int | None]:
         """Tiles of a row that reach into the padding before it, those that don't, those that do behind it,
@@ -204,11 +204,10 @@ class _Scheduler:
         weights = [n for n in loads(self.stage.body) if stride(n, column, dict(workload.symbols)) != 1]
         self.weights = weights[0] if weights else None
 
-    def run(self) -> dict[str, Packing]:
+    def run(self) -> None:
         rec, c, x, tile = self.rec, self.column, self.row, self.params["tile"]
-        packings = (
-            {self.weights.buffer.name: self._relayout(self.weights)} if self.weights is not None else {}
-        )
+        if self.weights is not None:
+            self._pack(self.weights.buffer)
         rec.do("predicate", self.acc)
         rec.do("split", c, self.lanes)
         rec.do("split", f"{c}o", self.params["vectors"])
@@ -224,7 +223,6 @@ class _Scheduler:
         elif rest:
             self._segment("t", f"{x}t")
         rec.do("hoist_guards")
-        return packings
 
     def _segment(self, suffix: str, pixels: str, tiles: str = "") -> None:
         """Schedule one copy of the row's loops: channels inside tiles; inside them the tile's pixels (loop
@@ -252,14 +250,8 @@ class _Scheduler:
             return []
         return taps if self.window.count <= UNROLLED else taps[-1:]
 
-    def _relayout(self, load: Load) -> Packing:
-        """Weights [C, 1, taps...] to [taps..., padded C]."""
-        old, lanes = load.buffer, self.lanes
-        channels = old.shape[0]
-        width = int(simplify((channels + (lanes - 1)) // lanes * lanes).value)  # type: ignore[attr-defined]
-        rest = old.shape[1:]
-        self.rec.do(
-            "relayout", old.name, (const(1), const(1), *rest, const(width)),
-            lambda *i: (const(0), const(0), *i[1:], i[0]),
-        )  # fmt: skip
-        return Packing(tuple(range(len(old.shape))), 0, 1, width)
+    def _pack(self, weights: Buffer) -> None:
+        """Weights [C, 1, taps...] to [1, 1, 1, taps..., C, padded with zeros to whole vectors]."""
+        width = simplify(ceil_div(weights.shape[0], self.lanes) * self.lanes)
+        assert isinstance(width, Const)
+        self.rec.pack(weights.name, Packing(tuple(range(len(weights.shape))), 0, 1, int(width.value)))

@@ -11,8 +11,6 @@ from dataclasses import replace
 
 from jangin.ir.expr import const
 from jangin.ir.loop import Func
-from jangin.schedule.normalize import simplify_func
-from jangin.schedule.primitives import distinct
 from jangin.templates import cost
 from jangin.templates.contraction import UNROLL, Contraction, roles
 from jangin.templates.scheduled import Recorder, Scheduled
@@ -35,12 +33,13 @@ def schedule(func: Func, workload: Workload) -> Scheduled:
         "tiles": tiles, "mr": mr, "nv": nv, "row_tiles": math.ceil(tiles / mr),
         "panels": math.ceil(product.columns / (nv * product.lanes)), "unroll": UNROLL, "panels_inside": 0,
     }  # fmt: skip
-    rec = Recorder(distinct(func))
+    rec = Recorder(func)
+    rec.do("distinct")
     rec.do("merge", 1, (BLOCKS,), tiles)
-    packings, _ = product.arrange(rec, params)
+    product.arrange(rec, params)
     rec.do("parallelize", BLOCKS)
     work = float(tiles * product.batches * product.depth * product.columns) / product.lanes
-    return Scheduled("winograd", simplify_func(rec.func), tuple(rec.steps), packings, params, work)
+    return rec.finish("winograd", params, work)
 
 
 def block_tiles(workload: Workload) -> int:

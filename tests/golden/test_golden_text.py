@@ -65,7 +65,7 @@ def test_schedule(golden: Golden, name: str) -> None:
     found = choose(replace(workload(built, constants=("w",), target=TARGET), name=name))
     assert found.template == template
     naive = te.lower(name, stages, inputs, {})
-    steps = "".join(f"  {s}\n" for s in found.steps if s.name != "relayout")
+    steps = "".join(f"  {s}\n" for s in found.steps)
     text = (
         f"# before\n{print_func(naive)}# schedule for {TARGET.name}\n{steps}# after\n{print_func(found.func)}"
     )

@@ -82,7 +82,10 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     "peel too much": ("map", [("peel", "i0", 3, 3)], "too few iterations to peel 3 [+] 3"),
     "peel of a symbolic loop": ("symbolic", [("peel", "i0", 1, 1)], "too few iterations"),
     "negative peel": ("map", [("peel", "i0", -1, 1)], "too few iterations"),
-    "relayout": ("matmul", [("relayout", "q", (), tuple)], "no parameter 'q'"),
+    "relayout": ("matmul", [("relayout", "q", (0, 1), 0, 1, 8)], "no parameter 'q'"),
+    "relayout of other axes": (
+        "matmul", [("relayout", "w", (0,), 0, 1, 8)], r"w has no layout \[0\], 0, 1, 8",
+    ),
     "merge too deep": (
         "softmax", [("merge", 3, ["a", "b", "c"])], "fewer than 3 outer loops|differ in extent",
     ),

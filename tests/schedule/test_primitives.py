@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ from templates.kernels import buffer
 
 from jangin.ir import te
 from jangin.ir.expr import const
+from jangin.ir.interpret import size
 from jangin.ir.loop import Alloc, For, Func, If, block, statements
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
-from jangin.schedule.primitives import distinct, find, loop_names, relayout
+from jangin.schedule.primitives import distinct, find, loop_names
 from jangin.schedule.steps import PRIMITIVES, Step, apply
+from jangin.templates.scheduled import Packing
 
 from .nests import KERNELS, arrays_for, assert_same, naive, result
 
@@ -185,16 +188,24 @@ def test_peeled_middle_has_no_padding_to_test() -> None:
     assert "k1_b" in tests(border)
 
 
-@pytest.mark.parametrize("width", [2, 4, 7, 8])
-def test_relayout(width: int) -> None:
-    func = naive("matmul")
-    panels = -(-7 // width)
-    shape = (const(panels), const(6), const(width))
-    after = relayout(func, "w", shape, lambda k, j: (j // width, k, j % width))
+@pytest.mark.parametrize(
+    "packing",
+    [
+        *(Packing((1, 0), 0, 1, width) for width in (2, 4, 7, 8)),
+        Packing((0, 1), 1, 1, 3),
+        Packing((1, 0), 1, 3, 1),
+        Packing((0, 1), 0, 2, 2),
+        Packing((1, 0), 1, 2, 4),
+    ],
+    ids=str,
+)
+def test_relayout(packing: Packing) -> None:
+    """A weight of 6 x 7, read as it is packed."""
+    func = PRIMITIVES["split"](naive("matmul"), "k0", 6 // packing.groups)
+    after = PRIMITIVES["relayout"](func, "w", *astuple(packing))
     given = arrays_for(func, {})
-    wide = np.zeros((6, panels * width), np.float32)
-    wide[:, :7] = given["w"]
-    packed = {"w": np.ascontiguousarray(wide.reshape(6, panels, width).transpose(1, 0, 2)), "x": given["x"]}
+    packed = {"x": given["x"], "w": packing.apply(given["w"])}
+    assert packed["w"].shape == tuple(size(d, {}) for d in after.params[1].shape)
     np.testing.assert_array_equal(result(after, {}, packed), result(func, {}))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,10 @@ from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Const, Expr, Var, const
 from jangin.ir.graph import Array
 from jangin.ir.interpret import evaluate_stage, run_func
+from jangin.ir.loop import Func
 from jangin.ir.simplify import Range
 from jangin.ops.core import CORE
+from jangin.schedule.steps import apply, parse_steps
 from jangin.targets import NAMED, Target
 from jangin.templates.choose import TEMPLATES
 from jangin.templates.scheduled import Scheduled
@@ -103,10 +106,20 @@ def packed(scheduled: Scheduled, arrays: Mapping[str, Array]) -> dict[str, Array
     return {n: scheduled.packings[n].apply(a) if n in scheduled.packings else a for n, a in arrays.items()}
 
 
+def assert_replayed(scheduled: Scheduled, naive: Func) -> None:
+    steps = parse_steps("\n".join(map(str, scheduled.steps)))
+    assert steps == scheduled.steps
+    assert pickle.loads(pickle.dumps(scheduled)) == scheduled
+    assert apply(naive, steps) == scheduled.func
+
+
 def assert_equal_to_stages(
     scheduled: Scheduled, built: Built, symbols: Mapping[str, int] | None = None, seed: int = 0
 ) -> None:
-    """Interpreted, the scheduled nest gives what the stages give, and writes every element."""
+    """Interpreted, the scheduled nest gives what the stages give, and writes every element. Its schedule,
+    printed and read back, makes the same nest of the naive one."""
+    naive = te.lower(scheduled.func.name, *built, dict(scheduled.func.symbols))
+    assert_replayed(scheduled, naive)
     sizes = dict(symbols or {})
     arrays = random_inputs(built[1], sizes, seed)
     want = reference(built, arrays, sizes)
