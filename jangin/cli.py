@@ -1,4 +1,4 @@
-"""The command line. Only here is the environment read: as the default of an option."""
+"""The command line. The environment is read as the default of an option."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _version(wanted: bool) -> None:
 def options(
     context: typer.Context,
     cache_dir: Annotated[
-        Path | None, typer.Option(envvar="JANGIN_CACHE_DIR", help="Where compiled models are kept.")
+        Path | None, typer.Option(help="Where compiled models are kept (default: JANGIN_CACHE_DIR).")
     ] = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", envvar="JANGIN_NO_CACHE", help="Keep and reuse nothing.")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any
 
@@ -33,10 +35,21 @@ class ExecutionMode(IntEnum):
     ORT_PARALLEL = 1
 
 
+class _Named:
+    """Options whose names are known: others are misspelt."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        known = [f.name for f in fields(self)]  # type: ignore[arg-type]
+        if name not in known:
+            raise AttributeError(f"{type(self).__name__} has no option {name!r}{_nearest(name, known)}")
+        super().__setattr__(name, value)
+
+
 @dataclass
-class SessionOptions:
+class SessionOptions(_Named):
     """`intra_op_num_threads` (0: what the process may use) and the free dimension overrides have
-    effect. The rest is accepted for compatibility: the compiler has one way of working."""
+    effect. The rest is accepted for compatibility, as the compiler has one way of working; a session
+    warns of those that were changed."""
 
     intra_op_num_threads: int = 0
     inter_op_num_threads: int = 0
@@ -51,6 +64,8 @@ class SessionOptions:
     logid: str = ""
     optimized_model_filepath: str = ""
     use_deterministic_compute: bool = False
+    use_per_session_threads: bool = True
+    profile_file_prefix: str = "onnxruntime_profile_"
     shapes: dict[str, int] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
 
@@ -66,13 +81,20 @@ class SessionOptions:
 
 
 @dataclass
-class RunOptions:
-    """Accepted for compatibility; nothing in it has effect."""
+class RunOptions(_Named):
+    """Accepted for compatibility; nothing in it has effect, and a run warns of what was changed."""
 
     log_severity_level: int = 2
     log_verbosity_level: int = 0
     logid: str = ""
     only_execute_path_to_fetches: bool = False
+
+
+_EFFECTIVE = ("intra_op_num_threads", "shapes", "log_severity_level", "log_verbosity_level", "logid")
+"""The options of which no session needs to warn: they change something, or ask how much to log, where Jangin
+logs nothing."""
+_ACCEPTED = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
+"""Arguments that ONNX Runtime's sessions take beside the named ones; they change nothing here."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +120,12 @@ class ModelMetadata:
 class InferenceSession:
     """A model ready to run. `path_or_bytes`: an ONNX file or its bytes, or a compiled `.jgn` file.
 
-    `sess_options` may be ONNX Runtime's own, of which the number of threads has effect.
+    `sess_options` may be ONNX Runtime's own, of which the number of threads has effect (its free dimension
+    overrides can't be read: use the `SessionOptions` of this module for those).
 
     `providers`: None, or a list (of names, or of (name, options)) that has the CPU's; another one
-    alone raises ValueError, as nothing is moved silently."""
+    alone raises ValueError, as nothing is moved silently. An argument that no session has raises TypeError;
+    those that change nothing are named in a warning."""
 
     def __init__(
         self,
@@ -109,12 +133,18 @@ class InferenceSession:
         sess_options: SessionOptions | None = None,
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
-        **_: Any,
+        **others: Any,
     ) -> None:
+        for name in others:
+            if name not in _ACCEPTED:
+                known = ["sess_options", "providers", "provider_options", *_ACCEPTED]
+                raise TypeError(f"InferenceSession takes no argument {name!r}{_nearest(name, known)}")
         names = [p if isinstance(p, str) else p[0] for p in providers or (PROVIDER,)]
         if PROVIDER not in names:
             raise ValueError(f"providers {names} are not available; {PROVIDER} is")
         self._options = sess_options or SessionOptions()
+        idle = [*_changed(self._options, SessionOptions()), *(n for n, value in others.items() if value)]
+        _say_idle([*idle, *(["provider_options"] if any(provider_options or ()) else [])])
         self._executable = _open(path_or_bytes, self._options)
 
     @property
@@ -133,6 +163,8 @@ class InferenceSession:
         unknown = [n for n in output_names or () if n not in known]
         if unknown:
             raise ValueError(f"no output is named {', '.join(map(repr, unknown))}; the outputs are: {known}")
+        if run_options is not None:
+            _say_idle(_changed(run_options, RunOptions()))
         results = self._executable.run(input_feed)
         return [results[n] for n in output_names or known]
 
@@ -155,7 +187,10 @@ class InferenceSession:
         return self._options
 
     def get_modelmeta(self) -> ModelMetadata:
-        return ModelMetadata(self._executable.name, **self._executable.artifact.metadata)
+        kept = self._executable.artifact.metadata
+        return ModelMetadata(
+            self._executable.name, **{f.name: kept[f.name] for f in fields(ModelMetadata) if f.name in kept}
+        )
 
 
 def get_available_providers() -> list[str]:
@@ -164,6 +199,25 @@ def get_available_providers() -> list[str]:
 
 def get_device() -> str:
     return "CPU"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """What a misspelt name should be, or what there is."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, 1)
+    return f": did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+
+
+def _changed(options: object, default: SessionOptions | RunOptions) -> list[str]:
+    """The options without effect that aren't as they are by default (ONNX Runtime's own lack some)."""
+    names = [f.name for f in fields(default) if f.name not in _EFFECTIVE]
+    return [n for n in names if getattr(options, n, getattr(default, n)) != getattr(default, n)]
+
+
+def _say_idle(names: Sequence[str]) -> None:
+    if names:
+        what = ", ".join(names)
+        warnings.warn(f"these options change nothing in Jangin: {what}", UserWarning, stacklevel=3)
 
 
 def _open(model: str | os.PathLike[str] | bytes, options: SessionOptions) -> Executable | ProgramExecutable:

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
-import platformdirs
+from jangin.environment import cache_folder
 
 LIMIT = 2 << 30
 """Bytes that the entries may take together."""
@@ -48,10 +48,10 @@ def source_digest() -> str:
 
 
 class Cache:
-    """Files by key in `folder` (by default the user's cache folder), at most `limit` bytes."""
+    """Files by key in `folder` (by default what `environment.cache_folder` says), at most `limit` bytes."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int = LIMIT) -> None:
-        self.folder = Path(folder if folder is not None else platformdirs.user_cache_dir("jangin"))
+        self.folder = cache_folder() if folder is None else Path(folder)
         self.limit = limit
 
     def path(self, name: str) -> Path:

@@ -16,9 +16,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from jangin.compiler.cache import make_folder, own, source_digest
+from jangin.environment import cache_folder
 from jangin.runtime.cpu import processor_name
 from jangin.targets.target import Target
 from jangin.templates.template import Candidate
@@ -65,10 +64,10 @@ def place_of(target: Target, threads: int, libraries: str) -> str:
 
 
 class Store:
-    """`folder`: where the file lies (by default the user's cache folder)."""
+    """`folder`: where the file lies (by default what `environment.cache_folder` says)."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int = LIMIT) -> None:
-        self.path = Path(folder if folder is not None else platformdirs.user_cache_dir("jangin")) / FILE
+        self.path = (cache_folder() if folder is None else Path(folder)) / FILE
         self.limit = limit
 
     def get(self, place: str) -> dict[str, Finding]:

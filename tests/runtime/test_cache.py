@@ -13,6 +13,7 @@ from plans import chain
 
 from jangin.compiler.cache import Cache, key
 from jangin.runtime.artifact import Artifact
+from jangin.tune.store import Store
 
 
 def test_keys() -> None:
@@ -88,8 +89,11 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     assert cache.get(key(["x"])) is None and cache.load(key(["x"]), Path.read_bytes) is None
 
 
-def test_default_folder() -> None:
+def test_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JANGIN_CACHE_DIR", raising=False)
     assert "jangin" in str(Cache().folder)
+    monkeypatch.setenv("JANGIN_CACHE_DIR", str(tmp_path / "elsewhere"))
+    assert Cache().folder == Store().path.parent == tmp_path / "elsewhere"
 
 
 _PROCESS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from plans import N, affine, buffer, chain, compiled, launch, plan
 import jangin
 from jangin.ir.dtype import BF16, BOOL, I64
 from jangin.runtime.executable import Executable
-from jangin.session import InferenceSession, SessionOptions
+from jangin.session import InferenceSession, RunOptions, SessionOptions
 
 
 @pytest.fixture
@@ -105,3 +106,42 @@ def test_type_names(calls: list[dict[str, Any]]) -> None:
     session = InferenceSession.__new__(InferenceSession)
     session._executable = Executable(compiled(made, []), 1)
     assert [i.type for i in session.get_inputs()] == ["tensor(bfloat16)", "tensor(bool)"]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("providrs", "providers"), ("session_options", "sess_options"), ("provider_option", "provider_options")],
+)
+def test_a_misspelt_argument_is_refused(calls: list[dict[str, Any]], name: str, near: str) -> None:
+    with pytest.raises(TypeError, match=f"takes no argument '{name}': did you mean {near}"):
+        InferenceSession(b"model", **{name: ["CPUExecutionProvider"]})
+    with pytest.raises(TypeError, match="takes no argument 'zzz'; there are disabled_optimizers, enable_"):
+        InferenceSession(b"model", zzz=1)
+    assert not calls
+
+
+def test_a_misspelt_option_is_refused() -> None:
+    with pytest.raises(
+        AttributeError, match="no option 'intra_op_thread': did you mean intra_op_num_threads"
+    ):
+        SessionOptions().intra_op_thread = 1
+    with pytest.raises(AttributeError, match="RunOptions has no option 'logidd': did you mean logid"):
+        RunOptions().logidd = "x"
+
+
+def test_options_without_effect_are_named_once(calls: list[dict[str, Any]]) -> None:
+    options = SessionOptions(intra_op_num_threads=1, enable_profiling=True)
+    options.add_session_config_entry("session.dynamic_block_base", "4")
+    with pytest.warns(UserWarning, match="change nothing in Jangin: enable_profiling, config$"):
+        session = InferenceSession(b"model", options)
+    feeds = {"x": np.ones((3, 2), np.float32)}
+    with pytest.warns(UserWarning, match="in Jangin: only_execute_path_to_fetches$"):
+        session.run(None, feeds, RunOptions(logid="a", only_execute_path_to_fetches=True))
+    theirs = onnxruntime.SessionOptions()
+    theirs.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    with pytest.warns(UserWarning, match="Jangin: execution_mode, disabled_optimizers, provider_options"):
+        InferenceSession(b"m", theirs, None, [{"arena": "no"}], disabled_optimizers=["x"], enable_fallback=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        InferenceSession(b"m", onnxruntime.SessionOptions(), ["CPUExecutionProvider"], [{}])
+        session.run(None, feeds, RunOptions())
