@@ -76,7 +76,7 @@ def _placed(
         hosted = [s for s in taken if isinstance(s, HostCall)]
         where = "; ".join(dict.fromkeys(map(_described, hosted or taken)))
         runs = "hosted" if hosted else "compiled" if own else "step" if taken else "no code"
-        inner = [g for g in node.attrs.values() if isinstance(g, Graph)]
+        inner = [g for g in node.attrs.named().values() if isinstance(g, Graph)]
         if inner and runs == "no code":
             where = "its body stands in its place"
         yield Placed(node.source, runs, kernels, shared, where, depth)

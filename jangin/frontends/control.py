@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from jangin.frontends.dialect import Run, Scope
-from jangin.frontends.order import FUNCTION, captured
+from jangin.frontends.order import captured
+from jangin.ir.core import IfStep, LoopStep
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import Const, Expr, Var, const, eq, free_vars, maximum
-from jangin.ir.graph import CompileError, Graph, Node
+from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.program import Slicing
 from jangin.ir.simplify import simplify
 from jangin.ir.types import ANY, Type, tensor_type
@@ -54,7 +55,9 @@ def continued(
 
     def after(body: Graph) -> Graph:
         same = Graph("", body.outputs, body.outputs, (), {}, {})
-        named = Node(FUNCTION, node.name, body.outputs, node.outputs, {"body": same}, node.source)
+        named = Node(
+            node.name, body.outputs, node.outputs, ImportedAttributes(FUNCTION, {"body": same}), node.source
+        )
         return replace(body, nodes=(*body.nodes, named, *rest), outputs=wanted)
 
     return wanted, (after(bodies[0]), after(bodies[1]))
@@ -82,12 +85,8 @@ def branch(
         raise RanksDiffer(condition, bodies)
     types = [_outer(b, _joined(b, x, y), before) for x, y in pairs]
     outputs = [declare(b, t) for t in types]
-    b.step(
-        "if",
-        [b.materialize(condition).name, *then.captures, *orelse.captures],
-        [v.name for v in outputs],
-        {"then": then.graph, "else": orelse.graph},
-    )
+    reads = [b.materialize(condition).name, *then.captures, *orelse.captures]
+    b.step(IfStep(then=then.graph, orelse=orelse.graph), reads, [v.name for v in outputs])
     return outputs
 
 
@@ -279,7 +278,7 @@ def _back(b: Builder, mark: tuple[Any, ...]) -> None:
 
 def _count(graph: Graph) -> int:
     """Nodes, those of sub-graphs included."""
-    inner = (v for n in graph.nodes for v in n.attrs.values() if isinstance(v, Graph))
+    inner = (v for n in graph.nodes for v in n.attrs.named().values() if isinstance(v, Graph))
     return len(graph.nodes) + sum(map(_count, inner))
 
 
@@ -328,15 +327,11 @@ def _as_step(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item]:
     ]
     outputs = [declare(b, t) for t in (*results, *stacked)]
     heads = ["" if t is None else b.materialize(t).name for t in (it.trips, it.condition)]
-    b.step(
-        "loop",
-        [*heads, *(real(b, v) for v in (*carried, *it.scanned)), *body.captures],
-        [v.name for v in outputs],
-        {
-            "body": graph, "carried": len(carried), "conditional": not always,
-            "scanned": it.slicing, "collected": it.stacking,
-        },
-    )  # fmt: skip
+    reads = [*heads, *(real(b, v) for v in (*carried, *it.scanned)), *body.captures]
+    step = LoopStep(
+        body=graph, carried=len(carried), conditional=not always, scanned=it.slicing, collected=it.stacking
+    )
+    b.step(step, reads, [v.name for v in outputs])
     return outputs
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from jangin.ir.graph import Graph, Node
+from jangin.ir.graph import Graph, ImportedAttributes, Node
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
 
@@ -70,7 +70,7 @@ class Dialect(Protocol):
 
     def attributes(self, node: Node) -> Mapping[str, Any]:
         """A node's attributes as a caller's own operator takes them: without the dialect's own remarks."""
-        return node.attrs
+        return node.of(ImportedAttributes)
 
     def rewrite(self, graph: Graph) -> Graph:
         """The imported graph with patterns of several nodes that mean one operator replaced by it."""

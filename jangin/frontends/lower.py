@@ -13,12 +13,11 @@ from typing import Any
 
 from jangin.frontends import control
 from jangin.frontends.dialect import Dialect, Imported, Inputs, Scope
-from jangin.frontends.order import FUNCTION
-from jangin.ir.graph import CompileError, Graph, Node, Value
+from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.nontensor import Item, NonTensor, constant, host, real, type_of
 from jangin.passes.constraints import constraints
-from jangin.passes.partition import STEPS, prune, renamed
+from jangin.passes.partition import is_step, prune, renamed
 
 Env = dict[str, Item | None]
 Custom = Mapping[tuple[str, str], Callable[..., Any]]
@@ -41,7 +40,7 @@ def lower(imported: Imported, custom: Custom | None = None) -> Graph:
     env |= {n: constant(b, a, n) for n, a in graph.constants.items()}
     results = lowering.results(b, graph, env, "the model")
     given = (env[n] for n in graph.inputs)
-    if any(n.op in STEPS for n in b.nodes) or any(isinstance(v, NonTensor) for v in (*given, *results)):
+    if any(map(is_step, b.nodes)) or any(isinstance(v, NonTensor) for v in (*given, *results)):
         return replace(_program(b, results, graph.outputs), bound=graph.bound)
     lowered = b.graph([r for r in results if isinstance(r, Tensor)], graph.outputs)
     return replace(lowered, constraints=constraints(prune(lowered)), bound=graph.bound)
@@ -101,7 +100,7 @@ class _Lowering:
                 continue
             if node.op != FUNCTION and self.dialect.lowering(node) is None:
                 yield node
-            for value in node.attrs.values():
+            for value in node.attrs.named().values():
                 if isinstance(value, Graph):
                     yield from self._unsupported(value.nodes)
 
@@ -178,7 +177,7 @@ class _Lowering:
             if name and given is None:
                 raise CompileError(f"its input '{name}' is an output that is not supported")
         if node.op == FUNCTION:
-            return self._function(b, node.attrs["body"], inputs)
+            return self._function(b, node.of(ImportedAttributes)["body"], inputs)
         b.source = self.owner or node.source
         b.prefix, b.results = node.name, len(node.outputs)
         b.scope = env

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jangin.ir.graph import CompileError, Graph, Node
-
-FUNCTION = "function"
-"""`op` of an imported node that stands for the graph in its attribute `body`, on names of its own."""
+from jangin.ir.graph import FUNCTION, CompileError, Graph, Node
 
 
 def captured(graph: Graph) -> set[str]:
@@ -20,7 +17,7 @@ def captured(graph: Graph) -> set[str]:
 def reads(node: Node) -> list[str]:
     """The values a node needs, those of its sub-graphs included."""
     names = [n for n in node.inputs if n]
-    for value in node.attrs.values():
+    for value in node.attrs.named().values():
         if isinstance(value, Graph) and node.op != FUNCTION:
             names.extend(sorted(captured(value)))
     return names

@@ -1,15 +1,15 @@
 """Graph IR: a whole model as nodes over named values, for whole-model passes.
 
 Immutable: a pass takes a graph and gives a new one. A dimension is always an i64 `Expr`: a
-`Const`, a symbol (`Var`), or arithmetic of symbols. Attributes are plain Python values, tuples,
-`DType`s, expressions, tensor expressions (`te.Stage`), NumPy arrays or sub-`Graph`s.
+`Const`, a symbol (`Var`), or arithmetic of symbols. What a node computes is said by its attributes: of
+core operators those of `ir.core`, before the pass `lower` those of the format (`ImportedAttributes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from numpy.typing import NDArray
 
@@ -20,6 +20,8 @@ from jangin.ir.types import Type
 
 Shape = tuple[Expr, ...]
 Array = NDArray[Any]
+FUNCTION = "function"
+"""`op` of an imported node that stands for the graph in its attribute `body`, on names of its own."""
 
 
 class CompileError(Exception):
@@ -44,21 +46,73 @@ class Value:
         return f"{self.dtype or '?'}[{', '.join(map(str, self.shape))}]"
 
 
+class Attributes:
+    """What a node computes. `operator` is its name in text and messages."""
+
+    operator: ClassVar[str]
+
+    def __init_subclass__(cls, operator: str = "") -> None:
+        cls.operator = operator
+
+    @property
+    def op(self) -> str:
+        return self.operator
+
+    def named(self) -> dict[str, Any]:
+        """The attributes by name."""
+        return dict(vars(self))
+
+
+A = TypeVar("A", bound=Attributes)
+
+
+@dataclass(frozen=True)
+class ImportedAttributes(Attributes, Mapping[str, Any]):
+    """An imported node's attributes, by its format's names; `key` is its operator ("onnx.Conv")."""
+
+    key: str
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def op(self) -> str:
+        return self.key
+
+    def named(self) -> dict[str, Any]:
+        return dict(self.given)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.given[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.given)
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+
 @dataclass(frozen=True)
 class Node:
-    """`op` is an imported operator ("onnx.Conv") before the pass `lower`, a core one after, and
-    "kernel" (attribute `body`: a Graph) after `fuse`. An absent optional input is "".
-    `source` names the model's own node: "Conv 'conv1' (ai.onnx 13)"."""
+    """An operator (that of its attributes) on values. An absent optional input is "". `source` names the
+    model's own node: "Conv 'conv1' (ai.onnx 13)"."""
 
-    op: str
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    attrs: Mapping[str, Any] = field(default_factory=dict)
+    attrs: Attributes
     source: str = ""
 
     def __hash__(self) -> int:
         return hash((self.op, self.name, self.outputs))
+
+    @property
+    def op(self) -> str:
+        """The operator's name: an imported one ("onnx.Conv") before the pass `lower`."""
+        return self.attrs.op
+
+    def of(self, operator: type[A]) -> A:
+        """The attributes of a node that is known to be of this operator."""
+        assert isinstance(self.attrs, operator), f"{self.source or self.name} is of operator {self.op}"
+        return self.attrs
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ It stands apart from the other text forms because a program that runs a saved pl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
 
+from jangin.ir.core import LOWERED, CoreAttributes
 from jangin.ir.expr import Const, Expr, Var
-from jangin.ir.graph import Array, Graph, Node, Value
+from jangin.ir.graph import FUNCTION, Array, Attributes, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.parse import ValueReader
 from jangin.ir.te import Axis, Stage
 from jangin.ir.text import (
@@ -58,8 +60,7 @@ def graph_arrays(graph: Graph) -> dict[str, Array]:
             for array in value.constants.values():
                 visit(array)
             for node in value.nodes:
-                for attr in node.attrs.values():
-                    visit(attr)
+                visit(tuple(node.attrs.named().values()))
         elif isinstance(value, (tuple, list)):
             for item in value:
                 visit(item)
@@ -95,11 +96,21 @@ def _node(g: Graph, node: Node) -> list[str]:
     called = f" {quote(node.name)}" if node.name else ""
     text = f"{results} = {quote(node.op)}{called}{print_names(node.inputs)}"
     source = f" from {print_string(node.source)}" if node.source else ""
-    attrs = [f"{quote(k)} = {_attribute(v)}" for k, v in sorted(node.attrs.items())]
+    attrs = [f"{quote(k)} = {_attribute(v)}" for k, v in sorted(_given(node.attrs).items())]
     if sum(map(len, attrs)) + len(text) > WIDTH or any("\n" in a for a in attrs):
         lines = [line for a in attrs for line in f"{a},".split("\n")]
         return [f"{text} {{", *indent(lines), f"}}{source}"]
     return [text + (f" {{{', '.join(attrs)}}}" if attrs else "") + source]
+
+
+def _given(attrs: Attributes) -> dict[str, Any]:
+    """The attributes to print: not those left at a default of None or ()."""
+    left = (
+        {f.name for f in fields(attrs) if f.default in (None, ())}
+        if isinstance(attrs, CoreAttributes)
+        else ()
+    )
+    return {k: v for k, v in attrs.named().items() if k not in left or v not in (None, ())}
 
 
 def _attribute(v: Any) -> str:
@@ -183,11 +194,31 @@ class GraphReader(ValueReader):
             if not self.take(","):
                 self.need("=")
                 break
-        op = self.name()
+        start, op = self.at, self.name()
         name = "" if self.tokens[self.at] == "(" else self.name()
         inputs = tuple(self.items(self.name))
-        attrs = dict(self.items(self.attr, "{", "}")) if self.tokens[self.at] == "{" else {}
-        return Node(op, name, inputs, tuple(outputs), attrs, self.string() if self.take("from") else "")
+        given = dict(self.items(self.attr, "{", "}")) if self.tokens[self.at] == "{" else {}
+        attrs = self.attributes(op, given, start)
+        return Node(name, inputs, tuple(outputs), attrs, self.string() if self.take("from") else "")
+
+    def attributes(self, op: str, given: dict[str, Any], start: int) -> Attributes:
+        """Those of a core operator, kernel or step; names with a dot, and `FUNCTION`, are imported."""
+        kind = LOWERED.get(op)
+        if kind is None:
+            if "." in op or op == FUNCTION:
+                return ImportedAttributes(op, given)
+            raise self.error(f"there is no core operator {op}; there are {', '.join(LOWERED)}", start)
+        known = {f.name: f.default is MISSING for f in fields(kind)}
+        for name in given:
+            if name not in known:
+                raise self.error(f"{op} has no attribute {name}; it has {', '.join(known)}", start)
+        for name, required in known.items():
+            if required and name not in given:
+                raise self.error(f"{op} needs the attribute {name}", start)
+        try:
+            return kind(**given)
+        except CompileError as error:
+            raise self.error(str(error), start) from None
 
     def value(self) -> Any:
         if self.tokens[self.at] == "graph":

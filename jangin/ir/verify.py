@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
+from jangin.ir.core import Kernel
 from jangin.ir.dtype import BOOL, I64, DType
 from jangin.ir.expr import Binary, Buffer, Call, Const, Expr, Load, Select, Var, free_vars, substitute, walk
 from jangin.ir.graph import CompileError, Graph, Node, Shape, Value, static_shape
@@ -219,8 +220,10 @@ def _verify_graph(
         for name in node.outputs:
             if name:
                 define(name, what)
-        for sub in _sub_graphs(node.attrs.values()):
-            _verify_graph(sub, operators, frozenset() if node.op == "kernel" else frozenset(defined), symbols)
+        for sub in _sub_graphs(node.attrs.named().values()):
+            _verify_graph(
+                sub, operators, frozenset() if isinstance(node.attrs, Kernel) else frozenset(defined), symbols
+            )
         _verify_node(g, node, operators, fail)
     for name in g.outputs:
         if name not in defined:
@@ -256,8 +259,8 @@ def _verify_values(g: Graph, symbols: frozenset[Var], names: Iterable[str], fail
 
 
 def _verify_node(g: Graph, node: Node, operators: Mapping[str, Operator] | None, fail: Any) -> None:
-    if node.op == "kernel":
-        body: Graph = node.attrs["body"]
+    if isinstance(node.attrs, Kernel):
+        body = node.attrs.body
         if (len(body.inputs), len(body.outputs)) != (len(node.inputs), len(node.outputs)):
             fail(f"kernel {node.name!r} has other numbers of inputs or outputs than its body")
         for outside, inside in zip((*node.inputs, *node.outputs), (*body.inputs, *body.outputs), strict=True):

@@ -8,14 +8,23 @@ themselves.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from jangin.ir.core import Compute, LoopNest
 from jangin.ir.expr import Const, Expr, Load, Select, Var, children, const, free_vars, loads, substitute
+from jangin.ir.graph import Attributes
 from jangin.ir.loop import For, If, Let, Stmt, Store, expressions, statements, sub_statements
 from jangin.ir.te import Stage
 
 Limit = tuple[Expr, Expr]
 """(entries that are accessed, entries that there are) along an axis."""
+
+
+def parts(attrs: Attributes) -> Sequence[Stage | Stmt]:
+    """The tensor expressions or loop nest that a node brings with it."""
+    if isinstance(attrs, Compute):
+        return attrs.stages
+    return (attrs.body,) if isinstance(attrs, LoopNest) else ()
 
 
 def limits(value: Stage | Stmt) -> Iterator[Limit]:

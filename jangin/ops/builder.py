@@ -9,12 +9,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jangin.ir.core import (
+    BindStep,
+    Compute,
+    Concat,
+    Conv,
+    CoreAttributes,
+    Expand,
+    Gather,
+    GraphStep,
+    LoopNest,
+    Map,
+    MatMul,
+    Normalize,
+    Pad,
+    Pool,
+    Reduce,
+    Reshape,
+    Slice,
+    Softmax,
+    Transpose,
+)
 from jangin.ir.dtype import BOOL, F32, I32, I64, DType, from_numpy
 from jangin.ir.expr import (
     Buffer,
@@ -36,7 +57,7 @@ from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value, stat
 from jangin.ir.loop import Stmt
 from jangin.ir.simplify import Range, prove, simplify
 from jangin.ir.te import Stage, compute, reduction
-from jangin.ops.bounds import accesses, limits
+from jangin.ops.bounds import accesses, limits, parts
 from jangin.ops.core import CORE
 from jangin.ops.folding import folded
 from jangin.ops.operands import broadcast
@@ -196,12 +217,12 @@ class Builder:
         self.pending.append(var)
         return var
 
-    def step(self, op: str, inputs: Sequence[str], outputs: Sequence[str], attrs: Mapping[str, Any]) -> None:
+    def step(self, attrs: GraphStep, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """Add what is no core node but a step of a program (see `passes.partition`). The symbols made
         since the last one become known when it has run."""
-        attrs = {**attrs, "symbols": tuple(self.pending)}
+        attrs = replace(attrs, symbols=tuple(self.pending))
         self.pending.clear()
-        self.nodes.append(Node(op, self.fresh(), tuple(inputs), tuple(outputs), attrs, self.source))
+        self.nodes.append(Node(self.fresh(), tuple(inputs), tuple(outputs), attrs, self.source))
 
     def bind(self, t: Tensor, low: int = 0) -> list[Expr]:
         """The elements of an integer tensor of static shape as symbols, read when it is computed."""
@@ -212,7 +233,7 @@ class Builder:
                 raise CompileError(f"{t} has too many elements to be sizes")
             source = self.materialize(self.cast(t, I64))
             done = self.bound[t.name] = [self.symbol(low) for _ in range(count)]
-            self.step("bind", [source.name], [], {})
+            self.step(BindStep(), [source.name], [])
         return list(done)
 
     def materialize(self, t: Tensor) -> Tensor:
@@ -233,19 +254,17 @@ class Builder:
                 body = select(eq(position, n), flat[n], body)
             return cast(t.dtype, body)
 
-        made = self.node("compute", (), {"stages": (compute(out, at),)})
+        made = self.node(Compute((compute(out, at),)), ())
         self.known[made.name] = t.data
         return made
 
     # -- nodes ----------------------------------------------------------------------------------
 
-    def node(self, op: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any] | None = None) -> Tensor:
+    def node(self, attrs: CoreAttributes, inputs: Sequence[Tensor]) -> Tensor:
         """Add a core node (or fold it); its type comes from the operator's inference."""
-        attrs = dict(attrs or {})
+        op = attrs.op
         real = [self.materialize(t) for t in inputs]
-        for part in (
-            attrs.get("stages", ()) if op == "compute" else [attrs["body"]] if op == "loop_nest" else ()
-        ):
+        for part in parts(attrs):
             self._check_accesses(part, real)
         dtype, shape = CORE[op].infer([self.values[t.name] for t in real], attrs)
         shape = tuple(simplify(d, self.symbols) for d in shape)
@@ -254,7 +273,7 @@ class Builder:
                 f"{op} of {', '.join(map(str, real))} would have shape [{', '.join(map(str, shape))}]"
             )
         name = self.fresh()
-        node = Node(op, name, tuple(t.name for t in real), (name,), attrs, self.source)
+        node = Node(name, tuple(t.name for t in real), (name,), attrs, self.source)
         self.values[name] = Value(name, dtype, shape)
         value = folded(node, self.constants, self.values, self.symbols)
         if value is not None:
@@ -292,7 +311,7 @@ class Builder:
     def _mapped(self, fn: Callable[..., ExprLike], inputs: Sequence[Tensor]) -> Tensor:
         operands = [Var(f"x{i}", t.dtype) for i, t in enumerate(inputs)]
         body = wrap(fn(*operands), inputs[0].dtype if inputs else F32)
-        return self.node("map", self._broadcastable(inputs), {"body": body})
+        return self.node(Map(body), self._broadcastable(inputs))
 
     def _broadcastable(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The inputs; a size that can't be the result's has to be 1 (a run checks that)."""
@@ -359,17 +378,17 @@ class Builder:
         x = self.materialize(x)
         source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, x.shape)
         copy = compute(out, lambda *index: source[index])
-        return self.node("compute", [x], {"stages": (copy,), "requires": (condition,)})
+        return self.node(Compute((copy,), (condition,)), [x])
 
     def stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Tensor:
         """A `compute` node of several stages over buffers x0, x1, ...; the last is the result."""
-        return self.node("compute", inputs, {"stages": tuple(stages)})
+        return self.node(Compute(tuple(stages)), inputs)
 
     def reduce(self, combiner: str, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
         axes = tuple(sorted(a % max(x.rank, 1) for a in axes))
         if not axes:
             return x
-        return self.node("reduce", [x], {"combiner": combiner, "axes": axes, "keepdims": keepdims})
+        return self.node(Reduce(combiner, axes, keepdims), [x])
 
     def matmul(
         self,
@@ -381,8 +400,7 @@ class Builder:
         dtype: DType | None = None,
     ) -> Tensor:
         """Batched matrix product of operands of rank 2 or more (batch dimensions broadcast)."""
-        attrs = {"transpose_a": transpose_a, "transpose_b": transpose_b}
-        return self.node("matmul", [a, b], {**attrs, "dtype": dtype} if dtype else attrs)
+        return self.node(MatMul(transpose_a, transpose_b, dtype), [a, b])
 
     def conv(
         self,
@@ -397,15 +415,15 @@ class Builder:
     ) -> Tensor:
         """Convolution of x[N, C, ...] with w[M, C/groups, ...], whose kernel size is known; `pads`: begins of
         the spatial axes, then ends, none negative; `dtype`: the result's and accumulator's (integers)."""
-        attrs: dict[str, Any] = {
-            "kernel": static_shape(w.shape[2:]), "strides": tuple(strides), "dilations": tuple(dilations),
-            "pads": tuple(pads), "groups": groups, "layout": "first",
-        }  # fmt: skip
-        return self.node("conv", [x, w], {**attrs, "dtype": dtype} if dtype else attrs)
+        kernel = static_shape(w.shape[2:])
+        if kernel is None:
+            raise CompileError(f"the kernel size of a convolution must be known, its weights are {w}")
+        attrs = Conv(kernel, tuple(strides), tuple(dilations), tuple(pads), groups, "first", dtype)
+        return self.node(attrs, [x, w])
 
     def pool(self, x: Tensor, **window: Any) -> Tensor:
-        """A reduction over sliding windows (see `ops.core_window.pool_te`)."""
-        return self.node("pool", [x], window)
+        """A reduction over sliding windows (see `ir.core.Pool`)."""
+        return self.node(Pool(**window), [x])
 
     def loop_nest(
         self,
@@ -416,15 +434,14 @@ class Builder:
         requires: Sequence[Expr] = (),
     ) -> Tensor:
         """An imperative nest over buffers x0, x1, ... and `out`; `requires`: what sizes must meet."""
-        attrs: dict[str, Any] = {"body": body, "dtype": dtype, "shape": tuple(shape)}
-        return self.node("loop_nest", inputs, {**attrs, "requires": tuple(requires)} if requires else attrs)
+        return self.node(LoopNest(body, dtype, tuple(shape), tuple(requires)), inputs)
 
     def softmax(self, x: Tensor, axis: int, log: bool = False) -> Tensor:
-        return self.node("softmax", [x], {"axis": axis % x.rank, "log": log})
+        return self.node(Softmax(axis % x.rank, log), [x])
 
     def normalize(self, x: Tensor, axes: Sequence[int], epsilon: float, rms: bool = False) -> Tensor:
         axes = tuple(sorted(a % x.rank for a in axes))
-        return self.node("normalize", [x], {"axes": axes, "epsilon": float(epsilon), "rms": rms})
+        return self.node(Normalize(axes, float(epsilon), rms), [x])
 
     # -- moving data ----------------------------------------------------------------------------
 
@@ -443,14 +460,14 @@ class Builder:
         old, new = static_shape(x.shape), static_shape(dims)
         if old is not None and new is not None and np.prod(old) != np.prod(new):
             raise CompileError(f"{x} can't be reshaped to [{', '.join(map(str, dims))}]: other element count")
-        return self.node("reshape", [x], {"shape": dims})
+        return self.node(Reshape(dims), [x])
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
         if list(perm) == list(range(x.rank)):
             return x
         if x.data is not None:
             return self.sizes(np.transpose(x.data, perm), x.dtype)
-        return self.node("transpose", [x], {"perm": tuple(perm)})
+        return self.node(Transpose(tuple(perm)), [x])
 
     def expand(self, x: Tensor, shape: Sequence[ExprLike]) -> Tensor:
         """NumPy broadcast_to (the result's shape given whole)."""
@@ -460,7 +477,7 @@ class Builder:
         size = static_shape(dims)
         if x.data is not None and size is not None and int(np.prod(size)) <= DATA_LIMIT:
             return self.sizes(np.broadcast_to(x.data, size).copy(), x.dtype)
-        return self.node("expand", [x], {"shape": dims})
+        return self.node(Expand(dims), [x])
 
     def slice(
         self, x: Tensor, starts: Sequence[ExprLike], shape: Sequence[ExprLike], steps: Sequence[int]
@@ -474,7 +491,7 @@ class Builder:
         if x.data is not None and at is not None and size is not None:
             index = [[s + i * t for i in range(n)] for s, n, t in zip(at, size, steps, strict=True)]
             return self.sizes(x.data[np.ix_(*index)] if index else x.data, x.dtype)
-        return self.node("slice", [x], {"starts": begin, "steps": tuple(steps), "shape": dims})
+        return self.node(Slice(begin, tuple(steps), dims), [x])
 
     def concat(self, xs: Sequence[Tensor], axis: int) -> Tensor:
         axis %= xs[0].rank
@@ -483,14 +500,14 @@ class Builder:
             return xs[0]
         if all(x.data is not None for x in xs):
             return self.sizes(np.concatenate([x.data for x in xs if x.data is not None], axis), xs[0].dtype)
-        return self.node("concat", xs, {"axis": axis})
+        return self.node(Concat(axis), xs)
 
     def pad(self, x: Tensor, pads: Sequence[ExprLike], mode: str = "constant", value: float = 0) -> Tensor:
         """`pads`: begins of every axis, then ends."""
         amounts = tuple(wrap(p) for p in pads)
         if all(is_const(p, 0) for p in amounts):
             return x
-        return self.node("pad", [x], {"pads": amounts, "mode": mode, "value": value})
+        return self.node(Pad(amounts, mode, value), [x])
 
     def gather(self, x: Tensor, indices: Tensor, axis: int) -> Tensor:
         axis %= x.rank
@@ -502,7 +519,7 @@ class Builder:
             taken = np.take(x.data, at.astype(np.int64) % max(size, 1), axis)
             whole = taken if isinstance(taken, np.ndarray) else _object_array([taken]).reshape(())
             return self.sizes(whole, x.dtype)
-        return self.node("gather", [x, indices], {"axis": axis})
+        return self.node(Gather(axis), [x, indices])
 
     def graph(self, outputs: Sequence[Tensor], names: Sequence[str]) -> Graph:
         """The finished graph; each output gets its own value called by its name in the model."""
@@ -512,9 +529,7 @@ class Builder:
             real = self.materialize(t)
             if real.name != name:
                 values[name] = Value(name, real.dtype, real.shape)
-                nodes.append(
-                    Node("reshape", name, (real.name,), (name,), {"shape": real.shape}, "graph output")
-                )
+                nodes.append(Node(name, (real.name,), (name,), Reshape(real.shape), "graph output"))
             results.append(name)
         graph = Graph(
             self.name, tuple(self.inputs), tuple(results), tuple(nodes), self.constants, values, self.symbols

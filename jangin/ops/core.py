@@ -1,14 +1,34 @@
 """The core operators: what every imported operator lowers to, and all that later passes know.
 
-Each has one output, a kind (which decides fusion), shape inference, and tensor expressions.
-Everything exotic is a `compute` (its tensor expressions as an attribute) or a `loop_nest`.
+Each has one output, attributes (`ir.core`), a kind (which decides fusion), shape inference, and tensor
+expressions. Everything exotic is a `compute` (its tensor expressions as an attribute) or a `loop_nest`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
+from jangin.ir.core import (
+    Compute,
+    Concat,
+    Conv,
+    CoreAttributes,
+    Expand,
+    Gather,
+    LoopNest,
+    Map,
+    MatMul,
+    Normalize,
+    Pad,
+    Pool,
+    Reduce,
+    Reshape,
+    Slice,
+    Softmax,
+    Transpose,
+)
 from jangin.ir.dtype import I64, DType
 from jangin.ir.expr import (
     Buffer,
@@ -27,34 +47,34 @@ from jangin.ir.expr import (
     select,
     substitute,
 )
-from jangin.ir.graph import CompileError, Shape, Value
+from jangin.ir.graph import CompileError, Node, Shape, Value
 from jangin.ir.simplify import simplify
 from jangin.ir.te import Stage, compute, redirect, reduction
 from jangin.ops.core_window import conv_infer, conv_te, pool_infer, pool_te
-from jangin.ops.operands import TRUE, Attrs, Typed, broadcast, broadcast_index, product, typed, wide
+from jangin.ops.operands import TRUE, Typed, broadcast, broadcast_index, product, typed, wide
+
+A = TypeVar("A", bound=CoreAttributes)
 
 
 @dataclass(frozen=True)
-class CoreOp:
+class CoreOp(Generic[A]):
     """`kind`: injective | reduction | contraction | rows (several stages over shared rows) |
     alias (no code: same bytes, other shape) | opaque (an imperative nest, never fused)."""
 
-    name: str
+    attrs: type[A]
     kind: str
-    infer: Callable[[Sequence[Value], Attrs], Typed]
-    te: Callable[[Sequence[Buffer], Buffer, Attrs], tuple[Stage, ...]]
+    infer: Callable[[Sequence[Value], A], Typed]
+    te: Callable[[Sequence[Buffer], Buffer, A], tuple[Stage, ...]]
 
 
-def _map_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
-    return attrs["body"].dtype, broadcast(*(typed(v)[1] for v in ins))
+def _map_infer(ins: Sequence[Value], attrs: Map) -> Typed:
+    return attrs.body.dtype, broadcast(*(typed(v)[1] for v in ins))
 
 
-def _map_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
-    """`body` over Vars x0, x1, ... of the inputs' dtypes, applied under broadcasting."""
-
+def _map_te(ins: Sequence[Buffer], out: Buffer, attrs: Map) -> tuple[Stage, ...]:
     def at(*index: Expr) -> Expr:
         values = {Var(f"x{i}", b.dtype): broadcast_index(b, index) for i, b in enumerate(ins)}
-        return substitute(attrs["body"], values)
+        return substitute(attrs.body, values)
 
     return (compute(out, at),)
 
@@ -65,14 +85,14 @@ def _reduced(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
     return tuple(d for i, d in enumerate(shape) if i not in axes)
 
 
-def _reduce_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+def _reduce_infer(ins: Sequence[Value], attrs: Reduce) -> Typed:
     dtype, shape = typed(ins[0])
-    return dtype, _reduced(shape, attrs["axes"], attrs["keepdims"])
+    return dtype, _reduced(shape, attrs.axes, attrs.keepdims)
 
 
-def _reduce_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+def _reduce_te(ins: Sequence[Buffer], out: Buffer, attrs: Reduce) -> tuple[Stage, ...]:
     """`combiner` over `axes`; 16-bit floats accumulate in f32."""
-    x, axes = ins[0], attrs["axes"]
+    x, axes = ins[0], attrs.axes
 
     def term(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         kept = iter(index)
@@ -81,31 +101,29 @@ def _reduce_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage,
         for i in range(len(x.shape)):
             if i in axes:
                 at.append(next(ks))
-                if attrs["keepdims"]:
+                if attrs.keepdims:
                     next(kept)
             else:
                 at.append(next(kept))
         return Load(x, tuple(at))
 
-    return (reduction(out, [x.shape[i] for i in axes], attrs["combiner"], term),)
+    return (reduction(out, [x.shape[i] for i in axes], attrs.combiner, term),)
 
 
-def _matmul_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+def _matmul_infer(ins: Sequence[Value], attrs: MatMul) -> Typed:
     (dtype, a), (_, b) = typed(ins[0]), typed(ins[1])
-    m, ka = (a[-1], a[-2]) if attrs["transpose_a"] else (a[-2], a[-1])
-    kb, n = (b[-1], b[-2]) if attrs["transpose_b"] else (b[-2], b[-1])
+    m, ka = (a[-1], a[-2]) if attrs.transpose_a else (a[-2], a[-1])
+    kb, n = (b[-1], b[-2]) if attrs.transpose_b else (b[-2], b[-1])
     if isinstance(ka, Const) and isinstance(kb, Const) and ka != kb:
         raise CompileError(
             f"a matrix product of {ins[0]} and {ins[1]}: inner dimensions {ka} and {kb} differ"
         )
-    return attrs.get("dtype") or dtype, (*broadcast(a[:-2], b[:-2]), m, n)
+    return attrs.dtype or dtype, (*broadcast(a[:-2], b[:-2]), m, n)
 
 
-def _matmul_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
-    """a[..., M, K] @ b[..., K, N], batch dimensions broadcast; `transpose_a/b` swap the last two;
-    `dtype`: the result's and accumulator's (integer products)."""
+def _matmul_te(ins: Sequence[Buffer], out: Buffer, attrs: MatMul) -> tuple[Stage, ...]:
     a, b = ins
-    ta, tb = attrs["transpose_a"], attrs["transpose_b"]
+    ta, tb = attrs.transpose_a, attrs.transpose_b
     k_extent = a.shape[-2] if ta else a.shape[-1]
 
     def term(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
@@ -117,7 +135,7 @@ def _matmul_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage,
     return (reduction(out, [k_extent], "sum", term),)
 
 
-def _same_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+def _same_infer(ins: Sequence[Value], attrs: Softmax | Normalize) -> Typed:
     return typed(ins[0])
 
 
@@ -136,18 +154,18 @@ def _at_axes(
     return tuple(next(ks) if i in axes else next(kept) for i in range(rank))
 
 
-def _softmax_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+def _softmax_te(ins: Sequence[Buffer], out: Buffer, attrs: Softmax) -> tuple[Stage, ...]:
     """Softmax over `axis` (log-softmax with `log`), shifted by the maximum."""
-    x, axis, rank = ins[0], (attrs["axis"],), len(out.shape)
+    x, axis, rank = ins[0], (attrs.axis,), len(out.shape)
     dtype = wide(const(0, x.dtype)).dtype
-    rows, extent = _without(out.shape, axis), [x.shape[attrs["axis"]]]
+    rows, extent = _without(out.shape, axis), [x.shape[attrs.axis]]
 
     def load(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         return wide(Load(x, _at_axes(index, k, axis, rank)))
 
     top, total = _local(out, "max", dtype, rows), _local(out, "sum", dtype, rows)
     peak = reduction(top, extent, "max", load)
-    if attrs["log"]:
+    if attrs.log:
         norm = reduction(total, extent, "sum", lambda i, k: call("exp", load(i, k) - Load(top, i)))
         final = compute(
             out,
@@ -168,9 +186,8 @@ def _softmax_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage
     return peak, raised, norm, compute(out, lambda *i: Load(powers, i) * Load(total, _without(i, axis)))
 
 
-def _normalize_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
-    """(x - mean) / sqrt(variance + epsilon) over `axes`; `rms` leaves the mean out."""
-    x, axes, rank = ins[0], tuple(attrs["axes"]), len(out.shape)
+def _normalize_te(ins: Sequence[Buffer], out: Buffer, attrs: Normalize) -> tuple[Stage, ...]:
+    x, axes, rank = ins[0], tuple(attrs.axes), len(out.shape)
     dtype = wide(const(0, x.dtype)).dtype
     rows, extents = _without(out.shape, axes), [x.shape[i] for i in axes]
     count: Expr = const(1)
@@ -181,14 +198,14 @@ def _normalize_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Sta
 
     def centred(index: tuple[Expr, ...], row: tuple[Expr, ...]) -> Expr:
         value = wide(Load(x, index))
-        return value if attrs["rms"] else value - Load(mean, row)
+        return value if attrs.rms else value - Load(mean, row)
 
     def square(i: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         d = centred(_at_axes(i, k, axes, rank), i)
         return d * d
 
     def finish(acc: Expr, _: tuple[Expr, ...]) -> Expr:
-        return const(1, dtype) / call("sqrt", acc * scale + const(attrs["epsilon"], dtype))
+        return const(1, dtype) / call("sqrt", acc * scale + const(attrs.epsilon, dtype))
 
     average = reduction(
         mean,
@@ -199,40 +216,33 @@ def _normalize_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Sta
     )
     spread = reduction(inv, extents, "sum", square, finish)
     final = compute(out, lambda *i: centred(i, _without(i, axes)) * Load(inv, _without(i, axes)))
-    return (spread, final) if attrs["rms"] else (average, spread, final)
+    return (spread, final) if attrs.rms else (average, spread, final)
 
 
-def _transpose_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+def _transpose_infer(ins: Sequence[Value], attrs: Transpose) -> Typed:
     dtype, shape = typed(ins[0])
-    return dtype, tuple(shape[p] for p in attrs["perm"])
+    return dtype, tuple(shape[p] for p in attrs.perm)
 
 
-def _transpose_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
-    """out axis i is input axis `perm[i]`."""
-    perm = attrs["perm"]
+def _transpose_te(ins: Sequence[Buffer], out: Buffer, attrs: Transpose) -> tuple[Stage, ...]:
+    perm = attrs.perm
     return (compute(out, lambda *i: Load(ins[0], tuple(i[perm.index(d)] for d in range(len(perm))))),)
 
 
-def _shape_attr_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
-    return typed(ins[0])[0], attrs["shape"]
+def _shape_infer(ins: Sequence[Value], attrs: Reshape | Expand | Slice) -> Typed:
+    return typed(ins[0])[0], attrs.shape
 
 
-def _no_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+def _no_te(ins: Sequence[Buffer], out: Buffer, attrs: Reshape | LoopNest) -> tuple[Stage, ...]:
     raise AssertionError("an alias or opaque operator has no tensor expression")
 
 
-def _expand_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+def _expand_te(ins: Sequence[Buffer], out: Buffer, attrs: Expand) -> tuple[Stage, ...]:
     return (compute(out, lambda *i: broadcast_index(ins[0], i)),)
 
 
-def _slice_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
-    return typed(ins[0])[0], attrs["shape"]
-
-
-def _slice_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
-    """out[i] = x[starts + i * steps] for every axis; `starts` are expressions, `steps` integers
-    (negative ones too), `shape` the result's."""
-    starts, steps = attrs["starts"], attrs["steps"]
+def _slice_te(ins: Sequence[Buffer], out: Buffer, attrs: Slice) -> tuple[Stage, ...]:
+    starts, steps = attrs.starts, attrs.steps
     return (
         compute(
             out,
@@ -243,8 +253,8 @@ def _slice_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, 
     )
 
 
-def _concat_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
-    axis = attrs["axis"]
+def _concat_infer(ins: Sequence[Value], attrs: Concat) -> Typed:
+    axis = attrs.axis
     dtype, shape = typed(ins[0])
     total: Expr = const(0)
     for v in ins:
@@ -259,8 +269,8 @@ def _concat_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
     return dtype, (*shape[:axis], simplify(total), *shape[axis + 1 :])
 
 
-def _concat_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
-    axis = attrs["axis"]
+def _concat_te(ins: Sequence[Buffer], out: Buffer, attrs: Concat) -> tuple[Stage, ...]:
+    axis = attrs.axis
 
     def at(*index: Expr) -> Expr:
         ends: list[Expr] = []
@@ -277,24 +287,20 @@ def _concat_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage,
     return (compute(out, at),)
 
 
-def _pad_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+def _pad_infer(ins: Sequence[Value], attrs: Pad) -> Typed:
     dtype, shape = typed(ins[0])
     rank = len(shape)
-    return dtype, tuple(
-        simplify(d + (attrs["pads"][i] + attrs["pads"][i + rank])) for i, d in enumerate(shape)
-    )
+    return dtype, tuple(simplify(d + (attrs.pads[i] + attrs.pads[i + rank])) for i, d in enumerate(shape))
 
 
-def _pad_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
-    """`mode` constant (of `value`), edge, reflect or wrap; `pads`: begins then ends, expressions or
-    integers; negative ones crop."""
-    x, rank, mode = ins[0], len(ins[0].shape), attrs["mode"]
+def _pad_te(ins: Sequence[Buffer], out: Buffer, attrs: Pad) -> tuple[Stage, ...]:
+    x, rank, mode = ins[0], len(ins[0].shape), attrs.mode
 
     def at(*index: Expr) -> Expr:
         inside: Expr = TRUE
         pos = []
         for d, size in enumerate(x.shape):
-            begin, end = attrs["pads"][d], attrs["pads"][d + rank]
+            begin, end = attrs.pads[d], attrs.pads[d + rank]
             p = simplify(index[d] - begin)
             if mode == "constant":
                 inside = land(inside, TRUE if is_const(begin, 0) else p >= 0)
@@ -307,22 +313,22 @@ def _pad_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ..
                 q = p % maximum(size * 2 - 2, 1)
                 p = select(q < size, q, size * 2 - 2 - q)
             pos.append(p)
-        return select(inside, Load(x, tuple(pos)), const(attrs.get("value", 0), x.dtype))
+        return select(inside, Load(x, tuple(pos)), const(attrs.value, x.dtype))
 
     return (compute(out, at),)
 
 
-def _gather_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
+def _gather_infer(ins: Sequence[Value], attrs: Gather) -> Typed:
     (dtype, x), (_, idx) = typed(ins[0]), typed(ins[1])
-    axis = attrs["axis"]
+    axis = attrs.axis
     return dtype, (*x[:axis], *idx, *x[axis + 1 :])
 
 
-def _gather_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
+def _gather_te(ins: Sequence[Buffer], out: Buffer, attrs: Gather) -> tuple[Stage, ...]:
     """x taken at integer indices along `axis`; negative indices count from the end, and any index
     is clamped into range so that no input can read outside the buffer."""
     x, idx = ins
-    axis, rank = attrs["axis"], len(idx.shape)
+    axis, rank = attrs.axis, len(idx.shape)
     size = x.shape[axis]
 
     def at(*index: Expr) -> Expr:
@@ -334,15 +340,13 @@ def _gather_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage,
     return (compute(out, at),)
 
 
-def _compute_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
-    out = attrs["stages"][-1].out
+def _compute_infer(ins: Sequence[Value], attrs: Compute) -> Typed:
+    out = attrs.stages[-1].out
     return out.dtype, out.shape
 
 
-def _compute_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage, ...]:
-    """`stages`: tensor expressions over buffers x0, x1, ... (the inputs); the last one's output is
-    the result, the others are local."""
-    stages: tuple[Stage, ...] = attrs["stages"]
+def _compute_te(ins: Sequence[Buffer], out: Buffer, attrs: Compute) -> tuple[Stage, ...]:
+    stages = attrs.stages
     names = {f"x{i}": b for i, b in enumerate(ins)}
     for s in stages[:-1]:
         names[s.out.name] = replace(s.out, name=f"{out.name}.{s.out.name}")
@@ -350,33 +354,39 @@ def _compute_te(ins: Sequence[Buffer], out: Buffer, attrs: Attrs) -> tuple[Stage
     return tuple(redirect(s, names) for s in stages)
 
 
-def _nest_infer(ins: Sequence[Value], attrs: Attrs) -> Typed:
-    return attrs["dtype"], attrs["shape"]
+def _nest_infer(ins: Sequence[Value], attrs: LoopNest) -> Typed:
+    return attrs.dtype, attrs.shape
 
 
-CORE: Mapping[str, CoreOp] = {
-    op.name: op
+CORE: Mapping[str, CoreOp[Any]] = {
+    op.attrs.operator: op
     for op in (
-        CoreOp("map", "injective", _map_infer, _map_te),
-        CoreOp("transpose", "injective", _transpose_infer, _transpose_te),
-        CoreOp("expand", "injective", _shape_attr_infer, _expand_te),
-        CoreOp("slice", "injective", _slice_infer, _slice_te),
-        CoreOp("concat", "injective", _concat_infer, _concat_te),
-        CoreOp("pad", "injective", _pad_infer, _pad_te),
-        CoreOp("gather", "injective", _gather_infer, _gather_te),
-        CoreOp("compute", "rows", _compute_infer, _compute_te),
-        CoreOp("reduce", "reduction", _reduce_infer, _reduce_te),
-        CoreOp("pool", "reduction", pool_infer, pool_te),
-        CoreOp("softmax", "rows", _same_infer, _softmax_te),
-        CoreOp("normalize", "rows", _same_infer, _normalize_te),
-        CoreOp("matmul", "contraction", _matmul_infer, _matmul_te),
-        CoreOp("conv", "contraction", conv_infer, conv_te),
-        CoreOp("reshape", "alias", _shape_attr_infer, _no_te),
-        CoreOp("loop_nest", "opaque", _nest_infer, _no_te),
+        CoreOp(Map, "injective", _map_infer, _map_te),
+        CoreOp(Transpose, "injective", _transpose_infer, _transpose_te),
+        CoreOp(Expand, "injective", _shape_infer, _expand_te),
+        CoreOp(Slice, "injective", _shape_infer, _slice_te),
+        CoreOp(Concat, "injective", _concat_infer, _concat_te),
+        CoreOp(Pad, "injective", _pad_infer, _pad_te),
+        CoreOp(Gather, "injective", _gather_infer, _gather_te),
+        CoreOp(Compute, "rows", _compute_infer, _compute_te),
+        CoreOp(Reduce, "reduction", _reduce_infer, _reduce_te),
+        CoreOp(Pool, "reduction", pool_infer, pool_te),
+        CoreOp(Softmax, "rows", _same_infer, _softmax_te),
+        CoreOp(Normalize, "rows", _same_infer, _normalize_te),
+        CoreOp(MatMul, "contraction", _matmul_infer, _matmul_te),
+        CoreOp(Conv, "contraction", conv_infer, conv_te),
+        CoreOp(Reshape, "alias", _shape_infer, _no_te),
+        CoreOp(LoopNest, "opaque", _nest_infer, _no_te),
     )
 }
-"""`loop_nest`: attribute `body` is a Loop statement over buffers x0, x1, ... and `out`, of `dtype`
-and `shape`, for what no tensor expression says (scatters, scans, sorts)."""
+"""The core operators by name (those of `ir.core.LOWERED` that are no kernels or steps)."""
+
+
+def core_op(node: Node) -> CoreOp[Any]:
+    """The node's operator. CompileError where it isn't a core one."""
+    if node.op not in CORE:
+        raise CompileError(f"{node.source or node.name}: {node.op} is not a core operator; lower it first")
+    return CORE[node.op]
 
 
 def map_body(body: Expr, renames: Mapping[str, Expr]) -> Expr:

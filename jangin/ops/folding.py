@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from jangin.ir.core import LoopNest
 from jangin.ir.expr import Expr, Var, free_vars
 from jangin.ir.graph import Array, Graph, Node, Value, static_shape
 from jangin.ir.loop import Stmt, expressions, statements
@@ -26,12 +27,12 @@ def folded(
     types of its operands and of its output."""
     shape = values[node.name].shape
     size = None if shape is None else static_shape(shape)
-    limit = NEST_FOLD_LIMIT if node.op == "loop_nest" else FOLD_LIMIT
+    limit = NEST_FOLD_LIMIT if isinstance(node.attrs, LoopNest) else FOLD_LIMIT
     if size is None or int(np.prod(size)) > limit:
         return None
     if not all(n in constants for n in node.inputs):
         return None
-    if any(_mentions(v, symbols) for v in node.attrs.values()):
+    if any(_mentions(v, symbols) for v in node.attrs.named().values()):
         return None
     given = {n: constants[n] for n in node.inputs}
     known = {n: values[n] for n in (*node.inputs, node.name)}

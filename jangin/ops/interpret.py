@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from jangin.ir.core import Kernel, LoopNest, Reshape
 from jangin.ir.expr import Buffer
-from jangin.ir.graph import Array, CompileError, Graph, Node
+from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.interpret import Arrays, bind_symbols, evaluate_stage, run_func, size, undefined
-from jangin.ir.loop import Func
-from jangin.ops.core import CORE
+from jangin.ir.loop import Func, Stmt
+from jangin.ops.core import core_op
 
 
 def run_graph(graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = None) -> dict[str, Array]:
@@ -27,31 +28,31 @@ def run_graph(graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = N
 
 
 def _run_node(graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, int]) -> dict[str, Array]:
-    if node.op == "kernel":
-        body: Graph = node.attrs["body"]
+    if isinstance(node.attrs, Kernel):
+        body = node.attrs.body
         feeds = {inner: values[outer] for inner, outer in zip(body.inputs, node.inputs, strict=True)}
         results = run_graph(body, feeds, symbols)
         return {outer: results[n] for outer, n in zip(node.outputs, body.outputs, strict=True)}
-    if node.op == "reshape":
+    if isinstance(node.attrs, Reshape):
         shape = [size(d, symbols) for d in graph.shape(node.outputs[0])]
         return {node.outputs[0]: values[node.inputs[0]].reshape(shape)}
     out = Buffer(node.outputs[0], graph.dtype(node.outputs[0]), graph.shape(node.outputs[0]))
-    if node.op == "loop_nest":
-        return {out.name: _run_nest(graph, node, replace(out, name="out"), values, symbols)}
-    if node.op not in CORE:
-        raise CompileError(f"{node.source or node.name}: {node.op} is not a core operator; lower it first")
+    if isinstance(node.attrs, LoopNest):
+        return {out.name: _run_nest(graph, node, node.attrs.body, replace(out, name="out"), values, symbols)}
     inputs = tuple(Buffer(n, graph.dtype(n), graph.shape(n)) for n in node.inputs)
     local = dict(values)
-    for stage in CORE[node.op].te(inputs, out, node.attrs):
+    for stage in core_op(node).te(inputs, out, node.attrs):
         local[stage.out.name] = evaluate_stage(stage, local, symbols)
     return {out.name: local[out.name]}
 
 
-def _run_nest(graph: Graph, node: Node, out: Buffer, values: Arrays, symbols: Mapping[str, int]) -> Array:
+def _run_nest(
+    graph: Graph, node: Node, body: Stmt, out: Buffer, values: Arrays, symbols: Mapping[str, int]
+) -> Array:
     """A `loop_nest` node: its body names the inputs x0, x1, ... and the result `out`."""
     inputs = [Buffer(f"x{i}", graph.dtype(n), graph.shape(n)) for i, n in enumerate(node.inputs)]
     arrays = {b.name: values[n] for b, n in zip(inputs, node.inputs, strict=True)}
     arrays[out.name] = undefined(tuple(size(d, symbols) for d in out.shape), out.dtype.numpy)
     sizes = tuple(graph.symbols.items())
-    run_func(Func(node.name, (*inputs, out), 1, sizes, node.attrs["body"]), arrays, symbols)
+    run_func(Func(node.name, (*inputs, out), 1, sizes, body), arrays, symbols)
     return arrays[out.name]

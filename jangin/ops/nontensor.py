@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jangin.ir.core import HostStep
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError, Value
 from jangin.ir.types import ANY, STRING, Type, optional_of, sequence_of, tensor_type
@@ -118,6 +119,6 @@ def host(
     known when it has run."""
     names = tuple("" if v is None else real(b, v) for v in inputs)
     outputs = tuple(declare(b, t) for t in results)
-    settings = {"function": function, "attrs": tuple(sorted((attrs or {}).items()))}
-    b.step("host", names, [v.name for v in outputs], settings)
+    settings = HostStep(function=function, attrs=tuple(sorted((attrs or {}).items())))
+    b.step(settings, names, [v.name for v in outputs])
     return outputs

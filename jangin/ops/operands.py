@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from jangin.ir.dtype import BOOL, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, cast, const, is_const
 from jangin.ir.graph import CompileError, Shape, Value
 
-Attrs = Mapping[str, Any]
 Typed = tuple[DType, Shape]
 TRUE = const(True, BOOL)
 

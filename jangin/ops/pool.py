@@ -63,14 +63,14 @@ def average_pool(b: Builder, x: Tensor, window: Window, *, count_padding: bool =
     if static_shape(window.pads) is not None:
         return _pooled(b, x, window, "sum", 0, average)
     total = _pooled(b, x, window, "sum", 0)
-    attrs = {
-        "average": average, "kernel": window.kernel, "strides": window.strides,
-        "dilations": window.dilations, "pads": window.pads,
-    }  # fmt: skip
 
     def mean(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         value = wide(bufs[0][index])
-        return value / cast(value.dtype, window_count(x.shape[2:], index[2:], attrs))
+        count = window_count(
+            x.shape[2:], index[2:], kernel=window.kernel, strides=window.strides, dilations=window.dilations,
+            pads=window.pads, average=average,
+        )  # fmt: skip
+        return value / cast(value.dtype, count)
 
     return b.compute(x.dtype, total.shape, [total], mean)
 

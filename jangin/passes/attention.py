@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from jangin.ir.core import Kernel, Map, Softmax
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Binary, Const, Load, const, free_vars
 from jangin.ir.graph import Graph, Node
@@ -71,10 +72,9 @@ def _product(kernel: Node) -> tuple[Stage, Load, Load] | None:
 
 def _is_softmax(kernel: Node) -> bool:
     """Whether a kernel is a softmax along the last axis, of maps at most, and ends with it."""
-    body: Graph = kernel.attrs["body"]
-    anchors = [n for n in body.nodes if n.op != "map"]
-    if len(anchors) != 1 or anchors[0].op != "softmax" or anchors[0].attrs["log"]:
+    body = kernel.of(Kernel).body
+    anchors = [n for n in body.nodes if not isinstance(n.attrs, Map)]
+    if len(anchors) != 1 or not isinstance(anchors[0].attrs, Softmax) or anchors[0].attrs.log:
         return False
-    (norm,) = anchors
-    result = norm.outputs[0]
-    return result == kernel.outputs[0] and norm.attrs["axis"] == len(body.shape(result)) - 1
+    (result,) = anchors[0].outputs
+    return result == kernel.outputs[0] and anchors[0].attrs.axis == len(body.shape(result)) - 1

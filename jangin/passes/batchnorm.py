@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jangin.ir.arithmetic import apply
+from jangin.ir.core import Conv, Map, MatMul
 from jangin.ir.dtype import F64, from_numpy
 from jangin.ir.expr import Binary, Call, Const, Expr, Var, children, const
 from jangin.ir.graph import Array, Graph, Node, Value
@@ -54,7 +55,7 @@ class _Pass:
 
     def _weights(self, node: Node) -> Array | None:
         """The constant weights of a float contraction."""
-        if node.op not in ("conv", "matmul") or not self.graph.dtype(node.outputs[0]).is_float:
+        if not isinstance(node.attrs, (Conv, MatMul)) or not self.graph.dtype(node.outputs[0]).is_float:
             return None
         return self.graph.constants.get(node.inputs[1])
 
@@ -78,7 +79,11 @@ class _Pass:
     def _affine(self, node: Node, x: str, axis: int) -> Affine | None:
         """(scale, shift) by channel of a map of `x` and constants; None if it is anything else."""
         shape, size = self.graph.shape(x), len(self.graph.shape(x))
-        if node.op != "map" or node.inputs.count(x) != 1 or self.graph.shape(node.outputs[0]) != shape:
+        if (
+            not isinstance(node.attrs, Map)
+            or node.inputs.count(x) != 1
+            or self.graph.shape(node.outputs[0]) != shape
+        ):
             return None
         if self.graph.dtype(node.outputs[0]) != self.graph.dtype(x):
             return None
@@ -90,7 +95,7 @@ class _Pass:
                 if flat is None:
                     return None
                 known[f"x{i}"] = flat
-        return affine(node.attrs["body"], f"x{node.inputs.index(x)}", known)
+        return affine(node.attrs.body, f"x{node.inputs.index(x)}", known)
 
     def _merge(self, node: Node, chain: _Chain) -> list[Node]:
         """The contraction with scaled weights, and the addition of the shift if there is one."""
@@ -106,7 +111,7 @@ class _Pass:
         bias = chain.shift.reshape(-1, *(1,) * (len(shape) - 1 - axis)).astype(dtype.numpy)
         b = self._constant(f"{out}.bias", bias)
         body = Var("x0", dtype) + Var("x1", dtype)
-        add = Node("map", chain.maps[-1].name, (node.outputs[0], b), (out,), {"body": body}, source)
+        add = Node(chain.maps[-1].name, (node.outputs[0], b), (out,), Map(body), source)
         return [replace(node, inputs=(node.inputs[0], w), source=source), add]
 
     def _constant(self, name: str, array: Array) -> str:
@@ -118,7 +123,7 @@ class _Pass:
 
 
 def _channel_axis(node: Node, rank: int) -> int:
-    return 1 if node.op == "conv" and node.attrs["layout"] == "first" else rank - 1
+    return 1 if isinstance(node.attrs, Conv) and node.attrs.layout == "first" else rank - 1
 
 
 def _by_channel(array: Array, rank: int, axis: int) -> Array | None:
@@ -134,9 +139,9 @@ def _by_channel(array: Array, rank: int, axis: int) -> Array | None:
 
 def _along(scale: Array, node: Node, rank: int) -> Array:
     """A vector over the output channels, shaped to multiply the weights."""
-    if node.op == "conv":
-        return scale.reshape(-1, *(1,) * (rank - 1))
-    return scale.reshape(-1, 1) if node.attrs["transpose_b"] else scale
+    if isinstance(node.attrs, MatMul):
+        return scale.reshape(-1, 1) if node.attrs.transpose_b else scale
+    return scale.reshape(-1, *(1,) * (rank - 1))
 
 
 def affine(body: Expr, x: str, known: Mapping[str, Array]) -> Affine | None:

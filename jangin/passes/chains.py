@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from jangin.ir.core import Kernel
 from jangin.ir.graph import Graph, Node
 from jangin.passes.stages import is_opaque
 
@@ -30,7 +31,7 @@ Chain = Callable[[Kernels, Node], Sequence[Node] | None]
 
 def join(graph: Graph, chain: Chain) -> Graph:
     """The fused graph with such chains merged, each into one kernel."""
-    kernels = {n.outputs[0]: n for n in graph.nodes if n.op == "kernel" and not is_opaque(n)}
+    kernels = {n.outputs[0]: n for n in graph.nodes if isinstance(n.attrs, Kernel) and not is_opaque(n)}
     around = Kernels(graph, kernels, graph.consumers())
     merged: dict[str, Node] = {}
     gone: set[str] = set()
@@ -45,7 +46,7 @@ def join(graph: Graph, chain: Chain) -> Graph:
 
 def merge(graph: Graph, chain: Sequence[Node]) -> Node:
     """One kernel of those of a chain."""
-    bodies: list[Graph] = [n.attrs["body"] for n in chain]
+    bodies = [n.of(Kernel).body for n in chain]
     inner = {n.outputs[0] for n in chain[:-1]}
     inputs = tuple(dict.fromkeys(i for n in chain for i in n.inputs if i not in inner))
     last = chain[-1]
@@ -54,4 +55,4 @@ def merge(graph: Graph, chain: Sequence[Node]) -> Node:
     values = {k: v for b in bodies for k, v in b.values.items()}
     body = Graph(last.name, inputs, last.outputs, nodes, constants, values, graph.symbols)
     source = "; ".join(dict.fromkeys(s for n in chain for s in n.source.split("; ") if s))
-    return Node("kernel", last.name, inputs, last.outputs, {"body": body}, source)
+    return Node(last.name, inputs, last.outputs, Kernel(body), source)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from jangin.ir.core import Compute, Concat, Conv, Expand, Kernel, LoopNest, Map, MatMul, Reshape, Slice
 from jangin.ir.expr import Binary, Expr, const, eq, is_const, walk
 from jangin.ir.graph import Graph, Node, Shape
 from jangin.ir.simplify import simplify
-from jangin.ops.bounds import limits
+from jangin.ops.bounds import limits, parts
 from jangin.ops.core_window import split_layout
 
 Pair = tuple[Expr, Expr]
@@ -23,37 +24,41 @@ def constraints(graph: Graph) -> tuple[Expr, ...]:
     rules: dict[Expr, None] = {}
     nests: set[object] = set()
     for node in graph.nodes:
-        inner = node.attrs["body"] if node.op == "kernel" else graph
-        for part in inner.nodes if node.op == "kernel" else (node,):
+        is_kernel = isinstance(node.attrs, Kernel)
+        inner = node.of(Kernel).body if is_kernel else graph
+        for part in inner.nodes if is_kernel else (node,):
             rules.update((eq(a, b), None) for a, b in _pairs(inner, part))
             rules.update((rule, None) for rule in _sizes(inner, part))
-            nest = id(part.attrs.get("body")), tuple(part.attrs.get("requires", ()))
-            if part.op != "loop_nest" or nest not in nests:  # what a pass made once is one object
-                rules.update((rule, None) for rule in _reads(inner, part))
+            if isinstance(part.attrs, LoopNest):  # what a pass made once is one object
+                nest = id(part.attrs.body), part.attrs.requires
+                if nest in nests:
+                    continue
                 nests.add(nest)
+            rules.update((rule, None) for rule in _reads(inner, part))
     conditions = (simplify(rule, graph.symbols) for rule in rules)
     return tuple(dict.fromkeys(c for c in conditions if not is_const(c, True)))
 
 
 def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:
     """Sizes that have to be equal for the node."""
-    if node.op in ("map", "expand"):
+    attrs = node.attrs
+    if isinstance(attrs, (Map, Expand)):
         for name in node.inputs:
             yield from _broadcast(graph.shape(name), graph.shape(node.outputs[0]))
-    elif node.op == "concat":
-        axis, out = node.attrs["axis"], graph.shape(node.outputs[0])
+    elif isinstance(attrs, Concat):
+        axis, out = attrs.axis, graph.shape(node.outputs[0])
         for name in node.inputs:
             shape = graph.shape(name)
             yield from ((d, o) for i, (d, o) in enumerate(zip(shape, out, strict=True)) if i != axis)
-    elif node.op == "matmul":
+    elif isinstance(attrs, MatMul):
         a, b = (graph.shape(n) for n in node.inputs)
-        yield a[-2 if node.attrs["transpose_a"] else -1], b[-1 if node.attrs["transpose_b"] else -2]
+        yield a[-2 if attrs.transpose_a else -1], b[-1 if attrs.transpose_b else -2]
         for shape in (a, b):
             yield from _broadcast(shape[:-2], graph.shape(node.outputs[0])[:-2])
-    elif node.op == "conv":
-        channels = split_layout(graph.shape(node.inputs[0]), node.attrs["layout"])[1]
-        yield channels, graph.shape(node.inputs[1])[1] * node.attrs["groups"]
-    elif node.op == "reshape":
+    elif isinstance(attrs, Conv):
+        channels = split_layout(graph.shape(node.inputs[0]), attrs.layout)[1]
+        yield channels, graph.shape(node.inputs[1])[1] * attrs.groups
+    elif isinstance(attrs, Reshape):
         before, after = list(graph.shape(node.inputs[0])), list(graph.shape(node.outputs[0]))
         for d in graph.shape(node.inputs[0]):
             if d in after and not is_const(d, 0):
@@ -69,15 +74,16 @@ def _sizes(graph: Graph, node: Node) -> Iterator[Expr]:
 
 def _reads(graph: Graph, node: Node) -> Iterator[Expr]:
     """That the node's accesses lie inside its inputs."""
-    if node.op == "slice":
+    attrs = node.attrs
+    if isinstance(attrs, Slice):
         shapes = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
-        for there, n, start, step in zip(*shapes, node.attrs["starts"], node.attrs["steps"], strict=True):
+        for there, n, start, step in zip(*shapes, attrs.starts, attrs.steps, strict=True):
             if not _clamped(start) and not _clamped(n):
                 yield there >= (start + (n - 1) * step + 1 if step > 0 else start + 1)
-    elif node.op in ("compute", "loop_nest"):
-        for part in node.attrs["stages"] if node.op == "compute" else (node.attrs["body"],):
+    elif isinstance(attrs, (Compute, LoopNest)):
+        for part in parts(attrs):
             yield from (there >= needed for needed, there in limits(part))
-        yield from node.attrs.get("requires", ())
+        yield from attrs.requires
 
 
 def _clamped(e: Expr) -> bool:

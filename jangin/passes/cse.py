@@ -22,7 +22,7 @@ def cse(graph: Graph) -> Graph:
     results = set(graph.outputs)
     for node in graph.nodes:
         node = replace(node, inputs=tuple(same.get(n, n) for n in node.inputs))
-        seen = first.setdefault((node.op, node.inputs, frozen(node.attrs)), node)
+        seen = first.setdefault((node.op, node.inputs, frozen(node.attrs.named())), node)
         if seen is node or results.intersection(node.outputs):
             nodes.append(node)
         else:

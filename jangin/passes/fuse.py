@@ -12,10 +12,11 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from jangin.ir.core import Kernel, Map
 from jangin.ir.expr import Binary, Call, Const, Expr, Var, walk
-from jangin.ir.graph import CompileError, Graph, Node
+from jangin.ir.graph import Graph, Node
 from jangin.ir.words import BITCASTS
-from jangin.ops.core import CORE
+from jangin.ops.core import core_op
 from jangin.passes.layout import FEW_CHANNELS
 from jangin.passes.place import standing
 
@@ -46,9 +47,7 @@ def fuse(graph: Graph) -> Graph:
 
 
 def kind(node: Node) -> str:
-    if node.op not in CORE:
-        raise CompileError(f"{node.source or node.name}: {node.op} is not a core operator; lower it first")
-    return CORE[node.op].kind
+    return core_op(node).kind
 
 
 def is_anchor(node: Node) -> bool:
@@ -66,9 +65,9 @@ def is_dear(body: Expr) -> bool:
 
 
 def producer_class(node: Node) -> str:
-    if node.op != "map":
+    if not isinstance(node.attrs, Map):
         return node.op
-    return "dear" if is_dear(node.attrs["body"]) else "cheap"
+    return "dear" if is_dear(node.attrs.body) else "cheap"
 
 
 @dataclass
@@ -149,7 +148,7 @@ class _Fuser:
             name = node.outputs[0]
             if node in taken:
                 continue
-            if node.op != "map" or name in self.owner or self.graph.shape(name) != shape:
+            if not isinstance(node.attrs, Map) or name in self.owner or self.graph.shape(name) != shape:
                 return []
             sizes[name] = self.grown(node, sizes)
             if sizes[name] > SIZE_LIMIT:
@@ -166,7 +165,7 @@ class _Fuser:
         return sorted(self.index[n.outputs[0]] for n in self.users.get(name, ()))
 
     def grown(self, node: Node, sizes: dict[str, int]) -> int:
-        total = sum(1 for _ in walk(node.attrs["body"]))
+        total = sum(1 for _ in walk(node.of(Map).body))
         return total + sum(occurrences(node, i) * sizes.get(n, 1) for i, n in enumerate(node.inputs))
 
     # -- producers ------------------------------------------------------------------------------
@@ -198,7 +197,7 @@ class _Fuser:
                 if operand == name:
                     allowed &= self.inlinable(user, position)
                     copies += group.copies[out] * occurrences(user, position)
-        size = sum(1 for _ in walk(node.attrs["body"])) if node.op == "map" else 1
+        size = sum(1 for _ in walk(node.attrs.body)) if isinstance(node.attrs, Map) else 1
         if producer_class(node) not in allowed or copies * size > SIZE_LIMIT:
             return False
         self.join(group, node, allowed, copies)
@@ -234,7 +233,7 @@ class _Fuser:
             group.anchor.name, inputs, (group.result,), tuple(nodes), constants, values, self.graph.symbols
         )
         sources = dict.fromkeys(n.source for n in nodes if n.source)
-        return Node("kernel", group.anchor.name, inputs, (group.result,), {"body": body}, "; ".join(sources))
+        return Node(group.anchor.name, inputs, (group.result,), Kernel(body), "; ".join(sources))
 
     def scalars(self, nodes: Sequence[Node]) -> set[str]:
         """Constants of one element that only maps read: part of the code, not operands."""
@@ -251,6 +250,6 @@ def _is_few(channels: Expr) -> bool:
 def occurrences(node: Node, position: int) -> int:
     """How often the node's expression mentions an operand (several stages count once: what they
     read more than once is kept)."""
-    if node.op != "map":
+    if not isinstance(node.attrs, Map):
         return 1
-    return sum(1 for e in walk(node.attrs["body"]) if isinstance(e, Var) and e.name == f"x{position}")
+    return sum(1 for e in walk(node.attrs.body) if isinstance(e, Var) and e.name == f"x{position}")

@@ -15,8 +15,23 @@ from typing import Any
 
 import numpy as np
 
+from jangin.ir.core import (
+    Compute,
+    Concat,
+    Conv,
+    Expand,
+    Gather,
+    Normalize,
+    Pad,
+    Pool,
+    Reduce,
+    Reshape,
+    Slice,
+    Softmax,
+    Transpose,
+)
 from jangin.ir.expr import Buffer, Expr, Load, const, is_const, rewrite
-from jangin.ir.graph import Array, Graph, Node, Shape, Value
+from jangin.ir.graph import Array, Attributes, Graph, Node, Shape, Value
 from jangin.ir.simplify import interval, simplify
 from jangin.ir.te import Stage
 
@@ -27,7 +42,7 @@ transposing copy would cost more than it saves."""
 
 def layout(graph: Graph) -> Graph:
     """The graph with convolutions and pools channels-last; inputs and outputs stay as they are."""
-    if not any(n.op in ("conv", "pool") and n.attrs["layout"] == "first" for n in graph.nodes):
+    if not any(isinstance(n.attrs, (Conv, Pool)) and n.attrs.layout == "first" for n in graph.nodes):
         return graph
     return _Layout(graph).run()
 
@@ -157,7 +172,7 @@ class _Layout:
 
     # -- nodes ----------------------------------------------------------------------------------
 
-    def emit(self, node: Node, inputs: Sequence[str], out: str, attrs: Mapping[str, Any]) -> None:
+    def emit(self, node: Node, inputs: Sequence[str], out: str, attrs: Attributes) -> None:
         self.nodes.append(replace(node, inputs=tuple(inputs), outputs=(out,), attrs=attrs, name=out))
 
     def move(self, source: str, shape: Shape, perm: Sequence[int], out: str) -> None:
@@ -166,22 +181,22 @@ class _Layout:
         why = f"layout of {out}"
         self.values[out] = Value(out, value.dtype, shape)
         if list(perm) == list(range(len(perm))) or moves_nothing(self.shape(source), perm):
-            self.nodes.append(Node("reshape", out, (source,), (out,), {"shape": shape}, why))
+            self.nodes.append(Node(out, (source,), (out,), Reshape(shape), why))
         else:
-            self.nodes.append(Node("transpose", out, (source,), (out,), {"perm": tuple(perm)}, why))
+            self.nodes.append(Node(out, (source,), (out,), Transpose(tuple(perm)), why))
 
-    def follow(self, node: Node, split: int, inputs: Sequence[str], **changed: Any) -> bool:
+    def follow(self, node: Node, split: int, inputs: Sequence[str], attrs: Attributes) -> bool:
         """Compute the node's result as a twin."""
         name = node.outputs[0]
         shape = permuted(self.shape(name), to_last(len(self.shape(name)), split))
         out = self.fresh(f"{name}.last")
         self.values[out] = Value(out, self.values[name].dtype, shape)
-        self.emit(node, inputs, out, {**node.attrs, **changed})
+        self.emit(node, inputs, out, attrs)
         self.twins[name, split] = out
         self.born[name] = split
         return True
 
-    def settle(self, node: Node, inputs: Sequence[str], attrs: Mapping[str, Any]) -> bool:
+    def settle(self, node: Node, inputs: Sequence[str], attrs: Attributes) -> bool:
         """Compute the node's result in its own order, from rearranged inputs."""
         self.emit(node, inputs, node.outputs[0], attrs)
         self.here[node.outputs[0]] = node.outputs[0]
@@ -199,11 +214,12 @@ class _Layout:
 
 def _window(run: _Layout, node: Node) -> bool:
     """Convolution and pooling."""
-    if node.attrs["layout"] != "first":
+    window = node.attrs
+    if not isinstance(window, (Conv, Pool)) or window.layout != "first":
         return False
-    pads = node.attrs["pads"]
+    pads = window.pads
     others = [run.original(n) for n in node.inputs[1:]]
-    if node.op == "conv" and any(pads) and not is_const(run.shape(others[0])[1], 1):
+    if isinstance(window, Conv) and any(pads) and not is_const(run.shape(others[0])[1], 1):
         # A product over all channels reads a padded copy: no tests in its inner loop.
         few = interval(run.shape(others[0])[1])[1]
         if few is not None and few < FEW_CHANNELS and (node.inputs[0], 1) not in run.twins:
@@ -212,8 +228,8 @@ def _window(run: _Layout, node: Node) -> bool:
             x = run.twin(padded, 1)
         else:
             x = _padded(run, run.twin(node.inputs[0], 1), pads, (0,), node.source)
-        return run.follow(node, 1, [x, *others], layout="last", pads=(0,) * len(pads))
-    return run.follow(node, 1, [run.twin(node.inputs[0], 1), *others], layout="last")
+        return run.follow(node, 1, [x, *others], replace(window, layout="last", pads=(0,) * len(pads)))
+    return run.follow(node, 1, [run.twin(node.inputs[0], 1), *others], replace(window, layout="last"))
 
 
 def _padded(run: _Layout, x: str, pads: Sequence[int], lead: Sequence[int], source: str) -> str:
@@ -224,8 +240,7 @@ def _padded(run: _Layout, x: str, pads: Sequence[int], lead: Sequence[int], sour
     shape = tuple(simplify(d + amounts[i] + amounts[i + rank]) for i, d in enumerate(run.shape(x)))
     out = run.fresh(f"{x}.pad")
     run.values[out] = Value(out, run.values[x].dtype, shape)
-    attrs = {"pads": amounts, "mode": "constant", "value": 0}
-    run.nodes.append(Node("pad", out, (x,), (out,), attrs, source))
+    run.nodes.append(Node(out, (x,), (out,), Pad(amounts), source))
     return out
 
 
@@ -236,7 +251,9 @@ def _map(run: _Layout, node: Node) -> bool:
     full = [n for n in node.inputs if run.shape(n) == shape and n not in run.constants]
     leaders = full or [n for n in node.inputs if len(run.shape(n)) == rank]
     split = next((run.born[n] for n in leaders if n in run.born), 0)
-    return bool(split) and run.follow(node, split, [run.operand(n, rank, split) for n in node.inputs])
+    return bool(split) and run.follow(
+        node, split, [run.operand(n, rank, split) for n in node.inputs], node.attrs
+    )
 
 
 def _concat(run: _Layout, node: Node) -> bool:
@@ -247,16 +264,17 @@ def _concat(run: _Layout, node: Node) -> bool:
         return False
     perm = run.perm(node, splits[0])
     inputs = [run.twin(n, splits[0]) for n in node.inputs]
-    return run.follow(node, splits[0], inputs, axis=perm.index(node.attrs["axis"]))
+    return run.follow(node, splits[0], inputs, Concat(perm.index(node.of(Concat).axis)))
 
 
 def _pad(run: _Layout, node: Node) -> bool:
     split = run.same_rank(node)
     if not split:
         return False
-    perm, pads = run.perm(node, split), node.attrs["pads"]
+    perm, own = run.perm(node, split), node.of(Pad)
+    pads = own.pads
     amounts = (*permuted(pads[: len(perm)], perm), *permuted(pads[len(perm) :], perm))
-    return run.follow(node, split, [run.twin(node.inputs[0], split)], pads=amounts)
+    return run.follow(node, split, [run.twin(node.inputs[0], split)], replace(own, pads=amounts))
 
 
 def _slice(run: _Layout, node: Node) -> bool:
@@ -264,41 +282,44 @@ def _slice(run: _Layout, node: Node) -> bool:
     if not split:
         return False
     perm = run.perm(node, split)
-    changed = {k: permuted(node.attrs[k], perm) for k in ("starts", "steps", "shape")}
-    return run.follow(node, split, [run.twin(node.inputs[0], split)], **changed)
+    own = node.of(Slice)
+    cut = Slice(permuted(own.starts, perm), permuted(own.steps, perm), permuted(own.shape, perm))
+    return run.follow(node, split, [run.twin(node.inputs[0], split)], cut)
 
 
 def _expand(run: _Layout, node: Node) -> bool:
     split = run.same_rank(node)
     if not split:
         return False
-    shape = permuted(node.attrs["shape"], run.perm(node, split))
-    return run.follow(node, split, [run.twin(node.inputs[0], split)], shape=shape)
+    shape = permuted(node.of(Expand).shape, run.perm(node, split))
+    return run.follow(node, split, [run.twin(node.inputs[0], split)], Expand(shape))
 
 
 def _gather(run: _Layout, node: Node) -> bool:
     split = run.same_rank(node)
     if not split or len(run.shape(node.inputs[1])) != 1:
         return False
-    axis = run.perm(node, split).index(node.attrs["axis"])
-    return run.follow(node, split, [run.twin(node.inputs[0], split), run.original(node.inputs[1])], axis=axis)
+    axis = run.perm(node, split).index(node.of(Gather).axis)
+    inputs = [run.twin(node.inputs[0], split), run.original(node.inputs[1])]
+    return run.follow(node, split, inputs, Gather(axis))
 
 
 def _softmax(run: _Layout, node: Node) -> bool:
     split = run.same_rank(node)
     if not split:
         return False
-    axis = run.perm(node, split).index(node.attrs["axis"])
-    return run.follow(node, split, [run.twin(node.inputs[0], split)], axis=axis)
+    own = node.of(Softmax)
+    axis = run.perm(node, split).index(own.axis)
+    return run.follow(node, split, [run.twin(node.inputs[0], split)], replace(own, axis=axis))
 
 
 def _normalize(run: _Layout, node: Node) -> bool:
     split = run.same_rank(node)
     if not split:
         return False
-    perm = run.perm(node, split)
-    axes = tuple(sorted(perm.index(a) for a in node.attrs["axes"]))
-    return run.follow(node, split, [run.twin(node.inputs[0], split)], axes=axes)
+    perm, own = run.perm(node, split), node.of(Normalize)
+    axes = tuple(sorted(perm.index(a) for a in own.axes))
+    return run.follow(node, split, [run.twin(node.inputs[0], split)], replace(own, axes=axes))
 
 
 def _reduce(run: _Layout, node: Node) -> bool:
@@ -307,21 +328,22 @@ def _reduce(run: _Layout, node: Node) -> bool:
     split = run.born.get(name, 0)
     if not split:
         return False
-    perm, axes = run.perm(node, split), node.attrs["axes"]
-    moved = {**node.attrs, "axes": tuple(sorted(perm.index(a) for a in axes))}
+    perm, own = run.perm(node, split), node.of(Reduce)
+    axes = own.axes
+    moved = replace(own, axes=tuple(sorted(perm.index(a) for a in axes)))
     x = [run.twin(name, split)]
-    if node.attrs["keepdims"]:
-        return run.follow(node, split, x, **moved)
+    if own.keepdims:
+        return run.follow(node, split, x, moved)
     channels = sum(a not in axes for a in range(1, split + 1))
     spatial = sum(a not in axes for a in range(split + 1, len(perm)))
     if not channels or not spatial:
         return run.settle(node, x, moved)
-    return 0 not in axes and run.follow(node, channels, x, **moved)
+    return 0 not in axes and run.follow(node, channels, x, moved)
 
 
 def _transpose(run: _Layout, node: Node) -> bool:
     """Free where it is just a change of layout; else it starts from the twin."""
-    name, out, perm = node.inputs[0], node.outputs[0], tuple(node.attrs["perm"])
+    name, out, perm = node.inputs[0], node.outputs[0], node.of(Transpose).perm
     split = run.born.get(name, 0)
     if not split:
         if len(perm) < 3 or perm != inverse(to_last(len(perm))):
@@ -336,10 +358,10 @@ def _transpose(run: _Layout, node: Node) -> bool:
     channels = range(1, split + 1)
     if perm[0] == 0 and all((i in channels) == (p in channels) for i, p in enumerate(perm)):
         inner = tuple(last.index(perm[d]) for d in last)
-        return run.follow(node, split, [run.twin(name, split)], perm=inner)
+        return run.follow(node, split, [run.twin(name, split)], Transpose(inner))
     if kept := _interleaved(run, node, split):
         inner = tuple(last.index(perm[d]) for d in to_last(len(perm), kept))
-        return run.follow(node, kept, [run.twin(name, split)], perm=inner)
+        return run.follow(node, kept, [run.twin(name, split)], Transpose(inner))
     run.move(run.twin(name, split), run.shape(out), tuple(last.index(p) for p in perm), out)
     run.here[out] = out
     return True
@@ -348,12 +370,12 @@ def _transpose(run: _Layout, node: Node) -> bool:
 def _interleaved(run: _Layout, node: Node, split: int) -> int:
     """How many channel axes a transpose leaves in front where it brings others between the positions, for
     reshapes to make one of both (depth to space); 0 where it is another."""
-    perm, out = node.attrs["perm"], node.outputs[0]
+    perm, out = node.of(Transpose).perm, node.outputs[0]
     kept = next((i - 1 for i in range(1, len(perm)) if perm[i] > split), len(perm) - 1)
     users = run.users.get(out, ())
     if perm[0] != 0 or not kept or not users or out in run.graph.outputs:
         return 0
-    return kept if all(u.op == "reshape" and _channels_of(run, u, kept) for u in users) else 0
+    return kept if all(isinstance(u.attrs, Reshape) and _channels_of(run, u, kept) for u in users) else 0
 
 
 def _reshape(run: _Layout, node: Node) -> bool:
@@ -366,8 +388,8 @@ def _reshape(run: _Layout, node: Node) -> bool:
     x, tail = [run.twin(name, split)], shape[cut + 1 :]
     target = (shape[0], *tail, *shape[1 : cut + 1])
     if tail:
-        return run.follow(node, cut, x, shape=target)
-    return run.settle(node, x, {**node.attrs, "shape": target})
+        return run.follow(node, cut, x, Reshape(target))
+    return run.settle(node, x, Reshape(target))
 
 
 def _channels_of(run: _Layout, node: Node, split: int) -> int:
@@ -412,10 +434,11 @@ def _compute(run: _Layout, node: Node) -> bool:
             return Load(_permuted(e.buffer, perm), permuted(e.index, perm))
         return None
 
-    *inner, last = (_reloaded(s, load) for s in node.attrs["stages"])
+    own = node.of(Compute)
+    *inner, last = (_reloaded(s, load) for s in own.stages)
     last = replace(last, out=_permuted(last.out, perm), axes=permuted(last.axes, perm))
     inputs = [run.twin(n, split) if f"x{i}" in moved else run.original(n) for i, n in enumerate(node.inputs)]
-    return run.follow(node, split, inputs, stages=(*inner, last))
+    return run.follow(node, split, inputs, replace(own, stages=(*inner, last)))
 
 
 def _permuted(buffer: Buffer, perm: Sequence[int]) -> Buffer:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from jangin.ir.core import BindStep, GraphStep, HostStep, IfStep, LoopStep
 from jangin.ir.expr import Expr, Var, free_vars
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.loop import Stmt, expressions, statements
@@ -18,15 +19,15 @@ from jangin.ir.te import Stage
 from jangin.mapped import owned
 from jangin.passes.constraints import constraints
 
-STEPS = frozenset({"host", "bind", "if", "loop"})
-"""Operators of lowered graphs that are steps of a program."""
+
+def is_step(node: Node) -> bool:
+    """Whether a node of a lowered graph is a step of a program."""
+    return isinstance(node.attrs, GraphStep)
 
 
 def has_steps(graph: Graph) -> bool:
     """Whether the graph is more than one plan can run: it has steps, or inputs that are no tensors."""
-    return any(n.op in STEPS for n in graph.nodes) or any(
-        graph.value(n).type is not None for n in graph.inputs
-    )
+    return any(map(is_step, graph.nodes)) or any(graph.value(n).type is not None for n in graph.inputs)
 
 
 def partition(graph: Graph, target: str) -> tuple[Program, list[Graph]]:
@@ -51,19 +52,19 @@ class _Partition:
         steps: list[Step] = []
         for level in range(max(levels, default=-1) + 1):
             here = [n for n, at in zip(graph.nodes, levels, strict=True) if at == level]
-            core = [n for n in here if n.op not in STEPS]
+            core = [n for n in here if not is_step(n)]
             if core:
                 cut = self._segment(graph, core)
                 steps.append(Segment(len(self.segments), cut.inputs, cut.outputs))
                 self.segments.append(cut)
-            steps += [self._step(n) for n in here if n.op in STEPS]
-        typed = {*graph.inputs, *graph.outputs, *(o for n in graph.nodes if n.op in STEPS for o in n.outputs)}
+            steps += [self._step(n) for n in here if is_step(n)]
+        typed = {*graph.inputs, *graph.outputs, *(o for n in graph.nodes if is_step(n) for o in n.outputs)}
         values = {n: v for n, v in graph.values.items() if n in typed}
         return Region(graph.inputs, graph.outputs, values, tuple(steps))
 
     def _with_constants(self, graph: Graph) -> Graph:
         """Keep the constants that steps read, under names of their own."""
-        read = {name for n in graph.nodes if n.op in STEPS for name in n.inputs} | set(graph.outputs)
+        read = {name for n in graph.nodes if is_step(n) for name in n.inputs} | set(graph.outputs)
         names: dict[str, str] = {}
         for name in (n for n in graph.constants if n in read):
             unique, count = name, 0
@@ -94,17 +95,17 @@ class _Partition:
 
     def _step(self, node: Node) -> Step:
         attrs = node.attrs
-        if node.op == "host":
-            return HostCall(attrs["function"], node.inputs, node.outputs, dict(attrs["attrs"]), node.source)
-        if node.op == "bind":
-            return Bind(node.inputs[0], attrs["symbols"], node.source)
-        if node.op == "if":
-            then, orelse = self.region(attrs["then"]), self.region(attrs["else"])
+        if isinstance(attrs, HostStep):
+            return HostCall(attrs.function, node.inputs, node.outputs, dict(attrs.attrs), node.source)
+        if isinstance(attrs, BindStep):
+            return Bind(node.inputs[0], attrs.symbols, node.source)
+        if isinstance(attrs, IfStep):
+            then, orelse = self.region(attrs.then), self.region(attrs.orelse)
             return Branch(node.inputs[0], node.inputs[1:], node.outputs, then, orelse, node.source)
-        trips, condition, *inputs = node.inputs
+        (trips, condition, *inputs), step = node.inputs, node.of(LoopStep)
         return Loop(
-            trips, condition, tuple(inputs), node.outputs, self.region(attrs["body"]), attrs["carried"],
-            attrs["conditional"], attrs["scanned"], attrs["collected"], node.source,
+            trips, condition, tuple(inputs), node.outputs, self.region(step.body), step.carried,
+            step.conditional, step.scanned, step.collected, node.source,
         )  # fmt: skip
 
 
@@ -113,28 +114,28 @@ def _levels(graph: Graph) -> list[int]:
     made: dict[str | Var, tuple[int, bool]] = {}
     found: list[int] = []
     for node in graph.nodes:
-        is_step = node.op in STEPS
+        waits = not is_step(node)
         level = 0
         reads: list[str | Var] = [*node.inputs, *needed_symbols(graph, node)]
         makes: list[str | Var] = [*node.outputs, *defined(node)]
         for name in reads:
             at, by_step = made.get(name, (0, False))
-            level = max(level, at + (by_step and not is_step))
+            level = max(level, at + (by_step and waits))
         found.append(level)
         for name in makes:
-            made[name] = level, is_step
+            made[name] = level, not waits
     return found
 
 
 def defined(node: Node) -> tuple[Var, ...]:
     """Symbols that become known when a step has run."""
-    return tuple(node.attrs["symbols"]) if node.op in STEPS else ()
+    return node.attrs.symbols if isinstance(node.attrs, GraphStep) else ()
 
 
 def needed_symbols(graph: Graph, node: Node) -> set[Var]:
     """Size symbols that must be known before a node runs."""
-    found = set(_variables(node.attrs)) & graph.symbols.keys()
-    if node.op in STEPS:
+    found = set(_variables(node.attrs.named())) & graph.symbols.keys()
+    if is_step(node):
         return found.difference(defined(node))
     return found.union(*(free_vars(d) for name in node.outputs for d in graph.shape(name)))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from jangin.ir.core import Concat, Kernel, Map, Slice
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, is_const, rewrite
 from jangin.ir.graph import Graph, Node, Value, static_shape
 from jangin.ir.loop import Func, replace_buffer
@@ -66,7 +67,7 @@ class _Parts:
 
     def gain(self, node: Node, made: Set[str]) -> float:
         """The share of a concatenation's elements that needs no copy; 0 where that isn't known."""
-        sizes = static_shape(tuple(self.graph.shape(n)[node.attrs["axis"]] for n in node.inputs))
+        sizes = static_shape(tuple(self.graph.shape(n)[node.of(Concat).axis] for n in node.inputs))
         if not sizes or not sum(sizes):
             return 0.0
         return sum(k for n, k in zip(node.inputs, sizes, strict=True) if self.fits(node, n, made)) / sum(
@@ -126,23 +127,25 @@ def _slices(graph: Graph) -> Graph:
 
 def _is_plain(node: Node) -> bool:
     """Whether a slice takes neighbours, from a constant place on."""
-    return static_shape(node.attrs["starts"]) is not None and all(t == 1 for t in node.attrs["steps"])
+    cut = node.of(Slice)
+    return static_shape(cut.starts) is not None and all(t == 1 for t in cut.steps)
 
 
 def _alone(kernel: Node, op: str) -> Node | None:
     """The kernel's node, where it has one only, of that operator, over the kernel's own operands."""
-    if kernel.op != "kernel" or len(kernel.attrs["body"].nodes) != 1 or kernel.attrs["body"].constants:
+    body = kernel.attrs.body if isinstance(kernel.attrs, Kernel) else None
+    if body is None or body.constants or len(body.nodes) != 1:
         return None
-    (node,) = kernel.attrs["body"].nodes
+    (node,) = body.nodes
     return node if node.op == op else None
 
 
 def _copy(name: str, out: str, values: Mapping[str, Value], like: Node) -> Node:
     dtype = values[name].dtype
     assert dtype is not None
-    node = Node("map", out, (name,), (out,), {"body": Var("x0", dtype)}, like.source)
+    node = Node(out, (name,), (out,), Map(Var("x0", dtype)), like.source)
     body = Graph(out, (name,), (out,), (node,), {}, {n: values[n] for n in (name, out)})
-    return Node("kernel", out, (name,), (out,), {"body": body}, like.source)
+    return Node(out, (name,), (out,), Kernel(body), like.source)
 
 
 # -- where ----------------------------------------------------------------------------------------
@@ -161,10 +164,10 @@ def views(graph: Graph) -> dict[str, View]:
     direct: dict[str, View] = {}
     for node in graph.nodes:
         (out, *_) = node.outputs
-        if node.op == "slice":
-            direct[out] = View(node.inputs[0], _numbers(node.attrs["starts"]))
-        elif node.op == "concat":
-            start, axis = 0, node.attrs["axis"]
+        if isinstance(node.attrs, Slice):
+            direct[out] = View(node.inputs[0], _numbers(node.attrs.starts))
+        elif isinstance(node.attrs, Concat):
+            start, axis = 0, node.attrs.axis
             for name in node.inputs:
                 shape = graph.shape(name)
                 direct[name] = View(out, tuple(start if d == axis else 0 for d in range(len(shape))))

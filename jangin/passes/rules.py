@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jangin.ir.core import CoreAttributes, Reshape
 from jangin.ir.dtype import DType, from_numpy
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, Graph, Node, Shape, Value
 from jangin.ir.simplify import simplify
-from jangin.ops.core import CORE
+from jangin.ops.core import core_op
 
 
 class State:
@@ -37,10 +38,10 @@ class State:
         assert dtype is not None, f"{name} has no dtype yet"
         return dtype
 
-    def producer(self, name: str, op: str) -> Node | None:
+    def producer(self, name: str, operator: type[CoreAttributes]) -> Node | None:
         """The node that gives the value, if it is of that operator."""
         node = self._made.get(name)
-        return node if node is not None and node.op == op else None
+        return node if node is not None and isinstance(node.attrs, operator) else None
 
     def single_use(self, name: str) -> bool:
         """Whether nothing but the node in hand reads the value."""
@@ -53,7 +54,7 @@ class State:
     def add(self, node: Node) -> str:
         """Emit a new node (its output is named here and its type inferred); gives its output."""
         out = self.fresh(node.name)
-        dtype, shape = CORE[node.op].infer([self.values[n] for n in node.inputs], node.attrs)
+        dtype, shape = core_op(node).infer([self.values[n] for n in node.inputs], node.attrs)
         shape = tuple(simplify(d, self.graph.symbols) for d in shape)
         self.values[out] = Value(out, dtype, shape)
         self.emit(replace(node, name=out, outputs=(out,)))
@@ -69,7 +70,7 @@ class State:
         """`x` in another shape, for the sake of `node`."""
         if self.shape(x) == shape:
             return x
-        return self.add(Node("reshape", f"{node.name}.shaped", (x,), (), {"shape": shape}, node.source))
+        return self.add(Node(f"{node.name}.shaped", (x,), (), Reshape(shape), node.source))
 
     def fresh(self, hint: str) -> str:
         name, count = hint, 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from jangin.ir.core import Conv, Kernel
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Binary, Load, Select, const
 from jangin.ir.graph import Graph, Node, static_shape
@@ -71,8 +72,8 @@ def _is_depthwise(around: Kernels, kernel: Node) -> bool:
     taps = static_shape(tuple(a.extent for a in parts[0].reduce_axes))
     if found is None or taps is None or math.prod(taps) > TAPS:
         return False
-    convolutions = [n for n in kernel.attrs["body"].nodes if n.op == "conv"]
-    if any(step != 1 for n in convolutions for step in n.attrs["strides"]):
+    convolutions = [n.attrs for n in kernel.of(Kernel).body.nodes if isinstance(n.attrs, Conv)]
+    if any(step != 1 for conv in convolutions for step in conv.strides):
         return False
     (stage,), (data, weights) = parts, found
     source = data.a if isinstance(data, Select) and data.b == const(0, F32) else data

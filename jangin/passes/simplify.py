@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from jangin.ir.core import Concat, Conv, Expand, Gather, MatMul, Pad, Reduce, Reshape, Slice, Transpose
 from jangin.ir.expr import Const, Expr, const, is_const
 from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.simplify import prove
@@ -49,9 +50,7 @@ def _visit(state: State, node: Node) -> None:
                 if out in state.graph.outputs:
                     if node.op == "reshape" and node.inputs[0] == result:
                         continue
-                    result = Node(
-                        "reshape", node.name, (result,), (out,), {"shape": state.shape(out)}, node.source
-                    )
+                    result = Node(node.name, (result,), (out,), Reshape(state.shape(out)), node.source)
                 else:
                     state.renamed[out] = result
                     state.changed = True
@@ -90,7 +89,7 @@ def _reshape(s: State, node: Node) -> Result:
     (x,) = node.inputs
     if s.shape(x) == s.shape(node.outputs[0]):
         return x
-    inner = s.producer(x, "reshape")
+    inner = s.producer(x, Reshape)
     return None if inner is None else replace(node, inputs=inner.inputs)
 
 
@@ -98,10 +97,10 @@ def _reshape_of_part(s: State, node: Node) -> Result:
     """A reshape of a slice along one axis is a slice of a reshape, where one axis can stand for that: a
     reshape moves nothing, and readers take slices in."""
     (part,), shape = node.inputs, s.shape(node.outputs[0])
-    inner = s.producer(part, "slice")
-    if inner is None or any(t != 1 for t in inner.attrs["steps"]):
+    inner = s.producer(part, Slice)
+    if inner is None or any(t != 1 for t in inner.of(Slice).steps):
         return None
-    (x,), starts, whole = inner.inputs, inner.attrs["starts"], s.shape(inner.inputs[0])
+    (x,), starts, whole = inner.inputs, inner.of(Slice).starts, s.shape(inner.inputs[0])
     cut = [d for d, n in enumerate(s.shape(part)) if n != whole[d]]
     sizes = static_shape((*whole[cut[0] :], starts[cut[0]])) if len(cut) == 1 else None
     if sizes is None:
@@ -117,30 +116,29 @@ def _reshape_of_part(s: State, node: Node) -> Result:
         around, more = shape[:axis], shape[axis + 1 :]
         y = s.reshaped(x, (*around, const(math.prod(behind) // step), *more), node)
         at = tuple(const(start * unit // step if d == axis else 0) for d in range(len(shape)))
-        attrs = {"starts": at, "steps": (1,) * len(shape), "shape": (*around, count, *more)}
-        return replace(node, op="slice", inputs=(y,), attrs=attrs)
+        return replace(node, inputs=(y,), attrs=Slice(at, (1,) * len(shape), (*around, count, *more)))
     return None
 
 
 def _transpose(s: State, node: Node) -> Result:
     """Transposes that only move sizes of 1, or follow one another."""
-    (x,), perm = node.inputs, node.attrs["perm"]
+    (x,), perm = node.inputs, node.of(Transpose).perm
     shape = s.shape(x)
     real = [p for p in perm if not is_const(shape[p], 1)]
     if real == sorted(real):
         return _as_reshape(s, node, x)
-    inner = s.producer(x, "transpose")
+    inner = s.producer(x, Transpose)
     if inner is None:
         return None
-    composed = tuple(inner.attrs["perm"][p] for p in perm)
-    return replace(node, inputs=inner.inputs, attrs={"perm": composed})
+    composed = tuple(inner.of(Transpose).perm[p] for p in perm)
+    return replace(node, inputs=inner.inputs, attrs=Transpose(composed))
 
 
 def _as_reshape(s: State, node: Node, x: str) -> Result:
     shape = s.shape(node.outputs[0])
     if s.shape(x) == shape:
         return x
-    return replace(node, op="reshape", inputs=(x,), attrs={"shape": shape})
+    return replace(node, inputs=(x,), attrs=Reshape(shape))
 
 
 def _expand(s: State, node: Node) -> Result:
@@ -149,23 +147,23 @@ def _expand(s: State, node: Node) -> Result:
     own = s.shape(x)
     if shape[len(shape) - len(own) :] == own and all(is_const(d, 1) for d in shape[: len(shape) - len(own)]):
         return _as_reshape(s, node, x)
-    inner = s.producer(x, "expand")
+    inner = s.producer(x, Expand)
     return None if inner is None else replace(node, inputs=inner.inputs)
 
 
 def _slice(s: State, node: Node) -> Result:
     """Slices of everything, and slices of slices."""
-    (x,) = node.inputs
-    starts, steps, shape = node.attrs["starts"], node.attrs["steps"], node.attrs["shape"]
-    if shape == s.shape(x) and all(is_const(b, 0) for b in starts) and all(t == 1 for t in steps):
+    (x,), cut = node.inputs, node.of(Slice)
+    if cut.shape == s.shape(x) and all(is_const(b, 0) for b in cut.starts) and all(t == 1 for t in cut.steps):
         return x
-    inner = s.producer(x, "slice")
+    inner = s.producer(x, Slice)
     if inner is None:
         return None
-    first, step = inner.attrs["starts"], inner.attrs["steps"]
-    begin = tuple(simplify_expr(f + b * t) for f, b, t in zip(first, starts, step, strict=True))
-    attrs = {"starts": begin, "steps": tuple(a * b for a, b in zip(step, steps, strict=True)), "shape": shape}
-    return replace(node, inputs=inner.inputs, attrs=attrs)
+    first = inner.of(Slice)
+    pairs = zip(first.starts, cut.starts, first.steps, strict=True)
+    begin = tuple(simplify_expr(f + b * t) for f, b, t in pairs)
+    steps = tuple(a * b for a, b in zip(first.steps, cut.steps, strict=True))
+    return replace(node, inputs=inner.inputs, attrs=Slice(begin, steps, cut.shape))
 
 
 def _concat(s: State, node: Node) -> Result:
@@ -174,20 +172,20 @@ def _concat(s: State, node: Node) -> Result:
         return node.inputs[0]
     parts: list[str] = []
     for name in node.inputs:
-        inner = s.producer(name, "concat")
-        same = inner is not None and inner.attrs["axis"] == node.attrs["axis"] and s.single_use(name)
+        inner = s.producer(name, Concat)
+        same = inner is not None and inner.attrs == node.attrs and s.single_use(name)
         parts.extend(inner.inputs if inner is not None and same else (name,))
     return None if len(parts) == len(node.inputs) else replace(node, inputs=tuple(parts))
 
 
 def _pad(s: State, node: Node) -> Result:
-    return node.inputs[0] if all(is_const(p, 0) for p in node.attrs["pads"]) else None
+    return node.inputs[0] if all(is_const(p, 0) for p in node.of(Pad).pads) else None
 
 
 def _gather(s: State, node: Node) -> Result:
     """A gather of evenly spaced constant positions is a slice (and a reshape, for a scalar)."""
     x, index = node.inputs
-    at, axis, shape = s.constants.get(index), node.attrs["axis"], s.shape(x)
+    at, axis, shape = s.constants.get(index), node.of(Gather).axis, s.shape(x)
     if at is None or at.ndim > 1 or at.size == 0:
         return None
     where = [int(i) for i in at.reshape(-1)]
@@ -201,10 +199,10 @@ def _gather(s: State, node: Node) -> Result:
     starts = tuple(start if d == axis else const(0) for d in range(len(shape)))
     steps = tuple(step if d == axis else 1 for d in range(len(shape)))
     taken = (*shape[:axis], const(len(where)), *shape[axis + 1 :])
-    attrs = {"starts": starts, "steps": steps, "shape": taken}
+    attrs = Slice(starts, steps, taken)
     if at.ndim == 1:
-        return replace(node, op="slice", inputs=(x,), attrs=attrs)
-    part = s.add(Node("slice", f"{node.name}.slice", (x,), (), attrs, node.source))
+        return replace(node, inputs=(x,), attrs=attrs)
+    part = s.add(Node(f"{node.name}.slice", (x,), (), attrs, node.source))
     return _as_reshape(s, node, part)
 
 
@@ -214,19 +212,20 @@ def _in_range(i: int, size: Expr) -> Expr:
 
 def _reduce(s: State, node: Node) -> Result:
     """Axes of size 1 need no reduction."""
-    (x,), axes = node.inputs, node.attrs["axes"]
+    (x,), own = node.inputs, node.of(Reduce)
+    axes = own.axes
     shape = s.shape(x)
     real = tuple(a for a in axes if not is_const(shape[a], 1))
     if len(real) == len(axes):
         return None
     if not real:
         return _as_reshape(s, node, x)
-    if node.attrs["keepdims"]:
-        return replace(node, attrs={**node.attrs, "axes": real})
+    if own.keepdims:
+        return replace(node, attrs=replace(own, axes=real))
     dropped = [a for a in axes if a not in real]
     kept = [i for i in range(len(shape)) if i not in dropped]
     inner = s.reshaped(x, tuple(shape[i] for i in kept), node)
-    return replace(node, inputs=(inner,), attrs={**node.attrs, "axes": tuple(kept.index(a) for a in real)})
+    return replace(node, inputs=(inner,), attrs=replace(own, axes=tuple(kept.index(a) for a in real)))
 
 
 # --- contractions ----------------------------------------------------------------------------
@@ -235,29 +234,28 @@ def _reduce(s: State, node: Node) -> Result:
 def _conv_pad(s: State, node: Node) -> Result:
     """A convolution does the zero padding of its input's spatial axes itself, until the layout pass
     decides where padding happens."""
-    if node.attrs["layout"] != "first":
+    conv = node.of(Conv)
+    pad = s.producer(node.inputs[0], Pad) if conv.layout == "first" else None
+    if pad is None or pad.of(Pad).mode != "constant" or pad.of(Pad).value != 0:
         return None
-    pad = s.producer(node.inputs[0], "pad")
-    if pad is None or pad.attrs["mode"] != "constant" or pad.attrs.get("value", 0) != 0:
-        return None
-    amounts = [int(p.value) if isinstance(p, Const) else -1 for p in pad.attrs["pads"]]
+    amounts = [int(p.value) if isinstance(p, Const) else -1 for p in pad.of(Pad).pads]
     rank = len(amounts) // 2
-    first = 2 if node.attrs["layout"] == "first" else 1
-    spatial = [i + end for end in (0, rank) for i in range(first, first + rank - 2)]
+    spatial = [i + end for end in (0, rank) for i in range(2, rank)]
     if min(amounts) < 0 or any(a for i, a in enumerate(amounts) if i not in spatial):
         return None
-    pads = tuple(p + amounts[i] for p, i in zip(node.attrs["pads"], spatial, strict=True))
-    return replace(node, inputs=(pad.inputs[0], node.inputs[1]), attrs={**node.attrs, "pads": pads})
+    pads = tuple(p + amounts[i] for p, i in zip(conv.pads, spatial, strict=True))
+    return replace(node, inputs=(pad.inputs[0], node.inputs[1]), attrs=replace(conv, pads=pads))
 
 
 def _matmul_transpose(s: State, node: Node) -> Result:
     """A product reads an operand whose last two axes are swapped as it is; a longer transpose in
     front of it keeps the rest."""
-    for i, flag in enumerate(("transpose_a", "transpose_b")):
-        inner = s.producer(node.inputs[i], "transpose")
+    own = node.of(MatMul)
+    for i in range(2):
+        inner = s.producer(node.inputs[i], Transpose)
         if inner is None:
             continue
-        perm = inner.attrs["perm"]
+        perm = inner.of(Transpose).perm
         rank = len(perm)
         swapped = (*perm[:-2], perm[-1], perm[-2])
         plain = swapped == tuple(range(rank))
@@ -266,10 +264,10 @@ def _matmul_transpose(s: State, node: Node) -> Result:
             continue
         x = inner.inputs[0]
         if not plain:
-            attrs = {"perm": swapped}
-            x = s.add(Node("transpose", f"{inner.name}.swapped", (x,), (), attrs, inner.source))
+            x = s.add(Node(f"{inner.name}.swapped", (x,), (), Transpose(swapped), inner.source))
         inputs = (x, node.inputs[1]) if i == 0 else (node.inputs[0], x)
-        return replace(node, inputs=inputs, attrs={**node.attrs, flag: not node.attrs[flag]})
+        a, b = own.transpose_a != (i == 0), own.transpose_b != (i == 1)
+        return replace(node, inputs=inputs, attrs=replace(own, transpose_a=a, transpose_b=b))
     return None
 
 

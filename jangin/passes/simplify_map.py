@@ -9,6 +9,7 @@ from math import frexp, isfinite
 import numpy as np
 
 from jangin.ir.arithmetic import apply, convert
+from jangin.ir.core import Expand, Map, Reshape, Transpose
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, DType
 from jangin.ir.expr import (
     Binary,
@@ -36,7 +37,7 @@ Result = Node | str | None
 def _operands(s: State, node: Node) -> Result:
     """Constants of one element become immediate, expansions are left to broadcasting, and operands
     that are unused or given twice are dropped."""
-    body: Expr = node.attrs["body"]
+    body = node.of(Map).body
     used = {v.name for v in free_vars(body)}
     values: dict[Var, Expr] = {}
     inputs: list[str] = []
@@ -60,15 +61,15 @@ def _rebuilt(s: State, node: Node, inputs: list[str], body: Expr) -> Result:
     """The map of other operands, expanded where those no longer span the result."""
     shape = s.shape(node.outputs[0])
     spanned = broadcast(*(s.shape(n) for n in inputs))
-    new = replace(node, inputs=tuple(inputs), attrs={"body": body})
+    new = replace(node, inputs=tuple(inputs), attrs=Map(body))
     if spanned == shape:
         return new
     narrow = s.add(new)
-    return replace(node, op="expand", inputs=(narrow,), attrs={"shape": shape})
+    return replace(node, inputs=(narrow,), attrs=Expand(shape))
 
 
 def _unexpanded(s: State, name: str) -> str:
-    expand = s.producer(name, "expand")
+    expand = s.producer(name, Expand)
     return name if expand is None else expand.inputs[0]
 
 
@@ -82,24 +83,24 @@ def immediate(array: Array, dtype: DType) -> Const:
 
 def _identity(s: State, node: Node) -> Result:
     """A map that gives its only operand."""
-    if len(node.inputs) != 1 or node.attrs["body"] != Var("x0", s.dtype(node.inputs[0])):
+    if len(node.inputs) != 1 or node.of(Map).body != Var("x0", s.dtype(node.inputs[0])):
         return None
     (x,), shape = node.inputs, s.shape(node.outputs[0])
-    return x if s.shape(x) == shape else replace(node, op="expand", attrs={"shape": shape})
+    return x if s.shape(x) == shape else replace(node, attrs=Expand(shape))
 
 
 def _simpler(s: State, node: Node) -> Result:
     """The same map with a simpler body."""
     fixed = {f"x{i}" for i, n in enumerate(node.inputs) if n in s.constants}
-    body = simplify_body(node.attrs["body"], fixed)
-    return None if body == node.attrs["body"] else replace(node, attrs={"body": body})
+    body = simplify_body(node.of(Map).body, fixed)
+    return None if body == node.of(Map).body else replace(node, attrs=Map(body))
 
 
 def _precomputed(s: State, node: Node) -> Result:
     """Parts of the body that only read constants become constants, where those are no larger."""
     operands = {f"x{i}": n for i, n in enumerate(node.inputs)}
     found: Expr | None = None
-    for part in _parts(node.attrs["body"]):
+    for part in _parts(node.of(Map).body):
         names = {v.name for v in free_vars(part)}
         if children(part) and names and all(operands.get(n) in s.constants for n in names):
             arrays = [s.constants[operands[n]] for n in names]
@@ -112,8 +113,8 @@ def _precomputed(s: State, node: Node) -> Result:
     value = evaluate(found, {n: s.constants[operands[n]] for n in {v.name for v in free_vars(found)}})
     name = s.constant(np.asarray(value), f"{node.name}.const")
     var = Var(f"x{len(node.inputs)}", found.dtype)
-    body = rewrite(node.attrs["body"], lambda n: var if n == found else None)
-    return replace(node, inputs=(*node.inputs, name), attrs={"body": body})
+    body = rewrite(node.of(Map).body, lambda n: var if n == found else None)
+    return replace(node, inputs=(*node.inputs, name), attrs=Map(body))
 
 
 def _parts(e: Expr) -> list[Expr]:
@@ -131,23 +132,23 @@ def _parts(e: Expr) -> list[Expr]:
 def _composed(s: State, node: Node) -> Result:
     """Arithmetic of one value and constants after the same, or a cast of a cast: one map. (Other
     maps that follow one another are left to fusion.)"""
-    body: Expr = node.attrs["body"]
+    body = node.of(Map).body
     for i, name in enumerate(node.inputs):
-        inner = s.producer(name, "map")
+        inner = s.producer(name, Map)
         if inner is None or s.shape(name) != s.shape(node.outputs[0]):
             continue
         var = Var(f"x{i}", s.dtype(name))
         others = [n for k, n in enumerate(node.inputs) if k != i]
         chain = s.single_use(name) and _scales(s, inner) and _scales(s, node) and _all_constant(s, others)
-        casts = len(inner.inputs) == 1 and isinstance(inner.attrs["body"], Cast) and _is_cast_of(body, var)
+        casts = len(inner.inputs) == 1 and isinstance(inner.of(Map).body, Cast) and _is_cast_of(body, var)
         if not chain and not casts:
             continue
         count = len(node.inputs)
         shifted: dict[Var, Expr] = {
             Var(f"x{k}", s.dtype(n)): Var(f"x{count + k}", s.dtype(n)) for k, n in enumerate(inner.inputs)
         }
-        whole = substitute(body, {var: substitute(inner.attrs["body"], shifted)})
-        return replace(node, inputs=(*node.inputs, *inner.inputs), attrs={"body": whole})
+        whole = substitute(body, {var: substitute(inner.of(Map).body, shifted)})
+        return replace(node, inputs=(*node.inputs, *inner.inputs), attrs=Map(whole))
     return None
 
 
@@ -155,7 +156,7 @@ def _of_moved(s: State, node: Node) -> Result:
     """A map of elements that a transpose moved and a reshape then shaped, with operands that span the axes
     the reshape left alone: the reshape comes last, and the map is computed where the elements move."""
     for i, name in enumerate(node.inputs):
-        shaped = s.producer(name, "reshape")
+        shaped = s.producer(name, Reshape)
         if not shaped or not s.single_use(name) or s.shape(name) != s.shape(node.outputs[0]):
             continue
         if not _is_moved(s, shaped.inputs[0]):
@@ -170,15 +171,15 @@ def _of_moved(s: State, node: Node) -> Result:
             shaped.inputs[0] if k == i else s.reshaped(n, spans[k], node) for k, n in enumerate(node.inputs)
         ]
         inner = s.add(replace(node, name=f"{node.name}.moved", inputs=tuple(inputs)))
-        return replace(node, op="reshape", inputs=(inner,), attrs={"shape": after})
+        return replace(node, inputs=(inner,), attrs=Reshape(after))
     return None
 
 
 def _is_moved(s: State, name: str) -> bool:
     """Whether a value that nothing else reads is a transpose, or maps of one."""
-    inner = s.producer(name, "map")
+    inner = s.producer(name, Map)
     if not s.single_use(name) or inner is None:
-        return s.single_use(name) and s.producer(name, "transpose") is not None
+        return s.single_use(name) and s.producer(name, Transpose) is not None
     return any(_is_moved(s, n) for n in inner.inputs if s.shape(n) == s.shape(name))
 
 
@@ -193,7 +194,7 @@ def _scales(s: State, node: Node) -> bool:
     varying = [n for n in node.inputs if n not in s.constants]
     arithmetic = all(
         isinstance(e, (Var, Const)) or (isinstance(e, Binary) and e.op in ("add", "sub", "mul", "div"))
-        for e in _parts(node.attrs["body"])
+        for e in _parts(node.of(Map).body)
     )
     return len(varying) == 1 and arithmetic
 

@@ -6,30 +6,32 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from jangin.ir.core import Kernel, LoopNest
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, loads, rewrite, substitute
-from jangin.ir.graph import Array, Graph, Node
+from jangin.ir.graph import Array, Node
 from jangin.ir.loop import Alloc, For, Func, Stmt, block, map_stmt
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.te import Axis, Stage, compute, inline, nest, redirect
-from jangin.ops.core import CORE
+from jangin.ops.core import core_op
 
-Kernel = tuple[tuple[Stage, ...], tuple[Buffer, ...], Buffer]
+Staged = tuple[tuple[Stage, ...], tuple[Buffer, ...], Buffer]
+"""(stages, inputs, result)"""
 
 
 def is_opaque(kernel: Node) -> bool:
     """True when the kernel has loop nests already: `opaque_func` gives it, `stages` can't."""
-    return any(n.op == "loop_nest" for n in kernel.attrs["body"].nodes)
+    return any(isinstance(n.attrs, LoopNest) for n in kernel.of(Kernel).body.nodes)
 
 
-def stages(kernel: Node) -> Kernel:
+def stages(kernel: Node) -> Staged:
     """(stages, inputs, result) of a kernel, over buffers named as the graph's values; all stages
     but the last are local. Conditions and indices are simplified for the symbols' ranges."""
-    body: Graph = kernel.attrs["body"]
+    body = kernel.of(Kernel).body
     buffers = {n: Buffer(n, body.dtype(n), body.shape(n)) for n in body.values}
     done = {n: _scalar(buffers[n], array) for n, array in body.constants.items()}
     anchored: list[Stage] = []
     for node in body.nodes:
-        core, out = CORE[node.op], buffers[node.outputs[0]]
+        core, out = core_op(node), buffers[node.outputs[0]]
         own = core.te(tuple(buffers[n] for n in node.inputs), out, node.attrs)
         if core.kind == "injective":
             done[out.name] = _inlined(own[0], done)
@@ -158,7 +160,7 @@ def _text(stage: Stage) -> str:
 
 def opaque_params(kernel: Node) -> tuple[Buffer, ...]:
     """The parameters of a kernel of loop nests: b0, b1, ... and `out`."""
-    body: Graph = kernel.attrs["body"]
+    body = kernel.of(Kernel).body
     inputs = (Buffer(f"b{i}", body.dtype(n), body.shape(n)) for i, n in enumerate(body.inputs))
     (name,) = body.outputs
     return (*inputs, Buffer("out", body.dtype(name), body.shape(name)))
@@ -166,7 +168,7 @@ def opaque_params(kernel: Node) -> tuple[Buffer, ...]:
 
 def opaque_func(kernel: Node) -> Func:
     """The function of a kernel of loop nests and `opaque_stages`, over `opaque_params`."""
-    body: Graph = kernel.attrs["body"]
+    body = kernel.of(Kernel).body
     params, of = opaque_params(kernel), _opaque_buffers(kernel)
     between = {s.out.name: nest(s) for s in opaque_stages(kernel)}
     nests = [between.get(of[n.outputs[0]].name) or _named(n, of) for n in body.nodes]
@@ -180,18 +182,18 @@ def opaque_func(kernel: Node) -> Func:
 
 def opaque_stages(kernel: Node) -> tuple[Stage, ...]:
     """What tensor expressions say of a kernel with loop nests, over the buffers of its function."""
-    body: Graph = kernel.attrs["body"]
+    body = kernel.of(Kernel).body
     of, found = _opaque_buffers(kernel), list[Stage]()
     for node in body.nodes:
-        if node.op != "loop_nest":
+        if not isinstance(node.attrs, LoopNest):
             inputs, out = (tuple(of[n] for n in names) for names in (node.inputs, node.outputs))
-            found += CORE[node.op].te(inputs, out[0], node.attrs)
+            found += core_op(node).te(inputs, out[0], node.attrs)
     return tuple(redirect(s, of) for s in found)
 
 
 def _opaque_buffers(kernel: Node) -> dict[str, Buffer]:
     """Of each value: the parameters, and locals t0, t1, ..."""
-    body: Graph = kernel.attrs["body"]
+    body = kernel.of(Kernel).body
     inner = (n.outputs[0] for n in body.nodes[:-1])
     of = {n: Buffer(f"t{i}", body.dtype(n), body.shape(n), "scratch") for i, n in enumerate(inner)}
     return {**of, **dict(zip((*body.inputs, *body.outputs), opaque_params(kernel), strict=True))}
@@ -205,4 +207,4 @@ def _named(node: Node, of: Mapping[str, Buffer]) -> Stmt:
         new = names.get(e.buffer.name) if isinstance(e, Load) else None
         return Load(new, e.index) if new is not None and isinstance(e, Load) else None
 
-    return map_stmt(node.attrs["body"], lambda e: rewrite(e, load), lambda b: names.get(b.name, b))
+    return map_stmt(node.of(LoopNest).body, lambda e: rewrite(e, load), lambda b: names.get(b.name, b))

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from jangin.ir.core import Compute, Conv, Kernel, LoopNest, MatMul, Pad
 from jangin.ir.dtype import BOOL, F32, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const, free_vars, loads, substitute
 from jangin.ir.graph import Graph, Node, Shape, Value, static_shape
@@ -74,10 +74,9 @@ class Match:
 
 def match(kernel: Node, graph: Graph) -> Match | None:
     """The convolution that Winograd's method could compute, or None."""
-    if kernel.op != "kernel" or is_opaque(kernel):
+    if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
         return None
-    body: Graph = kernel.attrs["body"]
-    node = next((n for n in body.nodes if n.op == "conv"), None)
+    node = next((n for n in kernel.of(Kernel).body.nodes if isinstance(n.attrs, Conv)), None)
     if node is None or not _fits(node, graph):
         return None
     *local, stage = stages(kernel)[0]
@@ -92,17 +91,17 @@ def match(kernel: Node, graph: Graph) -> Match | None:
 
 def _fits(node: Node, graph: Graph) -> bool:
     x, weights = node.inputs
-    attrs = node.attrs
+    conv = node.of(Conv)
     return (
         weights in graph.constants
         and x in graph.values
         and graph.dtype(x) == graph.dtype(weights) == F32
-        and attrs.get("dtype") is None  # else the sums are to be exact
-        and attrs["layout"] == "last"
-        and attrs["kernel"] == (TAPS, TAPS)
-        and attrs["groups"] == 1
-        and not any(attrs["pads"])
-        and all(s == 1 for s in (*attrs["strides"], *attrs["dilations"]))
+        and conv.dtype is None  # else the sums are to be exact
+        and conv.layout == "last"
+        and conv.kernel == (TAPS, TAPS)
+        and conv.groups == 1
+        and not any(conv.pads)
+        and all(s == 1 for s in (*conv.strides, *conv.dilations))
     )
 
 
@@ -211,8 +210,7 @@ class _Winograd:
     def product(self, m: Match, v: str, u: str, out: str, blocks: bool) -> Node:
         """The matrix product of each point."""
         if not blocks:
-            attrs: dict[str, Any] = {"transpose_a": False, "transpose_b": False}
-            return Node("matmul", out, (v, u), (out,), attrs, m.kernel.source)
+            return Node(out, (v, u), (out,), MatMul(), m.kernel.source)
         left, right = (Buffer(n, *self.typed(n)) for n in (v, u))
 
         def term(at: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
@@ -220,7 +218,7 @@ class _Winograd:
             return left[tile, point, k[0]] * right[point, k[0], column]
 
         stage = reduction(Buffer(out, *self.typed(out)), [m.channels], "sum", term)
-        return Node("compute", out, (v, u), (out,), {"stages": (stage,)}, m.kernel.source)
+        return Node(out, (v, u), (out,), Compute((stage,)), m.kernel.source)
 
     def patch(self, m: Match) -> Patch:
         """Where the padding is a kernel of its own, the transform reads what that one reads."""
@@ -257,23 +255,21 @@ class _Winograd:
 
     def nest(self, m: Match, out: str, inputs: tuple[str, ...], body: Stmt) -> Node:
         dtype, shape = self.typed(out)
-        attrs = {"body": body, "dtype": dtype, "shape": shape}
-        return Node("loop_nest", out, inputs, (out,), attrs, m.kernel.source)
+        return Node(out, inputs, (out,), LoopNest(body, dtype, shape), m.kernel.source)
 
     def kernel(self, m: Match, node: Node) -> Node:
         values = {n: self.values[n] for n in (*node.inputs, *node.outputs)}
         body = Graph(node.name, node.inputs, node.outputs, (node,), {}, values, self.graph.symbols)
-        attrs = {"body": body}
-        return Node("kernel", node.name, node.inputs, node.outputs, attrs, m.kernel.source)
+        return Node(node.name, node.inputs, node.outputs, Kernel(body), m.kernel.source)
 
 
 def _padding(kernel: Node) -> tuple[Stage, tuple[str, ...]] | None:
     """The stage and inputs of a kernel that only pads rows and columns with zeros, perhaps after
     quick operations on each element; None for any other."""
-    if kernel.op != "kernel" or is_opaque(kernel):
+    if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
         return None
-    *maps, pad = kernel.attrs["body"].nodes
-    if pad.op != "pad" or any(producer_class(n) != "cheap" for n in maps):
+    *maps, pad = kernel.of(Kernel).body.nodes
+    if not isinstance(pad.attrs, Pad) or any(producer_class(n) != "cheap" for n in maps):
         return None
     (stage,), inputs, _ = stages(kernel)
     body = stage.body

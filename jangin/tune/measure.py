@@ -7,13 +7,13 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from jangin.backends.llvm.build import build
 from jangin.compiler.kernels import kernel_workload, make_kernel, make_plan
 from jangin.compiler.options import Options
+from jangin.ir.core import Kernel, Map
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import Array, Graph, Node, Value
@@ -67,7 +67,7 @@ class Trial:
         """Whether the kernel's inputs tell all its sizes, as they must where it runs alone."""
         inputs = (n for n in self.node.inputs if n not in self.graph.constants)
         told = {d for n in inputs for d in self.graph.shape(n)}
-        return told.issuperset(self.node.attrs["body"].symbols)
+        return told.issuperset(self.node.of(Kernel).body.symbols)
 
     def build(self, ways: Sequence[Scheduled]) -> Race:
         """The ways, whose kernels have different names, compiled together. Raises WrongResult
@@ -79,12 +79,12 @@ class Trial:
 
     def _plan(self, ways: Sequence[Scheduled]) -> Plan:
         """The kernel once in each way, other data before each."""
-        node, graph, body = self.node, self.graph, self.node.attrs["body"]
+        node, graph, body = self.node, self.graph, self.node.of(Kernel).body
         other = _other_data(max(self.between // 8, 1024))
-        workload = kernel_workload(other, other.attrs["body"], self.options, "sweep")[1]
+        workload = kernel_workload(other, other.of(Kernel).body, self.options, "sweep")[1]
         sweep = make_kernel(workload, self.options)
         (result,) = node.outputs
-        values = {n: graph.values[n] for n in node.inputs} | dict(other.attrs["body"].values)
+        values = {n: graph.values[n] for n in node.inputs} | dict(other.of(Kernel).body.values)
         constants = {n: graph.constants[n] for n in node.inputs if n in graph.constants}
         nodes: list[Node] = []
         chosen: dict[str, tuple[Scheduled, tuple[str, ...]]] = {}
@@ -148,10 +148,9 @@ def _other_data(count: int) -> Node:
     """A kernel that reads and writes `count` floats each."""
     shape = (const(count),)
     values = {n: Value(n, F32, shape) for n in (SWEEP, f"{SWEEP}.out")}
-    add: dict[str, Any] = {"body": Var("x0", F32) + const(1.0, F32)}
-    node = Node("map", "sweep", (SWEEP,), (f"{SWEEP}.out",), add)
+    node = Node("sweep", (SWEEP,), (f"{SWEEP}.out",), Map(Var("x0", F32) + const(1.0, F32)))
     body = Graph("sweep", node.inputs, node.outputs, (node,), {}, values)
-    return Node("kernel", "sweep", node.inputs, node.outputs, {"body": body})
+    return Node("sweep", node.inputs, node.outputs, Kernel(body))
 
 
 def random_feeds(exe: Executable, sizes: Mapping[str, int]) -> dict[str, Array]:

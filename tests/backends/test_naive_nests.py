@@ -12,6 +12,18 @@ import pytest
 from machine import run, runnable, target
 
 from jangin.ir import te
+from jangin.ir.core import (
+    Concat,
+    Conv,
+    CoreAttributes,
+    Map,
+    MatMul,
+    Normalize,
+    Pad,
+    Reduce,
+    Softmax,
+    Transpose,
+)
 from jangin.ir.dtype import F32, I64
 from jangin.ir.expr import Buffer, Const, Expr, Var, binary, call, const, select
 from jangin.ir.graph import Array, Value
@@ -42,27 +54,25 @@ def tensor(name: str, *shape: int | Expr) -> Buffer:
     return Buffer(name, F32, tuple(const(d) if isinstance(d, int) else d for d in shape))
 
 
-def lowered(op: str, ins: list[Buffer], attrs: Mapping[str, Any]) -> Func:
-    dtype, shape = CORE[op].infer([Value(b.name, b.dtype, b.shape) for b in ins], attrs)
-    return te.lower(op, CORE[op].te(ins, Buffer("out", dtype, shape), attrs), ins, SYMBOLS)
+def lowered(attrs: CoreAttributes, ins: list[Buffer]) -> Func:
+    dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in ins], attrs)
+    return te.lower(attrs.op, CORE[attrs.op].te(ins, Buffer("out", dtype, shape), attrs), ins, SYMBOLS)
 
 
 NESTS = {
     "conv": lowered(
-        "conv", [tensor("x", 1, 7, 9, 4), tensor("w", 6, 2, 3, 3)], {**_WINDOW, "groups": 2, "layout": "last"}
+        Conv(**_WINDOW, groups=2, layout="last"), [tensor("x", 1, 7, 9, 4), tensor("w", 6, 2, 3, 3)]
     ),
-    "matmul": lowered(
-        "matmul", [tensor("x", 2, N, 5), tensor("w", 5, 11)], {"transpose_a": False, "transpose_b": False}
-    ),
-    "softmax": lowered("softmax", [tensor("x", 3, N)], {"axis": 1, "log": False}),
-    "normalize": lowered("normalize", [tensor("x", 3, 13)], {"axes": (1,), "epsilon": 1e-5, "rms": False}),
-    "reduce": lowered("reduce", [tensor("x", 5, 13)], {"combiner": "max", "axes": (0,), "keepdims": False}),
-    "pad": lowered("pad", [tensor("x", 2, N, 9)], {"pads": PADS, "mode": "constant", "value": 7}),
-    "concat": lowered("concat", [tensor("x", 2, N, 9), tensor("y", 2, 5, 9)], {"axis": 1}),
-    "transpose": lowered("transpose", [tensor("x", 2, N, 6)], {"perm": (2, 0, 1)}),
+    "matmul": lowered(MatMul(), [tensor("x", 2, N, 5), tensor("w", 5, 11)]),
+    "softmax": lowered(Softmax(axis=1, log=False), [tensor("x", 3, N)]),
+    "normalize": lowered(Normalize(axes=(1,), epsilon=1e-5, rms=False), [tensor("x", 3, 13)]),
+    "reduce": lowered(Reduce(combiner="max", axes=(0,), keepdims=False), [tensor("x", 5, 13)]),
+    "pad": lowered(Pad(pads=PADS, mode="constant", value=7), [tensor("x", 2, N, 9)]),
+    "concat": lowered(Concat(axis=1), [tensor("x", 2, N, 9), tensor("y", 2, 5, 9)]),
+    "transpose": lowered(Transpose(perm=(2, 0, 1)), [tensor("x", 2, N, 6)]),
     "map": lowered(
-        "map", [tensor("x", 5, 33), tensor("y", 33)],
-        {"body": select(binary("gt", X, const(0.0, F32)), call("tanh", X * Y), X + Y)},
+        Map(body=select(binary("gt", X, const(0.0, F32)), call("tanh", X * Y), X + Y)),
+        [tensor("x", 5, 33), tensor("y", 33)],
     ),
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ from jangin.frontends.dialect import Bodies, Dialect, Imported, Inputs, Lowering
 from jangin.frontends.format import Contents, Format
 from jangin.ir.dtype import F32
 from jangin.ir.expr import const, maximum
-from jangin.ir.graph import Array, CompileError, Node, Value
+from jangin.ir.graph import Array, CompileError, ImportedAttributes, Node, Value
 from jangin.ops.builder import Builder, Tensor
 
 TOLERANCE = 1e-5
@@ -32,7 +32,7 @@ def dense(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     if x.shape[-1] != weights.shape[0]:
         raise CompileError(f"its weights take {weights.shape[0]} numbers, and it is given {x.shape[-1]}")
     y = b.map(lambda v, w: v + w, b.matmul(x, weights), bias)
-    return b.map(lambda v: maximum(v, 0.0), y) if node.attrs["activation"] == "relu" else y
+    return b.map(lambda v: maximum(v, 0.0), y) if node.of(ImportedAttributes)["activation"] == "relu" else y
 
 
 def halve(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
@@ -69,8 +69,8 @@ class Layers(Format, Dialect):
             if name in layer:
                 constants[f"{name}{n}"] = np.array(layer[name], np.float32)
                 inputs.append(f"{name}{n}")
-        attrs = {"activation": layer.get("activation", "")}
-        return Node(f"layers.{layer['kind']}", f"layer{n}", tuple(inputs), (f"y{n}",), attrs, source)
+        attrs = ImportedAttributes(f"layers.{layer['kind']}", {"activation": layer.get("activation", "")})
+        return Node(f"layer{n}", tuple(inputs), (f"y{n}",), attrs, source)
 
     def lowering(self, node: Node) -> Lowering | None:
         return self.lowerings.get(node.op)

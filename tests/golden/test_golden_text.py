@@ -17,6 +17,7 @@ from jangin.compiler.pipeline import GRAPH_PASSES
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.ir import te
+from jangin.ir.core import Softmax
 from jangin.ir.graph import Graph
 from jangin.ir.graph_text import print_graph
 from jangin.ir.text import print_func, print_plan
@@ -31,7 +32,7 @@ Golden = Callable[[str, str, str], None]
 KERNELS: dict[str, tuple[Built, str]] = {
     "conv": (conv((9, 9), 16, 16, 3), "contraction"),
     "depthwise": (conv((9, 9), 16, 16, 3, groups=16, pad=1), "window"),
-    "softmax": (node("softmax", [buffer("x", 4, 50)], {"axis": 1, "log": False}), "rows"),
+    "softmax": (node(Softmax(axis=1, log=False), [buffer("x", 4, 50)]), "rows"),
 }
 
 

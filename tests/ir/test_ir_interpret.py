@@ -12,6 +12,7 @@ from ir_strategies import COMMON, exprs
 
 from jangin.ir import interpret, te
 from jangin.ir.arithmetic import apply, convert
+from jangin.ir.core import Kernel, Map, Reshape
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from jangin.ir.expr import Buffer, Expr, ExprLike, Load, Var, binary, call, cast, const, land, maximum, select
 from jangin.ir.graph import Array, CompileError, Graph, Node, Value
@@ -234,14 +235,14 @@ def test_run_graph_with_kernels_and_constants() -> None:
         "k",
         ("x",),
         ("r",),
-        (Node("map", "m", ("x",), ("r",), {"body": Var("x0", F32) * 2.0}),),
+        (Node("m", ("x",), ("r",), Map(Var("x0", F32) * 2.0)),),
         {},
         {"x": Value("x", F32, (N, const(2))), "r": Value("r", F32, (N, const(2)))},
     )
     nodes = (
-        Node("kernel", "k", ("a",), ("b",), {"body": inner}),
-        Node("reshape", "r", ("b",), ("c",), {"shape": (N * 2,)}),
-        Node("map", "sum", ("c", "one"), ("d",), {"body": Var("x0", F32) + Var("x1", F32)}),
+        Node("k", ("a",), ("b",), Kernel(inner)),
+        Node("r", ("b",), ("c",), Reshape((N * 2,))),
+        Node("sum", ("c", "one"), ("d",), Map(Var("x0", F32) + Var("x1", F32))),
     )
     shapes: dict[str, tuple[ExprLike, ...]] = {
         "a": (N, 2),

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from ir_strategies import COMMON, NAMES, exprs, funcs
 
 from jangin.ir import te
+from jangin.ir.core import LoopNest, MatMul
 from jangin.ir.dtype import F16, F32, I64, DType
 from jangin.ir.expr import Buffer, Var, const, maximum
-from jangin.ir.graph import CompileError, Graph, Node, Value
+from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.graph_text import graph_arrays, parse_graph, print_graph
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_expr, parse_func, parse_plan
@@ -105,7 +106,7 @@ def sample_graph() -> Graph:
         "inner",
         ("a",),
         ("b",),
-        (Node("onnx.Relu", "r", ("a", "x:0"), ("b", "")),),
+        (Node("r", ("a", "x:0"), ("b", ""), ImportedAttributes("onnx.Relu")),),
         {},
         {"a": Value("a", None, None), "b": Value("b", F32, None), "x:0": Value("x:0", F32, (n, const(3)))},
     )
@@ -116,8 +117,10 @@ def sample_graph() -> Graph:
         "small": np.array([1.5, np.nan, -0.0], np.float16), "scalar": np.array(3, np.uint8),
     }  # fmt: skip
     nodes = (
-        Node("compute", "n/1", ("x:0", "", "w"), ("mid",), attrs, "Conv 'x' (ai.onnx 13)"),
-        Node("loop_nest", "", ("mid",), ("z",), {"body": te.nest(stage), "dim": n * 2}),
+        Node(
+            "n/1", ("x:0", "", "w"), ("mid",), ImportedAttributes("onnx.Conv", attrs), "Conv 'x' (ai.onnx 13)"
+        ),
+        Node("", ("mid",), ("z",), LoopNest(te.nest(stage), F32, (n * 2,), (n >= 2,))),
     )
     values = {
         "x:0": Value("x:0", F32, (n, const(3))),
@@ -147,12 +150,13 @@ def test_graph_round_trip() -> None:
         assert (new.op, new.name, new.inputs, new.outputs, new.source) == (
             old.op, old.name, old.inputs, old.outputs, old.source
         )  # fmt: skip
-        for key, value in old.attrs.items():
+        found = new.attrs.named()
+        for key, value in old.attrs.named().items():
             if isinstance(value, np.ndarray):
-                np.testing.assert_array_equal(new.attrs[key], value, strict=True)
+                np.testing.assert_array_equal(found[key], value, strict=True)
             elif not isinstance(value, Graph):
-                assert new.attrs[key] == value
-                assert type(new.attrs[key]) is type(value)
+                assert found[key] == value
+                assert type(found[key]) is type(value)
     with pytest.raises(CompileError, match="isn't given"):
         parse_graph(text)
 
@@ -205,3 +209,24 @@ def test_plans_are_read_without_the_compiler() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "transpose t(a) {perms = (1, 0)}",
+            "column 5: transpose has no attribute perms; it has perm",
+        ),
+        ("transpose t(a)", "transpose needs the attribute perm"),
+        ("transpose t(a) {perm = (0, 0)}", r"transpose: \(0, 0\) is no permutation"),
+        ("transpose t(a) {perm = 1}", r"transpose: perm should be tuple\[int, ...\], not 1"),
+        ("transpos t(a) {perm = (1, 0)}", "there is no core operator transpos"),
+        ("conv c(a, a) {dilations = (1,), kernel = (3,), pads = (0,), strides = (1,)}", "pads two"),
+    ],
+)
+def test_wrong_attributes_are_one_clear_error(line: str, message: str) -> None:
+    text = "graph g(a: f32[2, 3]) -> (b) {{\nb = {}\n}}"
+    assert parse_graph(text.format("matmul m(a, a)")).nodes[0].attrs == MatMul()
+    with pytest.raises(CompileError, match=message):
+        parse_graph(text.format(line))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from test_ir_interpret import plan_of
 
+from jangin.ir.core import Kernel, Map
 from jangin.ir.dtype import F32, I64
 from jangin.ir.expr import Binary, Buffer, Load, Var, binary, const
 from jangin.ir.graph import Graph, Node, Value
@@ -112,14 +113,14 @@ def test_bad_constants_and_kernels() -> None:
     with pytest.raises(VerifyError, match="constant 'w' is"):
         verify_graph(replace(graph, constants={"w": np.ones(3, np.float32)}))
     body = Graph("k", ("a",), ("b",), (), {}, {"a": Value("a", F32, (N,)), "b": Value("b", F32, (N,))})
-    kernel = Node("kernel", "k", ("a",), ("b",), {"body": body})
+    kernel = Node("k", ("a",), ("b",), Kernel(body))
     with pytest.raises(VerifyError, match="output 'b' is not defined"):
         verify_graph(replace(graph, nodes=(kernel, graph.nodes[1])))
-    leak = Node("map", "m", ("w",), ("b",), {"body": Var("x0", F32)})
+    leak = Node("m", ("w",), ("b",), Map(Var("x0", F32)))
     with pytest.raises(VerifyError, match="uses value 'w'"):
         verify_graph(
             replace(
-                graph, nodes=(replace(kernel, attrs={"body": replace(body, nodes=(leak,))}), graph.nodes[1])
+                graph, nodes=(replace(kernel, attrs=Kernel(replace(body, nodes=(leak,)))), graph.nodes[1])
             )
         )
 

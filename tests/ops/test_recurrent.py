@@ -20,6 +20,7 @@ from jangin.compiler.pipeline import graph_passes
 from jangin.frontends.lower import lower
 from jangin.frontends.onnx.operators.recurrent import ACCUMULATORS, MAX_ROWS, Tile
 from jangin.frontends.table import load
+from jangin.ir.core import Kernel
 from jangin.ir.expr import const
 from jangin.ir.graph import Graph, Node
 from jangin.runtime.executable import Executable
@@ -191,7 +192,7 @@ def test_inputs_are_one_product() -> None:
         graph = graph_pass(graph)
 
     def anchors(node: Node) -> list[str]:
-        return [n.op for n in node.attrs["body"].nodes if n.op in ("matmul", "loop_nest")]
+        return [n.op for n in node.of(Kernel).body.nodes if n.op in ("matmul", "loop_nest")]
 
     assert [a for n in graph.nodes if n.op == "kernel" for a in anchors(n)] == ["matmul", "loop_nest"]
-    assert all(len(n.attrs["body"].nodes) <= 3 for n in graph.nodes if n.op == "kernel")
+    assert all(len(n.of(Kernel).body.nodes) <= 3 for n in graph.nodes if n.op == "kernel")

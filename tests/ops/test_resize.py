@@ -9,6 +9,7 @@ import pytest
 from against import check, ints
 from one_node import Array, f32, lowered, run
 
+from jangin.ir.core import Compute
 from jangin.ir.graph import CompileError
 
 X = f32(1, 2, 5, 7)
@@ -89,7 +90,7 @@ def test_doubling_reads_half_the_index() -> None:
         graph = lowered(
             "Resize", [X], 13, constants=scales(1, 1, 2, 2), coordinate_transformation_mode=coordinates
         )
-        (stage,) = graph.nodes[0].attrs["stages"]
+        (stage,) = graph.nodes[0].of(Compute).stages
         assert str(stage.body) == "x0[i0, i1, (i2 // 2), (i3 // 2)]"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jangin.ir.core import Pool
 from jangin.ir.dtype import F32
 from jangin.ir.expr import ExprLike, Var, call, const, maximum, wrap
 from jangin.ir.graph import Array, Graph, Shape
@@ -35,16 +36,14 @@ class Net:
         spatial = x.rank - 2
         pads = (kernel // 2 if pad is None else pad,) * (2 * spatial)
         w = self.weight(out, int(str(x.shape[1])) // groups, *(kernel,) * spatial)
-        attrs = {"kernel": (kernel,) * spatial, "strides": (stride,) * spatial, "pads": pads}
-        more = {"dilations": (1,) * spatial, "groups": groups, "layout": "first"}
-        return self.b.node("conv", [x, w], attrs | more)
+        one = (1,) * spatial
+        return self.b.conv(x, w, strides=(stride,) * spatial, dilations=one, pads=pads, groups=groups)
 
     def pool(self, x: Tensor, kernel: int, stride: int, combiner: str = "max", average: str = "") -> Tensor:
         spatial = x.rank - 2
         extents = tuple(window_extent(d, kernel, stride, 1, 0, False) for d in x.shape[2:])
-        attrs = {"kernel": (kernel,) * spatial, "strides": (stride,) * spatial, "pads": (0,) * (2 * spatial)}
-        more = {"dilations": (1,) * spatial, "layout": "first", "extents": extents}
-        return self.b.node("pool", [x], attrs | more | {"combiner": combiner, "average": average})
+        window = (kernel,) * spatial, (stride,) * spatial, (1,) * spatial, (0,) * (2 * spatial)
+        return self.b.node(Pool(combiner, *window, extents, average), [x])
 
     def bias(self, x: Tensor) -> Tensor:
         return self.b.map(lambda v, c: v + c, x, self.weight(int(str(x.shape[1])), *(1,) * (x.rank - 2)))

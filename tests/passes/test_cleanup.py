@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from nets import N, Net, attention, convolutional, feeds
 
+from jangin.ir.core import Expand, Map
 from jangin.ir.dtype import F32, I64
 from jangin.ir.expr import Buffer, Var, cast, const
 from jangin.ir.graph import Graph, Node, Value
@@ -30,7 +31,7 @@ def unfolded(net: Net) -> Graph:
     c = net.weight(3)
     body = Var("x0", F32) + Var("x0", F32)
     graph = net.done(net.add(x, x))
-    node = Node("map", "double", (c.name,), ("double",), {"body": body})
+    node = Node("double", (c.name,), ("double",), Map(body))
     values = {**graph.values, "double": Value("double", F32, c.shape), c.name: net.b.values[c.name]}
     consts = {c.name: net.b.constants[c.name]}
     nodes = [node, *(replace_input(n, "double") for n in graph.nodes)]
@@ -41,7 +42,7 @@ def replace_input(node: Node, name: str) -> Node:
     if node.op != "map":
         return node
     body = Var("x0", F32) + Var("x1", F32)
-    return Node("map", node.name, (node.inputs[0], name), node.outputs, {"body": body})
+    return Node(node.name, (node.inputs[0], name), node.outputs, Map(body))
 
 
 def test_dead_nodes_go() -> None:
@@ -113,7 +114,7 @@ def test_constants_that_would_grow_stay() -> None:
     name = "wide"
     graph = t.done(t.add(x, c))
     values = {**graph.values, name: graph.values["x"], c.name: t.b.values[c.name]}
-    node = Node("expand", name, (c.name,), (name,), {"shape": graph.shape("x")})
+    node = Node(name, (c.name,), (name,), Expand(graph.shape("x")))
     nodes = [node, *(replace_input(n, name) for n in graph.nodes)]
     graph = graph.with_nodes(nodes, values=values, constants=t.b.constants)
     assert any(n.op == "expand" for n in fold(graph).nodes)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from nets import N, Net, attention, convolutional, feeds
 
+from jangin.ir.core import Kernel
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Load, Var, call, const, loads
-from jangin.ir.graph import CompileError, Graph, Node
+from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.interpret import bind_symbols, evaluate_stage, run_func
 from jangin.ir.loop import For, Store
 from jangin.ir.te import lower
@@ -20,7 +21,7 @@ from jangin.passes.stages import canonical, is_opaque, opaque_func, stages
 
 def kernels(graph: Graph) -> list[list[str]]:
     """The operators of each kernel, in order."""
-    return [[n.op for n in k.attrs["body"].nodes] for k in graph.nodes if k.op == "kernel"]
+    return [[n.op for n in k.of(Kernel).body.nodes] for k in graph.nodes if k.op == "kernel"]
 
 
 def check(graph: Graph, n: int = 2) -> list[list[str]]:
@@ -234,7 +235,7 @@ def opaque(t: Net) -> Graph:
     x0, out, i, j = Buffer("x0", F32, shape), Buffer("out", F32, shape), Var("i"), Var("j")
     swap = Store(out, (i, j), Load(x0, (i, const(2) - j)))
     body = For(i, N, For(j, const(3), swap))
-    return t.done(t.relu(t.b.node("loop_nest", [x], {"body": body, "dtype": F32, "shape": shape})))
+    return t.done(t.relu(t.b.loop_nest([x], body, F32, shape)))
 
 
 def test_loop_nests_stand_alone() -> None:
@@ -255,6 +256,6 @@ def test_loop_nests_stand_alone() -> None:
 def test_an_operator_that_was_not_lowered_is_named() -> None:
     t = Net()
     graph = t.done(t.relu(t.input("x", N, 3)))
-    odd = Node("onnx.Foo", "foo", ("x",), ("f",), {}, "Foo 'foo'")
+    odd = Node("foo", ("x",), ("f",), ImportedAttributes("onnx.Foo"), "Foo 'foo'")
     with pytest.raises(CompileError, match="Foo 'foo'"):
         fuse(graph.with_nodes([odd, *graph.nodes]))

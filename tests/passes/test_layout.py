@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from nets import N, Net, attention, convolutional, feeds
 
+from jangin.ir.core import Conv, Kernel, Pool
 from jangin.ir.expr import call
 from jangin.ir.graph import Graph
 from jangin.ops.interpret import run_graph
@@ -29,7 +30,7 @@ def check(graph: Graph, transposes: int) -> Graph:
     for name, want in before.items():
         assert new.shape(name) == graph.shape(name)
         np.testing.assert_allclose(after[name], want, rtol=2e-4, atol=2e-5)
-    assert all(n.attrs["layout"] == "last" for n in new.nodes if n.op in ("conv", "pool"))
+    assert all(n.attrs.layout == "last" for n in new.nodes if isinstance(n.attrs, (Conv, Pool)))
     for node in new.nodes:
         assert all(i in new.values for i in node.inputs)
     assert ops(new)["transpose"] == transposes
@@ -43,7 +44,7 @@ def test_without_convolutions_nothing_changes() -> None:
 
 def test_convolutional_net() -> None:
     new = check(convolutional(), transposes=2)  # the input, and before the flatten
-    pads = [any(n.attrs["pads"]) for n in new.nodes if n.op == "conv" and n.attrs["kernel"] == (3, 3)]
+    pads = [any(n.attrs.pads) for n in new.nodes if isinstance(n.attrs, Conv) and n.attrs.kernel == (3, 3)]
     assert pads == [False, False, True]  # the last one is depthwise
     assert ops(new)["pad"] == 2
 
@@ -113,7 +114,7 @@ def test_depth_to_space_stays_channels_last(perm: tuple[int, ...]) -> None:
     graph = t.done(t.conv(t.relu(t.bias(wide)), 4, 1))
     check(graph, transposes=3)  # the input, the elements' move, the output
     kernels = [
-        n.attrs["body"].nodes for n in fuse(simplify(layout(simplify(graph)))).nodes if n.op == "kernel"
+        n.of(Kernel).body.nodes for n in fuse(simplify(layout(simplify(graph)))).nodes if n.op == "kernel"
     ]
     (moving,) = ([n.op for n in k] for k in kernels if any(n.op == "map" for n in k))
     assert moving[0] == "transpose" and set(moving[1:]) == {"map"}  # the maps join the move

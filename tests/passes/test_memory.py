@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from nets import N, Net, attention, convolutional, feeds
 
+from jangin.ir.core import Reshape
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Const, const
 from jangin.ir.graph import Graph
@@ -45,9 +46,7 @@ def fixed(graph: Graph, n: int) -> Graph:
         for name, v in graph.values.items()
     }
     nodes = [
-        replace(k, attrs={**k.attrs, "shape": values[k.outputs[0]].shape})
-        if k.op in ("reshape", "slice")
-        else k
+        replace(k, attrs=Reshape(values[k.outputs[0]].shape)) if k.op in ("reshape", "slice") else k
         for k in graph.nodes
     ]
     return replace(graph, values=values, symbols={}, nodes=tuple(nodes))

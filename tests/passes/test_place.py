@@ -12,6 +12,7 @@ from jangin.backends.llvm.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
+from jangin.ir.core import Kernel
 from jangin.ir.expr import Var
 from jangin.ir.graph import Graph
 from jangin.ir.interpret import run_plan
@@ -29,7 +30,7 @@ OPTIONS = Options(resolve("cpu"), verify=True)
 
 def ops(graph: Graph) -> list[str]:
     """The operators between kernels, and those that are kernels on their own."""
-    bodies = [n.attrs["body"].nodes if n.op == "kernel" else (n,) for n in graph.nodes]
+    bodies = [n.of(Kernel).body.nodes if n.op == "kernel" else (n,) for n in graph.nodes]
     return [body[0].op for body in bodies if len(body) == 1]
 
 
@@ -66,7 +67,7 @@ def dense(batch: object = 1) -> Graph:
 def test_a_dense_block_lies_in_one_buffer(batch: object) -> None:
     after, plan = placed(dense(batch))
     assert ops(after).count("concat") == 2
-    assert not any(n.op == "concat" for k in after.nodes if k.op == "kernel" for n in k.attrs["body"].nodes)
+    assert not any(n.op == "concat" for k in after.nodes if k.op == "kernel" for n in k.of(Kernel).body.nodes)
     (base,) = {v.base for v in views(after).values()}
     writers = [r for r in plan.launches if r.args[-1] == base]
     assert len(writers) == 3

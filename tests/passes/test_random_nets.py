@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from nets import N, Net, feeds
 
+from jangin.ir.core import Kernel
 from jangin.ir.expr import call
 from jangin.ir.graph import Graph
 from jangin.ir.interpret import bind_symbols, evaluate_stage
@@ -79,7 +80,7 @@ def test_random_net(seed: int) -> None:
     want = run_graph(graph, x)
     turned = layout(graph)
     fused = fuse(turned)
-    assert sum(len(k.attrs["body"].nodes) for k in fused.nodes if k.op == "kernel") + sum(
+    assert sum(len(k.of(Kernel).body.nodes) for k in fused.nodes if k.op == "kernel") + sum(
         k.op == "reshape" for k in fused.nodes
     ) == len(turned.nodes)
     for got in (run_graph(turned, x), run_graph(fused, x), by_stages(fused, x)):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from nets import N, Net, attention, convolutional, feeds
 
+from jangin.ir.core import Conv, Map, MatMul, Slice, Transpose
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, U16, DType
 from jangin.ir.expr import Expr, Var, binary, cast, const, maximum, substitute
 from jangin.ir.graph import Graph
@@ -58,7 +59,7 @@ def test_transposes_compose() -> None:
     t = Net()
     y = t.b.transpose(t.b.transpose(t.input("x", N, 3, 4), (2, 0, 1)), (2, 0, 1))
     new = check(t.done(keep(t, y)), transpose=1, map=1)
-    assert next(n for n in new.nodes if n.op == "transpose").attrs["perm"] == (1, 2, 0)
+    assert next(n for n in new.nodes if n.op == "transpose").of(Transpose).perm == (1, 2, 0)
 
 
 def test_a_transpose_of_unit_axes_is_a_reshape() -> None:
@@ -83,7 +84,7 @@ def test_slices_compose() -> None:
     t = Net()
     y = t.b.slice(t.input("x", N, 12), [0, 1], [N, 5], [1, 2])
     new = check(t.done(t.b.slice(y, [0, 1], [N, 2], [1, 2])), slice=1)
-    assert new.nodes[0].attrs["starts"][1] == const(3) and new.nodes[0].attrs["steps"] == (1, 4)
+    assert new.nodes[0].of(Slice).starts[1] == const(3) and new.nodes[0].of(Slice).steps == (1, 4)
 
 
 def test_concatenations_flatten() -> None:
@@ -134,7 +135,7 @@ def test_padding_joins_a_convolution(kernel: int) -> None:
     t = Net()
     x = t.b.pad(t.input("x", N, 3, 6, 6), [0, 0, 1, 2, 0, 0, 0, 1])
     new = check(t.done(t.conv(x, 4, kernel, pad=1)), conv=1)
-    assert new.nodes[0].attrs["pads"] == (2, 3, 1, 2)
+    assert new.nodes[0].of(Conv).pads == (2, 3, 1, 2)
 
 
 @pytest.mark.parametrize("how", [{"value": 1.0}, {"mode": "edge"}])
@@ -154,21 +155,21 @@ def test_products_read_transposed_operands() -> None:
     t = Net()
     x, y = t.input("x", N, 3, 4), t.input("y", N, 5, 4)
     new = check(t.done(t.b.matmul(x, t.b.transpose(y, (0, 2, 1)))), matmul=1)
-    assert new.nodes[0].attrs["transpose_b"]
+    assert new.nodes[0].of(MatMul).transpose_b
 
 
 def test_products_leave_contiguous_transposes() -> None:
     t = Net()
     x, y = t.input("x", N, 2, 3, 4), t.input("y", N, 5, 2, 4)
     new = check(t.done(t.b.matmul(x, t.b.transpose(y, (0, 2, 3, 1)))), transpose=1, matmul=1)
-    assert new.nodes[0].attrs["perm"] == (0, 2, 1, 3)
+    assert new.nodes[0].of(Transpose).perm == (0, 2, 1, 3)
 
 
 def test_scalar_constants_become_immediate() -> None:
     t = Net()
     x, c = t.input("x", N, 3), t.b.const(np.full((1, 1), 2.5, np.float32))
     new = check(t.done(t.mul(x, c)), map=1)
-    assert new.nodes[0].attrs["body"] == Var("x0", F32) * 2.5 and not new.constants
+    assert new.nodes[0].of(Map).body == Var("x0", F32) * 2.5 and not new.constants
 
 
 def test_an_operand_given_twice_is_read_once() -> None:

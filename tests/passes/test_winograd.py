@@ -15,6 +15,7 @@ import jangin
 import jangin.passes.winograd as winograd_module
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import graph_passes, plan_model
+from jangin.ir.core import Kernel
 from jangin.ir.expr import Var
 from jangin.ir.graph import Array, Graph
 from jangin.ir.graph_text import print_graph
@@ -56,7 +57,7 @@ def forced(monkeypatch: pytest.MonkeyPatch, transform: Transform | None, blocks:
 
 def kernels(graph: Graph) -> list[list[str]]:
     """The operators of each kernel, in order."""
-    return [[n.op for n in k.attrs["body"].nodes] for k in graph.nodes if k.op == "kernel"]
+    return [[n.op for n in k.of(Kernel).body.nodes] for k in graph.nodes if k.op == "kernel"]
 
 
 THREE = [["loop_nest"], ["matmul"], ["loop_nest"]]

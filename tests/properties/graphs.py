@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from jangin.ir.core import Conv
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I32, I64, U8, DType
 from jangin.ir.expr import Const, Expr, Var, call, cast, const, maximum, minimum, select
 from jangin.ir.graph import Array, Graph
@@ -148,7 +149,7 @@ def matmul(t: Net, x: Tensor) -> Tensor | None:
     return t.b.matmul(x, w, transpose_b=transposed)
 
 
-def _window(t: Net, x: Tensor, groups: int) -> dict[str, object] | None:
+def _window(t: Net, x: Tensor, groups: int) -> dict[str, Any] | None:
     """Attributes of a sliding window that fits x in every run."""
     spatial = x.rank - 2
     kernel = [t.number(1, 3) for _ in range(spatial)]
@@ -161,7 +162,6 @@ def _window(t: Net, x: Tensor, groups: int) -> dict[str, object] | None:
     strides = tuple(t.number(1, 2) for _ in range(spatial))
     return {
         "kernel": tuple(kernel), "strides": strides, "dilations": tuple(dilations), "pads": tuple(pads),
-        "layout": "first",
     }  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def conv(t: Net, x: Tensor) -> Tensor | None:
         return None
     outputs = groups * t.number(1, max(1, 24 // groups))
     w = t.weight(outputs, channels // groups, *attrs["kernel"])
-    return t.b.node("conv", [x, w], {**attrs, "groups": groups})
+    return t.b.node(Conv(**attrs, groups=groups), [x, w])
 
 
 def pool(t: Net, x: Tensor) -> Tensor | None:
@@ -187,7 +187,7 @@ def pool(t: Net, x: Tensor) -> Tensor | None:
     )
     extents = tuple(window_extent(d, k, s, dil, 2 * p, False) for d, k, s, dil, p in values)
     combiner, average = t.pick((("max", ""), ("sum", "valid"), ("sum", "all")))
-    return t.b.node("pool", [x], {**attrs, "combiner": combiner, "average": average, "extents": extents})
+    return t.b.pool(x, **attrs, combiner=combiner, average=average, extents=extents)
 
 
 def transpose(t: Net, x: Tensor) -> Tensor | None:
@@ -298,8 +298,8 @@ def gate(t: Net, x: Tensor) -> Tensor | None:
     if channels is None:
         return None
     mean = t.b.reduce("max", x, (2, 3), True)
-    attrs = {"kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "groups": 1}
-    scale = t.b.node("conv", [mean, t.weight(channels, channels, 1, 1)], {**attrs, "layout": "first"})
+    w = t.weight(channels, channels, 1, 1)
+    scale = t.b.conv(mean, w, strides=(1, 1), dilations=(1, 1), pads=(0,) * 4)
     return t.b.map(lambda v, s: v * call("sigmoid", s), x, scale)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from templates.kernels import SYMBOL, SYMBOLS, Built, buffer, conv, matmul, node, pool
 
 from jangin.ir import te
+from jangin.ir.core import Map, Normalize, Reduce, Softmax, Transpose
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call
 from jangin.ir.graph import Array
@@ -19,19 +20,19 @@ from jangin.ir.verify import verify_func
 
 X, Y = Var("x0", F32), Var("x1", F32)
 KERNELS: dict[str, Built] = {
-    "map": node("map", [buffer("x", 5, 7)], {"body": X * 2.0 + 1.0}),
-    "bias": node("map", [buffer("x", 2, 3, 5), buffer("y", 5)], {"body": X * Y}),
-    "symbolic": node("map", [buffer("x", SYMBOL, 3)], {"body": call("exp", X)}),
-    "transpose": node("transpose", [buffer("x", 2, 5, 3)], {"perm": (2, 0, 1)}),
+    "map": node(Map(body=X * 2.0 + 1.0), [buffer("x", 5, 7)]),
+    "bias": node(Map(body=X * Y), [buffer("x", 2, 3, 5), buffer("y", 5)]),
+    "symbolic": node(Map(body=call("exp", X)), [buffer("x", SYMBOL, 3)]),
+    "transpose": node(Transpose(perm=(2, 0, 1)), [buffer("x", 2, 5, 3)]),
     "matmul": matmul((5, 6), (6, 7)),
     "symbolic-rows": matmul((SYMBOL, 3), (3, 4)),
     "symbolic-sum": matmul((3, SYMBOL), (SYMBOL, 4)),
     "conv": conv((4, 5), 2, 2, 3, pad=1),
     "pool": pool((5, 4), 3, 3, 1, 1, "max", ""),
-    "sum": node("reduce", [buffer("x", 3, 11)], {"combiner": "sum", "axes": (1,), "keepdims": False}),
-    "max": node("reduce", [buffer("x", 3, 2, 5)], {"combiner": "max", "axes": (1, 2), "keepdims": True}),
-    "softmax": node("softmax", [buffer("x", 3, 4, 5)], {"axis": 2, "log": False}),
-    "normalize": node("normalize", [buffer("x", SYMBOL, 5)], {"axes": (1,), "epsilon": 1e-5, "rms": False}),
+    "sum": node(Reduce(combiner="sum", axes=(1,), keepdims=False), [buffer("x", 3, 11)]),
+    "max": node(Reduce(combiner="max", axes=(1, 2), keepdims=True), [buffer("x", 3, 2, 5)]),
+    "softmax": node(Softmax(axis=2, log=False), [buffer("x", 3, 4, 5)]),
+    "normalize": node(Normalize(axes=(1,), epsilon=1e-5, rms=False), [buffer("x", SYMBOL, 5)]),
 }
 ROUNDED = ("softmax", "normalize")
 """Kernels whose terms aren't whole numbers, so that the order of additions shows."""

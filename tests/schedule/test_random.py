@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from templates.kernels import Built, buffer, conv, matmul, node, pool
 
 from jangin.ir import te
+from jangin.ir.core import Map, Normalize, Reduce, Softmax, Transpose
 from jangin.ir.expr import Const, call, loads
 from jangin.ir.loop import Alloc, For, Func, expressions, statements
 from jangin.schedule.checks import ScheduleError
@@ -35,14 +36,10 @@ def kernels(draw: st.DrawFn) -> Func:
 def _built(kind: str, rows: Any, columns: int, depth: int, choice: int) -> Built:
     if kind == "map":
         other = ((rows, columns), (columns,), (1, 1))[choice]
-        return node(
-            "map", [buffer("x", rows, columns), buffer("y", *other)], {"body": X * Y + call("abs", X)}
-        )
+        return node(Map(body=X * Y + call("abs", X)), [buffer("x", rows, columns), buffer("y", *other)])
     if kind == "transpose":
         return node(
-            "transpose",
-            [buffer("x", rows, columns, depth)],
-            {"perm": ((2, 0, 1), (1, 0, 2), (2, 1, 0))[choice]},
+            Transpose(perm=((2, 0, 1), (1, 0, 2), (2, 1, 0))[choice]), [buffer("x", rows, columns, depth)]
         )
     if kind == "matmul":
         sizes = (
@@ -58,17 +55,11 @@ def _built(kind: str, rows: Any, columns: int, depth: int, choice: int) -> Built
     if kind == "pool":
         return pool((min(rows, 5), columns), 2, 3, 1 + choice % 2, 1, ("max", "sum", "max")[choice], "")
     if kind == "reduce":
-        attrs = {
-            "combiner": ("sum", "max", "min")[choice],
-            "axes": ((1,), (1, 2), (0,))[choice],
-            "keepdims": False,
-        }
-        return node("reduce", [buffer("x", rows, columns, depth)], attrs)
+        attrs = Reduce(("sum", "max", "min")[choice], ((1,), (1, 2), (0,))[choice])
+        return node(attrs, [buffer("x", rows, columns, depth)])
     if kind == "softmax":
-        return node("softmax", [buffer("x", rows, columns)], {"axis": 1, "log": choice == 0})
-    return node(
-        "normalize", [buffer("x", rows, columns)], {"axes": (1,), "epsilon": 1e-3, "rms": choice == 0}
-    )
+        return node(Softmax(axis=1, log=choice == 0), [buffer("x", rows, columns)])
+    return node(Normalize(axes=(1,), epsilon=1e-3, rms=choice == 0), [buffer("x", rows, columns)])
 
 
 def step(draw: st.DrawFn, func: Func) -> Step:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from jangin.ir import te
+from jangin.ir.core import Conv, CoreAttributes, MatMul, Pool
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Const, Expr, Var, const
 from jangin.ir.graph import Array
@@ -34,41 +34,34 @@ def buffer(name: str, *sizes: Size) -> Buffer:
     return Buffer(name, F32, dims(*sizes))
 
 
-def node(op: str, ins: Sequence[Buffer], attrs: Mapping[str, Any]) -> Built:
+def node(attrs: CoreAttributes, ins: Sequence[Buffer]) -> Built:
     """The stages of one core operator over f32 inputs."""
     from jangin.ir.graph import Value
 
-    dtype, shape = CORE[op].infer([Value(b.name, b.dtype, b.shape) for b in ins], attrs)
-    return CORE[op].te(ins, Buffer("out", dtype, shape), attrs), list(ins)
+    dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in ins], attrs)
+    return CORE[attrs.op].te(ins, Buffer("out", dtype, shape), attrs), list(ins)
 
 
 def conv(
     size: tuple[Size, Size], channels: int, outputs: int, kernel: int, stride: int = 1, *, groups: int = 1,
     pad: int = 0, dilation: int = 1, batch: Size = 1,
 ) -> Built:  # fmt: skip
-    attrs = {
-        "kernel": (kernel, kernel), "strides": (stride, stride), "dilations": (dilation, dilation),
-        "pads": (pad,) * 4, "groups": groups, "layout": "last",
-    }  # fmt: skip
+    attrs = Conv((kernel,) * 2, (stride,) * 2, (dilation,) * 2, (pad,) * 4, groups, "last")
     x = buffer("x", batch, *size, channels)
-    return node("conv", [x, buffer("w", outputs, channels // groups, kernel, kernel)], attrs)
+    return node(attrs, [x, buffer("w", outputs, channels // groups, kernel, kernel)])
 
 
 def pool(
     size: tuple[int, int], channels: int, kernel: int, stride: int, pad: int, combiner: str, average: str
 ) -> Built:
     extents = dims(*((s + 2 * pad - kernel) // stride + 1 for s in size))
-    attrs = {
-        "kernel": (kernel, kernel), "strides": (stride, stride), "dilations": (1, 1), "pads": (pad,) * 4,
-        "combiner": combiner, "average": average, "extents": extents, "layout": "last",
-    }  # fmt: skip
-    return node("pool", [buffer("x", 1, *size, channels)], attrs)
+    window = (kernel,) * 2, (stride,) * 2, (1, 1), (pad,) * 4
+    attrs = Pool(combiner, *window, extents, average, "last")
+    return node(attrs, [buffer("x", 1, *size, channels)])
 
 
 def matmul(a: Sequence[Size], b: Sequence[Size], *, transposed: bool = False) -> Built:
-    return node(
-        "matmul", [buffer("x", *a), buffer("w", *b)], {"transpose_a": False, "transpose_b": transposed}
-    )
+    return node(MatMul(transpose_a=False, transpose_b=transposed), [buffer("x", *a), buffer("w", *b)])
 
 
 def workload(

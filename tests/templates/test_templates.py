@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jangin.ir import te
+from jangin.ir.core import Concat, Map, Normalize, Pad, Reduce, Softmax, Transpose
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call, const
 from jangin.ir.interpret import run_func
@@ -154,8 +155,7 @@ def test_pool(size: tuple[int, int], kernel: int, stride: int, pad: int, combine
 
 @pytest.mark.parametrize(("size", "channels"), [((9, 11), 64), ((3, 20), 20)])
 def test_pool_of_the_whole_image(size: tuple[int, int], channels: int) -> None:
-    attrs = {"combiner": "sum", "axes": (1, 2), "keepdims": True}
-    built = node("reduce", [buffer("x", 2, *size, channels)], attrs)
+    built = node(Reduce("sum", (1, 2), True), [buffer("x", 2, *size, channels)])
     found = TEMPLATES["window"](workload(built, {}, (), TARGETS[1]))
     assert found is not None
     for params in found.space():
@@ -163,17 +163,15 @@ def test_pool_of_the_whole_image(size: tuple[int, int], channels: int) -> None:
 
 
 ROWS = {
-    "softmax-last": node("softmax", [buffer("x", 4, 50)], {"axis": 1, "log": False}),
-    "softmax-first": node("softmax", [buffer("x", 4, 50)], {"axis": 0, "log": False}),
-    "log-softmax-middle": node("softmax", [buffer("x", 2, 3, 20)], {"axis": 1, "log": True}),
-    "layer-norm": node("normalize", [buffer("x", 3, 40)], {"axes": (1,), "epsilon": 1e-5, "rms": False}),
-    "rms-norm": node("normalize", [buffer("x", 2, 3, 9)], {"axes": (1, 2), "epsilon": 1e-5, "rms": True}),
-    "sum-last": node("reduce", [buffer("x", 4, 50)], {"combiner": "sum", "axes": (1,), "keepdims": False}),
-    "max-first": node("reduce", [buffer("x", 4, 50)], {"combiner": "max", "axes": (0,), "keepdims": True}),
-    "mean-pixels": node(
-        "reduce", [buffer("x", 1, 7, 7, 20)], {"combiner": "sum", "axes": (1, 2), "keepdims": False}
-    ),
-    "all": node("reduce", [buffer("x", 3, 17)], {"combiner": "sum", "axes": (0, 1), "keepdims": False}),
+    "softmax-last": node(Softmax(axis=1, log=False), [buffer("x", 4, 50)]),
+    "softmax-first": node(Softmax(axis=0, log=False), [buffer("x", 4, 50)]),
+    "log-softmax-middle": node(Softmax(axis=1, log=True), [buffer("x", 2, 3, 20)]),
+    "layer-norm": node(Normalize(axes=(1,), epsilon=1e-5, rms=False), [buffer("x", 3, 40)]),
+    "rms-norm": node(Normalize(axes=(1, 2), epsilon=1e-5, rms=True), [buffer("x", 2, 3, 9)]),
+    "sum-last": node(Reduce(combiner="sum", axes=(1,), keepdims=False), [buffer("x", 4, 50)]),
+    "max-first": node(Reduce(combiner="max", axes=(0,), keepdims=True), [buffer("x", 4, 50)]),
+    "mean-pixels": node(Reduce(combiner="sum", axes=(1, 2), keepdims=False), [buffer("x", 1, 7, 7, 20)]),
+    "all": node(Reduce(combiner="sum", axes=(0, 1), keepdims=False), [buffer("x", 3, 17)]),
 }
 
 
@@ -185,20 +183,20 @@ def test_rows(name: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 8, 37])
 def test_softmax_of_symbolic_length(size: int) -> None:
-    built = node("softmax", [buffer("x", 2, 5, SYMBOL)], {"axis": 2, "log": False})
+    built = node(Softmax(axis=2, log=False), [buffer("x", 2, 5, SYMBOL)])
     assert_equal_to_stages(scheduled("rows", workload(built, SYMBOLS)), built, {"n": size})
 
 
 PADS = (const(0), const(1), const(2)) * 2
 X, Y = Var("x0", F32), Var("x1", F32)
 MAPS: dict[str, Built] = {
-    "flat": node("map", [buffer("x", 5, 33)], {"body": call("exp", X)}),
-    "bias": node("map", [buffer("x", 5, 33), buffer("y", 33)], {"body": X * Y}),
-    "column": node("map", [buffer("x", 5, 33), buffer("y", 5, 1)], {"body": X + Y}),
-    "transpose": node("transpose", [buffer("x", 2, 3, 6, 9)], {"perm": (0, 2, 3, 1)}),
-    "pad": node("pad", [buffer("x", 2, 6, 9)], {"pads": PADS, "mode": "constant", "value": 0}),
-    "concat": node("concat", [buffer("x", 2, 6, 9), buffer("y", 2, 5, 9)], {"axis": 1}),
-    "scalar": node("map", [buffer("x")], {"body": X + X}),
+    "flat": node(Map(body=call("exp", X)), [buffer("x", 5, 33)]),
+    "bias": node(Map(body=X * Y), [buffer("x", 5, 33), buffer("y", 33)]),
+    "column": node(Map(body=X + Y), [buffer("x", 5, 33), buffer("y", 5, 1)]),
+    "transpose": node(Transpose(perm=(0, 2, 3, 1)), [buffer("x", 2, 3, 6, 9)]),
+    "pad": node(Pad(pads=PADS, mode="constant", value=0), [buffer("x", 2, 6, 9)]),
+    "concat": node(Concat(axis=1), [buffer("x", 2, 6, 9), buffer("y", 2, 5, 9)]),
+    "scalar": node(Map(body=X + X), [buffer("x")]),
 }  # fmt: skip
 
 
@@ -212,7 +210,7 @@ def test_elementwise(name: str, target: Target) -> None:
 @pytest.mark.parametrize("template", ["rows", "window"])
 @pytest.mark.parametrize(("shape", "axes"), [((1, 40, 40, 9), (1, 2)), ((1, 1, 1600, 9), (1, 2))])
 def test_rounding_of_a_long_sum(template: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
-    built = node("reduce", [buffer("x", *shape)], {"combiner": "sum", "axes": axes, "keepdims": True})
+    built = node(Reduce(combiner="sum", axes=axes, keepdims=True), [buffer("x", *shape)])
     func = scheduled(template, workload(built)).func
     x = np.random.default_rng(0).random(shape, np.float32)
     arrays = {"x": x, "out": np.empty((1, 1, 1, 9), np.float32)}

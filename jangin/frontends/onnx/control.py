@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jangin.frontends import control
 from jangin.frontends.dialect import Bodies, Inputs
-from jangin.ir.graph import CompileError, Graph, Node, static_shape
+from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node, static_shape
 from jangin.ir.program import Slicing
 from jangin.ops.axes import axis_of
 from jangin.ops.builder import Builder, Tensor
@@ -17,14 +17,15 @@ def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]
     """`If`."""
     (condition,) = inputs
     assert isinstance(condition, Tensor)
-    graphs = node.attrs["then_branch"], node.attrs["else_branch"]
+    attrs = node.of(ImportedAttributes)
+    graphs = attrs["then_branch"], attrs["else_branch"]
     return control.branch(b, bodies.run, condition, graphs, b.scope)
 
 
 def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
     """`Loop`."""
     trips, condition, *carried = inputs
-    body: Graph = node.attrs["body"]
+    body: Graph = node.of(ImportedAttributes)["body"]
     stacking = (Slicing(),) * (len(body.outputs) - 1 - len(carried))
     iteration = control.Iteration(
         body, control.scalar(b, trips), control.scalar(b, condition), [v for v in carried if v is not None],
@@ -35,7 +36,7 @@ def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
 
 def scan(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
     """`Scan`."""
-    attrs = node.attrs
+    attrs = node.of(ImportedAttributes)
     if attrs["opset"] < 9:
         return _of_each_entry(b, node, inputs, bodies)
     given = [v for v in inputs if v is not None]
@@ -73,13 +74,13 @@ def _of_each_entry(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> li
     batch = static_shape(given[0].shape[:1])
     if batch is None:
         raise CompileError("the batch size must be known; export the model with opset 9 or newer")
-    first = len(given) - node.attrs["num_scan_inputs"]
+    first = len(given) - node.of(ImportedAttributes)["num_scan_inputs"]
     rows = []
     for n in range(batch[0]):
         entry = [b.gather(v, b.reshape(b.sizes([n]), ()), 0) for v in given]
         made = _scan(
-            b, bodies, node.attrs["body"], [*entry[:first]], entry[first:],
-            (None, node.attrs.get("directions")), (None, None),
+            b, bodies, node.of(ImportedAttributes)["body"], [*entry[:first]], entry[first:],
+            (None, node.of(ImportedAttributes).get("directions")), (None, None),
         )  # fmt: skip
         rows.append([b.reshape(v, (1, *v.shape)) for v in made if isinstance(v, Tensor)])
     return [b.concat(list(parts), 0) for parts in zip(*rows, strict=True)]

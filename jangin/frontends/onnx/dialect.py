@@ -14,7 +14,7 @@ from jangin.frontends.onnx.operators.strings import MEASURING, MOVING, is_text, 
 from jangin.frontends.onnx.qdq import fuse_quantized
 from jangin.frontends.onnx.registry import find
 from jangin.frontends.onnx.schema import check_types
-from jangin.ir.graph import CompileError, Graph, Node
+from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import type_of
 
@@ -36,7 +36,7 @@ class Onnx(Dialect):
     def lowering(self, node: Node) -> Lowering | None:
         if node.op in CONTROL:
             return CONTROL[node.op]
-        opset: int = node.attrs["opset"]
+        opset: int = node.of(ImportedAttributes)["opset"]
         if find(OPERATORS, *split_op(node.op), opset) is not None:
             return self._by_operator
         return self._by_body if functions.has_body(node.op, opset) else None
@@ -44,7 +44,7 @@ class Onnx(Dialect):
     def _by_operator(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
         """By the lowering of the version in force."""
         domain, name = split_op(node.op)
-        opset: int = node.attrs["opset"]
+        opset: int = node.of(ImportedAttributes)["opset"]
         operator = find(OPERATORS, domain, name, opset)
         assert operator is not None
         check_types(domain, name, opset, [None if t is None else type_of(t) for t in inputs])
@@ -57,7 +57,7 @@ class Onnx(Dialect):
     def _by_body(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
         """By the body that the standard gives for the operator."""
         types = [None if t is None else type_of(t) for t in inputs]
-        check_types(*split_op(node.op), node.attrs["opset"], types)
+        check_types(*split_op(node.op), node.of(ImportedAttributes)["opset"], types)
         body = functions.body(node, types)
         if body is None:
             raise CompileError("the standard has no body of this operator for these inputs")
@@ -78,7 +78,7 @@ class Onnx(Dialect):
         return super().remedy(node)
 
     def attributes(self, node: Node) -> Mapping[str, Any]:
-        return {k: v for k, v in node.attrs.items() if k not in REMARKS}
+        return {k: v for k, v in node.of(ImportedAttributes).items() if k not in REMARKS}
 
     def rewrite(self, graph: Graph) -> Graph:
         return fuse_quantized(graph)

@@ -13,7 +13,7 @@ from onnx import defs, helper, numpy_helper
 from jangin.frontends.onnx.importer import NodeReader, Scope, split_op
 from jangin.frontends.onnx.schema import schema
 from jangin.frontends.onnx.types import TYPES
-from jangin.ir.graph import CompileError, Graph, Node, static_shape
+from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node, static_shape
 from jangin.ir.types import STRING, Type
 
 _CODES = {dtype: code for code, dtype in TYPES.items()}
@@ -28,7 +28,7 @@ def has_body(op: str, opset: int) -> bool:
 def body(node: Node, types: Sequence[Type | None]) -> Graph | None:
     """The standard's body of an imported node, for these input types; None where there is none.
     Its inputs and outputs are the operator's formal ones, in order."""
-    opset: int = node.attrs["opset"]
+    opset: int = node.of(ImportedAttributes)["opset"]
     known = schema(*split_op(node.op), opset)
     if known is None:
         return None
@@ -53,7 +53,7 @@ def body(node: Node, types: Sequence[Type | None]) -> Graph | None:
         for name, a in known.attributes.items()
         if a.default_value.name
     }
-    attrs: dict[str, Any] = {k: _decoded(v) for k, v in defaults.items()} | dict(node.attrs)
+    attrs: dict[str, Any] = {k: _decoded(v) for k, v in defaults.items()} | node.attrs.named()
     return NodeReader().function(function, attrs, Scope({}, {}))
 
 
@@ -79,7 +79,7 @@ def _type(type: Type | None) -> onnx.TypeProto:
 
 def _proto(node: Node) -> onnx.NodeProto:
     domain, name = split_op(node.op)
-    attrs = {k: _message(v) for k, v in node.attrs.items() if k != "opset"}
+    attrs = {k: _message(v) for k, v in node.attrs.named().items() if k != "opset"}
     return helper.make_node(name, node.inputs, node.outputs, node.name, domain=domain, **attrs)
 
 

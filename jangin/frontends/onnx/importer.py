@@ -25,7 +25,7 @@ from jangin.frontends.onnx.proto import (
     type_of,
 )
 from jangin.frontends.onnx.schema import check_node
-from jangin.ir.graph import Array, CompileError, Graph, Node, Value
+from jangin.ir.graph import FUNCTION, Array, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.types import STRING, tensor_type
 
 NODE_LIMIT = 1_000_000
@@ -107,7 +107,9 @@ class NodeReader:
         if function is not None:
             attrs = self._attributes(proto, what, scope)
             body = self.function(function, attrs, scope)
-            return Node("function", unique, inputs, outputs, {"body": body}, f"{what} ({domain})")
+            return Node(
+                unique, inputs, outputs, ImportedAttributes(FUNCTION, {"body": body}), f"{what} ({domain})"
+            )
         if domain not in scope.opsets:
             known = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in scope.opsets.items())
             raise CompileError(
@@ -118,7 +120,9 @@ class NodeReader:
         attrs = self._attributes(proto, what, scope)
         attrs["opset"] = opset
         source = f"{what} ({domain or 'ai.onnx'} {opset})"
-        return Node(node_op(domain, proto.op_type), unique, inputs, outputs, attrs, source)
+        return Node(
+            unique, inputs, outputs, ImportedAttributes(node_op(domain, proto.op_type), attrs), source
+        )
 
     def _attributes(self, proto: onnx.NodeProto, what: str, scope: Scope) -> dict[str, Any]:
         attrs: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from jangin.frontends.order import reads
-from jangin.ir.graph import Graph, Node
+from jangin.ir.graph import Graph, ImportedAttributes, Node
 
 DEQUANTIZE, QUANTIZE = "onnx.DequantizeLinear", "onnx.QuantizeLinear"
 QLINEAR_OPSET = 10
@@ -64,23 +64,24 @@ class _Fusing:
             and all(self.is_bias(v, x, w) for v in bias)
         ):
             return None
+        op = "onnx.QLinearConv" if each else "onnx.QLinearMatMul"
         return replace(
             node,
-            op="onnx.QLinearConv" if each else "onnx.QLinearMatMul",
             inputs=(*x.inputs, *w.inputs, *after.inputs[1:], *(b.inputs[0] for b in bias)),
             outputs=after.outputs,
-            attrs={**node.attrs, "opset": QLINEAR_OPSET},
+            attrs=ImportedAttributes(op, {**node.of(ImportedAttributes), "opset": QLINEAR_OPSET}),
         )
 
     def fits(self, node: Node, each: bool = False) -> bool:
         """Whether a node quantizes by one scale (or, if `each`, one for each entry of axis 0), to or from
         8 bits."""
-        if len(node.inputs) != 3 or node.attrs.get("block_size") or node.attrs.get("output_dtype"):
+        attrs = node.of(ImportedAttributes)
+        if len(node.inputs) != 3 or attrs.get("block_size") or attrs.get("output_dtype"):
             return False
         scale, zero = (self.graph.constants.get(n) for n in node.inputs[1:])
         if scale is None or zero is None or scale.dtype != np.float32 or zero.dtype.name not in EIGHT_BITS:
             return False
-        return scale.size == 1 or (each and node.attrs.get("axis", 1) == 0 and scale.ndim == 1)
+        return scale.size == 1 or (each and attrs.get("axis", 1) == 0 and scale.ndim == 1)
 
     def is_bias(self, node: Node, x: Node, w: Node) -> bool:
         """Whether it dequantizes a bias of 32-bit integers in units of both scales."""

@@ -8,6 +8,7 @@ from functools import partial
 
 from jangin.frontends.onnx.operators.training import DOMAIN
 from jangin.frontends.onnx.registry import op
+from jangin.ir.core import Concat, Expand, Map, MatMul, Reduce, Reshape, Softmax, Transpose
 from jangin.ir.expr import (
     Binary,
     Call,
@@ -136,26 +137,26 @@ class _Reverse:
     def node(self, node: Node, inputs: Sequence[Tensor], out: Tensor) -> None:
         """The gradients of a node's inputs, from its result's."""
         g, b, attrs = self.found[out.name], self.b, node.attrs
-        if node.op == "map":
-            self._map(attrs["body"], inputs, g)
-        elif node.op == "matmul":
-            self._matmul(inputs, g, attrs["transpose_a"], attrs["transpose_b"])
-        elif node.op == "reduce" and attrs["combiner"] == "sum":
-            kept = [const(1) if i in attrs["axes"] else d for i, d in enumerate(inputs[0].shape)]
+        if isinstance(attrs, Map):
+            self._map(attrs.body, inputs, g)
+        elif isinstance(attrs, MatMul):
+            self._matmul(inputs, g, attrs.transpose_a, attrs.transpose_b)
+        elif isinstance(attrs, Reduce) and attrs.combiner == "sum":
+            kept = [const(1) if i in attrs.axes else d for i, d in enumerate(inputs[0].shape)]
             self.add(inputs[0], b.expand(b.reshape(g, kept), inputs[0].shape))
-        elif node.op == "transpose":
-            perm = attrs["perm"]
+        elif isinstance(attrs, Transpose):
+            perm = attrs.perm
             self.add(inputs[0], b.transpose(g, [perm.index(i) for i in range(len(perm))]))
-        elif node.op == "reshape":
+        elif isinstance(attrs, Reshape):
             self.add(inputs[0], b.reshape(g, inputs[0].shape))
-        elif node.op == "expand":
+        elif isinstance(attrs, Expand):
             self.add(inputs[0], g)
-        elif node.op == "softmax" and not attrs["log"]:
+        elif isinstance(attrs, Softmax) and not attrs.log:
             weighted = b.map(lambda v, w: v * w, g, out)
-            total = b.reduce("sum", weighted, [attrs["axis"]], keepdims=True)
+            total = b.reduce("sum", weighted, [attrs.axis], keepdims=True)
             self.add(inputs[0], b.map(lambda w, y, t: w - y * t, weighted, out, total))
-        elif node.op == "concat":
-            self._concat(inputs, g, attrs["axis"])
+        elif isinstance(attrs, Concat):
+            self._concat(inputs, g, attrs.axis)
         else:
             raise CompileError(f"there is no gradient of {node.op}, which {node.source} consists of")
 

@@ -1,0 +1,340 @@
+"""The attributes of the core operators, and of the other nodes of a lowered graph: kernels and steps.
+
+A node's attributes say which operator it is (`Attributes.operator`), so the two can't disagree. They are
+checked where they are built: a `CompileError` names the operator, the attribute and what it should be.
+What the operators compute stands in `ops.core`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.dtype import DType
+from jangin.ir.expr import Expr, Var
+from jangin.ir.graph import Attributes, CompileError, Graph, Shape
+from jangin.ir.loop import Stmt
+from jangin.ir.program import Slicing
+from jangin.ir.te import COMBINERS, Stage
+
+
+def _is_int(v: Any) -> bool:
+    return isinstance(v, (int, np.integer))
+
+
+def _all_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda v: isinstance(v, tuple) and all(map(check, v))
+
+
+def _is_a(*types: type) -> Callable[[Any], bool]:
+    return lambda v: isinstance(v, types)
+
+
+CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    "int": _is_int,
+    "float": _is_a(int, float, np.number),
+    "bool": _is_a(bool, np.bool_),
+    "str": _is_a(str),
+    "Expr": _is_a(Expr),
+    "Stmt": _is_a(Stmt),
+    "Graph": _is_a(Graph),
+    "DType": _is_a(DType),
+    "DType | None": _is_a(DType, type(None)),
+    "Shape": _all_of(_is_a(Expr)),
+    "tuple[int, ...]": _all_of(_is_int),
+    "tuple[Expr, ...]": _all_of(_is_a(Expr)),
+    "tuple[Var, ...]": _all_of(_is_a(Var)),
+    "tuple[Stage, ...]": _all_of(_is_a(Stage)),
+    "tuple[Slicing, ...]": _all_of(_is_a(Slicing)),
+    "tuple[tuple[str, Any], ...]": _all_of(_is_a(tuple)),
+}
+"""Whether a value is of an attribute's type, by the type's text."""
+
+
+@dataclass(frozen=True)
+class CoreAttributes(Attributes):
+    """What a node of a lowered graph computes. Each operator is one class of its attributes."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not CHECKS[str(field.type)](value):
+                raise CompileError(f"{self.op}: {field.name} should be {field.type}, not {value!r}")
+        self.check()
+
+    def check(self) -> None:
+        """CompileError where the attributes don't fit each other."""
+
+    def need(self, holds: bool, message: str) -> None:
+        if not holds:
+            raise CompileError(f"{self.op}: {message}")
+
+
+# --- moving data -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reshape(CoreAttributes, operator="reshape"):
+    """Same elements in the same order, in another shape."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Expand(CoreAttributes, operator="expand"):
+    """Broadcast to `shape`."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Transpose(CoreAttributes, operator="transpose"):
+    """The result's axis i is the operand's axis `perm[i]`."""
+
+    perm: tuple[int, ...]
+
+    def check(self) -> None:
+        self.need(sorted(self.perm) == list(range(len(self.perm))), f"{self.perm} is no permutation")
+
+
+@dataclass(frozen=True)
+class Slice(CoreAttributes, operator="slice"):
+    """out[i] = x[starts + i * steps] along every axis, `shape` the result's; steps may be negative."""
+
+    starts: tuple[Expr, ...]
+    steps: tuple[int, ...]
+    shape: Shape
+
+    def check(self) -> None:
+        ranks = {len(self.starts), len(self.steps), len(self.shape)}
+        self.need(len(ranks) == 1, "starts, steps and shape must have an entry for each axis")
+        self.need(0 not in self.steps, "a step of 0")
+
+
+@dataclass(frozen=True)
+class Concat(CoreAttributes, operator="concat"):
+    """The operands one after the other along `axis`."""
+
+    axis: int
+
+    def check(self) -> None:
+        self.need(self.axis >= 0, f"axis {self.axis} is negative")
+
+
+@dataclass(frozen=True)
+class Pad(CoreAttributes, operator="pad"):
+    """Elements added around the operand: `pads` are the begins of all axes, then the ends (negative ones
+    crop); `mode` is constant (of `value`), edge, reflect or wrap."""
+
+    pads: tuple[Expr, ...]
+    mode: str = "constant"
+    value: float = 0
+
+    def check(self) -> None:
+        self.need(self.mode in ("constant", "edge", "reflect", "wrap"), f"unknown mode {self.mode}")
+        self.need(len(self.pads) % 2 == 0, "pads must be begins, then ends")
+
+
+@dataclass(frozen=True)
+class Gather(CoreAttributes, operator="gather"):
+    """Operand 0 taken at the integer indices of operand 1 along `axis`."""
+
+    axis: int
+
+    def check(self) -> None:
+        self.need(self.axis >= 0, f"axis {self.axis} is negative")
+
+
+# --- computing -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Map(CoreAttributes, operator="map"):
+    """`body`, a scalar expression of x0, x1, ... (the operands' elements), under broadcasting."""
+
+    body: Expr
+
+
+@dataclass(frozen=True)
+class Reduce(CoreAttributes, operator="reduce"):
+    """`combiner` over ascending `axes`, which stay with size 1 where `keepdims`."""
+
+    combiner: str
+    axes: tuple[int, ...]
+    keepdims: bool = False
+
+    def check(self) -> None:
+        self.need(self.combiner in COMBINERS, f"unknown combiner {self.combiner}")
+        _check_axes(self, self.axes)
+
+
+@dataclass(frozen=True)
+class Softmax(CoreAttributes, operator="softmax"):
+    """Softmax along `axis`, or its logarithm."""
+
+    axis: int
+    log: bool = False
+
+    def check(self) -> None:
+        self.need(self.axis >= 0, f"axis {self.axis} is negative")
+
+
+@dataclass(frozen=True)
+class Normalize(CoreAttributes, operator="normalize"):
+    """(x - mean) / sqrt(variance + epsilon) over ascending `axes`; `rms` leaves the mean out."""
+
+    axes: tuple[int, ...]
+    epsilon: float
+    rms: bool = False
+
+    def check(self) -> None:
+        _check_axes(self, self.axes)
+
+
+@dataclass(frozen=True)
+class MatMul(CoreAttributes, operator="matmul"):
+    """Matrix products of the last two axes, which `transpose_a` and `transpose_b` swap; batch axes
+    broadcast. `dtype`: the result's and accumulator's, the operands' if None."""
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    dtype: DType | None = None
+
+
+@dataclass(frozen=True)
+class Conv(CoreAttributes, operator="conv"):
+    """Convolution of operand 0 with weights [O, C/groups, *kernel]. `pads`: begins of the spatial axes,
+    then ends; `layout`: channels "first" (N, C, ...) or "last" (N, ..., C); `dtype`: as of `MatMul`."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    groups: int = 1
+    layout: str = "first"
+    dtype: DType | None = None
+
+    def check(self) -> None:
+        _check_window(self, self)
+        self.need(self.groups >= 1, f"{self.groups} groups")
+
+
+@dataclass(frozen=True)
+class Pool(CoreAttributes, operator="pool"):
+    """`combiner` "max" or "sum" over sliding windows, as many as `extents` says along each spatial axis (a
+    rounding up is decided). `average`: "" (no division), "valid" (by the taps inside the operand), "all"
+    (by those inside the padded one)."""
+
+    combiner: str
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    extents: Shape
+    average: str = ""
+    layout: str = "first"
+
+    def check(self) -> None:
+        _check_window(self, self)
+        self.need(len(self.extents) == len(self.kernel), "extents must have an entry for each spatial axis")
+        self.need(self.combiner in ("max", "sum"), f"unknown combiner {self.combiner}")
+        self.need(self.average in ("", "valid", "all"), f"unknown average {self.average}")
+
+
+@dataclass(frozen=True)
+class Compute(CoreAttributes, operator="compute"):
+    """Any tensor expressions: `stages` over buffers x0, x1, ... (the operands); the last one gives the
+    result, the others are local. `requires`: what sizes must meet."""
+
+    stages: tuple[Stage, ...]
+    requires: tuple[Expr, ...] = ()
+
+    def check(self) -> None:
+        self.need(bool(self.stages), "no stages")
+
+
+@dataclass(frozen=True)
+class LoopNest(CoreAttributes, operator="loop_nest"):
+    """What no tensor expression says (scatters, scans, sorts): `body`, a Loop statement over buffers
+    x0, x1, ... and `out`, of `dtype` and `shape`. `requires`: what sizes must meet."""
+
+    body: Stmt
+    dtype: DType
+    shape: Shape
+    requires: tuple[Expr, ...] = ()
+
+
+def _check_axes(attrs: CoreAttributes, axes: Sequence[int]) -> None:
+    ascending = list(axes) == sorted(set(axes)) and all(a >= 0 for a in axes)
+    attrs.need(ascending, f"axes {tuple(axes)} must ascend, from 0 on")
+
+
+def _check_window(attrs: CoreAttributes, window: Conv | Pool) -> None:
+    rank = len(window.kernel)
+    fits = len(window.strides) == len(window.dilations) == rank and len(window.pads) == 2 * rank
+    attrs.need(fits, "strides and dilations must have an entry for each axis of the kernel, pads two")
+    attrs.need(window.layout in ("first", "last"), f"unknown layout {window.layout}")
+
+
+# --- kernels and steps -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kernel(CoreAttributes, operator="kernel"):
+    """What `fuse` makes: the graph of core operators that one kernel computes."""
+
+    body: Graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphStep(CoreAttributes):
+    """A step of a program among the nodes of a lowered graph (see `ir.program`), before the pass
+    `partition`. `symbols` become known when it has run."""
+
+    symbols: tuple[Var, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostStep(GraphStep, operator="host"):
+    """A call of a host function on whole values; `attrs`: its settings, by name."""
+
+    function: str
+    attrs: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BindStep(GraphStep, operator="bind"):
+    """The operand's elements become the values of `symbols`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IfStep(GraphStep, operator="if"):
+    """One of two graphs, by the first operand; the other operands are the inputs of `then`, then those of
+    `orelse`."""
+
+    then: Graph
+    orelse: Graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopStep(GraphStep, operator="loop"):
+    """As `ir.program.Loop`; the first two operands are the trips and the condition, or ""."""
+
+    body: Graph
+    carried: int
+    conditional: bool
+    scanned: tuple[Slicing, ...] = ()
+    collected: tuple[Slicing, ...] = ()
+
+
+LOWERED: Mapping[str, type[CoreAttributes]] = {
+    c.operator: c
+    for c in (
+        Map, Transpose, Expand, Slice, Concat, Pad, Gather, Compute, Reduce, Pool, Softmax, Normalize, MatMul,
+        Conv, Reshape, LoopNest, Kernel, HostStep, BindStep, IfStep, LoopStep,
+    )
+}  # fmt: skip
+"""The attributes of all nodes of lowered graphs, by operator."""
