@@ -1,11 +1,18 @@
-"""What operators on single elements share: 16-bit floats computed in f32, and powers."""
+"""Operators on single elements: 16-bit floats computed in f32, powers, conversions, arithmetic."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from jangin.ir.expr import Expr, ExprLike, call, cast
+import ml_dtypes
+import numpy as np
+
+from jangin.ir.dtype import BOOL, F8E8M0, F32, F64, U8, DType
+from jangin.ir.expr import Const, Expr, ExprLike, call, cast, const, land, lor, maximum, minimum, select
 from jangin.ir.expr import binary as operation
+from jangin.ir.graph import CompileError
+from jangin.ir.simplify import prove
+from jangin.ops.axes import divide
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.operands import wide
 
@@ -45,3 +52,127 @@ def power(x: Expr, exponent: float) -> Expr:
     value = quick(x) if quick else operation("pow", x, exponent)
     assert isinstance(value, Expr)
     return value
+
+
+# -- conversion ----------------------------------------------------------------------------------
+
+ROUND_MODES = ("up", "down", "nearest")
+"""How a float becomes a power of two, f8e8m0's only numbers."""
+
+
+def convert(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Expr:
+    """The value in another type as NumPy has it, but for 8-bit floats, where `saturate` keeps what is out
+    of range at the ends (else it becomes infinity or NaN), and for f8e8m0, which `round_mode` concerns."""
+    if dtype is F8E8M0 and x.dtype is not F8E8M0:
+        return _power_of_two(cast(F32, x), saturate, round_mode)
+    if dtype.is_float and dtype.bits == 8 and saturate and x.dtype != dtype:
+        info = ml_dtypes.finfo(dtype.numpy)
+        x = wide(x) if x.dtype.is_float else cast(F64, x)
+        return cast(dtype, minimum(maximum(x, float(info.min)), float(info.max)))
+    return cast(dtype, x)
+
+
+def _power_of_two(x: Expr, saturate: bool, round_mode: str) -> Expr:
+    """|x|, of f32, as a power of two (Open Compute Project, Microscaling Formats 1.0)."""
+    bits = call("bitcast_u32", call("abs", x))
+    code, fraction = operation("shr", bits, 23), operation("and", bits, 0x7FFFFF)
+    tie = 1 << 22
+    nearest = select(code > 0, fraction >= tie, fraction > tie)
+    above = {"up": fraction > 0, "nearest": nearest, "down": const(False, BOOL)}[round_mode]
+    rounded = code + cast(code.dtype, above)
+    if saturate:
+        value = minimum(rounded, 254)
+    else:
+        value = select(lor(bits < tie, rounded > 254), const(255, code.dtype), rounded)
+    return call("bitcast_f8e8m0", cast(U8, select(call("isnan", x), const(255, code.dtype), value)))
+
+
+def converted(b: Builder, x: Tensor, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Tensor:
+    """`convert` of every element; CompileError on a `round_mode` that is none of ROUND_MODES."""
+    if round_mode not in ROUND_MODES:
+        raise CompileError(f"round_mode {round_mode!r} is none of {', '.join(ROUND_MODES)}")
+    if dtype.is_float and dtype.bits == 8 and x.dtype != dtype:
+        return b.map(lambda v: convert(v, dtype, saturate, round_mode), x)
+    return b.cast(x, dtype)
+
+
+def bitcast(b: Builder, x: Tensor, dtype: DType) -> Tensor:
+    """The same bits read as another type of the same width; CompileError where that is another."""
+    if x.dtype.bits != dtype.bits:
+        raise CompileError(
+            f"{x.dtype} has {x.dtype.bits} bits, {dtype} has {dtype.bits}: they must have as many"
+        )
+    if BOOL in (x.dtype, dtype):
+        return b.cast(x, dtype)
+    return b.map(lambda v: call(f"bitcast_{dtype}", v), x)
+
+
+# -- arithmetic ----------------------------------------------------------------------------------
+
+
+def shift(x: Expr, y: Expr, *, right: bool) -> Expr:
+    """x shifted by y bits: by a negative number, or the type's width or more, nothing but the sign is
+    left."""
+    bits = x.dtype.bits
+    moved = operation("shr" if right else "shl", x, minimum(maximum(y, 0), bits - 1))
+    beyond = operation("shr", x, bits - 1) if right and x.dtype.kind == "i" else const(0, x.dtype)
+    return select(land(y >= 0, y < bits), moved, beyond)
+
+
+def div(b: Builder, x: Tensor, y: Tensor) -> Tensor:
+    """x / y, broadcasting; integers truncate towards zero. Sizes, never negative, divide to a floor, which
+    index arithmetic can simplify."""
+    if x.data is not None and y.data is not None:
+        tops, bottoms = np.broadcast_arrays(x.data, y.data)
+        if all(prove(land(v >= 0, w > 0), b.symbols) for v, w in zip(tops.flat, bottoms.flat, strict=True)):
+            quotients = np.empty(tops.shape, object)
+            for n, (v, w) in enumerate(zip(tops.flat, bottoms.flat, strict=True)):
+                quotients.flat[n] = divide(v, w, b.symbols)
+            return b.sizes(quotients, x.dtype)
+    return b.map(widened(lambda v, w: v / w), x, y)
+
+
+def pow_(b: Builder, x: Tensor, y: Tensor) -> Tensor:
+    """x ** y, broadcasting, in x's type, whatever y's is; an integer base with a float exponent goes through
+    f64."""
+    known = b.constant_value(y)
+    if known is not None and known.size == 1 and x.dtype.is_float and y.rank <= x.rank:
+        exponent = float(known.reshape(-1)[0])
+        return b.map(widened(lambda v: power(v, exponent)), x)
+
+    def body(v: Expr, w: Expr) -> Expr:
+        between = F64 if v.dtype.is_int and w.dtype.is_float else wide(v).dtype
+        return cast(v.dtype, operation("pow", cast(between, v), cast(between, w)))
+
+    return b.map(body, x, y)
+
+
+def where(b: Builder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """x where the condition holds, else y; all three broadcast, and sizes stay known."""
+    chosen = b.constant_value(condition)
+    if chosen is not None and x.data is not None and y.data is not None:
+        return b.sizes(np.where(chosen, x.data, y.data), x.dtype)
+    return b.map(select, condition, x, y)
+
+
+def clamp(b: Builder, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    """min(max(x, low), high) with bounds of one element: `high` wins where they cross."""
+    bounds = [_bound(b, t, x) for t in (low, high)]
+    given = [t for t in bounds if isinstance(t, Tensor)]
+
+    def body(v: Expr, *loaded: Expr) -> Expr:
+        rest = iter(loaded)
+        for bound, limit in zip(bounds, (maximum, minimum), strict=True):
+            if bound is not None:
+                v = limit(v, next(rest) if isinstance(bound, Tensor) else cast(v.dtype, bound))
+        return v
+
+    return b.map(widened(body), x, *given)
+
+
+def _bound(b: Builder, t: Tensor | None, x: Tensor) -> Const | Tensor | None:
+    """A bound as a constant where it is one, else as a scalar tensor."""
+    if t is None:
+        return None
+    value = b.constant_value(t)
+    return b.reshape(t, ()) if value is None else const(value.reshape(-1)[0].item(), x.dtype)

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from jangin.ir.dtype import F64
+from jangin.ir.dtype import from_numpy
 from jangin.ir.expr import const
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.builder import Builder, Tensor
@@ -18,6 +18,7 @@ from jangin.ops.conv import conv, conv_transpose
 from jangin.ops.interpret import run_graph
 from jangin.ops.linear import einsum
 from jangin.ops.pool import average_pool
+from jangin.ops.quantized import integer_matmul, requantize
 from jangin.ops.window import Window
 
 Array = np.ndarray
@@ -26,7 +27,9 @@ Array = np.ndarray
 def computed(make: Callable[..., Tensor], *arrays: Array) -> Array:
     """What `make(b, *tensors)` gives for inputs that are not known while building."""
     b = Builder("test", {})
-    inputs = [b.input(f"in{i}", F64, tuple(map(const, a.shape))) for i, a in enumerate(arrays)]
+    inputs = [
+        b.input(f"in{i}", from_numpy(a.dtype), tuple(map(const, a.shape))) for i, a in enumerate(arrays)
+    ]
     graph = b.graph([make(b, *inputs)], ["y"])
     return run_graph(graph, {f"in{i}": a for i, a in enumerate(arrays)})["y"]
 
@@ -97,3 +100,19 @@ def test_average_pool_with_same_padding() -> None:
     around = np.pad(x, [(0, 0), (0, 0), (1, 1), (0, 1)], constant_values=np.nan)
     want = [[np.nanmean(around[:, :, i : i + 3, j : j + 3], (2, 3)) for j in (0, 2)] for i in (0, 2, 4)]
     np.testing.assert_allclose(computed(pool, x), np.transpose(want, (2, 3, 0, 1)), rtol=1e-12)
+
+
+def test_quantized_product() -> None:
+    """A product of u8 with a scale for each column: rounded once, so half a step from the exact one."""
+    rng = np.random.default_rng(4)
+    x, w = rng.integers(0, 255, (5, 7)).astype(np.uint8), rng.integers(-99, 99, (7, 3)).astype(np.int8)
+    scales, zero = np.array([0.01, 0.002, 0.03], np.float32), np.array(128, np.uint8)
+
+    def product(b: Builder, t: Tensor) -> Tensor:
+        sums = integer_matmul(b, t, b.const(w), b.const(zero))
+        return requantize(b, sums, b.const(scales), b.const(zero))
+
+    exact = (x.astype(np.float64) - 128) @ w * scales.astype(np.float64) + 128
+    found = computed(product, x)
+    assert found.dtype == np.uint8
+    assert np.abs(found - np.clip(exact, 0, 255)).max() <= 0.5001

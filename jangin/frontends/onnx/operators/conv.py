@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from jangin.frontends.onnx.operators.activation import NAMES
 from jangin.frontends.onnx.operators.window import Sliding
 from jangin.frontends.onnx.registry import op
-from jangin.ir.dtype import DType
-from jangin.ir.expr import Expr, const
+from jangin.ir.expr import Expr, ExprLike, const
 from jangin.ir.graph import CompileError
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.axes import integers
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.conv import add_bias, col2im, conv, conv_transpose, kernel_size, transposed_extents
+from jangin.ops.conv import col2im, conv, conv_transpose, kernel_size, transposed_extents
 from jangin.ops.window import explicit_pads, same_pads
+
+
+class Arguments(TypedDict):
+    """How a convolution's windows lie."""
+
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    pads: Sequence[ExprLike]
+    groups: int
 
 
 @dataclass(frozen=True)
@@ -32,20 +40,20 @@ class Convolution(Sliding):
             raise CompileError(f"kernel_shape {list(self.kernel_shape)} does not fit the weights {w}")
         return size
 
-    def of(self, b: Builder, x: Tensor, w: Tensor, dtype: DType | None = None) -> Tensor:
-        """The convolution without a bias."""
+    def arguments(self, b: Builder, x: Tensor, w: Tensor) -> Arguments:
+        """What `ops.conv.conv` of x and w takes."""
         kernel = self.kernel(x, w)
         strides, dilations = self.steps(len(kernel))
-        pads: Sequence[Expr | int] = self.given_pads
+        pads: Sequence[ExprLike] = self.given_pads
         if self.same:
             lower = self.auto_pad == "SAME_LOWER"
             pads = same_pads(x.shape[2:], kernel, strides, dilations, b.symbols, lower=lower)
-        return conv(b, x, w, strides=strides, dilations=dilations, pads=pads, groups=self.group, dtype=dtype)
+        return {"strides": strides, "dilations": dilations, "pads": pads, "groups": self.group}
 
 
 @op("Conv")
 def conv_(b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, **window: Any) -> Tensor:
-    return add_bias(b, Convolution(**window).of(b, x, w), bias)
+    return conv(b, x, w, bias, **Convolution(**window).arguments(b, x, w))
 
 
 FUSED = {**NAMES, "Clip": "clip"}

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
-from jangin.frontends.onnx.operators.families import align, binary, same_types, unary, variadic
-from jangin.frontends.onnx.registry import op
-from jangin.ir.dtype import BOOL, F64
+from jangin.frontends.onnx.operators.families import align, binary, family, same_types, unary, variadic
+from jangin.frontends.onnx.registry import Lowering, op
+from jangin.ir.dtype import BOOL
 from jangin.ir.expr import (
-    Const,
     Expr,
     call,
-    cast,
     const,
     eq,
     land,
     lor,
     maximum,
     minimum,
-    select,
 )
 from jangin.ir.expr import binary as operation
-from jangin.ir.simplify import prove
 from jangin.ops.activation import leaky_relu
-from jangin.ops.axes import divide
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.elementwise import power, widened
-from jangin.ops.operands import wide
+from jangin.ops.elementwise import clamp, div, pow_, shift, where, widened
 
 _INTRINSICS = (
     "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Not Round Sign "
@@ -57,11 +52,7 @@ UNARY = unary(
 
 
 def _shift(x: Expr, y: Expr, direction: str) -> Expr:
-    """A shift by a negative number, or by the type's width or more, leaves nothing but the sign."""
-    bits, right = x.dtype.bits, direction.upper() == "RIGHT"
-    moved = operation("shr" if right else "shl", x, minimum(maximum(y, 0), bits - 1))
-    beyond = operation("shr", x, bits - 1) if right and x.dtype.kind == "i" else const(0, x.dtype)
-    return select(land(y >= 0, y < bits), moved, beyond)
+    return shift(x, y, right=direction.upper() == "RIGHT")
 
 
 BINARY = binary(
@@ -95,36 +86,18 @@ VARIADIC = variadic(
 )
 
 
-@op("Div")
-def div(b: Builder, x: Tensor, y: Tensor, axis: int | None = None, broadcast: int = 0) -> Tensor:
-    """Quotient; integers truncate towards zero. Sizes, never negative, divide to a floor, which
-    index arithmetic can simplify."""
-    same_types((x, y))
-    y = align(b, x, y, axis, broadcast)
-    if x.data is not None and y.data is not None:
-        tops, bottoms = np.broadcast_arrays(x.data, y.data)
-        if all(prove(land(v >= 0, w > 0), b.symbols) for v, w in zip(tops.flat, bottoms.flat, strict=True)):
-            quotients = np.empty(tops.shape, object)
-            for n, (v, w) in enumerate(zip(tops.flat, bottoms.flat, strict=True)):
-                quotients.flat[n] = divide(v, w, b.symbols)
-            return b.sizes(quotients, x.dtype)
-    return b.map(widened(lambda v, w: v / w), x, y)
+def _broadcast_to_left(fn: Callable[[Builder, Tensor, Tensor], Tensor], one_type: bool) -> Lowering:
+    """`axis` and `broadcast`: opset 6 and older."""
+
+    def lower(b: Builder, x: Tensor, y: Tensor, axis: int | None = None, broadcast: int = 0) -> Tensor:
+        if one_type:
+            same_types((x, y))
+        return fn(b, x, align(b, x, y, axis, broadcast))
+
+    return lower
 
 
-@op("Pow")
-def pow_(b: Builder, x: Tensor, y: Tensor, axis: int | None = None, broadcast: int = 0) -> Tensor:
-    """x ** y in x's type, whatever y's is; an integer base with a float exponent goes through f64."""
-    y = align(b, x, y, axis, broadcast)
-    known = b.constant_value(y)
-    if known is not None and known.size == 1 and x.dtype.is_float and y.rank <= x.rank:
-        exponent = float(known.reshape(-1)[0])
-        return b.map(widened(lambda v: power(v, exponent)), x)
-
-    def body(v: Expr, w: Expr) -> Expr:
-        between = F64 if v.dtype.is_int and w.dtype.is_float else wide(v).dtype
-        return cast(v.dtype, operation("pow", cast(between, v), cast(between, w)))
-
-    return b.map(body, x, y)
+ARITHMETIC = family({"Div": _broadcast_to_left(div, True), "Pow": _broadcast_to_left(pow_, False)})
 
 
 @op("PRelu", since=7)
@@ -147,37 +120,15 @@ def identity(b: Builder, x: Any) -> Any:
 
 
 @op("Where")
-def where(b: Builder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def where_(b: Builder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
     same_types((x, y))
-    chosen = b.constant_value(condition)
-    if chosen is not None and x.data is not None and y.data is not None:
-        return b.sizes(np.where(chosen, x.data, y.data), x.dtype)
-    return b.map(select, condition, x, y)
-
-
-def _bound(b: Builder, t: Tensor | None, x: Tensor) -> Const | Tensor | None:
-    """A bound of Clip as a constant where it is one, else as a scalar tensor."""
-    if t is None:
-        return None
-    same_types((x, t))
-    value = b.constant_value(t)
-    return b.reshape(t, ()) if value is None else const(value.reshape(-1)[0].item(), x.dtype)
+    return where(b, condition, x, y)
 
 
 @op("Clip", since=11)
 def clip(b: Builder, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    """min(max(x, low), high): `high` wins where the bounds cross."""
-    bounds = [_bound(b, t, x) for t in (low, high)]
-    given = [t for t in bounds if isinstance(t, Tensor)]
-
-    def body(v: Expr, *loaded: Expr) -> Expr:
-        rest = iter(loaded)
-        for bound, limit in zip(bounds, (maximum, minimum), strict=True):
-            if bound is not None:
-                v = limit(v, next(rest) if isinstance(bound, Tensor) else cast(v.dtype, bound))
-        return v
-
-    return b.map(widened(body), x, *given)
+    same_types([t for t in (x, low, high) if t is not None])
+    return clamp(b, x, low, high)
 
 
 @op("Clip")

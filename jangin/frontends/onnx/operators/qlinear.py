@@ -7,12 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jangin.frontends.onnx.operators.families import family
-from jangin.frontends.onnx.operators.integer import matmul_integer, qlinear_conv
-from jangin.frontends.onnx.operators.quantize import (
-    dequantize_linear,
-    dynamic_quantize_linear,
-    quantize_linear,
-)
+from jangin.frontends.onnx.operators.quantize import qlinear_conv
 from jangin.frontends.onnx.operators.recurrent import lstm
 from jangin.frontends.onnx.operators.window import average_pool_, global_average_pool
 from jangin.frontends.onnx.registry import Lowering, op
@@ -24,17 +19,18 @@ from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.axes import axes_of, axis_of
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.linear import gemm, matmul
+from jangin.ops.quantized import dequantize, dynamic_quantize, integer_matmul, quantize
 from jangin.ops.reduce import reduce_over
 
 DOMAIN = "com.microsoft"
 
 
 def _real(b: Builder, x: Tensor, scale: Tensor, zero: Tensor | None, axis: int = 1) -> Tensor:
-    return b.cast(dequantize_linear(b, x, scale, zero, axis), F32)
+    return dequantize(b, x, scale, zero, dtype=F32, axis=axis)
 
 
 def _quantized(b: Builder, y: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
-    return quantize_linear(b, y, scale, b.scalar(0, dtype) if zero is None else zero)
+    return quantize(b, y, scale, zero, dtype=dtype if zero is None else zero.dtype)
 
 
 def _channels_first(b: Builder, x: Tensor, last: int) -> Tensor:
@@ -166,7 +162,7 @@ def matmul_integer_to_float(
     w_zero: Tensor | None = None, bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """An exact integer product, then one rescaling, by column where the weights' scale is."""
-    sums = matmul_integer(b, x, w, x_zero, w_zero)
+    sums = integer_matmul(b, x, w, x_zero, w_zero)
     y = b.map(lambda v, s, t: cast(F32, v) * (s * t), sums, x_scale, w_scale)
     return y if bias is None else b.map(lambda v, c: v + c, y, bias)
 
@@ -177,7 +173,7 @@ def dynamic_quantize_matmul(
     bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """x is quantized by its range first."""
-    q, scale, zero = dynamic_quantize_linear(b, x)
+    q, scale, zero = dynamic_quantize(b, x)
     return matmul_integer_to_float(b, q, w, scale, w_scale, zero, w_zero, bias)
 
 

@@ -1,72 +1,26 @@
-"""Linear quantization: per tensor, per axis, or by blocks."""
+"""ONNX's quantization, and its products of quantized tensors."""
 
 from __future__ import annotations
 
-from jangin.frontends.onnx.operators.convert import convert
+from typing import Any
+
+from jangin.frontends.onnx.operators.conv import Convolution
+from jangin.frontends.onnx.operators.families import family
 from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import element_type
-from jangin.ir.dtype import (
-    F4E2M1,
-    F8E4M3FN,
-    F8E4M3FNUZ,
-    F8E5M2,
-    F8E5M2FNUZ,
-    F32,
-    F64,
-    I2,
-    I4,
-    I8,
-    I16,
-    U2,
-    U4,
-    U8,
-    U16,
-    DType,
-)
-from jangin.ir.expr import Expr, call, cast, const, eq, maximum, minimum, select
-from jangin.ir.graph import CompileError
-from jangin.ir.te import identity
-from jangin.ops.axes import axis_of
+from jangin.ir.dtype import F32, I32, U8
+from jangin.ir.expr import Expr, cast
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.operands import wide
-
-_INTEGERS = (I8, U8, I16, U16, I4, U4, I2, U2)
-_FLOATS = (F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F4E2M1)
-
-
-def spread(b: Builder, t: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
-    """A scale or zero point, shaped to broadcast against `x`: one for all, one for each index of
-    `axis`, or one for each block along it."""
-    if t.rank == 0 or (t.rank == 1 and t.shape[0] == const(1)):
-        return b.reshape(t, ())
-    axis = axis_of(axis, x.rank)
-    if t.rank == 1:
-        if t.shape[0] != x.shape[axis] and x.rank == 1 and not block_size:
-            raise CompileError(f"{t} can't be spread along axis {axis} of {x}")
-        if not block_size:
-            return b.reshape(t, [t.shape[0] if i == axis else 1 for i in range(x.rank)])
-    if not block_size or t.rank != x.rank:
-        raise CompileError(f"{t} fits {x} neither whole, nor by axis {axis}, nor by blocks of {block_size}")
-    shape = [*t.shape[:axis], x.shape[axis], *t.shape[axis + 1 :]]
-    return b.compute(
-        t.dtype,
-        shape,
-        [t],
-        lambda bufs, *index: bufs[0][(*index[:axis], index[axis] // block_size, *index[axis + 1 :])],
-    )
-
-
-def whole(x: Expr, dtype: DType) -> Expr:
-    """A float, already whole, as an integer of `dtype`, at its ends where it lies outside."""
-    low, high = (const(identity(c, dtype).value, x.dtype) for c in ("max", "min"))
-    return cast(dtype, minimum(maximum(x, low), high))
-
-
-def _quantized(dtype: DType) -> DType:
-    if dtype not in (*_INTEGERS, *_FLOATS):
-        known = ", ".join(map(str, (*_INTEGERS, *_FLOATS)))
-        raise CompileError(f"quantizing to {dtype} isn't supported; these are: {known}")
-    return dtype
+from jangin.ops.conv import add_bias, channelwise
+from jangin.ops.quantized import (
+    dequantize,
+    dynamic_quantize,
+    integer_conv,
+    integer_matmul,
+    leading,
+    quantize,
+    requantize,
+)
 
 
 @op("QuantizeLinear")
@@ -82,34 +36,12 @@ def quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Tensor:
-    """saturate(round(x / scale) + zero), rounding half to even. The attribute `saturate` concerns
-    8-bit floats only; `precision` is the type of the division. Floats round once, at the end."""
+    """The attribute `saturate` concerns 8-bit floats only; `precision` is the type of the division."""
     wanted = zero.dtype if zero is not None else element_type(output_dtype) if output_dtype else U8
-    dtype = _quantized(wanted)
-    divided = element_type(precision) if precision else scale.dtype
-    work = F64 if divided is F64 else F32
-    steps = spread(b, scale, x, axis, block_size)
-    zeros = [spread(b, zero, x, axis, block_size)] if zero is not None else []
-
-    def body(v: Expr, s: Expr, *z: Expr) -> Expr:
-        ratio = cast(work, v) / cast(work, s)
-        if divided.bits == 16:
-            ratio = cast(work, cast(divided, ratio))
-        if dtype.is_float:
-            return convert(_offset(ratio, z), dtype, bool(saturate))
-        return _shifted(call("round", ratio), z, dtype)
-
-    return b.map(body, x, steps, *zeros)
-
-
-def _offset(v: Expr, zeros: tuple[Expr, ...]) -> Expr:
-    for z in zeros:
-        v = v + cast(v.dtype, z)
-    return v
-
-
-def _shifted(v: Expr, zeros: tuple[Expr, ...], dtype: DType) -> Expr:
-    return whole(_offset(v, zeros), dtype)
+    divided = element_type(precision) if precision else None
+    return quantize(
+        b, x, scale, zero, dtype=wanted, axis=axis, block=block_size, divided=divided, saturate=bool(saturate)
+    )
 
 
 @op("DequantizeLinear")
@@ -123,32 +55,58 @@ def dequantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Tensor:
-    """(x - zero) * scale, in the scale's type unless `output_dtype` says otherwise."""
-    dtype = element_type(output_dtype) if output_dtype else scale.dtype
-    steps = spread(b, scale, x, axis, block_size)
-    zeros = [spread(b, zero, x, axis, block_size)] if zero is not None else []
-
-    def body(v: Expr, s: Expr, *z: Expr) -> Expr:
-        step = wide(s)
-        v = cast(step.dtype, v)
-        for offset in z:
-            v = v - cast(step.dtype, offset)
-        return cast(dtype, v * step)
-
-    return b.map(body, x, steps, *zeros)
+    dtype = element_type(output_dtype) if output_dtype else None
+    return dequantize(b, x, scale, zero, dtype=dtype, axis=axis, block=block_size)
 
 
-@op("DynamicQuantizeLinear")
-def dynamic_quantize_linear(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """u8 with scale and zero point from the data's range, widened to hold 0."""
-    axes = range(x.rank)
-    low, high = b.reduce("min", x, axes), b.reduce("max", x, axes)
+DYNAMIC = family({"DynamicQuantizeLinear": dynamic_quantize})
 
-    def step(bottom: Expr, top: Expr) -> Expr:
-        size = maximum(top, 0) - minimum(bottom, 0)
-        return select(eq(size, 0), const(1, F32), size / 255)
 
-    scale = b.map(step, low, high)
-    zero = b.map(lambda bottom, s: whole(call("round", -minimum(bottom, 0) / s), U8), low, scale)
-    y = b.map(lambda v, s, z: _shifted(call("round", v / s), (z,), U8), x, scale, zero)
-    return y, scale, zero
+def _rescaled(
+    b: Builder, sums: Tensor, x_scale: Tensor, w_scale: Tensor, y_scale: Tensor, y_zero: Tensor
+) -> Tensor:
+    """The sums in the result's quantization."""
+
+    def factor(x: Expr, w: Expr, y: Expr) -> Expr:
+        return cast(F32, x) * cast(F32, w) / cast(F32, y)
+
+    return requantize(b, sums, b.map(factor, x_scale, w_scale, y_scale), y_zero)
+
+
+@op("ConvInteger", since=10)
+def conv_integer(
+    b: Builder,
+    x: Tensor,
+    w: Tensor,
+    x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None,
+    **window: Any,
+) -> Tensor:
+    return b.cast(integer_conv(b, x, w, x_zero, w_zero, **Convolution(**window).arguments(b, x, w)), I32)
+
+
+@op("QLinearConv", since=10)
+def qlinear_conv(
+    b: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor,
+    y_scale: Tensor, y_zero: Tensor, bias: Tensor | None = None, **window: Any,
+) -> Tensor:  # fmt: skip
+    sums = integer_conv(b, x, w, x_zero, w_zero, **Convolution(**window).arguments(b, x, w))
+    if bias is not None:
+        sums = add_bias(b, b.cast(sums, I32), bias)
+    return _rescaled(b, sums, x_scale, channelwise(b, w_scale, x.rank), y_scale, y_zero)
+
+
+@op("MatMulInteger", since=10)
+def matmul_integer(
+    b: Builder, x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
+) -> Tensor:
+    return b.cast(integer_matmul(b, x, y, x_zero, y_zero), I32)
+
+
+@op("QLinearMatMul", since=10)
+def qlinear_matmul(
+    b: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor, y: Tensor, y_scale: Tensor, y_zero: Tensor,
+    out_scale: Tensor, out_zero: Tensor,
+) -> Tensor:  # fmt: skip
+    sums = integer_matmul(b, x, y, x_zero, y_zero)
+    return _rescaled(b, sums, leading(b, x_scale, 2), y_scale, out_scale, out_zero)

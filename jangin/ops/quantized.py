@@ -1,0 +1,201 @@
+"""Linear quantization, and products of quantized tensors: exact sums of integers, then one rescaling.
+
+A quantized x stands for (x - zero) * scale. Scale and zero point are single, or by index of one axis, or
+by block along it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jangin.ir.dtype import (
+    F4E2M1,
+    F8E4M3FN,
+    F8E4M3FNUZ,
+    F8E5M2,
+    F8E5M2FNUZ,
+    F32,
+    F64,
+    I2,
+    I4,
+    I8,
+    I16,
+    I32,
+    U2,
+    U4,
+    U8,
+    U16,
+    DType,
+)
+from jangin.ir.expr import Expr, ExprLike, call, cast, const, eq, maximum, minimum, select
+from jangin.ir.graph import CompileError
+from jangin.ir.te import identity
+from jangin.ops.axes import axis_of
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.conv import conv
+from jangin.ops.elementwise import convert
+from jangin.ops.linear import matmul
+from jangin.ops.operands import wide
+from jangin.ops.reduce import reduce_over
+from jangin.ops.window import Sizes
+
+QUANTIZED = (I8, U8, I16, U16, I4, U4, I2, U2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F4E2M1)
+"""What `quantize` gives."""
+
+
+def _spread(b: Builder, t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+    """A scale or zero point, shaped to broadcast against `x`: one for all, one for each index of
+    `axis`, or one for each block along it."""
+    if t.rank == 0 or (t.rank == 1 and t.shape[0] == const(1)):
+        return b.reshape(t, ())
+    axis = axis_of(axis, x.rank)
+    if t.rank == 1:
+        if t.shape[0] != x.shape[axis] and x.rank == 1 and not block:
+            raise CompileError(f"{t} can't be spread along axis {axis} of {x}")
+        if not block:
+            return b.reshape(t, [t.shape[0] if i == axis else 1 for i in range(x.rank)])
+    if not block or t.rank != x.rank:
+        raise CompileError(f"{t} fits {x} neither whole, nor by axis {axis}, nor by blocks of {block}")
+    shape = [*t.shape[:axis], x.shape[axis], *t.shape[axis + 1 :]]
+    return b.compute(
+        t.dtype,
+        shape,
+        [t],
+        lambda bufs, *index: bufs[0][(*index[:axis], index[axis] // block, *index[axis + 1 :])],
+    )
+
+
+def saturated(x: Expr, dtype: DType) -> Expr:
+    """A float, already whole, as an integer of `dtype`, at its ends where it lies outside."""
+    low, high = (const(identity(c, dtype).value, x.dtype) for c in ("max", "min"))
+    return cast(dtype, minimum(maximum(x, low), high))
+
+
+def _offset(v: Expr, zeros: Sequence[Expr]) -> Expr:
+    for z in zeros:
+        v = v + cast(v.dtype, z)
+    return v
+
+
+def quantize(
+    b: Builder, x: Tensor, scale: Tensor, zero: Tensor | None = None, *, dtype: DType, axis: int = 1,
+    block: int = 0, divided: DType | None = None, saturate: bool = True,
+) -> Tensor:  # fmt: skip
+    """saturate(round(x / scale) + zero) in `dtype`, one of QUANTIZED, rounding half to even; floats round
+    once, at the end, and without `saturate` overflow. `divided`: the type of the quotient, the scale's if
+    not given."""
+    if dtype not in QUANTIZED:
+        raise CompileError(
+            f"quantizing to {dtype} isn't supported; these are: {', '.join(map(str, QUANTIZED))}"
+        )
+    divided = divided or scale.dtype
+    work = F64 if divided is F64 else F32
+    given = [_spread(b, t, x, axis, block) for t in (scale, zero) if t is not None]
+
+    def body(v: Expr, s: Expr, *z: Expr) -> Expr:
+        ratio = cast(work, v) / cast(work, s)
+        if divided.bits == 16:
+            ratio = cast(work, cast(divided, ratio))
+        if dtype.is_float:
+            return convert(_offset(ratio, z), dtype, saturate)
+        return saturated(_offset(call("round", ratio), z), dtype)
+
+    return b.map(body, x, *given)
+
+
+def dequantize(
+    b: Builder, x: Tensor, scale: Tensor, zero: Tensor | None = None, *, dtype: DType | None = None,
+    axis: int = 1, block: int = 0,
+) -> Tensor:  # fmt: skip
+    """(x - zero) * scale, in the scale's type unless `dtype` says otherwise."""
+    given = [_spread(b, t, x, axis, block) for t in (scale, zero) if t is not None]
+
+    def body(v: Expr, s: Expr, *z: Expr) -> Expr:
+        step = wide(s)
+        v = cast(step.dtype, v)
+        for offset in z:
+            v = v - cast(step.dtype, offset)
+        return cast(dtype or scale.dtype, v * step)
+
+    return b.map(body, x, *given)
+
+
+def dynamic_quantize(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x in u8, with the scale (x's dtype) and zero point (u8) of its range, widened to hold 0."""
+    low, high = (reduce_over(b, c, x, range(x.rank)) for c in ("min", "max"))
+
+    def step(bottom: Expr, top: Expr) -> Expr:
+        size = maximum(top, 0) - minimum(bottom, 0)
+        return select(eq(size, 0), const(1, F32), size / 255)
+
+    scale = b.map(step, low, high)
+    zero = b.map(lambda bottom, s: saturated(call("round", -minimum(bottom, 0) / s), U8), low, scale)
+    y = b.map(lambda v, s, z: saturated(_offset(call("round", v / s), [z]), U8), x, scale, zero)
+    return y, scale, zero
+
+
+def requantize(b: Builder, sums: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    """round(sums * scale) + zero, saturated to zero's dtype, rounding half to even: what a product's exact
+    sums are in the result's quantization. `scale` (f32) and `zero` broadcast against `sums`."""
+
+    def body(v: Expr, s: Expr, z: Expr) -> Expr:
+        return saturated(call("round", cast(F32, v) * s) + cast(F32, z), zero.dtype)
+
+    return b.map(body, sums, scale, zero)
+
+
+# -- products ------------------------------------------------------------------------------------
+
+EXACT = 1 << 24
+"""f32 has every whole number up to this: sums that stay below are exact in it, in any order."""
+
+
+def _centred(b: Builder, x: Tensor, zero: Tensor | None) -> Tensor:
+    """x - zero in i32, where the zero point is not 0."""
+    value = b.constant_value(zero)
+    if zero is None or (value is not None and not value.any()):
+        return x
+    return b.map(lambda v, z: cast(I32, v) - cast(I32, z), x, zero)
+
+
+def leading(b: Builder, t: Tensor, rank: int) -> Tensor:
+    """A vector shaped to broadcast along the first of `rank` axes; anything else is kept."""
+    return b.reshape(t, [*t.shape, *[1] * (rank - 1)]) if t.rank == 1 else t
+
+
+def _accumulator(b: Builder, x: Tensor, right: Tensor, axes: tuple[int, ...]) -> DType:
+    """The type for sums along `axes` of products of x, less a zero point, and `right`: f32, whose
+    instructions are quicker, where it is exact, else i32."""
+    known = b.constant_value(right)
+    if known is None or x.dtype.bits > 8:
+        return I32
+    most = 255 * np.abs(known.astype(np.int64)).sum(axes).max(initial=0)
+    return F32 if most < EXACT else I32
+
+
+def integer_conv(
+    b: Builder, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None, *,
+    strides: Sizes = (), dilations: Sizes = (), pads: Sequence[ExprLike] = (), groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """The exact sums of `conv` of x - x_zero and w - w_zero, in i32, or f32 where that holds them. `w_zero`
+    is single, or one a filter. Padding counts as x's zero point, so it is 0 after centring."""
+    left = _centred(b, x, x_zero)
+    right = _centred(b, w, None if w_zero is None else leading(b, w_zero, w.rank))
+    dtype = _accumulator(b, x, right, tuple(range(1, w.rank)))
+    return conv(
+        b, b.cast(left, dtype), b.cast(right, dtype), strides=strides, dilations=dilations, pads=pads,
+        groups=groups, dtype=dtype,
+    )  # fmt: skip
+
+
+def integer_matmul(
+    b: Builder, x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
+) -> Tensor:
+    """The exact sums of `matmul` of x - x_zero and y - y_zero, in i32, or f32 where that holds them. x_zero
+    is single, or one a row, or broadcasts to x, y_zero to y."""
+    left = _centred(b, x, None if x_zero is None else leading(b, x_zero, 2))
+    right = _centred(b, y, y_zero)
+    dtype = _accumulator(b, x, right, (max(0, y.rank - 2),))
+    return matmul(b, b.cast(left, dtype), b.cast(right, dtype), dtype=dtype)
