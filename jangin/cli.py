@@ -248,7 +248,7 @@ def explain(error: Exception) -> str:
     """An error as its reader needs it; what isn't a user's own doing says so."""
     from jangin.ir.graph import CompileError
     from jangin.runtime.artifact import ArtifactError
-    from jangin.runtime.elf import LoadError
+    from jangin.runtime.device import LoadError
     from jangin.schedule.checks import ScheduleError
 
     expected: tuple[Any, ...] = (

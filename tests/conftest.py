@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jangin.compiler import driver, pipeline
+from jangin.compiler import pipeline, request
 from jangin.compiler.options import Options
 
 
@@ -24,7 +24,7 @@ def verified() -> Iterator[None]:
     """`jangin.compile` checks the IR between passes, and in this process, which has the compiler."""
     assert pipeline.__name__ in sys.modules
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "Options", partial(Options, verify=True))
+        patch.setattr(request, "Options", partial(Options, verify=True))
         yield
 
 

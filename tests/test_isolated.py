@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
+import time
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -18,8 +17,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.backends.llvm.forked import in_processes
 from jangin.compiler import isolated
+from jangin.compiler.forked import in_processes
+from jangin.runtime.threads import default_threads
 
 
 def layers(count: int) -> onnx.ModelProto:
@@ -84,24 +84,50 @@ def test_its_death_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
             jangin.compile(layers(1), cache=False, isolated=True)
 
 
-def test_an_interrupted_caller_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+CALLER = """
+import sys, time, onnx, jangin
+try:
+    jangin.compile(sys.argv[1], cache=False)
+except KeyboardInterrupt:
+    print(time.monotonic())
+"""
 
-    def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
-        started.append(popen(*args, **options))
-        return started[-1]
 
-    popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", start)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def children(process: int) -> set[int]:
+    """The processes that a process started, and those that they did."""
+    found: set[int] = set()
+    for tasks in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, tasks.read_text().split()):
+            found |= {child, *children(child)}
+    return found
 
-    def interrupt(done: int, total: int, what: str) -> None:
-        raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        jangin.compile(layers(3), cache=False, isolated=True, progress=interrupt)
-    assert not [*tmp_path.iterdir()]
-    assert [process.returncode for process in started] == [-signal.SIGKILL]
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the test finds processes by Linux's /proc")
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_a_caller_that_is_ended_leaves_nothing(end: signal.Signals, tmp_path: Path) -> None:
+    """Neither processes nor files, whether it is asked to end or killed."""
+    model, temporary = tmp_path / "model.onnx", tmp_path / "temporary"
+    onnx.save(layers(160), model)
+    temporary.mkdir()
+    caller = subprocess.Popen(
+        [sys.executable, "-c", CALLER, str(model)],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(temporary)},
+    )  # fmt: skip
+    left: set[int] = set()
+    while len(left) < 2 and caller.poll() is None:  # the compiler, and what it forks where it may
+        time.sleep(0.01)
+        left |= children(caller.pid)
+        if left and default_threads() == 1:
+            break
+    start = time.monotonic()
+    caller.send_signal(end)
+    said = caller.communicate(timeout=60)[0]
+    if end is signal.SIGINT:
+        assert float(said) - start < 1, "it takes a few milliseconds where the machine has nothing else to do"
+    while any(Path(f"/proc/{p}").exists() for p in left) and time.monotonic() < start + 2:
+        time.sleep(0.01)
+    assert left and not [p for p in left if Path(f"/proc/{p}").exists()]
+    assert not [*temporary.iterdir()]
 
 
 class Odd(Exception):
@@ -117,7 +143,8 @@ def test_an_exception_that_cannot_be_sent_is_told() -> None:
 def test_forked_processes_make_identical_bytes(tmp_path: Path) -> None:
     onnx.save(layers(9), tmp_path / "model.onnx")
     code = (
-        "import sys; from pathlib import Path; from jangin.compiler.driver import Options, resolve;"
+        "import sys; from pathlib import Path; from jangin.compiler.options import Options;"
+        "from jangin.targets import resolve;"
         "from jangin.compiler.pipeline import build_artifact; folder = Path(sys.argv[1]);"
         "options = Options(resolve('x86-64-v2'));"
         "[build_artifact(folder / 'model.onnx', options, processes=n).save(folder / str(n)) for n in (1, 2)]"

@@ -124,7 +124,7 @@ def bounds(exe: Executable, launches: Launches, roofs: Roofs) -> list[tuple[floa
 
     Its weights come from where all that a run touches fits, what else it reads and writes from where
     that fits: it was written just before."""
-    plan, sizes = exe.plan, launches.sizes
+    plan, sizes = exe.plan, launches.layout
     buffers = {b.name: b for b in plan.buffers}
     touched = sizes.placement.arena + sum(a.nbytes for a in plan.constants.values())
     found = []

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jangin.backends.llvm.build import compile_modules
+from jangin.backends.llvm.objects import compile_modules
 from jangin.bench.engine import Job
 from jangin.bench.engines import make
 from jangin.runtime.elf import Image

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from jangin.backends.llvm.build import compile_modules
 from jangin.backends.llvm.functions import called, head
+from jangin.backends.llvm.objects import compile_modules
 from jangin.bench.layers import Account, Layer, source_names
 from jangin.bench.report import threads_text
 from jangin.ir.graph import Array
@@ -81,7 +81,7 @@ def trace_events(found: Account, exe: Executable, feeds: Mapping[str, Array], pr
     launches = exe.launches(feeds)
     image = Image([compile_modules([("jangin_traced", _TRACED)], resolve("cpu"))])
     traced = image.address("jangin_traced")
-    stride = max(64, launches.sizes.stride)
+    stride = max(64, launches.layout.stride)
     scratch = np.empty(stride * exe.threads + 64, np.uint8)
     base = -(-scratch.__array_interface__["data"][0] // 64) * 64
     logs = np.zeros((len(launches.calls), 1 + PIECES * _WORDS), np.int64)

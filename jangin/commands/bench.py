@@ -26,9 +26,9 @@ from jangin.commands.common import (
     single_plan,
     terminal,
 )
-from jangin.compiler.driver import parse_seconds
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model
+from jangin.compiler.request import parse_seconds
 from jangin.ir.graph import Array
 from jangin.passes.work import flops
 from jangin.runtime.threads import default_threads

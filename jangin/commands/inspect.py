@@ -11,8 +11,7 @@ from pathlib import Path
 from rich.table import Table
 
 import jangin
-from jangin.backends.llvm.build import assembly
-from jangin.backends.llvm.module import emit_kernel
+from jangin.backends.backend import backend_of
 from jangin.commands import placement as nodes
 from jangin.commands.common import Settings, parse_shapes, progress, terminal
 from jangin.commands.minimize import minimize
@@ -45,7 +44,8 @@ from jangin.runtime.sizes import Signature, spec_of
 from jangin.targets import Target, resolve
 from jangin.templates.scheduled import Scheduled
 
-SHOWN = ("naive", "steps", "loop", "llvm", "asm")
+SCHEDULE = ("naive", "steps", "loop")
+"""What is shown of any kernel; back ends add the forms of their code."""
 AFTER = ("import", "lower", *GRAPH_PASSES, "plan")
 Kernels = dict[str, tuple[Node, Scheduled]]
 
@@ -77,9 +77,10 @@ def inspect(
         return
     if after and after not in AFTER:
         raise ValueError(f"no pass is called {after!r}; there are {', '.join(AFTER)}")
-    if show not in SHOWN:
-        raise ValueError(f"--show {show!r} is unknown; known: {', '.join(SHOWN)}")
     options = Options(resolve(target), parse_shapes(shapes), settings.winograd)
+    shown = (*SCHEDULE, *backend_of(options.target).forms)
+    if show not in shown:
+        raise ValueError(f"--show {show!r} is unknown; known: {', '.join(shown)}")
     if after and after != "plan":
         print(print_graph(import_model(model, options, until=after)), end="")
         return
@@ -168,9 +169,9 @@ def kernel_text(graph: Graph, node: Node, scheduled: Scheduled, show: str, targe
         return print_func(te.lower(scheduled.func.name, parts, inputs, symbols))
     if show == "steps":
         return "".join(f"{line}\n" for line in (f"template {scheduled.template}", *scheduled.steps))
-    if show == "llvm":
-        return emit_kernel(scheduled.func, target)
-    return assembly(scheduled.func, target) if show == "asm" else print_func(scheduled.func)
+    if show == "loop":
+        return print_func(scheduled.func)
+    return backend_of(target).forms[show](scheduled.func, target)
 
 
 def _find(name: str, kernels: Kernels, plan: Plan) -> list[tuple[Node, Scheduled]]:

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jangin.backends.llvm.build import assembly
-from jangin.backends.llvm.module import emit_kernel
+from jangin.backends.backend import backend_of
 from jangin.compiler.pipeline import GRAPH_PASSES
 from jangin.frontends.dialect import Imported
 from jangin.frontends.lower import lower
@@ -24,13 +23,13 @@ from jangin.schedule.checks import ScheduleError
 from jangin.schedule.steps import PRIMITIVES
 from jangin.targets import Target, resolve
 
-EMIT = ("ir", "llvm", "asm")
-
 
 def opt(file: str, passes: Sequence[str], emit: str, target: str) -> None:
     """Apply passes to the loop nest or graph in `file` ("-": standard input) and print the result."""
-    if emit not in EMIT:
-        raise ValueError(f"--emit {emit!r} is unknown; known: {', '.join(EMIT)}")
+    found = resolve(target)
+    forms = ("ir", *backend_of(found).forms)
+    if emit not in forms:
+        raise ValueError(f"--emit {emit!r} is unknown; known: {', '.join(forms)}")
     if file == "-":
         text = sys.stdin.read()
     else:
@@ -39,7 +38,7 @@ def opt(file: str, passes: Sequence[str], emit: str, target: str) -> None:
     if text.lstrip().startswith("graph"):
         print(opt_graph(text, passes, emit), end="")
     else:
-        print(opt_func(text, passes, emit, resolve(target)), end="")
+        print(opt_func(text, passes, emit, found), end="")
 
 
 def opt_graph(text: str, passes: Sequence[str], emit: str) -> str:
@@ -69,7 +68,7 @@ def opt_func(text: str, passes: Sequence[str], emit: str, target: Target) -> str
         verify_func(func)
     if emit == "ir":
         return print_func(func)
-    return emit_kernel(func, target) if emit == "llvm" else assembly(func, target)
+    return backend_of(target).forms[emit](func, target)
 
 
 def apply_pass(func: Func, spec: str, target: Target) -> Func:

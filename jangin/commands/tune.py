@@ -14,9 +14,9 @@ from rich.table import Table
 
 from jangin.bench.layers import computes, made_by
 from jangin.commands.common import Settings, fixed_sizes, parse_shapes, terminal
-from jangin.compiler.driver import parse_seconds, with_winners
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import tune_model
+from jangin.compiler.request import parse_seconds, with_winners
 from jangin.runtime.libraries import FINDERS, TITLES, find
 from jangin.runtime.threads import default_threads
 from jangin.targets import resolve

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jangin.compiler.driver import Progress, Request, build
+from jangin.compiler.request import Progress, Request, carry_out
 from jangin.ir.graph import CompileError
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.program_artifact import ProgramArtifact, read_artifact
@@ -23,36 +24,48 @@ from jangin.runtime.threads import default_threads
 if TYPE_CHECKING:
     from subprocess import Popen
 
-_START = "import sys; sys.path[:] = {path!r}; from jangin.compiler.isolated import serve; serve({pipe})"
+_START = (
+    "import sys; sys.path[:] = {path!r}; from jangin.compiler.orphans import end_with; end_with({parent}); "
+    "from jangin.compiler.isolated import serve; serve({pipe}, {spare})"
+)
 
 
 def build_apart(request: Request, progress: Progress | None = None) -> Artifact | ProgramArtifact:
-    """As `driver.build`, by another process. Raises what it raises, and CompileError where it dies."""
+    """As `request.carry_out`, by another process. Raises what it raises, and CompileError where it dies.
+
+    That process and those it forks are a group of their own, which the terminal's Ctrl-C doesn't reach and
+    which ends with this call; where this process is killed, the system ends them. What they made comes in
+    the cache's file or one that never had a name, so that nothing is left of it either."""
     if not isinstance(request.model, (str, os.PathLike, bytes)):
         request = replace(request, model=request.model.SerializeToString())
     ours, theirs = Pipe()
-    with ours, tempfile.TemporaryDirectory(prefix="jangin-") as folder:
+    with ours, tempfile.TemporaryFile() as spare:
+        given = {"pipe": theirs.fileno(), "spare": spare.fileno()}
         with theirs:
-            start = _START.format(path=sys.path, pipe=theirs.fileno())
-            process = subprocess.Popen([sys.executable, "-c", start], pass_fds=[theirs.fileno()])
+            start = _START.format(path=sys.path, parent=os.getpid(), **given)
+            process = subprocess.Popen(
+                [sys.executable, "-c", start], pass_fds=[*given.values()], process_group=0
+            )
         try:
-            ours.send((request, Path(folder, "model.jgn"), progress is not None))
-            return read_artifact(_result(ours, process, progress))
+            ours.send((request, progress is not None))
+            return read_artifact(_result(ours, process, progress) or f"/proc/self/fd/{spare.fileno()}")
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise CompileError(_epitaph(process.wait())) from None
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its number stays that of its group
         finally:
-            process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+    raise CompileError(_epitaph(process.returncode))
 
 
-def _result(pipe: Connection, process: Popen[bytes], progress: Progress | None) -> Path:
-    """Where the compiled model lies, once it does."""
+def _result(pipe: Connection, process: Popen[bytes], progress: Progress | None) -> Path | None:
+    """Where the cache has the compiled model, once it is made; None where that has been handed over."""
     while True:
         kind, *what = pipe.recv()
         if kind == "failed":
             raise what[0]
         if kind == "built":
-            path: Path = what[0]
+            path: Path | None = what[0]
             return path
         if progress is not None:
             progress(*what)
@@ -68,17 +81,18 @@ def _epitaph(code: int) -> str:
     return f"the process that compiled the model ended early ({why}); isolated=False compiles in this one"
 
 
-def serve(pipe: int) -> None:
-    """The other process: build what the pipe asks for, tell how it goes, and end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what interrupts the caller ends this process by its hand
+def serve(pipe: int, spare: int) -> None:
+    """The other process: build what the pipe asks for, tell how it goes, and end. What the cache doesn't
+    keep is written to the file `spare`."""
     with Connection(pipe) as connection:
-        request, spare, told = connection.recv()
+        request, told = connection.recv()
         try:
             tell = (lambda *step: connection.send(("step", *step))) if told else None
-            artifact, path = build(request, tell, processes=default_threads())
+            artifact, path = carry_out(request, tell, processes=default_threads())
             if path is None:
-                artifact.save(spare)
-            connection.send(("built", path or spare))
+                with open(spare, "wb", closefd=False) as file:
+                    artifact.write(file)
+            connection.send(("built", path))
         except Exception as error:
             connection.send(("failed", _sendable(error)))
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from jangin.backends.backend import backend_of
 from jangin.compiler.options import Options
 from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars
 from jangin.ir.graph import Array, Graph, Node, Value
@@ -27,7 +28,7 @@ from jangin.passes.work import nest_work, stages_work
 from jangin.runtime.libraries import FINDERS
 from jangin.templates.choose import candidates, choose, opaque
 from jangin.templates.scheduled import Packing, Scheduled
-from jangin.templates.template import Candidate, Workload
+from jangin.templates.template import Candidate, Template, Workload
 
 Chosen = Mapping[str, tuple[Scheduled, tuple[str, ...]]]
 """For each kernel node (by its result) the scheduled kernel and the names of its arguments."""
@@ -123,18 +124,23 @@ def kernel_workload(
 def make_kernel(workload: Workload, options: Options, candidate: Candidate | None = None) -> Scheduled:
     """A kernel by the candidate, with the work it does. Without one (or where it is none of this kernel's), a
     library that the options name makes what it can, and else the template that should be quickest."""
-    called = library_kernels(workload, options.libraries)
+    called, templates = _library_kernels(workload, options), backend_of(options.target).templates
     if called and candidate is None and options.libraries in FINDERS:
         candidate = Candidate(called[0].name, called[0].space()[0])
     out = workload.stages[-1].out
     operations, moved = stages_work(workload.stages, workload.inputs, out, workload.symbols)
-    return replace(choose(workload, candidate, called), flops=operations, bytes=moved)
+    return replace(choose(workload, candidate, called, templates), flops=operations, bytes=moved)
 
 
 def kernel_candidates(workload: Workload, options: Options) -> list[tuple[Candidate, float]]:
     """All ways to make a kernel, of templates and of the libraries allowed, with the seconds each should
     take, the best first."""
-    return candidates(workload, library_kernels(workload, options.libraries))
+    return candidates(workload, _library_kernels(workload, options), backend_of(options.target).templates)
+
+
+def _library_kernels(workload: Workload, options: Options) -> list[Template]:
+    calls = backend_of(options.target).calls_libraries
+    return library_kernels(workload, options.libraries) if calls else []
 
 
 def _kernel_name(node: Node) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from jangin.backends.llvm.build import Builder, compile_modules
-from jangin.backends.llvm.flow import flow_module
+from jangin.backends.backend import backend_of
+from jangin.compiler.build import Build
 from jangin.compiler.kernels import Job, make_plan, schedule_kernels
 from jangin.compiler.options import NONE, Extensions, Options
 from jangin.frontends.dialect import Imported
@@ -92,22 +92,22 @@ def build_artifact(
     own: Extensions = NONE,
     processes: int = 1,
 ) -> Artifact | ProgramArtifact:
-    """The compiler itself. `processes`: see `backends.llvm.build.Builder`."""
+    """The compiler itself. `processes`: see `compiler.build.Build`."""
     imported = load(model, options.shapes, own.formats)
     graph = lowered(imported, options, progress, own)
     if not has_steps(graph):
         return replace(build_plan(graph, options, progress, processes), metadata=imported.metadata)
     program, segments = partition(graph, str(options.target))
     parts = tuple(build_plan(s, options, progress, processes) for s in segments)
-    flow = compile_modules([("flow", flow_module(options.target.triple))], options.target)
-    return ProgramArtifact(program, parts, flow, imported.metadata)
+    flow = backend_of(options.target).flow(options.target)
+    return ProgramArtifact(program, parts, flow, imported.metadata, options.target.device_name)
 
 
 def build_plan(
     graph: Graph, options: Options, progress: Progress | None = None, processes: int = 1
 ) -> Artifact:
     """A lowered graph of core operators alone: one plan and its code."""
-    with Builder(options.target, processes) as builder:
+    with Build(options.target, processes) as builder:
         made = partial(builder.make, progress=lambda n, total: _tell(progress, n, total, "kernels"))
         plan = lowered_plan(graph, options, progress, made)
         _tell(progress, 0, 1, "compile")
@@ -193,7 +193,8 @@ def optimize(graph: Graph, options: Options, progress: Progress | None = None, u
 
 def graph_passes(options: Options) -> dict[str, GraphPass]:
     """The passes of a compilation after `lower`, in order."""
-    return {n: p for n, p in GRAPH_PASSES.items() if n != "winograd" or options.winograd}
+    own = {n: p for n, p in GRAPH_PASSES.items() if n != "winograd" or options.winograd}
+    return {**own, **backend_of(options.target).passes(options.target)}
 
 
 def _tell(progress: Progress | None, done: int, total: int, what: str) -> None:

@@ -41,14 +41,16 @@ class ArtifactError(Exception):
 
 @dataclass(frozen=True)
 class Artifact:
-    """`objects`: relocatable object files for `plan.target`, which together define the kernels,
-    the entry and the thread pool. `metadata`: what the model's file says of itself, as JSON has it.
+    """`objects`: the code for `plan.target`, as its back end's `finish` put it together; for a processor
+    relocatable object files, which together define the kernels, the entry and the thread pool.
+    `metadata`: what the model's file says of itself, as JSON has it. `device`: the name of what runs it.
     `check`: where constants were read but not checked yet, waits until they are, and raises ArtifactError
     if one is damaged: no result may be given before."""
 
     plan: Plan
     objects: tuple[bytes, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
     check: Callable[[], None] | None = field(default=None, compare=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -75,6 +77,7 @@ class Artifact:
             content = {
                 "plan": print_plan(self.plan),
                 "metadata": self.metadata,
+                "device": self.device,
                 "objects": [len(o) for o in self.objects],
                 "constants": table,
                 "constant_bytes": end,
@@ -127,6 +130,8 @@ class Artifact:
             mapped = np.memmap(file, np.uint8, "r")[start:end] if size else np.empty(0, np.uint8)
             constants = {name: _constant(mapped, *where) for name, *where, _ in header["constants"]}
             require(isinstance(header["metadata"], dict), "its metadata")
+            device = header["device"]
+            require(isinstance(device, str), "its device")
             plan = parse_plan(header["plan"], constants=constants)
             verify_plan(plan)
             ends = [0, *accumulate(lengths)]
@@ -134,7 +139,7 @@ class Artifact:
             check = _checker(path, constants, {name: bytes.fromhex(d) for name, *_, d in header["constants"]})
         if size <= AT_ONCE:
             check()
-        return cls(plan, objects, header["metadata"], check if size > AT_ONCE else None), digest
+        return cls(plan, objects, header["metadata"], device, check if size > AT_ONCE else None), digest
 
 
 def _checker(

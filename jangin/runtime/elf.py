@@ -12,6 +12,8 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from jangin.runtime.device import LoadError
+
 _ALLOC, _WRITE = 2, 1
 _SYMTAB, _RELA, _NOBITS = 2, 4, 8
 _UNDEFINED = 0
@@ -19,10 +21,6 @@ _X86_64 = 62
 _ABS64, _PC32, _PLT32, _GOTPCREL, _PC64, _GOTPCRELX, _REX_GOTPCRELX = 1, 2, 4, 9, 24, 41, 42
 _STUB = 8
 """Bytes of `jmp *slot(%rip)` and padding."""
-
-
-class LoadError(Exception):
-    """Machine code that can't be loaded on this machine, and why."""
 
 
 @dataclass
@@ -42,12 +40,25 @@ class _Object:
     symbols: list[tuple[str, int, int, int]]  # name, binding, section, value
 
 
+def process_symbol(name: str) -> int:
+    """The address of a function of the C library, of libm or of the compiler's runtime (16-bit floats).
+    Raises LoadError where none has it."""
+    for library in (None, "libm.so.6", "libgcc_s.so.1"):
+        try:
+            address = ctypes.cast(getattr(ctypes.CDLL(library), name), ctypes.c_void_p).value
+        except (AttributeError, OSError):
+            continue
+        if address:
+            return address
+    raise LoadError(f"the machine code needs {name!r}, which libc, libm and libgcc lack")
+
+
 class Image:
     """Linked code in memory, there until `close`: threads may still run it when Python exits."""
 
-    def __init__(self, objects: Iterable[bytes], resolve: Callable[[str], int] | None = None) -> None:
+    def __init__(self, objects: Iterable[bytes], resolve: Callable[[str], int] = process_symbol) -> None:
         try:
-            self._link([_parse(o) for o in objects], resolve or _process_symbol)
+            self._link([_parse(o) for o in objects], resolve)
         except (struct.error, ArithmeticError, LookupError, MemoryError, OSError, ValueError) as error:
             raise LoadError(f"the machine code is damaged: {error}") from None
 
@@ -171,20 +182,3 @@ def _parse(data: bytes) -> _Object:
 
 def _string(data: bytes, at: int) -> str:
     return data[at : data.index(b"\0", at)].decode()
-
-
-def _process_symbol(name: str) -> int:
-    """A function of the C library, of libm or of the compiler's runtime (16-bit floats), or of another
-    library, as `jangin_LIBRARY_FUNCTION`."""
-    if name.startswith("jangin_"):
-        from jangin.runtime.libraries import bind  # slow to import, and seldom needed
-
-        return bind(name)
-    for library in (None, "libm.so.6", "libgcc_s.so.1"):
-        try:
-            address = ctypes.cast(getattr(ctypes.CDLL(library), name), ctypes.c_void_p).value
-        except (AttributeError, OSError):
-            continue
-        if address:
-            return address
-    raise LoadError(f"the machine code needs {name!r}, which libc, libm and libgcc lack")

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
 import os
 import threading
-import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jangin.ir.expr import Expr
 from jangin.ir.graph import Array
-from jangin.ir.plan import ALIGN, Plan, PlanBuffer
-from jangin.runtime.arena import layout, roomy
+from jangin.ir.plan import Plan, PlanBuffer
 from jangin.runtime.artifact import Artifact
-from jangin.runtime.cpu import why_not
-from jangin.runtime.elf import Image, LoadError
-from jangin.runtime.functions import ENTRY, POOL_CREATE, POOL_DESTROY
+from jangin.runtime.device import Device, LoadError, Memory, Module, NativeCall, device_of
+from jangin.runtime.layout import LAYOUTS, Frame, Layout
 from jangin.runtime.profile import Launches, LaunchTime
-from jangin.runtime.sizes import Evaluator, Shapes, Signature, Sizes, TensorSpec
+from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
 from jangin.runtime.threads import default_threads
 
-LAYOUTS = 8
-"""Layouts kept for models with symbolic sizes, the least recently used dropped first,"""
 SHAPES = 64
-"""shapes of inputs whose layout is known without checking them again,"""
-TRIES = 2
-"""and how often buffers of symbolic sizes are placed again for a smaller arena: a run waits for it."""
-COARSE, FINE = 1, 8
-"""Memory is placed for sizes rounded up to one of so many values in each power of two: coarsely"""
-SMALL = 1 << 20
-"""where the arena then has no more bytes than these."""
+"""Shapes of inputs whose layout is known without checking them again."""
 
 
 class Executable:
@@ -45,28 +29,34 @@ class Executable:
 
     Arrays are NumPy's, or any that offer DLPack on the CPU. Threads may call one Executable at
     once; each call then has its own working memory. `threads`: how many threads a call uses,
-    itself included (None: what the process may use); with `share` they are another Executable's."""
+    itself included (None: what the process may use); with `share` they are another Executable's.
+    `device`: what runs it, where that isn't one of Jangin's own. Raises LoadError where it can't."""
 
     def __init__(
-        self, artifact: Artifact, threads: int | None = None, share: Executable | None = None
+        self,
+        artifact: Artifact,
+        threads: int | None = None,
+        share: Executable | None = None,
+        device: Device | None = None,
     ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
-        reason = why_not(artifact.plan.target)
-        if reason:
-            raise LoadError(f"the model was compiled for another machine: {reason}; compile it again here")
+        runs = device or device_of(artifact.device)
+        check(runs, artifact.device, artifact.plan.target)
         self._artifact = artifact
         self._check = artifact.check
-        self._code: _Code = _Code(artifact, threads or default_threads(), share._code if share else None)
+        self._module: Module = runs.load(
+            artifact.plan, artifact.objects, threads or default_threads(), share._module if share else None
+        )
         self._signature = Signature(artifact.plan)
         self._results = _results(artifact.plan)
         self._expected = [(s.dtype, s.shape) for s in self.inputs]
-        self._frame = _Frame(artifact.plan)
-        self._static = _Layout(self._frame, (), Evaluator({})) if artifact.plan.is_static else None
-        self._layouts: OrderedDict[Sizes, _Layout] = OrderedDict()
-        self._fitting: dict[tuple[Sizes, ...], _Layout] = {}
+        self._frame = Frame(artifact.plan)
+        self._static = Layout(self._frame, (), Evaluator({})) if artifact.plan.is_static else None
+        self._layouts: OrderedDict[Sizes, Layout] = OrderedDict()
+        self._fitting: dict[tuple[Sizes, ...], Layout] = {}
         self._lock = threading.Lock()
-        self._idle: list[_Context] = []
+        self._idle: list[Memory] = []
 
     @property
     def plan(self) -> Plan:
@@ -82,7 +72,7 @@ class Executable:
 
     @property
     def threads(self) -> int:
-        return self._code.threads
+        return self._module.threads
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -136,16 +126,13 @@ class Executable:
         sizes = () if self._static is not None else self._signature.bind([a.shape for a in arrays])
         chosen = self._layout(sizes)
         self._confirm()
-        context = _Context()
-        context.prepare(chosen, self.threads)
-        held = (self, arrays, context, context.bind(chosen, arrays))
-        return Launches(self.plan, self._code.image, self._code.pool, chosen, context, held)
+        return self._module.memory().launches(chosen, arrays)
 
     def native_call(self, sizes: Sequence[int]) -> NativeCall:
         """What native code needs to run this on its own, with working memory that nothing else uses.
         Raises ValueError for sizes that the plan was not made for."""
         self._confirm()
-        return NativeCall(self._code, self._frame, self._layout(tuple(sizes)), self.plan)
+        return self._module.native_call(self._layout(tuple(sizes)))
 
     def execute(self, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
         """The outputs for contiguous arrays known to be right, and the symbols' values in the plan's
@@ -166,18 +153,19 @@ class Executable:
             self._check()
             self._check = None
 
-    def _run_at(self, chosen: _Layout, arrays: Sequence[Array]) -> list[Array]:
+    def _run_at(self, chosen: Layout, arrays: Sequence[Array]) -> list[Array]:
         if self._check is not None:
             self._confirm()
         try:
-            context = self._idle.pop()
+            memory = self._idle.pop()
         except IndexError:
-            context = _Context()
+            memory = self._module.memory()
         try:
-            context.prepare(chosen, self.threads)
-            return context.run(self._code, chosen, arrays, self._results)
+            memory.prepare(chosen)
+            made = memory.run(chosen, arrays)
+            return [made[r] if isinstance(r, str) else r(memory, chosen, arrays, made) for r in self._results]
         finally:
-            self._idle.append(context)
+            self._idle.append(memory)
 
     def _accept(self, given: Sequence[Any]) -> list[Array]:
         """The inputs as contiguous arrays of the right dtype; of a static model, the right shape."""
@@ -198,7 +186,7 @@ class Executable:
     def _array(self, value: Any, index: int) -> Array:
         return as_array(value, self.inputs[index])
 
-    def _fit(self, shapes: tuple[Sizes, ...]) -> _Layout:
+    def _fit(self, shapes: tuple[Sizes, ...]) -> Layout:
         """The layout for inputs of these shapes, whose check is long beside a small model's run."""
         found = self._layout(self._signature.bind(shapes))
         with self._lock:
@@ -207,18 +195,27 @@ class Executable:
             self._fitting[shapes] = found
         return found
 
-    def _layout(self, sizes: Sizes) -> _Layout:
+    def _layout(self, sizes: Sizes) -> Layout:
         if self._static is not None:
             return self._static
         with self._lock:
             found = self._layouts.get(sizes)
             if found is None:
                 value = self._signature.check(dict(zip(self._signature.symbols, sizes, strict=True)))
-                found = self._layouts[sizes] = _Layout(self._frame, sizes, value)
+                found = self._layouts[sizes] = Layout(self._frame, sizes, value)
                 if len(self._layouts) > LAYOUTS:
                     self._layouts.popitem(last=False)
             self._layouts.move_to_end(sizes)
         return found
+
+
+def check(device: Device, wanted: str, target: str) -> None:
+    """Raises LoadError where a device can't run code made for `wanted` and a target."""
+    reason = device.why_not(target)
+    if device.name != wanted:
+        reason = f"it is for the device {wanted!r}, not {device.name!r}"
+    if reason:
+        raise LoadError(f"the model was compiled for another machine: {reason}; compile it again here")
 
 
 def as_array(value: Any, want: TensorSpec) -> Array:
@@ -235,185 +232,7 @@ def as_array(value: Any, want: TensorSpec) -> Array:
         ) from None
 
 
-class _Code:
-    """Machine code in memory and its thread pool (or that of `share`), both released with the object."""
-
-    def __init__(self, artifact: Artifact, threads: int, share: _Code | None = None) -> None:
-        self.image = image = Image(artifact.objects)
-        self.entry = ENTRY.at(image.address(ENTRY.name))
-        self.threads = threads
-        self.share = share  # kept, as its threads are
-        self.pool: int | None = None if share is None else share.pool
-        if share is None and threads > 1:
-            self.pool = POOL_CREATE.at(image.address(POOL_CREATE.name))(threads)
-        destroy = POOL_DESTROY.at(image.address(POOL_DESTROY.name))
-        own = self.pool if share is None else None
-        release = weakref.finalize(self, _release, image, destroy, own, os.getpid())
-        release.atexit = False  # daemon threads may still run the code
-
-
-def _release(image: Image, destroy: Callable[[int], None], pool: int | None, process: int) -> None:
-    if os.getpid() != process:  # a forked child has the memory, but not the threads
-        return
-    if pool is not None:
-        destroy(pool)
-    image.close()
-
-
-class _Frame:
-    """Everything about a run that no size changes. `users`: the entries in the table of pointers that lie
-    where a buffer does."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.dims = {b.name: b.shape for b in plan.buffers}
-        self.symbols = [v for v, _ in plan.symbols]
-        self.scratch = {launch.scratch for launch in plan.launches}
-        self.users: dict[str, list[int]] = {b.name: [] for b in plan.buffers}
-        for i, b in enumerate(plan.buffers):
-            self.users[b.base if b.kind == "alias" else b.name].append(i)
-        constants = plan.constants.items()
-        self.fixed = [(i, address(a)) for n, a in constants for i in self.users.get(n, ())]
-        self.inputs = [self.users[n] for n in plan.inputs]
-        self.outputs = [b for b in plan.buffers if b.kind == "output"]
-        self.arena = [b for b in plan.buffers if b.kind == "arena"]
-        kinds: dict[tuple[tuple[Expr, ...], int], int] = {}
-        self.kind = [kinds.setdefault((b.shape, b.dtype.bytes), len(kinds)) for b in self.arena]
-        self.kinds = tuple(kinds)  # arena buffers of one size for certain: dimensions, bytes of an element
-        self.known = {b.name: b.offset for b in self.arena if b.offset is not None}
-        self.entries = len(plan.buffers)
-        self.placed = lru_cache(2 * LAYOUTS)(self._placed)
-
-    def _placed(self, bytes: tuple[int, ...]) -> _Placement:
-        """Where arena buffers lie, given the bytes of each kind."""
-        sizes = [bytes[k] for k in self.kind]
-        if len(self.known) == len(self.arena):
-            ends = (at + size for at, size in zip(self.known.values(), sizes, strict=True))
-            offsets, total = self.known, max(ends, default=0)
-        else:
-            items = [(b.name, size, *b.live) for b, size in zip(self.arena, sizes, strict=True)]
-            offsets, total = layout(items, TRIES)
-        return _Placement(offsets, total, [(i, at) for n, at in offsets.items() for i in self.users[n]])
-
-
-@dataclass(frozen=True, eq=False)
-class _Placement:
-    """Offsets in the arena, its size, and the entries of the table of pointers with theirs."""
-
-    offsets: dict[str, int]
-    arena: int
-    entries: list[tuple[int, int]]
-
-
-class _Layout:
-    """Everything about a run that depends on sizes alone."""
-
-    def __init__(self, frame: _Frame, sizes: Sizes, value: Evaluator) -> None:
-        self.frame, self.value = frame, value
-        self.shapes = Shapes(frame.dims, value)
-        self.symbols = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
-        self.symbols_at = ctypes.addressof(self.symbols)
-        stride = max(map(value, frame.scratch), default=0)
-        self.stride = -(-stride // ALIGN) * ALIGN
-        self.placement: _Placement = frame.placed(tuple(self._bytes(sizes, COARSE)))
-        if sizes and self.placement.arena > SMALL:
-            self.placement = frame.placed(tuple(self._bytes(sizes, FINE)))
-        self.outputs = [
-            (b.name, self.shapes[b.name], b.dtype.numpy, frame.users[b.name]) for b in frame.outputs
-        ]
-
-    def _bytes(self, sizes: Sizes, values: int) -> Iterator[int]:
-        """What arena buffers of each kind get: as much as for sizes rounded up, so that sizes which grow a
-        little with each run leave most placements as they are."""
-        largest = {v: roomy(n, values) for v, n in zip(self.frame.symbols, sizes, strict=True)}
-        room = Evaluator(largest) if sizes else self.value
-        for dims, width in self.frame.kinds:
-            yield max(math.prod(self.value.shape(dims)), math.prod(room.shape(dims))) * width
-
-
-class _Context:
-    """The working memory of one run at a time: arena, scratch and the table of pointers."""
-
-    def __init__(self) -> None:
-        self._for: _Layout | None = None
-        self._arena = self._scratch = np.empty(0, np.uint8)
-        self._arena_at = self.scratch_at = 0
-
-    def prepare(self, chosen: _Layout, threads: int) -> None:
-        """Make the memory large enough and the table right for a layout."""
-        if self._for is chosen:
-            return
-        same = self._for is not None and self._for.placement is chosen.placement
-        if same and len(self._scratch) >= chosen.stride * threads + ALIGN:
-            self._for = chosen
-            return
-        if len(self._arena) < chosen.placement.arena + ALIGN:
-            self._arena = np.empty(chosen.placement.arena + ALIGN, np.uint8)
-            self._arena_at = -(-address(self._arena) // ALIGN) * ALIGN
-        if len(self._scratch) < chosen.stride * threads + ALIGN:
-            self._scratch = np.empty(chosen.stride * threads + ALIGN, np.uint8)
-            self.scratch_at = -(-address(self._scratch) // ALIGN) * ALIGN
-        self.table = (ctypes.c_void_p * max(1, chosen.frame.entries))()
-        self.table_at = ctypes.addressof(self.table)
-        for i, pointer in chosen.frame.fixed:
-            self.table[i] = pointer
-        for i, offset in chosen.placement.entries:
-            self.table[i] = self._arena_at + offset
-        self._for = chosen
-
-    def bind(self, chosen: _Layout, arrays: Sequence[Array]) -> dict[str, Array]:
-        """Point the table at the inputs and at fresh outputs, which are returned by name."""
-        table = self.table
-        for array, places in zip(arrays, chosen.frame.inputs, strict=True):
-            pointer = address(array)
-            for i in places:
-                table[i] = pointer
-        made = {}
-        for name, shape, dtype, places in chosen.outputs:
-            made[name] = array = np.empty(shape, dtype)
-            pointer = address(array)
-            for i in places:
-                table[i] = pointer
-        return made
-
-    def run(
-        self, code: _Code, chosen: _Layout, arrays: Sequence[Array], results: Sequence[_Result]
-    ) -> list[Array]:
-        made = self.bind(chosen, arrays)
-        code.entry(self.table_at, chosen.symbols_at, code.pool, self.scratch_at, chosen.stride)
-        return [made[r] if isinstance(r, str) else r(self, chosen, arrays, made) for r in results]
-
-    def view(self, chosen: _Layout, buffer: PlanBuffer) -> Array:
-        """An arena buffer's contents, as bytes."""
-        start = self._arena_at - address(self._arena) + chosen.placement.offsets[buffer.name]
-        count = int(np.prod(chosen.shapes[buffer.name], dtype=np.int64)) * buffer.dtype.bytes
-        return self._arena[start : start + count]
-
-
-class NativeCall:
-    """A call of a plan's entry: the `words` it takes, the table where pointers to inputs and outputs go,
-    and their places in it."""
-
-    def __init__(self, code: _Code, frame: _Frame, chosen: _Layout, plan: Plan) -> None:
-        self._plan, self._held = plan, (code, chosen)
-        self._context = context = _Context()
-        context.prepare(chosen, code.threads)
-        self.table = context.table
-        entry = code.image.address(ENTRY.name)
-        self.words = (
-            entry, context.table_at, chosen.symbols_at, code.pool or 0, context.scratch_at, chosen.stride,
-        )  # fmt: skip
-        self.inputs = frame.inputs
-        self.outputs = {name: users for name, _, _, users in chosen.outputs}
-
-    def source(self, name: str) -> tuple[str, int]:
-        """Where an output comes from that the entry doesn't write: the buffer that it lies in, and its
-        address if that is no input or output."""
-        index = [b.name for b in self._plan.buffers].index(name)
-        buffer = self._plan.buffers[index]
-        return buffer.base if buffer.kind == "alias" else name, self.table[index] or 0
-
-
-_Result = str | Callable[[_Context, _Layout, Sequence[Array], Mapping[str, Array]], Array]
+_Result = str | Callable[[Memory, Layout, Sequence[Array], Mapping[str, Array]], Array]
 """An output: the name of a fresh array, or how to copy it from what it is an alias of."""
 
 
@@ -430,7 +249,7 @@ def _copier(plan: Plan, buffer: PlanBuffer) -> _Result:
     base = plan.buffer(buffer.base) if buffer.kind == "alias" else buffer
     place = plan.inputs.index(base.name) if base.kind == "input" else -1
 
-    def copy(context: _Context, chosen: _Layout, arrays: Sequence[Array], made: Mapping[str, Array]) -> Array:
+    def copy(memory: Memory, chosen: Layout, arrays: Sequence[Array], made: Mapping[str, Array]) -> Array:
         if base.kind == "input":
             source = arrays[place]
         elif base.kind == "constant":
@@ -438,16 +257,8 @@ def _copier(plan: Plan, buffer: PlanBuffer) -> _Result:
         elif base.kind == "output":
             source = made[base.name]
         else:
-            source = context.view(chosen, base)
+            source = memory.read(chosen, base)
         flat = source.reshape(-1).view(buffer.dtype.numpy)
         return flat.reshape(chosen.shapes[buffer.name]).copy()
 
     return copy
-
-
-def address(array: Array) -> int:
-    try:  # four times as fast as the general way
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # read-only, empty, or of a dtype that buffers don't know
-        at: int = array.__array_interface__["data"][0]
-        return at

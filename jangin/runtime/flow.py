@@ -18,7 +18,8 @@ import numpy as np
 from jangin.ir.expr import Var, free_vars
 from jangin.ir.graph import Value
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Step
-from jangin.runtime.executable import LAYOUTS, Executable
+from jangin.runtime.executable import Executable
+from jangin.runtime.layout import LAYOUTS
 from jangin.runtime.script import Script
 
 Driver = Callable[[int], int]

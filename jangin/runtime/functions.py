@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from jangin.ir.graph import Array
+
 
 @dataclass(frozen=True)
 class Function:
@@ -60,3 +62,12 @@ POOL_ROUNDS = Function("jangin_pool_rounds", "void", f"{_HAND_OUT}, i64 rounds, 
 
 FLOW = Function("jangin_flow", "i32", "ptr ops")
 """Runs the operations of a script (`runtime.script`); gives 0, or the number of the failure it met."""
+
+
+def address(array: Array) -> int:
+    """Where an array's memory begins."""
+    try:  # four times as fast as the general way
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # read-only, empty, or of a dtype that buffers don't know
+        at: int = array.__array_interface__["data"][0]
+        return at

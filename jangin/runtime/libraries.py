@@ -18,7 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jangin.runtime.elf import LoadError
+from jangin.runtime.device import LoadError
+
+PREFIX = "jangin_"
+"""Of what machine code calls a library's functions: jangin_LIBRARY_FUNCTION."""
 
 
 @dataclass(frozen=True)

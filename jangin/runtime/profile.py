@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jangin.ir.plan import Launch, Plan
-from jangin.runtime.elf import Image
-from jangin.runtime.functions import POOL_ROUNDS
-
-if TYPE_CHECKING:
-    from jangin.runtime.executable import _Context, _Layout
+from jangin.runtime.layout import Layout
 
 WARM_UP = 1
 """Runs before those that count."""
@@ -22,8 +17,7 @@ EMPTY = 20
 """Calls of each kernel that are timed with nothing to do."""
 
 Call = tuple[Any, ...]
-"""(pool, kernel, arguments, sizes, tasks, grain, scratch, bytes of scratch a worker, rounds,
-where a round finds its number)."""
+"""A launch as its device makes it: what its function is called with."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +32,21 @@ class LaunchTime:
 
 
 class Launches:
-    """A run's launches as calls of the pool: `run(*calls[n])` makes the n-th, for the sizes `sizes`.
-    `held` keeps alive what they point at."""
+    """A run's launches as calls: `run(*calls[n])` makes the n-th, for the sizes of `layout`. `idle`: calls
+    that go the same way and do nothing; `held` keeps alive what they point at."""
 
     def __init__(
-        self, plan: Plan, image: Image, pool: int | None, sizes: _Layout, context: _Context, held: Any
+        self,
+        plan: Plan,
+        layout: Layout,
+        run: Callable[..., None],
+        calls: Sequence[Call],
+        idle: Sequence[Call],
+        held: Any,
     ) -> None:
-        self.run: Callable[..., None] = POOL_ROUNDS.at(image.address(POOL_ROUNDS.name))
-        self.plan = plan
-        self.sizes, self._held = sizes, held
-        index = {b.name: i for i, b in enumerate(plan.buffers)}
-        self.calls: list[Call] = []
-        for launch in plan.launches:
-            args = (ctypes.c_void_p * len(launch.args))(*(context.table[index[n]] for n in launch.args))
-            symbols = (ctypes.c_int64 * (len(launch.symbols) + 1))(*map(sizes.value, launch.symbols))
-            rounds, last = sizes.value(launch.rounds), ctypes.addressof(symbols) + 8 * len(launch.symbols)
-            kernel, tasks = image.address(launch.kernel), sizes.value(launch.tasks)
-            own, grain = (pool if launch.grain else None), max(1, launch.grain)
-            where = (context.scratch_at, sizes.stride)
-            self.calls.append((own, kernel, args, symbols, tasks, grain, *where, rounds, last))
+        self.plan, self.layout = plan, layout
+        self.run, self.calls = run, calls
+        self._idle, self._held = idle, held
 
     def times(self, repeats: int) -> list[LaunchTime]:
         """Each launch's time, over `repeats` runs."""
@@ -75,7 +65,7 @@ class Launches:
     def medians(self, times: Sequence[Sequence[float]]) -> list[LaunchTime]:
         """What `passes` gave, as one time for each launch."""
         idle = self.call_seconds()
-        value = self.sizes.value
+        value = self.layout.value
         return [
             LaunchTime(x, max(0.0, statistics.median(t) - idle), value(x.flops), value(x.bytes))
             for x, t in zip(self.plan.launches, times, strict=True)
@@ -83,7 +73,7 @@ class Launches:
 
     def call_seconds(self) -> float:
         """What a call from here takes that does nothing: the median."""
-        empty = [self.seconds((*c[:4], 0, *c[5:8], 1, c[9])) for c in self.calls for _ in range(EMPTY)]
+        empty = [self.seconds(call) for call in self._idle for _ in range(EMPTY)]
         return statistics.median(empty) if empty else 0.0
 
     def seconds(self, call: Call) -> float:

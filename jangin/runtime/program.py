@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ import numpy as np
 from jangin.host.table import FUNCTIONS, HostFunction
 from jangin.ir.program import Program
 from jangin.runtime.artifact import Artifact
-from jangin.runtime.elf import Image
+from jangin.runtime.device import Device, device_of
 from jangin.runtime.executable import Executable, as_array
-from jangin.runtime.functions import FLOW
 from jangin.runtime.program_artifact import ProgramArtifact, read_artifact
 from jangin.runtime.sizes import TensorSpec, spec_of
 from jangin.runtime.steps import RegionRunner, Resources
@@ -33,6 +31,7 @@ class ProgramExecutable:
         artifact: ProgramArtifact,
         threads: int | None = None,
         functions: Mapping[str, HostFunction] | None = None,
+        device: Device | None = None,
     ) -> None:
         known = {**FUNCTIONS, **(functions or {})}
         missing = sorted(artifact.host_functions() - known.keys())
@@ -42,12 +41,11 @@ class ProgramExecutable:
         self._threads = threads or default_threads()
         segments: list[Executable] = []
         for part in artifact.parts:
-            segments.append(Executable(part, threads, segments[0] if segments else None))
+            segments.append(Executable(part, threads, segments[0] if segments else None, device))
+        runs = device or device_of(artifact.device)
         program = artifact.program
         region = program.region
-        image = Image((artifact.code,))
-        weakref.finalize(self, image.close).atexit = False  # daemon threads may still run the code
-        driver = FLOW.at(image.address(FLOW.name))
+        driver = runs.flow(artifact.code) if artifact.code else None
         self._region = RegionRunner(
             region, Resources(segments, known, program.constants, program.symbols, driver)
         )
@@ -125,20 +123,25 @@ def executable(
     artifact: Artifact | ProgramArtifact,
     threads: int | None = None,
     functions: Mapping[str, HostFunction] | None = None,
+    device: Device | None = None,
 ) -> Executable | ProgramExecutable:
     """An artefact of either kind, ready to run."""
     if isinstance(artifact, ProgramArtifact):
-        return ProgramExecutable(artifact, threads, functions)
-    return Executable(artifact, threads)
+        return ProgramExecutable(artifact, threads, functions, device)
+    return Executable(artifact, threads, device=device)
 
 
 def load(
-    path: str | os.PathLike[str], threads: int | None = None, operators: Sequence[Any] = ()
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    operators: Sequence[Any] = (),
+    device: Device | None = None,
 ) -> Executable | ProgramExecutable:
-    """Load a `.jgn` file; `operators` are a caller's own that run in Python (see `jangin.hosted`).
+    """Load a `.jgn` file; `operators` are a caller's own that run in Python (see `jangin.hosted`), `device`
+    what runs it, where that isn't one of Jangin's own (see `jangin.runtime.device`).
     Raises FileNotFoundError, ArtifactError for a file that is no artefact or is damaged, LoadError
     where this machine can't run its code."""
-    return executable(read_artifact(path), threads, host_functions(operators))
+    return executable(read_artifact(path), threads, host_functions(operators), device)
 
 
 def host_functions(operators: Sequence[Any]) -> dict[str, HostFunction]:

@@ -42,22 +42,23 @@ PROGRAM_MAGIC = b"\x8aJGP\r\n\x1a\n"
 
 @dataclass(frozen=True)
 class ProgramArtifact:
-    """`parts`: for each segment, by number, its plan and code; `code`: the object file of what runs branches
-    and loops; `metadata` as an `Artifact` has it."""
+    """`parts`: for each segment, by number, its plan and code; `code`: what runs branches and
+    loops, empty where Python does; `metadata` and `device` as an `Artifact` has them."""
 
     program: Program
     parts: tuple[Artifact, ...]
     code: bytes
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
 
     def host_functions(self) -> set[str]:
         return {s.function for s in host_calls(self.program.region)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; a reader never sees half of it."""
-        write_whole(Path(path), self._write)
+        write_whole(Path(path), self.write)
 
-    def _write(self, file: BinaryIO) -> None:
+    def write(self, file: BinaryIO) -> None:
         from jangin.ir.program_text import print_program
 
         bodies, parts = [], []
@@ -69,6 +70,7 @@ class ProgramArtifact:
         content = {
             "program": print_program(self.program),
             "metadata": self.metadata,
+            "device": self.device,
             "code": base64.b64encode(self.code).decode(),
             "constants": {n: _encoded(a) for n, a in sorted(self.program.constants.items())},
             "parts": parts,
@@ -93,6 +95,7 @@ class ProgramArtifact:
             with refusing(path):
                 header = fields(text)
                 require(isinstance(header["metadata"], dict), "its metadata")
+                require(isinstance(header["device"], str), "its device")
                 parts = []
                 end = file.tell()
                 for length, wanted in header["parts"]:
@@ -109,7 +112,7 @@ class ProgramArtifact:
                 program = replace(parse_program(header["program"]), constants=constants)
                 verify_program(program, [p.plan for p in parts])
                 code = base64.b64decode(header["code"])
-        return cls(program, tuple(parts), code, header["metadata"])
+        return cls(program, tuple(parts), code, header["metadata"], header["device"])
 
 
 def read_artifact(path: str | os.PathLike[str]) -> Artifact | ProgramArtifact:

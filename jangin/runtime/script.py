@@ -30,7 +30,8 @@ import numpy as np
 from jangin.ir.expr import Var
 from jangin.ir.graph import Array
 from jangin.ir.program import Branch, HostCall, Loop, Region, Segment, Slicing, Step
-from jangin.runtime.executable import Executable, address
+from jangin.runtime.executable import Executable
+from jangin.runtime.functions import address
 from jangin.runtime.sizes import Evaluator, Sizes
 
 WORDS = 10
@@ -237,7 +238,7 @@ class Script:
         self.emit("call", *call.words)
         for name, place in zip(step.outputs, made, strict=True):
             if name not in own:  # an input, a constant, or a view of one or of working memory
-                base, at = call.source(name)
+                base, at = call.sources[name]
                 origin = given[step.inputs.index(base)] if base in step.inputs else own.get(base)
                 self.copy(origin or Place(place.shape, place.dtype, at), place)
 

@@ -35,7 +35,7 @@ class Resources:
         functions: Mapping[str, HostFunction],
         constants: Mapping[str, Any],
         ranges: Mapping[Var, Range],
-        driver: Driver,
+        driver: Driver | None,
     ) -> None:
         self.segments, self.functions, self.constants = segments, functions, constants
         self.driver = driver
@@ -61,7 +61,9 @@ class RegionRunner:
     def __init__(self, region: Region, resources: Resources, known: frozenset[Var] = frozenset()) -> None:
         self.inputs, self.outputs = region.inputs, region.outputs
         self._inputs = [Matcher(region.values[n], resources) for n in region.inputs]
-        steps = flows(region, resources.segments, known)
+        steps: Sequence[Step | Flow] = region.steps
+        if resources.driver is not None:
+            steps = flows(region, resources.segments, known)
         read = {n for s in steps for n in reads(s)} | {*region.outputs}
         self._fixed = {n: a for n, a in resources.constants.items() if n in read}
         self._steps = [(_runner(s, region, resources), dead) for s, dead in _with_deaths(region, steps)]
@@ -142,6 +144,7 @@ class Matcher:
 
 def _runner(step: Step | Flow, region: Region, resources: Resources) -> Runner:
     if isinstance(step, Flow):
+        assert resources.driver is not None
         return FlowRunner(step, region, resources.segments, resources.constants, resources.driver)
     if isinstance(step, Segment):
         return _segment(step, resources)

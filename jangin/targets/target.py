@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from jangin.ir.dtype import DType
 from jangin.targets.rows import Row
+
+if TYPE_CHECKING:
+    from jangin.backends.backend import Backend
+    from jangin.runtime.device import Device
 
 
 @dataclass(frozen=True)
@@ -13,6 +18,9 @@ class Target:
     """A CPU target. `vector_bytes`: width of a vector register; `registers`: how many there are;
     `cpu` and `features` are LLVM's; `rows`: its instructions, the preferred first. Cache sizes are
     bytes a core may count on.
+
+    `backend` makes its code and `device` runs it: names in `backends.backend.BACKENDS` and
+    `runtime.device.DEVICES`, or, from outside the package, the objects themselves.
 
     The rest is what one core does, for estimates: cycles a second, vector multiply-adds, loads and stores
     a cycle, a multiply-add's latency in cycles, and bytes a cycle that stream from
@@ -38,9 +46,16 @@ class Target:
     l2_rate: float = 24.0
     l3_rate: float = 10.0
     memory_rate: float = 4.0
+    backend: str | Backend = "llvm"
+    device: str | Device = "cpu"
 
     def __str__(self) -> str:
         return f"{self.triple}/{self.cpu}/{self.features}"
+
+    @property
+    def device_name(self) -> str:
+        """What saved models call the device."""
+        return self.device if isinstance(self.device, str) else self.device.name
 
     def lanes(self, bytes_per_element: int) -> int:
         """Elements of a size that one vector register holds."""

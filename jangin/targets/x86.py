@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from jangin.runtime.cpu import processor_flags, why_not
+from jangin.runtime.processor import processor_flags, why_not
 from jangin.targets.rows import AVX2, AVX512, PORTABLE
 from jangin.targets.target import Target
 

@@ -11,7 +11,10 @@ from jangin.templates import attention, contraction, elementwise, rows, separabl
 from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Candidate, Template, Workload
 
-TEMPLATES: Mapping[str, Callable[[Workload], Template | None]] = {
+Match = Callable[[Workload], Template | None]
+"""Gives the template for a workload, or None where it is none of its own."""
+
+TEMPLATES: Mapping[str, Match] = {
     "attention": attention.match,
     "separable": separable.match,
     "contraction": contraction.match,
@@ -22,23 +25,32 @@ TEMPLATES: Mapping[str, Callable[[Workload], Template | None]] = {
 """By name, most special first."""
 
 
-def candidates(workload: Workload, others: Sequence[Template] = ()) -> list[tuple[Candidate, float]]:
+def candidates(
+    workload: Workload, others: Sequence[Template] = (), templates: Mapping[str, Match] = TEMPLATES
+) -> list[tuple[Candidate, float]]:
     """All ways to make a kernel with the seconds each should take, the best first. `others`: kernels that
     aren't of a template of ours (see `jangin.libraries`)."""
-    return _ranked(_fitting(workload, others))
+    return _ranked(_fitting(workload, others, templates))
 
 
-def choose(workload: Workload, wanted: Candidate | None = None, others: Sequence[Template] = ()) -> Scheduled:
+def choose(
+    workload: Workload,
+    wanted: Candidate | None = None,
+    others: Sequence[Template] = (),
+    templates: Mapping[str, Match] = TEMPLATES,
+) -> Scheduled:
     """The kernel made by the candidate `wanted`, or else (or where it is none of this kernel's) by the one
-    of our templates that should be quickest; `rows` fits everything."""
-    fitting = _fitting(workload, others)
+    of the templates that should be quickest; `rows` fits everything."""
+    fitting = _fitting(workload, others, templates)
     known = [c for c, _ in _ranked(fitting)]
-    best = wanted if wanted in known else next(c for c in known if c.template in TEMPLATES)
+    best = wanted if wanted in known else next(c for c in known if c.template in templates)
     return fitting[best.template].schedule(best.params)
 
 
-def _fitting(workload: Workload, others: Sequence[Template]) -> dict[str, Template]:
-    found = {name: match(workload) for name, match in TEMPLATES.items()}
+def _fitting(
+    workload: Workload, others: Sequence[Template], templates: Mapping[str, Match]
+) -> dict[str, Template]:
+    found = {name: match(workload) for name, match in templates.items()}
     own = {name: template for name, template in found.items() if template is not None}
     return own | {template.name: template for template in others}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jangin.backends.llvm.build import build
+from jangin.compiler.build import build
 from jangin.compiler.kernels import kernel_workload, make_kernel, make_plan
 from jangin.compiler.options import Options
 from jangin.ir.core import Kernel, Map

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from jangin.backends.llvm.build import build
+from jangin.compiler.build import build
 from jangin.compiler.kernels import (
     kernel_candidates,
     kernel_workload,

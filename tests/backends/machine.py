@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from jangin.backends.llvm.build import compile_modules
 from jangin.backends.llvm.module import emit_kernel
+from jangin.backends.llvm.objects import compile_modules
 from jangin.ir.graph import Array
 from jangin.ir.interpret import size
 from jangin.ir.kernel import scratch_bytes, tasks

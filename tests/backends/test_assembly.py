@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from machine import target
 
-from jangin.backends.llvm.build import assembly
+from jangin.backends.llvm.objects import assembly
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Expr, Var, const, maximum, select
 from jangin.ir.loop import Alloc, For, Func, If, Stmt, Store, block

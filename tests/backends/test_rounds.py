@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jangin.backends.llvm.build import build
+from jangin.compiler.build import build
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Var, const, eq, select
 from jangin.ir.interpret import run_plan

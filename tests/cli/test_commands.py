@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from small import Cli
 
-from jangin.commands.inspect import AFTER, SHOWN
+from jangin.commands.inspect import AFTER, SCHEDULE
 from jangin.ir.parse import parse_func, parse_plan
 
 IMAGE = np.random.default_rng(1).random((1, 3, 8, 8), np.float32)
@@ -90,7 +90,7 @@ def test_inspect_after_each_pass(cli: Cli, model: Path, name: str) -> None:
     assert done.out.startswith("plan " if name == "plan" else "graph ")
 
 
-@pytest.mark.parametrize("show", SHOWN)
+@pytest.mark.parametrize("show", (*SCHEDULE, "llvm", "asm"))
 def test_inspect_a_kernel(cli: Cli, model: Path, show: str) -> None:
     done = cli("inspect", model, "--kernel", "conv1", "--show", show)
     assert done.status == 0, done.err

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from templates.kernels import Built, conv, matmul, workload
 
-from jangin.backends.llvm.build import assembly
+from jangin.backends.llvm.objects import assembly
 from jangin.targets import NAMED
 from jangin.templates.choose import choose
 from jangin.templates.scheduled import Scheduled

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from machine import Guarded
 
-from jangin.backends.llvm.build import compile_modules, target_machine
+from jangin.backends.llvm.objects import compile_modules, target_machine
 from jangin.backends.llvm.types import vector_type
 from jangin.backends.llvm.writer import LlvmWriter
 from jangin.backends.walk.writer import Value

@@ -13,7 +13,7 @@ from jangin.backends.llvm.instruction import lines
 from jangin.ir.dtype import F32, I8, DType
 from jangin.ir.graph import Array
 from jangin.ir.verify import verify_func
-from jangin.runtime.cpu import why_not
+from jangin.runtime.processor import why_not
 from jangin.targets import NAMED, Target
 from jangin.targets.rows import AVX2, AVX512, PORTABLE, Row
 from jangin.targets.x86 import V2, V3, V4

@@ -17,7 +17,7 @@ from jangin.compiler.options import Options
 from jangin.ir.parse import parse_plan
 from jangin.ir.text import print_plan
 from jangin.runtime import libraries
-from jangin.runtime.elf import LoadError
+from jangin.runtime.device import LoadError
 from jangin.targets import resolve
 
 Model = tuple[onnx.ModelProto, dict[str, np.ndarray]]

@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from one_node import Array, f32, lowered, model
 
-from jangin.backends.llvm.build import build
+from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import graph_passes

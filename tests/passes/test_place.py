@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from nets import RANGES, N, Net, feeds
 
-from jangin.backends.llvm.build import build
+from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize

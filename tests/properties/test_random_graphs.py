@@ -9,7 +9,7 @@ from graphs import LARGEST, feeds, random_graph
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from jangin.backends.llvm.build import build
+from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import graph_passes

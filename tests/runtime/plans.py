@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from jangin.backends.llvm.build import Builder
+from jangin.backends.llvm.backend import BACKEND
+from jangin.backends.llvm.objects import compile_modules
 from jangin.ir.dtype import F32, DType
 from jangin.ir.expr import ExprLike, Var, const, wrap
 from jangin.ir.plan import Launch, Plan, PlanBuffer
@@ -128,14 +129,9 @@ def plan(
     )
 
 
-def compiled(
-    made: Plan, kernels: Sequence[tuple[str, str]], progress: Callable[[int, int], None] | None = None
-) -> Artifact:
+def compiled(made: Plan, kernels: Sequence[tuple[str, str]]) -> Artifact:
     """The plan with kernels whose LLVM IR is given."""
-    with Builder(V2) as builder:
-        for named in kernels:
-            builder.add_texts([named])
-        return builder.artifact(made, progress)
+    return BACKEND.finish(made, [compile_modules([named], V2) for named in kernels], V2)
 
 
 def chain(tasks: int = 1000, *, threads_grain: int = 16) -> Artifact:

@@ -15,8 +15,9 @@ import pytest
 from plans import N, affine, buffer, chain, compiled, first_symbol, launch, plan, through_scratch
 
 from jangin.ir.dtype import BF16, BOOL, F32, I64
-from jangin.runtime.elf import LoadError
-from jangin.runtime.executable import LAYOUTS, Executable
+from jangin.runtime.device import LoadError
+from jangin.runtime.executable import Executable
+from jangin.runtime.layout import LAYOUTS
 
 
 def expected(x: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from plans import kernel
 
-from jangin.backends.llvm.build import compile_modules
+from jangin.backends.llvm.objects import compile_modules
 from jangin.backends.llvm.pool import UNITS_PER_THREAD, pool_module
 from jangin.runtime.elf import Image
 from jangin.targets.x86 import V2

@@ -14,10 +14,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.compiler.driver import with_winners
 from jangin.compiler.kernels import kernel_candidates, kernel_workload, make_kernel
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model, tune_model
+from jangin.compiler.request import with_winners
 from jangin.libraries import CANDIDATES
 from jangin.runtime import libraries
 from jangin.targets import resolve

@@ -6,10 +6,13 @@ A fork copies one thread alone, so that only a process that runs no other (`comp
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any, TypeVar
+
+from jangin.compiler.orphans import end_with
 
 T = TypeVar("T")
 
@@ -25,7 +28,7 @@ def in_processes(
     gc.freeze()  # collecting in a process would copy the pages of every object
     results: list[T] = []
     try:
-        with ProcessPoolExecutor(processes, get_context("fork"), _take, (jobs,)) as pool:
+        with ProcessPoolExecutor(processes, get_context("fork"), _take, (jobs, os.getpid())) as pool:
             for result in pool.map(_run, range(len(jobs))):
                 results.append(result)
                 if progress is not None:
@@ -35,8 +38,9 @@ def in_processes(
     return results
 
 
-def _take(jobs: Sequence[Callable[[], Any]]) -> None:
+def _take(jobs: Sequence[Callable[[], Any]], parent: int) -> None:
     global _jobs
+    end_with(parent)
     _jobs = jobs
 
 

@@ -1,0 +1,66 @@
+"""What the compiler asks of a back end: everything that is a kind of code's own, and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from jangin.ir.graph import Graph
+from jangin.ir.library import LibraryCall
+from jangin.ir.loop import Func
+from jangin.ir.plan import Plan
+from jangin.runtime.artifact import Artifact
+from jangin.targets.target import Target
+from jangin.templates.choose import Match
+
+
+class Kernel(Protocol):
+    """What there is to make code of: a loop nest, or the library's call that does the same."""
+
+    @property
+    def func(self) -> Func: ...
+    @property
+    def call(self) -> LibraryCall | None: ...
+
+
+class Backend(Protocol):
+    """Makes code of one kind, for targets that name it (`Target.backend`).
+
+    `templates`: those that make its kernels, the most special first; the last must take every workload.
+    `calls_libraries`: whether it can write a `LibraryCall`. `forms`: texts that a kernel's code has, by
+    name, for `jangin inspect --show`."""
+
+    @property
+    def templates(self) -> Mapping[str, Match]: ...
+    @property
+    def calls_libraries(self) -> bool: ...
+    @property
+    def forms(self) -> Mapping[str, Callable[[Func, Target], str]]: ...
+
+    def passes(self, target: Target) -> Mapping[str, Callable[[Graph], Graph]]:
+        """Graph passes that run after the compiler's own, by name and in order."""
+
+    def code(self, kernel: Kernel, target: Target) -> bytes:
+        """A kernel's code: an object file, or a text as UTF-8. Called on several threads, and in processes
+        forked from this one. RuntimeError or CompileError names the kernel where there is none."""
+
+    def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
+        """The plan with its code: the kernels', which `codes` gives as they are made, in the order in which
+        they were added, and whatever runs them."""
+
+    def flow(self, target: Target) -> bytes:
+        """Code that runs a program's branches and loops (`runtime.script`); empty where there is none,
+        which leaves them to Python."""
+
+
+BACKENDS = {"llvm": "jangin.backends.llvm.backend"}
+"""By the name that targets have for a back end, the module whose `BACKEND` it is: imported when needed."""
+
+
+def backend_of(target: Target) -> Backend:
+    """The back end that a target names, or brings along."""
+    if not isinstance(target.backend, str):
+        return target.backend
+    found: Backend = importlib.import_module(BACKENDS[target.backend]).BACKEND
+    return found

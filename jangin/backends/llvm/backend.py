@@ -1,0 +1,62 @@
+"""LLVM as a back end: object files for processors, with a thread pool and an entry of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from types import MappingProxyType
+
+from jangin.backends.backend import Kernel
+from jangin.backends.llvm.entry import entry_module
+from jangin.backends.llvm.flow import flow_module
+from jangin.backends.llvm.library import library_module
+from jangin.backends.llvm.module import emit_kernel
+from jangin.backends.llvm.objects import assembly, compile_modules
+from jangin.backends.llvm.pool import pool_module
+from jangin.ir.graph import Graph
+from jangin.ir.loop import Func
+from jangin.ir.plan import Plan
+from jangin.runtime.artifact import Artifact
+from jangin.targets.target import Target
+from jangin.templates.choose import TEMPLATES
+
+
+class LLVM:
+    """See `backends.backend.Backend`."""
+
+    templates = TEMPLATES
+    calls_libraries = True
+    forms: Mapping[str, Callable[[Func, Target], str]] = MappingProxyType(
+        {"llvm": emit_kernel, "asm": assembly}
+    )
+
+    def passes(self, target: Target) -> Mapping[str, Callable[[Graph], Graph]]:
+        return {}
+
+    def code(self, kernel: Kernel, target: Target) -> bytes:
+        func, call = kernel.func, kernel.call
+        if call is None:
+            return compile_modules([(func.name, emit_kernel(func, target))], target)
+        rest = [] if call.rest is None else [(call.rest.name, emit_kernel(call.rest, target))]
+        return compile_modules([(func.name, library_module(func.name, call)), *rest], target)
+
+    def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
+        """The pool's object, the entry's, then the kernels'."""
+        entry = [("entry", entry_module(plan, target.triple))]
+        with ThreadPoolExecutor(2) as threads:
+            own = [threads.submit(_pool_object, target), threads.submit(compile_modules, entry, target)]
+            kernels = [*codes]
+            return Artifact(plan, (*(o.result() for o in own), *kernels))
+
+    def flow(self, target: Target) -> bytes:
+        return compile_modules([("flow", flow_module(target.triple))], target)
+
+
+@cache
+def _pool_object(target: Target) -> bytes:
+    """The thread pool, the same in every model: to compile it takes longer than a small model's kernels."""
+    return compile_modules([("pool", pool_module(target.triple))], target)
+
+
+BACKEND = LLVM()

@@ -1,0 +1,109 @@
+"""From LLVM IR to object code.
+
+Few LLVM passes: kernels come with explicit vectors and schedules, so that its loop and SLP
+vectorizers and its unroller stay off, and whole-program pipelines cost time and gain nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from jangin.backends.llvm.module import emit_kernel
+from jangin.ir.loop import Func
+from jangin.targets.target import Target
+
+PASS_LEVEL = 1
+"""LLVM's function simplification at -O1 (SROA, early CSE, LICM, instruction combining, CFG
+simplification), with unrolling and vectorization off."""
+CODEGEN_LEVEL = 2
+
+
+def compile_modules(texts: Sequence[tuple[str, str]], target: Target) -> bytes:
+    """One relocatable object of several (name, LLVM IR module text)."""
+    machine = target_machine(target)
+    merged = None
+    with llvm.create_context() as context, ExitStack() as modules:
+        for name, text in texts:
+            module = _optimized(name, text, machine, context, modules)
+            if merged is None:
+                merged = module
+            else:
+                merged.link_in(module)
+        assert merged is not None
+        return _emit(machine, merged, as_object=True)
+
+
+def assembly(func: Func, target: Target) -> str:
+    """A kernel's assembly text, as `build` compiles it."""
+    machine = target_machine(target)
+    with llvm.create_context() as context, ExitStack() as modules:
+        module = _optimized(func.name, emit_kernel(func, target), machine, context, modules)
+        return _emit(machine, module, as_object=False).decode()
+
+
+def target_machine(target: Target) -> Any:
+    """LLVM's TargetMachine for position-independent code. Raises ValueError for a triple that
+    this LLVM doesn't know."""
+    _initialize(target.triple.split("-")[0] == llvm.get_process_triple().split("-")[0])
+    try:
+        kind = llvm.Target.from_triple(target.triple)
+    except RuntimeError as error:
+        raise ValueError(f"LLVM has no target {target.triple!r}: {error}") from None
+    return kind.create_target_machine(
+        cpu=target.cpu, features=target.features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default"
+    )
+
+
+@cache
+def _initialize(native: bool) -> None:
+    """Make LLVM ready for this machine's kind of processor, or, which takes memory, for all kinds."""
+    if native:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+
+
+def _optimized(name: str, text: str, machine: Any, context: Any, modules: ExitStack) -> Any:
+    """The module of a text. `modules` disposes of it: LLVM wants that before its context goes, which
+    the garbage collector doesn't promise."""
+    try:
+        module = modules.enter_context(llvm.parse_assembly(text, context))
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise RuntimeError(f"LLVM refuses kernel {name!r}: {error}") from None
+    options = llvm.create_pipeline_tuning_options(PASS_LEVEL)
+    options.loop_unrolling = options.loop_interleaving = False
+    options.loop_vectorization = options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    passes = builder.getFunctionPassManager()
+    for function in module.functions:
+        if not function.is_declaration:
+            _unlocked(llvm.ffi.lib.LLVMPY_RunNewFunctionPassManager)(passes, function, builder)
+    return module
+
+
+def _unlocked(function: Any) -> Any:
+    """llvmlite's binding without its process-wide lock, so that threads, each with a context of
+    its own, compile side by side."""
+    return getattr(function, "_cfn", function)
+
+
+def _emit(machine: Any, module: Any, *, as_object: bool) -> bytes:
+    lib = llvm.ffi.lib
+    with llvm.ffi.OutputString() as error:
+        buffer = _unlocked(lib.LLVMPY_TargetMachineEmitToMemory)(machine, module, int(as_object), error)
+        if not buffer:
+            raise RuntimeError(f"LLVM's code generation failed: {error}")
+    try:
+        return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        lib.LLVMPY_DisposeMemoryBuffer(buffer)

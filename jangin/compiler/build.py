@@ -1,0 +1,95 @@
+"""Kernels and their code, made on several cores at once by whichever back end the target names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from jangin.backends.backend import Kernel, backend_of
+from jangin.compiler.forked import in_processes
+from jangin.ir.library import LibraryCall
+from jangin.ir.loop import Func
+from jangin.ir.plan import Plan
+from jangin.runtime.artifact import Artifact
+from jangin.targets.target import Target
+
+JOBS_PER_PROCESS = 4
+"""Kernels that are worth forking a process for."""
+
+K = TypeVar("K", bound=Kernel)
+Progress = Callable[[int, int], None]
+
+
+class Build:
+    """A plan's kernels and code in the making; a context, which ends its threads.
+
+    With `processes` = 1, kernels are made on the caller's thread, while others compile the last ones. With
+    more, that many forked processes (see `compiler.forked`) do all of it. Either way equal kernels in equal
+    order give identical bytes."""
+
+    def __init__(self, target: Target, processes: int = 1) -> None:
+        self._target, self._backend = target, backend_of(target)
+        self._processes = processes
+        self._threads = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._running: list[Future[bytes]] = []
+
+    def __enter__(self) -> Build:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self._threads.shutdown(wait=error is None, cancel_futures=True)
+
+    def make(self, jobs: Sequence[Callable[[], K]], progress: Progress | None = None) -> list[K]:
+        """The kernels that the jobs give, each of which has been added. `progress(done, total)`."""
+        made: list[K] = []
+        processes = min(self._processes, len(jobs) // JOBS_PER_PROCESS)
+        if processes > 1:
+            compiled = in_processes([partial(self._compile, job) for job in jobs], processes, progress)
+            for kernel, code in compiled:
+                made.append(kernel)
+                self._running.append(Future())
+                self._running[-1].set_result(code)
+            return made
+        for n, job in enumerate(jobs):
+            if progress is not None:
+                progress(n, len(jobs))
+            made.append(job())
+            self.add(made[-1])
+        return made
+
+    def _compile(self, job: Callable[[], K]) -> tuple[K, bytes]:
+        kernel = job()
+        return kernel, self._backend.code(kernel, self._target)
+
+    def add(self, kernel: Kernel) -> None:
+        """Start making the kernel's code."""
+        self._running.append(self._threads.submit(self._backend.code, kernel, self._target))
+
+    def artifact(self, plan: Plan, progress: Progress | None = None) -> Artifact:
+        """The plan, all of whose kernels were added, with its code. `progress(done, total)` is called as
+        kernels finish. Raises RuntimeError that names the kernel where there is no code for it."""
+        made = self._backend.finish(plan, self._codes(progress), self._target)
+        return replace(made, device=self._target.device_name)
+
+    def _codes(self, progress: Progress | None) -> Iterator[bytes]:
+        for n, code in enumerate(self._running, 1):
+            yield code.result()
+            if progress is not None:
+                progress(n, len(self._running))
+
+
+class _Kernel(NamedTuple):
+    func: Func
+    call: LibraryCall | None
+
+
+def build(plan: Plan, target: Target) -> Artifact:
+    """Compile a plan for a target."""
+    with Build(target) as builder:
+        for name in dict.fromkeys(launch.kernel for launch in plan.launches):
+            builder.add(_Kernel(plan.kernels[name], plan.calls.get(name)))
+        return builder.artifact(plan)

@@ -1,0 +1,20 @@
+"""Processes that end with the one that started them, however that ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that Linux sends a process when the thread that started it ends."""
+
+
+def end_with(parent: int) -> None:
+    """Have the system kill this process as soon as `parent`, which started it, is gone. Other systems than
+    Linux have no such call: there it ends when it next writes to its parent."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it was gone before
+        os._exit(1)

@@ -1,0 +1,95 @@
+"""What a compiled model asks of the device that runs it. Nothing here imports the compiler."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jangin.ir.graph import Array
+from jangin.ir.plan import Plan, PlanBuffer
+from jangin.runtime.layout import Layout
+from jangin.runtime.profile import Launches
+
+
+class LoadError(Exception):
+    """Code that can't be loaded on this machine, and why."""
+
+
+class Memory(Protocol):
+    """The working memory of one run at a time on a device: arena, scratch, and what else it takes."""
+
+    def prepare(self, layout: Layout) -> None:
+        """Allocate what runs of these sizes need, where there is less than that."""
+
+    def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
+        """One run. `inputs` are contiguous arrays in the plan's order, which are uploaded or mapped; what
+        comes back are `layout.outputs` by name, fresh arrays of the host's. All is done when it returns."""
+
+    def read(self, layout: Layout, buffer: PlanBuffer) -> Array:
+        """What an arena buffer holds after a run, as bytes of the host's."""
+
+    def launches(self, layout: Layout, inputs: Sequence[Array]) -> Launches:
+        """A run on these inputs that can be made launch by launch. ValueError where a device can't."""
+
+
+@dataclass(frozen=True)
+class NativeCall:
+    """What native code needs to run a plan: the `words` of the call, the `table` where pointers to inputs and
+    outputs go, and their places in it. `sources`: for each output, the buffer that it lies in, and its
+    address if that is no input or output. `held` keeps alive what they point at."""
+
+    words: tuple[int, ...]
+    table: Any
+    inputs: Sequence[Sequence[int]]
+    outputs: Mapping[str, Sequence[int]]
+    sources: Mapping[str, tuple[str, int]]
+    held: Any
+
+
+class Module(Protocol):
+    """A plan's code and constants on a device; both go with the object. `threads`: how many work on a run."""
+
+    @property
+    def threads(self) -> int: ...
+
+    def memory(self) -> Memory: ...
+
+    def native_call(self, layout: Layout) -> NativeCall:
+        """With memory that nothing else uses. Only asked of devices whose `flow` gives a driver."""
+
+
+class Device(Protocol):
+    """A kind of machine that runs plans. `name`: what saved models call it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def why_not(self, target: str) -> str:
+        """Why code for a target (a plan's `target`) can't run here; "" where it can."""
+
+    def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Module | None) -> Module:
+        """A plan's code, as its back end's `finish` put it together. `beside`: another module of the device,
+        whose threads this one uses. Raises LoadError."""
+
+    def flow(self, code: bytes) -> Callable[[int], int] | None:
+        """What runs the operations of a script at an address (see `runtime.script`), given the code of the
+        back end's `flow`; None where branches and loops are left to Python."""
+
+
+DEVICES = {"cpu": "jangin.runtime.devices.cpu"}
+"""By the name that targets and saved models have for a device, the module whose `DEVICE` it is: imported
+when needed."""
+
+
+def device_of(device: str | Device) -> Device:
+    """The device of a name, or one that is brought along. Raises LoadError for a name that isn't known."""
+    if not isinstance(device, str):
+        return device
+    if device not in DEVICES:
+        raise LoadError(
+            f"the model was compiled for the device {device!r}, which isn't Jangin's: give device= with it"
+        )
+    found: Device = importlib.import_module(DEVICES[device]).DEVICE
+    return found

@@ -1,0 +1,186 @@
+"""The processor that Python runs on: object files linked into this process, arrays used where they lie."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.graph import Array
+from jangin.ir.plan import ALIGN, Plan, PlanBuffer
+from jangin.runtime.device import NativeCall
+from jangin.runtime.elf import Image, process_symbol
+from jangin.runtime.functions import (
+    ENTRY,
+    FLOW,
+    POOL_CREATE,
+    POOL_DESTROY,
+    POOL_ROUNDS,
+    address,
+)
+from jangin.runtime.layout import Frame, Layout
+from jangin.runtime.libraries import PREFIX, bind
+from jangin.runtime.processor import why_not
+from jangin.runtime.profile import Call, Launches
+
+
+class CPU:
+    """See `runtime.device.Device`."""
+
+    name = "cpu"
+
+    def why_not(self, target: str) -> str:
+        return why_not(target)
+
+    def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Code | None) -> Code:
+        return Code(plan, codes, threads, beside)
+
+    def flow(self, code: bytes) -> Callable[[int], int]:
+        image = Image((code,))
+        run = FLOW.at(image.address(FLOW.name))
+        weakref.finalize(run, image.close).atexit = False  # daemon threads may still run the code
+        return run
+
+
+DEVICE = CPU()
+
+
+class Code:
+    """Machine code in memory and its thread pool (or that of `beside`), both released with the object."""
+
+    def __init__(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Code | None) -> None:
+        self.plan = plan
+        self.image = image = Image(codes, _symbol)
+        self.entry = ENTRY.at(image.address(ENTRY.name))
+        self.threads = threads
+        self._beside = beside  # kept, as its threads are
+        self.pool: int | None = None if beside is None else beside.pool
+        if beside is None and threads > 1:
+            self.pool = POOL_CREATE.at(image.address(POOL_CREATE.name))(threads)
+        destroy = POOL_DESTROY.at(image.address(POOL_DESTROY.name))
+        own = self.pool if beside is None else None
+        release = weakref.finalize(self, _release, image, destroy, own, os.getpid())
+        release.atexit = False  # daemon threads may still run the code
+        users = Frame(plan).users
+        self.fixed = [(i, address(a)) for n, a in plan.constants.items() for i in users.get(n, ())]
+        self.inputs = [users[n] for n in plan.inputs]
+        self.users = users
+
+    def memory(self) -> Mapped:
+        return Mapped(self)
+
+    def native_call(self, layout: Layout) -> NativeCall:
+        memory = self.memory()
+        memory.prepare(layout)
+        words = (
+            self.image.address(ENTRY.name), memory.table_at, memory.symbols_at, self.pool or 0,
+            memory.scratch_at, layout.stride,
+        )  # fmt: skip
+        outputs = {name: self.users[name] for name, _, _ in layout.outputs}
+        numbers = {b.name: i for i, b in enumerate(self.plan.buffers)}
+        sources = {}
+        for name in self.plan.outputs:
+            buffer = self.plan.buffers[numbers[name]]
+            base = buffer.base if buffer.kind == "alias" else name
+            sources[name] = (base, memory.table[numbers[name]] or 0)
+        return NativeCall(words, memory.table, self.inputs, outputs, sources, (self, memory))
+
+
+def _symbol(name: str) -> int:
+    """The address of a function that machine code calls, ours or another library's."""
+    return bind(name) if name.startswith(PREFIX) else process_symbol(name)
+
+
+def _release(image: Image, destroy: Callable[[int], None], pool: int | None, process: int) -> None:
+    if os.getpid() != process:  # a forked child has the memory, but not the threads
+        return
+    if pool is not None:
+        destroy(pool)
+    image.close()
+
+
+class Mapped:
+    """Arena, scratch, and the table of pointers by which the entry finds every buffer."""
+
+    def __init__(self, code: Code) -> None:
+        self._code = code
+        self._for: Layout | None = None
+        self._arena = self._scratch = np.empty(0, np.uint8)
+        self._arena_at = self.scratch_at = 0
+        self.table: Any = None
+        self.symbols: Any = None
+
+    def prepare(self, layout: Layout) -> None:
+        """Make the memory large enough and the table right for a layout."""
+        if self._for is layout:
+            return
+        self.symbols = (ctypes.c_int64 * max(1, len(layout.sizes)))(*layout.sizes)
+        self.symbols_at = ctypes.addressof(self.symbols)
+        same = self._for is not None and self._for.placement is layout.placement
+        self._for = layout
+        wanted = layout.stride * self._code.threads + ALIGN
+        if same and len(self._scratch) >= wanted:
+            return
+        if len(self._arena) < layout.placement.arena + ALIGN:
+            self._arena = np.empty(layout.placement.arena + ALIGN, np.uint8)
+            self._arena_at = -(-address(self._arena) // ALIGN) * ALIGN
+        if len(self._scratch) < wanted:
+            self._scratch = np.empty(wanted, np.uint8)
+            self.scratch_at = -(-address(self._scratch) // ALIGN) * ALIGN
+        self.table = (ctypes.c_void_p * max(1, len(self._code.plan.buffers)))()
+        self.table_at = ctypes.addressof(self.table)
+        for i, pointer in self._code.fixed:
+            self.table[i] = pointer
+        for name, offset in layout.placement.offsets.items():
+            for i in self._code.users[name]:
+                self.table[i] = self._arena_at + offset
+
+    def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
+        made = self._bind(layout, inputs)
+        code = self._code
+        code.entry(self.table_at, self.symbols_at, code.pool, self.scratch_at, layout.stride)
+        return made
+
+    def _bind(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
+        """Point the table at the inputs and at fresh outputs, which are returned by name."""
+        table, users = self.table, self._code.users
+        for array, places in zip(inputs, self._code.inputs, strict=True):
+            pointer = address(array)
+            for i in places:
+                table[i] = pointer
+        made = {}
+        for name, shape, dtype in layout.outputs:
+            made[name] = array = np.empty(shape, dtype)
+            pointer = address(array)
+            for i in users[name]:
+                table[i] = pointer
+        return made
+
+    def read(self, layout: Layout, buffer: PlanBuffer) -> Array:
+        start = self._arena_at - address(self._arena) + layout.placement.offsets[buffer.name]
+        count = int(np.prod(layout.shapes[buffer.name], dtype=np.int64)) * buffer.dtype.bytes
+        return self._arena[start : start + count]
+
+    def launches(self, layout: Layout, inputs: Sequence[Array]) -> Launches:
+        """The calls are of the pool: (pool, kernel, arguments, sizes, tasks, grain, scratch, bytes of scratch
+        a worker, rounds, where a round finds its number)."""
+        self.prepare(layout)
+        made, code = self._bind(layout, inputs), self._code
+        numbers = {b.name: i for i, b in enumerate(code.plan.buffers)}
+        calls: list[Call] = []
+        for launch in code.plan.launches:
+            args = (ctypes.c_void_p * len(launch.args))(*(self.table[numbers[n]] for n in launch.args))
+            sizes = (ctypes.c_int64 * (len(launch.symbols) + 1))(*map(layout.value, launch.symbols))
+            rounds, last = layout.value(launch.rounds), ctypes.addressof(sizes) + 8 * len(launch.symbols)
+            kernel, tasks = code.image.address(launch.kernel), layout.value(launch.tasks)
+            own, grain = (code.pool if launch.grain else None), max(1, launch.grain)
+            calls.append(
+                (own, kernel, args, sizes, tasks, grain, self.scratch_at, layout.stride, rounds, last)
+            )
+        idle = [(*c[:4], 0, *c[5:8], 1, c[9]) for c in calls]
+        run = POOL_ROUNDS.at(code.image.address(POOL_ROUNDS.name))
+        return Launches(code.plan, layout, run, calls, idle, (inputs, self, made))

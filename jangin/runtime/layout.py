@@ -1,0 +1,86 @@
+"""Where the buffers of a run lie and how large they are, for given sizes: what every device goes by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from jangin.ir.expr import Expr
+from jangin.ir.plan import ALIGN, Plan
+from jangin.runtime.arena import layout, roomy
+from jangin.runtime.sizes import Evaluator, Shapes, Sizes
+
+LAYOUTS = 8
+"""Layouts that are kept for models with symbolic sizes, the least recently used dropped first."""
+TRIES = 2
+"""How often buffers of symbolic sizes are placed again for a smaller arena: a run waits for it."""
+COARSE = 1
+"""Memory is placed for sizes rounded up to one of so many values in each power of two."""
+FINE = 8
+"""As COARSE, where the arena then has more bytes than SMALL."""
+SMALL = 1 << 20
+"""Bytes up to which an arena may be as large as coarsely rounded sizes make it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """The arena buffers' offsets, and the bytes they take together."""
+
+    offsets: dict[str, int]
+    arena: int
+
+
+class Frame:
+    """Everything about a plan's buffers that no size changes. `users`: for each buffer that has memory of its
+    own, the numbers of all that lie there, itself and its aliases."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.dims = {b.name: b.shape for b in plan.buffers}
+        self.symbols = [v for v, _ in plan.symbols]
+        self.scratch = {launch.scratch for launch in plan.launches}
+        self.users: dict[str, list[int]] = {b.name: [] for b in plan.buffers}
+        for i, b in enumerate(plan.buffers):
+            self.users[b.base if b.kind == "alias" else b.name].append(i)
+        self.outputs = [b for b in plan.buffers if b.kind == "output"]
+        self.arena = [b for b in plan.buffers if b.kind == "arena"]
+        kinds: dict[tuple[tuple[Expr, ...], int], int] = {}
+        self.kind = [kinds.setdefault((b.shape, b.dtype.bytes), len(kinds)) for b in self.arena]
+        self.kinds = tuple(kinds)  # arena buffers of one size for certain: dimensions, bytes of an element
+        self.known = {b.name: b.offset for b in self.arena if b.offset is not None}
+        self.placed = lru_cache(2 * LAYOUTS)(self._placed)
+
+    def _placed(self, bytes: tuple[int, ...]) -> Placement:
+        """Where arena buffers lie, given the bytes of each kind."""
+        sizes = [bytes[k] for k in self.kind]
+        if len(self.known) == len(self.arena):
+            ends = (at + size for at, size in zip(self.known.values(), sizes, strict=True))
+            return Placement(self.known, max(ends, default=0))
+        items = [(b.name, size, *b.live) for b, size in zip(self.arena, sizes, strict=True)]
+        return Placement(*layout(items, TRIES))
+
+
+class Layout:
+    """Everything about a run that depends on sizes alone. `sizes`: of the plan's symbols, in its order;
+    `stride`: bytes of scratch memory that each worker needs; `outputs`: name, shape and dtype of each
+    buffer that a run makes anew for the caller."""
+
+    def __init__(self, frame: Frame, sizes: Sizes, value: Evaluator) -> None:
+        self.frame, self.sizes, self.value = frame, sizes, value
+        self.shapes = Shapes(frame.dims, value)
+        stride = max(map(value, frame.scratch), default=0)
+        self.stride = -(-stride // ALIGN) * ALIGN
+        self.placement: Placement = frame.placed(tuple(self._bytes(COARSE)))
+        if sizes and self.placement.arena > SMALL:
+            self.placement = frame.placed(tuple(self._bytes(FINE)))
+        self.outputs = [(b.name, self.shapes[b.name], b.dtype.numpy) for b in frame.outputs]
+
+    def _bytes(self, values: int) -> Iterator[int]:
+        """What arena buffers of each kind get: as much as for sizes rounded up, so that sizes which grow a
+        little with each run leave most placements as they are."""
+        largest = {v: roomy(n, values) for v, n in zip(self.frame.symbols, self.sizes, strict=True)}
+        room = Evaluator(largest) if self.sizes else self.value
+        for dims, width in self.frame.kinds:
+            yield max(math.prod(self.value.shape(dims)), math.prod(room.shape(dims))) * width
