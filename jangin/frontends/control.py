@@ -27,7 +27,7 @@ from jangin.ops.builder import Builder, Tensor
 from jangin.ops.nontensor import Item, NonTensor, common, constant, declare, host, real, type_of
 from jangin.passes.partition import prune
 
-Bodies = tuple[Graph, Graph]
+Branches = tuple[Graph, Graph]
 """What is computed where a condition holds, and where it doesn't: two sub-graphs of equally many results."""
 UNROLL = 64
 """Most iterations that are unrolled."""
@@ -40,14 +40,14 @@ SPLITS = 4
 class RanksDiffer(Exception):
     """The two bodies of a branch give tensors of different rank."""
 
-    def __init__(self, condition: Tensor, bodies: Bodies) -> None:
+    def __init__(self, condition: Tensor, branches: Branches) -> None:
         super().__init__()
-        self.condition, self.bodies = condition, bodies
+        self.condition, self.branches = condition, branches
 
 
 def continued(
-    node: Node, bodies: Bodies, rest: Sequence[Node], outputs: Sequence[str]
-) -> tuple[tuple[str, ...], Bodies]:
+    node: Node, branches: Branches, rest: Sequence[Node], outputs: Sequence[str]
+) -> tuple[tuple[str, ...], Branches]:
     """A branch that goes on with the nodes after it, up to `outputs`: those that it gives then, and both
     bodies with these nodes behind their own."""
     made = {o for n in rest for o in n.outputs} | {*node.outputs}
@@ -60,29 +60,29 @@ def continued(
         )
         return replace(body, nodes=(*body.nodes, named, *rest), outputs=wanted)
 
-    return wanted, (after(bodies[0]), after(bodies[1]))
+    return wanted, (after(branches[0]), after(branches[1]))
 
 
 def branch(
-    b: Builder, run: Run, condition: Tensor, bodies: Bodies, scope: Scope, any_rank: bool = False
+    b: Builder, run: Run, condition: Tensor, branches: Branches, scope: Scope, any_rank: bool = False
 ) -> list[Item]:
     """The results of one body or the other. Raises RanksDiffer where they differ in rank, unless
     `any_rank`."""
     known = b.constant_value(condition)
     if known is not None:
-        return run(b, bodies[not known.reshape(-1)[0]], scope)
+        return run(b, branches[not known.reshape(-1)[0]], scope)
     before = frozenset(b.symbols)
-    tried, reason = _tried(b, run, bodies, scope)
+    tried, reason = _tried(b, run, branches, scope)
     of_sizes = b.conditions.get(condition.name)
     if None in tried and of_sizes is not None:
         fine = tried[0] is not None
         needed = of_sizes if fine else eq(of_sizes, const(False, BOOL))
-        results = run(b, bodies[not fine], scope)
+        results = run(b, branches[not fine], scope)
         return [b.requiring(r, needed) if isinstance(r, Tensor) else r for r in results]
     then, orelse = _with_failing(b, tried, reason)
     pairs = [(type_of(x), type_of(y)) for x, y in zip(then.results, orelse.results, strict=True)]
     if not any_rank and any(_ranks_differ(x, y) for x, y in pairs):
-        raise RanksDiffer(condition, bodies)
+        raise RanksDiffer(condition, branches)
     types = [_outer(b, _joined(b, x, y), before) for x, y in pairs]
     outputs = [declare(b, t) for t in types]
     reads = [b.materialize(condition).name, *then.captures, *orelse.captures]
@@ -91,13 +91,13 @@ def branch(
 
 
 def _tried(
-    b: Builder, run: Run, bodies: Bodies, scope: Scope
+    b: Builder, run: Run, branches: Branches, scope: Scope
 ) -> tuple[list[Body | None], CompileError | None]:
     """Both branches, None for one that can't be right for any sizes (a model may guard against that), and
     why it can't. CompileError where neither can."""
     made: list[Body | None] = []
     reason: CompileError | None = None
-    for graph in bodies:
+    for graph in branches:
         try:
             made.append(body_of(b, run, graph, (), scope))
         except CompileError as error:

@@ -106,7 +106,6 @@ class _Lowering:
 
     def run(self, b: Builder, graph: Graph, scope: Scope) -> list[Item]:
         """The results of a sub-graph, which sees the values around it."""
-        self.refuse(graph.nodes)
         env = {**scope, **{n: constant(b, a, n) for n, a in graph.constants.items()}}
         around = b.source, b.prefix, b.results, b.scope
         found = self.results(b, graph, env, "the sub-graph")
@@ -115,6 +114,7 @@ class _Lowering:
 
     def expand(self, b: Builder, graph: Graph, inputs: Inputs) -> Sequence[Item | None]:
         """The results of a graph that stands for the node in hand, under whose name all of it is."""
+        self.refuse(graph.nodes)
         with self._set(owner=b.source):
             return self._function(b, graph, inputs)
 
@@ -133,17 +133,16 @@ class _Lowering:
         """Lower the nodes that give `outputs`; `env` gets each one's. Where a branch's bodies give tensors of
         different rank, what follows it is lowered in both, as the rank is known there."""
         for i, node in enumerate(nodes):
+            rest: Sequence[Node] = ()
             try:
                 values, names = self._node(b, node, env), node.outputs
             except control.RanksDiffer as split:
                 rest = nodes[i + 1 :] if self.splits < control.SPLITS else ()
                 values, names = self._in_both(b, node, split, rest, env, outputs)
-                if rest:
-                    nodes = ()
             for n, name in enumerate(names):
                 if name:
                     env[name] = values[n] if n < len(values) else None
-            if not nodes:
+            if rest:
                 return
 
     def _in_both(
@@ -151,12 +150,12 @@ class _Lowering:
         outputs: Sequence[str],
     ) -> tuple[Sequence[Item], tuple[str, ...]]:  # fmt: skip
         """Values, and their names, of two branches that go on with the nodes after them."""
-        names, bodies = node.outputs, split.bodies
+        names, branches = node.outputs, split.branches
         if rest:
-            names, bodies = control.continued(node, bodies, rest, outputs)
+            names, branches = control.continued(node, branches, rest, outputs)
         b.source, b.prefix = self.owner or node.source, node.name
         with self._set(splits=self.splits + bool(rest)):
-            return control.branch(b, self.run, split.condition, bodies, env, any_rank=True), names
+            return control.branch(b, self.run, split.condition, branches, env, any_rank=True), names
 
     def _node(self, b: Builder, node: Node, env: Env) -> Sequence[Item | None]:
         inputs = [env[n] if n else None for n in node.inputs]
@@ -185,13 +184,13 @@ class _Lowering:
             result = own(b, *inputs, **self.dialect.attributes(node))
         else:
             lowering = self.dialect.lowering(node)
-            assert lowering is not None, f"{node.source} was refused"
+            if lowering is None:
+                raise CompileError(self.dialect.remedy(node))
             result = lowering(b, node, inputs, self)
         return result if isinstance(result, (tuple, list)) else (result,)
 
     def _function(self, b: Builder, body: Graph, inputs: Inputs) -> Sequence[Item | None]:
         """A graph on its own names."""
-        self.refuse(body.nodes)
         if len(inputs) > len(body.inputs):
             raise CompileError(f"{len(inputs)} inputs given, '{body.name}' takes {len(body.inputs)}")
         env: Env = dict.fromkeys(body.inputs)

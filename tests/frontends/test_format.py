@@ -15,13 +15,15 @@ import pytest
 from models import classifier
 
 import jangin
-from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
+from jangin.frontends.assemble import ShapeBindings, Symbols, body_graph, model_graph
+from jangin.frontends.control import Iteration, iterate
 from jangin.frontends.dialect import Bodies, Dialect, Imported, Inputs, Lowering
 from jangin.frontends.format import Contents, Format
 from jangin.ir.dtype import F32
 from jangin.ir.expr import const, maximum
 from jangin.ir.graph import Array, CompileError, ImportedAttributes, Node, Value
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.nontensor import Item
 
 TOLERANCE = 1e-5
 """Of the largest value: sums of at most eight products in float32."""
@@ -35,6 +37,16 @@ def dense(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     return b.map(lambda v: maximum(v, 0.0), y) if node.of(ImportedAttributes)["activation"] == "relu" else y
 
 
+def repeat(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Sequence[Item]:
+    """Layers applied to their own result several times."""
+    (x,) = inputs
+    assert x is not None
+    attrs = node.of(ImportedAttributes)
+    times = b.reshape(b.sizes([attrs["times"]]), ())
+    iteration = Iteration(attrs["body"], times, None, [x], [], (), (), False)
+    return iterate(b, bodies.run, iteration, b.scope)
+
+
 def halve(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     (x,) = inputs
     assert isinstance(x, Tensor)
@@ -44,7 +56,11 @@ def halve(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 class Layers(Format, Dialect):
     name = "layers"
     domain = "layers"
-    lowerings: Mapping[str, Lowering] = {"layers.dense": dense, "layers.halve": halve}
+    lowerings: Mapping[str, Lowering] = {
+        "layers.dense": dense,
+        "layers.halve": halve,
+        "layers.repeat": repeat,
+    }
 
     def reads(self, contents: Contents) -> bool:
         return contents.data[:1] == b"["
@@ -55,22 +71,32 @@ class Layers(Format, Dialect):
             symbols = Symbols(shapes)
             x = Value("x", F32, symbols.shape("x", ["batch", first["inputs"]]))
             constants: dict[str, Array] = {}
-            nodes = [self._node(n, layer, constants) for n, layer in enumerate(layers)]
+            nodes = self._nodes(layers, "x", constants)
         except (ValueError, KeyError, TypeError) as error:
             raise CompileError(f"{contents} is not a list of layers: {error!r}") from error
         last = nodes[-1].outputs if nodes else ("x",)
         graph = model_graph("layers", [x], last, nodes, constants, symbols)
         return Imported(graph, self, {"description": f"{len(layers)} layers"})
 
-    def _node(self, n: int, layer: Mapping[str, Any], constants: dict[str, Array]) -> Node:
-        source = f"layer {n} ({layer['kind']})"
-        inputs = [f"y{n - 1}" if n else "x"]
+    def _nodes(self, layers: Sequence[Any], x: str, constants: dict[str, Array], of: str = "") -> list[Node]:
+        inputs = (x, *(f"y{n}" for n in range(len(layers))))
+        return [self._node(n, layer, inputs[n], constants, of) for n, layer in enumerate(layers)]
+
+    def _node(self, n: int, layer: Mapping[str, Any], x: str, constants: dict[str, Array], of: str) -> Node:
+        source = f"layer {n} ({layer['kind']}){of}"
+        inputs = [x]
         for name in ("weights", "bias"):
             if name in layer:
                 constants[f"{name}{n}"] = np.array(layer[name], np.float32)
                 inputs.append(f"{name}{n}")
-        attrs = ImportedAttributes(f"layers.{layer['kind']}", {"activation": layer.get("activation", "")})
-        return Node(f"layer{n}", tuple(inputs), (f"y{n}",), attrs, source)
+        attrs: dict[str, Any] = {"activation": layer.get("activation", "")}
+        if "layers" in layer:
+            own: dict[str, Array] = {}
+            inner = self._nodes(layer["layers"], "state", own, f" of {source}")
+            body = body_graph("body", ["state"], inner[-1].outputs, inner, own)
+            attrs = {"times": layer["times"], "body": body}
+        given = ImportedAttributes(f"layers.{layer['kind']}", attrs)
+        return Node(f"layer{n}", tuple(inputs), (f"y{n}",), given, source)
 
     def lowering(self, node: Node) -> Lowering | None:
         return self.lowerings.get(node.op)
@@ -115,6 +141,17 @@ def test_compiled_and_run(tmp_path: Path) -> None:
         jangin.compile(path, formats=[Layers()], isolated=True)
 
 
+@pytest.mark.parametrize("times", [3, 100])
+def test_loops(times: int) -> None:
+    """Of few iterations, which are unrolled, and of many, in steps; 100 halvings are exact."""
+    exe = jangin.compile(
+        encoded({"kind": "repeat", "times": times, "layers": [{"kind": "halve"}]}),
+        threads=1, formats=[Layers()], cache=False,
+    )  # fmt: skip
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    np.testing.assert_array_equal(exe(x), x * np.float32(0.5**times))
+
+
 def test_sizes_are_bound_and_named_as_in_any_model() -> None:
     exe = jangin.compile(encoded(*MODEL), threads=1, shapes={"batch": 2}, formats=[Layers()], cache=False)
     assert exe(np.zeros((2, 4), np.float32)).shape == (2, 3)
@@ -128,13 +165,17 @@ def test_other_formats_are_read_beside_it() -> None:
 
 
 def test_unknown_layers_are_listed_at_once() -> None:
-    model = encoded(MODEL[0], {"kind": "conv"}, {"kind": "halve"}, {"kind": "pool"})
+    model = encoded(
+        MODEL[0],
+        {"kind": "conv"},
+        {"kind": "repeat", "times": 2, "layers": [{"kind": "halve"}, {"kind": "pool"}]},
+    )
     with pytest.raises(CompileError) as error:
         jangin.compile(model, formats=[Layers()], cache=False)
     assert str(error.value) == (
         "2 nodes are not supported:\n"
-        "  layer 1 (conv): there are layers of the kinds dense, halve\n"
-        "  layer 3 (pool): there are layers of the kinds dense, halve"
+        "  layer 1 (conv): there are layers of the kinds dense, halve, repeat\n"
+        "  layer 1 (pool) of layer 2 (repeat): there are layers of the kinds dense, halve, repeat"
     )
 
 

@@ -18,8 +18,8 @@ def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]
     (condition,) = inputs
     assert isinstance(condition, Tensor)
     attrs = node.of(ImportedAttributes)
-    graphs = attrs["then_branch"], attrs["else_branch"]
-    return control.branch(b, bodies.run, condition, graphs, b.scope)
+    branches = attrs["then_branch"], attrs["else_branch"]
+    return control.branch(b, bodies.run, condition, branches, b.scope)
 
 
 def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
