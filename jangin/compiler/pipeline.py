@@ -19,6 +19,7 @@ from jangin.ir.plan import Plan
 from jangin.ir.program import Program
 from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
+from jangin.ops.builder import Registers
 from jangin.ops.core import CORE
 from jangin.passes.attention import attention
 from jangin.passes.batchnorm import batchnorm
@@ -171,7 +172,8 @@ def lowered(
 ) -> Graph:
     """An imported model in core operators."""
     _tell(progress, 0, len(GRAPH_PASSES) + 1, "lower")
-    graph = lower(imported, {(o.domain, o.name): o.lower for o in own.operators})
+    registers = Registers(options.target.registers, options.target.vector_bytes)
+    graph = lower(imported, {(o.domain, o.name): o.lower for o in own.operators}, registers)
     if options.verify and not has_steps(graph):
         checked("lower", verify_graph, graph, CORE)
     return graph

@@ -86,12 +86,28 @@ class Tensor:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+@dataclass(frozen=True)
+class Registers:
+    """The vector registers of the machine that is built for, which an operator must know that lays out
+    weights by the tile they are read in: how many there are, and of how many bytes."""
+
+    count: int
+    bytes: int
+
+
+USUAL_REGISTERS = Registers(16, 32)
+"""AVX2's, for graphs that are built for no machine."""
+
+
 class Builder:
     """Collects the nodes of one core graph. `source`, `results` and `scope` are set for the imported
     node in hand: its name for messages, how many outputs it has, and the values it may name."""
 
-    def __init__(self, name: str, symbols: Mapping[Var, Range]) -> None:
+    def __init__(
+        self, name: str, symbols: Mapping[Var, Range], registers: Registers = USUAL_REGISTERS
+    ) -> None:
         self.name = name
+        self.registers = registers
         self.symbols = dict(symbols)
         self.nodes: list[Node] = []
         self.values: dict[str, Value] = {}

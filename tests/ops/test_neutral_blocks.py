@@ -4,13 +4,14 @@ held to NumPy in float64."""
 from __future__ import annotations
 
 import numpy as np
-from test_neutral import Array, computed
+from test_neutral import Array, computed, sigmoid
 
 from jangin.ir.dtype import I64
 from jangin.ir.expr import const
 from jangin.ops.attention import Window, attention
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.normalize import group_norm
+from jangin.ops.recurrent import Layer, lstm
 from jangin.ops.scatter import unpool
 
 
@@ -47,3 +48,22 @@ def test_unpool_takes_a_pooling_back() -> None:
     x, places = np.array([[5.0, 7.0]]), np.array([[1.0, 5.0]])
     found = computed(lambda b, t, at: unpool(b, t, b.cast(at, I64), (const(1), const(6))), x, places)
     np.testing.assert_array_equal(found, [[0, 5, 0, 0, 0, 7]])
+
+
+def test_lstm_with_gates_in_another_order() -> None:
+    """Input, forget, candidate, output, as PyTorch has them; three steps backwards from a given state."""
+    gates = ("input", "forget", "candidate", "output")
+    x, w, r = random(3, 2, 4), random(1, 20, 4), random(1, 20, 5)
+    bias, h, c = random(1, 2, 4, 5), random(1, 2, 5), random(1, 2, 5) + 1
+
+    def make(b: Builder, *t: Tensor) -> Tensor:
+        y, *_ = lstm(b, Layer(*t[:4], backward=(True,)), h=t[4], c=t[5], gates=gates)
+        return y
+
+    hidden, cell, expected = h[0], c[0], np.zeros((1, 3, 2, 5))
+    for step in (2, 1, 0):
+        sums = x[step] @ w[0].T + hidden @ r[0].T + bias[0].sum(0).reshape(-1)
+        enter, keep, new, leave = np.split(sums, 4, 1)
+        cell = sigmoid(keep) * cell + sigmoid(enter) * np.tanh(new)
+        hidden = expected[0, step] = sigmoid(leave) * np.tanh(cell)
+    np.testing.assert_allclose(computed(make, x, w, r, bias, h, c), expected, rtol=1e-12)

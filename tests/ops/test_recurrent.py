@@ -18,11 +18,12 @@ from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import graph_passes
 from jangin.frontends.lower import lower
-from jangin.frontends.onnx.operators.recurrent import ACCUMULATORS, MAX_ROWS, Tile
 from jangin.frontends.table import load
 from jangin.ir.core import Kernel
 from jangin.ir.expr import const
 from jangin.ir.graph import Graph, Node
+from jangin.ops.builder import USUAL_REGISTERS
+from jangin.ops.recurrent import MOST_ACCUMULATORS, MOST_ROWS, Tile
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 
@@ -178,9 +179,9 @@ def test_lstm_with_everything() -> None:
 @given(st.integers(1, 600), st.integers(1, 4), st.integers(1, 40), st.sampled_from([4, 8]))
 def test_tiles_fit_the_registers(hidden: int, gates: int, batch: int, element: int) -> None:
     """Also: the tiles of a batch are of about the same size, so that little is computed twice."""
-    tile = Tile.fit(hidden, gates, const(batch), element)
+    tile = Tile.fit(hidden, gates, const(batch), element, USUAL_REGISTERS)
     vectors = tile.lanes * element // 32
-    assert tile.rows * gates * vectors <= ACCUMULATORS and 1 <= tile.rows <= min(batch, MAX_ROWS)
+    assert tile.rows * gates * vectors <= MOST_ACCUMULATORS and 1 <= tile.rows <= min(batch, MOST_ROWS)
     assert -(-batch // tile.rows) * tile.rows - batch < -(-batch // tile.rows)
 
 
