@@ -12,7 +12,6 @@ from itertools import product as combinations
 from typing import Any
 
 from jangin.frontends.onnx.operators.conv import Convolution
-from jangin.frontends.onnx.operators.resize import Style, weight
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import BOOL, F32, I64
 from jangin.ir.expr import (
@@ -37,6 +36,7 @@ from jangin.ops.builder import Builder, Tensor
 from jangin.ops.conv import add_bias
 from jangin.ops.index import index_vars, nest
 from jangin.ops.operands import wide
+from jangin.ops.resize import cubic, triangle
 
 Read = Callable[[Sequence[Expr]], Expr]
 ZERO = (const(0),)
@@ -50,13 +50,13 @@ def index_of(x: Expr, size: Expr) -> Expr:
     return cast(I64, select(x >= 0, select(x <= top, x, top), const(0, x.dtype)))
 
 
-def tapped(read: Read, at: Sequence[Expr], taps: range, style: Style) -> Expr:
+def tapped(read: Read, at: Sequence[Expr], taps: range, kernel: Callable[[Expr], Expr]) -> Expr:
     """A weighted sum of `read(floats)` over the taps around `at` on every axis."""
     axes = []
     for x in at:
         floor = call("floor", x)
         part = x - floor
-        axes.append([(floor + float(t), weight(float(t) - part, style)) for t in taps])
+        axes.append([(floor + float(t), kernel(float(t) - part)) for t in taps])
     total: Expr | None = None
     for picked in combinations(*axes):
         factor = reduce(lambda v, w: v * w, (w for _, w in picked))
@@ -123,7 +123,7 @@ def grid_sample(
         where = [position(wide(bufs[1][(*row, rank - 1 - i)]), i) for i in range(rank)]
         if mode == "nearest":
             return read(where)
-        return tapped(read, where, taps[mode], Style(mode))
+        return tapped(read, where, taps[mode], cubic if mode == "cubic" else triangle)
 
     return b.compute(x.dtype, (*x.shape[:2], *grid.shape[1:-1]), [x, grid], at)
 
@@ -279,7 +279,7 @@ def deform_conv(
             source = [index_of(p, d) for p, d in zip(places, x.shape[2:], strict=True)]
             return select(inside, wide(bufs[0][(n, c, *source)]), const(0, dtype))
 
-        value = tapped(read, where, range(2), Style("linear"))
+        value = tapped(read, where, range(2), triangle)
         return value * wide(bufs[2][(n, group, *taps, *at)]) if mask is not None else value
 
     columns = b.compute(x.dtype, [x.shape[0], channels, *kernel, *out], inputs, column)

@@ -1,0 +1,432 @@
+"""Resizing of axes: nearest, linear and cubic, with antialiasing.
+
+A position in the input is a fraction of integer expressions wherever the scale is rational (it is
+a ratio of sizes, or a float that a small fraction rounds to), so that rounding is exact for any
+size, also one known only at run time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial, reduce
+from itertools import product as combinations
+
+import numpy as np
+
+from jangin.ir.dtype import F32, F64, I64, DType
+from jangin.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Var,
+    call,
+    cast,
+    const,
+    is_const,
+    land,
+    lor,
+    maximum,
+    minimum,
+    select,
+)
+from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.simplify import Ranges, from_poly, prove, simplify, terms
+from jangin.ir.te import identity
+from jangin.ops.axes import clamped, divide
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.operands import wide
+
+ZERO, ONE = const(0), const(1)
+Ends = tuple[Expr, Expr]
+"""Where a crop begins and ends on an axis: f32, 0 the first entry and 1 the last."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One axis being resized: `size` to `out` entries, by the scale up / down; of a crop if given."""
+
+    axis: int
+    size: Expr
+    out: Expr
+    up: Expr
+    down: Expr
+    crop: Ends | None = None
+    symbols: Ranges = field(default_factory=dict)
+
+    @property
+    def changes(self) -> bool:
+        """Whether resizing this axis does anything."""
+        if self.crop is not None:
+            return tuple(map(number, self.crop)) != (0.0, 1.0) or self.size != self.out
+        return self.size != self.out or self.up != self.down
+
+
+def number(e: Expr) -> float:
+    assert isinstance(e, Const)
+    return float(e.value)
+
+
+@dataclass(frozen=True)
+class Position:
+    """A position in the input: num / den of integers (den > 0), or a float `at`."""
+
+    num: Expr = ZERO
+    den: Expr = ONE
+    at: Expr | None = None
+
+    def floor(self) -> Expr:
+        return cast(I64, call("floor", self.at)) if self.at is not None else floor_ratio(self.num, self.den)
+
+    def fraction(self, dtype: DType) -> Expr:
+        """What the floor leaves, in [0, 1)."""
+        if self.at is not None:
+            return cast(dtype, self.at - call("floor", self.at))
+        rest = simplify(self.num % self.den)
+        if is_const(rest, 0):
+            return const(0, dtype)
+        if isinstance(self.den, Const):
+            return cast(dtype, rest) * (1.0 / float(self.den.value))
+        return cast(dtype, rest) / cast(dtype, self.den)
+
+    def nearest(self, mode: str) -> Expr:
+        """The position rounded: floor, ceil, or to the nearest, a half "half_down" or "half_up"."""
+        if mode == "floor":
+            return self.floor()
+        if self.at is not None:
+            half = const(0.5, self.at.dtype)
+            rounded = {
+                "ceil": call("ceil", self.at),
+                "half_down": call("ceil", self.at - half),
+                "half_up": call("floor", self.at + half),
+            }[mode]
+            return cast(I64, rounded)
+        if mode == "ceil":
+            return floor_ratio(self.num + self.den - 1, self.den)
+        # x - 1/2 rounded up is (2 num - den + 2 den - 1) // 2 den
+        extra = self.den if mode == "half_up" else self.den - 1
+        return floor_ratio(self.num * 2 + extra, self.den * 2)
+
+
+def floor_ratio(num: Expr, den: Expr) -> Expr:
+    """num // den with what all varying terms have in common cancelled:
+    (g a + c) // (g b) = (a + c // g) // b."""
+    num, den = simplify(num), simplify(den)
+    if isinstance(den, Const):
+        parts = terms(num)
+        common = math.gcd(int(den.value), *(c for c, m in parts if m))
+        num = from_poly({m: c // common for c, m in parts})
+        den = const(int(den.value) // common)
+    return simplify(num // den)
+
+
+# -- coordinates: where output index i lies in the input ---------------------------------------------
+
+
+def asymmetric(line: Line, i: Expr) -> Position:
+    """i / scale."""
+    return _ratio(line, i * line.down, line.up)
+
+
+def half_pixel(line: Line, i: Expr) -> Position:
+    """(i + 1/2) / scale - 1/2: elements are areas, and positions their centres."""
+    return _ratio(line, (i * 2 + 1) * line.down - line.up, line.up * 2)
+
+
+def half_pixel_or_start(line: Line, i: Expr) -> Position:
+    """`half_pixel`, but the start of an axis that becomes one entry."""
+    centre = (i * 2 + 1) * line.down - line.up
+    return _ratio(line, select(line.out > 1, centre, const(0)), line.up * 2)
+
+
+def half_pixel_symmetric(line: Line, i: Expr) -> Position:
+    """`half_pixel` plus (size - out / scale) / 2: both ends share what a rounded size cuts off."""
+    centre = (i * 2 + 1) * line.down - line.up
+    return _ratio(line, centre + line.size * line.up - line.out * line.down, line.up * 2)
+
+
+def pixel_centre(line: Line, i: Expr) -> Position:
+    """(i + 1/2) / scale: for rounding down, the entry whose area has the centre of the result's."""
+    return _ratio(line, (i * 2 + 1) * line.down, line.up * 2)
+
+
+def align_corners(line: Line, i: Expr) -> Position:
+    """i * (size - 1) / (size * scale - 1): the first and last entries stay where they are."""
+    up, down, size, out = line.up, line.down, line.size, line.out
+    if (up, down) == (out, size):
+        up = down = const(1)
+        span = simplify(out - 1, line.symbols)
+    else:
+        span = simplify(size * up - down, line.symbols)  # (size * scale - 1) * down
+    if is_const(span, 0):
+        return Position()
+    den = span if prove(span > 0, line.symbols) else maximum(span, 1)
+    return _ratio(line, select(span > 0, i * (size - 1) * down, const(0)), den)
+
+
+def cropped(line: Line, i: Expr) -> Position:
+    """`align_corners` within the line's crop; its middle for one entry."""
+    assert line.crop is not None
+    start, end = line.crop
+    span = cast(F32, line.size - 1)
+    steps = cast(F32, maximum(line.out - 1, 1))
+    spread = start * span + cast(F32, i) * (end - start) * span / steps
+    return Position(at=select(line.out > 1, spread, (start + end) * span * 0.5))
+
+
+def _ratio(line: Line, num: Expr, den: Expr) -> Position:
+    num, den = simplify(num, line.symbols), simplify(den, line.symbols)
+    exact = divide(num, den, line.symbols)
+    return Position(num=exact) if simplify(exact * den - num) == const(0) else Position(num, den)
+
+
+# -- weights -------------------------------------------------------------------------------------
+
+
+def triangle(offset: Expr) -> Expr:
+    """The weight of linear interpolation at a distance from the position."""
+    return maximum(1.0 - call("abs", offset), 0.0)
+
+
+def cubic(offset: Expr, a: float = -0.75) -> Expr:
+    """The weight of cubic convolution (Keys, IEEE Trans. ASSP 29(6), 1981, equation 4)."""
+    x = call("abs", offset)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1.0
+    far = ((x - 5.0) * x + 8.0) * x * a - 4 * a
+    return select(x <= 1.0, near, select(x < 2.0, far, const(0, x.dtype)))
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a resize makes positions and weights.
+
+    `mode`: nearest, linear or cubic; `coordinates`: where an output index lies in the input; `rounding` (of
+    nearest): floor, ceil, half_down, half_up, or "by_scale": floor, but ceil where an axis shrinks; `a`: the
+    cubic kernel's parameter; `exclude_outside`: entries outside the input have no weight, instead of the
+    border's value; `extrapolation`: the value outside, of `cropped` alone; `antialias`: the kernel is
+    stretched where an axis shrinks."""
+
+    mode: str = "nearest"
+    coordinates: Callable[[Line, Expr], Position] = half_pixel
+    rounding: str = "half_down"
+    a: float = -0.75
+    exclude_outside: bool = False
+    extrapolation: float = 0.0
+    antialias: bool = False
+
+    @property
+    def kernel(self) -> Callable[[Expr], Expr]:
+        return triangle if self.mode == "linear" else partial(cubic, a=self.a)
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Input entries that an output is made of: offsets from the floor of its position."""
+
+    first: int
+    count: int
+    reach: float
+    """Positions are stretched by this before the filter is applied (1 but when antialiasing)."""
+
+
+def taps_of(line: Line, style: Style) -> Taps:
+    support = 1 if style.mode == "linear" else 2
+    if not style.antialias:
+        return Taps(1 - support, 2 * support, 1.0)
+    up, down = static_shape((line.up,)), static_shape((line.down,))
+    if up is None or down is None:
+        raise CompileError("resizing with antialias needs known sizes: fix them with shapes=")
+    scale = min(up[0] / down[0], 1.0)
+    first = math.floor(-support / scale) + 1
+    return Taps(first, 2 - 2 * first, scale)
+
+
+def _weights(line: Line, style: Style, at: Position, taps: Taps, dtype: DType) -> list[Expr]:
+    """The weight of each tap; they sum to 1."""
+    part = at.fraction(dtype)
+    found = [style.kernel((float(taps.first + t) - part) * taps.reach) for t in range(taps.count)]
+    if style.mode == "linear" and not style.antialias:
+        found = [1.0 - part, part]
+    if style.exclude_outside:
+        places = [at.floor() + (taps.first + t) for t in range(taps.count)]
+        found = [
+            select(land(p >= 0, p < line.size), w, const(0, dtype))
+            for p, w in zip(places, found, strict=True)
+        ]
+    if style.exclude_outside or style.antialias:
+        total = reduce(lambda v, w: v + w, found)
+        return [w / total for w in found]
+    return found
+
+
+def _inside(b: Builder, line: Line, out: Expr, place: Expr) -> Expr:
+    """`place` clamped into the axis, where output index `out` may lead outside it."""
+    assert isinstance(out, Var)
+    return simplify(clamped(place, line.size), {**b.symbols, out: (const(0), line.out - 1)})
+
+
+def _interpolated(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor:
+    """Weighted sums over the taps of several axes at once."""
+    dtype = wide(const(0, x.dtype)).dtype if x.dtype.is_float else F32
+    shape = list(x.shape)
+    for line in lines:
+        shape[line.axis] = line.out
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        choices = []
+        for line in lines:
+            place = style.coordinates(line, index[line.axis])
+            taps = taps_of(line, style)
+            weights = _weights(line, style, place, taps, dtype)
+            floor = place.floor()
+            choices.append(
+                [
+                    (_inside(b, line, index[line.axis], floor + (taps.first + t)), w)
+                    for t, w in enumerate(weights)
+                    if not is_const(w, 0)
+                ]
+            )
+        total: Expr | None = None
+        for picked in combinations(*choices):
+            source = list(index)
+            for line, (place_at, _) in zip(lines, picked, strict=True):
+                source[line.axis] = place_at
+            factor = reduce(lambda v, w: v * w, (w for _, w in picked))
+            term = cast(dtype, bufs[0][tuple(source)]) * factor
+            total = term if total is None else total + term
+        assert total is not None
+        return total
+
+    return b.compute(dtype, shape, [x], at)
+
+
+def _filtered(b: Builder, x: Tensor, line: Line, style: Style) -> Tensor:
+    """One axis through a filter of many taps, as a reduction."""
+    taps = taps_of(line, style)
+    dtype = x.dtype
+
+    def tap(i: Expr, t: Expr) -> tuple[Expr, Expr]:
+        place = style.coordinates(line, i)
+        offset = cast(dtype, t + taps.first) - place.fraction(dtype)
+        source = place.floor() + t + taps.first
+        w = style.kernel(offset * taps.reach)
+        if style.exclude_outside:
+            w = select(land(source >= 0, source < line.size), w, const(0, dtype))
+        return clamped(source, line.size), w
+
+    total = b.reduction(dtype, [line.out], [taps.count], "sum", [], lambda _, i, k: tap(i[0], k[0])[1])
+
+    def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        source, w = tap(index[line.axis], k[0])
+        place = (*index[: line.axis], source, *index[line.axis + 1 :])
+        return bufs[0][place] * w / bufs[1][index[line.axis]]
+
+    shape = [line.out if i == line.axis else d for i, d in enumerate(x.shape)]
+    return b.reduction(dtype, shape, [taps.count], "sum", [x, total], term)
+
+
+def _nearest(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor:
+    shape = list(x.shape)
+    for line in lines:
+        shape[line.axis] = line.out
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        source = list(index)
+        for line in lines:
+            mode = style.rounding
+            if mode == "by_scale":
+                mode = "ceil" if prove(line.up < line.down, b.symbols) else "floor"
+            i = style.coordinates(line, index[line.axis]).nearest(mode)
+            source[line.axis] = _inside(b, line, index[line.axis], i)
+        return bufs[0][tuple(source)]
+
+    return b.compute(x.dtype, shape, [x], at)
+
+
+def resize(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor:
+    """x with the given axes resized, in x's dtype; integers are interpolated in f32 and saturate.
+    CompileError for an unknown mode."""
+    if style.mode not in ("nearest", "linear", "cubic"):
+        raise CompileError(f"the mode {style.mode!r} of resizing is none of nearest, linear, cubic")
+    lines = [n for n in lines if n.changes]
+    if not lines:
+        return x
+    if style.mode == "nearest":
+        y = _nearest(b, x, lines, style)
+    elif style.antialias:
+        y = b.cast(x, x.dtype if x.dtype in (F32, F64) else F32)
+        for line in lines:
+            y = _filtered(b, y, line, style)
+    elif style.mode == "linear":
+        y = _interpolated(b, x, lines, style)
+    else:
+        y = x
+        for line in lines:
+            y = _interpolated(b, y, [line], style)
+    if style.coordinates is cropped:
+        y = _extrapolated(b, y, lines, style)
+    return b.map(lambda v: _stored(v, x.dtype), y) if y.dtype != x.dtype else y
+
+
+def _stored(v: Expr, dtype: DType) -> Expr:
+    """A float as an element of `dtype`, saturated where that is an integer type."""
+    if not dtype.is_int:
+        return cast(dtype, v)
+    low, high = identity("max", dtype).value, identity("min", dtype).value
+    return cast(dtype, minimum(maximum(v, float(low)), float(high)))
+
+
+def _extrapolated(b: Builder, y: Tensor, lines: Sequence[Line], style: Style) -> Tensor:
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        outside: Expr | bool = False
+        for line in lines:
+            p = style.coordinates(line, index[line.axis]).at
+            assert p is not None
+            outside = lor(outside, lor(p < 0.0, p > cast(F32, line.size - 1)))
+        return select(outside, const(style.extrapolation, y.dtype), bufs[0][index])
+
+    return b.compute(y.dtype, y.shape, [y], at)
+
+
+# -- sizes ---------------------------------------------------------------------------------------
+
+
+def rational(scale: float) -> Fraction:
+    """The simple fraction that a f32 scale is the rounding of, or else its exact value."""
+    simple = Fraction(float(scale)).limit_denominator(4096)
+    close = np.float32(simple.numerator / simple.denominator) == np.float32(scale)
+    return simple if close else Fraction(float(scale))
+
+
+def scaled_lines(
+    b: Builder, x: Tensor, axes: Sequence[int], scales: Sequence[float], crops: Sequence[Ends | None] = ()
+) -> list[Line]:
+    """Axes whose sizes follow from scales: floor(size * the crop's extent * scale)."""
+    lines = []
+    for axis, scale, ends in zip(axes, scales, crops or [None] * len(axes), strict=True):
+        if scale <= 0:
+            raise CompileError(f"resizing {x}: scale {scale} must be positive")
+        ratio = rational(scale)
+        part = ratio * rational(number(ends[1]) - number(ends[0])) if ends else ratio
+        size = x.shape[axis]
+        out = divide(size * part.numerator, const(part.denominator), b.symbols)
+        up, down = const(ratio.numerator), const(ratio.denominator)
+        lines.append(Line(axis, size, out, up, down, ends, b.symbols))
+    return lines
+
+
+def sized_lines(
+    b: Builder, x: Tensor, axes: Sequence[int], sizes: Sequence[Expr], crops: Sequence[Ends | None] = ()
+) -> list[Line]:
+    """Axes of given sizes, from which the scales follow."""
+    lines = []
+    for axis, out, ends in zip(axes, sizes, crops or [None] * len(axes), strict=True):
+        size, out = x.shape[axis], simplify(out, b.symbols)
+        up, down = out, size
+        if isinstance(out, Const) and isinstance(size, Const):
+            common = math.gcd(int(out.value), int(size.value)) or 1
+            up, down = const(int(out.value) // common), const(int(size.value) // common)
+        lines.append(Line(axis, size, out, up, down, ends, b.symbols))
+    return lines
