@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jangin.frontends.onnx.operators.families import Family
-from jangin.frontends.onnx.registry import Operator, op
+from jangin.frontends.onnx.operators.families import family
+from jangin.frontends.onnx.registry import op
 from jangin.ir.expr import const
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import axis_of, product
@@ -11,15 +11,9 @@ from jangin.ops.builder import Builder, Tensor
 from jangin.ops.index import gather, gather_elements, gather_nd, one_hot
 from jangin.ops.select import count_true, non_max_suppression, non_zero, positions, top_k, unique
 
-AS_THEY_ARE = Family(
-    (
-        Operator("", "Gather", 1, gather),
-        Operator("", "GatherElements", 11, gather_elements),
-        Operator("", "GatherND", 11, gather_nd),
-        Operator("", "NonZero", 9, non_zero),
-    )
-)
-"""Operators whose attributes are the neutral functions' own."""
+GATHER = family({"Gather": gather})
+NON_ZERO = family({"NonZero": non_zero}, since=9)
+GATHERS = family({"GatherElements": gather_elements, "GatherND": gather_nd}, since=11)
 
 
 @op("OneHot", since=9)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jangin.frontends.onnx.operators.families import Family
-from jangin.frontends.onnx.registry import Operator, op
+from jangin.frontends.onnx.operators.families import family
+from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import element_type
 from jangin.ops.axes import axes_of
 from jangin.ops.builder import Builder, Tensor
@@ -25,12 +25,8 @@ from jangin.ops.normalize import (
     scale_shift,
 )
 
-AS_THEY_ARE = Family(
-    (
-        Operator("", "InstanceNormalization", 1, instance_norm),
-        Operator("", "LpNormalization", 1, lp_normalize),
-        Operator("", "LRN", 1, local_response_norm),
-    )
+AS_THEY_ARE = family(
+    {"InstanceNormalization": instance_norm, "LpNormalization": lp_normalize, "LRN": local_response_norm}
 )
 """Operators whose attributes are the neutral functions' own."""
 

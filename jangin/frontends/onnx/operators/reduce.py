@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from jangin.frontends.onnx.operators.families import Family
-from jangin.frontends.onnx.registry import Operator
+from jangin.frontends.onnx.operators.families import family
 from jangin.ops.axes import axes_of, integers
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.reduce import arg_extreme, log_sum_exp, reduce_over
@@ -43,7 +42,7 @@ def _reduce(
     return reduce_over(b, kind, x, over, bool(keepdims))
 
 
-REDUCTIONS = Family(tuple(Operator("", name, 1, partial(_reduce, kind)) for name, kind in NAMES.items()))
+REDUCTIONS = family({name: partial(_reduce, kind) for name, kind in NAMES.items()})
 
 
 def _arg(
@@ -52,6 +51,4 @@ def _arg(
     return arg_extreme(b, x, axis, combiner, last=bool(select_last_index), keepdims=bool(keepdims))
 
 
-ARGUMENTS = Family(
-    tuple(Operator("", name, 1, partial(_arg, c)) for name, c in (("ArgMax", "max"), ("ArgMin", "min")))
-)
+ARGUMENTS = family({"ArgMax": partial(_arg, "max"), "ArgMin": partial(_arg, "min")})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from jangin.frontends.onnx.operators.families import Family
-from jangin.frontends.onnx.registry import Operator
+from jangin.frontends.onnx.operators.families import family
 from jangin.ops.axes import integers
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.scan import cumulate, det
@@ -18,10 +17,4 @@ def _cumulate(
     return cumulate(b, x, combiner, axis=along, exclusive=bool(exclusive), reverse=bool(reverse))
 
 
-SCANS = Family(
-    (
-        Operator("", "CumSum", 1, partial(_cumulate, "sum")),
-        Operator("", "CumProd", 1, partial(_cumulate, "prod")),
-        Operator("", "Det", 1, det),
-    )
-)
+SCANS = family({"CumSum": partial(_cumulate, "sum"), "CumProd": partial(_cumulate, "prod"), "Det": det})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jangin.frontends.onnx.operators.families import Family
-from jangin.frontends.onnx.registry import Operator, op
+from jangin.frontends.onnx.operators.families import family
+from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Buffer, Expr, cast, const, land, select
 from jangin.ir.graph import CompileError
@@ -14,14 +14,8 @@ from jangin.ops.axes import axis_of
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.scatter import scatter_elements, scatter_nd, unpool
 
-AS_THEY_ARE = Family(
-    (
-        Operator("", "Scatter", 9, scatter_elements),
-        Operator("", "ScatterElements", 11, scatter_elements),
-        Operator("", "ScatterND", 11, scatter_nd),
-    )
-)
-"""Operators whose attributes are the neutral functions' own."""
+SCATTER = family({"Scatter": scatter_elements}, since=9)
+SCATTERS = family({"ScatterElements": scatter_elements, "ScatterND": scatter_nd}, since=11)
 
 
 @op("TensorScatter", since=24)

@@ -1,0 +1,282 @@
+"""Reading at run-time positions: grids, regions of interest, deformable convolutions.
+
+Positions are clamped as floats before they become indices, NaN included, so that no input can
+reach outside a buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from itertools import product as combinations
+
+from jangin.ir.dtype import BOOL, F32, I64
+from jangin.ir.expr import (
+    Buffer,
+    Expr,
+    Load,
+    Var,
+    call,
+    cast,
+    const,
+    land,
+    maximum,
+    minimum,
+    ne,
+    select,
+)
+from jangin.ir.graph import CompileError
+from jangin.ir.loop import Alloc, Let, Stmt, Store, block
+from jangin.ir.simplify import simplify
+from jangin.ops.axes import clamped, divide, product
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.conv import add_bias, kernel_size
+from jangin.ops.index import index_vars, nest
+from jangin.ops.operands import wide
+from jangin.ops.resize import cubic, triangle
+from jangin.ops.window import Sizes, steps
+
+Read = Callable[[Sequence[Expr]], Expr]
+ZERO = (const(0),)
+MAX_SAMPLES = 1 << 12
+"""Most bilinear samples along one side of a RoiAlign bin."""
+
+
+def index_of(x: Expr, size: Expr) -> Expr:
+    """A whole float as an index into an axis of `size`, clamped; NaN gives 0."""
+    top = cast(x.dtype, size - 1)
+    return cast(I64, select(x >= 0, select(x <= top, x, top), const(0, x.dtype)))
+
+
+def tapped(read: Read, at: Sequence[Expr], taps: range, kernel: Callable[[Expr], Expr]) -> Expr:
+    """A weighted sum of `read(floats)` over the taps around `at` on every axis."""
+    axes = []
+    for x in at:
+        floor = call("floor", x)
+        part = x - floor
+        axes.append([(floor + float(t), kernel(float(t) - part)) for t in taps])
+    total: Expr | None = None
+    for picked in combinations(*axes):
+        factor = reduce(lambda v, w: v * w, (w for _, w in picked))
+        term = read([p for p, _ in picked]) * factor
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+# -- grids ---------------------------------------------------------------------------------------
+
+
+def _reflected(x: Expr, low: Expr, high: Expr) -> Expr:
+    """x folded back at both borders until it lies between them."""
+    span = high - low
+    away = call("abs", x - low)
+    rest = away - call("floor", away / (span * 2.0)) * (span * 2.0)
+    return low + minimum(rest, span * 2.0 - rest)
+
+
+def grid_sample(
+    b: Builder, x: Tensor, grid: Tensor, *, mode: str = "linear", padding: str = "zeros",
+    align_corners: bool = False,
+) -> Tensor:  # fmt: skip
+    """x [N, C, *sizes] at the positions grid [N, *out, axes]: [N, C, *out]. A position is in [-1, 1] for each
+    spatial axis, the last axis first; -1 and 1 are the border's outer edge, or with `align_corners` the first
+    and last entries. `mode`: nearest, linear or cubic; `padding`, what lies outside: zeros, the border
+    ("border") or the mirrored input ("reflection") (Jaderberg et al. 2015)."""
+    taps = {"nearest": range(1), "linear": range(2), "cubic": range(-1, 3)}
+    if mode not in taps or padding not in ("zeros", "border", "reflection"):
+        raise CompileError(f"sampling a grid with mode {mode!r} and padding {padding!r} is not supported")
+    rank, sizes = x.rank - 2, x.shape[2:]
+    dtype = wide(const(0, grid.dtype)).dtype
+
+    def borders(axis: int) -> tuple[Expr, Expr]:
+        edge = 0.0 if align_corners else 0.5
+        return const(-edge, dtype), cast(dtype, sizes[axis] - 1) + edge
+
+    def moved(p: Expr, axis: int) -> Expr:
+        if padding == "border":
+            return minimum(maximum(p, 0.0), cast(dtype, sizes[axis] - 1))
+        return _reflected(p, *borders(axis)) if padding == "reflection" else p
+
+    def position(g: Expr, axis: int) -> Expr:
+        """In input elements. Cubic samples are moved inside one by one, the others with the centre."""
+        size = cast(dtype, sizes[axis])
+        p = (g + 1.0) * 0.5 * (size - 1.0) if align_corners else ((g + 1.0) * size - 1.0) * 0.5
+        if mode == "cubic":
+            return p
+        return moved(call("round", p) if mode == "nearest" else p, axis)
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        def read(places: Sequence[Expr]) -> Expr:
+            inside: Expr = const(True, BOOL)
+            source = []
+            for axis, p in enumerate(places):
+                p = moved(p, axis) if mode == "cubic" else p
+                if padding == "zeros":
+                    inside = land(inside, land(p >= 0.0, p <= cast(dtype, sizes[axis] - 1)))
+                source.append(index_of(p, sizes[axis]))
+            value = Load(bufs[0], (*index[:2], *source))
+            return cast(dtype, select(inside, value, const(0, x.dtype)))
+
+        row = (index[0], *index[2:])
+        where = [position(wide(bufs[1][(*row, rank - 1 - i)]), i) for i in range(rank)]
+        if mode == "nearest":
+            return read(where)
+        return tapped(read, where, taps[mode], cubic if mode == "cubic" else triangle)
+
+    return b.compute(x.dtype, (*x.shape[:2], *grid.shape[1:-1]), [x, grid], at)
+
+
+# -- regions of interest -------------------------------------------------------------------------
+
+
+def _bilinear(read: Read, y: Expr, x: Expr, height: Expr, width: Expr) -> list[Expr]:
+    """The four weighted neighbours of (y, x); 0 further than a pixel outside the map."""
+    inside = land(land(y >= -1.0, y <= cast(F32, height)), land(x >= -1.0, x <= cast(F32, width)))
+    found = []
+    axes = []
+    for p, size in ((y, height), (x, width)):
+        p = minimum(maximum(p, 0.0), cast(F32, size - 1))
+        low = call("floor", p)
+        axes.append([(low, 1.0 - (p - low)), (minimum(low + 1.0, cast(F32, size - 1)), p - low)])
+    for (r, wr), (c, wc) in combinations(*axes):
+        found.append(select(inside, read([r, c]) * (wr * wc), const(0, F32)))
+    return found
+
+
+def roi_align(
+    b: Builder, x: Tensor, rois: Tensor, batch: Tensor, *, size: tuple[int, int], mode: str = "avg",
+    samples: int = 0, scale: float = 1.0, half_pixel: bool = True,
+) -> Tensor:  # fmt: skip
+    """Regions rois [R, 4] (x and y of two corners, times `scale`) of images `batch` [R] of x [N, C, H, W]:
+    [R, C, *size] (He et al. 2017). Each bin pools, by "avg" or "max", a grid of bilinear samples: `samples` a
+    side, or 0: as many as the bin has entries (at most MAX_SAMPLES). `half_pixel`: positions are of entries'
+    centres; without it regions have one entry at least."""
+    height, width = x.shape[2:]
+    shape = (rois.shape[0], x.shape[1], *map(const, size))
+    src, boxes, which = (Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate((x, rois, batch)))
+    out, acc = Buffer("out", x.dtype, shape), Buffer("acc", F32, (const(1),), "register")
+    n, c, *bins = index_vars(4)
+    steps, image = (Var("sy"), Var("sx")), Var("image")
+    binds: list[tuple[Var, Expr]] = [(image, clamped(cast(I64, Load(which, (n,))), x.shape[0]))]
+    places, counts = [], []
+    for axis, (count, bin_index) in enumerate(zip(size, bins, strict=True)):
+        low, high = (cast(F32, Load(boxes, (n, const(k)))) * scale for k in (1 - axis, 3 - axis))
+        start, extent, step = (Var(f"{name}{axis}", F32) for name in ("from", "ext", "bin"))
+        many = Var(f"cnt{axis}")
+        span = high - low if half_pixel else maximum(high - low, 1.0)
+        grid = call("ceil", step)
+        wanted = const(samples) if samples > 0 else index_of(grid, const(MAX_SAMPLES + 1))
+        binds += [(start, low - 0.5 if half_pixel else low), (extent, span)]
+        binds += [(step, extent / float(count)), (many, wanted)]
+        offset = (cast(F32, steps[axis]) + 0.5) * step / cast(F32, many)
+        places.append(start + cast(F32, bin_index) * step + offset)
+        counts.append(many)
+
+    def read(place: Sequence[Expr]) -> Expr:
+        row, col = index_of(place[0], height), index_of(place[1], width)
+        return cast(F32, Load(src, (image, c, row, col)))
+
+    sample = _bilinear(read, places[0], places[1], height, width)
+    held = Load(acc, ZERO)
+    total = counts[0] * counts[1]
+    if mode == "max":
+        first = const(float("-inf"), F32)
+        update = Store(acc, ZERO, maximum(held, reduce(maximum, sample)))
+        value = select(total > 0, held, const(0, F32))
+    else:
+        first = const(0, F32)
+        update = Store(acc, ZERO, held + reduce(lambda v, w: v + w, sample))
+        value = held / cast(F32, maximum(total, 1))
+    grid_loops = nest(counts, steps, update)
+    store = Store(out, (n, c, *bins), cast(x.dtype, value))
+    body: Stmt = Alloc(acc, block(Store(acc, ZERO, first), grid_loops, store))
+    for var, bound in reversed(binds):
+        body = Let(var, bound, body)
+    loops = nest(shape, (n, c, *bins), body, "parallel")
+    return b.loop_nest([x, rois, batch], loops, x.dtype, shape)
+
+
+def roi_max_pool(b: Builder, x: Tensor, rois: Tensor, *, size: tuple[int, int], scale: float = 1.0) -> Tensor:
+    """The maximum of each of the cells that a region of x [N, C, H, W], rounded to pixels, is cut into, 0 if
+    empty: [R, C, *size]. rois [R, 5]: the image, then x and y of two corners, by `scale` (Girshick 2015)."""
+    shape = (rois.shape[0], x.shape[1], *map(const, size))
+    src, boxes, out = (
+        Buffer("x0", x.dtype, x.shape), Buffer("x1", rois.dtype, rois.shape), Buffer("out", x.dtype, shape)
+    )  # fmt: skip
+    n, c, *cells = index_vars(4)
+    image = index_of(cast(F32, Load(boxes, (n, const(0)))), x.shape[0])
+    binds: list[tuple[Var, Expr]] = [(Var("image"), image)]
+    starts, counts, steps = [], [], (Var("sy"), Var("sx"))
+    for axis, (pooled, cell) in enumerate(zip(size, cells, strict=True)):
+        extent = x.shape[2 + axis]
+        low, high = (
+            call("floor", cast(F32, Load(boxes, (n, const(k)))) * scale + 0.5) for k in (2 - axis, 4 - axis)
+        )
+        step = maximum(high - low + 1.0, 1.0) / float(pooled)
+        at, end, many = Var(f"at{axis}"), Var(f"end{axis}"), Var(f"cnt{axis}")
+        binds.append((at, index_of(low + call("floor", cast(F32, cell) * step), extent + 1)))
+        binds.append((end, index_of(low + call("ceil", (cast(F32, cell) + 1.0) * step), extent + 1)))
+        binds.append((many, maximum(end - at, 0)))
+        starts.append(at)
+        counts.append(many)
+    place = (n, c, *cells)
+    value = Load(src, (Var("image"), c, starts[0] + steps[0], starts[1] + steps[1]))
+    first = ne(steps[0] + steps[1], 0)
+    update = Store(out, place, select(first, maximum(Load(out, place), value), value))
+    body: Stmt = block(Store(out, place, const(0, x.dtype)), nest(counts, steps, update))
+    for var, bound in reversed(binds):
+        body = Let(var, bound, body)
+    loops = nest(shape, place, body, "parallel")
+    return b.loop_nest([x, rois], loops, x.dtype, shape)
+
+
+# -- deformable convolutions ---------------------------------------------------------------------------
+
+
+def deform_conv(
+    b: Builder, x: Tensor, w: Tensor, offset: Tensor, bias: Tensor | None = None,
+    mask: Tensor | None = None, *, strides: Sizes = (), dilations: Sizes = (), begins: Sizes = (),
+    groups: int = 1, offset_groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """A convolution whose taps are read at shifted positions by linear interpolation, as columns of a matrix
+    product (Dai et al. 2017; with a mask: Zhu et al. 2019). x [N, C, *sizes], w [M, C / groups, *kernel],
+    offset [N, offset_groups * kernel * axes, *out], mask [N, offset_groups * kernel, *out], bias [M]:
+    [N, M, *out]. `begins`: the padding before each axis; what lies outside x is 0."""
+    kernel = kernel_size(x, w)
+    rank, out = len(kernel), offset.shape[2:]
+    strides, dilations, pads = steps(strides, rank), steps(dilations, rank), begins or [0] * rank
+    channels = x.shape[1]
+    per_offset = divide(channels, const(offset_groups), b.symbols)
+    shifts = b.reshape(offset, [offset.shape[0], offset_groups, *kernel, rank, *out])
+    inputs = [x, shifts]
+    if mask is not None:
+        inputs.append(b.reshape(mask, [mask.shape[0], offset_groups, *kernel, *out]))
+    dtype = wide(const(0, x.dtype)).dtype
+
+    def column(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        n, c = index[:2]
+        taps, at = index[2 : 2 + rank], index[2 + rank :]
+        group = simplify(c // per_offset)
+        where = []
+        for i in range(rank):
+            base = at[i] * strides[i] - pads[i] + taps[i] * dilations[i]
+            where.append(cast(dtype, base) + wide(bufs[1][(n, group, *taps, i, *at)]))
+
+        def read(places: Sequence[Expr]) -> Expr:
+            inside: Expr = const(True, BOOL)
+            for p, d in zip(places, x.shape[2:], strict=True):
+                inside = land(inside, land(p >= 0.0, p <= cast(dtype, d - 1)))
+            source = [index_of(p, d) for p, d in zip(places, x.shape[2:], strict=True)]
+            return select(inside, wide(bufs[0][(n, c, *source)]), const(0, dtype))
+
+        value = tapped(read, where, range(2), triangle)
+        return value * wide(bufs[2][(n, group, *taps, *at)]) if mask is not None else value
+
+    columns = b.compute(x.dtype, [x.shape[0], channels, *kernel, *out], inputs, column)
+    area, pixels = product(kernel), product(out)
+    inner = w.shape[1] * area
+    filters = divide(w.shape[0], const(groups), b.symbols)
+    left = b.reshape(w, [groups, filters, inner])
+    right = b.reshape(columns, [x.shape[0], groups, inner, pixels])
+    return add_bias(b, b.reshape(b.matmul(left, right), [x.shape[0], w.shape[0], *out]), bias)
