@@ -30,6 +30,22 @@ def integers(b: Builder, t: Tensor | None, what: str) -> list[int]:
     return [int(v) for v in b.require_constant(t, what).reshape(-1)]
 
 
+def per_channel(b: Builder, t: Tensor, rank: int) -> Tensor:
+    """A vector over channels, shaped to broadcast against a tensor [N, C, ...] of `rank`; anything else is
+    kept."""
+    return b.reshape(t, (*t.shape, *[1] * (rank - 2))) if t.rank == 1 else t
+
+
+def channels_first(b: Builder, x: Tensor) -> Tensor:
+    """[N, ..., C] as [N, C, ...]."""
+    return b.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1)))
+
+
+def channels_last(b: Builder, x: Tensor) -> Tensor:
+    """[N, C, ...] as [N, ..., C]."""
+    return b.transpose(x, (0, *range(2, x.rank), 1))
+
+
 def product(dims: Iterable[ExprLike]) -> Expr:
     total: Expr = const(1)
     for d in dims:

@@ -8,7 +8,7 @@ from jangin.ir.dtype import BOOL, DType
 from jangin.ir.expr import Buffer, Expr, ExprLike, Load, const, eq, land, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
-from jangin.ops.axes import ceil_div, divide, product
+from jangin.ops.axes import ceil_div, divide, per_channel, product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.operands import wide
 from jangin.ops.window import Sizes, explicit_pads, padded, steps
@@ -25,14 +25,9 @@ def kernel_size(x: Tensor, w: Tensor) -> tuple[int, ...]:
     return size
 
 
-def channelwise(b: Builder, v: Tensor, rank: int) -> Tensor:
-    """A vector over channels (or a scalar) shaped to broadcast over N, C, spatial axes."""
-    return b.reshape(v, [1, *v.shape, *([1] * (rank - 2))]) if v.rank == 1 else v
-
-
 def add_bias(b: Builder, y: Tensor, bias: Tensor | None) -> Tensor:
     """y[N, C, ...] + bias[C]."""
-    return y if bias is None else b.map(lambda v, c: v + c, y, channelwise(b, bias, y.rank))
+    return y if bias is None else b.map(lambda v, c: v + c, y, per_channel(b, bias, y.rank))
 
 
 def conv(

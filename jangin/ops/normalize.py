@@ -13,16 +13,11 @@ from jangin.ir.dtype import F32, F64, DType
 from jangin.ir.expr import Buffer, Expr, Load, call, cast, const, eq, land, select
 from jangin.ir.graph import CompileError
 from jangin.ir.te import reduction
-from jangin.ops.axes import axis_of, divide
+from jangin.ops.axes import axis_of, divide, per_channel
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import power, widen
 from jangin.ops.operands import wide
 from jangin.ops.reduce import reduce_over
-
-
-def per_channel(b: Builder, t: Tensor, rank: int) -> Tensor:
-    """A vector over channels, shaped to broadcast against a tensor [N, C, ...] of `rank`."""
-    return b.reshape(t, (*t.shape, *[1] * (rank - 2))) if t.rank == 1 else t
 
 
 def scale_shift(b: Builder, x: Tensor, scale: Tensor, shift: Tensor | None, dtype: DType) -> Tensor:

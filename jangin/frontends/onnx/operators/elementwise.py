@@ -23,6 +23,7 @@ from jangin.ir.expr import (
 )
 from jangin.ir.expr import binary as operation
 from jangin.ops.activation import leaky_relu
+from jangin.ops.axes import per_channel
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import clamp, div, pow_, shift, where, widened
 
@@ -110,8 +111,7 @@ def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
 @op("PRelu")
 def prelu_channels(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
     """Before opset 7: one slope, or one a channel (axis 1)."""
-    channels = slope.rank == 1 and x.rank > 1
-    return prelu(b, x, b.reshape(slope, (*slope.shape, *[1] * (x.rank - 2))) if channels else slope)
+    return prelu(b, x, per_channel(b, slope, x.rank))
 
 
 @op("Identity")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jangin.frontends.onnx.operators.families import family
 from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import element_type
-from jangin.ops.axes import axes_of
+from jangin.ops.axes import axes_of, per_channel
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import widen, widened
 from jangin.ops.normalize import (
@@ -20,7 +20,6 @@ from jangin.ops.normalize import (
     local_response_norm,
     lp_normalize,
     normalize_groups,
-    per_channel,
     rms_norm,
     scale_shift,
 )

@@ -16,7 +16,7 @@ from jangin.ir.expr import Buffer, Expr, cast, select
 from jangin.ir.expr import binary as operation
 from jangin.ir.graph import CompileError
 from jangin.ops.activation import ACTIVATIONS
-from jangin.ops.axes import axes_of, axis_of
+from jangin.ops.axes import axes_of, axis_of, channels_first, channels_last
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.linear import gemm, matmul
 from jangin.ops.quantized import dequantize, dynamic_quantize, integer_matmul, quantize
@@ -33,12 +33,9 @@ def _quantized(b: Builder, y: Tensor, scale: Tensor, zero: Tensor | None, dtype:
     return quantize(b, y, scale, zero, dtype=dtype if zero is None else zero.dtype)
 
 
-def _channels_first(b: Builder, x: Tensor, last: int) -> Tensor:
-    return b.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))) if last else x
-
-
-def _channels_last(b: Builder, x: Tensor, last: int) -> Tensor:
-    return b.transpose(x, (0, *range(2, x.rank), 1)) if last else x
+def _in_layout(b: Builder, x: Tensor, last: int, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    """`fn` of a tensor with its channels first, given and wanted with them last where `last` says so."""
+    return channels_last(b, fn(channels_first(b, x))) if last else fn(x)
 
 
 # -- one or two tensors --------------------------------------------------------------------------
@@ -82,11 +79,11 @@ def _softmax(b: Builder, x: Tensor, axis: int = -1) -> Tensor:
 
 
 def _average(b: Builder, x: Tensor, channels_last: int = 0, **window: Any) -> Tensor:
-    return _channels_last(b, average_pool_(b, _channels_first(b, x, channels_last), **window), channels_last)
+    return _in_layout(b, x, channels_last, lambda t: average_pool_(b, t, **window))
 
 
 def _global_average(b: Builder, x: Tensor, channels_last: int = 0) -> Tensor:
-    return _channels_last(b, global_average_pool(b, _channels_first(b, x, channels_last)), channels_last)
+    return _in_layout(b, x, channels_last, lambda t: global_average_pool(b, t))
 
 
 def _mean(b: Builder, x: Tensor, axes: Sequence[int] = (), keepdims: int = 1) -> Tensor:
@@ -130,9 +127,8 @@ def qlinear_conv_any(
     y_scale: Tensor, y_zero: Tensor, bias: Tensor | None = None, *, channels_last: int = 0, **window: Any,
 ) -> Tensor:  # fmt: skip
     """The standard's, or with channels last in input and output."""
-    first = _channels_first(b, x, channels_last)
-    y = qlinear_conv(b, first, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias, **window)
-    return _channels_last(b, y, channels_last)
+    rest = (x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias)
+    return _in_layout(b, x, channels_last, lambda t: qlinear_conv(b, t, *rest, **window))
 
 
 # -- matrix products -----------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import element_type
 from jangin.ir.dtype import F32, I32, U8
 from jangin.ir.expr import Expr, cast
+from jangin.ops.axes import per_channel
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.conv import add_bias, channelwise
+from jangin.ops.conv import add_bias
 from jangin.ops.quantized import (
     dequantize,
     dynamic_quantize,
@@ -93,7 +94,7 @@ def qlinear_conv(
     sums = integer_conv(b, x, w, x_zero, w_zero, **Convolution(**window).arguments(b, x, w))
     if bias is not None:
         sums = add_bias(b, b.cast(sums, I32), bias)
-    return _rescaled(b, sums, x_scale, channelwise(b, w_scale, x.rank), y_scale, y_zero)
+    return _rescaled(b, sums, x_scale, per_channel(b, w_scale, x.rank), y_scale, y_zero)
 
 
 @op("MatMulInteger", since=10)
