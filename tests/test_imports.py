@@ -23,7 +23,7 @@ ALLOWED = {
     "frontends": {"ir", "mapped", "ops", "passes"},
     "frontends.onnx": {"frontends", "ir", "mapped", "ops"},
     "frontends.table": {"frontends", "frontends.onnx", "ir"},
-    "passes": {"ir", "mapped", "ops", "runtime"},
+    "passes": {"ir", "mapped", "ops", "runtime", "targets"},
     "schedule": {"ir"},
     "templates": {"ir", "mapped", "schedule", "targets"},
     "libraries": {"ir", "runtime", "schedule", "templates"},

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from jangin.ir.graph import Graph
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
 from jangin.runtime.artifact import Artifact
 from jangin.targets.target import Target
 from jangin.templates.choose import Match
+
+if TYPE_CHECKING:
+    from jangin.passes.table import Pass
 
 
 class Kernel(Protocol):
@@ -38,8 +40,8 @@ class Backend(Protocol):
     @property
     def forms(self) -> Mapping[str, Callable[[Func, Target], str]]: ...
 
-    def passes(self, target: Target) -> Mapping[str, Callable[[Graph], Graph]]:
-        """Graph passes that run after the compiler's own, by name and in order."""
+    def passes(self, target: Target) -> Sequence[Pass]:
+        """Graph passes that run after the compiler's own, in order."""
 
     def code(self, kernel: Kernel, target: Target) -> bytes:
         """A kernel's code: an object file, or a text as UTF-8. Called on several threads, and in processes

@@ -20,7 +20,6 @@ from jangin.commands.run import summary
 from jangin.compiler.kernels import make_plan, schedule_kernels, used_symbols
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import (
-    GRAPH_PASSES,
     Planned,
     build_artifact,
     graph_passes,
@@ -36,6 +35,7 @@ from jangin.ir.plan import Plan
 from jangin.ir.text import print_func, print_plan
 from jangin.passes.partition import has_steps
 from jangin.passes.stages import is_opaque, opaque_func, stages
+from jangin.passes.table import GRAPH_PASSES, Pass
 from jangin.passes.work import flops
 from jangin.runtime.explain import explain_plan, explain_program
 from jangin.runtime.program import executable as artifact_executable
@@ -46,7 +46,7 @@ from jangin.templates.scheduled import Scheduled
 
 SCHEDULE = ("naive", "steps", "loop")
 """What is shown of any kernel; back ends add the forms of their code."""
-AFTER = ("import", "lower", *GRAPH_PASSES, "plan")
+AFTER = ("import", "lower", *(p.name for p in GRAPH_PASSES), "plan")
 Kernels = dict[str, tuple[Node, Scheduled]]
 
 
@@ -212,11 +212,12 @@ def _passes(model: Path, options: Options) -> Table:
     table = Table("pass", "nodes after it", "seconds")
     imported = load(model, options.shapes)
     table.add_row("import", str(len(imported.graph.nodes)), "")
+    lower = Pass("lower", lambda *_: lowered(imported, options))
     graph = imported.graph
-    for name, graph_pass in {"lower": lambda _: lowered(imported, options), **graph_passes(options)}.items():
+    for step in (lower, *graph_passes(options)):
         start = time.perf_counter()
-        graph = graph_pass(graph)
-        table.add_row(name, str(len(graph.nodes)), f"{time.perf_counter() - start:.2f}")
+        graph = step.run(graph, options.target)
+        table.add_row(step.name, str(len(graph.nodes)), f"{time.perf_counter() - start:.2f}")
     return table
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from jangin.backends.backend import backend_of
-from jangin.compiler.pipeline import GRAPH_PASSES
 from jangin.frontends.dialect import Imported
 from jangin.frontends.lower import lower
 from jangin.frontends.onnx.dialect import ONNX
@@ -19,6 +18,7 @@ from jangin.ir.loop import For, Func, Store, statements
 from jangin.ir.parse import parse_func
 from jangin.ir.text import print_func
 from jangin.ir.verify import verify_func, verify_graph
+from jangin.passes.table import GRAPH_PASSES, anywhere
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.steps import PRIMITIVES
 from jangin.targets import Target, resolve
@@ -36,21 +36,21 @@ def opt(file: str, passes: Sequence[str], emit: str, target: str) -> None:
         with open(file, encoding="utf-8") as source:
             text = source.read()
     if text.lstrip().startswith("graph"):
-        print(opt_graph(text, passes, emit), end="")
+        print(opt_graph(text, passes, emit, found), end="")
     else:
         print(opt_func(text, passes, emit, found), end="")
 
 
-def opt_graph(text: str, passes: Sequence[str], emit: str) -> str:
+def opt_graph(text: str, passes: Sequence[str], emit: str, target: Target) -> str:
     if emit != "ir":
         raise ValueError(f"a graph has no {emit}: --emit {emit} is for loop nests")
     graph = parse_graph(text)
     verify_graph(graph)
-    known = {"lower": _lowered, **GRAPH_PASSES}
+    known = {"lower": anywhere(_lowered), **{p.name: p.run for p in GRAPH_PASSES}}
     for name in passes:
         if name not in known:
             raise ValueError(f"no graph pass is called {name!r}; there are {', '.join(known)}")
-        graph = known[name](graph)
+        graph = known[name](graph, target)
         verify_graph(graph)
     return print_graph(graph)
 

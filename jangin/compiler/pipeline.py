@@ -21,18 +21,8 @@ from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
 from jangin.ops.builder import Registers
 from jangin.ops.core import CORE
-from jangin.passes.attention import attention
-from jangin.passes.batchnorm import batchnorm
-from jangin.passes.cse import cse
-from jangin.passes.dce import dce
-from jangin.passes.fold import fold
-from jangin.passes.fuse import fuse
-from jangin.passes.layout import layout
 from jangin.passes.partition import has_steps, partition
-from jangin.passes.place import place as place_pass
-from jangin.passes.separable import separable
-from jangin.passes.simplify import simplify
-from jangin.passes.winograd import winograd as winograd_pass
+from jangin.passes.table import GRAPH_PASSES, Pass
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.templates.scheduled import Scheduled
@@ -42,24 +32,6 @@ from jangin.tune.tuner import Progress as TuneProgress
 from jangin.tune.tuner import tune as tune_graph
 
 Progress = Callable[[int, int, str], None]
-GraphPass = Callable[[Graph], Graph]
-
-GRAPH_PASSES: Mapping[str, GraphPass] = {
-    "simplify": simplify,
-    "batchnorm": batchnorm,
-    "layout": layout,
-    "cleanup": simplify,
-    "fold": fold,
-    "cse": cse,
-    "dce": dce,
-    "fuse": fuse,
-    "attention": attention,
-    "separable": separable,
-    "winograd": winograd_pass,
-    "place": place_pass,
-}
-"""The whole-graph passes that follow `lower`, in order. After `fuse` every node is a kernel or a reshape, and
-after `place` perhaps a concatenation or a slice that moves nothing."""
 
 
 def tune_model(
@@ -182,21 +154,21 @@ def lowered(
 def optimize(graph: Graph, options: Options, progress: Progress | None = None, until: str = "") -> Graph:
     """A lowered graph after the other passes."""
     passes = graph_passes(options)
-    for n, (name, graph_pass) in enumerate(passes.items(), 1):
-        _tell(progress, n, len(passes) + 1, name)
-        graph = graph_pass(graph)
+    for n, step in enumerate(passes, 1):
+        _tell(progress, n, len(passes) + 1, step.name)
+        graph = step.run(graph, options.target)
         release(graph.constants.values())
         if options.verify:
-            checked(name, verify_graph, graph, CORE)
-        if name == until:
+            checked(step.name, verify_graph, graph, CORE)
+        if step.name == until:
             break
     return graph
 
 
-def graph_passes(options: Options) -> dict[str, GraphPass]:
-    """The passes of a compilation after `lower`, in order."""
-    own = {n: p for n, p in GRAPH_PASSES.items() if n != "winograd" or options.winograd}
-    return {**own, **backend_of(options.target).passes(options.target)}
+def graph_passes(options: Options) -> list[Pass]:
+    """The passes of a compilation after `lower`, in order: the compiler's own, then the back end's."""
+    own = backend_of(options.target).passes(options.target)
+    return [p for p in (*GRAPH_PASSES, *own) if not p.optional or getattr(options, p.name)]
 
 
 def _tell(progress: Progress | None, done: int, total: int, what: str) -> None:

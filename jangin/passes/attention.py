@@ -7,6 +7,7 @@ The sums are those of the three kernels, in the same order: only the time change
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from jangin.ir.core import Kernel, Map, Softmax
 from jangin.ir.dtype import F32
@@ -15,19 +16,16 @@ from jangin.ir.graph import Graph, Node
 from jangin.ir.te import Stage
 from jangin.passes.chains import Kernels, join
 from jangin.passes.stages import stages
-
-HEADS = 4
-"""Fewer products than these can't keep several threads busy, as each is one thread's."""
-QUERIES = 8
-"""For fewer rows the scores are no traffic to speak of."""
+from jangin.targets.figures import FusionFigures
+from jangin.targets.target import Target
 
 
-def attention(graph: Graph) -> Graph:
+def attention(graph: Graph, target: Target) -> Graph:
     """The fused graph with such kernels merged."""
-    return join(graph, _chain)
+    return join(graph, partial(_chain, target.fusion))
 
 
-def _chain(around: Kernels, last: Node) -> tuple[Node, Node, Node] | None:
+def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, Node, Node] | None:
     """(scores, softmax, product) that end with the kernel `last`."""
     graph, only = around.graph, around.only
     product = _product(last)
@@ -44,8 +42,8 @@ def _chain(around: Kernels, last: Node) -> tuple[Node, Node, Node] | None:
     point = [*(const(0) if a.extent == const(1) else a.var for a in rows), stage.reduce_axes[0].var]
     heads = math.prod(int(a.extent.value) for a in rows[:-1] if isinstance(a.extent, Const))
     queries = rows[-1].extent
-    few = isinstance(queries, Const) and int(queries.value) < QUERIES
-    if [*left.index] != point or few or heads < HEADS or len(found[0].axes) != len(stage.axes):
+    few = isinstance(queries, Const) and int(queries.value) < figures.queries
+    if [*left.index] != point or few or heads < figures.heads or len(found[0].axes) != len(stage.axes):
         return None
     return scores, norm, last
 

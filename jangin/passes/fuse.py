@@ -17,8 +17,8 @@ from jangin.ir.expr import Binary, Call, Const, Expr, Var, walk
 from jangin.ir.graph import Graph, Node
 from jangin.ir.words import BITCASTS
 from jangin.ops.core import core_op
-from jangin.passes.layout import FEW_CHANNELS
 from jangin.passes.place import standing
+from jangin.targets.target import Target
 
 SIZE_LIMIT = 400
 """Most expression nodes that one fused node may grow to (shared values are written out again)."""
@@ -39,11 +39,11 @@ ONCE: Classes = VIEWS | {"cheap", "dear", "pad", "gather"}
 maps are "cheap" or "dear" (divisions and transcendental functions)."""
 
 
-def fuse(graph: Graph) -> Graph:
+def fuse(graph: Graph, target: Target) -> Graph:
     """The graph as kernels: nodes of op "kernel" whose attribute `body` is the graph they compute,
     and reshapes, which stay aliases. A concatenation whose parts can be written in place has a kernel
     to itself (see `passes.place`). CompileError where a node isn't a core operator."""
-    return _Fuser(graph).run()
+    return _Fuser(graph, target.fusion.few_channels).run()
 
 
 def kind(node: Node) -> str:
@@ -90,8 +90,9 @@ class Group:
 
 
 class _Fuser:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, few_channels: int) -> None:
         self.graph = graph
+        self.few_channels = few_channels
         self.producers = graph.producers()
         self.users = graph.consumers()
         self.index = {n.outputs[0]: i for i, n in enumerate(graph.nodes)}
@@ -217,8 +218,11 @@ class _Fuser:
         if user.op == "pool":
             return CHEAP
         # A product's inner loop reads its operands in place: other strides, but no arithmetic.
-        planes = user.op == "conv" and position == 0 and _is_few(source[-1])
+        planes = user.op == "conv" and position == 0 and self.has_few(source[-1])
         return VIEWS if user.op == "matmul" or planes else NONE
+
+    def has_few(self, channels: Expr) -> bool:
+        return isinstance(channels, Const) and int(channels.value) < self.few_channels
 
     # -- kernels --------------------------------------------------------------------------------
 
@@ -241,10 +245,6 @@ class _Fuser:
         others = {n for node in nodes if node.op != "map" for n in node.inputs}
         constants = self.graph.constants
         return {n for n in found - others if n in constants and constants[n].size == 1}
-
-
-def _is_few(channels: Expr) -> bool:
-    return isinstance(channels, Const) and int(channels.value) < FEW_CHANNELS
 
 
 def occurrences(node: Node, position: int) -> int:

@@ -34,17 +34,14 @@ from jangin.ir.expr import Buffer, Expr, Load, const, is_const, rewrite
 from jangin.ir.graph import Array, Attributes, Graph, Node, Shape, Value
 from jangin.ir.simplify import interval, simplify
 from jangin.ir.te import Stage
-
-FEW_CHANNELS = 8
-"""A convolution of fewer input channels than this reads them where they are, each in its plane: a
-transposing copy would cost more than it saves."""
+from jangin.targets.target import Target
 
 
-def layout(graph: Graph) -> Graph:
+def layout(graph: Graph, target: Target) -> Graph:
     """The graph with convolutions and pools channels-last; inputs and outputs stay as they are."""
     if not any(isinstance(n.attrs, (Conv, Pool)) and n.attrs.layout == "first" for n in graph.nodes):
         return graph
-    return _Layout(graph).run()
+    return _Layout(graph, target.fusion.few_channels).run()
 
 
 def to_last(rank: int, split: int = 1) -> tuple[int, ...]:
@@ -71,7 +68,8 @@ class _Layout:
     channels-last copies (by value and split), `fitted` the operands rearranged to broadcast against
     twins (by value, rank and split), `born` the values computed as twins (with their split)."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, few_channels: int) -> None:
+        self.few_channels = few_channels
         self.graph = graph
         self.nodes: list[Node] = []
         self.values: dict[str, Value] = dict(graph.values)
@@ -222,7 +220,7 @@ def _window(run: _Layout, node: Node) -> bool:
     if isinstance(window, Conv) and any(pads) and not is_const(run.shape(others[0])[1], 1):
         # A product over all channels reads a padded copy: no tests in its inner loop.
         few = interval(run.shape(others[0])[1])[1]
-        if few is not None and few < FEW_CHANNELS and (node.inputs[0], 1) not in run.twins:
+        if few is not None and few < run.few_channels and (node.inputs[0], 1) not in run.twins:
             padded = _padded(run, run.original(node.inputs[0]), pads, (0, 0), node.source)
             run.here[padded] = padded
             x = run.twin(padded, 1)

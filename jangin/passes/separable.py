@@ -9,6 +9,7 @@ sums are the same.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from jangin.ir.core import Conv, Kernel
 from jangin.ir.dtype import F32
@@ -17,22 +18,19 @@ from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.te import Stage
 from jangin.passes.chains import Kernels, join
 from jangin.passes.stages import stages
+from jangin.targets.figures import FusionFigures
+from jangin.targets.target import Target
 
-OUTPUTS = (24, 64)
-"""Pointwise channels: of fewer the window is nearly all of the work, and slower in parts; of more, the time
-saved is lost in the measurement's noise."""
-ROWS = 28
-"""Fewer rows are too few tasks, or tasks of too few pixels."""
 TAPS = 64
-"""Of windows that the template slides."""
+"""The most taps of a window that the template slides."""
 
 
-def separable(graph: Graph) -> Graph:
+def separable(graph: Graph, target: Target) -> Graph:
     """The fused graph with such kernels merged."""
-    return join(graph, _pair)
+    return join(graph, partial(_pair, target.fusion))
 
 
-def _pair(around: Kernels, last: Node) -> tuple[Node, Node] | None:
+def _pair(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, Node] | None:
     """(depthwise, pointwise) that end with the kernel `last`."""
     parts, _, _ = stages(last)
     found = _factors(parts[0]) if len(parts) == 1 else None
@@ -46,9 +44,9 @@ def _pair(around: Kernels, last: Node) -> tuple[Node, Node] | None:
     of_pixel = [*data.index[1:]] == [row, pixel, k.var] and all(a.extent == const(1) for a in units)
     plain = {column, k.var} <= set(weights.index) <= {column, k.var, const(0)}
     sizes = static_shape((*data.buffer.shape[1:], pointwise.axes[-1].extent))
-    if not of_pixel or not plain or sizes is None or sizes[0] < ROWS:
+    if not of_pixel or not plain or sizes is None or sizes[0] < figures.image_rows:
         return None
-    fewest, most = OUTPUTS
+    fewest, most = figures.pointwise
     if not fewest <= sizes[-1] <= most:
         return None
     first = around.only(data.buffer.name, last)

@@ -30,31 +30,19 @@ from jangin.passes.chains import merge
 from jangin.passes.dce import dce
 from jangin.passes.fuse import producer_class
 from jangin.passes.stages import is_opaque, stages
+from jangin.passes.winograd_cost import Estimate
 from jangin.passes.winograd_nests import Patch, Tiling, input_nest, output_nest
-from jangin.passes.winograd_transform import F2, F4, TAPS, Transform
-
-CLEARLY = 0.85
-"""Winograd's estimated time must be below this share of the plain convolution's."""
-ROWS = 4
-"""Rows of the product's register tile: fewer tiles than a multiple of it leave part of it idle."""
-TRANSFORM_OPS = 12
-"""Multiply-adds that the product could do (16 a cycle) while one element of V or M is made, stored
-and read again: some 2 vector operations for 8 elements, and 8 bytes at 16 a cycle from and to L2."""
-CACHE = 8 << 20
-"""Bytes of V and M together that stay in the L3 cache; where they are more, an element costs twice as
-much, unless they stay in the L2 cache by blocks of tiles:"""
-BLOCK = 384 << 10
-STREAM_OPS = 12
-"""Multiply-adds that could be done while one element of the weights comes from the L3 cache or from
-memory (5 bytes a cycle)."""
+from jangin.passes.winograd_transform import TAPS, Transform
+from jangin.targets.figures import WinogradFigures
+from jangin.targets.target import Target
 
 INDEX = (Var("n"), Var("h"), Var("w"), Var("c"))
 """What a nest computes there tells equal nests: they are made once."""
 
 
-def winograd(graph: Graph) -> Graph:
+def winograd(graph: Graph, target: Target) -> Graph:
     """The fused graph with those kernels replaced that should be quicker so."""
-    return _Winograd(graph).run()
+    return _Winograd(graph, target.winograd).run()
 
 
 @dataclass(frozen=True)
@@ -105,63 +93,12 @@ def _fits(node: Node, graph: Graph) -> bool:
     )
 
 
-def choose(m: Match) -> Transform | None:
-    """The transform with the least estimated time, in multiply-adds per image of the batch; None
-    where none is clearly quicker than the plain convolution."""
-    best, choice = CLEARLY * _plain_ops(m), None
-    for t in (F2, F4):
-        ops = min(_whole_ops(m, t), _block_ops(m, t))
-        if ops < best:
-            best, choice = ops, t
-    return choice
-
-
-def _plain_ops(m: Match) -> float:
-    return TAPS * TAPS * m.channels * m.outputs * _per_weight(m.height * m.width)
-
-
-def _per_weight(rows: int) -> float:
-    """Multiply-adds' time that a weight takes: those of so many rows, nearly all while others come."""
-    return max(rows, STREAM_OPS) + 0.1 * min(rows, STREAM_OPS)
-
-
-def by_blocks(m: Match, t: Transform) -> bool:
-    """Whether one kernel of blocks of tiles should be quicker than three kernels."""
-    return _block_ops(m, t) < _whole_ops(m, t)
-
-
-def _whole_ops(m: Match, t: Transform) -> float:
-    count = _tiles(m, t)
-    moved = count * _kept(m, t)
-    return _product_ops(m, t, count) + moved * TRANSFORM_OPS * (2 if moved * F32.bytes > CACHE else 1)
-
-
-def _block_ops(m: Match, t: Transform) -> float:
-    """The weights come anew for each block."""
-    count, kept = _tiles(m, t), _kept(m, t)
-    rows = min(count, max(1, BLOCK // (kept * F32.bytes)))
-    return -(-count // rows) * _product_ops(m, t, rows) + count * kept * TRANSFORM_OPS
-
-
-def _product_ops(m: Match, t: Transform, rows: int) -> float:
-    return t.products * m.channels * m.outputs * _per_weight(-(-rows // ROWS) * ROWS)
-
-
-def _tiles(m: Match, t: Transform) -> int:
-    """Tiles of an image."""
-    return -(-m.height // t.tile) * -(-m.width // t.tile)
-
-
-def _kept(m: Match, t: Transform) -> int:
-    """Elements of V and M of a tile."""
-    return t.products * (m.channels + m.outputs)
-
-
 class _Winograd:
     """One run over a fused graph."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, figures: WinogradFigures) -> None:
         self.graph = graph
+        self.figures = figures
         self.values = dict(graph.values)
         self.constants = dict(graph.constants)
         self.producers = graph.producers()
@@ -171,7 +108,7 @@ class _Winograd:
     def run(self) -> Graph:
         for node in self.graph.nodes:
             found = match(node, self.graph)
-            transform = None if found is None else choose(found)
+            transform = None if found is None else self.estimate(found).best()
             if found is None or transform is None:
                 self.nodes.append(node)
             else:
@@ -180,9 +117,12 @@ class _Winograd:
             return self.graph
         return dce(self.graph.with_nodes(self.nodes, values=self.values, constants=self.constants))
 
+    def estimate(self, m: Match) -> Estimate:
+        return Estimate(m.height, m.width, m.channels, m.outputs, self.figures)
+
     def replace(self, m: Match, transform: Transform) -> None:
         out = m.kernel.outputs[0]
-        blocks = by_blocks(m, transform)
+        blocks = self.estimate(m).by_blocks(transform)
         tiling = Tiling(transform, simplify(m.images, self.graph.symbols), m.height, m.width, blocks)
         u = self.value(f"{out}.u", const(transform.products), const(m.channels), const(m.outputs))
         v = self.value(f"{out}.v", *tiling.shape(m.channels))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jangin.ir.dtype import DType
+from jangin.targets.figures import FusionFigures, WinogradFigures
 from jangin.targets.rows import Row
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class Target:
     a cycle, a multiply-add's latency in cycles, and bytes a cycle that stream from
     each level. The figures are those
     that the last generations of server cores (AMD Zen 2 to 4, Intel Ice Lake on) have in common by
-    their makers' optimization guides; a wrong one costs speed, never correctness."""
+    their makers' optimization guides; a wrong one costs speed, never correctness. `winograd` and `fusion` are
+    what graph passes decide by."""
 
     name: str
     triple: str
@@ -48,6 +50,8 @@ class Target:
     memory_rate: float = 4.0
     backend: str | Backend = "llvm"
     device: str | Device = "cpu"
+    winograd: WinogradFigures = field(default_factory=WinogradFigures)
+    fusion: FusionFigures = field(default_factory=FusionFigures)
 
     def __str__(self) -> str:
         return f"{self.triple}/{self.cpu}/{self.features}"

@@ -24,14 +24,12 @@ from jangin.frontends.table import load
 from jangin.ir.graph import CompileError
 from jangin.onnx_backend import specialised
 from jangin.ops.interpret import run_graph
-from jangin.passes.batchnorm import batchnorm
-from jangin.passes.cse import cse
-from jangin.passes.dce import dce
-from jangin.passes.fold import fold
-from jangin.passes.layout import layout
-from jangin.passes.simplify import simplify
+from jangin.passes.table import GRAPH_PASSES
+from jangin.targets import NAMED
 
-PASSES = (simplify, batchnorm, layout, simplify, fold, cse, dce)
+PASSES = [
+    p for p in GRAPH_PASSES if p.name in ("simplify", "batchnorm", "layout", "cleanup", "fold", "cse", "dce")
+]
 
 
 def check(
@@ -43,7 +41,7 @@ def check(
     given = dict(zip([i.name for i in model.graph.input], arrays, strict=False))
     graph = specialised(lambda m: lower(load(m)), model, given)
     for graph_pass in PASSES if passes else ():
-        graph = graph_pass(graph)
+        graph = graph_pass.run(graph, NAMED["x86-64-v3"])
     outputs = list(run_graph(graph, {n: given[n] for n in graph.inputs}).values())
     try:
         Runner.assert_similar_outputs(references, outputs, rtol, atol)

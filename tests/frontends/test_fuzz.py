@@ -22,15 +22,13 @@ from jangin.ir.graph import CompileError
 from jangin.ir.interpret import size
 from jangin.ir.verify import verify_graph
 from jangin.ops.interpret import run_graph
-from jangin.passes.batchnorm import batchnorm
-from jangin.passes.cse import cse
-from jangin.passes.dce import dce
-from jangin.passes.fold import fold
-from jangin.passes.layout import layout
-from jangin.passes.simplify import simplify
+from jangin.passes.table import GRAPH_PASSES
+from jangin.targets import NAMED
 
 ROUNDS = 250
-PASSES = (simplify, batchnorm, layout, simplify, fold, cse, dce)
+PASSES = [
+    p for p in GRAPH_PASSES if p.name in ("simplify", "batchnorm", "layout", "cleanup", "fold", "cse", "dce")
+]
 
 
 def attention() -> onnx.ModelProto:
@@ -85,7 +83,7 @@ def survives(given: onnx.ModelProto | bytes) -> bool:
     try:
         graph = lower(load(given))
         for graph_pass in PASSES:
-            graph = graph_pass(graph)
+            graph = graph_pass.run(graph, NAMED["x86-64-v3"])
     except CompileError:
         return False
     verify_graph(graph)

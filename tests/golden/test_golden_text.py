@@ -13,7 +13,6 @@ from templates.kernels import Built, buffer, conv, node, workload
 
 from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
-from jangin.compiler.pipeline import GRAPH_PASSES
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.ir import te
@@ -23,11 +22,12 @@ from jangin.ir.graph_text import print_graph
 from jangin.ir.text import print_func, print_plan
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
+from jangin.passes.table import GRAPH_PASSES
 from jangin.targets import NAMED
 from jangin.templates.choose import choose
 
 TARGET = NAMED["x86-64-v3"]
-PASSES = ("lower", *GRAPH_PASSES)
+PASSES = ("lower", *(p.name for p in GRAPH_PASSES))
 Golden = Callable[[str, str, str], None]
 KERNELS: dict[str, tuple[Built, str]] = {
     "conv": (conv((9, 9), 16, 16, 3), "contraction"),
@@ -42,10 +42,10 @@ def way(model: str) -> dict[str, Graph]:
     imported = load(MODELS[model]())
     graph = lower(imported)
     graphs = {"import": imported.graph, "lower": graph}
-    for name, graph_pass in GRAPH_PASSES.items():
-        graph = graph_pass(graph)
+    for step in GRAPH_PASSES:
+        graph = step.run(graph, TARGET)
         verify_graph(graph, CORE)
-        graphs[name] = graph
+        graphs[step.name] = graph
     return graphs
 
 
@@ -75,7 +75,7 @@ def test_schedule(golden: Golden, name: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_plan(golden: Golden, model: str) -> None:
-    graph = way(model)[list(GRAPH_PASSES)[-1]]
+    graph = way(model)[PASSES[-1]]
     options = Options(TARGET, verify=True)
     plan = make_plan(graph, schedule_kernels(graph, options), options)
     golden("plan", model, print_plan(plan))

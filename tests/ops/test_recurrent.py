@@ -16,7 +16,7 @@ from one_node import Array, f32, lowered, model
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
-from jangin.compiler.pipeline import graph_passes
+from jangin.compiler.pipeline import optimize
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.ir.core import Kernel
@@ -95,8 +95,7 @@ def reference(name: str, given: Sequence[Array | None], how: dict[str, Any]) -> 
 def shared(graph: Graph, threads: int) -> Executable:
     """The graph compiled, every launch shared among the threads however small."""
     options = Options(resolve("cpu"), verify=True)
-    for graph_pass in graph_passes(options).values():
-        graph = graph_pass(graph)
+    graph = optimize(graph, options)
     plan = make_plan(graph, schedule_kernels(graph, options), options)
     launches = tuple(replace(x, grain=1) for x in plan.launches)
     return Executable(build(replace(plan, launches=launches), options.target), threads)
@@ -189,8 +188,7 @@ def test_inputs_are_one_product() -> None:
     """All steps' inputs go through the weights at once; the constant weights need no work at run time."""
     constants = {1: f32(1, 80, 4), 2: f32(1, 80, 20), 3: f32(1, 160)}
     graph = lowered("LSTM", [f32(50, 1, 4)], 14, hidden_size=20, constants=constants)
-    for graph_pass in graph_passes(Options(resolve("cpu"))).values():
-        graph = graph_pass(graph)
+    graph = optimize(graph, Options(resolve("cpu")))
 
     def anchors(node: Node) -> list[str]:
         return [n.op for n in node.of(Kernel).body.nodes if n.op in ("matmul", "loop_nest")]

@@ -12,7 +12,9 @@ from jangin.ir.expr import ExprLike, Var, call, const, maximum, wrap
 from jangin.ir.graph import Array, Graph, Shape
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core_window import window_extent
+from jangin.targets import NAMED
 
+TARGET = NAMED["x86-64-v3"]
 N = Var("N")
 RANGES = {N: (const(1), const(8))}
 

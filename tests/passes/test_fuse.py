@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from nets import N, Net, attention, convolutional, feeds
+from nets import TARGET, N, Net, attention, convolutional, feeds
 
 from jangin.ir.core import Kernel
 from jangin.ir.dtype import F32
@@ -26,7 +26,7 @@ def kernels(graph: Graph) -> list[list[str]]:
 
 def check(graph: Graph, n: int = 2) -> list[list[str]]:
     """The kernels' operators, after comparing results: fused, and as tensor expressions."""
-    fused = fuse(graph)
+    fused = fuse(graph, TARGET)
     x = feeds(graph, n)
     symbols = bind_symbols([(i, graph.shape(i), x[i].shape) for i in graph.inputs], graph.symbols)
     want, got = run_graph(graph, x), run_graph(fused, x)
@@ -52,11 +52,13 @@ def check(graph: Graph, n: int = 2) -> list[list[str]]:
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_convolutional_net(n: int) -> None:
-    ops = check(layout(convolutional()), n)
+    ops = check(layout(convolutional(), TARGET), n)
     assert ops[:2] == [["pad"], ["transpose", "conv", "map", "map"]]  # the input is read in its planes
     assert ["conv", "map", "map"] in ops
     assert ["conv", "map", "map", "map"] in ops  # bias, residual, relu
-    assert sum(len(k) for k in ops) == len([n for n in layout(convolutional()).nodes if n.op != "reshape"])
+    assert sum(len(k) for k in ops) == len(
+        [n for n in layout(convolutional(), TARGET).nodes if n.op != "reshape"]
+    )
     assert ops.count(["map"]) == 1  # the gated half of the concatenation
 
 
@@ -163,7 +165,7 @@ def test_an_expression_does_not_grow_without_end() -> None:
 def test_producers_of_rows_are_kept_and_scalars_are_code() -> None:
     t = Net()
     x = t.input("x", N, 6)
-    graph = fuse(t.done(t.b.softmax(t.mul(t.b.map(lambda v: call("exp", v), x), t.weight(1)), 1)))
+    graph = fuse(t.done(t.b.softmax(t.mul(t.b.map(lambda v: call("exp", v), x), t.weight(1)), 1)), TARGET)
     kernel, _ = graph.nodes
     body, inputs, _ = stages(kernel)
     assert kernel.inputs == ("x",) == tuple(b.name for b in inputs)
@@ -201,7 +203,7 @@ def test_equal_kernels_have_equal_keys() -> None:
     x = t.input("x", N, 4, 5, 5)
     y = t.relu(t.bias(t.conv(t.relu(t.bias(t.conv(x, 4, 3))), 4, 3)))
     z = t.conv(y, 4, 3)
-    graph = fuse(t.done(z))
+    graph = fuse(t.done(z), TARGET)
     found = [canonical(*stages(k), graph.symbols) for k in graph.nodes if k.op == "kernel"]
     first, second, third = found
     assert first[3] == second[3] != third[3]
@@ -215,7 +217,7 @@ def test_the_naive_nest_of_a_kernel_is_right() -> None:
     graph = t.done(t.b.softmax(t.silu(t.bias(t.conv(x, 3, 3))), 1))
     fed = feeds(graph)
     values = {**graph.constants, **fed}
-    fused = fuse(graph)
+    fused = fuse(graph, TARGET)
     for node in fused.nodes:
         if node.op == "reshape":
             values[node.outputs[0]] = values[node.inputs[0]]
@@ -240,7 +242,7 @@ def opaque(t: Net) -> Graph:
 
 def test_loop_nests_stand_alone() -> None:
     graph = opaque(Net())
-    fused = fuse(graph)
+    fused = fuse(graph, TARGET)
     assert kernels(fused) == [["map"], ["loop_nest"], ["map"]]
     assert [is_opaque(k) for k in fused.nodes if k.op == "kernel"] == [False, True, False]
     node = fused.nodes[1]
@@ -258,4 +260,4 @@ def test_an_operator_that_was_not_lowered_is_named() -> None:
     graph = t.done(t.relu(t.input("x", N, 3)))
     odd = Node("foo", ("x",), ("f",), ImportedAttributes("onnx.Foo"), "Foo 'foo'")
     with pytest.raises(CompileError, match="Foo 'foo'"):
-        fuse(graph.with_nodes([odd, *graph.nodes]))
+        fuse(graph.with_nodes([odd, *graph.nodes]), TARGET)

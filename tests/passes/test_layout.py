@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from nets import N, Net, attention, convolutional, feeds
+from nets import TARGET, N, Net, attention, convolutional, feeds
 
 from jangin.ir.core import Conv, Kernel, Pool
 from jangin.ir.expr import call
@@ -23,7 +23,7 @@ def ops(graph: Graph) -> Counter[str]:
 
 def check(graph: Graph, transposes: int) -> Graph:
     """The new graph, after comparing its results, signature and number of transposes."""
-    new = layout(graph)
+    new = layout(graph, TARGET)
     x = feeds(graph)
     before, after = run_graph(graph, x), run_graph(new, x)
     assert new.inputs == graph.inputs and list(after) == list(before)
@@ -39,7 +39,7 @@ def check(graph: Graph, transposes: int) -> Graph:
 
 def test_without_convolutions_nothing_changes() -> None:
     graph = attention()
-    assert layout(graph) is graph
+    assert layout(graph, TARGET) is graph
 
 
 def test_convolutional_net() -> None:
@@ -114,7 +114,9 @@ def test_depth_to_space_stays_channels_last(perm: tuple[int, ...]) -> None:
     graph = t.done(t.conv(t.relu(t.bias(wide)), 4, 1))
     check(graph, transposes=3)  # the input, the elements' move, the output
     kernels = [
-        n.of(Kernel).body.nodes for n in fuse(simplify(layout(simplify(graph)))).nodes if n.op == "kernel"
+        n.of(Kernel).body.nodes
+        for n in fuse(simplify(layout(simplify(graph), TARGET)), TARGET).nodes
+        if n.op == "kernel"
     ]
     (moving,) = ([n.op for n in k] for k in kernels if any(n.op == "map" for n in k))
     assert moving[0] == "transpose" and set(moving[1:]) == {"map"}  # the maps join the move

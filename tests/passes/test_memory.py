@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from nets import N, Net, attention, convolutional, feeds
+from nets import TARGET, N, Net, attention, convolutional, feeds
 
 from jangin.ir.core import Reshape
 from jangin.ir.dtype import F32
@@ -62,8 +62,8 @@ def size(b: PlanBuffer) -> int:
 
 @pytest.mark.parametrize("net", [attention, convolutional])
 def test_a_static_plan_shares_one_arena(net: Callable[[], Graph]) -> None:
-    graph = fixed(layout(net()), 1)
-    plan = planned(fuse(graph))
+    graph = fixed(layout(net(), TARGET), 1)
+    plan = planned(fuse(graph, TARGET))
     arena = [b for b in plan.buffers if b.kind == "arena"]
     assert arena and all(b.offset is not None and b.offset % 64 == 0 for b in arena)
     for a, b in combinations(arena, 2):
@@ -77,12 +77,12 @@ def test_a_static_plan_shares_one_arena(net: Callable[[], Graph]) -> None:
 def test_a_plan_computes_what_its_graph_does() -> None:
     graph = fixed(attention(), 1)
     x = feeds(graph, 1)
-    got = run_plan(planned(fuse(graph)), x)["y0"]
+    got = run_plan(planned(fuse(graph, TARGET)), x)["y0"]
     np.testing.assert_allclose(got, run_graph(graph, x)["y0"], rtol=1e-4, atol=1e-5)
 
 
 def test_symbolic_sizes_have_no_offsets() -> None:
-    graph = fuse(attention())
+    graph = fuse(attention(), TARGET)
     assert all(b.offset is None for b in plan_buffers(graph, graph.nodes))
 
 
@@ -90,7 +90,7 @@ def test_a_kernel_writes_the_output_that_reshapes_it() -> None:
     t = Net()
     y = t.relu(t.input("x", N, 6))
     z = t.b.reshape(y, [N, 2, 3])
-    graph = fuse(t.done(z, t.b.softmax(z, 2)))
+    graph = fuse(t.done(z, t.b.softmax(z, 2)), TARGET)
     (kernel, middle) = (n.outputs[0] for n in graph.nodes if n.op == "kernel")
     reshaped = next(n.outputs[0] for n in graph.nodes if n.op == "reshape" and n.inputs == (kernel,))
     assert kinds(graph) == {
@@ -106,7 +106,7 @@ def test_a_kernel_writes_the_output_that_reshapes_it() -> None:
 def test_one_value_as_two_outputs() -> None:
     t = Net()
     y = t.relu(t.input("x", N, 6))
-    graph = fuse(t.done(y, t.b.reshape(y, [N, 2, 3])))
+    graph = fuse(t.done(y, t.b.reshape(y, [N, 2, 3])), TARGET)
     kernel = next(n.outputs[0] for n in graph.nodes if n.op == "kernel")
     assert kinds(graph) == {"x": "input", "y0": "output", kernel: "alias of y0", "y1": "alias of y0"}
 
@@ -131,7 +131,7 @@ def test_lives_reach_through_aliases() -> None:
     b = t.b.softmax(t.b.reshape(a, [N, 2, 3]), 2)
     c = t.b.softmax(b, 1)
     flat = t.b.reshape(a, [N, 3, 2])
-    graph = fuse(t.done(t.b.reshape(t.add(t.b.softmax(t.b.reshape(c, [N, 3, 2]), 1), flat), [N, 6])))
+    graph = fuse(t.done(t.b.reshape(t.add(t.b.softmax(t.b.reshape(c, [N, 3, 2]), 1), flat), [N, 6])), TARGET)
     lives = {p.name: p.live for p in plan_buffers(graph, graph.nodes) if p.kind == "arena"}
     assert lives[a.name] == (0, 3)
     assert lives[b.name] == (1, 2) and lives[c.name] == (2, 3)

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from nets import N, Net, feeds
+from nets import TARGET, N, Net, feeds
 
 from jangin.ir.core import Kernel
 from jangin.ir.expr import call
@@ -78,8 +78,8 @@ def test_random_net(seed: int) -> None:
     graph = net(seed)
     x = feeds(graph)
     want = run_graph(graph, x)
-    turned = layout(graph)
-    fused = fuse(turned)
+    turned = layout(graph, TARGET)
+    fused = fuse(turned, TARGET)
     assert sum(len(k.of(Kernel).body.nodes) for k in fused.nodes if k.op == "kernel") + sum(
         k.op == "reshape" for k in fused.nodes
     ) == len(turned.nodes)

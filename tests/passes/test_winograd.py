@@ -8,11 +8,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from nets import N, Net, feeds
+from nets import TARGET, N, Net, feeds
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-import jangin.passes.winograd as winograd_module
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import graph_passes, plan_model
 from jangin.ir.core import Kernel
@@ -26,9 +25,11 @@ from jangin.passes.cse import cse
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import layout
 from jangin.passes.simplify import simplify
-from jangin.passes.winograd import by_blocks, choose, match, winograd
+from jangin.passes.winograd import match, winograd
+from jangin.passes.winograd_cost import Estimate
 from jangin.passes.winograd_transform import F2, F4, Transform
 from jangin.targets import resolve
+from jangin.targets.figures import WinogradFigures
 
 TRANSFORMS = [pytest.param(F2, id="F2"), pytest.param(F4, id="F4")]
 TOLERANCE = 1e-5
@@ -36,7 +37,7 @@ H = Var("H")
 
 
 def fused(graph: Graph) -> Graph:
-    return fuse(simplify(layout(graph)))
+    return fuse(simplify(layout(graph, TARGET)), TARGET)
 
 
 def direct(x: Array, w: Array, pad: int) -> Array:
@@ -51,8 +52,8 @@ def close(got: Array, want: Array) -> None:
 
 
 def forced(monkeypatch: pytest.MonkeyPatch, transform: Transform | None, blocks: bool = False) -> None:
-    monkeypatch.setattr(winograd_module, "choose", lambda m: transform)
-    monkeypatch.setattr(winograd_module, "by_blocks", lambda m, t: blocks)
+    monkeypatch.setattr(Estimate, "best", lambda _: transform)
+    monkeypatch.setattr(Estimate, "by_blocks", lambda _, t: blocks)
 
 
 def kernels(graph: Graph) -> list[list[str]]:
@@ -85,7 +86,7 @@ def test_equals_the_plain_convolution(
     t = Net()
     graph = t.done(t.conv(t.input("x", N, channels, height, width), outputs, 3, pad=pad))
     (w,) = graph.constants.values()
-    new = winograd(fused(graph))
+    new = winograd(fused(graph), TARGET)
     verify_graph(new, CORE)
     assert kernels(new)[1:-1] == (ONE if blocks else THREE)  # between changes of layout
     x = np.random.default_rng(1).standard_normal((2, channels, height, width)).astype(np.float32)
@@ -98,7 +99,7 @@ def test_takes_in_the_padding_and_what_follows(monkeypatch: pytest.MonkeyPatch, 
     t = Net()
     a = t.relu(t.conv(t.input("x", N, 8, 6, 7), 12, 1))
     before = fused(t.done(t.relu(t.add(t.bias(t.conv(a, 12, 3)), a))))
-    after = winograd(before)
+    after = winograd(before, TARGET)
     verify_graph(after, CORE)
     assert kernels(before)[-3:-1] == [["pad"], ["conv", "map", "map", "map"]]
     assert kernels(after) == [*kernels(before)[:-3], *THREE, *kernels(before)[-1:]]
@@ -112,7 +113,7 @@ def test_maps_before_the_padding_and_a_padded_copy_that_others_read(monkeypatch:
     a = t.conv(t.input("x", N, 4, 6, 6), 8, 1)
     p = t.relu(t.bias(t.pool(a, 1, 1)))
     before = cse(fused(t.done(t.conv(p, 4, 3), t.conv(p, 6, 3, stride=2))))
-    after = winograd(before)
+    after = winograd(before, TARGET)
     assert ["conv"] in [k[:1] for k in kernels(after)]
     x = feeds(before)
     for name, want in run_graph(before, x).items():
@@ -142,7 +143,7 @@ def test_the_choice(shape: tuple[int, int, int, int], transform: Transform | Non
     graph = sizes(*shape)
     (m,) = [m for n in graph.nodes if (m := match(n, graph)) is not None]
     assert (m.height, m.width, m.channels, m.outputs) == shape
-    assert choose(m) == transform
+    assert Estimate(*shape, WinogradFigures()).best() == transform
 
 
 @pytest.mark.parametrize(
@@ -157,9 +158,7 @@ def test_the_choice(shape: tuple[int, int, int, int], transform: Transform | Non
     ],
 )
 def test_blocks_of_tiles_for_large_images(shape: tuple[int, int, int, int], blocks: bool) -> None:
-    graph = sizes(*shape)
-    (m,) = [m for n in graph.nodes if (m := match(n, graph)) is not None]
-    assert by_blocks(m, F4) == blocks
+    assert Estimate(*shape, WinogradFigures()).by_blocks(F4) == blocks
 
 
 @pytest.mark.parametrize("what", ["stride", "groups", "kernel", "height"])
@@ -171,7 +170,7 @@ def test_other_convolutions_stay(monkeypatch: pytest.MonkeyPatch, what: str) -> 
         x, 8, 5 if what == "kernel" else 3, stride=1 + (what == "stride"), groups=1 + (what == "groups")
     )
     graph = fused(t.done(y))
-    assert winograd(graph) is graph
+    assert winograd(graph, TARGET) is graph
 
 
 def model(height: int, channels: int) -> bytes:
@@ -237,8 +236,8 @@ def test_compiled(
 
 def test_it_can_be_left_out() -> None:
     data, target = model(28, 32), resolve("cpu")
-    assert "winograd" in graph_passes(Options(target))
-    assert "winograd" not in graph_passes(Options(target, winograd=False))
+    assert "winograd" in [p.name for p in graph_passes(Options(target))]
+    assert "winograd" not in [p.name for p in graph_passes(Options(target, winograd=False))]
     assert Options(target).key() != Options(target, winograd=False).key()
     (plan,) = plan_model(data, Options(target)).plans
     without = jangin.compile(data, cache=False, winograd=False).plan
@@ -247,4 +246,4 @@ def test_it_can_be_left_out() -> None:
 
 def test_the_same_each_time() -> None:
     graph = sizes(28, 28, 32, 32)
-    assert print_graph(winograd(graph)) == print_graph(winograd(graph))
+    assert print_graph(winograd(graph, TARGET)) == print_graph(winograd(graph, TARGET))

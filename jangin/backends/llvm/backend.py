@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from jangin.backends.backend import Kernel
 from jangin.backends.llvm.entry import entry_module
@@ -14,12 +15,14 @@ from jangin.backends.llvm.library import library_module
 from jangin.backends.llvm.module import emit_kernel
 from jangin.backends.llvm.objects import assembly, compile_modules
 from jangin.backends.llvm.pool import pool_module
-from jangin.ir.graph import Graph
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
 from jangin.runtime.artifact import Artifact
 from jangin.targets.target import Target
 from jangin.templates.choose import TEMPLATES
+
+if TYPE_CHECKING:
+    from jangin.passes.table import Pass
 
 
 class LLVM:
@@ -31,8 +34,8 @@ class LLVM:
         {"llvm": emit_kernel, "asm": assembly}
     )
 
-    def passes(self, target: Target) -> Mapping[str, Callable[[Graph], Graph]]:
-        return {}
+    def passes(self, target: Target) -> Sequence[Pass]:
+        return ()
 
     def code(self, kernel: Kernel, target: Target) -> bytes:
         func, call = kernel.func, kernel.call

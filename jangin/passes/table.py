@@ -1,0 +1,53 @@
+"""The graph passes, in order: each takes a graph and the machine it is for, and gives a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jangin.ir.graph import Graph
+from jangin.passes.attention import attention
+from jangin.passes.batchnorm import batchnorm
+from jangin.passes.cse import cse
+from jangin.passes.dce import dce
+from jangin.passes.fold import fold
+from jangin.passes.fuse import fuse
+from jangin.passes.layout import layout
+from jangin.passes.place import place
+from jangin.passes.separable import separable
+from jangin.passes.simplify import simplify
+from jangin.passes.winograd import winograd
+from jangin.targets.target import Target
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A step of the way from a lowered graph to kernels. An `optional` one is done where the option of its
+    name is on."""
+
+    name: str
+    run: Callable[[Graph, Target], Graph]
+    optional: bool = False
+
+
+def anywhere(run: Callable[[Graph], Graph]) -> Callable[[Graph, Target], Graph]:
+    """A pass that does the same for all machines."""
+    return lambda graph, _: run(graph)
+
+
+GRAPH_PASSES: Sequence[Pass] = (
+    Pass("simplify", anywhere(simplify)),
+    Pass("batchnorm", anywhere(batchnorm)),
+    Pass("layout", layout),
+    Pass("cleanup", anywhere(simplify)),
+    Pass("fold", anywhere(fold)),
+    Pass("cse", anywhere(cse)),
+    Pass("dce", anywhere(dce)),
+    Pass("fuse", fuse),
+    Pass("attention", attention),
+    Pass("separable", separable),
+    Pass("winograd", winograd, optional=True),
+    Pass("place", anywhere(place)),
+)
+"""The passes of every machine, which follow `lower`. After `fuse` every node is a kernel or a reshape, and
+after `place` perhaps a concatenation or a slice that moves nothing."""

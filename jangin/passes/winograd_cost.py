@@ -1,0 +1,66 @@
+"""What Winograd's method should cost, and the plain convolution, by a machine's figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jangin.ir.dtype import F32
+from jangin.passes.winograd_transform import F2, F4, TAPS, Transform
+from jangin.targets.figures import WinogradFigures
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Times of a 3 x 3 convolution of one image, in multiply-adds of its product."""
+
+    height: int
+    width: int
+    channels: int
+    outputs: int
+    figures: WinogradFigures
+
+    def best(self) -> Transform | None:
+        """The transform that should be quickest; None where none is clearly quicker than the plain sums."""
+        best, choice = self.figures.gain * self.plain(), None
+        for t in (F2, F4):
+            time = min(self.whole(t), self.blocks(t))
+            if time < best:
+                best, choice = time, t
+        return choice
+
+    def by_blocks(self, t: Transform) -> bool:
+        """Whether one kernel of blocks of tiles should be quicker than three kernels."""
+        return self.blocks(t) < self.whole(t)
+
+    def plain(self) -> float:
+        """The convolution as its sums stand."""
+        return TAPS * TAPS * self.channels * self.outputs * self._per_weight(self.height * self.width)
+
+    def whole(self, t: Transform) -> float:
+        """Three kernels, each over all tiles."""
+        count = self._tiles(t)
+        moved = count * self._kept(t)
+        slower = 2 if moved * F32.bytes > self.figures.far else 1
+        return self._product(t, count) + moved * self.figures.transform * slower
+
+    def blocks(self, t: Transform) -> float:
+        """One kernel of blocks of tiles, for each of which the weights come anew."""
+        count, kept = self._tiles(t), self._kept(t)
+        rows = min(count, max(1, self.figures.near // (kept * F32.bytes)))
+        return -(-count // rows) * self._product(t, rows) + count * kept * self.figures.transform
+
+    def _per_weight(self, rows: int) -> float:
+        """The time that a weight takes: the multiply-adds of so many rows, nearly all while others come."""
+        stream = self.figures.stream
+        return max(rows, stream) + 0.1 * min(rows, stream)
+
+    def _product(self, t: Transform, rows: int) -> float:
+        tile = self.figures.tile_rows
+        return t.products * self.channels * self.outputs * self._per_weight(-(-rows // tile) * tile)
+
+    def _tiles(self, t: Transform) -> int:
+        return -(-self.height // t.tile) * -(-self.width // t.tile)
+
+    def _kept(self, t: Transform) -> int:
+        """Elements of V and M of a tile."""
+        return t.products * (self.channels + self.outputs)
