@@ -156,7 +156,8 @@ def rename_axes(stage: Stage, prefix: str) -> Stage:
 def value_at(stage: Stage, index: Sequence[Expr]) -> Expr:
     """An injective stage's value at an index: what replaces a load of it when it is inlined."""
     assert not stage.reduce_axes, "only an injective stage can be inlined"
-    return substitute(stage.body, {a.var: i for a, i in zip(stage.axes, index, strict=True)})
+    moved = {a.var: i for a, i in zip(stage.axes, index, strict=True) if i is not a.var}
+    return substitute(stage.body, dict(moved))
 
 
 def inline(stage: Stage, producer: Stage) -> Stage:

@@ -21,7 +21,8 @@ from jangin.passes.place import standing
 from jangin.targets.target import Target
 
 SIZE_LIMIT = 400
-"""Most expression nodes that one fused node may grow to (shared values are written out again)."""
+"""Most expression nodes that a kernel's epilogue, or all that it evaluates where it reads, may grow to
+(shared values are written out again)."""
 REGION_LIMIT = 16
 """Most maps looked at for the place where a value's consumers meet again."""
 
@@ -74,13 +75,14 @@ def producer_class(node: Node) -> str:
 class Group:
     """`members`: output names of its nodes; `allowed`: for each, the classes of producers that may
     be inlined into it (for those reached from the anchor's reads); `copies`: how often its
-    expression is written out."""
+    expression is written out; `inlined`: expression nodes of the producers, so written out."""
 
     anchor: Node
     result: str
     members: dict[str, Node] = field(default_factory=dict)
     allowed: dict[str, Classes] = field(default_factory=dict)
     copies: dict[str, int] = field(default_factory=dict)
+    inlined: int = 0
 
     def add(self, node: Node, allowed: Classes, copies: int = 1) -> None:
         name = node.outputs[0]
@@ -166,7 +168,7 @@ class _Fuser:
         return sorted(self.index[n.outputs[0]] for n in self.users.get(name, ()))
 
     def grown(self, node: Node, sizes: dict[str, int]) -> int:
-        total = sum(1 for _ in walk(node.of(Map).body))
+        total = node.of(Map).body.size
         return total + sum(occurrences(node, i) * sizes.get(n, 1) for i, n in enumerate(node.inputs))
 
     # -- producers ------------------------------------------------------------------------------
@@ -198,9 +200,10 @@ class _Fuser:
                 if operand == name:
                     allowed &= self.inlinable(user, position)
                     copies += group.copies[out] * occurrences(user, position)
-        size = sum(1 for _ in walk(node.attrs.body)) if isinstance(node.attrs, Map) else 1
-        if producer_class(node) not in allowed or copies * size > SIZE_LIMIT:
+        size = node.attrs.body.size if isinstance(node.attrs, Map) else 1
+        if producer_class(node) not in allowed or group.inlined + copies * size > SIZE_LIMIT:
             return False
+        group.inlined += copies * size
         self.join(group, node, allowed, copies)
         return True
 

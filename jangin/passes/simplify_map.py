@@ -33,6 +33,9 @@ from jangin.passes.rules import State
 
 Result = Node | str | None
 
+LARGEST = 100
+"""Expression nodes of a map that two are made into; what is longer is left to fusion, which cuts it."""
+
 
 def _operands(s: State, node: Node) -> Result:
     """Constants of one element become immediate, expansions are left to broadcasting, and operands
@@ -148,6 +151,8 @@ def _composed(s: State, node: Node) -> Result:
             Var(f"x{k}", s.dtype(n)): Var(f"x{count + k}", s.dtype(n)) for k, n in enumerate(inner.inputs)
         }
         whole = substitute(body, {var: substitute(inner.of(Map).body, shifted)})
+        if whole.size > LARGEST:
+            continue
         return replace(node, inputs=(*node.inputs, *inner.inputs), attrs=Map(whole))
     return None
 

@@ -1,0 +1,89 @@
+"""Compiling takes work in proportion to a model's nodes, counted in calls, which no other load disturbs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import jangin
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import plan_model
+from jangin.targets import resolve
+
+Make = Callable[[int, str, str, str], list[onnx.NodeProto]]
+"""The nodes of one step: its number, what it reads, what was read before that, and its result."""
+
+
+def node(op: str, inputs: list[str], output: str) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, [output])
+
+
+STEPS: dict[str, Make] = {
+    "maps": lambda i, x, _, y: [node(("Relu", "Sin", "Neg", "Exp")[i % 4], [x], y)],
+    "scales": lambda i, x, _, y: [node(("Mul", "Add")[i % 2], [x, "c"], y)],
+    "squares": lambda i, x, _, y: [node("Mul", [x, x], y)],
+    "sums of two before": lambda i, x, before, y: [node("Add", [x, before], y)],
+    "residuals": lambda i, x, _, y: [node("Sin", [x], f"{y}s"), node("Add", [x, f"{y}s"], y)],
+    "layers": lambda i, x, _, y: [node("MatMul", [x, "w"], f"{y}m"), node("Relu", [f"{y}m"], y)],
+    "an epilogue": lambda i, x, _, y: [node("Sin", [x], y) if i else node("MatMul", [x, "w"], y)],
+}
+
+
+def model(kind: str, steps: int) -> onnx.ModelProto:
+    names = ["x", *(f"t{i}" for i in range(steps))]
+    nodes = [n for i in range(steps) for n in STEPS[kind](i, names[i], names[max(0, i - 1)], names[i + 1])]
+    constants = {"c": np.full([], 1.5, np.float32), "w": np.full([4, 4], 0.5, np.float32)}
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [4, 4]) for n in ("x", names[-1]))
+    held = [numpy_helper.from_array(a, n) for n, a in constants.items()]
+    graph = helper.make_graph(nodes, "chain", [x], [y], held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions `work` calls, in this thread."""
+    count = 0
+
+    def tell(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(tell)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_work_is_linear_in_nodes(kind: str) -> None:
+    options = Options(resolve("x86-64-v3"))
+    plan_model(model(kind, 10), options)  # imports what is imported once
+    few, many = (calls(partial(plan_model, model(kind, n), options)) for n in (100, 400))
+    assert many < 6 * few, "four times the nodes: what is quadratic takes sixteen times the calls"
+
+
+def test_a_model_of_ten_thousand_maps() -> None:
+    """No expression, kernel or pass is as deep as the model is long."""
+    plan = plan_model(model("maps", 10_000), Options(resolve("x86-64-v3"))).plans[0]
+    assert 25 <= len(plan.launches) <= 200
+    assert len(plan.kernels) <= 8, "equal parts of a chain are one kernel"
+
+
+def test_a_square_of_squares_is_shared() -> None:
+    """x*x twenty times names x a million times; what is written stays small, and right."""
+    x = np.linspace(-1.01, 1.01, 16, dtype=np.float32).reshape(4, 4)
+    y = jangin.compile(model("squares", 20), cache=False)(x)
+    want = x.astype(np.float64)
+    for _ in range(20):
+        want = want * want
+    # Each square doubles the relative error of a rounding: 2^20 roundings of 2^-24 in all.
+    np.testing.assert_allclose(y, want, rtol=0.07, atol=1e-30)
