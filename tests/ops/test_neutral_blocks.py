@@ -13,6 +13,7 @@ from jangin.ops.builder import Builder, Tensor
 from jangin.ops.normalize import group_norm
 from jangin.ops.recurrent import Layer, lstm
 from jangin.ops.scatter import unpool
+from jangin.ops.signal import dft
 
 
 def random(*shape: int) -> Array:
@@ -67,3 +68,13 @@ def test_lstm_with_gates_in_another_order() -> None:
         cell = sigmoid(keep) * cell + sigmoid(enter) * np.tanh(new)
         hidden = expected[0, step] = sigmoid(leave) * np.tanh(cell)
     np.testing.assert_allclose(computed(make, x, w, r, bias, h, c), expected, rtol=1e-12)
+
+
+def test_one_sided_transform_and_back() -> None:
+    """Seven samples cut to six, along the middle axis; the first axis is a batch."""
+    x = random(3, 7, 1)
+    bins = np.fft.rfft(x[:, :6, 0], axis=1)
+    found = computed(lambda b, t: dft(b, t, axis=1, length=6, onesided=True), x)
+    np.testing.assert_allclose(found, np.stack([bins.real, bins.imag], -1), rtol=1e-12, atol=1e-12)
+    back = computed(lambda b, t: dft(b, t, axis=1, length=6, inverse=True, onesided=True), found)
+    np.testing.assert_allclose(back, x[:, :6], rtol=1e-12, atol=1e-12)

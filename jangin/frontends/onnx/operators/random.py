@@ -1,85 +1,16 @@
-"""Random numbers: RandomUniform, RandomNormal, Bernoulli, Multinomial, Dropout.
-
-The generator is NumPy's `RandomState`: MT19937 (Matsumoto & Nishimura 1998), two draws a double, so that
-a seed gives the numbers that ONNX's reference has. A run starts it anew: the same seed gives the
-same numbers each time. Without a seed the node's name is one.
-"""
+"""ONNX's random numbers; those of a seed are its reference's."""
 
 from __future__ import annotations
 
-import math
-import zlib
 from collections.abc import Sequence
 
 from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import element_type
-from jangin.ir.dtype import BOOL, F32, F64, I32, I64, U32, DType
-from jangin.ir.expr import Buffer, Expr, Load, Var, call, cast, const, eq, lor, minimum, select
-from jangin.ir.expr import binary as operation
-from jangin.ir.graph import Shape
-from jangin.ir.loop import Alloc, For, If, Store, block
-from jangin.ops.axes import ceil_div, product
+from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
+from jangin.ir.expr import Buffer, Expr, call, cast, const, lor, minimum, select
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.random import normal, uniform
 from jangin.ops.scan import cumulate
-
-WORDS, MIDDLE = 624, 397
-
-
-def _word(value: int) -> Expr:
-    return const(value, U32)
-
-
-def _right(x: Expr, bits: int) -> Expr:
-    return operation("shr", x, bits)
-
-
-def _tempered(x: Expr) -> Expr:
-    x = operation("xor", x, _right(x, 11))
-    for bits, mask in ((7, 0x9D2C5680), (15, 0xEFC60000)):
-        x = operation("xor", x, operation("and", operation("shl", x, bits), mask))
-    return operation("xor", x, _right(x, 18))
-
-
-def uniform(b: Builder, shape: Shape, seed: float | None) -> Tensor:
-    """f64 numbers in [0, 1)."""
-    start = zlib.crc32(b.source.encode()) if seed is None else int(seed)
-    count = product(shape)
-    state, out = Buffer("state", U32, (const(WORDS),), "scratch"), Buffer("out", F64, (count,))
-    i, k, turn, pair = Var("i"), Var("k"), Var("turn"), Var("pair")
-
-    def word(at: Expr) -> Expr:
-        return Load(state, (at,))
-
-    before = word(i)
-    grown = operation("xor", before, _right(before, 30)) * _word(1812433253) + cast(U32, i + 1)
-    seeded = block(
-        Store(state, (const(0),), _word(start)),
-        For(i, const(WORDS - 1), Store(state, (i + 1,), grown)),
-    )
-    joined = operation(
-        "or", operation("and", word(k), 1 << 31), operation("and", word((k + 1) % WORDS), (1 << 31) - 1)
-    )
-    odd = eq(operation("and", joined, 1), _word(1))
-    mixed = operation("xor", _right(joined, 1), select(odd, _word(0x9908B0DF), _word(0)))
-    twist = For(k, const(WORDS), Store(state, (k,), operation("xor", word((k + MIDDLE) % WORDS), mixed)))
-    high, low = (cast(F64, _right(_tempered(word(pair * 2 + n)), bits)) for n, bits in ((0, 5), (1, 6)))
-    place = turn * (WORDS // 2) + pair
-    drawn = Store(out, (place,), (high * float(1 << 26) + low) / float(1 << 53))
-    draw = For(pair, const(WORDS // 2), If(place < count, drawn))
-    body = Alloc(state, block(seeded, For(turn, ceil_div(count, WORDS // 2), block(twist, draw))))
-    flat = b.loop_nest((), body, F64, (count,))
-    return b.reshape(flat, shape)
-
-
-def normal(b: Builder, shape: Shape, seed: float | None) -> Tensor:
-    """f64 numbers of mean 0 and deviation 1 (Box & Muller 1958)."""
-    pairs = uniform(b, (const(2), *shape), seed)
-
-    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
-        radius = call("sqrt", call("log", 1.0 - bufs[0][(0, *index)]) * -2.0)
-        return radius * call("cos", bufs[0][(1, *index)] * (2 * math.pi))
-
-    return b.compute(F64, shape, [pairs], at)
 
 
 def _like(x: Tensor, dtype: int | DType | None) -> DType:

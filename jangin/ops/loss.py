@@ -1,0 +1,74 @@
+"""Classification losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jangin.ir.dtype import I64
+from jangin.ir.expr import Buffer, Expr, cast, const, eq, select
+from jangin.ir.graph import CompileError
+from jangin.ops.axes import clamped
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import widen
+from jangin.ops.reduce import reduce_over
+
+
+def nll_loss(
+    b: Builder,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """The negated entries of log-probabilities [N, C, ...] at the classes `target` [N, ...], times
+    their class's weight [C]; 0 where the class is `ignore_index`. `reduction`: none [N, ...], sum, or
+    the mean over what counts; in x's dtype."""
+    if reduction not in ("none", "sum", "mean"):
+        raise CompileError(f"reduction {reduction!r} is none of none, sum, mean")
+    wide, classes = widen(b, x), x.shape[1]
+    weights = [] if weight is None else [widen(b, weight)]
+
+    def share(bufs: Sequence[Buffer], label: Expr) -> Expr:
+        """How much an element with that label counts."""
+        own = bufs[2][clamped(label, classes)] if weights else const(1, wide.dtype)
+        return own if ignore_index is None else select(eq(label, ignore_index), const(0, wide.dtype), own)
+
+    def label(bufs: Sequence[Buffer], index: Sequence[Expr]) -> Expr:
+        return cast(I64, bufs[1][tuple(index)])
+
+    def loss(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        chosen = label(bufs, index)
+        picked = bufs[0][(index[0], clamped(chosen, classes), *index[1:])]
+        return -picked * share(bufs, chosen)
+
+    inputs = [wide, target, *weights]
+    each = b.compute(wide.dtype, target.shape, inputs, loss)
+    if reduction == "none":
+        return b.cast(each, x.dtype)
+    axes = range(each.rank)
+    if reduction == "mean" and weight is None and ignore_index is None:
+        return b.cast(reduce_over(b, "mean", each, axes), x.dtype)
+    total = b.reduce("sum", each, axes)
+    if reduction == "mean":
+        counts = b.compute(
+            wide.dtype, target.shape, inputs, lambda bufs, *index: share(bufs, label(bufs, index))
+        )
+        total = b.map(lambda t, n: t / n, total, b.reduce("sum", counts, axes))
+    return b.cast(total, x.dtype)
+
+
+def cross_entropy_loss(
+    b: Builder,
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> tuple[Tensor, Tensor]:
+    """`nll_loss` of the log-softmax of scores [N, C, ...] over axis 1; gives the log-probabilities too."""
+    log_prob = b.softmax(scores, 1, log=True)
+    loss = nll_loss(b, log_prob, labels, weights, ignore_index=ignore_index, reduction=reduction)
+    return loss, log_prob

@@ -1,0 +1,111 @@
+"""Discrete Fourier transforms, as products with constant matrices, and mel scales."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jangin.ir.graph import Array, CompileError, static_shape
+from jangin.ops.axes import axis_of
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.conv import conv
+from jangin.ops.linear import matmul
+
+
+def dft_matrix(n: int, parts: int, inverse: bool, onesided: bool) -> Array:
+    """[n, parts, bins, 2] in f64: what entry (re, im of `parts`) of n adds to (re, im) of each bin.
+    With `onesided` only the first n // 2 + 1 bins."""
+    bins = n // 2 + 1 if onesided else n
+    angle = 2 * np.pi * (np.outer(np.arange(n), np.arange(bins)) % n) / n
+    cos, sin = np.cos(angle), np.sin(angle) * (-1 if inverse else 1)
+    table = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], 1)
+    return table[:, :parts] / (n if inverse else 1)
+
+
+def inverse_real_matrix(n: int) -> Array:
+    """[n // 2 + 1, 2, n, 1] in f64: one-sided bins to the real signal of length n. Every bin but the
+    first (and the last, of an even n) also stands for its mirror image."""
+    bins = n // 2 + 1
+    angle = 2 * np.pi * (np.outer(np.arange(bins), np.arange(n)) % n) / n
+    count = np.full((bins, 1), 2.0)
+    count[0] = 1
+    if n % 2 == 0:
+        count[-1] = 1
+    return np.stack([count * np.cos(angle), -count * np.sin(angle)], 1)[..., None] / n
+
+
+def _fitted(b: Builder, x: Tensor, axis: int, size: int) -> Tensor:
+    """`x` cut or filled with zeros to `size` entries along an axis."""
+    have = static_shape((x.shape[axis],))
+    if have is None:
+        raise CompileError(f"the DFT of {x}: the size of axis {axis} must be known; fix it with shapes=")
+    ends = [size - have[0] if i == axis else 0 for i in range(x.rank)]
+    return b.pad(x, [0] * x.rank + ends)
+
+
+def dft(
+    b: Builder, x: Tensor, *, axis: int, length: int | None = None, inverse: bool = False,
+    onesided: bool = False,
+) -> Tensor:  # fmt: skip
+    """Discrete Fourier transforms along `axis` of x [..., parts], one real part or (re, im), cut or filled
+    with zeros to `length`: [..., 2], by a product with a constant matrix. `onesided`: the first
+    length // 2 + 1 bins alone, from which the inverse makes a real signal [..., 1] of `length`."""
+    axis = axis_of(axis, x.rank)
+    parts = static_shape(x.shape[-1:])
+    if axis == x.rank - 1 or parts not in ((1,), (2,)):
+        raise CompileError(f"the DFT of {x} along axis {axis}: the last axis must hold 1 or 2 parts")
+    real_result = inverse and onesided
+    if length is None:
+        size = static_shape((x.shape[axis],))
+        if size is None:
+            raise CompileError(f"the DFT of {x}: the size of axis {axis} must be known; fix it with shapes=")
+        length = 2 * (size[0] - 1) if real_result else size[0]
+    n = length
+    if n < 1:
+        raise CompileError(f"the DFT of {x} with length {n}")
+    if real_result:
+        table = inverse_real_matrix(n)[:, : parts[0]]
+    else:
+        table = dft_matrix(n, parts[0], inverse, onesided)
+    rows, comps, bins, out = table.shape
+    x = _fitted(b, x, axis, rows)
+    order = [i for i in range(x.rank - 1) if i != axis] + [axis, x.rank - 1]
+    turned = b.transpose(x, order)
+    outer = turned.shape[:-2]
+    matrix = b.const(table.reshape(rows * comps, bins * out).astype(x.dtype.numpy))
+    y = matmul(b, b.reshape(turned, [*outer, rows * comps]), matrix)
+    y = b.reshape(y, [*outer, bins, out])
+    return b.transpose(y, [order.index(i) for i in range(x.rank)])
+
+
+def stft(
+    b: Builder, signal: Tensor, window: Tensor | None, *, frame: int, step: int, onesided: bool = True
+) -> Tensor:
+    """Transforms of the frames of signal [N, samples, parts], each times `window` [frame]:
+    [N, frames, bins, 2]. A convolution: a filter for a bin's real and imaginary part, the stride the step."""
+    parts = static_shape(signal.shape[2:])
+    if parts not in ((1,), (2,)):
+        raise CompileError(f"the STFT of {signal}: 1 or 2 parts must stand at the end")
+    table = dft_matrix(frame, parts[0], False, onesided)
+    bins = table.shape[2]
+    filters = table.transpose(2, 3, 1, 0).reshape(bins * 2, parts[0], frame)
+    weights = b.const(filters.astype(signal.dtype.numpy))
+    if window is not None:
+        weights = b.map(lambda v, w: v * w, weights, window)
+    y = conv(b, b.transpose(signal, [0, 2, 1]), weights, strides=(step,))
+    y = b.transpose(y, [0, 2, 1])
+    return b.reshape(y, [*y.shape[:2], bins, 2])
+
+
+def mel_weights(bins: int, length: int, rate: int, lower: float, upper: float) -> Array:
+    """[length // 2 + 1, bins] in f64: what each bin of a one-sided transform of `length` samples, `rate` a
+    second, adds to each mel bin: triangles evenly spaced on the mel scale 2595 log10(1 + f / 700) from
+    `lower` to `upper` hertz (O'Shaughnessy 1987)."""
+    low, high = (2595 * np.log10(1 + f / 700) for f in (lower, upper))
+    mels = low + np.arange(bins + 2) * ((high - low) / (bins + 2))
+    edges = ((length + 1) * (700 * (10 ** (mels / 2595) - 1)) // rate).astype(int)
+    left, peak, right = edges[:-2], edges[1:-1], edges[2:]
+    j = np.arange(length // 2 + 1)[:, None]
+    rising = np.where(peak == left, j == peak, (j - left) / np.maximum(peak - left, 1))
+    falling = (right - j) / np.maximum(right - peak, 1)
+    table = np.where((j >= left) & (j <= peak), rising, 0.0)
+    return np.where((j >= peak) & (j < right) & (right > peak), falling, table)
