@@ -21,10 +21,6 @@ STORED = tuple(t for t in DTYPES.values() if t is not BOOL and t not in SMALL)
 WORDS = tuple(t for t in STORED if t.bytes >= 4)
 
 
-ARGUMENT = "argument"
-"""The variable that an expansion is an expression of."""
-
-
 @dataclass(frozen=True)
 class Row:
     """One way to do an operation on values of a type `T` in `dtypes`, for any number of lanes N.
@@ -35,7 +31,7 @@ class Row:
     `llvm`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, `{T.bytes}`
     its size, `{i32:16}` a constant, `%x` an operand. The last line is the result or the effect.
     `c`: C's expression for one lane, of operands `x`, `y` and `z`; empty where it is the reference's.
-    `expansion`: the result as an expression of ARGUMENT, for languages in which the row has no text.
+    `expansion`: the result as an expression of `small.ARGUMENT`, for languages in which the row has no text.
     `needs`: LLVM's names of processor features. `becomes`: a pattern of the one instruction, in
     assembly, that a vector register takes; empty where it takes several."""
 
@@ -82,16 +78,16 @@ _FMA = Row(
 )  # fmt: skip
 
 
-def _conversions(dtype: DType, widen: str, narrow: str) -> tuple[Row, Row]:
+def _conversions(dtype: DType) -> tuple[Row, Row]:
     """To and from the type that a small type's values are computed in."""
     wide = dtype.wide.name
     return (
-        Row("widen", (dtype,), "x: T[N]", wide, f"r[i] = {wide}(x[i])", widen),
-        Row("narrow", (dtype,), f"x: {wide}[N]", "T", "r[i] = T(x[i])", narrow),
+        Row("widen", (dtype,), "x: T[N]", wide, f"r[i] = {wide}(x[i])", expansion=small.widen(dtype)),
+        Row("narrow", (dtype,), f"x: {wide}[N]", "T", "r[i] = T(x[i])", expansion=small.narrow(dtype)),
     )
 
 
-_CONVERSIONS = {t: _conversions(t, small.widen(t), small.narrow(t)) for t in (F16, BF16, *SMALL)}
+_CONVERSIONS = {t: _conversions(t) for t in (F16, BF16, *SMALL)}
 
 _F16C = (
     replace(_CONVERSIONS[F16][0], needs=("f16c",), becomes="vcvtph2ps", llvm="""

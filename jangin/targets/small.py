@@ -1,4 +1,4 @@
-"""LLVM IR that widens and narrows small element types, whose values lie in the lowest bits of an integer.
+"""Small element types, whose values lie in the lowest bits of an integer, widened and narrowed.
 
 A float format is S bits of sign, then exponent, then mantissa. Its value times a power of two is
 the float32 of the same exponent and mantissa bits, subnormal numbers included; going back, a
@@ -11,7 +11,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jangin.ir.dtype import BF16, F4E2M1, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F16, DType
+from jangin.ir.dtype import (
+    BF16,
+    F4E2M1,
+    F8E4M3FN,
+    F8E4M3FNUZ,
+    F8E5M2,
+    F8E5M2FNUZ,
+    F16,
+    F32,
+    I32,
+    U8,
+    U16,
+    U32,
+    DType,
+)
+from jangin.ir.expr import Const, Expr, Var, binary, call, cast, const, eq, land, select
+
+ARGUMENT = "argument"
+"""The variable that a formula of one argument is an expression of."""
 
 
 @dataclass(frozen=True)
@@ -52,118 +70,94 @@ _FORMATS: dict[DType, Format] = {
 }
 
 
-def widen(dtype: DType) -> str:
-    """A value %x in the type that it is computed in."""
+def widen(dtype: DType) -> Expr:
+    """ARGUMENT, of a small type, in the type that it is computed in."""
+    x = Var(ARGUMENT, dtype)
     if dtype.is_int:
-        left = f"%high = shl {{i8}} %x, {{i8:{8 - dtype.bits}}}"
-        return f"{left}\n{'ashr' if dtype.kind == 'i' else 'lshr'} {{i8}} %high, {{i8:{8 - dtype.bits}}}"
-    if dtype in _FORMATS:
-        return _widen(_FORMATS[dtype])
-    return _WIDEN_BF16 if dtype is BF16 else _WIDEN_E8M0
+        left = const(8 - dtype.bits, dtype.wide)
+        high = binary("shl", call(f"bitcast_{dtype.wide}", x), left)
+        return binary("shr", high, left)
+    wide = cast(I32, call(f"bitcast_u{8 * dtype.bytes}", x))
+    if dtype is BF16:
+        return _float(binary("shl", wide, _i(16)))
+    return _float(_widen(_FORMATS[dtype], wide) if dtype in _FORMATS else _widen_power(wide))
 
 
-def narrow(dtype: DType) -> str:
-    """A value %x of the type that is computed in, rounded to the nearest, half to even."""
+def narrow(dtype: DType) -> Expr:
+    """ARGUMENT, of the type that is computed in, rounded to the nearest of a small type, half to even."""
+    x = Var(ARGUMENT, dtype.wide)
     if dtype.is_int:
-        return f"and {{i8}} %x, {{i8:{(1 << dtype.bits) - 1}}}"
+        return call(f"bitcast_{dtype}", binary("and", x, const((1 << dtype.bits) - 1, dtype.wide)))
     if dtype in _FORMATS:
-        return _narrow(_FORMATS[dtype])
-    return _NARROW_BF16 if dtype is BF16 else _NARROW_E8M0
+        code = _narrow(_FORMATS[dtype], x)
+    else:
+        code = _narrow_bf16(x) if dtype is BF16 else _narrow_power(x)
+    return call(f"bitcast_{dtype}", cast(_CODES[dtype.bytes], code))
 
 
-def _widen(f: Format) -> str:
-    lines = f"""
-    %wide = zext {{T}} %x to {{i32}}
-    %minus = and {{i32}} %wide, {{i32:{f.sign}}}
-    %sign = shl {{i32}} %minus, {{i32:{31 - f.exponent - f.mantissa}}}
-    %size = and {{i32}} %wide, {{i32:{f.sign - 1}}}
-    %rest = shl {{i32}} %size, {{i32:{23 - f.mantissa}}}
-    %small = bitcast {{i32}} %rest to {{f32}}
-    %scaled = fmul {{f32}} %small, {{f32:{2.0 ** (127 - f.bias)!r}}}
-    %number = bitcast {{f32}} %scaled to {{i32}}"""
-    value = "%number"
+_CODES = {1: U8, 2: U16}
+
+
+def _i(value: int) -> Const:
+    return const(value, I32)
+
+
+def _bits(x: Expr) -> Expr:
+    return call("bitcast_i32", x)
+
+
+def _float(bits: Expr) -> Expr:
+    return call("bitcast_f32", bits)
+
+
+def _above(bits: Expr, count: int) -> Expr:
+    """All but the lowest bits, moved down."""
+    return cast(I32, binary("shr", cast(U32, bits), const(count, U32)))
+
+
+def _widen(f: Format, wide: Expr) -> Expr:
+    sign = binary("shl", binary("and", wide, _i(f.sign)), _i(31 - f.exponent - f.mantissa))
+    size = binary("and", wide, _i(f.sign - 1))
+    rest = binary("shl", size, _i(23 - f.mantissa))
+    number = _bits(_float(rest) * const(2.0 ** (127 - f.bias), F32))
     if f.infinite:
-        lines += f"""
-    %special = icmp sgt {{i32}} %size, {{i32:{f.top}}}
-    %other = or {{i32}} %rest, {{i32:0x7F800000}}"""
+        number = select(size > _i(f.top), binary("or", rest, _i(0x7F800000)), number)
     elif f.has_nan:
-        lines += f"""
-    %special = icmp eq {{i32}} {"%wide" if f.unsigned_nan else "%size"}, {{i32:{f.nan}}}
-    %other = or {{i32}} %rest, {{i32:0x7FC00000}}"""
-    if f.has_nan:
-        lines += "\n%chosen = select {bool} %special, {i32} %other, {i32} %number"
-        value = "%chosen"
-    return f"""{lines}
-    %bits = or {{i32}} {value}, %sign
-    bitcast {{i32}} %bits to {{f32}}"""
+        nan = eq(wide if f.unsigned_nan else size, _i(f.nan))
+        number = select(nan, binary("or", rest, _i(0x7FC00000)), number)
+    return binary("or", number, sign)
 
 
-def _narrow(f: Format) -> str:
+def _narrow(f: Format, x: Expr) -> Expr:
     shift = 23 - f.mantissa
-    rebias = -((127 - f.bias) << 23) + (1 << (shift - 1)) - 1
+    bits = _bits(x)
+    sign = binary("and", bits, _i(-0x80000000))
+    size = binary("xor", bits, sign)
+    even = size + binary("and", _above(size, shift), _i(1))
+    normal = _above(even + _i(-((127 - f.bias) << 23) + (1 << (shift - 1)) - 1), shift)
     step = shift + 1 - f.bias
-    lines = f"""
-    %bits = bitcast {{f32}} %x to {{i32}}
-    %sign = and {{i32}} %bits, {{i32:-0x80000000}}
-    %size = xor {{i32}} %bits, %sign
-    %above = lshr {{i32}} %size, {{i32:{shift}}}
-    %odd = and {{i32}} %above, {{i32:1}}
-    %even = add {{i32}} %size, %odd
-    %moved = add {{i32}} %even, {{i32:{rebias}}}
-    %normal = lshr {{i32}} %moved, {{i32:{shift}}}
-    %positive = bitcast {{i32}} %size to {{f32}}
-    %shifted = fadd {{f32}} %positive, {{f32:{2.0**step!r}}}
-    %tiny = bitcast {{f32}} %shifted to {{i32}}
-    %subnormal = sub {{i32}} %tiny, {{i32:{(step + 127) << 23}}}
-    %below = icmp slt {{i32}} %size, {{i32:{(128 - f.bias) << 23}}}
-    %finite = select {{bool}} %below, {{i32}} %subnormal, {{i32}} %normal
-    %over = icmp ugt {{i32}} %finite, {{i32:{f.top}}}
-    %number = select {{bool}} %over, {{i32}} {{i32:{f.beyond}}}, {{i32}} %finite
-    %nan = icmp sgt {{i32}} %size, {{i32:0x7F800000}}
-    %any = select {{bool}} %nan, {{i32}} {{i32:{f.nan}}}, {{i32}} %number
-    %minus = lshr {{i32}} %sign, {{i32:{31 - f.exponent - f.mantissa}}}
-    %coded = or {{i32}} %any, %minus"""
-    if f.unsigned_nan:  # the sign of zero is left out
-        lines += """
-    %zero = icmp eq {i32} %any, {i32:0}
-    %kept = select {bool} %zero, {i32} {i32:0}, {i32} %coded"""
-        return lines + "\n    trunc {i32} %kept to {T}"
-    return lines + "\n    trunc {i32} %coded to {T}"
+    subnormal = _bits(_float(size) + const(2.0**step, F32)) - _i((step + 127) << 23)
+    finite = select(size < _i((128 - f.bias) << 23), subnormal, normal)
+    number = select(cast(U32, finite) > const(f.top, U32), _i(f.beyond), finite)
+    code = select(size > _i(0x7F800000), _i(f.nan), number)
+    coded = binary("or", code, _above(sign, 31 - f.exponent - f.mantissa))
+    return select(eq(code, _i(0)), _i(0), coded) if f.unsigned_nan else coded  # its zero has no sign
 
 
-_WIDEN_E8M0 = """
-    %wide = zext {T} %x to {i32}
-    %power = shl {i32} %wide, {i32:23}
-    %least = icmp eq {i32} %wide, {i32:0}
-    %number = select {bool} %least, {i32} {i32:0x400000}, {i32} %power
-    %nan = icmp eq {i32} %wide, {i32:255}
-    %bits = select {bool} %nan, {i32} {i32:0x7FC00000}, {i32} %number
-    bitcast {i32} %bits to {f32}"""
-"""Powers of two: the exponent's code of float32, and no zero."""
+def _widen_power(wide: Expr) -> Expr:
+    """Of F8E8M0, powers of two: the exponent's code of float32, and no zero."""
+    number = select(eq(wide, _i(0)), _i(0x400000), binary("shl", wide, _i(23)))
+    return select(eq(wide, _i(255)), _i(0x7FC00000), number)
 
-_NARROW_E8M0 = """
-    %bits = bitcast {f32} %x to {i32}
-    %rounded = add {i32} %bits, {i32:0x400000}
-    %code = lshr {i32} %rounded, {i32:23}
-    %above = icmp sgt {i32} %bits, {i32:0}
-    %below = icmp slt {i32} %bits, {i32:0x7F800000}
-    %finite = and {bool} %above, %below
-    %kept = select {bool} %finite, {i32} %code, {i32} {i32:255}
-    trunc {i32} %kept to {T}"""
 
-_WIDEN_BF16 = """
-    %wide = zext {T} %x to {i32}
-    %bits = shl {i32} %wide, {i32:16}
-    bitcast {i32} %bits to {f32}"""
+def _narrow_power(x: Expr) -> Expr:
+    bits = _bits(x)
+    finite = land(bits > _i(0), bits < _i(0x7F800000))
+    return select(finite, _above(bits + _i(0x400000), 23), _i(255))
 
-_NARROW_BF16 = """
-    %bits = bitcast {f32} %x to {i32}
-    %above = lshr {i32} %bits, {i32:16}
-    %odd = and {i32} %above, {i32:1}
-    %bias = add {i32} %odd, {i32:0x7FFF}
-    %rounded = add {i32} %bits, %bias
-    %quiet = or {i32} %bits, {i32:0x400000}
-    %nan = fcmp uno {f32} %x, %x
-    %chosen = select {bool} %nan, {i32} %quiet, {i32} %rounded
-    %top = lshr {i32} %chosen, {i32:16}
-    trunc {i32} %top to {T}"""
+
+def _narrow_bf16(x: Expr) -> Expr:
+    bits = _bits(x)
+    odd = binary("and", _above(bits, 16), _i(1))
+    rounded = bits + (odd + _i(0x7FFF))
+    return _above(select(call("isnan", x), binary("or", bits, _i(0x400000)), rounded), 16)

@@ -15,6 +15,7 @@ from machine import Guarded
 from jangin.backends.llvm.objects import compile_modules, target_machine
 from jangin.backends.llvm.types import vector_type
 from jangin.backends.llvm.writer import LlvmWriter
+from jangin.backends.walk.arithmetic import Arithmetic
 from jangin.backends.walk.writer import Value
 from jangin.ir.dtype import BOOL, I64, U8, DType
 from jangin.ir.expr import Buffer, Const
@@ -77,11 +78,15 @@ def function(row: Row, dtype: DType, lanes: int, on: Target) -> tuple[str, list[
                 ref = w.named(f"load {kind}, ptr {at[p.name]}, align {kept.bytes}")
                 narrow = f"trunc {kind} {ref} to {kind.replace('i8', 'i1')}"
                 operands[p.name] = w.named(narrow) if p.dtype is BOOL else ref
-        last = w.last(row.name, dtype, lanes, **operands)
-        if not row.result:
-            w.effect(last)
-            return
-        out = w.new(last, func.params[-1].dtype, lanes)
+        if row.llvm:
+            last = w.last(row.name, dtype, lanes, **operands)
+            if not row.result:
+                w.effect(last)
+                return
+            out = w.new(last, func.params[-1].dtype, lanes)
+        else:
+            assert row.expansion is not None
+            out = Arithmetic(w).formula(row.expansion, Value(operands["x"], func.params[0].dtype, lanes))
         if out.dtype is BOOL:
             out = w.new(f"zext {vector_type(BOOL, lanes)} {out.ref} to {vector_type(U8, lanes)}", U8, lanes)
         w.effect(f"store {vector_type(out.dtype, lanes)} {out.ref}, ptr {at['r']}, align {out.dtype.bytes}")

@@ -11,11 +11,13 @@ from rows_machine import assembly, expected, inputs, name, run, widths
 
 from jangin.backends.llvm.instruction import lines
 from jangin.ir.dtype import F32, I8, DType
+from jangin.ir.expr import free_vars
 from jangin.ir.graph import Array
 from jangin.ir.verify import verify_func
 from jangin.runtime.processor import why_not
 from jangin.targets import NAMED, Target
 from jangin.targets.rows import AVX2, AVX512, PORTABLE, Row
+from jangin.targets.small import ARGUMENT
 from jangin.targets.x86 import V2, V3, V4
 
 RUN_ON = {**NAMED, "wide": WIDE}
@@ -80,6 +82,10 @@ def test_reads_its_operands_and_no_others(row: Row) -> None:
     for dtype in row.dtypes:
         func = row.func(dtype)
         verify_func(func)
+        if row.expansion is not None:
+            assert {v.name for v in free_vars(row.expansion)} == {ARGUMENT}
+        if not row.llvm:
+            continue
         form = lines(row, dtype, 4)
         used = {x for _, text in form for x in re.findall(r"%\((\w+)\)s", text)} - {n for n, _ in form}
         assert used == {p.name for p in func.params} - {"r"}

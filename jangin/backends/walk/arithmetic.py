@@ -7,13 +7,12 @@ many bits gives what shifting one bit at a time would.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import BOOL, F16, F32, F64, I32, I64, DType
-from jangin.ir.expr import Expr
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, children
 from jangin.ir.words import BITCASTS, COMPARE
 
 _INT = frozenset({"add", "sub", "mul", "and", "or", "xor"})
@@ -23,11 +22,37 @@ _ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})
 
 
 class Arithmetic:
-    """Operations in terms of a writer's. `expand(formula, x)` gives a formula of one argument at `x`."""
+    """Operations in terms of a writer's."""
 
-    def __init__(self, w: Writer, expand: Callable[[Expr, Value], Value]) -> None:
+    def __init__(self, w: Writer) -> None:
         self.w = w
-        self._expand = expand
+
+    def formula(self, e: Expr, x: Value) -> Value:
+        """An expression of one variable at `x`, all of it computed: it has no loads."""
+        done: dict[Expr, Value] = {}
+
+        def value(e: Expr) -> Value:
+            if isinstance(e, Const):
+                return self.w.constant(e.value, e.dtype)
+            if isinstance(e, Var):
+                return x
+            if e not in done:
+                done[e] = compute(e, *map(value, children(e)))
+            return done[e]
+
+        def compute(e: Expr, *args: Value) -> Value:
+            if isinstance(e, Binary):
+                return self.binary(e.op, *args)
+            if isinstance(e, Select):
+                return self.select(*args)
+            if isinstance(e, Cast):
+                return self.convert(e.dtype, *args)
+            assert isinstance(e, Call)
+            made = self.elementary(e.fn, *args)
+            assert made is not None, f"{e.fn} isn't elementary"
+            return made
+
+        return value(e)
 
     def binary(self, op: str, x: Value, y: Value) -> Value:
         """`op(x, y)` of one dtype; comparisons give bool."""
@@ -120,6 +145,8 @@ class Arithmetic:
         return self._divide(op, x, y)
 
     def _shift(self, op: str, x: Value, y: Value) -> Value:
+        if y.number is not None and 0 <= y.number < x.dtype.bits:
+            return self.w.binary(op, x, y)
         w, last = self.w, self.w.like(x.dtype.bits - 1, x)
         fits = w.compare("ule", y, last)
         if op == "shr" and x.dtype.kind == "i":
@@ -238,7 +265,7 @@ class Arithmetic:
         """Between a small type and the one that it is computed in."""
         row = self.w.row(name, dtype)
         if row.expansion is not None and not self.w.has_text(row):
-            return self._expand(row.expansion, x)
+            return self.formula(row.expansion, x)
         return self.w.instruction(name, dtype, result, x)
 
     def _narrow(self, dtype: DType, x: Value) -> Value:

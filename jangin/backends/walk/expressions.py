@@ -14,7 +14,7 @@ from jangin.ir.dtype import I32, I64
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, children, walk
 from jangin.ir.graph import CompileError
 from jangin.ir.words import BITCASTS, COMPARE, INTRINSICS
-from jangin.targets.rows import ARGUMENT
+from jangin.targets.small import ARGUMENT
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
@@ -33,7 +33,7 @@ class Expressions:
 
     def __init__(self, kernel: str, w: Writer) -> None:
         self.kernel, self.w, self.ix = kernel, w, Indexer()
-        self.math = Arithmetic(w, self._expand)
+        self.math = Arithmetic(w)
         self.memory = Memory(w, self.ix, self.math, self.value)
         self.values: dict[Var, Value] = {}
         self._memo: dict[Expr, Value] = {}
@@ -188,9 +188,8 @@ class Expressions:
             return self.value(e.a if cond.number else e.b)
         seen = _unconditional_loads(e.cond)
         if cond.lanes > 1:
-            inverse = self.w.flip(cond)
-            a = self._masked_arm(e.a, cond, seen)
-            return self.math.select(cond, a, self._masked_arm(e.b, inverse, seen))
+            a = self._masked_arm(e.a, lambda: cond, seen)
+            return self.math.select(cond, a, self._masked_arm(e.b, lambda: self.w.flip(cond), seen))
         if all(self._cheap(arm, seen) for arm in (e.a, e.b)):
             return self.math.select(cond, self.value(e.a), self.value(e.b))
         lanes = self.ix.lanes if self.ix.varies(e) else 1
@@ -203,13 +202,13 @@ class Expressions:
 
         return arm
 
-    def _masked_arm(self, e: Expr, cond: Value, seen: set[Expr]) -> Value:
-        """An arm of a choice that differs by lane: its loads are masked; where it loads one place
+    def _masked_arm(self, e: Expr, cond: Callable[[], Value], seen: set[Expr]) -> Value:
+        """An arm of a choice that differs by lane, taken where `cond` holds: its loads are masked; where it loads one place
         for all lanes, it is skipped when no lane chose it."""
         unsafe = [n for n in walk(e) if isinstance(n, Load) and not self._safe(n, seen)]
         if not unsafe:
             return self.value(e)
-        with self.masked(cond) as mask:
+        with self.masked(cond()) as mask:
             arm = self._arm(e, self.ix.lanes)
             if all(self.ix.varies(n) for n in unsafe):
                 return arm()

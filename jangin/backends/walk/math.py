@@ -15,7 +15,7 @@ from functools import cache
 
 from jangin.ir.dtype import F32, F64, I32, DType
 from jangin.ir.expr import Const, Expr, Var, binary, call, cast, const, eq, maximum, minimum, select
-from jangin.targets.rows import ARGUMENT
+from jangin.targets.small import ARGUMENT
 
 MAX_ULP: Mapping[str, float] = {
     "exp": 1, "exp2": 1, "expm1": 1.5, "log": 1, "log2": 1.5, "log1p": 1, "sigmoid": 2.5, "tanh": 2.5,
