@@ -18,6 +18,7 @@ from jangin.ir.interpret import size
 from jangin.ir.kernel import scratch_bytes, tasks
 from jangin.ir.loop import Func
 from jangin.runtime.elf import Image
+from jangin.runtime.functions import KERNEL
 from jangin.targets import NAMED, Target, resolve
 from jangin.targets.x86 import V2, V3, V4
 
@@ -72,8 +73,16 @@ def run(
 ) -> dict[str, Array]:
     """The outputs of a kernel run in `pieces` ranges of its tasks."""
     image = Image([compile_modules([(func.name, emit_kernel(func, on))], on)])
-    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2, ctypes.c_void_p)
-    kernel = kind(image.address(func.name))
+    outputs = call(image.address(func.name), func, arrays, symbols, pieces)
+    image.close()
+    return outputs
+
+
+def call(
+    address: int, func: Func, arrays: Mapping[str, Array], symbols: Mapping[str, int], pieces: int = 2
+) -> dict[str, Array]:
+    """As `run`, of a kernel's code at an address."""
+    kernel = KERNEL.at(address)
     held = {p.name: Guarded(arrays[p.name]) for p in func.params}
     addresses = np.array([held[p.name].address for p in func.params], np.int64)
     values = np.array([symbols[v.name] for v, _ in func.symbols] or [0], np.int64)
@@ -84,5 +93,4 @@ def run(
     for lo, hi in pairwise(cuts):
         kernel(addresses.ctypes.data, values.ctypes.data, lo, hi, at)
     assert (scratch[at - scratch.ctypes.data + size(scratch_bytes(func), symbols) :] == 0xA5).all()
-    image.close()
     return {p.name: held[p.name].read() for p in func.results}

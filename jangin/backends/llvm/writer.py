@@ -224,7 +224,7 @@ class LlvmWriter(Writer):
         if not masks:
             return self.op(plain, dtype, lanes, state)
         masked = [self.last("masked_load", dtype, lanes, memory=at, mask=m.ref) for m in masks]
-        return self._weakest([plain, *masked], dtype, lanes, state)
+        return self.weakest([plain, *masked], dtype, lanes, state)
 
     def gather(
         self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
@@ -233,15 +233,7 @@ class LlvmWriter(Writer):
         plain = self.target.row("gather", dtype) is not None
         texts = [self.last("gather", dtype, lanes, **places)] if plain else []
         texts += [self.last("masked_gather", dtype, lanes, **places, mask=m.ref) for m in masks]
-        return self._weakest(texts, dtype, lanes, state)
-
-    def _weakest(self, texts: Sequence[str], dtype: DType, lanes: int, state: str) -> Value:
-        """The value of the last of `texts`, or of an earlier (less masked) one already loaded."""
-        for text in texts[:-1]:
-            ref = self._known.get(text + state)
-            if ref is not None:
-                return Value(ref, dtype, lanes)
-        return self.op(texts[-1], dtype, lanes, state)
+        return self.weakest(texts, dtype, lanes, state)
 
     def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None:
         if mask is None:

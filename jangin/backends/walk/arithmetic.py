@@ -159,13 +159,15 @@ class Arithmetic:
         """div and rem truncate, floordiv and mod go down; y == 0 gives 0, the smallest over -1 wraps."""
         w, signed = self.w, x.dtype.kind == "i"
         zero = w.like(0, x)
+        if signed and y.number == -1:
+            return zero if op in ("rem", "mod") else w.binary("sub", zero, x)
         null = w.compare("eq", y, zero)
         unsafe = null
         if signed and not y.is_const:
             lowest = w.compare("eq", x, w.like(-1 << (x.dtype.bits - 1), x))
             minus = w.compare("eq", y, w.like(-1, x))
             unsafe = w.binary("or", null, w.binary("and", lowest, minus))
-        by = y if y.is_const and y.number not in (0, -1) else w.select(unsafe, w.like(1, x), y)
+        by = y if y.number else w.select(unsafe, w.like(1, x), y)
         wants_rest = op in ("rem", "mod")
         out = w.binary("rem" if wants_rest else "div", x, by)
         if signed and op in ("floordiv", "mod"):

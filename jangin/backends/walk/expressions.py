@@ -203,8 +203,8 @@ class Expressions:
         return arm
 
     def _masked_arm(self, e: Expr, cond: Callable[[], Value], seen: set[Expr]) -> Value:
-        """An arm of a choice that differs by lane, taken where `cond` holds: its loads are masked; where it loads one place
-        for all lanes, it is skipped when no lane chose it."""
+        """An arm of a choice that differs by lane, taken where `cond` holds: its loads are masked; where it
+        loads one place for all lanes, it is skipped when no lane chose it."""
         unsafe = [n for n in walk(e) if isinstance(n, Load) and not self._safe(n, seen)]
         if not unsafe:
             return self.value(e)

@@ -90,6 +90,18 @@ class Writer(ABC):
         for key in self._scopes.pop():
             del self._known[key]
 
+    @abstractmethod
+    def op(self, text: str, dtype: DType, lanes: int = 1, state: str = "") -> Value:
+        """The value of a pure operation of the language."""
+
+    def weakest(self, texts: Sequence[str], dtype: DType, lanes: int, state: str) -> Value:
+        """The value of the last of some loads, or of an earlier (less masked) one already written."""
+        for text in texts[:-1]:
+            ref = self._known.get(text + state)
+            if ref is not None:
+                return Value(ref, dtype, lanes)
+        return self.op(texts[-1], dtype, lanes, state)
+
     def row(self, name: str, dtype: DType) -> Row:
         """The target's row for an operation on a type."""
         row = self._found.get((name, dtype))

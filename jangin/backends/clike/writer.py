@@ -1,0 +1,318 @@
+"""C-like text of one function body (see `backends.walk.writer`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jangin.backends.clike.dialect import KEPT, Dialect, type_name, width
+from jangin.backends.clike.lanes import function_name, row_function
+from jangin.backends.walk.writer import Pointer, Value, Writer
+from jangin.ir.dtype import BOOL, F32, I32, I64, DType, dtype_of
+from jangin.ir.expr import Scalar
+from jangin.targets.rows import Row
+from jangin.targets.target import Target
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^",
+          "shl": "<<", "shr": ">>", "udiv": "/", "urem": "%"}  # fmt: skip
+_COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "ule": "<="}
+
+_POWER = """{inline} i64 int_power(i64 base, i64 exponent) {{
+  u64 b = base, e = exponent, r = 1;
+  for (; e; e >>= 1, b *= b) if (e & 1) r *= b;
+  return r;
+}}"""
+
+
+class ClikeWriter(Writer):
+    """Writes statements, each of which defines one name. `definitions`, by name, are what they use: types
+    and functions, in an order in which they can be written."""
+
+    def __init__(self, target: Target, dialect: Dialect, definitions: dict[str, str]) -> None:
+        super().__init__(target)
+        self.dialect, self.definitions = dialect, definitions
+        self.arrays: list[str] = []
+        self.lo, self.hi = Value("lo", I64), Value("hi", I64)
+
+    def type(self, dtype: DType, lanes: int = 1) -> str:
+        """The name of a type, which is defined."""
+        kind = type_name(dtype, lanes)
+        if lanes > 1 and kind not in self.definitions:
+            self.definitions[kind] = self.dialect.vector_type(KEPT.get(dtype, dtype), lanes)
+        return kind
+
+    def _name(self, text: str, kind: str, state: str = "") -> str:
+        def make() -> str:
+            name = self.fresh()
+            self.lines.append(f"  {kind}{name} = {text};")
+            return name
+
+        return self.remembered(text + state, make)
+
+    def op(self, text: str, dtype: DType, lanes: int = 1, state: str = "") -> Value:
+        return Value(self._name(text, f"const {self.type(dtype, lanes)} ", state), dtype, lanes)
+
+    def effect(self, text: str) -> None:
+        self.lines.append(f"  {text};")
+
+    def has_text(self, row: Row) -> bool:
+        return bool(row.c) or row.expansion is None
+
+    def parameter(self, number: int) -> Pointer:
+        return f"p{number}"
+
+    def size(self, number: int) -> Value:
+        return Value(f"s{number}", I64)
+
+    # --- values of lanes
+
+    def literal(self, number: Scalar, dtype: DType) -> str:
+        if dtype is BOOL:
+            return "1" if number else "0"
+        if dtype in KEPT:
+            return str(int(np.asarray(number, dtype.numpy).view(f"u{dtype.bytes}")))
+        if dtype.is_float:
+            if not math.isfinite(number):
+                text = "NAN" if number != number else "INFINITY"
+            else:
+                text = float(abs(number)).hex() + ("f" if dtype is F32 else "")
+            return f"(-{text})" if math.copysign(1, number) < 0 and number == number else text
+        suffix = ("u" if dtype.kind == "u" else "") + ("ll" if dtype.bits == 64 else "")
+        if number == -1 << (dtype.bits - 1):
+            return f"({int(number) + 1}{suffix} - 1)"
+        return f"({int(number)}{suffix})" if number < 0 else f"{int(number)}{suffix}"
+
+    def _vector(self, dtype: DType, items: Sequence[str], lanes: int) -> str:
+        self.type(dtype, lanes)
+        return self.dialect.vector(dtype, lanes, [*items, *["0"] * (width(lanes) - len(items))])
+
+    def _in_lanes(self, v: Value) -> str:
+        """A scalar as an element of a vector."""
+        return f"-{v.ref}" if v.dtype is BOOL else v.ref
+
+    def zeros(self, dtype: DType, lanes: int) -> Value:
+        return self.op(self._vector(dtype, (), lanes), dtype, lanes)
+
+    def iota(self, lanes: int, dtype: DType, step: int = 1) -> Value:
+        items = [str(n * step) for n in range(width(lanes))]
+        return self.op(self._vector(dtype, items, lanes), dtype, lanes)
+
+    def broadcast(self, v: Value, lanes: int) -> Value:
+        if v.lanes == lanes:
+            return v
+        wide = self.op(self._vector(v.dtype, [self._in_lanes(v)] * width(lanes), lanes), v.dtype, lanes)
+        return wide._replace(number=v.number)
+
+    def lane(self, v: Value, number: int) -> Value:
+        if v.lanes == 1:
+            return v
+        return self.op(f"{v.ref}[{number}]" + (" & 1" if v.dtype is BOOL else ""), v.dtype)
+
+    def from_lanes(self, parts: Sequence[Value]) -> Value:
+        dtype, lanes = parts[0].dtype, len(parts)
+        return self.op(self._vector(dtype, [self._in_lanes(p) for p in parts], lanes), dtype, lanes)
+
+    def shuffle(self, a: Value, b: Value | None, picks: Sequence[int]) -> Value:
+        room, lanes = width(a.lanes), len(picks)
+        moved = [p if p < a.lanes else p - a.lanes + room for p in picks]
+        moved += [-1] * (width(lanes) - lanes)
+        return self.op(self.dialect.shuffle(a.ref, (b or a).ref, moved), a.dtype, lanes)
+
+    def any_lane(self, mask: Value) -> Value:
+        if mask.lanes == 1:
+            return mask
+        return self.op(f"({' | '.join(f'{mask.ref}[{n}]' for n in range(mask.lanes))}) & 1", BOOL)
+
+    # --- arithmetic
+
+    def _as(self, dtype: DType, x: Value) -> str:
+        """The bits of an integer as another of the same size."""
+        kind = self.type(dtype, x.lanes)
+        return f"({kind}){x.ref}" if x.lanes == 1 else self.dialect.reinterpret(kind, x.ref)
+
+    def binary(self, op: str, x: Value, y: Value) -> Value:
+        if op == "rem" and x.dtype.is_float:
+            return self.by_lane(lambda a, b: self.function("fmodf" if x.dtype is F32 else "fmod", a, b), x, y)
+        a, b = x.ref, y.ref
+        if op in ("min", "max"):
+            return self.op(f"{a} {'<' if op == 'min' else '>'} {b} ? {a} : {b}", x.dtype)
+        if op in ("udiv", "urem"):
+            a, b = self._as(_unsigned(x.dtype), x), self._as(_unsigned(x.dtype), y)
+            return self._cast_to(x.dtype, f"({a} {_INFIX[op]} {b})", x.lanes)
+        return self.op(f"{a} {_INFIX[op]} {b}", x.dtype, x.lanes)
+
+    def _cast_to(self, dtype: DType, text: str, lanes: int) -> Value:
+        kind = self.type(dtype, lanes)
+        text = f"({kind}){text}" if lanes == 1 else self.dialect.reinterpret(kind, text)
+        return self.op(text, dtype, lanes)
+
+    def compare(self, op: str, x: Value, y: Value) -> Value:
+        a, b = x.ref, y.ref
+        if op == "ule" or x.dtype is BOOL:
+            a, b = self._as(_unsigned(x.dtype), x), self._as(_unsigned(x.dtype), y)
+        if op == "unordered":
+            text = f"({a} != {a}) | ({b} != {b})"
+        elif op == "apart":
+            text = f"({a} < {b}) | ({a} > {b})"
+        else:
+            text = f"{a} {_COMPARE[op]} {b}"
+        if x.lanes > 1 and KEPT.get(x.dtype, x.dtype).bits != I32.bits:
+            text = self.dialect.convert(self.type(BOOL, x.lanes), text)
+        return self.op(text, BOOL, x.lanes)
+
+    def select(self, cond: Value, x: Value, y: Value) -> Value:
+        if cond.lanes == 1:
+            return self.op(f"{cond.ref} ? {x.ref} : {y.ref}", x.dtype, x.lanes)
+        bits, mask = dtype_of(f"i{KEPT.get(x.dtype, x.dtype).bits}"), cond
+        if bits is not I32:
+            mask = self.op(self.dialect.convert(self.type(bits, x.lanes), cond.ref), bits, x.lanes)
+        a, b = self._as(bits, x), self._as(bits, y)
+        return self._cast_to(x.dtype, f"(({mask.ref} & {a}) | (~{mask.ref} & {b}))", x.lanes)
+
+    def negate(self, x: Value) -> Value:
+        return self.op(f"-{x.ref}", x.dtype, x.lanes)
+
+    def absolute(self, x: Value) -> Value:
+        if x.lanes == 1:
+            return self.function("fabsf" if x.dtype is F32 else "fabs", x)
+        bits = dtype_of(f"i{x.dtype.bits}")
+        all_but_sign = self.constant((1 << (x.dtype.bits - 1)) - 1, bits)
+        return self._cast_to(x.dtype, f"({self._as(bits, x)} & {all_but_sign.ref})", x.lanes)
+
+    def cast(self, dtype: DType, x: Value) -> Value:
+        kind = self.type(dtype, x.lanes)
+        if x.lanes == 1:
+            return self.op(f"({kind}){x.ref}", dtype)
+        source = f"{x.ref} & 1" if x.dtype is BOOL else x.ref
+        return self.op(self.dialect.convert(kind, source), dtype, x.lanes)
+
+    def bitcast(self, dtype: DType, x: Value) -> Value:
+        old, new = KEPT.get(x.dtype, x.dtype), KEPT.get(dtype, dtype)
+        if old is new:
+            return Value(x.ref, dtype, x.lanes)
+        if x.lanes > 1 or (old.is_int and new.is_int):
+            return self._cast_to(dtype, x.ref, x.lanes)
+        name = f"{new}_of_{old}"
+        moved = f"{new} r; memcpy(&r, &x, {new.bytes}); return r;"
+        self.definitions[name] = f"{self.dialect.inline} {new} {name}({old} x) {{ {moved} }}"
+        return self.op(f"{name}({x.ref})", dtype)
+
+    def _call(self, name: str, dtype: DType, lanes: int, *operands: str) -> str:
+        """A call of the target's row for an operation."""
+        row = self.row(name, dtype)
+        called = function_name(row, dtype, lanes)
+        if called not in self.definitions:
+            for p in row.func(dtype).params:
+                self.type(p.dtype, lanes)
+            self.definitions[called] = row_function(row, dtype, lanes, self.dialect)
+        return f"{called}({', '.join(operands)})"
+
+    def instruction(self, name: str, dtype: DType, result: DType, *values: Value) -> Value:
+        lanes = values[0].lanes
+        return self.op(self._call(name, dtype, lanes, *(v.ref for v in values)), result, lanes)
+
+    def function(self, name: str, *args: Value) -> Value:
+        return self.op(f"{name}({', '.join(a.ref for a in args)})", args[0].dtype)
+
+    def power(self, base: Value, exponent: Value) -> Value:
+        self.definitions["int_power"] = _POWER.format(inline=self.dialect.inline)
+        return self.op(f"int_power({base.ref}, {exponent.ref})", I64)
+
+    # --- memory
+
+    def registers(self, dtype: DType, count: int) -> Pointer:
+        name = self.fresh("a")
+        self.arrays.append(f"  {self.dialect.array(dtype, name, count)}")
+        return name
+
+    def scratch(self, dtype: DType, at: Value) -> Pointer:
+        kind = f"{self.dialect.shared}{type_name(dtype)} *"
+        return self._name(f"({kind})(scratch + {at.ref})", kind)
+
+    def step(self, dtype: DType, start: Pointer, by: Value) -> Pointer:
+        return self._name(f"{start} + {by.ref}", f"{self.dialect.shared}{type_name(dtype)} *")
+
+    def _row_at(self, dtype: DType, lanes: int, at: Pointer) -> str:
+        return f"*({self.dialect.shared}{self.type(dtype, lanes)}_u *)({at})"
+
+    def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
+        if lanes == 1:
+            return self.op(f"*({at})", dtype, 1, state)
+        plain = self._row_at(dtype, lanes, at) if width(lanes) == lanes else self._part(dtype, lanes, at)
+        masked = [self._call("masked_load", dtype, lanes, at, m.ref) for m in masks]
+        return self.weakest([plain, *masked], dtype, lanes, state)
+
+    def _part(self, dtype: DType, lanes: int, at: Pointer) -> str:
+        """A load of fewer lanes than the vector has room for."""
+        kind, kept = self.type(dtype, lanes), KEPT.get(dtype, dtype)
+        name = f"load{lanes}_{kind}"
+        body = f"{kind} r = {{0}}; memcpy(&r, memory, {lanes * kept.bytes}); return r;"
+        self.definitions[name] = f"{self.dialect.inline} {kind} {name}({kept} *memory) {{ {body} }}"
+        return f"{name}({at})"
+
+    def gather(
+        self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
+    ) -> Value:
+        lanes = index.lanes
+        plain = self.target.row("gather", dtype) is not None
+        texts = [self._call("gather", dtype, lanes, at, index.ref)] if plain else []
+        texts += [self._call("masked_gather", dtype, lanes, at, index.ref, m.ref) for m in masks]
+        return self.weakest(texts, dtype, lanes, state)
+
+    def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None:
+        if mask is not None:
+            self.effect(self._call("masked_store", v.dtype, v.lanes, mask.ref, v.ref, at))
+        elif v.lanes == 1:
+            self.effect(f"*({at}) = {v.ref}")
+        elif width(v.lanes) == v.lanes:
+            self.effect(f"{self._row_at(v.dtype, v.lanes, at)} = {v.ref}")
+        else:
+            self.effect(f"memcpy({at}, &{v.ref}, {v.lanes * KEPT.get(v.dtype, v.dtype).bytes})")
+
+    def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
+        self.effect(self._call("masked_scatter", v.dtype, v.lanes, index.ref, mask.ref, v.ref, at))
+
+    def prefetch(self, dtype: DType, at: Pointer) -> None:
+        self.effect(f"__builtin_prefetch({at})")
+
+    # --- blocks
+
+    def loop(self, first: Value, end: Value, body: Callable[[Value], None], *, entered: bool) -> None:
+        i = self.fresh("n")
+        self.lines.append(f"  for (i64 {i} = {first.ref}; {i} < {end.ref}; ++{i}) {{")
+        with self.scope():
+            body(Value(i, I64))
+        self.lines.append("  }")
+
+    def when(self, cond: Value, then: Callable[[], None], other: Callable[[], None] | None = None) -> None:
+        self.lines.append(f"  if ({cond.ref}) {{")
+        with self.scope():
+            then()
+        if other is not None:
+            self.lines.append("  } else {")
+            with self.scope():
+                other()
+        self.lines.append("  }")
+
+    def choose(self, cond: Value, then: Callable[[], Value], other: Callable[[], Value]) -> Value:
+        name, at = self.fresh(), len(self.lines)
+
+        values: list[Value] = []
+
+        def assigned(piece: Callable[[], Value]) -> Callable[[], None]:
+            def write() -> None:
+                values.append(piece())
+                self.lines.append(f"  {name} = {values[-1].ref};")
+
+            return write
+
+        self.when(cond, assigned(then), assigned(other))
+        value = values[0]
+        self.lines.insert(at, f"  {self.type(value.dtype, value.lanes)} {name};")
+        return Value(name, value.dtype, value.lanes)
+
+
+def _unsigned(dtype: DType) -> DType:
+    return dtype_of(f"u{KEPT.get(dtype, dtype).bits}")

@@ -1,0 +1,139 @@
+"""The same kernels written in C and in LLVM IR give the same bits."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import machine
+import numpy as np
+import onnx.backend.test
+import pytest
+import test_kernels
+import test_naive_nests
+import test_operations
+import test_small_types
+
+from jangin.backends.clike.dialect import C
+from jangin.backends.clike.module import emit_kernels
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import build_artifact
+from jangin.ir.dtype import BOOL
+from jangin.ir.expr import Buffer
+from jangin.ir.graph import Array
+from jangin.ir.interpret import size
+from jangin.ir.loop import Func
+from jangin.ir.text import print_func
+from jangin.runtime.elf import Image
+from jangin.targets import Target
+
+COMPILER = shutil.which("gcc") or shutil.which("clang")
+LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler here: neither gcc nor clang")
+
+
+def built(funcs: Sequence[Func], on: Target, folder: Path, level: str = "-O0") -> ctypes.CDLL:
+    """A library of kernels, all in one C file."""
+    source, library = folder / "kernels.c", folder / "kernels.so"
+    source.write_text(emit_kernels(funcs, on, C()))
+    options = (level, *C.FLAGS, f"-march={on.cpu}", "-Wno-psabi", "-shared", "-fPIC")
+    done = subprocess.run(
+        [str(COMPILER), *options, "-o", str(library), str(source), "-lm"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[:4000]
+    return ctypes.CDLL(str(library))
+
+
+def called(library: ctypes.CDLL, func: Func, *args: Any) -> dict[str, Array]:
+    address = ctypes.cast(getattr(library, func.name), ctypes.c_void_p).value
+    assert address is not None
+    return machine.call(address, func, *args)
+
+
+def assert_same_bits(got: Mapping[str, Array], want: Mapping[str, Array], func: Func) -> None:
+    """Of a NaN, the bits are those of whichever operand the compiler put first."""
+    for name, value in want.items():
+        bits = f"u{value.itemsize}"
+        differ = got[name].view(bits) != value.view(bits)
+        wrong = np.argwhere(differ & ~((got[name] != got[name]) & (value != value)))
+        if len(wrong):
+            at = tuple(map(int, wrong[0]))
+            pytest.fail(
+                f"{func.name}: {name}{list(at)} is {got[name][at]!r} in C, {value[at]!r} in LLVM IR; so are "
+                f"{len(wrong)} of {value.size}\n{print_func(func)}"
+            )
+
+
+def random_values(b: Buffer, symbols: Mapping[str, int], rng: np.random.Generator) -> Array:
+    shape = tuple(size(d, symbols) for d in b.shape)
+    if b.dtype is BOOL:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    if b.dtype.is_int:
+        return rng.integers(0, 4, shape).astype(b.dtype.numpy)
+    return rng.standard_normal(shape).astype(b.dtype.numpy)
+
+
+@pytest.mark.parametrize("model", ["squeezenet", "shufflenet"])
+def test_models(model: str, tmp_path: Path) -> None:
+    on = machine.target(machine.runnable()[-1])
+    artifact = build_artifact(LIGHT / f"light_{model}.onnx", Options(on))
+    kernels = [f for n, f in artifact.plan.kernels.items() if n not in artifact.plan.calls]
+    funcs = [replace(f, name=f"k{n}") for n, f in enumerate(kernels)]
+    library, image = built(funcs, on, tmp_path), Image(artifact.objects)
+    launches, rng = {x.kernel: x for x in artifact.plan.launches}, np.random.default_rng()
+    for func, kernel in zip(funcs, kernels, strict=True):
+        given = [size(e, {}) for e in launches[kernel.name].symbols]
+        sizes = dict(zip((v.name for v, _ in func.symbols), given, strict=True))
+        arrays = {p.name: random_values(p, sizes, rng) for p in func.params}
+        want = machine.call(image.address(kernel.name), kernel, arrays, sizes)
+        assert_same_bits(called(library, func, arrays, sizes), want, kernel)
+    image.close()
+
+
+def cases(module: ModuleType, on: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The tests of a module, with the arguments of each of their cases on one target."""
+    for name, test in [*vars(module).items()]:
+        if not name.startswith("test_"):
+            continue
+        choices: list[list[dict[str, Any]]] = []
+        for mark in getattr(test, "pytestmark", ()):
+            names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+            values = [on] if names == ["on"] else mark.args[1]
+            rows = [(v,) if len(names) == 1 else v for v in values]
+            choices.append([dict(zip(names, row, strict=True)) for row in rows])
+        for picked in product(*choices):
+            yield test, {k: v for part in picked for k, v in part.items()}
+
+
+MODULES = (test_kernels, test_small_types, test_naive_nests, test_operations)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
+def test_kernels_of_other_tests(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masked tails, gathers, reductions across lanes, small types: each kernel that these tests run."""
+    on = machine.runnable()[min(1, len(machine.runnable()) - 1)]
+    ran: list[tuple[Func, Any, dict[str, Array]]] = []
+
+    def record(func: Func, arrays: Mapping[str, Array], *args: Any, **options: Any) -> dict[str, Array]:
+        given = {k: v.copy() for k, v in arrays.items()}
+        out = machine.run(func, arrays, *args, **options)
+        ran.append((replace(func, name=f"k{len(ran)}"), (given, args[0]), out))
+        return out
+
+    monkeypatch.setattr(module, "run", record)
+    monkeypatch.setattr(module, "runnable", lambda: (on,), raising=False)
+    for test, arguments in cases(module, on):
+        test(**arguments)
+    assert ran
+    level = "-O0" if module is test_operations else "-O1"  # of many kernels, -O1 takes long
+    library = built([func for func, _, _ in ran], machine.target(on), tmp_path, level)
+    for func, given, want in ran:
+        assert_same_bits(called(library, func, *given), want, func)
