@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jangin.frontends.onnx.operators.shape import split
+from jangin.frontends.onnx.operators.shape import split_13
 from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import element_type
 from jangin.ir.dtype import BOOL, F32, I64, DType
@@ -165,7 +165,7 @@ def _parts(b: Builder, x: Tensor, sizes: Tensor | None, axis: int, keepdims: boo
 
 
 def _cut(b: Builder, x: Tensor, sizes: Tensor, axis: int) -> tuple[Tensor, ...]:
-    return split(b, x, sizes, axis=axis)
+    return split_13(b, x, sizes, axis=axis)
 
 
 @op("Optional", since=15)
