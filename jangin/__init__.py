@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jangin.version import __version__
 
 if TYPE_CHECKING:
-    from jangin.compiler.driver import compile
+    from jangin.compiler.driver import build, compile
     from jangin.custom import hosted, operator
     from jangin.ir.graph import CompileError
     from jangin.runtime.executable import Executable
@@ -27,6 +27,7 @@ _HOMES = {
     "Executable": "jangin.runtime.executable",
     "InferenceSession": "jangin.session",
     "SessionOptions": "jangin.session",
+    "build": "jangin.compiler.driver",
     "compile": "jangin.compiler.driver",
     "hosted": "jangin.custom",
     "ProgramExecutable": "jangin.runtime.program",
@@ -41,6 +42,7 @@ __all__ = [
     "ProgramExecutable",
     "SessionOptions",
     "__version__",
+    "build",
     "compile",
     "hosted",
     "load",

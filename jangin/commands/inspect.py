@@ -38,8 +38,7 @@ from jangin.passes.stages import is_opaque, opaque_func, stages
 from jangin.passes.table import GRAPH_PASSES, Pass
 from jangin.passes.work import flops
 from jangin.runtime.explain import explain_plan, explain_program
-from jangin.runtime.program import executable as artifact_executable
-from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.program_artifact import ProgramArtifact, checked, read_artifact
 from jangin.runtime.sizes import Signature, spec_of
 from jangin.targets import Target, resolve
 from jangin.templates.scheduled import Scheduled
@@ -135,17 +134,17 @@ def _inspect_compiled(model: Path, after: str, kernel: str, placement: bool, mem
         raise ValueError(
             f"{model} is compiled: it has a plan, but no other IR; inspect the model it came from"
         )
-    exe = jangin.load(model)
-    if isinstance(exe, jangin.ProgramExecutable):
-        _inspect_program(exe.artifact, after, kernel)
+    made = checked(read_artifact(model))
+    if isinstance(made, ProgramArtifact):
+        _inspect_program(made, after, kernel)
     elif after:
-        print(print_plan(exe.plan), end="")
+        print(print_plan(made.plan), end="")
     elif placement:
-        terminal().print(steps_table(exe.artifact))
+        terminal().print(steps_table(made))
     elif memory:
-        terminal().print(_memory(exe.plan))
+        terminal().print(_memory(made.plan))
     else:
-        terminal().print(summary(exe))
+        terminal().print(summary(made))
 
 
 def _inspect_program(artifact: ProgramArtifact, after: str, kernel: str) -> None:
@@ -154,7 +153,7 @@ def _inspect_program(artifact: ProgramArtifact, after: str, kernel: str) -> None
     if after:
         print(program_text(artifact), end="")
     else:
-        terminal().print(summary(artifact_executable(artifact)))
+        terminal().print(summary(artifact))
         terminal().print(steps_table(artifact))
 
 

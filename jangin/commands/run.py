@@ -10,19 +10,24 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
+import jangin
 from jangin.commands.common import (
     Settings,
     executable,
     fixed_sizes,
     parse_inputs,
     parse_shapes,
+    progress,
     read_inputs,
     terminal,
 )
 from jangin.ir.graph import Array
+from jangin.runtime.artifact import Artifact
 from jangin.runtime.executable import Executable
+from jangin.runtime.layout import Frame, Layout
 from jangin.runtime.program import ProgramExecutable
-from jangin.runtime.sizes import TensorSpec
+from jangin.runtime.program_artifact import ProgramArtifact, signature
+from jangin.runtime.sizes import Evaluator, TensorSpec
 
 TOP = 5
 PROFILED = 30
@@ -103,31 +108,39 @@ def _file_name(name: str) -> str:
 
 
 def compile_file(model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str) -> None:
-    """Compile a model into a `.jgn` file and say what is in it."""
+    """Compile a model into a `.jgn` file, for this machine or another, and say what is in it."""
+    if model.suffix == ".jgn":
+        raise ValueError(f"{model} is compiled already")
     start = time.perf_counter()
-    exe = executable(model, settings, 1, target, parse_shapes(shapes))
+    with progress(settings) as tell:
+        made = jangin.build(
+            model, target, 1, parse_shapes(shapes), winograd=settings.winograd, libraries=settings.libraries,
+            cache=settings.cache, progress=tell,
+        )  # fmt: skip
     seconds = time.perf_counter() - start
-    exe.save(output)
+    made.save(output)
     console = terminal()
-    console.print(summary(exe))
+    console.print(summary(made))
     console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB, compiled in {seconds:.2f} s")
 
 
-def summary(exe: Executable | ProgramExecutable) -> Table:
+def summary(made: Artifact | ProgramArtifact) -> Table:
     """What a compiled model takes, gives and needs."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for kind, specs in (("input", exe.inputs), ("output", exe.outputs)):
+    for kind, specs in zip(("input", "output"), signature(made), strict=True):
         for spec in specs:
             table.add_row(kind, _spec_text(spec))
-    if isinstance(exe, ProgramExecutable):
-        table.add_row("segments", f"{len(exe.artifact.parts)} plans between steps")
+    if isinstance(made, ProgramArtifact):
+        table.add_row("segments", f"{len(made.parts)} plans between steps")
         return table
-    plan = exe.plan
+    plan = made.plan
     weights = sum(a.nbytes for a in plan.constants.values())
     table.add_row("target", plan.target.split("/")[1])
     table.add_row("kernels", f"{len({x.kernel for x in plan.launches})} in {len(plan.launches)} launches")
     table.add_row("weights", f"{weights / 1e6:.2f} MB")
-    arena = f"{exe.arena_bytes() / 1e6:.2f} MB" if plan.is_static else "grows with the sizes of a run"
+    arena = "grows with the sizes of a run"
+    if plan.is_static:
+        arena = f"{Layout(Frame(plan), (), Evaluator({})).placement.arena / 1e6:.2f} MB"
     table.add_row("arena", arena)
     return table
 

@@ -12,7 +12,7 @@ from jangin.compiler.cache import Cache, key, source_digest
 from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.source import Source
 from jangin.runtime.program_artifact import checked, read_artifact
-from jangin.targets import resolve
+from jangin.targets import Target
 from jangin.tune.store import Store, place_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Request:
     `source`: what the model was read from, where the cache was asked for it already."""
 
     model: ModelSource
-    target: str
+    target: Target
     threads: int
     shapes: Mapping[str, Any]
     winograd: bool
@@ -43,12 +43,16 @@ class Request:
     @property
     def entries(self) -> Cache | None:
         """Where compiled models are kept, if they are."""
-        return None if self.cache is False else Cache(self._folder)
+        return Cache(self._folder) if self._keeps else None
 
     @property
     def winners(self) -> Store | None:
         """Where what tuning found is kept, if it is."""
-        return None if self.cache is False else Store(self._folder)
+        return Store(self._folder) if self._keeps else None
+
+    @property
+    def _keeps(self) -> bool:
+        return self.cache is not False and not self.target.is_foreign
 
     @property
     def _folder(self) -> str | Path | None:
@@ -56,7 +60,7 @@ class Request:
 
     def options(self) -> Options:
         """With the candidates that won on this machine."""
-        options = Options(resolve(self.target), dict(self.shapes), self.winograd, self.libraries)
+        options = Options(self.target, dict(self.shapes), self.winograd, self.libraries)
         return options if self.winners is None else with_winners(options, self.threads, self.winners)
 
 

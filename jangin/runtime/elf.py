@@ -1,7 +1,9 @@
-"""A small linker and loader: ELF64 relocatable objects (x86-64) into executable memory.
+"""A small linker and loader: ELF64 relocatable objects for this machine into executable memory.
 
 Loading needs neither LLVM nor a system linker: importing LLVM alone takes 70 ms and 45 MB.
-Written from the System V ABI, AMD64 supplement, sections 4.2 to 4.4.
+Written from the System V ABI, AMD64 supplement, sections 4.2 to 4.4. Which relocations an architecture
+has is in `runtime.abi`, by these forms: "absolute 64", "relative 64" and "relative 32" (to the place), and
+"slot 32" (relative, of the symbol's place in the table of addresses).
 """
 
 from __future__ import annotations
@@ -12,15 +14,15 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from jangin.runtime.abi import Abi, abi_of
 from jangin.runtime.device import LoadError
+from jangin.runtime.processor import architecture
 
 _ALLOC, _WRITE = 2, 1
 _SYMTAB, _RELA, _NOBITS = 2, 4, 8
 _UNDEFINED = 0
-_X86_64 = 62
-_ABS64, _PC32, _PLT32, _GOTPCREL, _PC64, _GOTPCRELX, _REX_GOTPCRELX = 1, 2, 4, 9, 24, 41, 42
 _STUB = 8
-"""Bytes of `jmp *slot(%rip)` and padding."""
+"""Bytes of `jmp *slot(%rip)` and padding: the one part that is x86-64's."""
 
 
 @dataclass
@@ -57,8 +59,9 @@ class Image:
     """Linked code in memory, there until `close`: threads may still run it when Python exits."""
 
     def __init__(self, objects: Iterable[bytes], resolve: Callable[[str], int] = process_symbol) -> None:
+        self._abi = abi_of(architecture())
         try:
-            self._link([_parse(o) for o in objects], resolve)
+            self._link([_parse(o, self._abi) for o in objects], resolve)
         except (struct.error, ArithmeticError, LookupError, MemoryError, OSError, ValueError) as error:
             raise LoadError(f"the machine code is damaged: {error}") from None
 
@@ -131,18 +134,18 @@ class Image:
         symbol = o.symbols[index]
         name = symbol[0]
         place = section.at + offset
-        if kind in (_GOTPCREL, _GOTPCRELX, _REX_GOTPCRELX):
+        form = self._abi.relocations.get(kind, "")
+        if form == "slot 32":
             target = base + slots[name]
-        elif name in stubs and kind in (_PC32, _PLT32):
+        elif name in stubs and form == "relative 32":
             target = base + stubs[name]
         else:
             target = where[name] if symbol[1] else base + _value(o, symbol)
-        if kind == _ABS64:
+        if form == "absolute 64":
             struct.pack_into("<Q", self._memory, place, (target + addend) & (2**64 - 1))
-        elif kind == _PC64:
-            struct.pack_into("<q", self._memory, place, target + addend - base - place)
-        elif kind in (_PC32, _PLT32, _GOTPCREL, _GOTPCRELX, _REX_GOTPCRELX):
-            struct.pack_into("<i", self._memory, place, target + addend - base - place)
+        elif form:
+            width = "<q" if form.endswith("64") else "<i"
+            struct.pack_into(width, self._memory, place, target + addend - base - place)
         else:
             raise LoadError(f"relocation type {kind} of {name or section.name!r} is not supported")
 
@@ -155,9 +158,9 @@ def _value(o: _Object, symbol: tuple[str, int, int, int]) -> int:
     return section.at + symbol[3]
 
 
-def _parse(data: bytes) -> _Object:
-    if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", data, 18)[0] != _X86_64:
-        raise LoadError("the machine code is not an x86-64 ELF object")
+def _parse(data: bytes, abi: Abi) -> _Object:
+    if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", data, 18)[0] != abi.elf_machine:
+        raise LoadError(f"the machine code is not an ELF object for {architecture()}")
     (start,) = struct.unpack_from("<Q", data, 40)
     size, count, names = struct.unpack_from("<HHH", data, 58)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, start + i * size) for i in range(count)]

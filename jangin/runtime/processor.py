@@ -7,8 +7,15 @@ import re
 from functools import cache
 from pathlib import Path
 
+from jangin.runtime.abi import abi_of
+
 _LINUX_NAMES = {"sse3": "pni", "lzcnt": "abm", "bmi": "bmi1"}
 """LLVM's features that /proc/cpuinfo calls otherwise."""
+
+
+def architecture() -> str:
+    """This machine's, as triples begin with it."""
+    return platform.machine().lower().replace("amd64", "x86_64")
 
 
 def why_not(target: str) -> str:
@@ -16,9 +23,11 @@ def why_not(target: str) -> str:
     system doesn't say what the processor has."""
     triple, _, rest = target.partition("/")
     _, _, features = rest.partition("/")
-    wanted, machine = triple.split("-")[0], platform.machine().lower().replace("amd64", "x86_64")
+    wanted, machine = triple.split("-")[0], architecture()
     if wanted != machine:
         return f"it is for {wanted}, this machine is {machine}"
+    if not abi_of(triple).relocations:
+        return f"code for {wanted} can be built and saved so far, but not loaded"
     have = processor_flags()
     names = [f[1:] for f in features.split(",") if f.startswith("+")]
     missing = [n for n in names if have and _plain(_LINUX_NAMES.get(n, n)) not in have]

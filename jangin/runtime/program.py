@@ -14,8 +14,8 @@ from jangin.ir.program import Program
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import Device, device_of
 from jangin.runtime.executable import Executable, as_array
-from jangin.runtime.program_artifact import ProgramArtifact, read_artifact
-from jangin.runtime.sizes import TensorSpec, spec_of
+from jangin.runtime.program_artifact import ProgramArtifact, read_artifact, signature
+from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.steps import RegionRunner, Resources
 from jangin.runtime.threads import default_threads
 
@@ -49,8 +49,7 @@ class ProgramExecutable:
         self._region = RegionRunner(
             region, Resources(segments, known, program.constants, program.symbols, driver)
         )
-        self.inputs: tuple[TensorSpec, ...] = tuple(spec_of(region.values[n]) for n in region.inputs)
-        self.outputs: tuple[TensorSpec, ...] = tuple(spec_of(region.values[n]) for n in region.outputs)
+        self.inputs, self.outputs = signature(artifact)
 
     @property
     def program(self) -> Program:

@@ -36,6 +36,7 @@ from jangin.runtime.artifact import (
     require,
     write_whole,
 )
+from jangin.runtime.sizes import Signature, TensorSpec, spec_of
 
 PROGRAM_MAGIC = b"\x8aJGP\r\n\x1a\n"
 
@@ -113,6 +114,18 @@ class ProgramArtifact:
                 verify_program(program, [p.plan for p in parts])
                 code = base64.b64decode(header["code"])
         return cls(program, tuple(parts), code, header["metadata"], header["device"])
+
+
+def signature(made: Artifact | ProgramArtifact) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """The inputs and the outputs of a compiled model."""
+    if isinstance(made, Artifact):
+        found = Signature(made.plan)
+        return found.inputs, found.outputs
+    region = made.program.region
+    inputs, outputs = (
+        tuple(spec_of(region.values[n]) for n in ends) for ends in (region.inputs, region.outputs)
+    )
+    return inputs, outputs
 
 
 def read_artifact(path: str | os.PathLike[str]) -> Artifact | ProgramArtifact:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jangin.ir.dtype import DType
+from jangin.runtime.abi import Abi, abi_of
 from jangin.targets.figures import FusionFigures, WinogradFigures
 from jangin.targets.rows import Row
 
@@ -55,6 +56,16 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.triple}/{self.cpu}/{self.features}"
+
+    @property
+    def abi(self) -> Abi:
+        """What its code must keep to. Raises ValueError for an architecture that isn't known."""
+        return abi_of(self.triple)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its back end or its device comes from outside the package."""
+        return not (isinstance(self.backend, str) and isinstance(self.device, str))
 
     @property
     def device_name(self) -> str:

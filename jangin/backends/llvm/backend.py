@@ -59,7 +59,7 @@ class LLVM:
 @cache
 def _pool_object(target: Target) -> bytes:
     """The thread pool, the same in every model: to compile it takes longer than a small model's kernels."""
-    return compile_modules([("pool", pool_module(target.triple))], target)
+    return compile_modules([("pool", pool_module(target))], target)
 
 
 BACKEND = LLVM()

@@ -56,8 +56,9 @@ def target_machine(target: Target) -> Any:
     except RuntimeError as error:
         raise ValueError(f"LLVM has no target {target.triple!r}: {error}") from None
     return kind.create_target_machine(
-        cpu=target.cpu, features=target.features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default"
-    )
+        cpu=target.cpu, features=target.features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default",
+        abiname=target.abi.name,
+    )  # fmt: skip
 
 
 @cache

@@ -21,6 +21,7 @@ import re
 
 from jangin.backends.llvm.functions import called, head
 from jangin.runtime.functions import KERNEL, POOL_CREATE, POOL_DESTROY, POOL_ROUNDS, POOL_RUN
+from jangin.targets.target import Target
 
 UNITS_PER_THREAD = 31
 RUNS_PER_THREAD = 4
@@ -32,12 +33,6 @@ YIELDS = 16
 MAX_THREADS = 2048
 """Units must fit 16 bits: UNITS_PER_THREAD * MAX_THREADS < 65536."""
 
-_SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
-_PAUSE = {
-    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
-    "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
-}
-
 _FIELDS = {
     "task": 0, "args": 8, "sizes": 16, "scratch": 24, "stride": 32, "tasks": 40, "unit": 48, "count": 56,
     "ticket": 64, "done": 128, "waiting": 132, "busy": 192, "sleepers": 256, "wake": 260, "stop": 264,
@@ -47,21 +42,21 @@ _HANDLE_BYTES = 32
 """A worker's record: pthread handle, pool, index."""
 
 
-def pool_module(triple: str) -> str:
-    """The LLVM IR module of `jangin_pool_create`, `_destroy`, `_run` and `_rounds` for a Linux triple.
-
-    Raises ValueError for an architecture without an entry in the system-call table."""
-    arch = triple.split("-")[0]
-    if arch not in _SYS_FUTEX:
-        raise ValueError(f"no thread pool for {arch}: known are {', '.join(_SYS_FUTEX)}")
-    declare, pause = _PAUSE.get(arch, ("", ""))
+def pool_module(target: Target) -> str:
+    """The LLVM IR module of the pool's functions (see `runtime.functions`), for Linux. Raises ValueError
+    where pointers, sizes and thread handles aren't of 64 bits, as its structure has them."""
+    abi = target.abi
+    if abi.pointer_bytes != 8:
+        raise ValueError(f"there is no thread pool for pointers of {8 * abi.pointer_bytes} bits yet")
+    declare = f"declare void @{re.sub(r' [^,)]+', '', abi.pause)}" if abi.pause else ""
+    pause = f"call void @{abi.pause}" if abi.pause else ""
     text = _HEAD + _CREATE + _DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
     text = re.sub(r"(?m)^  (%(\w+)\.at)$", _field_address, text)
     words = {
-        "TRIPLE": triple,
+        "TRIPLE": target.triple,
         "DECLARE_PAUSE": declare,
         "PAUSE": pause,
-        "FUTEX": _SYS_FUTEX[arch],
+        "FUTEX": abi.futex,
         "SPINS": SPINS,
         "SPINS_AND_YIELDS": SPINS + YIELDS,
         "UNITS": UNITS_PER_THREAD,
