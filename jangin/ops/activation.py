@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
+from inspect import signature
 
 from jangin.ir.expr import Expr, ExprLike, call, const, maximum, minimum, select
 
 Activation = Callable[..., Expr]
-"""`fn(x, *parameters)`: the parameters are numbers (or expressions) in order, each with a default."""
+"""`fn(x, *parameters)`: the parameters are numbers in order, each with a default."""
 
 
 def affine(x: Expr, alpha: float = 1.0, beta: float = 0.0) -> Expr:
@@ -89,6 +89,11 @@ def shrink(x: Expr, threshold: float = 0.5, bias: float = 0.0) -> Expr:
     return select(x > threshold, x - bias, select(x < -threshold, x + bias, const(0, x.dtype)))
 
 
+def sigmoid(x: Expr) -> Expr:
+    """1 / (1 + exp(-x))."""
+    return call("sigmoid", x)
+
+
 def softplus(x: Expr) -> Expr:
     """log(1 + exp(x)), without overflow."""
     return maximum(x, 0) + call("log1p", call("exp", -call("abs", x)))
@@ -100,7 +105,11 @@ def softsign(x: Expr) -> Expr:
 
 def swish(x: Expr, alpha: float = 1.0) -> Expr:
     """x * sigmoid(alpha * x) (Ramachandran et al. 2017); SiLU, as alpha is 1."""
-    return x * call("sigmoid", x * alpha)
+    return x * sigmoid(x * alpha)
+
+
+def tanh(x: Expr) -> Expr:
+    return call("tanh", x)
 
 
 def thresholded_relu(x: Expr, alpha: float = 1.0) -> Expr:
@@ -123,10 +132,15 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "scaled_tanh": scaled_tanh,
     "selu": selu,
     "shrink": shrink,
-    "sigmoid": partial(call, "sigmoid"),
+    "sigmoid": sigmoid,
     "softplus": softplus,
     "softsign": softsign,
     "swish": swish,
-    "tanh": partial(call, "tanh"),
+    "tanh": tanh,
     "thresholded_relu": thresholded_relu,
 }
+
+
+def parameters(name: str) -> list[float]:
+    """The usual values of an activation's parameters, in order."""
+    return [p.default for p in list(signature(ACTIVATIONS[name]).parameters.values())[1:]]

@@ -51,7 +51,7 @@ from jangin.ir.graph import CompileError, Node, Shape, Value
 from jangin.ir.simplify import simplify
 from jangin.ir.te import Stage, compute, redirect, reduction
 from jangin.ops.core_window import conv_infer, conv_te, pool_infer, pool_te
-from jangin.ops.operands import TRUE, Typed, broadcast, broadcast_index, product, typed, wide
+from jangin.ops.operands import TRUE, Typed, broadcast, broadcast_index, multiplied, typed, wide
 
 A = TypeVar("A", bound=CoreAttributes)
 
@@ -130,7 +130,9 @@ def _matmul_te(ins: Sequence[Buffer], out: Buffer, attrs: MatMul) -> tuple[Stage
         *batch, m, n = index
         left = (k[0], m) if ta else (m, k[0])
         right = (n, k[0]) if tb else (k[0], n)
-        return product(broadcast_index(a, (*batch, *left)), broadcast_index(b, (*batch, *right)), out.dtype)
+        return multiplied(
+            broadcast_index(a, (*batch, *left)), broadcast_index(b, (*batch, *right)), out.dtype
+        )
 
     return (reduction(out, [k_extent], "sum", term),)
 

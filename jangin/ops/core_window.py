@@ -21,13 +21,12 @@ from jangin.ir.expr import (
 from jangin.ir.graph import CompileError, Shape, Value
 from jangin.ir.simplify import simplify
 from jangin.ir.te import Stage, identity, reduction
-from jangin.ops.operands import TRUE, Typed, product, typed, wide
+from jangin.ops.operands import TRUE, Typed, multiplied, typed, wide
 
 
-def window_extent(size: Expr, kernel: int, stride: int, dilation: int, pad: int, ceil: bool) -> Expr:
-    """Output size of a sliding window over `size` with `pad` elements added in all. With `ceil`,
-    a last partial window counts (the caller drops one that would start in the end padding)."""
-    span = size + (pad - dilation * (kernel - 1) - 1 + (stride - 1 if ceil else 0))
+def window_extent(size: Expr, kernel: int, stride: int, dilation: int, pad: int) -> Expr:
+    """Output size of a sliding window over `size` with `pad` elements added in all."""
+    span = size + (pad - dilation * (kernel - 1) - 1)
     return simplify(span // stride + 1)
 
 
@@ -60,7 +59,7 @@ def _windows(spatial: Shape, attrs: Conv) -> Shape:
     return tuple(
         window_extent(
             spatial[i], attrs.kernel[i], attrs.strides[i], attrs.dilations[i],
-            attrs.pads[i] + attrs.pads[i + rank], False,
+            attrs.pads[i] + attrs.pads[i + rank],
         )
         for i in range(rank)
     )  # fmt: skip
@@ -96,7 +95,7 @@ def conv_te(ins: Sequence[Buffer], out: Buffer, attrs: Conv) -> tuple[Stage, ...
         pos, inside = _window_index(spatial, at, taps, attrs, False)
         channel = c if groups == 1 else simplify((o // per_group_out) * w.shape[1] + c)
         value = Load(x, join_layout(n, channel, pos, layout))
-        return product(select(inside, value, const(0, x.dtype)), Load(w, (o, c, *taps)), out.dtype)
+        return multiplied(select(inside, value, const(0, x.dtype)), Load(w, (o, c, *taps)), out.dtype)
 
     return (reduction(out, [*(const(k) for k in attrs.kernel), w.shape[1]], "sum", term),)
 

@@ -51,7 +51,8 @@ def wide(e: Expr) -> Expr:
     return cast(e.dtype.wide, e) if e.dtype.is_float else e
 
 
-def product(a: Expr, b: Expr, dtype: DType) -> Expr:
+def multiplied(a: Expr, b: Expr, dtype: DType) -> Expr:
+    """a * b, of integers in `dtype`."""
     if dtype.is_int:
         return cast(dtype, a) * cast(dtype, b)
     return wide(a) * wide(b)

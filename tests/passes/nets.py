@@ -43,7 +43,7 @@ class Net:
 
     def pool(self, x: Tensor, kernel: int, stride: int, combiner: str = "max", average: str = "") -> Tensor:
         spatial = x.rank - 2
-        extents = tuple(window_extent(d, kernel, stride, 1, 0, False) for d in x.shape[2:])
+        extents = tuple(window_extent(d, kernel, stride, 1, 0) for d in x.shape[2:])
         window = (kernel,) * spatial, (stride,) * spatial, (1,) * spatial, (0,) * (2 * spatial)
         return self.b.node(Pool(combiner, *window, extents, average), [x])
 

@@ -185,7 +185,7 @@ def pool(t: Net, x: Tensor) -> Tensor | None:
     values = zip(
         x.shape[2:], attrs["kernel"], attrs["strides"], attrs["dilations"], attrs["pads"], strict=False
     )
-    extents = tuple(window_extent(d, k, s, dil, 2 * p, False) for d, k, s, dil, p in values)
+    extents = tuple(window_extent(d, k, s, dil, 2 * p) for d, k, s, dil, p in values)
     combiner, average = t.pick((("max", ""), ("sum", "valid"), ("sum", "all")))
     return t.b.pool(x, **attrs, combiner=combiner, average=average, extents=extents)
 

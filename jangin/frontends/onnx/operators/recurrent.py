@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from jangin.frontends.onnx.operators.activation import NAMES
 from jangin.frontends.onnx.registry import op
 from jangin.ir.expr import Expr
 from jangin.ir.graph import CompileError
 from jangin.ops import recurrent
-from jangin.ops.activation import ACTIVATIONS as NEUTRAL
-from jangin.ops.activation import clip as clipped
+from jangin.ops.activation import ACTIVATIONS, clip, parameters
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.recurrent import Activation, Layer
 
@@ -23,20 +23,9 @@ BACKWARD: Mapping[str, tuple[bool, ...]] = {
 }
 """For each direction that the attribute says, whether it goes backward."""
 
-ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
-    "sigmoid": ("sigmoid", ()),
-    "tanh": ("tanh", ()),
-    "relu": ("relu", ()),
-    "softsign": ("softsign", ()),
-    "softplus": ("softplus", ()),
-    "elu": ("elu", (1.0,)),
-    "leakyrelu": ("leaky_relu", (0.01,)),
-    "thresholdedrelu": ("thresholded_relu", (1.0,)),
-    "affine": ("affine", (1.0, 0.0)),
-    "scaledtanh": ("scaled_tanh", (1.0, 1.0)),
-    "hardsigmoid": ("hard_sigmoid", (0.2, 0.5)),
-}
-"""By ONNX's name in small letters: the function, and the usual alpha and beta as far as it takes them."""
+_FUNCTIONS = "Affine Elu HardSigmoid LeakyRelu Relu ScaledTanh Sigmoid Softplus Softsign Tanh ThresholdedRelu"
+FUNCTIONS: Mapping[str, str] = {name.lower(): NAMES[name] for name in _FUNCTIONS.split()}
+"""Those of `ops.activation` that an attribute may name, whatever the case of its letters."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +49,17 @@ class Settings:
         alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
         found: list[Activation] = []
         for name in self.activations or [*usual] * directions:
-            if name.lower() not in ACTIVATIONS:
+            fn = FUNCTIONS.get(name.lower())
+            if fn is None:
                 raise CompileError(f"activation {name!r} is not supported")
-            fn, defaults = ACTIVATIONS[name.lower()]
-            values = [next(given, d) for given, d in zip((alphas, betas), defaults, strict=False)]
-            found.append(partial(_activated, NEUTRAL[fn], values, self.clip))
+            usually = zip((alphas, betas), parameters(fn), strict=False)
+            values = [next(given, d) for given, d in usually]
+            found.append(partial(_activated, ACTIVATIONS[fn], values, self.clip))
         return [found[d * len(usual) : (d + 1) * len(usual)] for d in range(directions)]
 
 
 def _activated(fn: Callable[..., Expr], values: Sequence[float], bound: float | None, x: Expr) -> Expr:
-    return fn(x if bound is None else clipped(x, -bound, bound), *values)
+    return fn(x if bound is None else clip(x, -bound, bound), *values)
 
 
 def _swapped(b: Builder, t: Tensor) -> Tensor:
