@@ -39,7 +39,7 @@ ALLOWED = {
     },
     "tune": {
         "compiler.build", "compiler.cache", "compiler.kernels", "compiler.options", "environment", "ir",
-        "passes", "runtime", "targets", "templates",
+        "ops", "passes", "runtime", "targets", "templates",
     },
     "compiler.pipeline": {
         "backends", "compiler.build", "compiler.kernels", "compiler.options", "frontends", "frontends.table",

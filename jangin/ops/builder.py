@@ -1,8 +1,8 @@
 """Builds core graphs: what operators lower themselves with.
 
-Every method adds at most one core node, infers its type at once, folds it where all inputs are
-constants, and carries the known contents of small integer tensors (`Tensor.data`), so that
-Shape -> Gather -> Concat -> Reshape chains vanish while the graph is being built.
+Every method adds at most one core node, folds it where all inputs are constants, and carries the known
+contents of small integer tensors (`Tensor.data`), so that Shape -> Gather -> Concat -> Reshape chains
+vanish while the graph is being built.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from jangin.ir.core import (
     Softmax,
     Transpose,
 )
-from jangin.ir.dtype import BOOL, F32, I32, I64, DType, from_numpy
+from jangin.ir.dtype import BOOL, F32, I32, I64, DType
 from jangin.ir.expr import (
     Buffer,
     Const,
@@ -58,8 +58,7 @@ from jangin.ir.loop import Stmt
 from jangin.ir.simplify import Range, prove, simplify
 from jangin.ir.te import Stage, compute, reduction
 from jangin.ops.bounds import accesses, limits, parts
-from jangin.ops.core import CORE
-from jangin.ops.folding import folded
+from jangin.ops.editor import Editor
 from jangin.ops.operands import broadcast
 
 DATA_LIMIT = 256
@@ -99,19 +98,16 @@ USUAL_REGISTERS = Registers(16, 32)
 """AVX2's, for graphs that are built for no machine."""
 
 
-class Builder:
-    """Collects the nodes of one core graph. `source`, `results` and `scope` are set for the imported
+class Builder(Editor):
+    """The editor that lowers imported nodes. `source`, `results` and `scope` are set for the imported
     node in hand: its name for messages, how many outputs it has, and the values it may name."""
 
     def __init__(
         self, name: str, symbols: Mapping[Var, Range], registers: Registers = USUAL_REGISTERS
     ) -> None:
+        super().__init__(symbols)
         self.name = name
         self.registers = registers
-        self.symbols = dict(symbols)
-        self.nodes: list[Node] = []
-        self.values: dict[str, Value] = {}
-        self.constants: dict[str, Array] = {}
         self.inputs: list[str] = []
         self.source = ""
         self.results = 1
@@ -122,18 +118,12 @@ class Builder:
         self.conditions: dict[str, Expr] = {}
         """Of single truth values that depend on sizes alone: how."""
         self.scope: Mapping[str, Any] = {}
-        self._count = 0
 
     # -- values ---------------------------------------------------------------------------------
 
     def fresh(self, hint: str = "") -> str:
         """A name not in use, made of the hint or of the node in hand."""
-        base = hint or self.prefix
-        name = base
-        while name in self.values:
-            self._count += 1
-            name = f"{base}.{self._count}"
-        return name
+        return super().fresh(hint or self.prefix)
 
     def input(self, name: str, dtype: DType, shape: Shape) -> Tensor:
         self.inputs.append(name)
@@ -142,12 +132,10 @@ class Builder:
 
     def const(self, array: Array, name: str = "") -> Tensor:
         """A constant tensor (its name is made unique)."""
-        array = np.asarray(array)
-        dtype = from_numpy(array.dtype)
-        name = self.fresh(name or "c")
-        shape = tuple(const(d) for d in array.shape)
-        self.constants[name] = array
-        self.values[name] = Value(name, dtype, shape)
+        return self._constant_tensor(self.constant(np.asarray(array), name or "c"))
+
+    def _constant_tensor(self, name: str) -> Tensor:
+        array, (dtype, shape) = self.constants[name], self.typed(name)
         data = None
         if dtype in (I64, I32) and array.size <= DATA_LIMIT:
             data = np.empty(array.shape, object)
@@ -238,7 +226,7 @@ class Builder:
         since the last one become known when it has run."""
         attrs = replace(attrs, symbols=tuple(self.pending))
         self.pending.clear()
-        self.nodes.append(Node(self.fresh(), tuple(inputs), tuple(outputs), attrs, self.source))
+        self.emit(Node(self.fresh(), tuple(inputs), tuple(outputs), attrs, self.source))
 
     def bind(self, t: Tensor, low: int = 0) -> list[Expr]:
         """The elements of an integer tensor of static shape as symbols, read when it is computed."""
@@ -278,25 +266,11 @@ class Builder:
 
     def node(self, attrs: CoreAttributes, inputs: Sequence[Tensor]) -> Tensor:
         """Add a core node (or fold it); its type comes from the operator's inference."""
-        op = attrs.op
         real = [self.materialize(t) for t in inputs]
         for part in parts(attrs):
             self._check_accesses(part, real)
-        dtype, shape = CORE[op].infer([self.values[t.name] for t in real], attrs)
-        shape = tuple(simplify(d, self.symbols) for d in shape)
-        if any(isinstance(d, Const) and int(d.value) < 0 for d in shape):
-            raise CompileError(
-                f"{op} of {', '.join(map(str, real))} would have shape [{', '.join(map(str, shape))}]"
-            )
-        name = self.fresh()
-        node = Node(name, tuple(t.name for t in real), (name,), attrs, self.source)
-        self.values[name] = Value(name, dtype, shape)
-        value = folded(node, self.constants, self.values, self.symbols)
-        if value is not None:
-            del self.values[name]
-            return self.const(value, name)
-        self.nodes.append(node)
-        return Tensor(name, dtype, shape)
+        name = self.add(attrs, [t.name for t in real], self.prefix, self.source, fold=True)
+        return self._constant_tensor(name) if name in self.constants else Tensor(name, *self.typed(name))
 
     def _check_accesses(self, part: Stage | Stmt, inputs: Sequence[Tensor]) -> None:
         """CompileError where an input's rank or size is not what the operator reads."""
@@ -539,18 +513,15 @@ class Builder:
 
     def graph(self, outputs: Sequence[Tensor], names: Sequence[str]) -> Graph:
         """The finished graph; each output gets its own value called by its name in the model."""
-        nodes, values = self.nodes, self.values
         results: list[str] = []
         for t, name in zip(outputs, names, strict=True):
             real = self.materialize(t)
             if real.name != name:
-                values[name] = Value(name, real.dtype, real.shape)
-                nodes.append(Node(name, (real.name,), (name,), Reshape(real.shape), "graph output"))
+                self.values[name] = Value(name, real.dtype, real.shape)
+                self.emit(Node(name, (real.name,), (name,), Reshape(real.shape), "graph output"))
             results.append(name)
-        graph = Graph(
-            self.name, tuple(self.inputs), tuple(results), tuple(nodes), self.constants, values, self.symbols
-        )
-        return graph.with_nodes(nodes)
+        whole = Graph(self.name, tuple(self.inputs), tuple(results), (), {}, {}, self.symbols)
+        return self.rewritten(whole)
 
 
 def _object_array(items: list[ExprLike]) -> NDArray[Any]:

@@ -13,9 +13,10 @@ import numpy as np
 
 from jangin.ir.arithmetic import apply
 from jangin.ir.core import Conv, Map, MatMul
-from jangin.ir.dtype import F64, from_numpy
-from jangin.ir.expr import Binary, Call, Const, Expr, Var, children, const
-from jangin.ir.graph import Array, Graph, Node, Value
+from jangin.ir.dtype import F64
+from jangin.ir.expr import Binary, Call, Const, Expr, Var, children
+from jangin.ir.graph import Array, Graph, Node
+from jangin.ops.editor import Editor
 
 Affine = tuple[Array, Array]
 """(scale, shift) in f64, each broadcastable."""
@@ -36,12 +37,11 @@ class _Chain:
     shift: Array
 
 
-class _Pass:
+class _Pass(Editor):
     def __init__(self, graph: Graph) -> None:
+        super().__init__(graph.symbols, graph.values, graph.constants)
         self.graph = graph
         self.users = graph.consumers()
-        self.constants: dict[str, Array] = dict(graph.constants)
-        self.values: dict[str, Value] = dict(graph.values)
 
     def run(self) -> Graph:
         replaced: dict[str, list[Node]] = {}
@@ -50,8 +50,10 @@ class _Pass:
             if chain is not None and (len(chain.maps) > 1 or not np.all(chain.scale == 1)):
                 replaced[node.outputs[0]] = self._merge(node, chain)
                 replaced |= {m.outputs[0]: [] for m in chain.maps}
-        nodes = [new for node in self.graph.nodes for new in replaced.get(node.outputs[0], [node])]
-        return self.graph.with_nodes(nodes, values=self.values, constants=self.constants)
+        for node in self.graph.nodes:
+            for new in replaced.get(node.outputs[0], [node]):
+                self.emit(new)
+        return self.rewritten(self.graph)
 
     def _weights(self, node: Node) -> Array | None:
         """The constant weights of a float contraction."""
@@ -103,23 +105,16 @@ class _Pass:
         out = chain.maps[-1].outputs[0]
         dtype, shape = self.graph.dtype(out), self.graph.shape(out)
         scaled = weights.astype(np.float64) * _along(chain.scale, node, weights.ndim)
-        w = self._constant(f"{node.inputs[1]}.scaled", scaled.astype(weights.dtype))
+        w = self.constant(scaled.astype(weights.dtype), f"{node.inputs[1]}.scaled")
         source = " + ".join(dict.fromkeys(n.source for n in (node, *chain.maps) if n.source))
         if not chain.shift.any():
             return [replace(node, inputs=(node.inputs[0], w), outputs=(out,), source=source)]
         axis = _channel_axis(node, len(shape))
         bias = chain.shift.reshape(-1, *(1,) * (len(shape) - 1 - axis)).astype(dtype.numpy)
-        b = self._constant(f"{out}.bias", bias)
+        b = self.constant(bias, f"{out}.bias")
         body = Var("x0", dtype) + Var("x1", dtype)
         add = Node(chain.maps[-1].name, (node.outputs[0], b), (out,), Map(body), source)
         return [replace(node, inputs=(node.inputs[0], w), source=source), add]
-
-    def _constant(self, name: str, array: Array) -> str:
-        while name in self.values:
-            name += "_"
-        self.constants[name] = array
-        self.values[name] = Value(name, from_numpy(array.dtype), tuple(const(d) for d in array.shape))
-        return name
 
 
 def _channel_axis(node: Node, rank: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from jangin.ir.core import Kernel
 from jangin.ir.graph import Graph, Node
+from jangin.ops.editor import kernel_node
 from jangin.passes.stages import is_opaque
 
 
@@ -55,4 +56,4 @@ def merge(graph: Graph, chain: Sequence[Node]) -> Node:
     values = {k: v for b in bodies for k, v in b.values.items()}
     body = Graph(last.name, inputs, last.outputs, nodes, constants, values, graph.symbols)
     source = "; ".join(dict.fromkeys(s for n in chain for s in n.source.split("; ") if s))
-    return Node(last.name, inputs, last.outputs, Kernel(body), source)
+    return kernel_node(body, source)

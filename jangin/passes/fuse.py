@@ -12,11 +12,12 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jangin.ir.core import Kernel, Map
+from jangin.ir.core import Map
 from jangin.ir.expr import Binary, Call, Const, Expr, Var, walk
 from jangin.ir.graph import Graph, Node
 from jangin.ir.words import BITCASTS
 from jangin.ops.core import core_op
+from jangin.ops.editor import kernel_node
 from jangin.passes.place import standing
 from jangin.targets.target import Target
 
@@ -240,7 +241,7 @@ class _Fuser:
             group.anchor.name, inputs, (group.result,), tuple(nodes), constants, values, self.graph.symbols
         )
         sources = dict.fromkeys(n.source for n in nodes if n.source)
-        return Node(group.anchor.name, inputs, (group.result,), Kernel(body), "; ".join(sources))
+        return kernel_node(body, "; ".join(sources))
 
     def scalars(self, nodes: Sequence[Node]) -> set[str]:
         """Constants of one element that only maps read: part of the code, not operands."""

@@ -32,7 +32,7 @@ def simplify(graph: Graph) -> Graph:
         state = State(graph)
         for node in graph.nodes:
             _visit(state, node)
-        graph = dce(graph.with_nodes(state.nodes, values=state.values, constants=state.constants))
+        graph = dce(state.rewritten(graph))
         if not state.changed:
             break
     return graph
@@ -202,7 +202,7 @@ def _gather(s: State, node: Node) -> Result:
     attrs = Slice(starts, steps, taken)
     if at.ndim == 1:
         return replace(node, inputs=(x,), attrs=attrs)
-    part = s.add(Node(f"{node.name}.slice", (x,), (), attrs, node.source))
+    part = s.add(attrs, [x], f"{node.name}.slice", node.source)
     return _as_reshape(s, node, part)
 
 
@@ -264,7 +264,7 @@ def _matmul_transpose(s: State, node: Node) -> Result:
             continue
         x = inner.inputs[0]
         if not plain:
-            x = s.add(Node(f"{inner.name}.swapped", (x,), (), Transpose(swapped), inner.source))
+            x = s.add(Transpose(swapped), [x], f"{inner.name}.swapped", inner.source)
         inputs = (x, node.inputs[1]) if i == 0 else (node.inputs[0], x)
         a, b = own.transpose_a != (i == 0), own.transpose_b != (i == 1)
         return replace(node, inputs=inputs, attrs=replace(own, transpose_a=a, transpose_b=b))

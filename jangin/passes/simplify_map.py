@@ -64,10 +64,9 @@ def _rebuilt(s: State, node: Node, inputs: list[str], body: Expr) -> Result:
     """The map of other operands, expanded where those no longer span the result."""
     shape = s.shape(node.outputs[0])
     spanned = broadcast(*(s.shape(n) for n in inputs))
-    new = replace(node, inputs=tuple(inputs), attrs=Map(body))
     if spanned == shape:
-        return new
-    narrow = s.add(new)
+        return replace(node, inputs=tuple(inputs), attrs=Map(body))
+    narrow = s.add(Map(body), inputs, node.name, node.source)
     return replace(node, inputs=(narrow,), attrs=Expand(shape))
 
 
@@ -175,7 +174,7 @@ def _of_moved(s: State, node: Node) -> Result:
         inputs = [
             shaped.inputs[0] if k == i else s.reshaped(n, spans[k], node) for k, n in enumerate(node.inputs)
         ]
-        inner = s.add(replace(node, name=f"{node.name}.moved", inputs=tuple(inputs)))
+        inner = s.add(node.of(Map), inputs, f"{node.name}.moved", node.source)
         return replace(node, inputs=(inner,), attrs=Reshape(after))
     return None
 

@@ -16,8 +16,9 @@ from jangin.compiler.options import Options
 from jangin.ir.core import Kernel, Map
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, const
-from jangin.ir.graph import Array, Graph, Node, Value
+from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.plan import Plan
+from jangin.ops.editor import Editor, kernel_node
 from jangin.runtime.executable import Executable
 from jangin.runtime.profile import Call
 from jangin.runtime.sizes import Evaluator
@@ -146,11 +147,10 @@ def timings(rounds: Sequence[Sequence[float]]) -> list[Timing]:
 
 def _other_data(count: int) -> Node:
     """A kernel that reads and writes `count` floats each."""
-    shape = (const(count),)
-    values = {n: Value(n, F32, shape) for n in (SWEEP, f"{SWEEP}.out")}
-    node = Node("sweep", (SWEEP,), (f"{SWEEP}.out",), Map(Var("x0", F32) + const(1.0, F32)))
-    body = Graph("sweep", node.inputs, node.outputs, (node,), {}, values)
-    return Node("sweep", node.inputs, node.outputs, Kernel(body))
+    editor = Editor({})
+    given = editor.declare(SWEEP, F32, (const(count),))
+    out = editor.add(Map(Var("x0", F32) + const(1.0, F32)), [given], f"{SWEEP}.out")
+    return kernel_node(editor.rewritten(Graph("sweep", (given,), (out,), (), {}, {})), "")
 
 
 def random_feeds(exe: Executable, sizes: Mapping[str, int]) -> dict[str, Array]:

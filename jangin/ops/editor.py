@@ -1,0 +1,106 @@
+"""What makes nodes: their names unique, their results' types inferred, constants folded where that is asked.
+
+The front ends' `ops.builder.Builder` is one, and so is what each pass rewrites a graph with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jangin.ir.core import CoreAttributes, Kernel
+from jangin.ir.dtype import DType, from_numpy
+from jangin.ir.expr import Const, Var, const
+from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value
+from jangin.ir.simplify import Range, simplify
+from jangin.ops.core import CORE
+from jangin.ops.folding import folded
+from jangin.ops.operands import Typed, typed
+
+
+class Editor:
+    """The nodes of a graph so far, in order, with the values and constants that there are."""
+
+    def __init__(
+        self,
+        symbols: Mapping[Var, Range],
+        values: Mapping[str, Value] | None = None,
+        constants: Mapping[str, Array] | None = None,
+    ) -> None:
+        self.symbols = dict(symbols)
+        self.nodes: list[Node] = []
+        self.values: dict[str, Value] = dict(values or {})
+        self.constants: dict[str, Array] = dict(constants or {})
+        self._count = 0
+
+    def shape(self, name: str) -> Shape:
+        return self.typed(name)[1]
+
+    def dtype(self, name: str) -> DType:
+        return self.typed(name)[0]
+
+    def typed(self, name: str) -> Typed:
+        return typed(self.values[name])
+
+    def fresh(self, hint: str) -> str:
+        """A name not in use: the hint, with a number behind it where that is taken."""
+        name = hint
+        while name in self.values:
+            self._count += 1
+            name = f"{hint}.{self._count}"
+        return name
+
+    def declare(self, hint: str, dtype: DType, shape: Shape) -> str:
+        """A new value, which a node is to give."""
+        name = self.fresh(hint)
+        self.values[name] = Value(name, dtype, shape)
+        return name
+
+    def constant(self, array: Array, hint: str) -> str:
+        """A new constant."""
+        name = self.declare(hint, from_numpy(array.dtype), tuple(const(d) for d in array.shape))
+        self.constants[name] = array
+        return name
+
+    def infer(self, attrs: CoreAttributes, inputs: Sequence[str]) -> Typed:
+        """The type of a core operator's result. CompileError where it has a negative size."""
+        given = [self.values[n] for n in inputs]
+        dtype, shape = CORE[attrs.op].infer(given, attrs)
+        shape = tuple(simplify(d, self.symbols) for d in shape)
+        if any(isinstance(d, Const) and int(d.value) < 0 for d in shape):
+            operands = ", ".join(map(str, given))
+            raise CompileError(f"{attrs.op} of {operands} would have shape [{', '.join(map(str, shape))}]")
+        return dtype, shape
+
+    def add(
+        self,
+        attrs: CoreAttributes,
+        inputs: Sequence[str],
+        hint: str,
+        source: str = "",
+        *,
+        known: Typed | None = None,
+        fold: bool = False,
+    ) -> str:
+        """Append a core node and give its result, a new value called after the hint. `known`: its type, else
+        it is inferred; `fold`: a node of small constants becomes a constant."""
+        out = self.declare(hint, *(known or self.infer(attrs, inputs)))
+        node = Node(out, tuple(inputs), (out,), attrs, source)
+        value = folded(node, self.constants, self.values, self.symbols) if fold else None
+        if value is None:
+            self.emit(node)
+        else:
+            self.constants[out] = value
+        return out
+
+    def emit(self, node: Node) -> None:
+        """Append a node whose result is a value already."""
+        self.nodes.append(node)
+
+    def rewritten(self, graph: Graph) -> Graph:
+        """The graph with these nodes, values and constants; those that nothing mentions are dropped."""
+        return graph.with_nodes(self.nodes, values=self.values, constants=self.constants)
+
+
+def kernel_node(body: Graph, source: str) -> Node:
+    """A node that is one kernel, called as the graph that it computes."""
+    return Node(body.name, body.inputs, body.outputs, Kernel(body), source)
