@@ -429,8 +429,7 @@ def relayout(func: Func, buffer: str, perm: Sequence[int], axis: int, groups: in
     def index(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
         moved = [i[d] for d in perm]
         group, inner = (const(0), moved[axis]) if groups == 1 else _quotient(moved[axis], size, ranges)
-        panel, lane = (const(0), inner) if panels == const(1) else (inner // width, inner % width)
-        return (*moved[:axis], group, panel, *moved[axis + 1 :], lane)
+        return (*moved[:axis], group, inner // width, *moved[axis + 1 :], inner % width)
 
     params = tuple(new if b.name == buffer else b for b in func.params)
     return replace(func, params=params, body=replace_buffer(func.body, buffer, new, index))
