@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from jangin.ir.expr import Buffer, Const, Expr, Load, Var, buffers_loaded, const, rewrite, substitute
@@ -103,7 +103,7 @@ class Func:
         return self.params[len(self.params) - self.outputs :]
 
     def with_body(self, body: Stmt) -> Func:
-        return replace(self, body=body)
+        return Func(self.name, self.params, self.outputs, self.symbols, body)
 
 
 def block(*stmts: Stmt) -> Stmt:
@@ -144,8 +144,11 @@ def map_children(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
     """The statement with `fn` applied to each that it directly holds; itself where that changes none."""
     old = sub_statements(s)
     new = tuple([fn(k) for k in old])
-    if all(map(operator.is_, old, new)):
-        return s
+    return s if all(map(operator.is_, old, new)) else with_children(s, new)
+
+
+def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
+    """The statement with others in the place of `sub_statements`."""
     if isinstance(s, Block):
         return block(*new)
     if isinstance(s, For):

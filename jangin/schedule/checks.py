@@ -33,17 +33,18 @@ def well_formed(func: Func) -> Func:
     waiting: list[tuple[Stmt, For | None, bool]] = [(func.body, None, False)]
     while waiting:
         s, outside, in_vector = waiting.pop()
-        if isinstance(s, (For, Let)):
+        if isinstance(s, Let):
             names.append(s.var.name)
         elif isinstance(s, Alloc):
             buffers.append(s.buffer.name)
-        if isinstance(s, For):
+        elif isinstance(s, For):
+            names.append(s.var.name)
             if s.kind == "parallel" and outside is not None:
                 raise ScheduleError(f"{func.name}: loop {s.var} can't be parallel inside loop {outside.var}")
             if s.kind == "vector" and in_vector:
                 raise ScheduleError(f"{func.name}: vector loop {s.var} would be inside another one")
             outside, in_vector = s, in_vector or s.kind == "vector"
-        waiting.extend([(k, outside, in_vector) for k in sub_statements(s)])
+        waiting.extend([(k, outside, in_vector) for k in sub_statements(s) if not isinstance(k, Store)])
     for group, what in ((names, "variables"), (buffers, "buffers")):
         if len(set(group)) < len(group):
             twice = sorted({n for n in group if group.count(n) > 1})

@@ -49,6 +49,7 @@ from jangin.ir.loop import (
     statements,
     sub_statements,
     substitute_stmt,
+    with_children,
 )
 from jangin.ir.simplify import Range, Ranges, prove, simplify
 from jangin.schedule.checks import (
@@ -97,14 +98,20 @@ def ranges_at(func: Func, name: str) -> dict[Var, Range]:
 
 def at_loop(func: Func, name: str, fn: Callable[[For], Stmt]) -> Func:
     """The kernel with the loop `name` replaced by `fn(loop)`."""
-    find(func, name)
+    body = _at(func.body, name, fn)
+    return well_formed(func.with_body(fn(find(func, name)) if body is None else body))
 
-    def go(s: Stmt) -> Stmt:
-        if isinstance(s, For) and s.var.name == name:
-            return fn(s)
-        return map_children(s, go)
 
-    return well_formed(func.with_body(go(func.body)))
+def _at(s: Stmt, name: str, fn: Callable[[For], Stmt]) -> Stmt | None:
+    """The statement so changed; None where it hasn't the loop."""
+    if isinstance(s, For) and s.var.name == name:
+        return fn(s)
+    parts = sub_statements(s)
+    for n, part in enumerate(parts):
+        new = _at(part, name, fn)
+        if new is not None:
+            return with_children(s, (*parts[:n], new, *parts[n + 1 :]))
+    return None
 
 
 def rename_loops(s: Stmt, suffix: str) -> Stmt:
