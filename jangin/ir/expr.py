@@ -15,19 +15,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
 from jangin.ir.dtype import BOOL, F32, F64, I64, DType
+from jangin.ir.flat import KEPT_TEXT, SMALL, listed, packed, unpacked, written
 from jangin.ir.interned import Known, absent, keep
 from jangin.ir.words import COMPARE, INFIX, RESULT, quote
 
 Scalar = int | float | bool
 ExprLike = Union["Expr", int, float, bool]
 E = TypeVar("E", bound="Expr")
-
-SMALL = 64
-"""Nodes up to which an expression is printed and pickled by its parts, whose text is kept; larger ones are
-gone through in one loop."""
-KEPT_TEXT = 4096
-"""Characters of the longest text that is kept with a larger expression, so that those of a chain's parts
-don't fill the memory."""
 
 _set = object.__setattr__
 
@@ -50,7 +44,7 @@ class Expr:
 
     def __reduce__(self) -> tuple[Callable[..., Expr], tuple[Any, ...]]:
         if self.size > SMALL:
-            return _unpacked, (_packed(self),)
+            return unpacked, (packed(postorder(self)),)
         return type(self), tuple([getattr(self, name) for name in self.__match_args__])
 
     def __repr__(self) -> str:
@@ -59,10 +53,14 @@ class Expr:
     def __str__(self) -> str:
         text = self._text
         if text is None:
-            text = _show(self)
+            text = written(self)
             if self.size <= SMALL or len(text) <= KEPT_TEXT:
                 _set(self, "_text", text)
         return text
+
+    def _pieces(self) -> list[str | Expr]:
+        """What its text consists of, its children as they are."""
+        raise NotImplementedError
 
     def __add__(self, other: ExprLike) -> Expr:
         return add(self, other)
@@ -149,6 +147,11 @@ class Const(Expr):
         _set(made, "value", value)
         return keep(_CONSTS, key, made)
 
+    def _pieces(self) -> list[str | Expr]:
+        if self.dtype is BOOL:
+            return ["true" if self.value else "false"]
+        return [str(self.value) if self.dtype is I64 else f"{self.dtype}({self.value!r})"]
+
 
 class Var(Expr):
     """A loop variable, a bound name, a size symbol, or (in scalar bodies) an operand."""
@@ -165,6 +168,9 @@ class Var(Expr):
         _set(made, "name", name)
         _set(made, "_free", frozenset((made,)))
         return keep(_VARS, key, made)
+
+    def _pieces(self) -> list[str | Expr]:
+        return [quote(self.name)]
 
 
 @dataclass(frozen=True, eq=False, init=False, slots=True, weakref_slot=True)
@@ -213,6 +219,9 @@ class Load(Expr):
         _set(made, "_loaded", made._loaded | {buffer.name})
         return keep(_LOADS, key, made)
 
+    def _pieces(self) -> list[str | Expr]:
+        return listed(f"{quote(self.buffer.name)}[", self.index, "]")
+
 
 class Binary(Expr):
     """`op` is one of BINARY. Operands have one dtype; comparisons give bool."""
@@ -233,6 +242,10 @@ class Binary(Expr):
         _set(made, "b", b)
         return keep(_BINARIES, key, made)
 
+    def _pieces(self) -> list[str | Expr]:
+        sign = INFIX.get(self.op)
+        return ["(", self.a, f" {sign} ", self.b, ")"] if sign else listed(f"{self.op}(", self._kids, ")")
+
 
 class Call(Expr):
     """An intrinsic of INTRINSICS applied to arguments; its dtype is the first argument's,
@@ -251,6 +264,9 @@ class Call(Expr):
         _set(made, "fn", fn)
         _set(made, "args", args)
         return keep(_CALLS, key, made)
+
+    def _pieces(self) -> list[str | Expr]:
+        return listed(f"{self.fn}(", self.args, ")")
 
 
 class Select(Expr):
@@ -272,6 +288,9 @@ class Select(Expr):
         _set(made, "b", b)
         return keep(_SELECTS, key, made)
 
+    def _pieces(self) -> list[str | Expr]:
+        return listed("select(", self._kids, ")")
+
 
 class Cast(Expr):
     """Value conversion as C does it; float to int truncates, and to bool is `!= 0`."""
@@ -289,6 +308,9 @@ class Cast(Expr):
         _set(made, "a", a)
         return keep(_CASTS, key, made)
 
+    def _pieces(self) -> list[str | Expr]:
+        return [f"{self.dtype}(", self.a, ")"]
+
 
 _CONSTS: Known[Const] = {}
 _VARS: Known[Var] = {}
@@ -298,80 +320,6 @@ _BINARIES: Known[Binary] = {}
 _CALLS: Known[Call] = {}
 _SELECTS: Known[Select] = {}
 _CASTS: Known[Cast] = {}
-
-
-def _show(e: Expr) -> str:
-    """The text form (grammar in `ir.text`); `ir.parse.parse_expr` reads it back."""
-    if e.size <= SMALL:
-        return "".join(map(str, _pieces(e)))
-    found: list[str] = []
-    waiting: list[str | Expr] = [e]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, str) or part.size <= SMALL:
-            found.append(str(part))
-        else:
-            waiting.extend(reversed(_pieces(part)))
-    return "".join(found)
-
-
-def _pieces(e: Expr) -> list[str | Expr]:
-    """What the text of an expression consists of, its children as they are."""
-    match e:
-        case Const(value, dtype):
-            if dtype is I64:
-                return [str(value)]
-            return [("true" if value else "false") if dtype is BOOL else f"{dtype}({value!r})"]
-        case Var(name):
-            return [quote(name)]
-        case Binary(op, a, b) if op in INFIX:
-            return ["(", a, f" {INFIX[op]} ", b, ")"]
-        case Load(buffer, _):
-            return [quote(buffer.name), *_listed("[", e._kids, "]")]
-    name = e.op if isinstance(e, Binary) else e.fn if isinstance(e, Call) else ""
-    return [name or (str(e.dtype) if isinstance(e, Cast) else "select"), *_listed("(", e._kids, ")")]
-
-
-def _listed(opening: str, kids: tuple[Expr, ...], closing: str) -> list[str | Expr]:
-    parts = [part for k in kids for part in (", ", k)] or [""]
-    return [opening, *parts[1:], closing]
-
-
-_Packed = Expr | tuple[type[Expr], object, tuple[int, ...]]
-"""A leaf, or a node by its class, what it has beside its children, and their numbers in the list."""
-
-
-def _packed(e: Expr) -> list[_Packed]:
-    """An expression without nesting: its nodes, children first."""
-    nodes = postorder(e)
-    number = {n: i for i, n in enumerate(nodes)}
-    heads = {Binary: "op", Load: "buffer", Call: "fn", Cast: "dtype"}
-    return [
-        (type(n), getattr(n, heads.get(type(n), "dtype")), tuple([number[k] for k in n._kids]))
-        if n._kids
-        else n
-        for n in nodes
-    ]
-
-
-def _unpacked(parts: list[_Packed]) -> Expr:
-    made: list[Expr] = []
-    for part in parts:
-        if isinstance(part, Expr):
-            made.append(part)
-            continue
-        cls, head, numbers = part
-        made.append(_remade[cls](head, tuple([made[n] for n in numbers])))
-    return made[-1]
-
-
-_remade: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = {
-    Binary: lambda op, kids: Binary(op, *kids),
-    Load: Load,
-    Call: Call,
-    Select: lambda _, kids: Select(*kids),
-    Cast: lambda dtype, kids: Cast(dtype, *kids),
-}
 
 
 def wrap(value: ExprLike, dtype: DType = I64) -> Expr:

@@ -12,7 +12,6 @@ from functools import lru_cache, reduce
 
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import (
-    SMALL,
     Binary,
     Call,
     Const,
@@ -27,6 +26,7 @@ from jangin.ir.expr import (
     rebuild,
     select,
 )
+from jangin.ir.flat import SMALL
 from jangin.ir.words import COMPARE
 
 Range = tuple[Expr | None, Expr | None]

@@ -1,0 +1,69 @@
+"""Expressions as text and as lists, without nesting: what `ir.expr` prints and pickles of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Union
+
+if TYPE_CHECKING:
+    from jangin.ir.expr import Expr
+
+SMALL = 64
+"""Nodes up to which an expression is printed and pickled by its parts, whose text is kept; larger ones are
+gone through in one loop."""
+KEPT_TEXT = 4096
+"""Characters of the longest text that is kept with a larger expression, so that those of a chain's parts
+don't fill the memory."""
+
+Packed = Union["Expr", tuple["type[Expr]", list[object]]]
+"""A leaf, or a node by its class and fields, in which its children are their numbers in the list."""
+
+
+def written(e: Expr) -> str:
+    """The text form (grammar in `ir.text`); `ir.parse.parse_expr` reads it back."""
+    if e.size <= SMALL:
+        return "".join(map(str, e._pieces()))
+    found: list[str] = []
+    waiting: list[str | Expr] = [e]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str) or part.size <= SMALL:
+            found.append(str(part))
+        else:
+            waiting.extend(reversed(part._pieces()))
+    return "".join(found)
+
+
+def listed(opening: str, kids: Sequence[Expr], closing: str) -> list[str | Expr]:
+    """Pieces of text: the children between two words, with commas."""
+    parts = [part for k in kids for part in (", ", k)] or [""]
+    return [opening, *parts[1:], closing]
+
+
+def packed(nodes: Sequence[Expr]) -> list[Packed]:
+    """The nodes of an expression, children first, as a list to be pickled."""
+    number = {n: i for i, n in enumerate(nodes)}
+
+    def field(value: object) -> object:
+        if isinstance(value, tuple):
+            return tuple([number[k] for k in value])
+        return number.get(value, value)  # type: ignore[call-overload]
+
+    return [(type(n), [field(getattr(n, f)) for f in n.__match_args__]) if n._kids else n for n in nodes]
+
+
+def unpacked(parts: list[Packed]) -> Expr:
+    """The expression of which `packed` gave the list."""
+    made: list[Expr] = []
+    for part in parts:
+        if isinstance(part, tuple):
+            cls, values = part
+            part = cls(*[_field(v, made) for v in values])
+        made.append(part)
+    return made[-1]
+
+
+def _field(value: object, made: Sequence[Expr]) -> object:
+    if isinstance(value, tuple):
+        return tuple([made[n] for n in value])
+    return made[value] if isinstance(value, int) else value
