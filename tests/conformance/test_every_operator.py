@@ -9,7 +9,7 @@ from onnx import defs
 
 from jangin.frontends.onnx.dialect import ONNX
 from jangin.frontends.onnx.importer import node_op
-from jangin.ir.graph import Node
+from jangin.ir.graph import ImportedAttributes, Node
 
 LEFT_OUT: Mapping[tuple[str, str, int], str] = {}
 """(domain, operator, version): why."""
@@ -26,7 +26,7 @@ MICROSOFT = (
 
 def implemented(domain: str, name: str, version: int) -> bool:
     domain = "" if domain == "ai.onnx" else domain
-    node = Node(node_op(domain, name), "n", (), (), {"opset": version})
+    node = Node("n", (), (), ImportedAttributes(node_op(domain, name), {"opset": version}))
     return ONNX.lowering(node) is not None
 
 
