@@ -59,7 +59,8 @@ ALLOWED = {
     "onnx_backend": {"ir", "runtime", "jangin"},
     "bench": {"backends", "frontends.table", "ir", "runtime", "targets", "jangin"},
     "commands": {
-        "backends", "bench", "compiler.kernels", "compiler.options", "compiler.pipeline", "compiler.request",
+        "backends", "bench", "compiler.driver", "compiler.kernels", "compiler.options", "compiler.pipeline",
+        "compiler.request",
         "frontends", "frontends.onnx", "frontends.table", "host", "ir", "passes", "runtime", "schedule",
         "targets", "templates", "tune", "jangin",
     },

@@ -102,6 +102,14 @@ def children(process: int) -> set[int]:
     return found
 
 
+def runs(process: int) -> bool:
+    """Whether a process is more than an entry that nobody has asked for yet."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the test finds processes by Linux's /proc")
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_a_caller_that_is_ended_leaves_nothing(end: signal.Signals, tmp_path: Path) -> None:
@@ -121,12 +129,12 @@ def test_a_caller_that_is_ended_leaves_nothing(end: signal.Signals, tmp_path: Pa
             break
     start = time.monotonic()
     caller.send_signal(end)
+    while any(map(runs, left)) and time.monotonic() < start + 1:
+        time.sleep(0.01)
+    assert left and not [p for p in left if runs(p)]
     said = caller.communicate(timeout=60)[0]
     if end is signal.SIGINT:
-        assert float(said) - start < 1, "it takes a few milliseconds where the machine has nothing else to do"
-    while any(Path(f"/proc/{p}").exists() for p in left) and time.monotonic() < start + 2:
-        time.sleep(0.01)
-    assert left and not [p for p in left if Path(f"/proc/{p}").exists()]
+        assert float(said) - start < 1, "0.06 s at most where it was measured; the machine may be busy"
     assert not [*temporary.iterdir()]
 
 

@@ -30,6 +30,9 @@ PIXELS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 REPORTED = 0.05
 """Steps of the compiler quicker than this many seconds are left out of --verbose's report."""
+SHARES = {"kernels": (0.25, 0.9), "compile": (0.9, 1.0)}
+"""From where to where in a compilation's time its long steps go, as --verbose told of SqueezeNet, MiniLM and
+EfficientNet-B0: reading the model and its passes take the time before."""
 
 
 @dataclass(frozen=True)
@@ -62,20 +65,28 @@ def progress(settings: Settings) -> Iterator[Callable[[int, int, str], None]]:
     steps: dict[str, float] = {}
     last = [time.perf_counter()]
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("import", total=None)
+        task = bar.add_task("import", total=1.0)
 
         def tell(done: int, total: int, what: str) -> None:
             now = time.perf_counter()
             before = bar.tasks[0].description
             steps[before] = steps.get(before, 0.0) + now - last[0]
             last[0] = now
-            bar.update(task, completed=done, total=total, description=what)
+            bar.update(
+                task, completed=max(bar.tasks[0].completed, share(done, total, what)), description=what
+            )
 
         yield tell
         tell(1, 1, "load")
     if settings.verbose:
         found = [f"{what} {seconds:.2f} s" for what, seconds in steps.items() if seconds >= REPORTED]
         console.print("steps: " + (", ".join(found) or "none that took time (from the cache)"))
+
+
+def share(done: int, total: int, what: str) -> float:
+    """How much of a compilation's time has gone, by what the compiler tells of its steps."""
+    first, last = SHARES.get(what, (0.0, SHARES["kernels"][0]))
+    return first + (last - first) * done / max(total, 1)
 
 
 def executable(

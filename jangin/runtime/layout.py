@@ -33,17 +33,12 @@ class Placement:
 
 
 class Frame:
-    """Everything about a plan's buffers that no size changes. `users`: for each buffer that has memory of its
-    own, the numbers of all that lie there, itself and its aliases."""
+    """Everything about a plan's buffers that no size changes."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
         self.dims = {b.name: b.shape for b in plan.buffers}
         self.symbols = [v for v, _ in plan.symbols]
         self.scratch = {launch.scratch for launch in plan.launches}
-        self.users: dict[str, list[int]] = {b.name: [] for b in plan.buffers}
-        for i, b in enumerate(plan.buffers):
-            self.users[b.base if b.kind == "alias" else b.name].append(i)
         self.outputs = [b for b in plan.buffers if b.kind == "output"]
         self.arena = [b for b in plan.buffers if b.kind == "arena"]
         kinds: dict[tuple[tuple[Expr, ...], int], int] = {}

@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 from small import Cli
 
+from jangin.commands.common import share
 from jangin.commands.inspect import AFTER, SCHEDULE
 from jangin.ir.parse import parse_func, parse_plan
 
@@ -185,3 +186,18 @@ def test_inspect_shapes(cli: Cli, model: Path, tmp_path: Path) -> None:
     assert (
         "size batch: 3, specialised by shapes=" in cli("inspect", model, "--shapes", "--shape", "batch=3").out
     )
+
+
+def test_a_file_for_another_machine(cli: Cli, model: Path, tmp_path: Path) -> None:
+    done = cli("compile", model, "--target", "rv64gcv", "-o", tmp_path / "m.jgn")
+    assert done.status == 0 and "generic-rv64" in done.out, done.err
+    assert "generic-rv64" in cli("inspect", tmp_path / "m.jgn").out
+    for command in (("run", model), ("tune", model)):
+        refused = cli(*command, "--target", "rv64gcv", "--shape", "batch=1")
+        assert refused.status == 1 and "this machine can't run code for rv64gcv" in refused.err
+
+
+def test_progress_never_goes_back() -> None:
+    steps = [("lower", 0), ("place", 12), ("kernels", 0), ("kernels", 12), ("compile", 0), ("compile", 12)]
+    told = [share(done, 12, what) for what, done in steps]
+    assert told == sorted(told) and told[0] == 0 and told[-1] == 1

@@ -22,7 +22,7 @@ from jangin.runtime.functions import (
     POOL_ROUNDS,
     address,
 )
-from jangin.runtime.layout import Frame, Layout
+from jangin.runtime.layout import Layout
 from jangin.runtime.libraries import PREFIX, bind
 from jangin.runtime.processor import why_not
 from jangin.runtime.profile import Call, Launches
@@ -50,7 +50,10 @@ DEVICE = CPU()
 
 
 class Code:
-    """Machine code in memory and its thread pool (or that of `beside`), both released with the object."""
+    """Machine code in memory and its thread pool (or that of `beside`), both released with the object. The
+    entry finds a plan's buffers in a table of pointers in the plan's order. `users`: for each buffer that has
+    memory of its own, the places in the table of all that lie there, itself and its aliases; `fixed`: places
+    and addresses of the constants."""
 
     def __init__(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Code | None) -> None:
         self.plan = plan
@@ -65,10 +68,11 @@ class Code:
         own = self.pool if beside is None else None
         release = weakref.finalize(self, _release, image, destroy, own, os.getpid())
         release.atexit = False  # daemon threads may still run the code
-        users = Frame(plan).users
-        self.fixed = [(i, address(a)) for n, a in plan.constants.items() for i in users.get(n, ())]
-        self.inputs = [users[n] for n in plan.inputs]
-        self.users = users
+        self.users: dict[str, list[int]] = {b.name: [] for b in plan.buffers}
+        for i, b in enumerate(plan.buffers):
+            self.users[b.base if b.kind == "alias" else b.name].append(i)
+        self.fixed = [(i, address(a)) for n, a in plan.constants.items() for i in self.users.get(n, ())]
+        self.inputs = [self.users[n] for n in plan.inputs]
 
     def memory(self) -> Mapped:
         return Mapped(self)
