@@ -22,8 +22,16 @@ from jangin.libraries import candidates as library_kernels
 from jangin.mapped import owned
 from jangin.passes.constraints import constraints
 from jangin.passes.memory import plan_buffers
-from jangin.passes.place import Shift, View, placed, placed_func, places, shifts, views
 from jangin.passes.stages import canonical, is_opaque, opaque_func, opaque_params, opaque_stages, stages
+from jangin.passes.views import (
+    Part,
+    View,
+    func_over_wholes,
+    parameter_parts,
+    stages_over_wholes,
+    start_symbols,
+    views,
+)
 from jangin.passes.work import nest_work, stages_work
 from jangin.runtime.libraries import FINDERS
 from jangin.templates.choose import candidates, choose, opaque
@@ -59,8 +67,8 @@ def _job(
     name = f"{_kernel_name(node)}_{len(jobs)}"
     if is_opaque(node):
         params, args = opaque_params(node), (*node.inputs, node.outputs[0])
-        moves = shifts(params[:-1], params[-1], args, found, graph)
-        func = replace(placed_func(opaque_func(node), moves), name=name)
+        parts = parameter_parts(params[:-1], params[-1], args, found, graph)
+        func = replace(func_over_wholes(opaque_func(node), parts), name=name)
         text = print_func(replace(func, name="nest"))
         fixed = [p.name for p, i in zip(params, node.inputs, strict=False) if i in graph.constants]
         symbols = dict(func.symbols)
@@ -69,9 +77,9 @@ def _job(
     else:
         text, workload, args = kernel_workload(node, graph, options, name)
         candidate = options.choices.get(text)
-        if moves := shifts(workload.inputs, workload.stages[-1].out, args, found, graph):
-            workload = _placed(workload, moves, graph.symbols)
-            text += _moved(moves)
+        if parts := parameter_parts(workload.inputs, workload.stages[-1].out, args, found, graph):
+            workload = _over_wholes(workload, parts, graph.symbols)
+            text += _wholes(parts)
         job = partial(_kernel, workload, options, candidate)
     jobs.setdefault(text, job)
     return text, tuple(found[n].base if n in found else n for n in args)
@@ -94,18 +102,20 @@ def _verified(kernel: Scheduled, options: Options) -> Scheduled:
     return kernel
 
 
-def _moved(moves: Mapping[str, Shift]) -> str:
-    return "".join(f" {n}:{m.whole.shape}@{m.at}" for n, m in moves.items())
+def _wholes(parts: Mapping[str, Part]) -> str:
+    return "".join(f" {n}:{m.whole.shape}@{m.start}" for n, m in parts.items())
 
 
-def _placed(workload: Workload, moved: Mapping[str, Shift], known: Mapping[Var, Range]) -> Workload:
+def _over_wholes(workload: Workload, parts: Mapping[str, Part], known: Mapping[Var, Range]) -> Workload:
     """The kernel over the buffers that its operands lie in, whose sizes may be of other symbols."""
-    inputs = tuple(moved[b.name].whole if b.name in moved else b for b in workload.inputs)
-    sizes = used_symbols((), [shift.whole for shift in moved.values()], known)
+    inputs = tuple(parts[b.name].whole if b.name in parts else b for b in workload.inputs)
+    sizes = used_symbols((), [part.whole for part in parts.values()], known)
     symbols = {**sizes, **workload.symbols}
-    for shift in moved.values():
-        symbols |= shift.symbols
-    return replace(workload, stages=placed(workload.stages, moved), inputs=inputs, symbols=symbols)
+    for part in parts.values():
+        symbols |= part.symbols
+    return replace(
+        workload, stages=stages_over_wholes(workload.stages, parts), inputs=inputs, symbols=symbols
+    )
 
 
 def kernel_workload(
@@ -229,10 +239,10 @@ def _pack(
         constants[name] = owned(array)
 
 
-def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node, place: View | None) -> Launch:
+def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node, view: View | None) -> Launch:
     func: Func = kernel.func
     start: dict[Var, Expr] = (
-        {} if place is None else dict(zip(places(func.params[-1]), map(const, place.at), strict=True))
+        {} if view is None else dict(zip(start_symbols(func.params[-1]), map(const, view.start), strict=True))
     )
     grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
     alone = isinstance(tasks := kernel.tasks, Const) and int(tasks.value) <= grain

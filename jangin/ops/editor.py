@@ -96,6 +96,12 @@ class Editor:
         """Append a node whose result is a value already."""
         self.nodes.append(node)
 
+    def kernel(self, attrs: CoreAttributes, inputs: Sequence[str], out: str, source: str) -> Node:
+        """A kernel of one core node, whose result is the value `out`."""
+        node = Node(out, tuple(inputs), (out,), attrs, source)
+        values = {n: self.values[n] for n in (*inputs, out)}
+        return kernel_node(Graph(out, node.inputs, (out,), (node,), {}, values, self.symbols), source)
+
     def rewritten(self, graph: Graph) -> Graph:
         """The graph with these nodes, values and constants; those that nothing mentions are dropped."""
         return graph.with_nodes(self.nodes, values=self.values, constants=self.constants)

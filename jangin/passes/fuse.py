@@ -18,7 +18,7 @@ from jangin.ir.graph import Graph, Node
 from jangin.ir.words import BITCASTS
 from jangin.ops.core import core_op
 from jangin.ops.editor import kernel_node
-from jangin.passes.place import standing
+from jangin.passes.in_place import in_place_concats
 from jangin.targets.target import Target
 
 SIZE_LIMIT = 400
@@ -44,7 +44,7 @@ maps are "cheap" or "dear" (divisions and transcendental functions)."""
 def fuse(graph: Graph, target: Target) -> Graph:
     """The graph as kernels: nodes of op "kernel" whose attribute `body` is the graph they compute,
     and reshapes, which stay aliases. A concatenation whose parts can be written in place has a kernel
-    to itself (see `passes.place`). CompileError where a node isn't a core operator."""
+    to itself (see `passes.in_place`). CompileError where a node isn't a core operator."""
     return _Fuser(graph, target.fusion.few_channels).run()
 
 
@@ -100,7 +100,7 @@ class _Fuser:
         self.users = graph.consumers()
         self.index = {n.outputs[0]: i for i, n in enumerate(graph.nodes)}
         self.owner: dict[str, Group] = {}
-        self.standing = standing(graph)
+        self.in_place = in_place_concats(graph)
 
     def run(self) -> Graph:
         backwards = [n for n in reversed(self.graph.nodes) if kind(n) != "alias"]
@@ -115,13 +115,15 @@ class _Fuser:
                 group = self.start(node)
                 anchors.append(group)
                 self.absorb(group)
-        placed = {self.index[g.result]: self.kernel(g) for g in anchors}
-        nodes = [placed.get(i, n) for i, n in enumerate(self.graph.nodes) if i in placed or n.op == "reshape"]
+        kernels = {self.index[g.result]: self.kernel(g) for g in anchors}
+        nodes = [
+            kernels.get(i, n) for i, n in enumerate(self.graph.nodes) if i in kernels or n.op == "reshape"
+        ]
         return self.graph.with_nodes(nodes)
 
     def start(self, node: Node) -> Group:
         group = Group(node, node.outputs[0])
-        self.join(group, node, NONE if group.result in self.standing else ONCE | {"concat"})
+        self.join(group, node, NONE if group.result in self.in_place else ONCE | {"concat"})
         return group
 
     def join(self, group: Group, node: Node, allowed: Classes, copies: int = 1) -> None:
@@ -189,7 +191,7 @@ class _Fuser:
     def fits(self, group: Group, node: Node) -> bool:
         """Join `node` if all its readers are in the group and let it be evaluated there."""
         name = node.outputs[0]
-        if kind(node) != "injective" or name in self.graph.outputs or name in self.standing:
+        if kind(node) != "injective" or name in self.graph.outputs or name in self.in_place:
             return False
         allowed, copies = ONCE | {"concat"}, 0
         for user in self.users.get(name, ()):

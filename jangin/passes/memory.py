@@ -28,7 +28,7 @@ def plan_buffers(graph: Graph, order: Sequence[Node]) -> tuple[PlanBuffer, ...]:
     needed = [n for n in bases if n in touched or n in graph.inputs or n in graph.outputs]
     wanted = dict.fromkeys([*graph.inputs, *(bases[n] for n in needed), *needed])
     buffers = [_buffer(graph, n, bases[n], lives.get(bases[n], (0, 0))) for n in wanted]
-    return _placed(buffers)
+    return _with_offsets(buffers)
 
 
 def _bases(graph: Graph, order: Sequence[Node]) -> dict[str, str]:
@@ -68,7 +68,7 @@ def _buffer(graph: Graph, name: str, base: str, live: tuple[int, int]) -> PlanBu
     return PlanBuffer(name, dtype, shape, kind, live)
 
 
-def _placed(buffers: Sequence[PlanBuffer]) -> tuple[PlanBuffer, ...]:
+def _with_offsets(buffers: Sequence[PlanBuffer]) -> tuple[PlanBuffer, ...]:
     """The buffers with arena offsets, if all sizes are known."""
     sizes: dict[str, int] = {}
     for b in buffers:

@@ -12,8 +12,8 @@ from jangin.passes.cse import cse
 from jangin.passes.dce import dce
 from jangin.passes.fold import fold
 from jangin.passes.fuse import fuse
+from jangin.passes.in_place import in_place
 from jangin.passes.layout import layout
-from jangin.passes.place import place
 from jangin.passes.separable import separable
 from jangin.passes.simplify import simplify
 from jangin.passes.winograd import winograd
@@ -47,7 +47,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("attention", attention),
     Pass("separable", separable),
     Pass("winograd", winograd, optional=True),
-    Pass("place", anywhere(place)),
+    Pass("in_place", anywhere(in_place)),
 )
 """The passes of every machine, which follow `lower`. After `fuse` every node is a kernel or a reshape, and
-after `place` perhaps a concatenation or a slice that moves nothing."""
+after `in_place` perhaps a concatenation or a slice that moves nothing."""

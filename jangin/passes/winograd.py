@@ -20,12 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jangin.ir.core import Compute, Conv, Kernel, LoopNest, MatMul, Pad
-from jangin.ir.dtype import BOOL, F32, DType
+from jangin.ir.dtype import BOOL, F32
 from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const, free_vars, loads, substitute
-from jangin.ir.graph import Graph, Node, Shape, Value, static_shape
+from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.loop import Stmt
 from jangin.ir.simplify import simplify
 from jangin.ir.te import Stage, redirect, reduction, value_at
+from jangin.ops.editor import Editor
 from jangin.passes.chains import merge
 from jangin.passes.dce import dce
 from jangin.passes.fuse import producer_class
@@ -37,7 +38,7 @@ from jangin.targets.figures import WinogradFigures
 from jangin.targets.target import Target
 
 INDEX = (Var("n"), Var("h"), Var("w"), Var("c"))
-"""What a nest computes there tells equal nests: they are made once."""
+"""An index of the result. Nests that compute the same there are equal, and made once."""
 
 
 def winograd(graph: Graph, target: Target) -> Graph:
@@ -93,47 +94,60 @@ def _fits(node: Node, graph: Graph) -> bool:
     )
 
 
-class _Winograd:
-    """One run over a fused graph."""
+class _Winograd(Editor):
+    """One run over a fused graph. `made`: the loop nests so far, by all that tells them apart."""
 
     def __init__(self, graph: Graph, figures: WinogradFigures) -> None:
+        super().__init__(graph.symbols, graph.values, graph.constants)
         self.graph = graph
         self.figures = figures
-        self.values = dict(graph.values)
-        self.constants = dict(graph.constants)
         self.producers = graph.producers()
-        self.nodes: list[Node] = []
         self.made: dict[object, Stmt] = {}
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
             found = match(node, self.graph)
-            transform = None if found is None else self.estimate(found).best()
-            if found is None or transform is None:
-                self.nodes.append(node)
-            else:
-                self.replace(found, transform)
+            estimate = None if found is None else self.estimate(found)
+            transform = None if estimate is None else estimate.best()
+            if found is None or estimate is None or transform is None:
+                self.emit(node)
+                continue
+            blocks = estimate.by_blocks(transform)
+            kernels = self.kernels(found, transform, blocks)
+            for kernel in [merge(self.graph, kernels)] if blocks else kernels:
+                self.emit(kernel)
         if self.nodes == list(self.graph.nodes):
             return self.graph
-        return dce(self.graph.with_nodes(self.nodes, values=self.values, constants=self.constants))
+        return dce(self.rewritten(self.graph))
 
     def estimate(self, m: Match) -> Estimate:
         return Estimate(m.height, m.width, m.channels, m.outputs, self.figures)
 
-    def replace(self, m: Match, transform: Transform) -> None:
+    def kernels(self, m: Match, transform: Transform, blocks: bool) -> list[Node]:
+        """The input transform, the products and the output transform."""
+        out, source = m.kernel.outputs[0], m.kernel.source
+        tiling = Tiling(transform, simplify(m.images, self.symbols), m.height, m.width, blocks)
+        u = self.constant(transform.weights(self.graph.constants[m.weights]), f"{out}.u")
+        v = self.declare(f"{out}.v", F32, tiling.shape(m.channels))
+        products = self.declare(f"{out}.m", F32, tiling.shape(m.outputs))
+        patch, others = self.patch(m), tuple(dict.fromkeys(e.buffer.name for e in loads(m.stage.result)))
+        before, after = self.input_nest(m, tiling, patch), self.output_nest(m, tiling, others)
+        product = self.product(m, v, u, products) if blocks else MatMul()
+        return [
+            self.kernel(LoopNest(before, *self.typed(v)), patch.inputs, v, source),
+            self.kernel(product, (v, u), products, source),
+            self.kernel(LoopNest(after, *self.typed(out)), (products, *others), out, source),
+        ]
+
+    def input_nest(self, m: Match, tiling: Tiling, patch: Patch) -> Stmt:
+        key = (tiling, m.channels, patch.value(*INDEX), patch.guard(*INDEX[1:3]))
+        if key not in self.made:
+            self.made[key] = input_nest(tiling, patch, m.channels)
+        return self.made[key]
+
+    def output_nest(self, m: Match, tiling: Tiling, others: Sequence[str]) -> Stmt:
+        """Ends with what was fused to the convolution, which reads `others`."""
         out = m.kernel.outputs[0]
-        blocks = self.estimate(m).by_blocks(transform)
-        tiling = Tiling(transform, simplify(m.images, self.graph.symbols), m.height, m.width, blocks)
-        u = self.value(f"{out}.u", const(transform.products), const(m.channels), const(m.outputs))
-        v = self.value(f"{out}.v", *tiling.shape(m.channels))
-        products = self.value(f"{out}.m", *tiling.shape(m.outputs))
-        self.constants[u] = transform.weights(self.graph.constants[m.weights])
-        patch = self.patch(m)
-        key: object = (tiling, m.channels, patch.value(*INDEX), patch.guard(*INDEX[1:3]))
-        body = self.made.get(key) or input_nest(tiling, patch, m.channels)
-        parts = [self.nest(m, v, patch.inputs, self.made.setdefault(key, body))]
-        parts.append(self.product(m, v, u, products, blocks))
-        others = tuple(dict.fromkeys(e.buffer.name for e in loads(m.stage.result)))
         names = {n: Buffer(f"x{i}", *self.typed(n)) for i, n in enumerate(others, start=1)}
         stage = redirect(m.stage, {**names, out: Buffer("out", *self.typed(out))})
 
@@ -142,23 +156,19 @@ class _Winograd:
             return substitute(stage.result, {stage.acc: acc, **point})
 
         key = (tiling, stage.out, finish(stage.acc, INDEX))
-        body = self.made.get(key) or output_nest(tiling, stage.out, finish)
-        parts.append(self.nest(m, out, (products, *others), self.made.setdefault(key, body)))
-        kernels = [self.kernel(m, node) for node in parts]
-        self.nodes += [merge(self.graph, kernels)] if blocks else kernels
+        if key not in self.made:
+            self.made[key] = output_nest(tiling, stage.out, finish)
+        return self.made[key]
 
-    def product(self, m: Match, v: str, u: str, out: str, blocks: bool) -> Node:
-        """The matrix product of each point."""
-        if not blocks:
-            return Node(out, (v, u), (out,), MatMul(), m.kernel.source)
-        left, right = (Buffer(n, *self.typed(n)) for n in (v, u))
+    def product(self, m: Match, v: str, u: str, out: str) -> Compute:
+        """The matrix product of each point, for tiles whose elements lie together."""
+        left, right = (Buffer(f"x{i}", *self.typed(n)) for i, n in enumerate((v, u)))
 
         def term(at: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
             tile, point, column = at
             return left[tile, point, k[0]] * right[point, k[0], column]
 
-        stage = reduction(Buffer(out, *self.typed(out)), [m.channels], "sum", term)
-        return Node(out, (v, u), (out,), Compute((stage,)), m.kernel.source)
+        return Compute((reduction(Buffer(out, *self.typed(out)), [m.channels], "sum", term),))
 
     def patch(self, m: Match) -> Patch:
         """Where the padding is a kernel of its own, the transform reads what that one reads."""
@@ -178,29 +188,6 @@ class _Winograd:
             lambda *at: value_at(stage, at),
             lambda h, w: substitute(inside, {row: h, column: w}),
         )
-
-    def typed(self, name: str) -> tuple[DType, Shape]:
-        value = self.values[name]
-        assert value.dtype is not None and value.shape is not None
-        return value.dtype, value.shape
-
-    def value(self, base: str, *shape: Expr) -> str:
-        """A new value, of f32."""
-        name, n = base, 0
-        while name in self.values:
-            n += 1
-            name = f"{base}{n}"
-        self.values[name] = Value(name, F32, shape)
-        return name
-
-    def nest(self, m: Match, out: str, inputs: tuple[str, ...], body: Stmt) -> Node:
-        dtype, shape = self.typed(out)
-        return Node(out, inputs, (out,), LoopNest(body, dtype, shape), m.kernel.source)
-
-    def kernel(self, m: Match, node: Node) -> Node:
-        values = {n: self.values[n] for n in (*node.inputs, *node.outputs)}
-        body = Graph(node.name, node.inputs, node.outputs, (node,), {}, values, self.graph.symbols)
-        return Node(node.name, node.inputs, node.outputs, Kernel(body), m.kernel.source)
 
 
 def _padding(kernel: Node) -> tuple[Stage, tuple[str, ...]] | None:

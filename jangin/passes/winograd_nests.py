@@ -17,8 +17,14 @@ from jangin.passes.winograd_transform import Transform
 TRUE = const(True, BOOL)
 LANES = 16
 """Channels of a vector loop: a cache line, so that no line is written in pieces."""
-TILE, IMAGE, Y, X = Var("t"), Var("n"), Var("y"), Var("x")
-"""The tile's number, its image, and the row and column of its first output."""
+TILE = Var("t")
+"""A tile's number."""
+IMAGE = Var("n")
+"""A tile's image."""
+Y = Var("y")
+"""The row of a tile's first output."""
+X = Var("x")
+"""The column of a tile's first output."""
 
 
 @dataclass(frozen=True)

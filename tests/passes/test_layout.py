@@ -12,8 +12,9 @@ from jangin.ir.core import Conv, Kernel, Pool
 from jangin.ir.expr import call
 from jangin.ir.graph import Graph
 from jangin.ops.interpret import run_graph
+from jangin.passes.channels_last import inverse, moves_nothing, to_last
 from jangin.passes.fuse import fuse
-from jangin.passes.layout import inverse, layout, moves_nothing, to_last
+from jangin.passes.layout import layout
 from jangin.passes.simplify import simplify
 
 
@@ -122,7 +123,7 @@ def test_depth_to_space_stays_channels_last(perm: tuple[int, ...]) -> None:
     assert moving[0] == "transpose" and set(moving[1:]) == {"map"}  # the maps join the move
 
 
-def test_other_transposes_start_from_the_twin() -> None:
+def test_other_transposes_start_from_the_channels_last_copy() -> None:
     t = Net()
     a = t.conv(t.input("x", N, 8, 4, 6), 8, 3)
     check(t.done(t.b.transpose(a, (3, 2, 0, 1))), transposes=2)

@@ -20,7 +20,7 @@ from jangin.ir.plan import Plan
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
-from jangin.passes.place import View, views
+from jangin.passes.views import View, views
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 
@@ -34,7 +34,7 @@ def ops(graph: Graph) -> list[str]:
     return [body[0].op for body in bodies if len(body) == 1]
 
 
-def placed(graph: Graph, n: int = 2) -> tuple[Graph, Plan]:
+def in_place(graph: Graph, n: int = 2) -> tuple[Graph, Plan]:
     """The graph after all passes, found to compute the same there, as a plan and as machine code."""
     used = {d for name in graph.inputs for d in graph.shape(name)}
     graph = replace(graph, symbols={v: r for v, r in graph.symbols.items() if v in used})
@@ -65,20 +65,20 @@ def dense(batch: object = 1) -> Graph:
 
 @pytest.mark.parametrize("batch", [1, N], ids=["static", "symbolic"])
 def test_a_dense_block_lies_in_one_buffer(batch: object) -> None:
-    after, plan = placed(dense(batch))
+    after, plan = in_place(dense(batch))
     assert ops(after).count("concat") == 2
     assert not any(n.op == "concat" for k in after.nodes if k.op == "kernel" for n in k.of(Kernel).body.nodes)
     (base,) = {v.base for v in views(after).values()}
     writers = [r for r in plan.launches if r.args[-1] == base]
     assert len(writers) == 3
-    assert {v.at for v in views(after).values()} == {(0, 0, 0, 0), (0, 0, 0, 8), (0, 0, 0, 12)}
+    assert {v.start for v in views(after).values()} == {(0, 0, 0, 0), (0, 0, 0, 8), (0, 0, 0, 12)}
 
 
 def test_kernels_that_write_different_parts_are_one() -> None:
     t = Net()
     x = t.input("x", 16, 8)
     parts = [t.relu(t.b.matmul(x, t.input(f"w{i}", 8, 8))) for i in range(3)]
-    after, plan = placed(t.done(t.b.matmul(t.b.concat(parts, 1), t.weight(24, 8))))
+    after, plan = in_place(t.done(t.b.matmul(t.b.concat(parts, 1), t.weight(24, 8))))
     assert len(views(after)) == 3
     written = [r for r in plan.launches if r.args[-1] == views(after)[next(iter(views(after)))].base]
     assert len({r.kernel for r in written[1:]}) == 1
@@ -88,14 +88,14 @@ def test_a_part_knows_its_rows_by_another_symbol_than_the_whole() -> None:
     t = Net()
     t.b.symbols[M] = RANGES[N]
     parts = [t.linear(t.input(f"x{i}", rows, 8), 8) for i, rows in enumerate((N, M))]
-    after, _ = placed(t.done(t.linear(t.b.concat(parts, 1), 4)))
+    after, _ = in_place(t.done(t.linear(t.b.concat(parts, 1), 4)))
     assert len(views(after)) == 2
 
 
 def test_a_part_in_two_results_is_copied_to_the_second() -> None:
     t = Net()
     a, b, c = (t.conv(t.relu(t.input(f"x{i}", 1, 4, 5, 5)), 8, 1) for i in range(3))
-    after, _ = placed(t.done(t.conv(t.b.concat([a, b], 1), 4, 1), t.conv(t.b.concat([b, c], 1), 4, 1)))
+    after, _ = in_place(t.done(t.conv(t.b.concat([a, b], 1), 4, 1), t.conv(t.b.concat([b, c], 1), 4, 1)))
     assert ops(after).count("concat") == 2
     assert [n.name[-6:] for n in after.nodes if ".part" in n.name] == [".part0"]
 
@@ -104,7 +104,7 @@ def test_what_the_caller_gives_or_wants_is_left_where_it_is() -> None:
     t = Net()
     x = t.input("x", 5, 4)
     y = t.b.matmul(x, t.weight(4, 4))
-    after, _ = placed(t.done(t.b.concat([x, y], 1), y))
+    after, _ = in_place(t.done(t.b.concat([x, y], 1), y))
     assert not views(after)
 
 
@@ -113,7 +113,7 @@ def test_rotations_stay_in_their_reader() -> None:
     x = t.input("x", 3, 8)
     low, high = (t.b.slice(x, [0, s], [3, 4], [1, 1]) for s in (0, 4))
     turned = t.b.concat([t.b.map(lambda v: -v, high), low], 1)
-    after, _ = placed(t.done(t.mul(t.add(x, turned), x)))
+    after, _ = in_place(t.done(t.mul(t.add(x, turned), x)))
     assert "concat" not in ops(after)
 
 
@@ -121,7 +121,7 @@ def test_a_slice_that_kernels_read_is_no_copy() -> None:
     t = Net()
     x = t.conv(t.input("x", 1, 4, 6, 6), 32, 3)
     left, right = (t.b.slice(x, [0, s, 0, 0], [1, 16, 6, 6], [1] * 4) for s in (0, 16))
-    after, _ = placed(t.done(t.conv(left, 8, 1), t.conv(t.relu(t.conv(right, 8, 1)), 4, 1)))
+    after, _ = in_place(t.done(t.conv(left, 8, 1), t.conv(t.relu(t.conv(right, 8, 1)), 4, 1)))
     found = views(after)
-    assert sorted(v.at for v in found.values()) == [(0, 0, 0, 0), (0, 0, 0, 16)]
+    assert sorted(v.start for v in found.values()) == [(0, 0, 0, 0), (0, 0, 0, 16)]
     assert all(isinstance(v, View) for v in found.values())

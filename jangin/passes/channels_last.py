@@ -1,0 +1,147 @@
+"""The channels-last copies of a graph's values, made where something asks for them.
+
+A value [N, C, ...] keeps its meaning and may get a channels-last (NHWC) copy: the same tensor with its
+channel axes moved to the end. Those are the `channels` axes right after the batch axis: one, or more where a
+reshape has split the channels (group normalization, channel shuffle).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.core import CoreAttributes, Reshape, Transpose
+from jangin.ir.expr import const, is_const
+from jangin.ir.graph import Array, Graph, Node, Shape
+from jangin.ops.editor import Editor
+
+
+def to_last(rank: int, channels: int = 1) -> tuple[int, ...]:
+    """The permutation that moves axes 1..channels to the end."""
+    return (0, *range(channels + 1, rank), *range(1, channels + 1))
+
+
+def inverse(perm: Sequence[int]) -> tuple[int, ...]:
+    return tuple(perm.index(i) for i in range(len(perm)))
+
+
+def permuted(items: Sequence[Any], perm: Sequence[int]) -> tuple[Any, ...]:
+    return tuple(items[p] for p in perm)
+
+
+def moves_nothing(shape: Shape, perm: Sequence[int]) -> bool:
+    """True when transposing only moves axes of size 1: the bytes stay where they are."""
+    real = [p for p in perm if not is_const(shape[p], 1)]
+    return real == sorted(real)
+
+
+class ChannelsLast(Editor):
+    """One rewriting of a graph.
+
+    `originals`: the values that exist in their own order, with the names they go by. `copies`: the names of
+    the channels-last ones, by value and channel axes. `aligned`: operands rearranged to broadcast against
+    channels-last values of a rank, by value, rank and channel axes. `computed`: the values that are computed
+    channels-last, with their channel axes."""
+
+    def __init__(self, graph: Graph, few_channels: int) -> None:
+        super().__init__(graph.symbols, graph.values, graph.constants)
+        self.graph = graph
+        self.few_channels = few_channels
+        self.users = graph.consumers()
+        self.originals = {n: n for n in (*graph.inputs, *graph.constants)}
+        self.copies: dict[tuple[str, int], str] = {}
+        self.aligned: dict[tuple[str, int, int], str] = {}
+        self.computed: dict[str, int] = {}
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def original(self, name: str) -> str:
+        """The name of the value in its own order of axes."""
+        if not name or name in self.originals:
+            return self.originals.get(name, name)
+        channels = self.computed[name]
+        back = inverse(to_last(len(self.shape(name)), channels))
+        self.move(self.copies[name, channels], self.shape(name), back, out=name)
+        self.originals[name] = name
+        return name
+
+    def last(self, name: str, channels: int) -> str:
+        """The name of the value with so many channel axes last."""
+        if (name, channels) not in self.copies:
+            perm = to_last(len(self.shape(name)), channels)
+            if name in self.constants:
+                out = self._rearranged(name, np.transpose(self.constants[name], perm))
+            else:
+                out = self.move(self.original(name), permuted(self.shape(name), perm), perm, f"{name}.last")
+            self.copies[name, channels] = out
+        return self.copies[name, channels]
+
+    def operand(self, name: str, rank: int, channels: int) -> str:
+        """An operand that broadcasts against a value of `rank`, to fit the channels-last copy of that."""
+        shape = self.shape(name)
+        if len(shape) == rank and name not in self.constants:
+            return self.last(name, channels)
+        if all(is_const(d, 1) for d in shape):
+            return self.original(name)
+        key = (name, rank, channels)
+        if key not in self.aligned:
+            self.aligned[key] = self._align(name, rank, to_last(rank, channels))
+        return self.aligned[key]
+
+    def _align(self, name: str, rank: int, perm: Sequence[int]) -> str:
+        """The operand as one of full rank, permuted, without the axes of size 1 in front."""
+        missing = rank - len(self.shape(name))
+        whole = (*(const(1),) * missing, *self.shape(name))
+        lead = next(i for i, p in enumerate(perm) if not is_const(whole[p], 1))
+        if name in self.constants:
+            data = self.constants[name]
+            moved = np.transpose(data.reshape([1] * missing + list(data.shape)), perm)
+            return self._rearranged(name, moved.reshape(moved.shape[lead:]))
+        source = self.original(name)
+        if not moves_nothing(whole, perm):
+            wide = self.move(source, whole, range(rank), f"{name}.wide")
+            source = self.move(wide, permuted(whole, perm), perm, f"{name}.turned")
+        return self.move(source, permuted(whole, perm)[lead:], range(rank - lead), f"{name}.last")
+
+    def _rearranged(self, name: str, array: Array) -> str:
+        return self.constant(np.ascontiguousarray(array), f"{name}.last")
+
+    def move(self, source: str, shape: Shape, perm: Sequence[int], hint: str = "", out: str = "") -> str:
+        """A transpose to `shape`, or a reshape where no byte moves (then `perm` may be of any rank): a new
+        value called after the hint, or the value `out`."""
+        out = out or self.declare(hint, self.dtype(source), shape)
+        stays = list(perm) == list(range(len(perm))) or moves_nothing(self.shape(source), perm)
+        attrs = Reshape(shape) if stays else Transpose(tuple(perm))
+        self.emit(Node(out, (source,), (out,), attrs, f"layout of {out}"))
+        return out
+
+    # -- nodes ----------------------------------------------------------------------------------
+
+    def compute_last(self, node: Node, channels: int, inputs: Sequence[str], attrs: CoreAttributes) -> bool:
+        """Compute the node's result channels-last."""
+        name = node.outputs[0]
+        shape = permuted(self.shape(name), to_last(len(self.shape(name)), channels))
+        known = self.dtype(name), shape
+        self.copies[name, channels] = self.add(attrs, inputs, f"{name}.last", node.source, known=known)
+        self.computed[name] = channels
+        return True
+
+    def compute(self, node: Node, inputs: Sequence[str], attrs: CoreAttributes) -> bool:
+        """Compute the node's result in its own order, perhaps from rearranged inputs."""
+        (out,) = node.outputs
+        self.emit(replace(node, inputs=tuple(inputs), attrs=attrs, name=out))
+        self.originals[out] = out
+        return True
+
+    def channels(self, node: Node) -> int:
+        """The channel axes of operand 0 if it is computed channels-last and the result is of its rank."""
+        name = node.inputs[0]
+        fits = len(self.shape(name)) == len(self.shape(node.outputs[0]))
+        return self.computed.get(name, 0) if fits else 0
+
+    def perm(self, node: Node, channels: int) -> tuple[int, ...]:
+        """Where operand 0's axes go in its channels-last copy."""
+        return to_last(len(self.shape(node.inputs[0])), channels)

@@ -1,0 +1,133 @@
+"""Concatenations and slices in place, so that joining and cutting tensors moves no bytes.
+
+The operands of an in-place concatenation are written where they belong in its result: `fuse` gives it a
+kernel to itself, and the pass `in_place` takes that copying kernel away. A slice that kernels read needs no
+memory of its own either. Both stay in the graph as the core operators they are; `passes.views` says where
+their values lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+from jangin.ir.core import Concat, CoreAttributes, Kernel, Map, Slice
+from jangin.ir.expr import Var
+from jangin.ir.graph import Graph, Node, static_shape
+from jangin.ops.core import CORE
+from jangin.ops.editor import Editor
+
+HALF = 0.5
+"""The share of a concatenation's elements that must need no copy."""
+
+
+def in_place_concats(graph: Graph) -> frozenset[str]:
+    """The concatenations of a graph of core operators, by result, half of whose elements or more can be
+    written in place by kernels that write them anyway."""
+    found: set[str] = set()
+    written: set[str] = set()
+    operands = _Operands(graph)
+    for node in graph.nodes:
+        name = node.outputs[0]
+        if isinstance(node.attrs, Concat) and operands.gain(node, written) >= HALF:
+            operands.take(node, written)
+            found.add(name)
+            written.add(name)
+        elif _is_written(graph, node, written):
+            written.add(name)
+    return frozenset(found)
+
+
+def _is_written(graph: Graph, node: Node, written: Set[str]) -> bool:
+    """Whether a kernel stores the node's result: an anchor's, and of maps that one may end with."""
+    if isinstance(node.attrs, Map):
+        shape = graph.shape(node.outputs[0])
+        return any(n in written and graph.shape(n) == shape for n in node.inputs)
+    return node.op not in CORE or CORE[node.op].kind not in ("injective", "alias")
+
+
+class _Operands:
+    """Which operands of concatenations may lie in the result: those that no other concatenation has
+    taken, and that aren't read as another shape, or by the caller."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.taken: set[str] = set()
+        users = graph.consumers()
+        self.kept = {n for n, nodes in users.items() if any(u.op == "reshape" for u in nodes)}
+        self.kept.update(graph.outputs)
+
+    def fits(self, node: Node, name: str, written: Set[str]) -> bool:
+        free = name in written and name not in self.taken and name not in self.kept
+        return free and node.inputs.count(name) == 1
+
+    def gain(self, node: Node, written: Set[str]) -> float:
+        """The share of a concatenation's elements that needs no copy; 0 where that isn't known."""
+        axis = node.of(Concat).axis
+        sizes = static_shape(tuple(self.graph.shape(n)[axis] for n in node.inputs))
+        if not sizes or not sum(sizes):
+            return 0.0
+        fitting = (k for n, k in zip(node.inputs, sizes, strict=True) if self.fits(node, n, written))
+        return sum(fitting) / sum(sizes)
+
+    def take(self, node: Node, written: Set[str]) -> None:
+        self.taken.update(n for n in node.inputs if self.fits(node, n, written))
+
+
+def in_place(graph: Graph) -> Graph:
+    """A fused graph whose copying kernels, those that only join kernels' results or cut what kernels read,
+    are concatenations and slices between kernels. An operand that can't be written in place is copied."""
+    return _slices(_concats(graph))
+
+
+def _concats(graph: Graph) -> Graph:
+    editor, operands = Editor(graph.symbols, graph.values, graph.constants), _Operands(graph)
+    written: set[str] = set()
+    for kernel in graph.nodes:
+        node = _alone(kernel, Concat)
+        if node is None or operands.gain(node, written) < HALF:
+            editor.emit(kernel)
+            written.update(kernel.outputs if isinstance(kernel.attrs, Kernel) else ())
+            continue
+        inputs = []
+        for n, name in enumerate(node.inputs):
+            if not operands.fits(node, name, written):
+                dtype, shape = editor.typed(name)
+                copied = editor.declare(f"{node.outputs[0]}.part{n}", dtype, shape)
+                editor.emit(editor.kernel(Map(Var("x0", dtype)), (name,), copied, kernel.source))
+                written.add(copied)
+                name = copied
+            inputs.append(name)
+        node = replace(node, inputs=tuple(inputs), source=kernel.source)
+        operands.take(node, written)
+        written.update(node.outputs)
+        editor.emit(node)
+    return editor.rewritten(graph)
+
+
+def _slices(graph: Graph) -> Graph:
+    users = graph.consumers()
+    nodes = []
+    for kernel in graph.nodes:
+        node = _alone(kernel, Slice)
+        if node is not None and node.inputs[0] not in graph.constants:
+            (out,) = node.outputs
+            read = all(isinstance(u.attrs, Kernel) for u in users.get(out, ())) and out not in graph.outputs
+            if read and _is_plain(node.of(Slice)):
+                kernel = replace(node, source=kernel.source)
+        nodes.append(kernel)
+    return graph.with_nodes(nodes)
+
+
+def _is_plain(cut: Slice) -> bool:
+    """Whether a slice takes neighbours, from a constant index on."""
+    return static_shape(cut.starts) is not None and all(t == 1 for t in cut.steps)
+
+
+def _alone(kernel: Node, operator: type[CoreAttributes]) -> Node | None:
+    """The kernel's node, where it has one only, of that operator, over the kernel's own operands."""
+    body = kernel.attrs.body if isinstance(kernel.attrs, Kernel) else None
+    if body is None or body.constants or len(body.nodes) != 1:
+        return None
+    (node,) = body.nodes
+    return node if isinstance(node.attrs, operator) else None

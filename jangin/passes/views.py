@@ -1,0 +1,121 @@
+"""Values that have no memory of their own: a part of another's.
+
+The pass `in_place` leaves concatenations and slices between kernels that move no bytes. `views` says in which
+value's memory their operands and results lie, and kernels are made over the whole values (`Part`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jangin.ir.core import Concat, Slice
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, is_const, rewrite
+from jangin.ir.graph import Graph, static_shape
+from jangin.ir.loop import Func, replace_buffer
+from jangin.ir.simplify import Range, simplify
+from jangin.ir.te import Stage
+
+
+@dataclass(frozen=True)
+class View:
+    """A value that lies in the memory of the value `base`, from the element `start` on in every axis."""
+
+    base: str
+    start: tuple[int, ...]
+
+
+def views(graph: Graph) -> dict[str, View]:
+    """The values of a fused graph that have no memory of their own."""
+    direct: dict[str, View] = {}
+    for node in graph.nodes:
+        (out, *_) = node.outputs
+        if isinstance(node.attrs, Slice):
+            direct[out] = View(node.inputs[0], _numbers(node.attrs.starts))
+        elif isinstance(node.attrs, Concat):
+            start, axis = 0, node.attrs.axis
+            for name in node.inputs:
+                shape = graph.shape(name)
+                direct[name] = View(out, tuple(start if d == axis else 0 for d in range(len(shape))))
+                start += _numbers(shape[axis : axis + 1])[0]
+    return {name: _resolved(name, direct) for name in direct}
+
+
+def _numbers(sizes: Sequence[Expr]) -> tuple[int, ...]:
+    numbers = static_shape(tuple(sizes))
+    assert numbers is not None
+    return numbers
+
+
+def _resolved(name: str, direct: Mapping[str, View]) -> View:
+    view = direct[name]
+    while view.base in direct:
+        outer = direct[view.base]
+        view = View(outer.base, tuple(a + b for a, b in zip(view.start, outer.start, strict=True)))
+    return view
+
+
+@dataclass(frozen=True)
+class Part:
+    """The buffer `whole` that a kernel has for a parameter which is a part of it, and where that starts.
+    Where in a buffer the result goes is a symbol of the kernel (`symbols`), so that equal kernels that
+    write different parts of one tensor are one."""
+
+    whole: Buffer
+    start: tuple[Expr, ...]
+    symbols: Mapping[Var, Range]
+
+    def index(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where in the whole an element of the part is."""
+        return tuple(simplify(i + a) for i, a in zip(index, self.start, strict=True))
+
+
+def parameter_parts(
+    inputs: Sequence[Buffer], out: Buffer, args: Sequence[str], found: Mapping[str, View], graph: Graph
+) -> dict[str, Part]:
+    """What a kernel's parameters are parts of whose arguments are views, by the parameter's name."""
+    parts: dict[str, Part] = {}
+    for p, arg in zip((*inputs, out), args, strict=True):
+        if arg in found:
+            whole = replace(p, shape=graph.shape(found[arg].base))
+            start: list[Expr] = [const(n) for n in found[arg].start]
+            ranges: dict[Var, Range] = {}
+            if p.name == out.name:
+                for d, symbol in enumerate(start_symbols(p)):
+                    if not is_const(start[d], 0):
+                        start[d] = symbol
+                        ranges[symbol] = (const(0), simplify(whole.shape[d] - p.shape[d]))
+            parts[p.name] = Part(whole, tuple(start), ranges)
+    return parts
+
+
+def start_symbols(out: Buffer) -> tuple[Var, ...]:
+    """The symbols, for every axis, for where a kernel's result starts."""
+    return tuple(Var(f"{out.name}.at{d}") for d in range(len(out.shape)))
+
+
+def stages_over_wholes(stages: Sequence[Stage], parts: Mapping[str, Part]) -> tuple[Stage, ...]:
+    """A kernel's stages over whole buffers instead of parts of them."""
+    *local, last = (_loading(s, parts) for s in stages)
+    if last.out.name in parts:
+        last = replace(last, out=parts[last.out.name].whole, at=parts[last.out.name].start)
+    return (*local, last)
+
+
+def func_over_wholes(func: Func, parts: Mapping[str, Part]) -> Func:
+    """The same of a loop nest."""
+    body = func.body
+    for name, part in parts.items():
+        body = replace_buffer(body, name, part.whole, part.index)
+    params = tuple(parts[p.name].whole if p.name in parts else p for p in func.params)
+    symbols = (*func.symbols, *(s for part in parts.values() for s in part.symbols.items()))
+    return replace(func, params=params, symbols=symbols, body=body)
+
+
+def _loading(stage: Stage, parts: Mapping[str, Part]) -> Stage:
+    def load(e: Expr) -> Expr | None:
+        part = parts.get(e.buffer.name) if isinstance(e, Load) else None
+        return Load(part.whole, part.index(e.index)) if part and isinstance(e, Load) else None
+
+    epilogue = None if stage.epilogue is None else rewrite(stage.epilogue, load)
+    return replace(stage, body=rewrite(stage.body, load), epilogue=epilogue)
