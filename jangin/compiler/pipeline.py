@@ -19,7 +19,7 @@ from jangin.ir.plan import Plan
 from jangin.ir.program import Program
 from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
-from jangin.ops.builder import Registers
+from jangin.ops.builder import RegisterTile
 from jangin.ops.core import CORE
 from jangin.passes.partition import has_steps, partition
 from jangin.passes.table import GRAPH_PASSES, Pass
@@ -144,8 +144,10 @@ def lowered(
 ) -> Graph:
     """An imported model in core operators."""
     _tell(progress, 0, len(GRAPH_PASSES) + 1, "lower")
-    registers = Registers(options.target.registers, options.target.vector_bytes)
-    graph = lower(imported, {(o.domain, o.name): o.lower for o in own.operators}, registers)
+    target, figures = options.target, options.target.recurrence
+    width = min(figures.vector_bytes, target.vector_bytes)
+    tile = RegisterTile(figures.accumulators, width, figures.rows)
+    graph = lower(imported, {(o.domain, o.name): o.lower for o in own.operators}, tile)
     if options.verify and not has_steps(graph):
         checked("lower", verify_graph, graph, CORE)
     return graph

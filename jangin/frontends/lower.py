@@ -14,7 +14,7 @@ from typing import Any
 from jangin.frontends import control
 from jangin.frontends.dialect import Dialect, Imported, Inputs, Scope
 from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node, Value
-from jangin.ops.builder import USUAL_REGISTERS, Builder, Registers, Tensor
+from jangin.ops.builder import ANY_MACHINE, Builder, RegisterTile, Tensor
 from jangin.ops.nontensor import Item, NonTensor, constant, host, real, type_of
 from jangin.passes.constraints import constraints
 from jangin.passes.partition import is_step, prune, renamed
@@ -24,14 +24,14 @@ Custom = Mapping[tuple[str, str], Callable[..., Any]]
 """A caller's own operators by domain and name."""
 
 
-def lower(imported: Imported, custom: Custom | None = None, registers: Registers = USUAL_REGISTERS) -> Graph:
+def lower(imported: Imported, custom: Custom | None = None, tile: RegisterTile = ANY_MACHINE) -> Graph:
     """The imported graph in core operators. CompileError lists every unsupported node at once,
     before any work; or names the node that can't be lowered, its inputs and why."""
     dialect = imported.dialect
     graph = dialect.rewrite(imported.graph)
     own = {f"{domain or dialect.domain}.{name}": fn for (domain, name), fn in (custom or {}).items()}
     lowering = _Lowering(dialect, own)
-    b = Builder(graph.name, graph.symbols, registers)
+    b = Builder(graph.name, graph.symbols, tile)
     lowering.refuse(graph.nodes)
     env: Env = {n: _input(b, graph.value(n)) for n in graph.inputs}
     for name in graph.outputs:

@@ -86,28 +86,28 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Registers:
-    """The vector registers of the machine that is built for, which an operator must know that lays out
-    weights by the tile they are read in: how many there are, and of how many bytes."""
+class RegisterTile:
+    """What accumulates in the registers of the machine that is built for, which an operator must know that
+    lays out weights by the tile they are read in: at most so many `accumulators`, of so many `bytes` each,
+    and so many `rows`."""
 
-    count: int
-    bytes: int
+    accumulators: int = 12
+    bytes: int = 32
+    rows: int = 6
 
 
-USUAL_REGISTERS = Registers(16, 32)
-"""AVX2's, for graphs that are built for no machine."""
+ANY_MACHINE = RegisterTile()
+"""For graphs that are built for no machine: what suits AVX2."""
 
 
 class Builder(Editor):
     """The editor that lowers imported nodes. `source`, `results` and `scope` are set for the imported
     node in hand: its name for messages, how many outputs it has, and the values it may name."""
 
-    def __init__(
-        self, name: str, symbols: Mapping[Var, Range], registers: Registers = USUAL_REGISTERS
-    ) -> None:
+    def __init__(self, name: str, symbols: Mapping[Var, Range], tile: RegisterTile = ANY_MACHINE) -> None:
         super().__init__(symbols)
         self.name = name
-        self.registers = registers
+        self.tile = tile
         self.inputs: list[str] = []
         self.source = ""
         self.results = 1

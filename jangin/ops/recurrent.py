@@ -26,7 +26,7 @@ from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.simplify import simplify
 from jangin.ops.activation import ACTIVATIONS
-from jangin.ops.builder import Builder, Registers, Tensor
+from jangin.ops.builder import Builder, RegisterTile, Tensor
 from jangin.ops.operands import wide
 
 Activation = Callable[[Expr], Expr]
@@ -114,15 +114,6 @@ LANE = Var("ji")
 """The unit within the block."""
 BATCH = FIRST + ROW
 
-MOST_ROWS = 6
-"""Of a tile: what more rows would save of the weights' loads is little."""
-MOST_ACCUMULATORS = 12
-"""Of a tile: with fewer than 8, multiply-adds would wait for each other; more than these gain nothing."""
-MOST_BYTES = 32
-"""Of an accumulator: whole vectors of AVX-512 took 2 % longer, as blocks are fewer."""
-OTHER_REGISTERS = 4
-"""What a tile leaves for the weights and the state."""
-
 
 @dataclass(frozen=True)
 class Tile:
@@ -132,16 +123,15 @@ class Tile:
     lanes: int
 
     @staticmethod
-    def fit(hidden: int, gates: int, batch: Expr, element: int, registers: Registers) -> Tile:
+    def fit(hidden: int, gates: int, batch: Expr, element: int, most: RegisterTile) -> Tile:
         """The tile that keeps the accumulators busy, or nearly. Where the batch is symbolic its rows go one
         by one."""
         count = int(batch.value) if isinstance(batch, Const) else 1
-        accumulators = min(MOST_ACCUMULATORS, registers.count - OTHER_REGISTERS)
-        most = max(1, min(accumulators // gates, MOST_ROWS))
-        rows = max(1, -(-count // -(-max(count, 1) // most)))
-        lanes = min(registers.bytes, MOST_BYTES) // element
+        fitting = max(1, min(most.accumulators // gates, most.rows))
+        rows = max(1, -(-count // -(-max(count, 1) // fitting)))
+        lanes = most.bytes // element
         vectors = 1
-        while 2 * vectors * gates * rows <= accumulators and vectors * lanes < hidden:
+        while 2 * vectors * gates * rows <= most.accumulators and vectors * lanes < hidden:
             vectors *= 2
         return Tile(rows, vectors * lanes)
 
@@ -417,7 +407,7 @@ def _recurrent(
         )
     steps, batch = x.shape[:2]
     element = wide(const(0, x.dtype)).dtype.bytes
-    tile = Tile.fit(hidden, max(map(len, cell.phases)), batch, element, b.registers)
+    tile = Tile.fit(hidden, max(map(len, cell.phases)), batch, element, b.tile)
     blocks = Blocks(b, directions, len(cell.gates), hidden, tile.lanes)
     tensors = _inputs(b, layer, blocks, cell)
     if layer.lengths is not None:

@@ -45,3 +45,17 @@ class FusionFigures:
     queries: int = 8
     pointwise: tuple[int, int] = (24, 64)
     image_rows: int = 28
+
+
+@dataclass(frozen=True)
+class RecurrenceFigures:
+    """For `ops.recurrent`: the tile that a step accumulates in registers.
+
+    `accumulators`: with fewer than 8, multiply-adds would wait for each other, and of AVX2's 16 registers the
+    others are for the weights and the state. `vector_bytes`: of an accumulator at most; with whole vectors of
+    AVX-512, steps took 2 % longer, as their blocks are fewer. `rows`: of the batch at most; more would save
+    few loads of weights."""
+
+    accumulators: int = 12
+    vector_bytes: int = 32
+    rows: int = 6

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jangin.ir.dtype import DType
 from jangin.runtime.abi import Abi, abi_of
-from jangin.targets.figures import FusionFigures, WinogradFigures
+from jangin.targets.figures import FusionFigures, RecurrenceFigures, WinogradFigures
 from jangin.targets.rows import Row
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Target:
     each level. The figures are those
     that the last generations of server cores (AMD Zen 2 to 4, Intel Ice Lake on) have in common by
     their makers' optimization guides; a wrong one costs speed, never correctness. `winograd` and `fusion` are
-    what graph passes decide by."""
+    what graph passes decide by, `recurrence` what lowering does."""
 
     name: str
     triple: str
@@ -53,6 +53,7 @@ class Target:
     device: str | Device = "cpu"
     winograd: WinogradFigures = field(default_factory=WinogradFigures)
     fusion: FusionFigures = field(default_factory=FusionFigures)
+    recurrence: RecurrenceFigures = field(default_factory=RecurrenceFigures)
 
     def __str__(self) -> str:
         return f"{self.triple}/{self.cpu}/{self.features}"

@@ -22,8 +22,8 @@ from jangin.frontends.table import load
 from jangin.ir.core import Kernel
 from jangin.ir.expr import const
 from jangin.ir.graph import Graph, Node
-from jangin.ops.builder import USUAL_REGISTERS
-from jangin.ops.recurrent import MOST_ACCUMULATORS, MOST_ROWS, Tile
+from jangin.ops.builder import ANY_MACHINE
+from jangin.ops.recurrent import Tile
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 
@@ -178,9 +178,11 @@ def test_lstm_with_everything() -> None:
 @given(st.integers(1, 600), st.integers(1, 4), st.integers(1, 40), st.sampled_from([4, 8]))
 def test_tiles_fit_the_registers(hidden: int, gates: int, batch: int, element: int) -> None:
     """Also: the tiles of a batch are of about the same size, so that little is computed twice."""
-    tile = Tile.fit(hidden, gates, const(batch), element, USUAL_REGISTERS)
+    tile = Tile.fit(hidden, gates, const(batch), element, ANY_MACHINE)
     vectors = tile.lanes * element // 32
-    assert tile.rows * gates * vectors <= MOST_ACCUMULATORS and 1 <= tile.rows <= min(batch, MOST_ROWS)
+    assert tile.rows * gates * vectors <= ANY_MACHINE.accumulators and 1 <= tile.rows <= min(
+        batch, ANY_MACHINE.rows
+    )
     assert -(-batch // tile.rows) * tile.rows - batch < -(-batch // tile.rows)
 
 
