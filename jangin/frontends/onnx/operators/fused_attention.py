@@ -16,21 +16,11 @@ from jangin.ops.axes import divide
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import widened
 from jangin.ops.linear import matmul
+from jangin.ops.move import parts_of
 from jangin.ops.normalize import layer_norm
 
 DOMAIN = "com.microsoft"
 NO_MASK = float(np.finfo(np.float32).min)
-
-
-def _columns(b: Builder, x: Tensor, sizes: Sequence[Expr]) -> list[Tensor]:
-    """The last axis cut into parts."""
-    parts: list[Tensor] = []
-    start: Expr = const(0)
-    for size in sizes:
-        starts = [*[const(0)] * (x.rank - 1), start]
-        parts.append(b.slice(x, starts, [*x.shape[:-1], size], [1] * x.rank))
-        start = start + size
-    return parts
 
 
 def _added(b: Builder, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -82,7 +72,8 @@ def fused_attention(
     third = divide(weights.shape[1], const(3), b.symbols)
     sizes = [const(n) for n in qkv_hidden_sizes] if qkv_hidden_sizes else [third] * 3
     q, k, v = (
-        split_heads(b, part, num_heads) for part in _columns(b, _added(b, matmul(b, x, weights), bias), sizes)
+        split_heads(b, part, num_heads)
+        for part in parts_of(b, _added(b, matmul(b, x, weights), bias), 2, sizes)
     )
     earlier: Expr = const(0)
     if past is not None:
@@ -108,7 +99,7 @@ def multi_head_attention(
     or keys and values as [batch, sequence, heads, 2, size]; keys may have their heads split."""
     query, key, value = _unpacked(b, query, key, value)
     if bias is not None:
-        parts = _columns(b, bias, [query.shape[-1], query.shape[-1], value.shape[-1]])
+        parts = parts_of(b, bias, 0, [query.shape[-1], query.shape[-1], value.shape[-1]])
         query, key, value = (
             t if t.rank == 4 else _added(b, t, part)
             for t, part in zip((query, key, value), parts, strict=True)
@@ -216,7 +207,7 @@ def _grouped_heads(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if key is None or value is None:
         size = divide(query.shape[2], const(heads + 2 * groups), b.symbols)
-        query, key, value = _columns(b, query, [size * heads, size * groups, size * groups])
+        query, key, value = parts_of(b, query, 2, [size * heads, size * groups, size * groups])
     return split_heads(b, query, heads), split_heads(b, key, groups), split_heads(b, value, groups)
 
 
