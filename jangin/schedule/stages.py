@@ -52,11 +52,11 @@ def merge(func: Func, depth: int, names: Sequence[str], rows: int = 1) -> Func:
     for n, (own, _) in enumerate(loops):
         row = own[-1].var
 
-        def place(i: tuple[Expr, ...], row: Var = row) -> tuple[Expr, ...]:
+        def inside(i: tuple[Expr, ...], row: Var = row) -> tuple[Expr, ...]:
             return ((row,) if rows > 1 else ()) + i[depth:] or (const(0),)
 
         for b in small:
-            bodies[n] = replace_buffer(bodies[n], b.name, b, place)
+            bodies[n] = replace_buffer(bodies[n], b.name, b, inside)
         if rows > 1:
             bodies[n] = For(row, left, substitute_stmt(bodies[n], {shared[-1]: shared[-1] * rows + row}))
     extents[-1] = simplify(ceil_div(extents[-1], rows), symbols)
@@ -76,7 +76,7 @@ def _shrunk(local: Buffer, depth: int, rows: int) -> Buffer:
 
 def reuse(func: Func, old: str, new: str) -> Func:
     """Keep local `new` in the memory of local `old`: both of one type and shape, each element of `new`
-    made of `old` at the same place only, and `old` not touched after that."""
+    made of `old` at the same index only, and `old` not touched after that."""
     allocs = {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
     if old not in allocs or new not in allocs:
         raise ScheduleError(f"{func.name}: {old} and {new} are not both locals")
@@ -89,7 +89,7 @@ def reuse(func: Func, old: str, new: str) -> Func:
         if isinstance(s, Store) and s.buffer.name == new:
             written = True
             if any(n.index != s.index for n in reads):
-                raise ScheduleError(f"{func.name}: {new} is made of {old} at other places")
+                raise ScheduleError(f"{func.name}: {new} is made of {old} at other indices")
         elif written and (reads or (isinstance(s, Store) and s.buffer.name == old)):
             raise ScheduleError(f"{func.name}: {old} is still used when {new} is there")
 
@@ -182,7 +182,7 @@ def block_sum(func: Func, tiles: str, over: Sequence[str], most: int, name: str)
             part = replace_buffer(part, acc.name, partial, lambda i: (var, *i))
             return For(var, s.extent, substitute_stmt(part, {s.var: var}))
 
-        own, index = _places(init, acc.name)
+        own, index = _element_loops(init, acc.name)
         fetch = _copy(own, "_l", acc, index, Load(partial, (s.var, *index)))
         keep = _copy(own, "_s", partial, (s.var, *index), Load(acc, index))
         main: Stmt = replace(s, body=Alloc(acc, block(fetch, nest, keep)))
@@ -206,31 +206,31 @@ def partial_sums(func: Func, loop: str) -> Func:
         serial(func, s)
         (acc,) = accs
         own = replace(acc, name=f"{acc.name}.part")
-        zero = _each_place(acc, f"{loop}_p", lambda i: Store(own, i, const(0, acc.dtype)))
-        add = _each_place(acc, f"{loop}_q", lambda i: Store(acc, i, Load(acc, i) + Load(own, i)))
+        zero = _each_element(acc, f"{loop}_p", lambda i: Store(own, i, const(0, acc.dtype)))
+        add = _each_element(acc, f"{loop}_q", lambda i: Store(acc, i, Load(acc, i) + Load(own, i)))
         return replace(s, body=Alloc(own, block(zero, replace_buffer(s.body, acc.name, own), add)))
 
     return well_formed(at_loop(func, loop, change))
 
 
 def _adds(s: Store) -> bool:
-    """Whether a store adds to its place something that doesn't depend on its buffer."""
-    e, place = s.value, Load(s.buffer, s.index)
-    term = e.b if isinstance(e, Binary) and e.op == "add" and e.a == place else place
+    """Whether a store adds to its element something that doesn't depend on its buffer."""
+    e, before = s.value, Load(s.buffer, s.index)
+    term = e.b if isinstance(e, Binary) and e.op == "add" and e.a is before else before
     return s.buffer.memory == "register" and all(n.buffer.name != s.buffer.name for n in loads(term))
 
 
-def _each_place(acc: Buffer, name: str, store: Callable[[tuple[Expr, ...]], Stmt]) -> Stmt:
-    """`store(index)` for every place of an accumulator, by vectors along its last axis."""
-    places = [Var(f"{name}{d}") for d in range(len(acc.shape))]
-    inner = store(tuple(places))
-    for d in reversed(range(len(places))):
-        inner = For(places[d], acc.shape[d], inner, "vector" if d == len(places) - 1 else "unroll")
+def _each_element(acc: Buffer, name: str, store: Callable[[tuple[Expr, ...]], Stmt]) -> Stmt:
+    """`store(index)` for every element of an accumulator, by vectors along its last axis."""
+    index = [Var(f"{name}{d}") for d in range(len(acc.shape))]
+    inner = store(tuple(index))
+    for d in reversed(range(len(index))):
+        inner = For(index[d], acc.shape[d], inner, "vector" if d == len(index) - 1 else "unroll")
     return inner
 
 
-def _places(init: Stmt, acc: str) -> tuple[list[For], tuple[Expr, ...]]:
-    """The loops that set every place of an accumulator, and the place's index."""
+def _element_loops(init: Stmt, acc: str) -> tuple[list[For], tuple[Expr, ...]]:
+    """The loops that set every element of an accumulator, and its index in them."""
     loops = []
     while isinstance(init, For):
         loops.append(init)

@@ -24,13 +24,24 @@ from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Var, const, free_var
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import interval, simplify
 from jangin.templates.common import fuse_all
-from jangin.templates.cost import EXPOSED, LOOP, launch, overlapped, rate, tile_step
+from jangin.templates.cost import (
+    EXPOSED,
+    HANDED_OUT,
+    LOOP,
+    SHARE,
+    launch,
+    overlapped,
+    rate,
+    tile_step,
+)
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import Roles, Tiler, packing_positions
 
 MAX_ROWS = 8
 """Rows of a register tile: each holds its address in a general register, of which there are 15."""
+FEWEST_COLUMNS = 2
+"""Columns of a product at least (or half a vector of them, if that is more): others run by rows."""
 TASK_OPS = (1e6, 4e6, 0.25e6)
 """Multiply-adds that one task may be worth; the first, some 20 us on one core, in doubt."""
 UNROLL = 4
@@ -50,6 +61,11 @@ TILES = 7
 MOST = 40
 REUSE_ROWS = 48
 """Rows that a panel should be read for before the next task reads it again."""
+PACKING = 4
+"""A panel that each task packs itself comes so many times slower than from the L2 cache: its elements are
+read far apart, and written once more."""
+BLOCK_SHARE = 3, 4
+"""The part of the L1 cache (3 of 4) for a block of a panel's terms: the rows read with it need the rest."""
 STREAM_OPS = 16
 """Multiply-adds that could be done while one element of a panel comes from memory."""
 
@@ -66,7 +82,7 @@ def match(workload: Workload) -> Contraction | None:
         return None
     size = static_shape((stage.axes[-1].extent,))
     lanes = workload.target.lanes(stage.body.dtype.bytes)
-    if size is not None and size[0] // role.groups < max(2, lanes // 2):
+    if size is not None and size[0] // role.groups < max(FEWEST_COLUMNS, lanes // 2):
         return None
     return Contraction(workload, role, lanes)
 
@@ -161,7 +177,7 @@ class Contraction(Template):
         panel = width * self.depth * self.bytes
         row_bytes = mr * self.inner * self.bytes * params["row_tiles"]
         whole = self.columns * self.depth * self.bytes
-        source = t.memory_rate if self.packed else t.l2_rate / 4
+        source = t.memory_rate if self.packed else t.l2_rate / PACKING
         own, rest = tile * tiles / down, max(down - 1, 0)
         if self.packed and not params["panels_inside"]:  # the next panel is fetched meanwhile
             block = overlapped(own, panel / source) + rest * overlapped(own, panel / rate(t, whole))
@@ -169,16 +185,16 @@ class Contraction(Template):
             block = overlapped(tile, panel / source) + rest * overlapped(tile, panel / rate(t, whole))
             block += (tiles - down) * tile
         left = row_bytes * across * down / rate(t, self.rows * self.inner * self.bytes)
-        if row_bytes > t.l2 / 2:
+        if row_bytes > t.l2 / SHARE:
             left *= params["panels"]
         tasks = self.batches * down * across
         cycles = self.batches * (panels * block + EXPOSED * left)
         if terms := params.get("terms", 0):
             cycles += self.batches * tiles * panels * math.ceil(self.depth / terms) * (2 * mr * nv + LOOP)
         else:  # what of a panel and its rows doesn't fit is pushed out by the other
-            out = min(panel, max(0, panel + row_bytes * self.depth / self.inner - t.l2 / 2))
+            out = min(panel, max(0, panel + row_bytes * self.depth / self.inner - t.l2 / SHARE))
             cycles += self.batches * tiles * panels * EXPOSED * out / t.l3_rate
-        if whole <= t.l1 / 2 and params["panels"] > 1 and not params["panels_inside"]:
+        if whole <= t.l1 / SHARE and params["panels"] > 1 and not params["panels_inside"]:
             written = self.batches * self.rows * self.columns * self.bytes
             cycles += SCATTERED * written / rate(t, written)
         if params["unroll"] > UNROLL:
@@ -215,7 +231,7 @@ class Contraction(Template):
         ends it."""
         t = self.workload.target
         step = tile_step(t, mr, nv, UNROLL)
-        if nv * self.lanes * self.depth * self.bytes > t.l1 // 2:
+        if nv * self.lanes * self.depth * self.bytes > t.l1 // SHARE:
             step = max(step, nv * t.vector_bytes / t.l2_rate)
         return self.depth * step + self.depth / self.inner * LOOP + mr * nv + LOOP
 
@@ -226,18 +242,19 @@ class Contraction(Template):
     def _terms(self, nv: int) -> int:
         """Terms of a block of the sum for which a panel's part stays in the L1 cache; 0 where the sum isn't
         of many such blocks, or nothing reads them again."""
-        terms = 3 * self.workload.target.l1 // (4 * nv * self.lanes * self.bytes)
+        part, of = BLOCK_SHARE
+        terms = part * self.workload.target.l1 // (of * nv * self.lanes * self.bytes)
         again = self.packed and self.rows > MAX_ROWS
         return terms if again and self.depth >= DEEP * terms else 0
 
     def _blocks(self, mr: int, nv: int, task_ops: float, terms: int = 0) -> Params:
         """Row tiles and column panels of a task: its rows' operand stays in half the L2 cache, the
         panels are read for enough rows (all, where each task packs its own), and it is worth its
-        hand-out; few tasks are an even number."""
+        hand-out; fewer tasks than are handed out singly are an even number."""
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         inner = min(self.inner, terms) if terms else self.inner
-        fit = max(1, self.workload.target.l2 // 2 // (inner * self.bytes * mr))
+        fit = max(1, self.workload.target.l2 // SHARE // (inner * self.bytes * mr))
         unit = mr * width * self.depth
         enough = max(math.ceil(REUSE_ROWS / mr), round(task_ops / (unit * panels)))
         constant = self.role.right.buffer.name in self.workload.constants
@@ -245,7 +262,7 @@ class Contraction(Template):
         step = max(unit * row_tiles, STREAM_OPS * width * self.depth)
         count = max(1, min(panels, round(task_ops / step)))
         across, down = math.ceil(panels / count), math.ceil(tiles / row_tiles)
-        if across * down < 16 and across % 2 and down % 2:
+        if across * down < HANDED_OUT and across % 2 and down % 2:
             across, down = (across + 1, down) if across < panels else (across, min(down + 1, tiles))
         row_tiles = math.ceil(tiles / down) if self.known_rows else row_tiles
         return {"row_tiles": row_tiles, "panels": math.ceil(panels / across)}

@@ -11,11 +11,13 @@ from jangin.targets.target import Target
 from jangin.templates.template import Workload
 
 TASK = 60.0
-"""Cycles that a task takes beside its work: its place in the output, and loops begun and left."""
+"""Cycles that a task takes beside its work: its offset in the output, and loops begun and left."""
 WAIT = 0.2
 """Of a task's time, what threads that end early lose by waiting for the last. More tasks than these don't
 help, as they are handed out several at once:"""
 HANDED_OUT = 16
+SHARE = 2
+"""Of a cache, one part in so many is counted on to keep data; the others are for what passes through."""
 EXPOSED = 0.1
 """Share of the shorter that the longer of two things done at once doesn't hide."""
 LOOP = 8.0
@@ -50,9 +52,9 @@ def size(workload: Workload, axes: Iterable[te.Axis]) -> int:
 
 def rate(target: Target, footprint: float) -> float:
     """Bytes a cycle of data that was used last when `footprint` bytes ago."""
-    if footprint <= target.l2 / 2:
+    if footprint <= target.l2 / SHARE:
         return target.l2_rate
-    return target.l3_rate if footprint <= target.l3 / 2 else target.memory_rate
+    return target.l3_rate if footprint <= target.l3 / SHARE else target.memory_rate
 
 
 def traffic(workload: Workload) -> float:

@@ -1,4 +1,17 @@
-"""The schedule of a tiled product, step by step (see `contraction`)."""
+"""The schedule of a tiled product, step by step (see `contraction`).
+
+Loops are named by how they came about: `split` makes of `i` the outer `io` and the inner `ii`. Of the rows,
+numbered through as `m`, and of the column `c` (an output axis) there are
+
+    moo    tasks                     cooo   tasks
+    moi    row tiles of a task       cooi   panels of a task
+    mi     rows of a tile            coi    vectors of a panel's width
+                                     ci     lanes of a vector
+
+and a sum's `k` has `ko` around `ki`, its unrolled terms. The tile's loops have copies: _z begin the sums, _w
+write them back; where a sum is made in blocks, _l fetch the partial sums and _s keep them. The loops that
+copy a panel are called panel_*. Outer loops that become tasks are fused to `t`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +29,13 @@ from jangin.templates.template import Workload
 
 MOST_TURNS = 32
 """Of loops over a sum's terms that are unrolled whole."""
+
+FAR = 4
+"""Panels larger than one part in so many of the L2 cache come from further away: the next is fetched
+early."""
+FEW_TURNS = 4
+"""Turns of an unrolled loop up to which a sum is unrolled evenly or not at all: a remainder would cost
+more."""
 
 DEEP_SUM = 512
 """Terms from which a sum is made in parts where its loops allow, and those that a part should have:"""
@@ -116,7 +136,7 @@ class Tiler:
         panels = next(p for p in self.s.func.params if p.name == self.role.right.buffer.name)
         size = static_shape(panels.shape)
         again = self.packed and tiles > 1 and not inside
-        if again and size and math.prod(size) * panels.dtype.bytes > self.l2 // 4:
+        if again and size and math.prod(size) * panels.dtype.bytes > self.l2 // FAR:
             loop = f"{k}o" if f"{k}o" in loop_names(self.s.func) else k
             of = blocks[-1] if blocks else f"{column}ooi"
             do("prefetch_panels", loop, "moi", of, panels.name, tiles)
@@ -207,7 +227,7 @@ def unroll_sum(rec: Recorder, loop: str, most: int) -> None:
     extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
     if isinstance(extent, Const):
         n = int(extent.value)
-        factor = next((f for f in range(most, 1, -1) if n % f == 0), most if n > 4 * most else 1)
+        factor = next((f for f in range(most, 1, -1) if n % f == 0), most if n > FEW_TURNS * most else 1)
     else:
         factor = most
     if factor > 1 and not (isinstance(extent, Const) and int(extent.value) <= factor):
