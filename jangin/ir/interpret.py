@@ -224,10 +224,10 @@ def _loop(s: For, arrays: dict[str, Array]) -> Code:
 
 
 def _store(s: Store, arrays: dict[str, Array]) -> Code:
-    place, value, name = _place(s.buffer, s.index, arrays), _scalar(s.value, arrays), s.buffer.name
+    at, value, name = _checked_index(s.buffer, s.index, arrays), _scalar(s.value, arrays), s.buffer.name
 
     def store(env: Env) -> None:
-        arrays[name][place(env)] = value(env)
+        arrays[name][at(env)] = value(env)
 
     return store
 
@@ -251,12 +251,12 @@ def undefined(shape: tuple[int, ...], dtype: Any) -> Array:
     return undefined
 
 
-def _place(buffer: Buffer, index: tuple[Expr, ...], arrays: dict[str, Array]) -> Code:
+def _checked_index(buffer: Buffer, index: tuple[Expr, ...], arrays: dict[str, Array]) -> Code:
     """The checked index tuple of an access."""
     name = buffer.name
     indices = _tuple(index, arrays)
 
-    def place(env: Env) -> tuple[int, ...]:
+    def checked(env: Env) -> tuple[int, ...]:
         at = indices(env)
         shape = arrays[name].shape
         inside = len(at) == len(shape)
@@ -266,7 +266,7 @@ def _place(buffer: Buffer, index: tuple[Expr, ...], arrays: dict[str, Array]) ->
             raise IndexError(f"{name}[{', '.join(map(str, at))}] is outside its shape {shape}")
         return at
 
-    return place
+    return checked
 
 
 def _tuple(index: tuple[Expr, ...], arrays: dict[str, Array]) -> Callable[[Env], tuple[int, ...]]:
@@ -317,10 +317,10 @@ def _scalar(e: Expr, arrays: dict[str, Array]) -> Code:
         name = e.name
         return lambda env: env[name]
     if isinstance(e, Load):
-        place, buffer = _place(e.buffer, e.index, arrays), e.buffer.name
+        at, buffer = _checked_index(e.buffer, e.index, arrays), e.buffer.name
         if e.dtype == I64:
-            return lambda env: int(arrays[buffer][place(env)])
-        return lambda env: arrays[buffer][place(env)]
+            return lambda env: int(arrays[buffer][at(env)])
+        return lambda env: arrays[buffer][at(env)]
     kids = [_scalar(k, arrays) for k in children(e)]
     dtype = e.dtype
     if isinstance(e, Select):
@@ -385,6 +385,7 @@ _FLOAT: Mapping[str, Callable[[Any, Any], Any]] = {
     "sub": operator.sub,
     "mul": operator.mul,
 }
+"""f32 and f64 arithmetic that NumPy's scalars do as they are."""
 
 
 # --- plans -----------------------------------------------------------------------------------

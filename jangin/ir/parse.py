@@ -20,6 +20,7 @@ from jangin.ir.reader import Reader
 
 T = TypeVar("T")
 BUFFER_KINDS = ("input", "output", "constant", "arena", "alias")
+"""What a plan's buffer may be (see `ir.plan.PlanBuffer`)."""
 
 
 def parse_expr(text: str, variables: Iterable[Var] = (), buffers: Iterable[Buffer] = ()) -> Expr:

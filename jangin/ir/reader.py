@@ -23,10 +23,15 @@ _TOKEN = re.compile(
     r"|->|\.\.|//|<<|>>|[<>=!]=|#[^\n]*|\S",
     re.ASCII,
 )
+"""A token: a string, a name, a number, a sign of several characters, a comment, or any one character."""
 _OPERATORS = {sign: op for op, sign in INFIX.items()}
+"""Operations by their infix signs."""
 _LEVELS = ("|", "^", "&", "< <= == != > >=", "<< >>", "+ -", "* / // %")
+"""The infix signs, those that bind loosest first."""
 _PRECEDENCE = {sign: level for level, signs in enumerate(_LEVELS) for sign in signs.split()}
+"""How tightly an infix sign binds."""
 _ATOM_ENDS = frozenset(",]);")
+"""Tokens that end an expression: a number before one is the whole of it."""
 
 
 class ParseError(CompileError):

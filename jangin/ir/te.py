@@ -60,7 +60,7 @@ class Stage:
         return Var("acc", self.body.dtype)
 
     @property
-    def place(self) -> tuple[Expr, ...]:
+    def stored_at(self) -> tuple[Expr, ...]:
         """Where in `out` the result is stored."""
         point = tuple(a.var for a in self.axes)
         return tuple(simplify(i + n) for i, n in zip(point, self.at, strict=True)) if self.at else point
@@ -177,7 +177,7 @@ def inline(stage: Stage, producer: Stage) -> Stage:
 def nest(stage: Stage) -> Stmt:
     """The naive loop nest of one stage."""
     if not stage.reduce_axes:
-        inner: Stmt = Store(stage.out, stage.place, stage.body)
+        inner: Stmt = Store(stage.out, stage.stored_at, stage.body)
     else:
         acc = Buffer(f"{stage.out.name}.acc", stage.body.dtype, (const(1),), "register")
         zero = (const(0),)
@@ -186,7 +186,7 @@ def nest(stage: Stage) -> Stmt:
             update = For(axis.var, axis.extent, update)
         value = substitute(stage.result, {stage.acc: Load(acc, zero)})
         init = Store(acc, zero, identity(stage.combiner, stage.body.dtype))
-        inner = Alloc(acc, block(init, update, Store(stage.out, stage.place, value)))
+        inner = Alloc(acc, block(init, update, Store(stage.out, stage.stored_at, value)))
     for axis in reversed(stage.axes):
         inner = For(axis.var, axis.extent, inner)
     return inner

@@ -15,27 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jangin.ir.core import (
-    BindStep,
-    Compute,
-    Concat,
-    Conv,
-    CoreAttributes,
-    Expand,
-    Gather,
-    GraphStep,
-    LoopNest,
-    Map,
-    MatMul,
-    Normalize,
-    Pad,
-    Pool,
-    Reduce,
-    Reshape,
-    Slice,
-    Softmax,
-    Transpose,
-)
+from jangin.ir import core
 from jangin.ir.dtype import BOOL, F32, I32, I64, DType
 from jangin.ir.expr import (
     Buffer,
@@ -221,7 +201,7 @@ class Builder(Editor):
         self.pending.append(var)
         return var
 
-    def step(self, attrs: GraphStep, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    def step(self, attrs: core.GraphStep, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """Add what is no core node but a step of a program (see `passes.partition`). The symbols made
         since the last one become known when it has run."""
         attrs = replace(attrs, symbols=tuple(self.pending))
@@ -237,7 +217,7 @@ class Builder(Editor):
                 raise CompileError(f"{t} has too many elements to be sizes")
             source = self.materialize(self.cast(t, I64))
             done = self.bound[t.name] = [self.symbol(low) for _ in range(count)]
-            self.step(BindStep(), [source.name], [])
+            self.step(core.BindStep(), [source.name], [])
         return list(done)
 
     def materialize(self, t: Tensor) -> Tensor:
@@ -258,13 +238,13 @@ class Builder(Editor):
                 body = select(eq(position, n), flat[n], body)
             return cast(t.dtype, body)
 
-        made = self.node(Compute((compute(out, at),)), ())
+        made = self.node(core.Compute((compute(out, at),)), ())
         self.known[made.name] = t.data
         return made
 
     # -- nodes ----------------------------------------------------------------------------------
 
-    def node(self, attrs: CoreAttributes, inputs: Sequence[Tensor]) -> Tensor:
+    def node(self, attrs: core.CoreAttributes, inputs: Sequence[Tensor]) -> Tensor:
         """Add a core node (or fold it); its type comes from the operator's inference."""
         real = [self.materialize(t) for t in inputs]
         for part in parts(attrs):
@@ -301,7 +281,7 @@ class Builder(Editor):
     def _mapped(self, fn: Callable[..., ExprLike], inputs: Sequence[Tensor]) -> Tensor:
         operands = [Var(f"x{i}", t.dtype) for i, t in enumerate(inputs)]
         body = wrap(fn(*operands), inputs[0].dtype if inputs else F32)
-        return self.node(Map(body), self._broadcastable(inputs))
+        return self.node(core.Map(body), self._broadcastable(inputs))
 
     def _broadcastable(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The inputs; a size that can't be the result's has to be 1 (a run checks that)."""
@@ -368,17 +348,17 @@ class Builder(Editor):
         x = self.materialize(x)
         source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, x.shape)
         copy = compute(out, lambda *index: source[index])
-        return self.node(Compute((copy,), (condition,)), [x])
+        return self.node(core.Compute((copy,), (condition,)), [x])
 
     def stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Tensor:
         """A `compute` node of several stages over buffers x0, x1, ...; the last is the result."""
-        return self.node(Compute(tuple(stages)), inputs)
+        return self.node(core.Compute(tuple(stages)), inputs)
 
     def reduce(self, combiner: str, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
         axes = tuple(sorted(a % max(x.rank, 1) for a in axes))
         if not axes:
             return x
-        return self.node(Reduce(combiner, axes, keepdims), [x])
+        return self.node(core.Reduce(combiner, axes, keepdims), [x])
 
     def matmul(
         self,
@@ -390,7 +370,7 @@ class Builder(Editor):
         dtype: DType | None = None,
     ) -> Tensor:
         """Batched matrix product of operands of rank 2 or more (batch dimensions broadcast)."""
-        return self.node(MatMul(transpose_a, transpose_b, dtype), [a, b])
+        return self.node(core.MatMul(transpose_a, transpose_b, dtype), [a, b])
 
     def conv(
         self,
@@ -408,12 +388,17 @@ class Builder(Editor):
         kernel = static_shape(w.shape[2:])
         if kernel is None:
             raise CompileError(f"the kernel size of a convolution must be known, its weights are {w}")
-        attrs = Conv(kernel, tuple(strides), tuple(dilations), tuple(pads), groups, "first", dtype)
+        attrs = core.Conv(kernel, tuple(strides), tuple(dilations), tuple(pads), groups, "first", dtype)
         return self.node(attrs, [x, w])
 
-    def pool(self, x: Tensor, **window: Any) -> Tensor:
+    def pool(
+        self, x: Tensor, *, combiner: str, kernel: Sequence[int], strides: Sequence[int],
+        dilations: Sequence[int], pads: Sequence[int], extents: Sequence[Expr], average: str = "",
+        layout: str = "first",
+    ) -> Tensor:  # fmt: skip
         """A reduction over sliding windows (see `ir.core.Pool`)."""
-        return self.node(Pool(**window), [x])
+        window = tuple(kernel), tuple(strides), tuple(dilations), tuple(pads)
+        return self.node(core.Pool(combiner, *window, tuple(extents), average, layout), [x])
 
     def loop_nest(
         self,
@@ -424,14 +409,14 @@ class Builder(Editor):
         requires: Sequence[Expr] = (),
     ) -> Tensor:
         """An imperative nest over buffers x0, x1, ... and `out`; `requires`: what sizes must meet."""
-        return self.node(LoopNest(body, dtype, tuple(shape), tuple(requires)), inputs)
+        return self.node(core.LoopNest(body, dtype, tuple(shape), tuple(requires)), inputs)
 
     def softmax(self, x: Tensor, axis: int, log: bool = False) -> Tensor:
-        return self.node(Softmax(axis % x.rank, log), [x])
+        return self.node(core.Softmax(axis % x.rank, log), [x])
 
     def normalize(self, x: Tensor, axes: Sequence[int], epsilon: float, rms: bool = False) -> Tensor:
         axes = tuple(sorted(a % x.rank for a in axes))
-        return self.node(Normalize(axes, float(epsilon), rms), [x])
+        return self.node(core.Normalize(axes, float(epsilon), rms), [x])
 
     # -- moving data ----------------------------------------------------------------------------
 
@@ -450,14 +435,14 @@ class Builder(Editor):
         old, new = static_shape(x.shape), static_shape(dims)
         if old is not None and new is not None and np.prod(old) != np.prod(new):
             raise CompileError(f"{x} can't be reshaped to [{', '.join(map(str, dims))}]: other element count")
-        return self.node(Reshape(dims), [x])
+        return self.node(core.Reshape(dims), [x])
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
         if list(perm) == list(range(x.rank)):
             return x
         if x.data is not None:
             return self.sizes(np.transpose(x.data, perm), x.dtype)
-        return self.node(Transpose(tuple(perm)), [x])
+        return self.node(core.Transpose(tuple(perm)), [x])
 
     def expand(self, x: Tensor, shape: Sequence[ExprLike]) -> Tensor:
         """NumPy broadcast_to (the result's shape given whole)."""
@@ -467,7 +452,7 @@ class Builder(Editor):
         size = static_shape(dims)
         if x.data is not None and size is not None and int(np.prod(size)) <= DATA_LIMIT:
             return self.sizes(np.broadcast_to(x.data, size).copy(), x.dtype)
-        return self.node(Expand(dims), [x])
+        return self.node(core.Expand(dims), [x])
 
     def slice(
         self, x: Tensor, starts: Sequence[ExprLike], shape: Sequence[ExprLike], steps: Sequence[int]
@@ -481,7 +466,7 @@ class Builder(Editor):
         if x.data is not None and at is not None and size is not None:
             index = [[s + i * t for i in range(n)] for s, n, t in zip(at, size, steps, strict=True)]
             return self.sizes(x.data[np.ix_(*index)] if index else x.data, x.dtype)
-        return self.node(Slice(begin, tuple(steps), dims), [x])
+        return self.node(core.Slice(begin, tuple(steps), dims), [x])
 
     def concat(self, xs: Sequence[Tensor], axis: int) -> Tensor:
         axis %= xs[0].rank
@@ -490,14 +475,14 @@ class Builder(Editor):
             return xs[0]
         if all(x.data is not None for x in xs):
             return self.sizes(np.concatenate([x.data for x in xs if x.data is not None], axis), xs[0].dtype)
-        return self.node(Concat(axis), xs)
+        return self.node(core.Concat(axis), xs)
 
     def pad(self, x: Tensor, pads: Sequence[ExprLike], mode: str = "constant", value: float = 0) -> Tensor:
         """`pads`: begins of every axis, then ends."""
         amounts = tuple(wrap(p) for p in pads)
         if all(is_const(p, 0) for p in amounts):
             return x
-        return self.node(Pad(amounts, mode, value), [x])
+        return self.node(core.Pad(amounts, mode, value), [x])
 
     def gather(self, x: Tensor, indices: Tensor, axis: int) -> Tensor:
         axis %= x.rank
@@ -509,7 +494,7 @@ class Builder(Editor):
             taken = np.take(x.data, at.astype(np.int64) % max(size, 1), axis)
             whole = taken if isinstance(taken, np.ndarray) else _object_array([taken]).reshape(())
             return self.sizes(whole, x.dtype)
-        return self.node(Gather(axis), [x, indices])
+        return self.node(core.Gather(axis), [x, indices])
 
     def graph(self, outputs: Sequence[Tensor], names: Sequence[str]) -> Graph:
         """The finished graph; each output gets its own value called by its name in the model."""
@@ -518,7 +503,7 @@ class Builder(Editor):
             real = self.materialize(t)
             if real.name != name:
                 self.values[name] = Value(name, real.dtype, real.shape)
-                self.emit(Node(name, (real.name,), (name,), Reshape(real.shape), "graph output"))
+                self.emit(Node(name, (real.name,), (name,), core.Reshape(real.shape), "graph output"))
             results.append(name)
         whole = Graph(self.name, tuple(self.inputs), tuple(results), (), {}, {}, self.symbols)
         return self.rewritten(whole)

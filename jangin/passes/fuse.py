@@ -31,14 +31,21 @@ CHEAP_CALLS = frozenset(
     {"neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "isnan", "isinf"}
     | BITCASTS.keys()
 )
+"""Functions that cost no more than an addition or two."""
+
 Classes = frozenset[str]
+"""Classes of producers: a producer's class is its operator, of maps "cheap" or "dear" (with divisions or
+transcendental functions)."""
 NONE: Classes = frozenset()
+"""No producer may be evaluated where it is read."""
 CHEAP: Classes = frozenset({"cheap"})
+"""Producers that may be evaluated anew for each of several reads."""
 VIEWS: Classes = frozenset({"transpose", "slice", "expand"})
+"""Producers that only read at other indices."""
 EPILOGUE: Classes = frozenset({"cheap", "slice", "expand"})
+"""Producers that an anchor's write-back may evaluate."""
 ONCE: Classes = VIEWS | {"cheap", "dear", "pad", "gather"}
-"""What may be evaluated where each element is read about once. A producer's class is its operator;
-maps are "cheap" or "dear" (divisions and transcendental functions)."""
+"""Producers that may be evaluated where each element is read about once."""
 
 
 def fuse(graph: Graph, target: Target) -> Graph:

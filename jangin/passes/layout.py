@@ -25,7 +25,7 @@ from jangin.ir.core import (
     Slice,
     Softmax,
     Transpose,
-)  # fmt: skip
+)
 from jangin.ir.expr import Buffer, Expr, Load, const, is_const, rewrite
 from jangin.ir.graph import Graph, Node
 from jangin.ir.simplify import interval, simplify

@@ -23,6 +23,7 @@ Result = Node | str | None
 """Another node for the same output, an existing value instead of it, or nothing."""
 Rule = Callable[[State, Node], Result]
 ROUNDS = 10
+"""Most sweeps over a graph; nearly all graphs need two or three."""
 
 
 def simplify(graph: Graph) -> Graph:

@@ -126,7 +126,8 @@ class _Winograd(Editor):
     def kernels(self, m: Match, transform: Transform, blocks: bool) -> list[Node]:
         """The input transform, the products and the output transform."""
         out, source = m.kernel.outputs[0], m.kernel.source
-        tiling = Tiling(transform, simplify(m.images, self.symbols), m.height, m.width, blocks)
+        images = simplify(m.images, self.symbols)
+        tiling = Tiling(transform, images, m.height, m.width, self.figures.lanes, blocks)
         u = self.constant(transform.weights(self.graph.constants[m.weights]), f"{out}.u")
         v = self.declare(f"{out}.v", F32, tiling.shape(m.channels))
         products = self.declare(f"{out}.m", F32, tiling.shape(m.outputs))

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jangin.ir.dtype import BOOL, F32
+from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, land, select
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
+from jangin.ops.operands import TRUE
 from jangin.passes.winograd_transform import Transform
 
-TRUE = const(True, BOOL)
-LANES = 16
-"""Channels of a vector loop: a cache line, so that no line is written in pieces."""
 TILE = Var("t")
 """A tile's number."""
 IMAGE = Var("n")
@@ -30,12 +28,14 @@ X = Var("x")
 @dataclass(frozen=True)
 class Tiling:
     """Tiles of a transform over `images` (may be symbolic) of `height` x `width` outputs. What is kept of
-    a tile lies point by point, or together where kernels work on `blocks` of tiles."""
+    a tile lies point by point, or together where kernels work on `blocks` of tiles. `lanes`: channels of a
+    vector loop."""
 
     transform: Transform
     images: Expr
     height: int
     width: int
+    lanes: int
     blocks: bool = False
 
     @property
@@ -74,13 +74,13 @@ class Tiling:
 
     def over_channels(self, channels: int, body: Callable[[Expr], Stmt]) -> Stmt:
         """Whole vectors, then one of the channels left."""
-        whole, rest, group, lane = channels // LANES, channels % LANES, Var("g"), Var("c")
+        whole, rest, group, lane = channels // self.lanes, channels % self.lanes, Var("g"), Var("c")
         parts: list[Stmt] = []
         if whole:
-            vector = For(lane, const(LANES), body(group * LANES + lane), "vector")
+            vector = For(lane, const(self.lanes), body(group * self.lanes + lane), "vector")
             parts.append(For(group, const(whole), vector))
         if rest:
-            parts.append(For(lane, const(rest), body(lane + whole * LANES), "vector"))
+            parts.append(For(lane, const(rest), body(lane + whole * self.lanes), "vector"))
         return block(*parts)
 
 

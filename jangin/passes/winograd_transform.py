@@ -18,6 +18,7 @@ from jangin.ir.expr import Expr, const
 from jangin.ir.graph import Array
 
 TAPS = 3
+"""Rows, and columns, of the weights."""
 AT_ONCE = 1 << 14
 """Weights of a tap transformed at once: their products stay in the cache."""
 

@@ -18,7 +18,8 @@ class WinogradFigures:
     and 8 bytes at 16 a cycle from and to L2, where 16 multiply-adds are done a cycle). `stream`: the time in
     which one weight comes from the L3 cache or from memory (5 bytes a cycle). `far`: bytes of V and M
     together that stay in the L3 cache; where they are more, an element takes twice as long. `near`: bytes
-    of V and M of a block of tiles that stay in the L2 cache."""
+    of V and M of a block of tiles that stay in the L2 cache. `lanes`: channels of the transforms' vector
+    loops, a cache line, so that no line is written in pieces."""
 
     gain: float = 0.85
     tile_rows: int = 4
@@ -26,6 +27,7 @@ class WinogradFigures:
     stream: int = 12
     far: int = 8 << 20
     near: int = 384 << 10
+    lanes: int = 16
 
 
 @dataclass(frozen=True)

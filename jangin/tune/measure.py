@@ -25,8 +25,9 @@ from jangin.runtime.sizes import Evaluator
 from jangin.templates.scheduled import Scheduled
 
 ROUNDS = 7
-"""Rounds at least, and at most so many times as many while there is time:"""
+"""The fewest rounds that are timed."""
 MOST_ROUNDS = 20
+"""The most rounds that are timed while there is time, in multiples of `ROUNDS`."""
 NOTCH = 1.57
 """Quartile ranges by the root of the count, either side of a median: where it lies with a certainty of 95%
 (McGill, Tukey, Larsen: "Variations of box plots", 1978)."""
@@ -34,6 +35,7 @@ TOLERANCE = 1e-3
 """Difference of two makings' results, as a share of the largest, that rounding may make: sums of some
 thousand terms in another order."""
 SWEEP = "@sweep"
+"""The value that the other data between two timed kernels goes through."""
 
 
 class WrongResult(RuntimeError):
