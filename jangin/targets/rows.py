@@ -30,8 +30,6 @@ class Row:
     `reference`: what is done for lane `i`, in Loop IR; it leaves the result in `r`.
     `llvm`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, `{T.bytes}`
     its size, `{i32:16}` a constant, `%x` an operand. The last line is the result or the effect.
-    `c`: C's expression for one lane, of operands `{x}`..., with `{f}` after functions of f32; empty where it
-    is the reference's.
     `expansion`: the result as an expression of `small.ARGUMENT`, for languages in which the row has no text.
     `needs`: LLVM's names of processor features. `becomes`: a pattern of the one instruction, in
     assembly, that a vector register takes; empty where it takes several."""
@@ -44,7 +42,6 @@ class Row:
     llvm: str = ""
     needs: tuple[str, ...] = ()
     becomes: str = ""
-    c: str = ""
     expansion: Expr | None = None
 
     def func(self, dtype: DType) -> Func:
@@ -166,8 +163,13 @@ def _single(needs: tuple[str, ...], dtypes: tuple[DType, ...], becomes: Mapping[
 
 
 AVX2: tuple[Row, ...] = (
-    replace(_FMA, needs=("fma",), becomes="vfmadd", llvm="call {T} @llvm.fma({T} %x, {T} %y, {T} %z)",
-            c="fma{f}({x}, {y}, {z})"),
+    replace(
+        _FMA,
+        reference="r[i] = fma(x[i], y[i], z[i])",
+        llvm="call {T} @llvm.fma({T} %x, {T} %y, {T} %z)",
+        needs=("fma",),
+        becomes="vfmadd",
+    ),
     *_F16C,
     *_single(("avx2",), WORDS, {
         "masked_load": "maskmov", "masked_store": "maskmov", "broadcast": "broadcast",

@@ -10,7 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, SMALL, U8, U16, U32, U64, DType
-from jangin.runtime.functions import Function
+from jangin.ir.kernel import sizes
+from jangin.ir.loop import Func
+from jangin.runtime.functions import KERNEL
 
 KEPT = {F16: U16, BF16: U16, BOOL: I32, **dict.fromkeys(SMALL, U8)}
 """What a type without one of its own is kept in: its bits; a truth as 0 or 1, in vectors as 0 or -1."""
@@ -28,12 +30,12 @@ def type_name(dtype: DType, lanes: int = 1) -> str:
 
 
 class Dialect(ABC):
-    """One C-like language. `name`: as rows know it; `shared`: before each kernel's buffers."""
+    """One C-like language. `inline`: before a helper function; `shared`: before a kernel's buffers;
+    `restrict`: of a pointer that no other aliases."""
 
-    name: str
     inline: str
-    restrict: str
     shared: str
+    restrict: str
 
     @abstractmethod
     def head(self) -> str:
@@ -41,49 +43,71 @@ class Dialect(ABC):
 
     @abstractmethod
     def vector_type(self, dtype: DType, lanes: int) -> str:
-        """The definition of a vector type, and of `TYPE_u`, which is the same at any address."""
+        """The definition of a vector type."""
 
     @abstractmethod
     def array(self, dtype: DType, name: str, count: int) -> str:
         """The definition of a local array, aligned as vectors want it."""
 
     @abstractmethod
-    def vector(self, dtype: DType, lanes: int, items: Sequence[str]) -> str:
+    def function(self, name: str, dtype: DType) -> str:
+        """What a function of C's mathematical library is called for a type."""
+
+    @abstractmethod
+    def prefetch(self, at: str) -> str: ...
+
+    @abstractmethod
+    def entry(self, func: Func, name: str, body: str) -> str:
+        """The exported function of a name, which gives the internal function `body` its arguments."""
+
+    # --- vectors
+
+    @abstractmethod
+    def vector(self, kind: str, items: Sequence[str]) -> str:
         """A vector of as many items as it has room for."""
 
     @abstractmethod
-    def convert(self, kind: str, x: str) -> str:
+    def lane(self, v: str, number: int) -> str:
+        """A vector's element, which may be assigned to."""
+
+    @abstractmethod
+    def convert(self, kind: str, v: str) -> str:
         """A vector with its elements converted."""
 
     @abstractmethod
-    def reinterpret(self, kind: str, x: str) -> str:
-        """The bits of a vector as another."""
+    def reinterpret(self, kind: str, x: str, *, scalar: bool) -> str:
+        """The bits of a value as another type of the same size."""
 
     @abstractmethod
     def shuffle(self, a: str, b: str, picks: Sequence[int]) -> str:
         """Lanes of `a` followed by those of `b`; -1: any."""
 
     @abstractmethod
-    def entry(self, function: Function, name: str) -> str:
-        """The head of the exported function of a name."""
+    def load(self, kind: str, at: str) -> str:
+        """A vector of elements from an address on, which need not be a multiple of the vector's size."""
+
+    @abstractmethod
+    def store(self, kind: str, at: str, v: str) -> str:
+        """The counterpart of `load`."""
 
 
 _TYPES = {"f64": "double", "f32": "float"}
-_ABI = {"ptr": "void *", "i64": "i64 ", "void": "void"}
+_ABI = {"ptr": "void *", "i64": "i64 ", "void": "void "}
+_AS = "#define AS(T, x) ({ __typeof__(x) from = (x); T to; memcpy(&to, &from, sizeof to); to; })"
 
 
 class C(Dialect):
     """C11 with GNU's vector types, as gcc (12 on) and clang compile it with FLAGS."""
 
-    name, inline, restrict, shared = "c", "static inline", "restrict", ""
-
     FLAGS = ("-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fwrapv", "-fno-strict-aliasing")
     """Products and sums round as written, functions set no errno, integers wrap, and memory may be read as
     another type than it was written as."""
 
+    inline, shared, restrict = "static inline", "", "restrict"
+
     def head(self) -> str:
         types = (f"typedef {_TYPES.get(t.name, _stdint(t))} {t};" for t in SCALARS)
-        return "\n".join(["#include <math.h>", "#include <stdint.h>", "#include <string.h>", *types])
+        return "\n".join(["#include <math.h>", "#include <stdint.h>", "#include <string.h>", *types, _AS])
 
     def vector_type(self, dtype: DType, lanes: int) -> str:
         kind, size = type_name(dtype, lanes), dtype.bytes * width(lanes)
@@ -94,21 +118,40 @@ class C(Dialect):
     def array(self, dtype: DType, name: str, count: int) -> str:
         return f"{type_name(dtype)} {name}[{count}] __attribute__((aligned(64)));"
 
-    def vector(self, dtype: DType, lanes: int, items: Sequence[str]) -> str:
-        return f"({type_name(dtype, lanes)}){{{', '.join(items)}}}"
+    def function(self, name: str, dtype: DType) -> str:
+        return name + ("f" if dtype is F32 else "")
 
-    def convert(self, kind: str, x: str) -> str:
-        return f"__builtin_convertvector({x}, {kind})"
+    def prefetch(self, at: str) -> str:
+        return f"__builtin_prefetch({at})"
 
-    def reinterpret(self, kind: str, x: str) -> str:
-        return f"({kind}){x}"
+    def entry(self, func: Func, name: str, body: str) -> str:
+        types, names = KERNEL.types, KERNEL.names
+        params = ", ".join(_ABI[t] + n for t, n in zip(types, names, strict=True))
+        buffers = (f"((void **){names[0]})[{n}]" for n in range(len(func.params)))
+        numbers = (f"((i64 *){names[1]})[{n}]" for n in range(len(sizes(func))))
+        given = ", ".join([*buffers, *numbers, *names[2:]])
+        return f"{_ABI[KERNEL.result]}{name}({params}) {{\n  {body}({given});\n}}"
+
+    def vector(self, kind: str, items: Sequence[str]) -> str:
+        return f"({kind}){{{', '.join(items)}}}"
+
+    def lane(self, v: str, number: int) -> str:
+        return f"{v}[{number}]"
+
+    def convert(self, kind: str, v: str) -> str:
+        return f"__builtin_convertvector({v}, {kind})"
+
+    def reinterpret(self, kind: str, x: str, *, scalar: bool) -> str:
+        return f"AS({kind}, {x})" if scalar else f"({kind}){x}"
 
     def shuffle(self, a: str, b: str, picks: Sequence[int]) -> str:
         return f"__builtin_shufflevector({a}, {b}, {', '.join(map(str, picks))})"
 
-    def entry(self, function: Function, name: str) -> str:
-        params = ", ".join(_ABI[t] + n for t, n in zip(function.types, function.names, strict=True))
-        return f"{_ABI[function.result]} {name}({params})"
+    def load(self, kind: str, at: str) -> str:
+        return f"*({kind}_u *){at}"
+
+    def store(self, kind: str, at: str, v: str) -> str:
+        return f"*({kind}_u *){at} = {v}"
 
 
 def _stdint(dtype: DType) -> str:

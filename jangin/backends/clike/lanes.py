@@ -1,15 +1,17 @@
-"""Instruction rows as C-like functions over lanes: what the row's text, or its reference, does for each."""
+"""Instruction rows as C-like functions over lanes: what the row's reference does for each."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from jangin.backends.clike.dialect import Dialect, type_name
-from jangin.ir.dtype import F32, DType
+from jangin.ir.dtype import DType
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
 from jangin.ir.loop import For, If, Stmt, Store
 from jangin.ir.words import INFIX
 from jangin.targets.rows import Row
 
-_FUNCTIONS = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint", "sqrt": "sqrt"}
+_FUNCTIONS = {"round": "rint"}
 """`rint` rounds half to even unless a program changes how the processor rounds."""
 
 
@@ -21,58 +23,58 @@ def function_name(row: Row, dtype: DType, lanes: int) -> str:
 def row_function(row: Row, dtype: DType, lanes: int, dialect: Dialect) -> str:
     """A row's function of its operands, on `lanes` values of a type."""
     func = row.func(dtype)
-    result = type_name(func.params[-1].dtype, lanes) if row.result else "void"
-    given = [_parameter(p, lanes) for p in func.params if p.name != "r"]
-    loop = func.body
+    loop, result = func.body, type_name(func.params[-1].dtype, lanes) if row.result else "void"
     assert isinstance(loop, For)
-    if row.c:
-        operands = {p.name: _item(p.name, "i", lanes) for p in func.params}
-        text = row.c.format(f="f" if dtype is F32 else "", **operands)
-        body = f"{operands['r']} = {text};"
-    else:
-        body = _statement(loop.body, lanes)
-    if lanes > 1:
-        body = f"for (int i = 0; i < {lanes}; ++i) {body}"
+    body = " ".join(_Lane(dialect, lanes, n).statement(loop.body) for n in range(lanes))
     if row.result:
-        zero = "0" if lanes == 1 else "{0}"
-        body = f"{result} r = {zero}; {body} return r;"
+        body = f"{result} r; {body} return r;"
+    given = (_parameter(p, lanes, dialect) for p in func.params if p.name != "r")
     name = function_name(row, dtype, lanes)
     return f"{dialect.inline} {result} {name}({', '.join(given)}) {{ {body} }}"
 
 
-def _parameter(p: Buffer, lanes: int) -> str:
+def _parameter(p: Buffer, lanes: int, dialect: Dialect) -> str:
     if p.name == "memory":
-        return f"{type_name(p.dtype)} *memory"
+        return f"{dialect.shared}{type_name(p.dtype)} *memory"
     return f"{type_name(p.dtype, lanes)} {p.name}"
 
 
-def _item(name: str, index: str, lanes: int) -> str:
-    return name if lanes == 1 and name != "memory" else f"{name}[{index}]"
+@dataclass
+class _Lane:
+    """Writes what a reference does for one lane."""
 
+    dialect: Dialect
+    lanes: int
+    number: int
 
-def _statement(s: Stmt, lanes: int) -> str:
-    if isinstance(s, If):
-        return f"if ({_text(s.cond, lanes)}) {_statement(s.then, lanes)}"
-    assert isinstance(s, Store)
-    return f"{_item(s.buffer.name, _text(s.index[0], lanes), lanes)} = {_text(s.value, lanes)};"
+    def _item(self, name: str) -> str:
+        return name if self.lanes == 1 else self.dialect.lane(name, self.number)
 
+    def _place(self, buffer: Buffer, index: Expr) -> str:
+        return f"memory[{self._text(index)}]" if buffer.name == "memory" else self._item(buffer.name)
 
-def _text(e: Expr, lanes: int) -> str:
-    if isinstance(e, Var):
-        return e.name
-    if isinstance(e, Const):
-        return str(int(e.value))
-    if isinstance(e, Load):
-        return _item(e.buffer.name, _text(e.index[0], lanes), lanes)
-    if isinstance(e, Select):
-        return f"({_text(e.cond, lanes)} ? {_text(e.a, lanes)} : {_text(e.b, lanes)})"
-    if isinstance(e, Cast):
-        return f"({type_name(e.dtype)}){_text(e.a, lanes)}"
-    if isinstance(e, Call):
-        suffix = "f" if e.dtype is F32 else ""
-        return f"{_FUNCTIONS[e.fn]}{suffix}({', '.join(_text(a, lanes) for a in e.args)})"
-    assert isinstance(e, Binary)
-    a, b = _text(e.a, lanes), _text(e.b, lanes)
-    if e.op in ("min", "max"):  # a NaN of either comes out
-        return f"({a} != {a} || {a} {'<' if e.op == 'min' else '>'} {b} ? {a} : {b})"
-    return f"({a} {INFIX[e.op]} {b})"
+    def statement(self, s: Stmt) -> str:
+        if isinstance(s, If):
+            return f"if ({self._text(s.cond)}) {self.statement(s.then)}"
+        assert isinstance(s, Store)
+        return f"{self._place(s.buffer, s.index[0])} = {self._text(s.value)};"
+
+    def _text(self, e: Expr) -> str:
+        if isinstance(e, Var):  # the lane
+            return str(self.number)
+        if isinstance(e, Const):
+            return str(int(e.value))
+        if isinstance(e, Load):
+            return self._place(e.buffer, e.index[0])
+        if isinstance(e, Select):
+            return f"({self._text(e.cond)} ? {self._text(e.a)} : {self._text(e.b)})"
+        if isinstance(e, Cast):
+            return f"({type_name(e.dtype)}){self._text(e.a)}"
+        if isinstance(e, Call):
+            called = self.dialect.function(_FUNCTIONS.get(e.fn, e.fn), e.dtype)
+            return f"{called}({', '.join(map(self._text, e.args))})"
+        assert isinstance(e, Binary)
+        a, b = self._text(e.a), self._text(e.b)
+        if e.op in ("min", "max"):  # a NaN of either comes out
+            return f"({a} != {a} || {a} {'<' if e.op == 'min' else '>'} {b} ? {a} : {b})"
+        return f"({a} {INFIX[e.op]} {b})"

@@ -12,12 +12,11 @@ from jangin.backends.walk.memory import in_memory
 from jangin.backends.walk.parts import parts
 from jangin.ir.kernel import sizes
 from jangin.ir.loop import Func
-from jangin.runtime.functions import KERNEL
 from jangin.targets.target import Target
 
 
 def emit_kernels(funcs: Sequence[Func], target: Target, dialect: Dialect) -> str:
-    """A file that exports each kernel (`runtime.functions.KERNEL`) under the name of `exported`. CompileError
+    """A file that exports each kernel under the name of `exported`. CompileError
     names the kernel where there is no code for something in it."""
     definitions: dict[str, str] = {}
     bodies = [text for func in funcs for text in _kernel(func, target, dialect, definitions)]
@@ -41,10 +40,7 @@ def _kernel(func: Func, target: Target, dialect: Dialect, definitions: dict[str,
         calls = "".join(f"    {exported(part)}_body({args});\n" for part in made)
         loop = f"  for (i64 t = lo; t < hi; ++t) {{\n{calls}  }}"
         texts += [f"{_head(func, dialect)} {{", loop, "}"]
-    buffers = (f"(({dialect.shared}void **)args)[{n}]" for n in range(len(func.params)))
-    unpacked = [*buffers, *(f"((i64 *)sizes)[{n}]" for n in range(len(sizes(func)))), "lo", "hi", "scratch"]
-    call = f"  {exported(func)}_body({', '.join(unpacked)});"
-    return [*texts, f"{dialect.entry(KERNEL, exported(func))} {{", call, "}"]
+    return [*texts, dialect.entry(func, exported(func), f"{exported(func)}_body")]
 
 
 def _head(func: Func, dialect: Dialect) -> str:

@@ -58,7 +58,7 @@ class ClikeWriter(Writer):
         self.lines.append(f"  {text};")
 
     def has_text(self, row: Row) -> bool:
-        return bool(row.c) or row.expansion is None
+        return row.expansion is None
 
     def parameter(self, number: int) -> Pointer:
         return f"p{number}"
@@ -85,8 +85,8 @@ class ClikeWriter(Writer):
         return f"({int(number)}{suffix})" if number < 0 else f"{int(number)}{suffix}"
 
     def _vector(self, dtype: DType, items: Sequence[str], lanes: int) -> str:
-        self.type(dtype, lanes)
-        return self.dialect.vector(dtype, lanes, [*items, *["0"] * (width(lanes) - len(items))])
+        room = [*items, *["0"] * (width(lanes) - len(items))]
+        return self.dialect.vector(self.type(dtype, lanes), room)
 
     def _in_lanes(self, v: Value) -> str:
         """A scalar as an element of a vector."""
@@ -108,7 +108,7 @@ class ClikeWriter(Writer):
     def lane(self, v: Value, number: int) -> Value:
         if v.lanes == 1:
             return v
-        return self.op(f"{v.ref}[{number}]" + (" & 1" if v.dtype is BOOL else ""), v.dtype)
+        return self.op(self.dialect.lane(v.ref, number) + (" & 1" if v.dtype is BOOL else ""), v.dtype)
 
     def from_lanes(self, parts: Sequence[Value]) -> Value:
         dtype, lanes = parts[0].dtype, len(parts)
@@ -123,30 +123,31 @@ class ClikeWriter(Writer):
     def any_lane(self, mask: Value) -> Value:
         if mask.lanes == 1:
             return mask
-        return self.op(f"({' | '.join(f'{mask.ref}[{n}]' for n in range(mask.lanes))}) & 1", BOOL)
+        lanes = " | ".join(self.dialect.lane(mask.ref, n) for n in range(mask.lanes))
+        return self.op(f"({lanes}) & 1", BOOL)
 
     # --- arithmetic
 
     def _as(self, dtype: DType, x: Value) -> str:
         """The bits of an integer as another of the same size."""
         kind = self.type(dtype, x.lanes)
-        return f"({kind}){x.ref}" if x.lanes == 1 else self.dialect.reinterpret(kind, x.ref)
+        return f"({kind}){x.ref}" if x.lanes == 1 else self.dialect.reinterpret(kind, x.ref, scalar=False)
+
+    def _bits(self, dtype: DType, text: str, lanes: int) -> Value:
+        """The bits of what is written as another type."""
+        kind = self.type(dtype, lanes)
+        return self.op(self.dialect.reinterpret(kind, text, scalar=lanes == 1), dtype, lanes)
 
     def binary(self, op: str, x: Value, y: Value) -> Value:
         if op == "rem" and x.dtype.is_float:
-            return self.by_lane(lambda a, b: self.function("fmodf" if x.dtype is F32 else "fmod", a, b), x, y)
+            return self.by_lane(lambda a, b: self.function("fmod", a, b), x, y)
         a, b = x.ref, y.ref
         if op in ("min", "max"):
             return self.op(f"{a} {'<' if op == 'min' else '>'} {b} ? {a} : {b}", x.dtype)
         if op in ("udiv", "urem"):
             a, b = self._as(_unsigned(x.dtype), x), self._as(_unsigned(x.dtype), y)
-            return self._cast_to(x.dtype, f"({a} {_INFIX[op]} {b})", x.lanes)
+            return self._bits(x.dtype, f"({a} {_INFIX[op]} {b})", x.lanes)
         return self.op(f"{a} {_INFIX[op]} {b}", x.dtype, x.lanes)
-
-    def _cast_to(self, dtype: DType, text: str, lanes: int) -> Value:
-        kind = self.type(dtype, lanes)
-        text = f"({kind}){text}" if lanes == 1 else self.dialect.reinterpret(kind, text)
-        return self.op(text, dtype, lanes)
 
     def compare(self, op: str, x: Value, y: Value) -> Value:
         a, b = x.ref, y.ref
@@ -169,17 +170,18 @@ class ClikeWriter(Writer):
         if bits is not I32:
             mask = self.op(self.dialect.convert(self.type(bits, x.lanes), cond.ref), bits, x.lanes)
         a, b = self._as(bits, x), self._as(bits, y)
-        return self._cast_to(x.dtype, f"(({mask.ref} & {a}) | (~{mask.ref} & {b}))", x.lanes)
+        return self._bits(x.dtype, f"(({mask.ref} & {a}) | (~{mask.ref} & {b}))", x.lanes)
 
     def negate(self, x: Value) -> Value:
         return self.op(f"-{x.ref}", x.dtype, x.lanes)
 
     def absolute(self, x: Value) -> Value:
         if x.lanes == 1:
-            return self.function("fabsf" if x.dtype is F32 else "fabs", x)
+            return self.function("fabs", x)
         bits = dtype_of(f"i{x.dtype.bits}")
         all_but_sign = self.constant((1 << (x.dtype.bits - 1)) - 1, bits)
-        return self._cast_to(x.dtype, f"({self._as(bits, x)} & {all_but_sign.ref})", x.lanes)
+        rest = self.broadcast(all_but_sign, x.lanes).ref
+        return self._bits(x.dtype, f"({self._as(bits, x)} & {rest})", x.lanes)
 
     def cast(self, dtype: DType, x: Value) -> Value:
         kind = self.type(dtype, x.lanes)
@@ -192,12 +194,9 @@ class ClikeWriter(Writer):
         old, new = KEPT.get(x.dtype, x.dtype), KEPT.get(dtype, dtype)
         if old is new:
             return Value(x.ref, dtype, x.lanes)
-        if x.lanes > 1 or (old.is_int and new.is_int):
-            return self._cast_to(dtype, x.ref, x.lanes)
-        name = f"{new}_of_{old}"
-        moved = f"{new} r; memcpy(&r, &x, {new.bytes}); return r;"
-        self.definitions[name] = f"{self.dialect.inline} {new} {name}({old} x) {{ {moved} }}"
-        return self.op(f"{name}({x.ref})", dtype)
+        if x.lanes == 1 and old.is_int and new.is_int:
+            return self.op(self._as(dtype, x), dtype)
+        return self._bits(dtype, x.ref, x.lanes)
 
     def _call(self, name: str, dtype: DType, lanes: int, *operands: str) -> str:
         """A call of the target's row for an operation."""
@@ -214,7 +213,8 @@ class ClikeWriter(Writer):
         return self.op(self._call(name, dtype, lanes, *(v.ref for v in values)), result, lanes)
 
     def function(self, name: str, *args: Value) -> Value:
-        return self.op(f"{name}({', '.join(a.ref for a in args)})", args[0].dtype)
+        called = self.dialect.function(name, args[0].dtype)
+        return self.op(f"{called}({', '.join(a.ref for a in args)})", args[0].dtype)
 
     def power(self, base: Value, exponent: Value) -> Value:
         self.definitions["int_power"] = _POWER.format(inline=self.dialect.inline)
@@ -234,23 +234,15 @@ class ClikeWriter(Writer):
     def step(self, dtype: DType, start: Pointer, by: Value) -> Pointer:
         return self._name(f"{start} + {by.ref}", f"{self.dialect.shared}{type_name(dtype)} *")
 
-    def _row_at(self, dtype: DType, lanes: int, at: Pointer) -> str:
-        return f"*({self.dialect.shared}{self.type(dtype, lanes)}_u *)({at})"
-
     def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
         if lanes == 1:
-            return self.op(f"*({at})", dtype, 1, state)
-        plain = self._row_at(dtype, lanes, at) if width(lanes) == lanes else self._part(dtype, lanes, at)
+            return self.op(f"*{at}", dtype, 1, state)
+        if width(lanes) == lanes:
+            plain = self.dialect.load(self.type(dtype, lanes), at)
+        else:
+            plain = self._vector(dtype, [f"{at}[{n}]" for n in range(lanes)], lanes)
         masked = [self._call("masked_load", dtype, lanes, at, m.ref) for m in masks]
         return self.weakest([plain, *masked], dtype, lanes, state)
-
-    def _part(self, dtype: DType, lanes: int, at: Pointer) -> str:
-        """A load of fewer lanes than the vector has room for."""
-        kind, kept = self.type(dtype, lanes), KEPT.get(dtype, dtype)
-        name = f"load{lanes}_{kind}"
-        body = f"{kind} r = {{0}}; memcpy(&r, memory, {lanes * kept.bytes}); return r;"
-        self.definitions[name] = f"{self.dialect.inline} {kind} {name}({kept} *memory) {{ {body} }}"
-        return f"{name}({at})"
 
     def gather(
         self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
@@ -265,17 +257,18 @@ class ClikeWriter(Writer):
         if mask is not None:
             self.effect(self._call("masked_store", v.dtype, v.lanes, mask.ref, v.ref, at))
         elif v.lanes == 1:
-            self.effect(f"*({at}) = {v.ref}")
+            self.effect(f"*{at} = {v.ref}")
         elif width(v.lanes) == v.lanes:
-            self.effect(f"{self._row_at(v.dtype, v.lanes, at)} = {v.ref}")
+            self.effect(self.dialect.store(self.type(v.dtype, v.lanes), at, v.ref))
         else:
-            self.effect(f"memcpy({at}, &{v.ref}, {v.lanes * KEPT.get(v.dtype, v.dtype).bytes})")
+            for n in range(v.lanes):
+                self.effect(f"{at}[{n}] = {self.dialect.lane(v.ref, n)}")
 
     def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
         self.effect(self._call("masked_scatter", v.dtype, v.lanes, index.ref, mask.ref, v.ref, at))
 
     def prefetch(self, dtype: DType, at: Pointer) -> None:
-        self.effect(f"__builtin_prefetch({at})")
+        self.effect(self.dialect.prefetch(at))
 
     # --- blocks
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from jangin.backends.llvm.instruction import Lines, lines
 from jangin.backends.llvm.types import literal, scalar_type, vector_type
 from jangin.backends.walk.writer import Pointer, Value, Writer
-from jangin.ir.dtype import BOOL, I64, DType
+from jangin.ir.dtype import BOOL, F32, I64, DType
 from jangin.ir.expr import Scalar
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
@@ -198,7 +198,7 @@ class LlvmWriter(Writer):
         return self.op(text, result, lanes)
 
     def function(self, name: str, *args: Value) -> Value:
-        kind = scalar_type(args[0].dtype)
+        kind, name = scalar_type(args[0].dtype), name + ("f" if args[0].dtype is F32 else "")
         self.declarations[name] = f"declare {kind} @{name}({', '.join([kind] * len(args))}) #1"
         return self.op(f"call {kind} @{name}({', '.join(map(_typed, args))})", args[0].dtype)
 

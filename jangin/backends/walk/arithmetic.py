@@ -83,8 +83,7 @@ class Arithmetic:
 
     def library(self, fn: str, *args: Value) -> Value:
         """A function of the C mathematical library, called for each lane."""
-        name = fn + ("f" if args[0].dtype is F32 else "")
-        return self.w.by_lane(lambda *scalars: self.w.function(name, *scalars), *args)
+        return self.w.by_lane(lambda *scalars: self.w.function(fn, *scalars), *args)
 
     # --- floats
 

@@ -219,7 +219,7 @@ class Writer(ABC):
 
     @abstractmethod
     def function(self, name: str, *args: Value) -> Value:
-        """A function of C's mathematical library on scalars."""
+        """A function of C's mathematical library, by its name for f64, on scalars."""
 
     @abstractmethod
     def power(self, base: Value, exponent: Value) -> Value:
