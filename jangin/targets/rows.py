@@ -32,7 +32,7 @@ class Row:
     its size, `{i32:16}` a constant, `%x` an operand. The last line is the result or the effect.
     `expansion`: the result as an expression of `small.ARGUMENT`, for languages in which the row has no text.
     `needs`: LLVM's names of processor features. `becomes`: a pattern of the one instruction, in
-    assembly, that a vector register takes; empty where it takes several."""
+    x86's assembly, that a vector register takes; empty where it takes several."""
 
     name: str
     dtypes: tuple[DType, ...]

@@ -66,9 +66,9 @@ def close(got: Array, want: Array, row: Row, dtype: DType, lanes: int) -> None:
         )
 
 
-@pytest.mark.parametrize(("on", "row"), cases(NAMED, only_single=True))
+@pytest.mark.parametrize(("on", "row"), cases({t.name: t for t in (V2, V3, V4)}, only_single=True))
 def test_becomes_its_instruction(on: Target, row: Row) -> None:
-    """Also of processors that aren't here: this only compiles."""
+    """x86's, also of processors that aren't here: this only compiles."""
     for dtype in row.dtypes:
         if on.row(row.name, dtype) is not row:
             continue  # the target has a better one
