@@ -62,15 +62,13 @@ def build(
     found = resolve(target)
     if seconds is not None:
         device_for(found)
-    request = Request(
-        model, found, threads, shapes or {}, winograd, libraries, cache, seconds, sizes or {}
-    )  # fmt: skip
-    own = Extensions(operators, formats)
-    if isolated and (own or found.is_foreign):
+    own = Extensions(operators, formats, None if isinstance(target, str) else target)
+    where = cache if own.target is None else False
+    request = Request(model, found, threads, shapes or {}, winograd, libraries, where, seconds, sizes or {})
+    if isolated and own:
         raise ValueError("what is your own can't go to another process: leave isolated out")
     if isolated is None:
-        loaded = "jangin.compiler.pipeline" in sys.modules
-        isolated = not (own or found.is_foreign or loaded) and _has_interpreter()
+        isolated = not own and "jangin.compiler.pipeline" not in sys.modules and _has_interpreter()
     entries = None if own else request.entries
     if entries is not None and seconds is None:
         source = Source.of(model)

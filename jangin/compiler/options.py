@@ -47,13 +47,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Extensions:
-    """What a caller adds for one model: no part of a cache's key, and never sent to another process."""
+    """What a caller adds for one model: no part of a cache's key, and never sent to another process.
+    `target`: one that is no name's."""
 
     operators: Sequence[CustomOperator] = ()
     formats: Sequence[Format] = ()
+    target: Target | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.operators or self.formats)
+        return bool(self.operators or self.formats or self.target)
 
 
 NONE = Extensions()

@@ -43,16 +43,12 @@ class Request:
     @property
     def entries(self) -> Cache | None:
         """Where compiled models are kept, if they are."""
-        return Cache(self._folder) if self._keeps else None
+        return None if self.cache is False else Cache(self._folder)
 
     @property
     def winners(self) -> Store | None:
         """Where what tuning found is kept, if it is."""
-        return Store(self._folder) if self._keeps else None
-
-    @property
-    def _keeps(self) -> bool:
-        return self.cache is not False and not self.target.is_foreign
+        return None if self.cache is False else Store(self._folder)
 
     @property
     def _folder(self) -> str | Path | None:

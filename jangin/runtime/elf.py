@@ -159,7 +159,8 @@ def _value(o: _Object, symbol: tuple[str, int, int, int]) -> int:
 
 
 def _parse(data: bytes, abi: Abi) -> _Object:
-    if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", data, 18)[0] != abi.elf_machine:
+    kind = bytes([2 if abi.pointer_bytes == 8 else 1, 1 if abi.little_endian else 2])
+    if data[:6] != b"\x7fELF" + kind or struct.unpack_from("<H", data, 18)[0] != abi.elf_machine:
         raise LoadError(f"the machine code is not an ELF object for {architecture()}")
     (start,) = struct.unpack_from("<Q", data, 40)
     size, count, names = struct.unpack_from("<HHH", data, 58)

@@ -64,11 +64,6 @@ class Target:
         return abi_of(self.triple)
 
     @property
-    def is_foreign(self) -> bool:
-        """Whether its back end or its device comes from outside the package."""
-        return not (isinstance(self.backend, str) and isinstance(self.device, str))
-
-    @property
     def device_name(self) -> str:
         """What saved models call the device."""
         return self.device if isinstance(self.device, str) else self.device.name

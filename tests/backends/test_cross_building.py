@@ -61,3 +61,10 @@ def test_unknown_targets_are_told_the_nearest() -> None:
         jangin.build(layer(), "x86-64-v5")
     with pytest.raises(ValueError, match="unknown target 'abacus'; known: cpu, x86-64-v2"):
         jangin.build(layer(), "abacus")
+
+
+def test_a_target_of_ones_own_is_not_cached(tmp_path: Path) -> None:
+    """Its rows are in no key: the same name with others would get the first one's code."""
+    for target, kept in ((replace(NAMED["x86-64-v2"]), 0), ("x86-64-v2", 1)):
+        jangin.build(layer(), target, cache=tmp_path)
+        assert len([*tmp_path.rglob("*.jgn")]) == kept
