@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.markup import escape
@@ -34,6 +35,8 @@ PROFILED = 30
 """Launches that a profile lists."""
 CLASSES = 10
 """An output of one row of at least this many floats is shown as a classifier's."""
+LONGEST = 300
+"""Characters of an output that is no array."""
 
 
 def run(
@@ -61,6 +64,8 @@ def run(
         console.print(f"input {name} is random")
     for name, array in results.items():
         describe(name, array)
+        if output is not None and not isinstance(array, np.ndarray):
+            raise ValueError(f"output {name} is a {type(array).__name__}, which no .npy file can hold")
         if output is not None:
             output.mkdir(parents=True, exist_ok=True)
             path = output / f"{_file_name(name)}.npy"
@@ -87,9 +92,20 @@ def profiled(exe: Executable | ProgramExecutable, feeds: Mapping[str, Array]) ->
     return table
 
 
-def describe(name: str, array: Array) -> None:
+def describe(name: str, array: Any) -> None:
     """An output's type, range and, where it looks like class scores, the highest."""
     console = terminal()
+    if isinstance(array, list):
+        console.print(f"{name}: a sequence of {len(array)}", markup=False)
+        if array:
+            describe(f"{name}[0]", array[0])
+        return
+    if not isinstance(array, np.ndarray):
+        text = "nothing (an empty optional)" if array is None else str(array)
+        if isinstance(array, dict):
+            text = ", ".join(f"{label}: {value}" for label, value in array.items())
+        console.print(f"{name}: {text[:LONGEST]}", markup=False)
+        return
     text = f"{name}: {array.dtype}{list(array.shape)}"
     if array.size and array.dtype.kind in "fiub":
         wide = array.astype(np.float64)

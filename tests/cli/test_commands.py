@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
+from onnx import helper
 from small import Cli
 
 from jangin.commands.common import share
@@ -201,3 +203,24 @@ def test_progress_never_goes_back() -> None:
     steps = [("lower", 0), ("place", 12), ("kernels", 0), ("kernels", 12), ("compile", 0), ("compile", 12)]
     told = [share(done, 12, what) for what, done in steps]
     assert told == sorted(told) and told[0] == 0 and told[-1] == 1
+
+
+def test_run_on_a_classifier_of_maps(cli: Cli, tmp_path: Path) -> None:
+    """As scikit-learn's exporter makes them: labels, and a sequence of maps from label to probability."""
+    ml = helper.make_opsetid("ai.onnx.ml", 3)
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["p"]),
+        helper.make_node("ZipMap", ["p"], ["m"], domain="ai.onnx.ml", classlabels_strings=["a", "[b]"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info("x", 1, [3, 2]),
+        helper.make_empty_tensor_value_info("m"),
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    opsets = [helper.make_opsetid("", 17), ml]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "m.onnx")
+    done = cli("run", tmp_path / "m.onnx")
+    assert done.status == 0, done.err
+    assert "m: a sequence of 3\n" in done.out and "m[0]: a: 0." in done.out and ", [b]: 0." in done.out
+    done = cli("run", tmp_path / "m.onnx", "--output", tmp_path / "out")
+    assert done.status == 1 and "output m is a list, which no .npy file can hold" in done.err
