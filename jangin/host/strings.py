@@ -1,8 +1,7 @@
-"""Text: arrays of Python strings. Standards: ONNX's string operators; regular expressions are Python's."""
+"""Text: arrays of Python strings. Standard: ONNX's string operators; regular expressions are RE2's."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -62,7 +61,17 @@ def normalize(
 
 
 def full_match(x: Array, *, pattern: str) -> Array:
-    compiled = re.compile(pattern)
+    """RE2 takes time linear in the text, where Python's own expressions may never end."""
+    try:
+        import re2
+    except ModuleNotFoundError:
+        raise ValueError("regular expressions need RE2: pip install 'jangin[text]'") from None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)
+    except re2.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression of RE2: {error}") from None
     return np.array([compiled.fullmatch(v) is not None for v in x.reshape(-1)], bool).reshape(x.shape)
 
 
@@ -77,8 +86,9 @@ def tf_idf(
     out = np.zeros((*x.shape[:-1], size), np.float32)
     for row, counts in zip(x.reshape(-1, x.shape[-1]), out.reshape(-1, size), strict=True):
         items = row.tolist()
-        for n in range(shortest, longest + 1):
-            for step in range(1, (skips if n > 1 else 0) + 2):
+        for n in range(shortest, min(longest, len(starts), len(items)) + 1):
+            furthest = (len(items) - 1) // (n - 1) if n > 1 else 1  # with more skips none fits
+            for step in range(1, min(skips + 1, furthest) + 1):
                 for first in range(len(items) - (n - 1) * step):
                     at = columns.get(tuple(items[first : first + n * step : step]))
                     if at is not None:

@@ -17,6 +17,7 @@ from jangin.ir.expr import (
     maximum,
     minimum,
     select,
+    wrap,
 )
 from jangin.ir.graph import CompileError, Shape, Value
 from jangin.ir.simplify import simplify
@@ -141,12 +142,18 @@ def window_count(
 ) -> Expr:
     """How many taps of the window at `at` an average divides by (see `ir.core.Pool`)."""
     count: Expr = const(1)
+    some = True  # whether each window has a tap for certain; of none the mean is 0, as of zeros
     for i, size in enumerate(spatial):
-        begin, end = pads[i], pads[i + len(spatial)]
+        begin, end = wrap(pads[i]), wrap(pads[i + len(spatial)])
         start = at[i] * strides[i] - begin
         low: ExprLike = 0 if average == "valid" else -begin
         high = size if average == "valid" else size + end
         first = maximum(const(0), (low - start + (dilations[i] - 1)) // dilations[i])
         last = minimum(const(kernel[i] - 1), (high - 1 - start) // dilations[i])
-        count = count * (last - first + 1)
-    return count
+        taps = last - first + 1
+        outside = (
+            isinstance(begin, Const) and isinstance(end, Const) and max(begin.value, end.value) >= kernel[i]
+        )
+        count = count * (maximum(taps, 0) if outside or dilations[i] > 1 else taps)
+        some = some and not (outside or dilations[i] > 1)
+    return count if some else maximum(count, 1)

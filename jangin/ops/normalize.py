@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from jangin.ir.dtype import F32, F64, DType
-from jangin.ir.expr import Buffer, Expr, Load, call, cast, const, eq, land, select
+from jangin.ir.expr import Buffer, Const, Expr, Load, call, cast, const, eq, land, select
 from jangin.ir.graph import CompileError
 from jangin.ir.te import reduction
 from jangin.ops.axes import axis_of, divide, per_channel
@@ -18,6 +18,7 @@ from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import power, widen
 from jangin.ops.operands import wide
 from jangin.ops.reduce import reduce_over
+from jangin.ops.window import check_taps
 
 
 def scale_shift(b: Builder, x: Tensor, scale: Tensor, shift: Tensor | None, dtype: DType) -> Tensor:
@@ -149,7 +150,12 @@ def local_response_norm(
     """x / (bias + alpha / size * sum of squares over `size` neighbouring channels) ** beta
     (Krizhevsky et al. 2012)."""
     source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, x.shape)
-    before = (size - 1) // 2
+    before, taps = (size - 1) // 2, size
+    if isinstance(x.shape[1], Const):  # no channel has neighbours further away than the others
+        furthest = max(int(x.shape[1].value) - 1, 0)
+        before, after = min(before, furthest), min(size // 2, furthest)
+        taps = before + 1 + after
+    check_taps((taps,))
 
     def square(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         channel = index[1] + k[0] - before
@@ -160,4 +166,4 @@ def local_response_norm(
     def finish(acc: Expr, index: tuple[Expr, ...]) -> Expr:
         return wide(Load(source, index)) / power(acc * (alpha / size) + bias, beta)
 
-    return b.stages([reduction(out, [size], "sum", square, finish)], [x])
+    return b.stages([reduction(out, [taps], "sum", square, finish)], [x])

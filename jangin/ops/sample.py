@@ -152,6 +152,8 @@ def roi_align(
     [R, C, *size] (He et al. 2017). Each bin pools, by "avg" or "max", a grid of bilinear samples: `samples` a
     side, or 0: as many as the bin has entries (at most MAX_SAMPLES). `half_pixel`: positions are of entries'
     centres; without it regions have one entry at least."""
+    if samples > MAX_SAMPLES:
+        raise CompileError(f"a grid of {samples} samples a side, of which there may be {MAX_SAMPLES}")
     height, width = x.shape[2:]
     shape = (rois.shape[0], x.shape[1], *map(const, size))
     src, boxes, which = (Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate((x, rois, batch)))

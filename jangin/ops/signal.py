@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from jangin.ir.graph import Array, CompileError, static_shape
@@ -9,6 +11,17 @@ from jangin.ops.axes import axis_of
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.conv import conv
 from jangin.ops.linear import matmul
+
+MOST_ENTRIES = 1 << 28
+"""Numbers that the table of a transform may have, which grow with the square of its length."""
+
+
+def _check_length(n: int) -> None:
+    if not (n >= 1 and 2 * n * n <= MOST_ENTRIES):
+        raise CompileError(
+            f"a discrete Fourier transform of length {n}: it is a product with a table, and may be 1 to "
+            f"{math.isqrt(MOST_ENTRIES // 2)} long"
+        )
 
 
 def dft_matrix(n: int, parts: int, inverse: bool, onesided: bool) -> Array:
@@ -60,8 +73,7 @@ def dft(
             raise CompileError(f"the DFT of {x}: the size of axis {axis} must be known; fix it with shapes=")
         length = 2 * (size[0] - 1) if real_result else size[0]
     n = length
-    if n < 1:
-        raise CompileError(f"the DFT of {x} with length {n}")
+    _check_length(n)
     if real_result:
         table = inverse_real_matrix(n)[:, : parts[0]]
     else:
@@ -85,6 +97,9 @@ def stft(
     parts = static_shape(signal.shape[2:])
     if parts not in ((1,), (2,)):
         raise CompileError(f"the STFT of {signal}: 1 or 2 parts must stand at the end")
+    _check_length(frame)
+    if step < 1:
+        raise CompileError(f"the STFT of {signal}: the step of frames is {step}, but must be 1 or more")
     table = dft_matrix(frame, parts[0], False, onesided)
     bins = table.shape[2]
     filters = table.transpose(2, 3, 1, 0).reshape(bins * 2, parts[0], frame)

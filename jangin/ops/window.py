@@ -6,6 +6,7 @@ depend on sizes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,19 @@ from jangin.ops.builder import Builder, Tensor
 
 Sizes = Sequence[int]
 """One number for each spatial axis."""
+
+
+MOST_TAPS = 1 << 26
+"""Taps that a window may have: more take minutes, and are a mistake or meant to harm."""
+
+
+def check_taps(kernel: Sizes) -> None:
+    """CompileError where a window has too many taps, or less than one along an axis."""
+    if min(kernel, default=1) < 1 or math.prod(kernel) > MOST_TAPS:
+        raise CompileError(
+            f"a window of {list(kernel)} must have between 1 and {MOST_TAPS} elements: "
+            "export the model with a smaller one"
+        )
 
 
 def steps(given: Sizes, rank: int) -> tuple[int, ...]:
@@ -63,6 +77,9 @@ class Window:
     dilations: tuple[int, ...]
     pads: tuple[Expr, ...]
     extents: tuple[Expr, ...]
+
+    def __post_init__(self) -> None:
+        check_taps(self.kernel)
 
     @staticmethod
     def over(

@@ -28,8 +28,10 @@ from jangin.frontends.onnx.schema import check_node
 from jangin.ir.graph import FUNCTION, Array, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.types import STRING, tensor_type
 
-NODE_LIMIT = 1_000_000
+NODE_LIMIT = 250_000
 """Most nodes that a model may have, its functions expanded."""
+MOST_CALLS = 32
+"""Functions that may be called one inside the other."""
 
 
 def imported_graph(read: ModelFile, shapes: ShapeBindings) -> Graph:
@@ -106,6 +108,8 @@ class NodeReader:
         function = scope.functions.get((domain, proto.op_type, getattr(proto, "overload", "")))
         if function is not None:
             attrs = self._attributes(proto, what, scope)
+            if not scope.depth:
+                self.check_size(function, scope)
             body = self.function(function, attrs, scope)
             return Node(
                 unique, inputs, outputs, ImportedAttributes(FUNCTION, {"body": body}), f"{what} ({domain})"
@@ -124,12 +128,38 @@ class NodeReader:
             unique, inputs, outputs, ImportedAttributes(node_op(domain, proto.op_type), attrs), source
         )
 
+    def check_size(self, proto: onnx.FunctionProto, scope: Scope) -> None:
+        """CompileError where a function with all that it calls, which may multiply, has too many nodes."""
+        sizes: dict[int, int] = {}
+
+        def size(function: onnx.FunctionProto, depth: int) -> int:
+            if depth > MOST_CALLS:
+                raise CompileError(
+                    f"function '{proto.name}' calls itself, or is nested more than {MOST_CALLS} deep"
+                )
+            if id(function) not in sizes:
+                sizes[id(function)] = sum(cost(n, depth) for n in function.node)
+            return sizes[id(function)]
+
+        def cost(node: onnx.NodeProto, depth: int) -> int:
+            called = scope.functions.get((_domain(node.domain), node.op_type, getattr(node, "overload", "")))
+            inner = sum(cost(n, depth) for a in node.attribute for g in (a.g, *a.graphs) for n in g.node)
+            return 1 + inner + (0 if called is None else size(called, depth + 1))
+
+        if self.count + size(proto, 0) > NODE_LIMIT:
+            raise CompileError(f"the model has more than {NODE_LIMIT} nodes, its functions expanded")
+
     def _attributes(self, proto: onnx.NodeProto, what: str, scope: Scope) -> dict[str, Any]:
         attrs: dict[str, Any] = {}
         for a in proto.attribute:
             if a.name in attrs:
                 raise CompileError(f"{what} has attribute '{a.name}' twice")
             if a.ref_attr_name:
+                if not scope.depth:
+                    raise CompileError(
+                        f"{what} takes its attribute '{a.name}' from '{a.ref_attr_name}' of a function, but "
+                        "is in none"
+                    )
                 if a.ref_attr_name in scope.references:
                     attrs[a.name] = scope.references[a.ref_attr_name]
             elif a.type == onnx.AttributeProto.GRAPH:
@@ -146,14 +176,20 @@ class NodeReader:
 
     def function(self, proto: onnx.FunctionProto, attrs: Mapping[str, Any], scope: Scope) -> Graph:
         """A function's body with its attributes' values put in."""
-        if scope.depth > 32:
-            raise CompileError(f"function '{proto.name}' calls itself, or is nested more than 32 deep")
+        if scope.depth > MOST_CALLS:
+            raise CompileError(
+                f"function '{proto.name}' calls itself, or is nested more than {MOST_CALLS} deep"
+            )
         what = f"function '{proto.name}'"
         defaults = {a.name: attribute(a, what, scope.folder) for a in proto.attribute_proto}
         inner = Scope(
             opsets(proto.opset_import), scope.functions, scope.folder, {**defaults, **attrs}, scope.depth + 1
         )
         return body_graph(proto.name, proto.input, proto.output, self.nodes(proto.node, inner), {}, what)
+
+
+def _too_deep(function: str) -> str:
+    return f"function '{function}' calls itself, or is nested more than {MOST_CALLS} deep"
 
 
 class _Importer:

@@ -22,6 +22,7 @@ from jangin.ir.expr import (
     minimum,
 )
 from jangin.ir.expr import binary as operation
+from jangin.ir.graph import CompileError
 from jangin.ops.activation import leaky_relu
 from jangin.ops.axes import per_channel
 from jangin.ops.builder import Builder, Tensor
@@ -41,10 +42,32 @@ def _is_inf(x: Expr, detect_negative: int = 1, detect_positive: int = 1) -> Expr
     return land(call("isinf", x), x > 0 if detect_positive else x < 0)
 
 
+def _exact(body: Callable[..., Expr]) -> Callable[..., Expr]:
+    """An operator of integers: CompileError for others."""
+
+    def checked(*xs: Expr, **attrs: Any) -> Expr:
+        if any(x.dtype.is_float for x in xs):
+            raise CompileError("its operands are floats, but must be integers; insert a Cast")
+        return body(*xs, **attrs)
+
+    return checked
+
+
+def _logical(body: Callable[..., Expr]) -> Callable[..., Expr]:
+    """An operator of booleans: CompileError for others."""
+
+    def checked(*xs: Expr) -> Expr:
+        if any(x.dtype != BOOL for x in xs):
+            raise CompileError("its operands must be of type bool; insert a Cast")
+        return body(*xs)
+
+    return checked
+
+
 UNARY = unary(
     {
         **{name: partial(call, name.lower()) for name in _INTRINSICS.split()},
-        "BitwiseNot": lambda x: call("not", x),
+        "BitwiseNot": _exact(lambda x: call("not", x)),
         "IsInf": _is_inf,
         "Reciprocal": lambda x: 1 / x,
         "Scale": lambda x, scale=1.0: x * scale,
@@ -62,13 +85,13 @@ BINARY = binary(
         "Sub": lambda x, y: x - y,
         "Mul": lambda x, y: x * y,
         "Mod": lambda x, y, fmod=0: operation("rem" if fmod else "mod", x, y),
-        "And": land,
-        "Or": lor,
-        "Xor": partial(operation, "xor"),
-        "BitwiseAnd": partial(operation, "and"),
-        "BitwiseOr": partial(operation, "or"),
-        "BitwiseXor": partial(operation, "xor"),
-        "BitShift": _shift,
+        "And": _logical(land),
+        "Or": _logical(lor),
+        "Xor": _logical(partial(operation, "xor")),
+        "BitwiseAnd": _exact(partial(operation, "and")),
+        "BitwiseOr": _exact(partial(operation, "or")),
+        "BitwiseXor": _exact(partial(operation, "xor")),
+        "BitShift": _exact(_shift),
         "Equal": eq,
         "Greater": lambda x, y: x > y,
         "GreaterOrEqual": lambda x, y: x >= y,

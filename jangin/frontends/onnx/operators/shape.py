@@ -147,7 +147,9 @@ def split_13(
     at = axis_of(axis, x.rank)
     if split is not None:
         return split_into(b, x, at, b.require_sizes(split, "Split's sizes"))
-    return parts_of(b, x, at, equal_sizes(b, x, at, num_outputs or b.results))
+    if num_outputs not in (None, b.results):
+        raise CompileError(f"num_outputs is {num_outputs}, but the node has {b.results} outputs")
+    return parts_of(b, x, at, equal_sizes(b, x, at, b.results))
 
 
 @op("Expand")

@@ -89,6 +89,10 @@ def regex_full_match(b: Builder, x: Item, *, pattern: str = "") -> Item:
     return one(b, "RegexFullMatch", [x], tensor_type(BOOL, _shape(x)), pattern=pattern)
 
 
+MOST_COLUMNS = 1 << 28
+"""Columns that a vectorizer's output may have: a row of as many takes 1 GiB."""
+
+
 @op("TfIdfVectorizer", since=9)
 def tf_idf_vectorizer(
     b: Builder, x: Item, *, mode: str, ngram_counts: Sequence[int], ngram_indexes: Sequence[int],
@@ -96,10 +100,19 @@ def tf_idf_vectorizer(
     pool_strings: Sequence[str] = (), weights: Sequence[float] = (),
 ) -> Item:  # fmt: skip
     shape = _shape(x)
+    if not 0 <= min(ngram_indexes) <= max(ngram_indexes) < MOST_COLUMNS:
+        raise CompileError(f"ngram_indexes must be between 0 and {MOST_COLUMNS - 1}")
+    if not 1 <= min_gram_length <= max_gram_length or max_skip_count < 0:
+        raise CompileError(
+            f"there are no n-grams of {min_gram_length} to {max_gram_length} items, {max_skip_count} skipped"
+        )
+    pool = tuple(pool_strings or pool_int64s)
+    if list(ngram_counts) != sorted(ngram_counts) or not all(0 <= n <= len(pool) for n in ngram_counts):
+        raise CompileError(f"ngram_counts {list(ngram_counts)} don't lie in order in a pool of {len(pool)}")
     size = const(max(ngram_indexes) + 1)
     return one(
         b, "TfIdfVectorizer", [x], tensor_type(F32, None if shape is None else (*shape[:-1], size)),
-        mode=mode, pool=tuple(pool_strings or pool_int64s), starts=tuple(ngram_counts),
+        mode=mode, pool=pool, starts=tuple(ngram_counts),
         indexes=tuple(ngram_indexes), weights=tuple(weights), shortest=min_gram_length,
         longest=max_gram_length, skips=max_skip_count,
     )  # fmt: skip
