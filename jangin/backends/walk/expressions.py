@@ -11,7 +11,7 @@ from jangin.backends.walk.math import divisor, expansion
 from jangin.backends.walk.memory import Memory
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import I32, I64
-from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, children, walk
+from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var, children, walk
 from jangin.ir.graph import CompileError
 from jangin.ir.words import BITCASTS, COMPARE, INTRINSICS
 from jangin.targets.small import ARGUMENT
@@ -47,6 +47,12 @@ class Expressions:
         """As `evaluate`, for a condition; a constant where the loops' ranges decide it."""
         self._memo = {}
         return self._decided(e)
+
+    def prefetch(self, buffer: Buffer, index: tuple[Expr, ...]) -> None:
+        """A hint that an element is wanted soon. It is a statement: what the one before computed may lie in a
+        loop that has ended."""
+        self._memo = {}
+        self.memory.prefetch(buffer, index)
 
     def _decided(self, e: Expr) -> Value:
         return self.value(self.ix.condition(e))

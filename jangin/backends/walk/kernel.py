@@ -70,7 +70,7 @@ class Kernel:
         elif isinstance(s, Store):
             self._store(s)
         elif isinstance(s, Prefetch):
-            self.memory.prefetch(s.buffer, s.index)
+            self.x.prefetch(s.buffer, s.index)
         elif isinstance(s, If):
             self._if(s)
         elif isinstance(s, Let):
