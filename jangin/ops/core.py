@@ -271,6 +271,10 @@ def _concat_infer(ins: Sequence[Value], attrs: Concat) -> Typed:
     return dtype, (*shape[:axis], simplify(total), *shape[axis + 1 :])
 
 
+MOST_CHAINED = 64
+"""Inputs of a concatenation that are asked for one after the other; of more, by halves."""
+
+
 def _concat_te(ins: Sequence[Buffer], out: Buffer, attrs: Concat) -> tuple[Stage, ...]:
     axis = attrs.axis
 
@@ -278,13 +282,16 @@ def _concat_te(ins: Sequence[Buffer], out: Buffer, attrs: Concat) -> tuple[Stage
         ends: list[Expr] = []
         for b in ins:
             ends.append(simplify((ends[-1] if ends else const(0)) + b.shape[axis]))
-        value: Expr | None = None
-        for n in reversed(range(len(ins))):
-            start = ends[n - 1] if n else const(0)
-            load = Load(ins[n], (*index[:axis], index[axis] - start, *index[axis + 1 :]))
-            value = load if value is None else select(index[axis] < ends[n], load, value)
-        assert value is not None
-        return value
+
+        def part(first: int, last: int) -> Expr:
+            """What lies in inputs `first` to `last`; of many, their halves are told apart first."""
+            if first == last:
+                start = ends[first - 1] if first else const(0)
+                return Load(ins[first], (*index[:axis], index[axis] - start, *index[axis + 1 :]))
+            middle = (first + last) // 2 if last - first >= MOST_CHAINED else first
+            return select(index[axis] < ends[middle], part(first, middle), part(middle + 1, last))
+
+        return part(0, len(ins) - 1)
 
     return (compute(out, at),)
 
