@@ -162,14 +162,15 @@ def _single(needs: tuple[str, ...], dtypes: tuple[DType, ...], becomes: Mapping[
     )
 
 
+_FUSED = replace(
+    _FMA, reference="r[i] = fma(x[i], y[i], z[i])", llvm="call {T} @llvm.fma({T} %x, {T} %y, {T} %z)"
+)
+
+FUSING: tuple[Row, ...] = (_FUSED, *PORTABLE)
+"""For kinds of processors all of which round a product and its sum once, as AVX2 does."""
+
 AVX2: tuple[Row, ...] = (
-    replace(
-        _FMA,
-        reference="r[i] = fma(x[i], y[i], z[i])",
-        llvm="call {T} @llvm.fma({T} %x, {T} %y, {T} %z)",
-        needs=("fma",),
-        becomes="vfmadd",
-    ),
+    replace(_FUSED, needs=("fma",), becomes="vfmadd"),
     *_F16C,
     *_single(("avx2",), WORDS, {
         "masked_load": "maskmov", "masked_store": "maskmov", "broadcast": "broadcast",

@@ -14,14 +14,16 @@ from jangin.ir.dtype import F32, I8, DType
 from jangin.ir.expr import free_vars
 from jangin.ir.graph import Array
 from jangin.ir.verify import verify_func
-from jangin.runtime.processor import why_not
+from jangin.runtime.processor import architecture, why_not
 from jangin.targets import NAMED, Target
+from jangin.targets.portable import ARM64, RISCV64
 from jangin.targets.rows import AVX2, AVX512, PORTABLE, Row
 from jangin.targets.small import ARGUMENT
 from jangin.targets.x86 import V2, V3, V4
 
-RUN_ON = {**NAMED, "wide": WIDE}
-"""`wide` runs what AVX-512 gets where there is none: the same LLVM IR in AVX2's instructions."""
+RUN_ON = {**{n: t for n, t in NAMED.items() if t.triple.startswith(f"{architecture()}-")}, "wide": WIDE}
+"""This architecture's targets. `wide` runs what AVX-512 gets where there is none: the same LLVM IR in AVX2's
+instructions."""
 
 
 def cases(targets: dict[str, Target], only_single: bool = False) -> list[object]:
@@ -75,6 +77,15 @@ def test_becomes_its_instruction(on: Target, row: Row) -> None:
         text = assembly(row, dtype, on)
         assert re.search(row.becomes, text), f"{row.name} of {dtype} on {on.name}:\n{text}"
         assert "call" not in text
+
+
+@pytest.mark.parametrize(("on", "becomes"), [(ARM64, r"fmla\s"), (RISCV64, r"vf(madd|macc)\.")])
+def test_other_processors_round_a_product_and_sum_once(on: Target, becomes: str) -> None:
+    """As AVX2 does, so that a model's results are the same bits there."""
+    row = on.row("fma", F32)
+    assert row is not None and not row.needs
+    text = assembly(row, F32, on)
+    assert re.search(becomes, text) and "call" not in text, text
 
 
 @pytest.mark.parametrize("row", [*dict.fromkeys((*AVX512, *AVX2, *PORTABLE))], ids=lambda r: r.name)
