@@ -35,7 +35,8 @@ ALLOWED = {
     "compiler.source": {"frontends", "frontends.table", "ir", "mapped"},
     "compiler.options": {"targets", "templates"},
     "compiler.kernels": {
-        "backends", "compiler.options", "ir", "libraries", "mapped", "passes", "runtime", "templates",
+        "backends", "compiler.cache", "compiler.options", "ir", "libraries", "mapped", "passes", "runtime",
+        "templates",
     },
     "tune": {
         "compiler.build", "compiler.cache", "compiler.kernels", "compiler.options", "environment", "ir",

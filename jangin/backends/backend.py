@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 
 class Kernel(Protocol):
-    """What there is to make code of: a loop nest, or the library's call that does the same."""
+    """What there is to make code of: a loop nest, or the library's call that does the same. `function`: what
+    its code exports it as, the name of `func` where it is empty."""
 
     @property
     def func(self) -> Func: ...
     @property
     def call(self) -> LibraryCall | None: ...
+    @property
+    def function(self) -> str: ...
 
 
 class Backend(Protocol):

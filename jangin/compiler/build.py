@@ -85,11 +85,12 @@ class Build:
 class _Kernel(NamedTuple):
     func: Func
     call: LibraryCall | None
+    function: str
 
 
 def build(plan: Plan, target: Target) -> Artifact:
     """Compile a plan for a target."""
     with Build(target) as builder:
-        for name in dict.fromkeys(launch.kernel for launch in plan.launches):
-            builder.add(_Kernel(plan.kernels[name], plan.calls.get(name)))
+        for name, function in {launch.kernel: launch.function for launch in plan.launches}.items():
+            builder.add(_Kernel(plan.kernels[name], plan.calls.get(name), function))
         return builder.artifact(plan)

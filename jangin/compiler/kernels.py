@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from jangin.backends.backend import backend_of
+from jangin.compiler.cache import key
 from jangin.compiler.options import Options
 from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars
 from jangin.ir.graph import Array, Graph, Node, Value
@@ -16,7 +17,7 @@ from jangin.ir.kernel import scratch_bytes
 from jangin.ir.loop import Func
 from jangin.ir.plan import Launch, Plan
 from jangin.ir.simplify import Range
-from jangin.ir.text import print_func
+from jangin.ir.text import print_func, print_ranges
 from jangin.ir.verify import checked, verify_func, verify_plan
 from jangin.libraries import candidates as library_kernels
 from jangin.mapped import owned
@@ -41,11 +42,29 @@ from jangin.templates.template import Candidate, Template, Workload
 Chosen = Mapping[str, tuple[Scheduled, tuple[str, ...]]]
 """For each kernel node (by its result) the scheduled kernel and the names of its arguments."""
 
-Job = Callable[[], Scheduled]
-"""Makes one kernel."""
+FUNCTION_DIGITS = 24
+"""Hexadecimal digits of a kernel's identity that name its function: enough that no two are called alike."""
 
 GRAIN_OPS = 20_000.0
 """Vector operations that a hand-out to another thread should be worth: some 5 us."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Makes the kernel that this model calls `name`. `identity`: a digest of all that decides what comes of
+    it (tensor expressions or nest, sizes' ranges, candidate, target), whatever the model."""
+
+    name: str
+    identity: str
+    make: Callable[[], Scheduled]
+
+    def __call__(self) -> Scheduled:
+        return replace(self.make(), function=self.function)
+
+    @property
+    def function(self) -> str:
+        """What the kernel's code exports it as: code that says nothing of the model serves others too."""
+        return f"k_{self.identity[:FUNCTION_DIGITS]}"
 
 
 def schedule_kernels(
@@ -65,6 +84,8 @@ def _job(
     """The text of the job, one of `jobs`, that makes the node's kernel, and the kernel's arguments, where
     views are the values in whose memory they lie."""
     name = f"{_kernel_name(node)}_{len(jobs)}"
+    candidate: Candidate | None = None
+    make: Callable[[], Scheduled]
     if is_opaque(node):
         params, args = opaque_params(node), (*node.inputs, node.outputs[0])
         parts = parameter_parts(params[:-1], params[-1], args, found, graph)
@@ -73,16 +94,22 @@ def _job(
         fixed = [p.name for p, i in zip(params, node.inputs, strict=False) if i in graph.constants]
         symbols = dict(func.symbols)
         workload = Workload(name, opaque_stages(node), func.inputs, symbols, fixed, options.target)
-        job = partial(_nest, func, params, workload, options)
+        make = partial(_nest, func, params, workload, options)
     else:
         text, workload, args = kernel_workload(node, graph, options, name)
         candidate = options.choices.get(text)
         if parts := parameter_parts(workload.inputs, workload.stages[-1].out, args, found, graph):
             workload = _over_wholes(workload, parts, graph.symbols)
             text += _wholes(parts)
-        job = partial(_kernel, workload, options, candidate)
-    jobs.setdefault(text, job)
+        make = partial(_kernel, workload, options, candidate)
+    if text not in jobs:
+        jobs[text] = Job(name, _identity(text, workload, candidate, options), make)
     return text, tuple(found[n].base if n in found else n for n in args)
+
+
+def _identity(text: str, workload: Workload, candidate: Candidate | None, options: Options) -> str:
+    ranges, constants = print_ranges(workload.symbols.items()), ",".join(workload.constants)
+    return key([text, ranges, constants, str(candidate), options.libraries, repr(options.target)])
 
 
 def _nest(func: Func, params: Sequence[Buffer], workload: Workload, options: Options) -> Scheduled:
@@ -126,9 +153,8 @@ def kernel_workload(
     symbols = used_symbols(parts, (*inputs, out), graph.symbols)
     renamed, params, _, digest = canonical(parts, inputs, out, symbols)
     fixed = tuple(p.name for p, b in zip(params, inputs, strict=True) if b.name in graph.constants)
-    key = f"{digest}:{','.join(fixed)}"
     workload = Workload(name, renamed, params, symbols, fixed, options.target)
-    return key, workload, (*(b.name for b in inputs), out.name)
+    return f"{digest}:{','.join(fixed)}", workload, (*(b.name for b in inputs), out.name)
 
 
 def make_kernel(workload: Workload, options: Options, candidate: Candidate | None = None) -> Scheduled:
@@ -249,5 +275,5 @@ def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node, view: View | N
     return Launch(
         func.name, args, tuple(start.get(v, v) for v, _ in func.symbols), tasks, 0 if alone else grain,
         scratch_bytes(func), tuple(node.source.split("; ")), kernel.label, kernel.flops, kernel.bytes,
-        kernel.call.library if kernel.call else "", kernel.rounds,
+        kernel.call.library if kernel.call else "", kernel.rounds, kernel.function,
     )  # fmt: skip

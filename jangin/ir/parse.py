@@ -246,7 +246,9 @@ class _Plans(Reader):
         return PlanBuffer(name, dtype, shape, kind, live, offset, base)
 
     def launch(self) -> Launch:
-        kernel, args = self.name(), tuple(self.items(self.name))
+        kernel = self.name()
+        function = self.name() if self.take("as") else ""
+        args = tuple(self.items(self.name))
         symbols = tuple(self.items(self.expr)) if self.take("symbols") else ()
         rounds = self.expr() if self.take("rounds") else ONE
         self.need("tasks")
@@ -265,5 +267,6 @@ class _Plans(Reader):
             moved = self.expr()
         sources = tuple(self.items(self.string)) if self.take("from") else ()
         return Launch(
-            kernel, args, symbols, tasks, grain, scratch, sources, template, flops, moved, library, rounds
-        )
+            kernel, args, symbols, tasks, grain, scratch, sources, template, flops, moved, library, rounds,
+            function,
+        )  # fmt: skip

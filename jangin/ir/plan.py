@@ -46,6 +46,8 @@ class Launch:
     to share among threads; `grain`: the fewest worth a hand-out; 0 runs it on the caller alone.
     `rounds`: how often it is run with all its tasks, each time with the round's number as one symbol
     more.
+    `function`: what its code exports it as, which says nothing of the model: as `kernel` where it isn't
+    given.
     `scratch`: bytes each worker needs. `sources`: the model's nodes this computes. For reports:
     `template`, what made the kernel and its parameters; `flops` and `bytes`, the operations and the
     traffic that it can't do without. `library`: another maker's that it calls, "" for none."""
@@ -62,6 +64,10 @@ class Launch:
     bytes: Expr = ZERO
     library: str = ""
     rounds: Expr = ONE
+    function: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", self.function or self.kernel)
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ Plan (constants and kernels are kept beside the text):
     item   = "require" expr
            | ("input" | "output" | "constant" | "arena" | "alias") name ":" type ["of" name]
              ["at" INTEGER] ["live" INTEGER ".." INTEGER]
-           | "launch" kernel "(" {name} ")" ["symbols" "(" {expr} ")"] ["rounds" expr] "tasks" expr
-             "grain" INTEGER "scratch" expr ["calls" name]
+           | "launch" kernel ["as" function] "(" {name} ")" ["symbols" "(" {expr} ")"]
+             ["rounds" expr] "tasks" expr "grain" INTEGER "scratch" expr ["calls" name]
              ["by" string "flops" expr "bytes" expr] ["from" "(" {string} ")"]
 """
 
@@ -257,7 +257,10 @@ def _plan_buffer(b: PlanBuffer) -> str:
 
 
 def _launch(x: Launch) -> str:
-    text = f"launch {quote(x.kernel)}{print_names(x.args)}"
+    text = f"launch {quote(x.kernel)}"
+    if x.function != x.kernel:
+        text += f" as {quote(x.function)} "
+    text += print_names(x.args)
     if x.symbols:
         text += f" symbols ({', '.join(map(str, x.symbols))})"
     if x.rounds != ONE:

@@ -53,7 +53,8 @@ class Scheduled:
     """`func` is ready for code generation; `steps` is the whole schedule that made it from the naive nest;
     `packings` says which parameters it reads in another layout; `cost` is the estimate in
     operations of one task, from which the hand-out's grain follows; `flops` and `bytes` are what the
-    whole kernel has to do (see `Launch`). With a `call`, a library does what `func` only says."""
+    whole kernel has to do (see `Launch`). With a `call`, a library does what `func` only says.
+    `function`: what its code exports it as, where that isn't the name of `func`."""
 
     template: str
     func: Func
@@ -64,6 +65,7 @@ class Scheduled:
     flops: Expr = ZERO
     bytes: Expr = ZERO
     call: LibraryCall | None = None
+    function: str = ""
 
     @property
     def label(self) -> str:

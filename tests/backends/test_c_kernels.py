@@ -93,7 +93,7 @@ def test_models(model: str, tmp_path: Path) -> None:
         given = [size(e, {}) for e in launches[kernel.name].symbols]
         sizes = dict(zip((v.name for v, _ in func.symbols), given, strict=True))
         arrays = {p.name: random_values(p, sizes, rng) for p in func.params}
-        want = machine.call(image.address(kernel.name), kernel, arrays, sizes)
+        want = machine.call(image.address(launches[kernel.name].function), kernel, arrays, sizes)
         assert_same_bits(called(library, func, arrays, sizes), want, kernel)
     image.close()
 

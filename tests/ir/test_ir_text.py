@@ -182,6 +182,7 @@ def sample_plan(buffers: int, launches: int) -> Plan:
             "contraction rows=6",
             n * 9,
             n + i,
+            function=f"k_{i}" if i % 2 else "",
         )
         for i in range(launches)
     ]

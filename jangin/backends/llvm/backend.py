@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jangin.backends.backend import Kernel
 from jangin.backends.llvm.entry import entry_module
 from jangin.backends.llvm.flow import flow_module
-from jangin.backends.llvm.library import library_module
+from jangin.backends.llvm.library import REST, library_module
 from jangin.backends.llvm.module import emit_kernel
 from jangin.backends.llvm.objects import assembly, compile_modules
 from jangin.backends.llvm.pool import pool_module
@@ -38,11 +38,11 @@ class LLVM:
         return ()
 
     def code(self, kernel: Kernel, target: Target) -> bytes:
-        func, call = kernel.func, kernel.call
+        func, call, name = kernel.func, kernel.call, kernel.function or kernel.func.name
         if call is None:
-            return compile_modules([(func.name, emit_kernel(func, target))], target)
-        rest = [] if call.rest is None else [(call.rest.name, emit_kernel(call.rest, target))]
-        return compile_modules([(func.name, library_module(func.name, call)), *rest], target)
+            return compile_modules([(func.name, emit_kernel(func, target, name))], target)
+        rest = [] if call.rest is None else [(func.name, emit_kernel(call.rest, target, f"{name}{REST}"))]
+        return compile_modules([(func.name, library_module(name, call)), *rest], target)
 
     def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
         """The pool's object, the entry's, then the kernels'."""

@@ -23,8 +23,8 @@ def entry_module(plan: Plan, triple: str) -> str:
     body = emitter.run()
     widest_args = max((len(r.args) for r in plan.launches), default=0)
     widest_symbols = max((len(r.symbols) for r in plan.launches), default=0)
-    kernels = dict.fromkeys(r.kernel for r in plan.launches)
-    declares = [declared(KERNEL, k) for k in kernels]
+    functions = dict.fromkeys(r.function for r in plan.launches)
+    declares = [declared(KERNEL, f) for f in functions]
     return "\n".join(
         [
             'source_filename = "jangin_entry"',
@@ -80,14 +80,14 @@ class _Emitter:
             self.lines.append(f"  store i64 {value}, ptr {at}")
         tasks = self.value(launch.tasks)
         shared = (
-            "%pool", f'@"{launch.kernel}"', "%args", "%sizes", tasks, launch.grain, "%scratch", "%stride",
+            "%pool", f'@"{launch.function}"', "%args", "%sizes", tasks, launch.grain, "%scratch", "%stride",
         )  # fmt: skip
         if launch.rounds != ONE:
             rounds = self.value(launch.rounds)
             at = self.line(f"getelementptr i64, ptr %sizes, i64 {len(launch.symbols)}")
             call = called(POOL_ROUNDS, "@jangin_pool_rounds", *shared, rounds, at)
         elif launch.grain == 0 and isinstance(launch.tasks, Const):
-            call = called(KERNEL, f'@"{launch.kernel}"', "%args", "%sizes", 0, tasks, "%scratch")
+            call = called(KERNEL, f'@"{launch.function}"', "%args", "%sizes", 0, tasks, "%scratch")
         else:  # the pool checks for no tasks, and runs grain 0 on the caller
             call = called(POOL_RUN, "@jangin_pool_run", *shared)
         self.lines.append(f"  {call}")

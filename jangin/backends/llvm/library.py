@@ -42,6 +42,9 @@ define internal void @sgemm(i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a, i64 
 """C = A B, row-major and dense in C, on the calling thread; by library. (CBLAS: 101 row-major, 111 as it
 is, 112 transposed; oneDNN: "N" and "T".)"""
 
+REST = "_rest"
+"""Ends the name under which a kernel's module exports what runs behind the library's call."""
+
 
 def library_module(name: str, call: LibraryCall) -> str:
     """The LLVM IR module of the kernel `name`: for each task the product of its rows, then what is fused
@@ -67,7 +70,7 @@ def library_module(name: str, call: LibraryCall) -> str:
     ]
     declares = []
     if call.rest is not None:
-        rest = call.rest.name
+        rest = f"{name}{REST}"
         declares.append(declared(KERNEL, rest))
         lines.append("  %last = add i64 %first, %m")
         given = ("%args", "%sizes", "%first", "%last", "%scratch")

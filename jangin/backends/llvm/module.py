@@ -7,6 +7,7 @@ function that has them as parameters, so that LLVM knows which buffers don't ove
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jangin.backends.llvm.functions import head
 from jangin.backends.llvm.writer import LlvmWriter
@@ -18,22 +19,21 @@ from jangin.runtime.functions import KERNEL
 from jangin.targets.target import Target
 
 
-def emit_kernel(func: Func, target: Target) -> str:
-    """The LLVM IR module of a kernel, which exports the function `runtime.functions.KERNEL` under the
-    kernel's name. CompileError names the kernel where there is no code for something in it."""
-    made = parts(func, target)
+def emit_kernel(func: Func, target: Target, name: str = "") -> str:
+    """The LLVM IR module of a kernel, which exports the function `runtime.functions.KERNEL` under `name`,
+    or else the kernel's own. CompileError names the kernel where there is no code for something in it."""
+    whole, made = replace(func, name=name or func.name), parts(func, target)
+    named = [replace(part, name=whole.name + part.name.removeprefix(func.name)) for part in made]
     bodies, declared = list[str](), set[str]()
-    for part in made:
+    for part, header in zip(made, map(_head, named), strict=True):
         writer = LlvmWriter(target)
         Kernel(part, writer).run()
-        bodies.append(
-            "\n".join([_head(part), "entry:", *writer.allocas, *writer.lines, "  ret void", "}", ""])
-        )
+        bodies.append("\n".join([header, "entry:", *writer.allocas, *writer.lines, "  ret void", "}", ""]))
         declared.update(writer.declarations.values())
     if len(made) > 1:
-        bodies.append(_in_turn(func, made))
-    return "\n".join([f'source_filename = "{_escaped(func.name)}"', f'target triple = "{target.triple}"', "",
-                      *bodies, _entry(func), *sorted(declared), "", _attributes(target), ""])  # fmt: skip
+        bodies.append(_in_turn(whole, named))
+    return "\n".join([f'source_filename = "{_escaped(whole.name)}"', f'target triple = "{target.triple}"', "",
+                      *bodies, _entry(whole), *sorted(declared), "", _attributes(target), ""])  # fmt: skip
 
 
 def _escaped(name: str) -> str:

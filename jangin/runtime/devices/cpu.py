@@ -180,7 +180,7 @@ class Mapped:
             args = (ctypes.c_void_p * len(launch.args))(*(self.table[numbers[n]] for n in launch.args))
             sizes = (ctypes.c_int64 * (len(launch.symbols) + 1))(*map(layout.value, launch.symbols))
             rounds, last = layout.value(launch.rounds), ctypes.addressof(sizes) + 8 * len(launch.symbols)
-            kernel, tasks = code.image.address(launch.kernel), layout.value(launch.tasks)
+            kernel, tasks = code.image.address(launch.function), layout.value(launch.tasks)
             own, grain = (code.pool if launch.grain else None), max(1, launch.grain)
             calls.append(
                 (own, kernel, args, sizes, tasks, grain, self.scratch_at, layout.stride, rounds, last)
