@@ -75,7 +75,7 @@ def match(workload: Workload) -> Contraction | None:
     if len(workload.stages) != 1:
         return None
     (stage,) = workload.stages
-    role = roles(stage) if stage.axes and stage.body.dtype.is_float else None
+    role = roles(stage) if stage.axes else None
     if role is None or role.left.buffer.name == role.right.buffer.name:
         return None  # a product with itself would need a panel of one of its two readings
     if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):
@@ -91,12 +91,16 @@ def roles(stage: te.Stage) -> Roles | None:
     """The stage's axes sorted by operand, or None where this template doesn't fit."""
     if stage.combiner != "sum" or not (isinstance(stage.body, Binary) and stage.body.op == "mul"):
         return None
-    left, right = _operand(stage.body.a), _operand(stage.body.b)
+    operands = _operand(stage.body.a), _operand(stage.body.b)
+    found = (_roles(stage, *pair) for pair in (operands, operands[::-1]))  # a product of i64 may be turned
+    return next((r for r in found if r is not None), None)
+
+
+def _roles(stage: te.Stage, left: Load | None, right: Load | None) -> Roles | None:
     if left is None or right is None or len(stage.axes) < 2:
         return None
     column = stage.axes[-1].var
-    in_left = {v for i in left.index for v in free_vars(i)}
-    in_right = {v for i in right.index for v in free_vars(i)}
+    in_left, in_right = ({v for i in o.index for v in free_vars(i)} for o in (left, right))
     groups = _groups(stage, left, column) if column in in_left else 1
     if groups is None or column not in in_right:
         return None
@@ -146,7 +150,7 @@ class Contraction(Template):
         self.inner = size[role.k[-1]]
         self.batches = role.groups * math.prod(size[b] for b in role.batch)
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
-        self.bytes = self.stage.body.dtype.bytes
+        self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
 
     def space(self) -> Sequence[Params]:
         """Tiles that keep the multiply-adds busy, by tasks of several sizes; deep sums in blocks; the panels
@@ -174,9 +178,9 @@ class Contraction(Template):
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
         tile = self.tile_cycles(mr, nv)
-        panel = width * self.depth * self.bytes
-        row_bytes = mr * self.inner * self.bytes * params["row_tiles"]
-        whole = self.columns * self.depth * self.bytes
+        panel = width * self.depth * self.right_bytes
+        row_bytes = mr * self.inner * self.left_bytes * params["row_tiles"]
+        whole = self.columns * self.depth * self.right_bytes
         source = t.memory_rate if self.packed else t.l2_rate / PACKING
         own, rest = tile * tiles / down, max(down - 1, 0)
         if self.packed and not params["panels_inside"]:  # the next panel is fetched meanwhile
@@ -184,7 +188,7 @@ class Contraction(Template):
         else:
             block = overlapped(tile, panel / source) + rest * overlapped(tile, panel / rate(t, whole))
             block += (tiles - down) * tile
-        left = row_bytes * across * down / rate(t, self.rows * self.inner * self.bytes)
+        left = row_bytes * across * down / rate(t, self.rows * self.inner * self.left_bytes)
         if row_bytes > t.l2 / SHARE:
             left *= params["panels"]
         tasks = self.batches * down * across
@@ -195,7 +199,7 @@ class Contraction(Template):
             out = min(panel, max(0, panel + row_bytes * self.depth / self.inner - t.l2 / SHARE))
             cycles += self.batches * tiles * panels * EXPOSED * out / t.l3_rate
         if whole <= t.l1 / SHARE and params["panels"] > 1 and not params["panels_inside"]:
-            written = self.batches * self.rows * self.columns * self.bytes
+            written = self.batches * self.rows * self.columns * self.stage.out.dtype.bytes
             cycles += SCATTERED * written / rate(t, written)
         if params["unroll"] > UNROLL:
             cycles *= LONG_LOOP if mr > 1 else 1 / LONG_LOOP
@@ -231,7 +235,7 @@ class Contraction(Template):
         ends it."""
         t = self.workload.target
         step = tile_step(t, mr, nv, UNROLL)
-        if nv * self.lanes * self.depth * self.bytes > t.l1 // SHARE:
+        if nv * self.lanes * self.depth * self.right_bytes > t.l1 // SHARE:
             step = max(step, nv * t.vector_bytes / t.l2_rate)
         return self.depth * step + self.depth / self.inner * LOOP + mr * nv + LOOP
 
@@ -243,7 +247,7 @@ class Contraction(Template):
         """Terms of a block of the sum for which a panel's part stays in the L1 cache; 0 where the sum isn't
         of many such blocks, or nothing reads them again."""
         part, of = BLOCK_SHARE
-        terms = part * self.workload.target.l1 // (of * nv * self.lanes * self.bytes)
+        terms = part * self.workload.target.l1 // (of * nv * self.lanes * self.right_bytes)
         again = self.packed and self.rows > MAX_ROWS
         return terms if again and self.depth >= DEEP * terms else 0
 
@@ -254,7 +258,7 @@ class Contraction(Template):
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         inner = min(self.inner, terms) if terms else self.inner
-        fit = max(1, self.workload.target.l2 // SHARE // (inner * self.bytes * mr))
+        fit = max(1, self.workload.target.l2 // SHARE // (inner * self.left_bytes * mr))
         unit = mr * width * self.depth
         enough = max(math.ceil(REUSE_ROWS / mr), round(task_ops / (unit * panels)))
         constant = self.role.right.buffer.name in self.workload.constants
