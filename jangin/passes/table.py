@@ -16,6 +16,7 @@ from jangin.passes.in_place import in_place
 from jangin.passes.layout import layout
 from jangin.passes.separable import separable
 from jangin.passes.simplify import simplify
+from jangin.passes.widen import widen
 from jangin.passes.winograd import winograd
 from jangin.targets.target import Target
 
@@ -38,6 +39,7 @@ def anywhere(run: Callable[[Graph], Graph]) -> Callable[[Graph, Target], Graph]:
 GRAPH_PASSES: Sequence[Pass] = (
     Pass("simplify", anywhere(simplify)),
     Pass("batchnorm", anywhere(batchnorm)),
+    Pass("widen", anywhere(widen)),
     Pass("layout", layout),
     Pass("cleanup", anywhere(simplify)),
     Pass("fold", anywhere(fold)),
