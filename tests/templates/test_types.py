@@ -1,0 +1,196 @@
+"""No kernel of any element type falls to a scalar nest where f32's has a template: every template with every
+type of elements, at odd sizes, through the passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from jangin.compiler.build import build
+from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import optimize
+from jangin.ir.core import Pool
+from jangin.ir.dtype import BF16, F16, F32, F64, I8, I32, I64, U8, U32, DType
+from jangin.ir.expr import Const, const
+from jangin.ir.graph import Array, Graph
+from jangin.ir.loop import For, Stmt, Store, sub_statements
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.interpret import run_graph
+from jangin.ops.quantized import integer_conv, integer_matmul
+from jangin.runtime.executable import Executable
+from jangin.targets import NAMED, Target, resolve
+from jangin.templates.scheduled import Scheduled
+
+HOST = resolve("cpu")
+TARGETS = [
+    t for n, t in NAMED.items() if n in ("x86-64-v3", "x86-64-v4") and t.vector_bytes <= HOST.vector_bytes
+]
+FLOATS, WHOLE = (F32, F64, F16, BF16), (I32, I64, U32)
+SCALAR = 0.35
+"""Share of elements that may be worked on one by one: what is left over of rows and of short vectors."""
+CHANNELS, OUTPUTS = 20, 44
+ALLOWED = {F32: 2e-6, F64: 1e-14, F16: 2**-10, BF16: 2**-7}
+"""Of sums in another order, as a share of the largest, with one rounding to the type (which may fall to the
+other side)."""
+
+
+class Layers:
+    """A graph of one layer over elements of a type; whole numbers are as large as they can be, so that sums
+    wrap around."""
+
+    def __init__(self, dtype: DType) -> None:
+        self.b, self.dtype = Builder("one", {}), dtype
+        self.random = np.random.default_rng(0)
+
+    def numbers(self, dtype: DType, *shape: int) -> Array:
+        if dtype.is_float:
+            return self.random.standard_normal(shape).astype(dtype.numpy)
+        info = np.iinfo(dtype.numpy)
+        return self.random.integers(info.min, info.max, shape, dtype.numpy, endpoint=True)
+
+    def input(self, *shape: int, dtype: DType | None = None, name: str = "x") -> Tensor:
+        return self.b.input(name, dtype or self.dtype, tuple(const(d) for d in shape))
+
+    def weight(self, *shape: int, dtype: DType | None = None) -> Tensor:
+        return self.b.const(self.numbers(dtype or self.dtype, *shape))
+
+    def conv(
+        self, kernel: int, stride: int = 1, pad: int = 0, groups: int = 1, outputs: int = OUTPUTS
+    ) -> Tensor:
+        w = self.weight(outputs, CHANNELS // groups, kernel, kernel)
+        x = self.input(1, CHANNELS, 13, 15)
+        return self.b.conv(x, w, strides=(stride,) * 2, dilations=(1, 1), pads=(pad,) * 4, groups=groups)
+
+    def pool(self, combiner: str, average: str) -> Tensor:
+        window = (3, 3), (2, 2), (1, 1), (1,) * 4
+        attrs = Pool(combiner, *window, (const(7), const(8)), average)
+        return self.b.node(attrs, [self.input(1, CHANNELS, 13, 15)])
+
+
+Layer = Callable[[Layers], Tensor]
+ANY: dict[str, Layer] = {
+    "3x3": lambda t: t.conv(3, pad=1),
+    "strided": lambda t: t.conv(3, stride=2, pad=1),
+    "grouped": lambda t: t.conv(3, pad=1, groups=2),
+    "depthwise": lambda t: t.conv(3, pad=1, groups=CHANNELS, outputs=CHANNELS),
+    "depthwise-strided": lambda t: t.conv(5, stride=2, pad=2, groups=CHANNELS, outputs=CHANNELS),
+    "1x1": lambda t: t.conv(1),
+    "product": lambda t: t.b.matmul(t.input(37, 67), t.weight(67, 45)),
+    "one-row": lambda t: t.b.matmul(t.input(1, 67), t.weight(67, 45)),
+    "transposed": lambda t: t.b.matmul(t.input(37, 67), t.weight(45, 67), transpose_b=True),
+    "of-two": lambda t: t.b.matmul(t.input(37, 67), t.input(67, 45, name="y")),
+    "batched": lambda t: t.b.matmul(t.input(3, 21, 33), t.input(3, 33, 29, name="y")),
+    "batched-turned": lambda t: t.b.matmul(
+        t.input(3, 21, 33), t.input(3, 29, 33, name="y"), transpose_b=True
+    ),
+    "max-pool": lambda t: t.pool("max", ""),
+    "sum-last": lambda t: t.b.reduce("sum", t.input(13, 75), [1]),
+    "sum-first": lambda t: t.b.reduce("sum", t.input(13, 75), [0]),
+    "max-last": lambda t: t.b.reduce("max", t.input(13, 75), [1]),
+}  # fmt: skip
+OF_FLOATS: dict[str, Layer] = {
+    "average-pool": lambda t: t.pool("sum", "valid"),
+    "softmax": lambda t: t.b.softmax(t.input(13, 75), 1),
+    "log-softmax": lambda t: t.b.softmax(t.input(13, 75), 1, log=True),
+    "normalize": lambda t: t.b.normalize(t.input(13, 75), [1], 1e-5),
+    "normalize-rms": lambda t: t.b.normalize(t.input(13, 75), [1], 1e-5, rms=True),
+}
+
+
+def quantized_conv(t: Layers, kernel: int, stride: int, groups: int, outputs: int = OUTPUTS) -> Tensor:
+    """Sums of bytes that f32 doesn't hold: all weights are as large as they can be."""
+    depth = 100 * groups
+    x = t.input(1, depth, 9, 11, dtype=U8)
+    w = t.b.const(np.full((outputs, 100, kernel, kernel), -127, np.int8))
+    pads = (kernel // 2,) * 4
+    return integer_conv(t.b, x, w, t.b.scalar(7, U8), strides=(stride,) * 2, pads=pads, groups=groups)
+
+
+def of_bytes(t: Layers, depth: int, zero: Tensor | None = None) -> Tensor:
+    x, y = t.input(7, depth, dtype=U8), t.input(depth, 45, dtype=U8, name="y")
+    return integer_matmul(t.b, x, y, zero, zero)
+
+
+OF_BYTES: dict[str, Layer] = {
+    "3x3": lambda t: quantized_conv(t, 3, 1, 1),
+    "strided": lambda t: quantized_conv(t, 3, 2, 1),
+    "grouped": lambda t: quantized_conv(t, 3, 1, 2),
+    "1x1": lambda t: quantized_conv(t, 1, 1, 1),
+    "product": lambda t: integer_matmul(t.b, t.input(37, 767, dtype=U8), t.weight(767, 45, dtype=I8)),
+    "of-two": lambda t: of_bytes(t, 767, t.b.scalar(9, U8)),
+    "deep": lambda t: of_bytes(t, 9001),
+    "sums": lambda t: t.b.matmul(t.input(37, 67, dtype=U8), t.weight(67, 45, dtype=I8), dtype=I32),
+    "max-pool": lambda t: Layers.pool(t, "max", ""),
+}  # fmt: skip
+WIDENED = [*ANY][: [*ANY].index("max-pool")]
+WIDENED.remove("one-row")
+"""Products of halves that read none: their operands are widened before."""
+IN_RUNS = ("3x3", "strided", "1x1", "product")
+"""Products of bytes that f32 holds exactly in a few parts."""
+CASES = [
+    *((layer, dtype, make) for layer, make in ANY.items() for dtype in (*FLOATS, *WHOLE)),
+    *((layer, dtype, make) for layer, make in OF_FLOATS.items() for dtype in FLOATS),
+    *((layer, U8, make) for layer, make in OF_BYTES.items()),
+]
+
+
+def elements(s: Stmt, times: int = 1, vector: bool = False) -> Iterator[tuple[int, bool]]:
+    """Of each store: how often it is done, by lanes or one by one."""
+    if isinstance(s, For):
+        extent = int(s.extent.value) if isinstance(s.extent, Const) else 1
+        times, vector = times * extent, vector or s.kind == "vector"
+    if isinstance(s, Store):
+        yield times, vector
+    for sub in sub_statements(s):
+        yield from elements(sub, times, vector)
+
+
+def scalar_share(kernel: Scheduled) -> float:
+    counts = list(elements(kernel.func.body))
+    return sum(n for n, by_lanes in counts if not by_lanes) / sum(n for n, _ in counts)
+
+
+def kernels(graph: Graph, options: Options) -> tuple[Graph, dict[str, tuple[Scheduled, tuple[str, ...]]]]:
+    graph = optimize(graph, options)
+    return graph, schedule_kernels(graph, options)
+
+
+def anchor(graph: Graph, options: Options) -> Scheduled:
+    """The kernel that does the layer's own work."""
+    made = [k for k, _ in kernels(graph, options)[1].values()]
+    return max(made, key=lambda k: (int(str(k.flops)), k.template != "elementwise"))
+
+
+def graph_of(dtype: DType, make: Layer) -> tuple[Graph, Layers]:
+    t = Layers(dtype)
+    y = make(t)
+    return t.b.graph([y], ["out"]), t
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize(("layer", "dtype", "make"), CASES, ids=lambda v: "" if callable(v) else str(v))
+def test_every_type(layer: str, dtype: DType, make: Layer, target: Target) -> None:
+    options = Options(target, winograd=False, verify=True)
+    graph, t = graph_of(dtype, make)
+    fused, chosen = kernels(graph, options)
+    if layer in ANY:
+        like = anchor(graph_of(F32, ANY[layer])[0], options).template
+        assert anchor(graph, options).template in {like, *(["rows", "contraction"] * (layer == "one-row"))}
+    if (layer in WIDENED and dtype in (F16, BF16)) or (layer in IN_RUNS and dtype is U8):
+        assert {p.dtype for p in anchor(graph, options).func.inputs} == {F32}
+    for kernel, _ in chosen.values():
+        assert scalar_share(kernel) <= SCALAR, f"{kernel.label}\n{kernel.func}"
+    if target is not TARGETS[0]:
+        return
+    model = Executable(build(make_plan(fused, chosen, options), options.target), 1)
+    arrays = {n: t.numbers(graph.dtype(n), *(int(str(d)) for d in graph.shape(n))) for n in graph.inputs}
+    want, got = run_graph(graph, arrays)["out"], model.run(arrays)["out"]
+    if want.dtype.kind not in "f" and str(want.dtype) != "bfloat16":
+        np.testing.assert_array_equal(got, want)
+        return
+    scale = np.abs(want.astype(np.float64)).max()
+    error = np.abs(got.astype(np.float64) - want.astype(np.float64)).max() / scale
+    assert error <= ALLOWED[graph.dtype("out")], error
