@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from jangin.custom import hosted, operator
     from jangin.ir.graph import CompileError
     from jangin.runtime.executable import Executable
-    from jangin.runtime.program import ProgramExecutable, load
+    from jangin.runtime.program import ProgramExecutable
+    from jangin.runtime.variants import VariantsExecutable, load
     from jangin.session import InferenceSession, SessionOptions
 
 _HOMES = {
@@ -31,7 +32,8 @@ _HOMES = {
     "compile": "jangin.compiler.driver",
     "hosted": "jangin.custom",
     "ProgramExecutable": "jangin.runtime.program",
-    "load": "jangin.runtime.program",
+    "VariantsExecutable": "jangin.runtime.variants",
+    "load": "jangin.runtime.variants",
     "operator": "jangin.custom",
 }
 
@@ -41,6 +43,7 @@ __all__ = [
     "InferenceSession",
     "ProgramExecutable",
     "SessionOptions",
+    "VariantsExecutable",
     "__version__",
     "build",
     "compile",

@@ -11,9 +11,8 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 import jangin
 from jangin.ir.graph import Array, CompileError
-from jangin.runtime.executable import Executable
-from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.sizes import TensorSpec
+from jangin.runtime.variants import Runnable
 
 MAX_SIZE = (1 << 31) - 1
 T = TypeVar("T")
@@ -28,14 +27,14 @@ class JanginRep(BackendRep):  # type: ignore[misc]
         constants = {t.name for t in model.graph.initializer}
         self.inputs = [i.name for i in model.graph.input if i.name not in constants]
         self.outputs = [o.name for o in model.graph.output]
-        self.exe: Executable | ProgramExecutable | None = None
+        self.exe: Runnable | None = None
         try:
             self.exe = self._compile(model)
         except CompileError:
             if not any(_may_be_setting(i) for i in model.graph.input):
                 raise
 
-    def _compile(self, model: onnx.ModelProto) -> Executable | ProgramExecutable:
+    def _compile(self, model: onnx.ModelProto) -> Runnable:
         options = {"shapes": _any_size(model), **self.options}
         return jangin.compile(model, cache=False, isolated=False, **options)
 

@@ -15,9 +15,8 @@ from jangin.frontends.onnx.types import element_name
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array
 from jangin.ir.types import STRING
-from jangin.runtime.executable import Executable
-from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.sizes import TensorSpec
+from jangin.runtime.variants import Runnable
 
 PROVIDER = "CPUExecutionProvider"
 
@@ -148,7 +147,7 @@ class InferenceSession:
         self._executable = _open(path_or_bytes, self._options)
 
     @property
-    def executable(self) -> Executable | ProgramExecutable:
+    def executable(self) -> Runnable:
         return self._executable
 
     def run(
@@ -220,16 +219,14 @@ def _say_idle(names: Sequence[str]) -> None:
         warnings.warn(f"these options change nothing in Jangin: {what}", UserWarning, stacklevel=3)
 
 
-def _open(model: str | os.PathLike[str] | bytes, options: SessionOptions) -> Executable | ProgramExecutable:
+def _open(model: str | os.PathLike[str] | bytes, options: SessionOptions) -> Runnable:
     import jangin
 
     threads = options.intra_op_num_threads or None
     if not isinstance(model, bytes) and os.fspath(model).endswith(".jgn"):
-        loaded: Executable | ProgramExecutable = jangin.load(model, threads=threads)
+        loaded: Runnable = jangin.load(model, threads=threads)
         return loaded
-    compiled: Executable | ProgramExecutable = jangin.compile(
-        model, threads=threads, shapes=dict(getattr(options, "shapes", {}))
-    )
+    compiled: Runnable = jangin.compile(model, threads=threads, shapes=dict(getattr(options, "shapes", {})))
     return compiled
 
 

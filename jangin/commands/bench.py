@@ -100,10 +100,9 @@ def layers(
     for count in _counts(threads or str(default_threads())):
         roofs = measure(count)
         for model in models:
-            exe = single_plan(
-                executable(model, settings, count, target, {} if model.suffix == ".jgn" else bound), model
-            )
-            feeds = read_inputs(exe, inputs, fixed_sizes(bound))
+            loaded = executable(model, settings, count, target, {} if model.suffix == ".jgn" else bound)
+            feeds = read_inputs(loaded, inputs, fixed_sizes(bound))
+            exe = single_plan(loaded, model, feeds)
             found.append(account(model.stem, bound, exe, feeds, roofs))
             console.print(layers_table(found[-1]))
             console.print(summary(found[-1]), soft_wrap=True)

@@ -19,6 +19,7 @@ from jangin.ir.graph import Array
 from jangin.runtime.executable import Executable
 from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.sizes import TensorSpec
+from jangin.runtime.variants import Runnable, VariantsExecutable
 
 PIXELS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
     "unit": ((0.0,), (1.0,)),
@@ -91,7 +92,7 @@ def share(done: int, total: int, what: str) -> float:
 
 def executable(
     model: Path, settings: Settings, threads: int | None, target: str, shapes: Mapping[str, Any]
-) -> Executable | ProgramExecutable:
+) -> Runnable:
     """A model compiled, or a `.jgn` file loaded."""
     if model.suffix == ".jgn":
         if shapes:
@@ -152,8 +153,10 @@ def parse_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str,
     return found
 
 
-def single_plan(exe: Executable | ProgramExecutable, model: Path) -> Executable:
-    """The executable, for what is about one plan; ValueError where the model is a program."""
+def single_plan(exe: Runnable, model: Path, feeds: Mapping[str, Array]) -> Executable:
+    """What runs these inputs, for what is about one plan; ValueError where that is a program."""
+    if isinstance(exe, VariantsExecutable):
+        exe = exe.variant(feeds)
     if isinstance(exe, ProgramExecutable):
         raise ValueError(
             f"{model} is a program of {len(exe.artifact.parts)} plans; this is for models that are one"
@@ -162,7 +165,7 @@ def single_plan(exe: Executable | ProgramExecutable, model: Path) -> Executable:
 
 
 def read_inputs(
-    exe: Executable | ProgramExecutable,
+    exe: Runnable,
     texts: Sequence[str],
     sizes: Mapping[str, int],
     pixels: str = "unit",

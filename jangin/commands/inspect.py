@@ -21,10 +21,13 @@ from jangin.compiler.kernels import make_plan, schedule_kernels, used_symbols
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import (
     Planned,
+    Progress,
     build_artifact,
+    cases,
     graph_passes,
     import_model,
     lowered,
+    plan_graph,
     plan_model,
 )
 from jangin.frontends.table import load
@@ -37,9 +40,11 @@ from jangin.passes.partition import has_steps
 from jangin.passes.stages import is_opaque, opaque_func, stages
 from jangin.passes.table import GRAPH_PASSES, Pass
 from jangin.passes.work import flops
-from jangin.runtime.explain import explain_plan, explain_program
-from jangin.runtime.program_artifact import ProgramArtifact, checked, read_artifact
-from jangin.runtime.sizes import Signature, spec_of
+from jangin.runtime.artifact import Artifact
+from jangin.runtime.explain import explain_plan, explain_program, explain_variants
+from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.sizes import Signature, TensorSpec, spec_of
+from jangin.runtime.variants_artifact import VariantsArtifact, checked, listed, read_artifact
 from jangin.targets import Target, resolve
 from jangin.templates.scheduled import Scheduled
 
@@ -85,7 +90,7 @@ def inspect(
         return
     if sizes:
         with progress(settings) as tell:
-            print(_explained(plan_model(model, options, tell)))
+            print(_explained(model, options, tell))
         return
     if placement:
         _placement(model, settings, options, output)
@@ -112,12 +117,21 @@ def inspect(
         _summary(model, options, kernels, plan)
 
 
-def _explained(planned: Planned) -> str:
+def _explained(model: Path, options: Options, tell: Progress) -> str:
+    found = cases(load(model, options.shapes), options, tell)
+    parts = [(case.sizes, *_variant(plan_graph(case.graph, options, tell))) for case in found.made]
+    return explain_variants(parts, found.absent)
+
+
+def _variant(planned: Planned) -> tuple[Sequence[TensorSpec], str]:
+    """Its outputs, and what is said of its sizes."""
     if planned.program is None:
         (plan,) = planned.plans
-        return explain_plan(plan, Signature(plan).inputs)
+        found = Signature(plan)
+        return found.outputs, explain_plan(plan, found.inputs)
     region = planned.program.region
-    return explain_program(planned.program, planned.plans, [spec_of(region.values[n]) for n in region.inputs])
+    inputs, outputs = ([spec_of(region.values[n]) for n in e] for e in (region.inputs, region.outputs))
+    return outputs, explain_program(planned.program, planned.plans, inputs)
 
 
 def _placement(model: Path, settings: Settings, options: Options, output: Path | None) -> None:
@@ -135,8 +149,18 @@ def _inspect_compiled(model: Path, after: str, kernel: str, placement: bool, mem
             f"{model} is compiled: it has a plan, but no other IR; inspect the model it came from"
         )
     made = checked(read_artifact(model))
+    if isinstance(made, VariantsArtifact):
+        terminal().print(summary(made))
+        for sizes, part in zip(made.sizes, made.parts, strict=True):
+            terminal().print(f"variant for {listed(sizes)}:")
+            _inspect_part(part, after, placement, memory)
+    else:
+        _inspect_part(made, after, placement, memory)
+
+
+def _inspect_part(made: Artifact | ProgramArtifact, after: str, placement: bool, memory: bool) -> None:
     if isinstance(made, ProgramArtifact):
-        _inspect_program(made, after, kernel)
+        _inspect_program(made, after, "")
     elif after:
         print(print_plan(made.plan), end="")
     elif placement:

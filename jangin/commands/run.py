@@ -23,12 +23,12 @@ from jangin.commands.common import (
     terminal,
 )
 from jangin.ir.graph import Array
-from jangin.runtime.artifact import Artifact
-from jangin.runtime.executable import Executable
 from jangin.runtime.layout import Frame, Layout
 from jangin.runtime.program import ProgramExecutable
-from jangin.runtime.program_artifact import ProgramArtifact, signature
+from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import Evaluator, TensorSpec
+from jangin.runtime.variants import Runnable
+from jangin.runtime.variants_artifact import Compiled, VariantsArtifact, listed, plans, signature
 
 TOP = 5
 PROFILED = 30
@@ -76,7 +76,7 @@ def run(
         console.print(profiled(exe, feeds))
 
 
-def profiled(exe: Executable | ProgramExecutable, feeds: Mapping[str, Array]) -> Table:
+def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
     """The launches by the time they take, the longest first."""
     if isinstance(exe, ProgramExecutable):
         raise ValueError("--profile is for models that are one plan; this one is a program of several")
@@ -140,7 +140,7 @@ def compile_file(model: Path, settings: Settings, output: Path, shapes: Sequence
     console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB, compiled in {seconds:.2f} s")
 
 
-def summary(made: Artifact | ProgramArtifact) -> Table:
+def summary(made: Compiled) -> Table:
     """What a compiled model takes, gives and needs."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for kind, specs in zip(("input", "output"), signature(made), strict=True):
@@ -148,6 +148,11 @@ def summary(made: Artifact | ProgramArtifact) -> Table:
             table.add_row(kind, _spec_text(spec))
     if isinstance(made, ProgramArtifact):
         table.add_row("segments", f"{len(made.parts)} plans between steps")
+        return table
+    if isinstance(made, VariantsArtifact):
+        table.add_row("variants", "; ".join(map(listed, made.sizes)))
+        held = {id(a): a.nbytes for p in plans(made) for a in p.plan.constants.values()}
+        table.add_row("weights", f"{sum(held.values()) / 1e6:.2f} MB")
         return table
     plan = made.plan
     weights = sum(a.nbytes for a in plan.constants.values())

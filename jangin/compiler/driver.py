@@ -13,16 +13,14 @@ from jangin.compiler.options import Extensions
 from jangin.compiler.request import Progress, Request, carry_out, entry_name, parse_seconds, read_entry
 from jangin.compiler.source import Source
 from jangin.runtime.device import Device, LoadError, device_of
-from jangin.runtime.executable import Executable
-from jangin.runtime.program import ProgramExecutable, executable, host_functions
 from jangin.runtime.threads import default_threads
+from jangin.runtime.variants import Runnable, executable, host_functions
 from jangin.targets import Target, resolve
 
 if TYPE_CHECKING:
     from jangin.custom import CustomOperator
     from jangin.frontends.format import Format, ModelSource
-    from jangin.runtime.artifact import Artifact
-    from jangin.runtime.program_artifact import ProgramArtifact
+    from jangin.runtime.variants_artifact import Compiled
 
 
 def build(
@@ -40,7 +38,7 @@ def build(
     sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
     isolated: bool | None = None,
-) -> Artifact | ProgramArtifact:
+) -> Compiled:
     """Compile a model (path, bytes or message; ONNX, or of `formats`) for any target, whether this machine
     runs its code or not. `save` writes what comes back as a file that `jangin.load` reads.
 
@@ -95,7 +93,7 @@ def compile(
     sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
     isolated: bool | None = None,
-) -> Executable | ProgramExecutable:
+) -> Runnable:
     """`build` a model and load it, on `threads` threads (by default as many as the process may use). Raises
     LoadError, before anything is compiled, where this machine can't run the target's code."""
     device = device_for(resolve(target))

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 from jangin.compiler.request import Progress, Request, carry_out
 from jangin.ir.graph import CompileError
-from jangin.runtime.artifact import Artifact
-from jangin.runtime.program_artifact import ProgramArtifact, read_artifact
 from jangin.runtime.threads import default_threads
+from jangin.runtime.variants_artifact import Compiled, read_artifact
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -30,7 +29,7 @@ _START = (
 )
 
 
-def build_apart(request: Request, progress: Progress | None = None) -> Artifact | ProgramArtifact:
+def build_apart(request: Request, progress: Progress | None = None) -> Compiled:
     """As `request.carry_out`, by another process. Raises what it raises, and CompileError where it dies.
 
     That process and those it forks are a group of their own, which the terminal's Ctrl-C doesn't reach and

@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from jangin.backends.backend import backend_of
 from jangin.compiler.build import Build
 from jangin.compiler.kernels import Job, make_plan, schedule_kernels
 from jangin.compiler.options import NONE, Extensions, Options
+from jangin.frontends.assemble import bound_to
 from jangin.frontends.dialect import Imported
 from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
-from jangin.ir.graph import Graph
+from jangin.ir.expr import Var
+from jangin.ir.graph import CompileError, Graph
 from jangin.ir.plan import Plan
 from jangin.ir.program import Program
 from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
 from jangin.ops.builder import RegisterTile
 from jangin.ops.core import CORE
-from jangin.passes.partition import has_steps, partition
+from jangin.passes.constraints import taken_for_others
+from jangin.passes.partition import has_steps, partition, prune
 from jangin.passes.table import GRAPH_PASSES, Pass
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.variants_artifact import Absent, Compiled, VariantsArtifact
 from jangin.templates.scheduled import Scheduled
 from jangin.tune.store import Store, place_of
 from jangin.tune.tuner import Outcome
@@ -32,6 +37,8 @@ from jangin.tune.tuner import Progress as TuneProgress
 from jangin.tune.tuner import tune as tune_graph
 
 Progress = Callable[[int, int, str], None]
+VARIANTS = 8
+"""The most variants of a model: each costs a compilation."""
 
 
 def tune_model(
@@ -64,10 +71,20 @@ def build_artifact(
     progress: Progress | None = None,
     own: Extensions = NONE,
     processes: int = 1,
-) -> Artifact | ProgramArtifact:
+) -> Compiled:
     """The compiler itself. `processes`: see `compiler.build.Build`."""
     imported = load(model, options.shapes, own.formats)
-    graph = lowered(imported, options, progress, own)
+    found = cases(imported, options, progress, own)
+    parts = (_build(c.graph, imported, options, progress, processes) for c in found.made)
+    if len(found.made) == 1 and not found.absent:
+        return next(parts)
+    return VariantsArtifact.of(parts, [c.sizes for c in found.made], found.absent)
+
+
+def _build(
+    graph: Graph, imported: Imported, options: Options, progress: Progress | None, processes: int
+) -> Artifact | ProgramArtifact:
+    """A lowered graph of an imported model."""
     if not has_steps(graph):
         return replace(build_plan(graph, options, progress, processes), metadata=imported.metadata)
     program, segments = partition(graph, str(options.target))
@@ -117,6 +134,11 @@ def plan_model(
 ) -> Planned:
     """The compiler up to code generation."""
     graph = lowered(load(model, options.shapes, own.formats), options, progress, own)
+    return plan_graph(graph, options, progress)
+
+
+def plan_graph(graph: Graph, options: Options, progress: Progress | None = None) -> Planned:
+    """What a lowered graph becomes."""
     if not has_steps(graph):
         return Planned(None, (lowered_plan(graph, options, progress),))
     program, segments = partition(graph, str(options.target))
@@ -151,6 +173,50 @@ def lowered(
     if options.verify and not has_steps(graph):
         checked("lower", verify_graph, graph, CORE)
     return graph
+
+
+class Case(NamedTuple):
+    """A lowered graph, and the symbols' sizes that it is for."""
+
+    graph: Graph
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Cases:
+    """A model's lowered graphs: first that for sizes in general. `absent`: sizes that there is none for."""
+
+    made: tuple[Case, ...]
+    absent: tuple[Absent, ...] = ()
+
+
+def cases(
+    imported: Imported, options: Options, progress: Progress | None = None, own: Extensions = NONE
+) -> Cases:
+    """An imported model in core operators, again for each symbol that it was lowered for as other than 1, and
+    so on; those of few such symbols first, at most `VARIANTS`."""
+    made: list[Case] = []
+    absent: list[Absent] = []
+    waiting: list[frozenset[Var]] = [frozenset()]
+    for ones in waiting:  # which grows
+        sizes = {v.name: 1 for v in sorted(ones, key=str)}
+        if len(made) == VARIANTS:
+            remedy = f"compile it with shapes={sizes}, as at most {VARIANTS} variants are made"
+            if not any(a.sizes.items() <= sizes.items() for a in absent):
+                absent.append(Absent(sizes, remedy))
+            continue
+        bound = replace(imported, graph=bound_to(imported.graph, dict.fromkeys(ones, 1)))
+        try:
+            graph = lowered(bound, options, progress, own)
+        except CompileError as error:
+            if not ones:
+                raise
+            absent.append(Absent(sizes, str(error)))
+            continue
+        made.append(Case(graph, sizes))
+        others = taken_for_others(graph if has_steps(graph) else prune(graph), bound.graph.symbols)
+        waiting += [more for v in others if (more := ones | {v}) not in waiting]
+    return Cases(tuple(made), tuple(absent))
 
 
 def optimize(graph: Graph, options: Options, progress: Progress | None = None, until: str = "") -> Graph:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 from jangin.compiler.cache import Cache, key, source_digest
 from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.source import Source
-from jangin.runtime.program_artifact import checked, read_artifact
+from jangin.runtime.variants_artifact import checked, read_artifact
 from jangin.targets import Target
 from jangin.tune.store import Store, place_of
 
 if TYPE_CHECKING:
     from jangin.frontends.format import ModelSource
-    from jangin.runtime.artifact import Artifact
-    from jangin.runtime.program_artifact import ProgramArtifact
+    from jangin.runtime.variants_artifact import Compiled
 
 Progress = Callable[[int, int, str], None]
 """Steps done, steps in all, what is done now."""
@@ -65,7 +64,7 @@ def carry_out(
     progress: Progress | None = None,
     own: Extensions = NONE,
     processes: int = 1,
-) -> tuple[Artifact | ProgramArtifact, Path | None]:
+) -> tuple[Compiled, Path | None]:
     """Tune, if that is asked for, and compile, in this process and `processes` that it forks. Gives the file
     that the cache keeps too."""
     from jangin.compiler.pipeline import build_artifact, tune_model
@@ -92,7 +91,7 @@ def carry_out(
     return artifact, entries.put(entry_name(source, options), artifact.save)
 
 
-def read_entry(entry: Path) -> Artifact | ProgramArtifact:
+def read_entry(entry: Path) -> Compiled:
     """An entry of the cache, whole: one that is damaged is made again."""
     return checked(read_artifact(entry))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jangin.frontends.order import topological
 from jangin.ir.dtype import from_numpy
-from jangin.ir.expr import Const, Expr, Var, const
+from jangin.ir.expr import Const, Expr, Var, const, substitute
 from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value
 from jangin.ir.simplify import Range
 from jangin.ir.types import STRING, tensor_type
@@ -57,6 +57,21 @@ def body_graph(
     """A graph inside another: a sub-graph, which may read the values around it; or, on names of its own, what
     `where` calls."""
     return _graph(name, inputs, outputs, topological(nodes, {*inputs, *constants}, where), constants)
+
+
+def bound_to(graph: Graph, sizes: Mapping[Var, int]) -> Graph:
+    """An imported graph for one size of each of some symbols."""
+    known = {v: const(size) for v, size in sizes.items()}
+
+    def sized(shape: Shape | None) -> Shape | None:
+        return None if shape is None else tuple(substitute(d, known) for d in shape)
+
+    def of(value: Value) -> Value:
+        kind = value.type and replace(value.type, shape=sized(value.type.shape))
+        return replace(value, shape=sized(value.shape), type=kind)
+
+    symbols = {v: limits for v, limits in graph.symbols.items() if v not in sizes}
+    return replace(graph, values={n: of(v) for n, v in graph.values.items()}, symbols=symbols)
 
 
 def _graph(

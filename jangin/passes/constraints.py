@@ -7,12 +7,12 @@ a constant). Each such pair must be equal for the code to be right.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from jangin.ir.core import Compute, Concat, Conv, Expand, Kernel, LoopNest, Map, MatMul, Reshape, Slice
-from jangin.ir.expr import Binary, Expr, const, eq, is_const, walk
+from jangin.ir.expr import Binary, Const, Expr, Var, const, eq, is_const, ne, walk
 from jangin.ir.graph import Graph, Node, Shape
-from jangin.ir.simplify import simplify
+from jangin.ir.simplify import Range, prove, simplify
 from jangin.ops.bounds import limits, parts
 from jangin.ops.core_window import split_layout
 
@@ -37,6 +37,33 @@ def constraints(graph: Graph) -> tuple[Expr, ...]:
             rules.update((rule, None) for rule in _reads(inner, part))
     conditions = (simplify(rule, graph.symbols) for rule in rules)
     return tuple(dict.fromkeys(c for c in conditions if not is_const(c, True)))
+
+
+def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:
+    """Symbols of the inputs, whose ranges `given` have 1, that a lowered graph takes to be something else:
+    where one is 1, a result is of another rank, or is broadcast."""
+    broadcast = set(_guessed(graph))
+    return tuple(
+        v for v, limits in given.items()
+        if not prove(ne(v, 1), {v: limits}) and (v in broadcast or prove(ne(v, 1), graph.symbols))
+    )  # fmt: skip
+
+
+def _guessed(graph: Graph) -> Iterator[Expr]:
+    """Sizes that met another one, to which they were taken to be equal."""
+    for node in graph.nodes:
+        if isinstance(node.attrs, (Map, Expand, MatMul)):
+            out = graph.shape(node.outputs[0])
+            for name in node.inputs:
+                shape = graph.shape(name)
+                batch = slice(0, -2 if isinstance(node.attrs, MatMul) else None)
+                yield from (
+                    size for pair in _broadcast(shape[batch], out[batch])
+                    if pair[0] != pair[1] and all(isinstance(d, (Const, Var)) for d in pair) for size in pair
+                )  # fmt: skip
+        for inner in node.attrs.named().values():
+            if isinstance(inner, Graph):
+                yield from _guessed(inner)
 
 
 def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:

@@ -57,8 +57,9 @@ class Artifact:
         """Write the file; a reader never sees half of it."""
         write_whole(Path(path), self.write)
 
-    def write(self, file: BinaryIO) -> bytes:
-        """Write to an open file, from a multiple of 64 bytes on. Gives the digest that stands for it all."""
+    def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
+        """Write to an open file, from a multiple of 64 bytes on; the constants go to the `pool`, if there is
+        one. Gives the digest that stands for it all."""
         from jangin.ir.text import print_plan
 
         if self.check is not None:
@@ -67,6 +68,8 @@ class Artifact:
         raw = [a.reshape(-1).view(np.uint8).data for a in constants.values()]
         digests = Digests(raw)
         places, end = _places([a.nbytes for a in constants.values()])
+        if pool is not None:
+            places, end = [pool.place(r, d) for r, d in zip(raw, digests.wait(), strict=True)], 0
         code = b"".join(self.objects)
 
         def head(digests: list[bytes]) -> bytes:
@@ -87,7 +90,7 @@ class Artifact:
         first = file.tell()
         start = aligned(first + PREFIX.size + len(head([bytes(32)] * len(raw))) + len(code))
         file.seek(start)
-        for data, at in zip(raw, places, strict=True):
+        for data, at in zip(raw, places, strict=True) if pool is None else ():
             file.write(bytes(start + at - file.tell()))
             file.write(data)
         file.write(bytes(start + end - file.tell()))
@@ -108,8 +111,11 @@ class Artifact:
             return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
 
     @classmethod
-    def read_from(cls, file: BinaryIO, path: str | os.PathLike[str], end: int) -> tuple[Artifact, bytes]:
-        """Read what `write` wrote where the file stands, up to `end`; and its digest."""
+    def read_from(
+        cls, file: BinaryIO, path: str | os.PathLike[str], end: int, pool: Constants | None = None
+    ) -> tuple[Artifact, bytes]:
+        """Read what `write` wrote where the file stands, up to `end`, with the constants in the `pool`, where
+        there is one; and its digest."""
         from jangin.ir.parse import parse_plan
         from jangin.ir.verify import verify_plan
 
@@ -127,8 +133,8 @@ class Artifact:
             require(is_size(size), "the bytes of its constants")
             if end != start + size:
                 raise damaged(path, f"{end} bytes where {start + size} belong")
-            mapped = np.memmap(file, np.uint8, "r")[start:end] if size else np.empty(0, np.uint8)
-            constants = {name: _constant(mapped, *where) for name, *where, _ in header["constants"]}
+            held = pool or Constants(path, mapped(file, start, end))
+            constants = {name: held.take(name, *where) for name, *where in header["constants"]}
             require(isinstance(header["metadata"], dict), "its metadata")
             device = header["device"]
             require(isinstance(device, str), "its device")
@@ -136,24 +142,74 @@ class Artifact:
             verify_plan(plan)
             ends = [0, *accumulate(lengths)]
             objects = tuple(code[a:b] for a, b in pairwise(ends))
-            check = _checker(path, constants, {name: bytes.fromhex(d) for name, *_, d in header["constants"]})
-        if size <= AT_ONCE:
-            check()
-        return cls(plan, objects, header["metadata"], device, check if size > AT_ONCE else None), digest
+        if pool is None and not held.start():
+            return cls(plan, objects, header["metadata"], device), digest
+        return cls(plan, objects, header["metadata"], device, held.check), digest
 
 
-def _checker(
-    path: str | os.PathLike[str], constants: Mapping[str, Array], wanted: Mapping[str, bytes]
-) -> Callable[[], None]:
-    """Compares the constants' digests, which are computed from now on, with what they should be."""
-    digests = Digests([a.reshape(-1).view(np.uint8).data for a in constants.values()])
+class Pool:
+    """Constants of several artefacts in one file, each content once."""
 
-    def check() -> None:
-        for name, digest in zip(constants, digests.wait(), strict=True):
-            if digest != wanted[name]:
-                raise damaged(path, f"the checksum of constant {name!r} is wrong")
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._places: dict[bytes, int] = {}
+        self._data: list[memoryview] = []
 
-    return check
+    def place(self, data: memoryview, digest: bytes) -> int:
+        """Where bytes of a digest lie."""
+        if digest not in self._places:
+            self._places[digest] = aligned(self.bytes)
+            self._data.append(data)
+            self.bytes = self._places[digest] + len(data)
+        return self._places[digest]
+
+    def write(self, file: BinaryIO) -> None:
+        """Write to an open file, from a multiple of 64 bytes on."""
+        start = file.tell()
+        for data, at in zip(self._data, self._places.values(), strict=True):
+            file.write(bytes(start + at - file.tell()))
+            file.write(data)
+
+
+class Constants:
+    """What a file holds of constants, and the digests that those which were taken from it should have."""
+
+    def __init__(self, path: str | os.PathLike[str], mapped: Array) -> None:
+        self._path, self._mapped = path, mapped
+        self._taken: dict[tuple[int, int, bytes], tuple[str, memoryview]] = {}
+        self._digests: Digests | None = None
+
+    def take(self, name: str, dtype: str, shape: list[int], at: int, digest: str) -> Array:
+        """The constant of a line in an artefact's table."""
+        array = _constant(self._mapped, dtype, shape, at)
+        data = array.reshape(-1).view(np.uint8).data
+        self._taken.setdefault((at, array.nbytes, bytes.fromhex(digest)), (name, data))
+        return array
+
+    def start(self) -> bool:
+        """Compute the digests of all that was taken, from now on; few bytes are checked at once. Gives
+        whether that is left to do. Raises ArtifactError."""
+        self._digests = Digests([data for _, data in self._taken.values()])
+        if len(self._mapped) > AT_ONCE:
+            return True
+        self.check()
+        return False
+
+    def check(self) -> None:
+        """Wait for the digests. Raises ArtifactError where one isn't as it should be."""
+        assert self._digests is not None
+        found = self._digests.wait()
+        for (_, _, wanted), (name, _), digest in zip(self._taken, self._taken.values(), found, strict=True):
+            if digest != wanted:
+                raise damaged(self._path, f"the checksum of constant {name!r} is wrong")
+
+
+def mapped(file: BinaryIO, start: int, end: int) -> Array:
+    """A range of a file's bytes, which stands where it stood."""
+    at = file.tell()
+    found: Array = np.memmap(file, np.uint8, "r")[start:end] if end > start else np.empty(0, np.uint8)
+    file.seek(at)
+    return found
 
 
 def damaged(path: str | os.PathLike[str], why: str) -> ArtifactError:

@@ -88,9 +88,9 @@ class Executable:
 
     def explain_shapes(self) -> str:
         """Which sizes are fixed, which are symbols, what they must meet, and the memory as a formula."""
-        from jangin.runtime.explain import explain_plan
+        from jangin.runtime.explain import explain
 
-        return explain_plan(self.plan, self.inputs)
+        return explain(self._artifact)
 
     def arena_bytes(self, **sizes: int) -> int:
         """Bytes of intermediate memory a run takes, given every size symbol by name."""

@@ -10,11 +10,39 @@ from jangin.ir.expr import Const, Expr, Var, const, free_vars, maximum, substitu
 from jangin.ir.plan import Plan
 from jangin.ir.program import Bind, Branch, Loop, Program, Region, Segment
 from jangin.ir.simplify import Monomial, Range, simplify, terms
+from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import TensorSpec
+from jangin.runtime.variants_artifact import Absent, Compiled, VariantsArtifact, listed, signature
 
 SYMBOLIC = "symbolic: given by the inputs' shapes"
 ANY_SIZE = (1 << 31) - 1
 """What a range ends at where nobody said how large a size may be."""
+
+
+def explain(made: Compiled) -> str:
+    """Of a compiled model of any kind."""
+    if isinstance(made, VariantsArtifact):
+        parts = [
+            (sizes, signature(p)[1], explain(p)) for sizes, p in zip(made.sizes, made.parts, strict=True)
+        ]
+        return explain_variants(parts, made.absent)
+    if isinstance(made, ProgramArtifact):
+        return explain_program(made.program, [p.plan for p in made.parts], signature(made)[0])
+    return explain_plan(made.plan, signature(made)[0])
+
+
+def explain_variants(
+    parts: Sequence[tuple[Mapping[str, int], Sequence[TensorSpec], str]], absent: Sequence[Absent]
+) -> str:
+    """Of a model of variants: the sizes that each is for, its outputs, and what is said of it alone."""
+    if len(parts) == 1 and not absent:
+        return parts[0][2]
+    lines = [f"{len(parts)} variants: a run takes the first whose sizes it has"]
+    for n, (sizes, outputs, text) in enumerate(parts):
+        lines.append(f"variant {n}, for {listed(sizes)}")
+        lines += [f"  {line}" for line in (*text.splitlines(), *(f"output {s}" for s in outputs))]
+    lines += [f"no variant for {listed(a.sizes)}: {a.reason}" for a in absent]
+    return "\n".join(lines)
 
 
 def explain_plan(plan: Plan, specs: Sequence[TensorSpec]) -> str:

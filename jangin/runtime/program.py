@@ -1,9 +1,9 @@
-"""A compiled program, loaded and ready to run; and loading of `.jgn` files of both kinds."""
+"""A compiled program, loaded and ready to run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,21 @@ import numpy as np
 
 from jangin.host.table import FUNCTIONS, HostFunction
 from jangin.ir.program import Program
-from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import Device, device_of
 from jangin.runtime.executable import Executable, as_array
-from jangin.runtime.program_artifact import ProgramArtifact, read_artifact, signature
+from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.steps import RegionRunner, Resources
 from jangin.runtime.threads import default_threads
+from jangin.runtime.variants_artifact import signature
 
 
 class ProgramExecutable:
     """Runs a compiled program, as `Executable` does a single plan: `exe(x)` or `exe.run({"x": x})`.
 
     Besides arrays it takes and gives lists (sequences), None (an empty optional), dictionaries (maps)
-    and arrays of Python strings. `functions`: the host functions of a caller's own operators."""
+    and arrays of Python strings. `functions`: the host functions of a caller's own operators; `share` and
+    `device` as of `Executable`."""
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class ProgramExecutable:
         threads: int | None = None,
         functions: Mapping[str, HostFunction] | None = None,
         device: Device | None = None,
+        share: Executable | None = None,
     ) -> None:
         known = {**FUNCTIONS, **(functions or {})}
         missing = sorted(artifact.host_functions() - known.keys())
@@ -39,9 +41,9 @@ class ProgramExecutable:
             raise ValueError(f"the model calls {', '.join(missing)}: give operators=[...] with them")
         self._artifact = artifact
         self._threads = threads or default_threads()
-        segments: list[Executable] = []
+        self.segments = segments = list[Executable]()
         for part in artifact.parts:
-            segments.append(Executable(part, threads, segments[0] if segments else None, device))
+            segments.append(Executable(part, threads, segments[0] if segments else share, device))
         runs = device or device_of(artifact.device)
         program = artifact.program
         region = program.region
@@ -73,9 +75,9 @@ class ProgramExecutable:
 
     def explain_shapes(self) -> str:
         """As `Executable.explain_shapes`; also which sizes depend on data, and on which node."""
-        from jangin.runtime.explain import explain_program
+        from jangin.runtime.explain import explain
 
-        return explain_program(self.program, [p.plan for p in self._artifact.parts], self.inputs)
+        return explain(self._artifact)
 
     def __call__(self, *values: Any) -> Any:
         """The output, or a tuple of them. Raises TypeError for a value of another kind, ValueError for
@@ -116,33 +118,3 @@ def _accepted(value: Any, want: TensorSpec) -> Any:
     if want.type.startswith("seq") and not isinstance(value, (list, tuple)):
         raise TypeError(f"input {want} should be a list, not a {type(value).__name__}")
     return list(value) if isinstance(value, tuple) else value
-
-
-def executable(
-    artifact: Artifact | ProgramArtifact,
-    threads: int | None = None,
-    functions: Mapping[str, HostFunction] | None = None,
-    device: Device | None = None,
-) -> Executable | ProgramExecutable:
-    """An artefact of either kind, ready to run."""
-    if isinstance(artifact, ProgramArtifact):
-        return ProgramExecutable(artifact, threads, functions, device)
-    return Executable(artifact, threads, device=device)
-
-
-def load(
-    path: str | os.PathLike[str],
-    threads: int | None = None,
-    operators: Sequence[Any] = (),
-    device: Device | None = None,
-) -> Executable | ProgramExecutable:
-    """Load a `.jgn` file; `operators` are a caller's own that run in Python (see `jangin.hosted`), `device`
-    what runs it, where that isn't one of Jangin's own (see `jangin.runtime.device`).
-    Raises FileNotFoundError, ArtifactError for a file that is no artefact or is damaged, LoadError
-    where this machine can't run its code."""
-    return executable(read_artifact(path), threads, host_functions(operators), device)
-
-
-def host_functions(operators: Sequence[Any]) -> dict[str, HostFunction]:
-    """The Python functions of a caller's own operators, by the names that programs call them by."""
-    return {o.host_name: o.function for o in operators if o.function is not None}

@@ -12,10 +12,10 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -23,10 +23,11 @@ from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array
 from jangin.ir.program import Branch, HostCall, Loop, Program, Region
 from jangin.runtime.artifact import (
-    MAGIC,
     PREFIX,
     VERSION,
     Artifact,
+    Constants,
+    Pool,
     aligned,
     damaged,
     fields,
@@ -36,9 +37,9 @@ from jangin.runtime.artifact import (
     require,
     write_whole,
 )
-from jangin.runtime.sizes import Signature, TensorSpec, spec_of
 
 PROGRAM_MAGIC = b"\x8aJGP\r\n\x1a\n"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,11 @@ class ProgramArtifact:
         """Write the file; a reader never sees half of it."""
         write_whole(Path(path), self.write)
 
-    def write(self, file: BinaryIO) -> None:
+    def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
+        """As `Artifact.write`."""
         from jangin.ir.program_text import print_program
 
-        bodies, parts = [], []
-        for part in self.parts:
-            buffer = io.BytesIO()
-            digest = part.write(buffer)
-            bodies.append(buffer.getvalue())
-            parts.append([len(bodies[-1]), digest.hex()])
+        bodies, parts = bodies_of(self.parts, pool)
         content = {
             "program": print_program(self.program),
             "metadata": self.metadata,
@@ -77,70 +74,80 @@ class ProgramArtifact:
             "parts": parts,
         }
         header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-        file.write(PREFIX.pack(PROGRAM_MAGIC, VERSION, len(header), hashlib.sha256(header).digest()) + header)
-        for body in bodies:
-            file.write(bytes(aligned(file.tell()) - file.tell()))
-            file.write(body)
+        digest = hashlib.sha256(header).digest()
+        file.write(PREFIX.pack(PROGRAM_MAGIC, VERSION, len(header), digest) + header)
+        write_bodies(file, bodies)
+        return digest
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ProgramArtifact:
         """Read a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
+        with open(path, "rb") as file:
+            return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
+
+    @classmethod
+    def read_from(
+        cls, file: BinaryIO, path: str | os.PathLike[str], end: int, pool: Constants | None = None
+    ) -> tuple[ProgramArtifact, bytes]:
+        """As `Artifact.read_from`."""
         from jangin.ir.program_text import parse_program
         from jangin.ir.verify_program import verify_program
 
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            text, digest = read_header(file, path, PROGRAM_MAGIC, "a compiled program", size)
-            if hashlib.sha256(text).digest() != digest:
-                raise damaged(path, "its checksum is wrong")
-            with refusing(path):
-                header = fields(text)
-                require(isinstance(header["metadata"], dict), "its metadata")
-                require(isinstance(header["device"], str), "its device")
-                parts = []
-                end = file.tell()
-                for length, wanted in header["parts"]:
-                    start = aligned(end)
-                    require(is_size(length) and start + length <= size, "the lengths of its parts")
-                    end = start + length
-                    file.seek(start)
-                    part, found = Artifact.read_from(file, path, end)
-                    require(found.hex() == wanted, "the digests of its parts")
-                    parts.append(part)
-                if size != end:
-                    raise damaged(path, f"{size} bytes where {end} belong")
-                constants = {n: _decoded(v) for n, v in header["constants"].items()}
-                program = replace(parse_program(header["program"]), constants=constants)
-                verify_program(program, [p.plan for p in parts])
-                code = base64.b64decode(header["code"])
-        return cls(program, tuple(parts), code, header["metadata"], header["device"])
+        text, digest = read_header(file, path, PROGRAM_MAGIC, "a compiled program", end)
+        if hashlib.sha256(text).digest() != digest:
+            raise damaged(path, "its checksum is wrong")
+        with refusing(path):
+            header = fields(text)
+            require(isinstance(header["metadata"], dict), "its metadata")
+            require(isinstance(header["device"], str), "its device")
+            parts = read_bodies(
+                file, header["parts"], end, lambda at: Artifact.read_from(file, path, at, pool)
+            )
+            if file.tell() != end:
+                raise damaged(path, f"{end} bytes where {file.tell()} belong")
+            constants = {n: _decoded(v) for n, v in header["constants"].items()}
+            program = replace(parse_program(header["program"]), constants=constants)
+            verify_program(program, [p.plan for p in parts])
+            code = base64.b64decode(header["code"])
+        return cls(program, tuple(parts), code, header["metadata"], header["device"]), digest
 
 
-def signature(made: Artifact | ProgramArtifact) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The inputs and the outputs of a compiled model."""
-    if isinstance(made, Artifact):
-        found = Signature(made.plan)
-        return found.inputs, found.outputs
-    region = made.program.region
-    inputs, outputs = (
-        tuple(spec_of(region.values[n]) for n in ends) for ends in (region.inputs, region.outputs)
-    )
-    return inputs, outputs
+def bodies_of(
+    parts: Sequence[Artifact | ProgramArtifact], pool: Pool | None
+) -> tuple[list[bytes], list[list[int | str]]]:
+    """What stands in a file for its parts, and a line for each in its header: length and digest."""
+    bodies, lines = [], list[list[int | str]]()
+    for part in parts:
+        buffer = io.BytesIO()
+        digest = part.write(buffer, pool)
+        bodies.append(buffer.getvalue())
+        lines.append([len(bodies[-1]), digest.hex()])
+    return bodies, lines
 
 
-def read_artifact(path: str | os.PathLike[str]) -> Artifact | ProgramArtifact:
-    """Read a `.jgn` file of either kind."""
-    with open(path, "rb") as file:
-        magic = file.read(len(MAGIC))
-    return ProgramArtifact.read(path) if magic == PROGRAM_MAGIC else Artifact.read(path)
+def write_bodies(file: BinaryIO, bodies: Sequence[bytes]) -> None:
+    """Each at a multiple of 64 bytes."""
+    for body in bodies:
+        file.write(bytes(aligned(file.tell()) - file.tell()))
+        file.write(body)
 
 
-def checked(made: Artifact | ProgramArtifact) -> Artifact | ProgramArtifact:
-    """The same, once all its constants are known to be right. Raises ArtifactError where one isn't."""
-    for part in made.parts if isinstance(made, ProgramArtifact) else (made,):
-        if part.check is not None:
-            part.check()
-    return made
+def read_bodies(
+    file: BinaryIO, lines: Sequence[Sequence[Any]], end: int, read: Callable[[int], tuple[T, bytes]]
+) -> list[T]:
+    """The parts of a file that ends at `end`, each by `read`, which is given where it ends. Raises ValueError
+    where they aren't what the header says."""
+    parts = []
+    for length, wanted in lines:
+        start = aligned(file.tell())
+        require(is_size(length) and start + length <= end, "the lengths of its parts")
+        at = start + length
+        file.seek(start)
+        part, digest = read(at)
+        require(digest.hex() == wanted, "the digests of its parts")
+        parts.append(part)
+        file.seek(at)
+    return parts
 
 
 def host_calls(region: Region) -> Iterator[HostCall]:

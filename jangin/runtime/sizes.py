@@ -110,6 +110,25 @@ class Shapes:
         return self._value.shape(self._dims[name])
 
 
+def solved(wanted: Sequence[Sequence[Expr]], shapes: Sequence[Sizes]) -> dict[Var, int]:
+    """The symbols' values that make tensors of `wanted` dimensions have these shapes, of the same ranks; also
+    of symbols that appear only in dimensions linear in them, such as 2*n + 1. Nothing is checked."""
+    pairs = [p for dims, shape in zip(wanted, shapes, strict=True) for p in zip(dims, shape, strict=True)]
+    found: dict[Var, int] = {}
+    for dim, size in pairs:
+        if isinstance(dim, Var):
+            found.setdefault(dim, size)
+    for dim, size in pairs:
+        unbound = free_vars(dim) - found.keys()
+        if len(unbound) != 1:
+            continue
+        (var,) = unbound
+        match linear(substitute(dim, {v: const(n) for v, n in found.items()}), var):
+            case Const(value=slope), Const(value=rest) if slope:
+                found[var] = (size - int(rest)) // int(slope)
+    return found
+
+
 class Signature:
     """What a plan takes and gives, and how input shapes bind its symbols."""
 
@@ -134,13 +153,7 @@ class Signature:
         for want, dims, shape in zip(self.inputs, self._dims, shapes, strict=True):
             if len(dims) != len(shape):
                 raise ValueError(f"input {want} has rank {len(dims)}, got shape {shape}; {self}")
-        found: dict[Var, int] = {}
-        first = [shapes[i] for i in self._first]
-        for dims, shape in zip(self._distinct, first, strict=True):
-            for dim, size in zip(dims, shape, strict=True):
-                if isinstance(dim, Var):
-                    found.setdefault(dim, size)
-        self._solve(found, first)
+        found = solved(self._distinct, [shapes[i] for i in self._first])
         value = self.check(found)
         wanted = [value.shape(dims) for dims in self._distinct]
         for want, kind, shape in zip(self.inputs, self._kinds, shapes, strict=True):
@@ -154,19 +167,6 @@ class Signature:
                     + f"; {self}"
                 )
         return tuple(found[v] for v in self.symbols)
-
-    def _solve(self, found: dict[Var, int], shapes: Sequence[Sizes]) -> None:
-        """Bind symbols that appear only in dimensions linear in them, such as 2*n + 1."""
-        for dims, shape in zip(self._distinct, shapes, strict=True):
-            for dim, size in zip(dims, shape, strict=True):
-                unbound = free_vars(dim) - found.keys()
-                if len(unbound) != 1:
-                    continue
-                (var,) = unbound
-                known = substitute(dim, {v: const(n) for v, n in found.items()})
-                match linear(known, var):
-                    case Const(value=slope), Const(value=rest) if slope:
-                        found[var] = (size - int(rest)) // int(slope)
 
     def check(self, found: Mapping[Var, int]) -> Evaluator:
         """The evaluator for symbol values. Raises ValueError where one is missing or out of range,

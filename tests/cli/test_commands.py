@@ -224,3 +224,26 @@ def test_run_on_a_classifier_of_maps(cli: Cli, tmp_path: Path) -> None:
     assert "m: a sequence of 3\n" in done.out and "m[0]: a: 0." in done.out and ", [b]: 0." in done.out
     done = cli("run", tmp_path / "m.onnx", "--output", tmp_path / "out")
     assert done.status == 1 and "output m is a list, which no .npy file can hold" in done.err
+
+
+def test_shapes_are_told_for_each_variant(cli: Cli, tmp_path: Path) -> None:
+    """Squeezing a batch of one gives another rank."""
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Squeeze", ["x"], ["y"])], "g", [info("x", 1, ["batch", 3])], [info("y", 1, None)]
+    )
+    path, compiled = tmp_path / "m.onnx", tmp_path / "m.jgn"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    text = cli("inspect", path, "--shapes").out
+    general, one = text.split("variant 1, for batch = 1\n")
+    assert general.startswith(
+        "2 variants: a run takes the first whose sizes it has\nvariant 0, for sizes in general"
+    )
+    assert "size batch: 2 or more" in general and "output y float32[batch, 3]" in general
+    assert "input x float32[1, 3]" in one and "output y float32[3]" in one
+    assert cli("compile", path, "-o", compiled).status == 0
+    assert cli("inspect", compiled, "--shapes").out == text
+    assert "sizes in general; batch = 1" in cli("inspect", compiled).out
+    for show in ("--placement", "--memory"):
+        assert "variant for batch = 1" in cli("inspect", compiled, show).out
+    assert "y: float32[3]" in cli("run", compiled, "--shape", "batch=1", "--profile").out

@@ -155,7 +155,7 @@ def split_13(
 @op("Expand")
 def expand(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
     want = tuple(b.require_sizes(shape, "Expand's shape"))
-    return b.expand(x, broadcast(x.shape, want))
+    return b.expand(x, broadcast(want, x.shape))  # a symbol that meets another: `want` is the result's
 
 
 @op("Tile")

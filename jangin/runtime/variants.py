@@ -1,0 +1,197 @@
+"""A compiled model of variants, loaded and ready to run; and loading of `.jgn` files of every kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jangin.host.table import HostFunction
+from jangin.ir.expr import Var
+from jangin.runtime.device import Device
+from jangin.runtime.executable import SHAPES, Executable
+from jangin.runtime.profile import LaunchTime
+from jangin.runtime.program import ProgramExecutable
+from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.sizes import Evaluator, Sizes, solved
+from jangin.runtime.variants_artifact import (
+    Compiled,
+    VariantsArtifact,
+    Whole,
+    listed,
+    read_artifact,
+    signature,
+)
+
+
+class VariantsExecutable:
+    """Runs a compiled model by the first of its variants whose conditions the inputs' sizes meet, as
+    `Executable` and `ProgramExecutable` do theirs: `exe(x)` or `exe.run({"x": x})`.
+
+    Variants share constants and threads; each has working memory of its own once it runs. `outputs` says what
+    is the same in all. Where no variant fits, the first says why, or `ValueError` does."""
+
+    def __init__(
+        self,
+        artifact: VariantsArtifact,
+        threads: int | None = None,
+        functions: Mapping[str, HostFunction] | None = None,
+        device: Device | None = None,
+    ) -> None:
+        self._artifact = artifact
+        self.variants: list[Executable | ProgramExecutable] = []
+        share: Executable | None = None
+        for part in artifact.parts:
+            made = _whole(part, threads, functions, device, share)
+            share = share or (made if isinstance(made, Executable) else next(iter(made.segments), None))
+            self.variants.append(made)
+        self.inputs, self.outputs = signature(artifact)
+        self._names = [s.name for s in self.inputs]
+        self._conditions = [artifact.conditions(n) for n in range(len(artifact.parts))]
+        self._chosen: dict[tuple[Sizes, ...], Executable | ProgramExecutable] = {}
+
+    @property
+    def name(self) -> str:
+        return self.variants[0].name
+
+    @property
+    def artifact(self) -> VariantsArtifact:
+        return self._artifact
+
+    @property
+    def threads(self) -> int:
+        return self.variants[0].threads
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a `.jgn` file that `jangin.load` reads."""
+        self._artifact.save(Path(path))
+
+    def explain_shapes(self) -> str:
+        """As `Executable.explain_shapes`, for each variant; and for which sizes there is none."""
+        from jangin.runtime.explain import explain
+
+        return explain(self._artifact)
+
+    def arena_bytes(self, **sizes: int) -> int:
+        """As `Executable.arena_bytes`, of the variant for these sizes."""
+        part = self._first({Var(name): size for name, size in sizes.items()})
+        if not isinstance(part, Executable):
+            raise ValueError("the working memory is known of models that are one plan; this is a program")
+        fixed = self._artifact.sizes[self.variants.index(part)]
+        return part.arena_bytes(**{name: size for name, size in sizes.items() if name not in fixed})
+
+    def __call__(self, *values: Any) -> Any:
+        """The output, or a tuple of them. Raises TypeError for a dtype or a value of another kind, ValueError
+        for a count or shape that the model doesn't take."""
+        return self._choose(values)(*values)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """As a call, by name."""
+        return self.variant(feeds).run(feeds)
+
+    def profile(self, feeds: Mapping[str, Any], repeats: int = 20) -> list[LaunchTime]:
+        """As `Executable.profile`, of the variant for these inputs."""
+        part = self.variant(feeds)
+        if not isinstance(part, Executable):
+            raise ValueError("launches are timed of models that are one plan; this is a program of several")
+        return part.profile(feeds, repeats)
+
+    def variant(self, feeds: Mapping[str, Any]) -> Executable | ProgramExecutable:
+        """What runs these inputs."""
+        return self._choose([feeds[n] for n in self._names if n in feeds])
+
+    def _choose(self, values: Sequence[Any]) -> Executable | ProgramExecutable:
+        shapes = tuple([v.shape if type(v) is np.ndarray else _shape(v) for v in values])
+        found = self._chosen.get(shapes)
+        return self._find(shapes) if found is None else found
+
+    def _find(self, shapes: tuple[Sizes, ...]) -> Executable | ProgramExecutable:
+        dims = self._artifact.dims
+        if len(shapes) != len(dims):
+            return self.variants[0]
+        pairs = [(d, s) for d, s in zip(dims, shapes, strict=True) if d is not None]
+        if any(len(d) != len(s) for d, s in pairs):
+            return self.variants[0]
+        found = self._first(solved([d for d, _ in pairs], [s for _, s in pairs]))
+        if len(self._chosen) >= SHAPES:
+            self._chosen.clear()
+        self._chosen[shapes] = found
+        return found
+
+    def _first(self, sizes: Mapping[Var, int]) -> Executable | ProgramExecutable:
+        """The first variant for these sizes; number 0 where that must tell what is wrong."""
+        value = Evaluator(sizes)
+        try:
+            for made, conditions in zip(self.variants, self._conditions, strict=True):
+                if all(map(value, conditions)):
+                    return made
+            unmet = [str(c) for c in self._conditions[0] if not value(c)]
+        except ValueError:  # a size isn't known
+            return self.variants[0]
+        for absent in self._artifact.absent:
+            if all(sizes.get(Var(name)) == size for name, size in absent.sizes.items()):
+                raise ValueError(f"the model has no variant for {listed(absent.sizes)}: {absent.reason}")
+        if isinstance(self.variants[0], ProgramExecutable):  # a condition may be of a branch that isn't taken
+            return self.variants[0]
+        given = ", ".join(f"{v} = {n}" for v, n in sizes.items())
+        others = "; ".join(map(listed, self._artifact.sizes[1:]))
+        raise ValueError(
+            f"the sizes {given} do not meet {' and '.join(unmet)}; other variants are for {others}"
+        )
+
+
+def _shape(value: Any) -> Sizes:
+    """Of anything that may be an array; () for what isn't, which the model then says."""
+    try:
+        return tuple(np.shape(value) if not hasattr(value, "shape") else value.shape)
+    except (TypeError, ValueError):
+        return ()
+
+
+Runnable = Executable | ProgramExecutable | VariantsExecutable
+"""A compiled model of any kind, ready to run."""
+
+
+def executable(
+    artifact: Compiled,
+    threads: int | None = None,
+    functions: Mapping[str, HostFunction] | None = None,
+    device: Device | None = None,
+) -> Runnable:
+    """An artefact of any kind, ready to run."""
+    if isinstance(artifact, VariantsArtifact):
+        return VariantsExecutable(artifact, threads, functions, device)
+    return _whole(artifact, threads, functions, device)
+
+
+def _whole(
+    artifact: Whole,
+    threads: int | None,
+    functions: Mapping[str, HostFunction] | None,
+    device: Device | None,
+    share: Executable | None = None,
+) -> Executable | ProgramExecutable:
+    if isinstance(artifact, ProgramArtifact):
+        return ProgramExecutable(artifact, threads, functions, device, share)
+    return Executable(artifact, threads, share, device)
+
+
+def load(
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    operators: Sequence[Any] = (),
+    device: Device | None = None,
+) -> Runnable:
+    """Load a `.jgn` file; `operators` are a caller's own that run in Python (see `jangin.hosted`), `device`
+    what runs it, where that isn't one of Jangin's own (see `jangin.runtime.device`).
+    Raises FileNotFoundError, ArtifactError for a file that is no artefact or is damaged, LoadError
+    where this machine can't run its code."""
+    return executable(read_artifact(path), threads, host_functions(operators), device)
+
+
+def host_functions(operators: Sequence[Any]) -> dict[str, HostFunction]:
+    """The Python functions of a caller's own operators, by the names that programs call them by."""
+    return {o.host_name: o.function for o in operators if o.function is not None}
