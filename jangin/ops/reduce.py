@@ -10,7 +10,7 @@ from functools import reduce as fold
 import numpy as np
 
 from jangin.ir.dtype import BOOL, F32, F64, I64
-from jangin.ir.expr import Buffer, Expr, Load, call, cast, const, eq, maximum, minimum, select
+from jangin.ir.expr import Buffer, Expr, Load, call, cast, const, eq, lor, maximum, minimum, select
 from jangin.ir.simplify import simplify
 from jangin.ir.te import COMBINERS, Stage, reduction
 from jangin.ops.axes import axis_of, product
@@ -92,7 +92,8 @@ def first_extreme(
     x: Buffer, axis: int, combiner: str, last: bool = False, name: str = "at"
 ) -> tuple[Buffer, Sequence[Stage]]:
     """Stages that give where along `axis` the largest ("max") or smallest ("min") element of `x`
-    stands, the first or the `last` such: i64, without that axis. NaNs count as no element."""
+    stands, the first or the `last` such: i64, without that axis. A NaN counts as larger and as smaller than
+    all else, as in NumPy."""
     rows, size = (*x.shape[:axis], *x.shape[axis + 1 :]), x.shape[axis]
     best, at = Buffer("best", x.dtype, rows), Buffer(name, I64, rows)
 
@@ -100,7 +101,11 @@ def first_extreme(
         return Load(x, (*index[:axis], *k, *index[axis:]))
 
     def position(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
-        return select(eq(load(index, k), Load(best, index)), k[0], const(-1) if last else size)
+        value = load(index, k)
+        found = eq(value, Load(best, index))
+        if x.dtype.is_float:
+            found = lor(found, call("isnan", value))
+        return select(found, k[0], const(-1) if last else size)
 
     def inside(acc: Expr, index: tuple[Expr, ...]) -> Expr:
         return maximum(acc, 0) if last else minimum(acc, size - 1)
@@ -113,7 +118,7 @@ def arg_extreme(
     b: Builder, x: Tensor, axis: int, combiner: str, *, last: bool = False, keepdims: bool = False
 ) -> Tensor:
     """Where along `axis` the largest ("max") or smallest ("min") element stands, the first or the `last`
-    such: i64, without that axis, or with it of size 1."""
+    such, or a NaN: i64, without that axis, or with it of size 1."""
     axis = axis_of(axis, x.rank)
     _, stages = first_extreme(Buffer("x0", x.dtype, x.shape), axis, combiner, last, "out")
     found = b.stages(stages, [b.materialize(x)])

@@ -70,6 +70,12 @@ def test_hardmax_takes_the_first_of_equals() -> None:
     np.testing.assert_array_equal(out, [[0, 1, 0], [1, 0, 0]])
 
 
+def test_hardmax_takes_the_first_nan() -> None:
+    x = np.array([[1, np.nan, np.nan, 3], [np.nan] * 4, [-np.inf] * 4], np.float32)
+    (out,) = run("Hardmax", [x], 13)
+    np.testing.assert_array_equal(out, np.eye(4)[[1, 0, 0]])
+
+
 def test_16_bit_softmax_of_a_symbolic_batch() -> None:
     x = f32(3, 5).astype(np.float16)
     (out,) = run("Softmax", [x], 11, dims={0: ["batch", 5]})

@@ -88,10 +88,25 @@ def test_arg_of_equals(name: str, combine: Numpy, dtype: type) -> None:
     assert last.dtype == np.int64
 
 
-def test_arg_of_nan_stays_in_range() -> None:
-    x = np.array([[np.nan, np.nan]], np.float32)
-    (out,) = run("ArgMax", [x], 13, axis=1, keepdims=0)
-    assert 0 <= out[0] < 2
+NAN, INF = np.nan, np.inf
+UNORDERED = [
+    [1, NAN, 3, NAN],
+    [NAN, 1, 2, 3],
+    [NAN] * 4,
+    [-INF] * 4,
+    [INF, INF, -INF, NAN],
+    [-INF, 2, INF, 0],
+]
+"""Rows in which a place of the largest is hard to name."""
+
+
+@pytest.mark.parametrize("name, combine", [("ArgMax", np.argmax), ("ArgMin", np.argmin)])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_first_nan_is_the_largest_and_the_smallest(name: str, combine: Numpy, dtype: type) -> None:
+    x = np.array(UNORDERED, dtype)
+    np.testing.assert_array_equal(run(name, [x], 13, axis=1, keepdims=0)[0], combine(x, axis=1))
+    (last,) = run(name, [x], 13, axis=1, select_last_index=1, keepdims=0)
+    np.testing.assert_array_equal(last, 3 - combine(x[:, ::-1], axis=1))
 
 
 def test_a_product_of_known_sizes_vanishes() -> None:
