@@ -126,7 +126,8 @@ def dequantize(
 
 
 def dynamic_quantize(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x in u8, with the scale (x's dtype) and zero point (u8) of its range, widened to hold 0."""
+    """x in u8, with the scale (x's dtype) and zero point (u8) of its range, widened to hold 0. The zero
+    point is 255 where it is no number: an infinity at the bottom, or a range of which the 255th part is 0."""
     low, high = (reduce_over(b, c, x, range(x.rank)) for c in ("min", "max"))
 
     def step(bottom: Expr, top: Expr) -> Expr:
@@ -134,7 +135,12 @@ def dynamic_quantize(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return select(eq(size, 0), const(1, F32), size / 255)
 
     scale = b.map(step, low, high)
-    zero = b.map(lambda bottom, s: saturated(call("round", -minimum(bottom, 0) / s), U8), low, scale)
+
+    def origin(bottom: Expr, s: Expr) -> Expr:
+        place = -minimum(bottom, 0) / s
+        return select(call("isnan", place), const(255, U8), saturated(call("round", place), U8))
+
+    zero = b.map(origin, low, scale)
     y = b.map(lambda v, s, z: saturated(_offset(call("round", v / s), [z]), U8), x, scale, zero)
     return y, scale, zero
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from one_node import Array, f32, lowered, run
+from one_node import Array, f32, lowered, model, run
+from onnx.reference import ReferenceEvaluator
 
 from jangin.passes.simplify import simplify
 
@@ -129,3 +130,21 @@ def test_quantizing_by_blocks_with_a_short_last_one() -> None:
 def test_dynamic_quantization_of_zeros() -> None:
     y, scale, zero = run("DynamicQuantizeLinear", [np.zeros(4, np.float32)], 11, outputs=3)
     assert not y.any() and scale == 1 and zero == 0
+
+
+@pytest.mark.parametrize("values", [
+    [-np.inf, 1, 2, 3], [np.inf, -np.inf, np.inf, 0], [-np.inf] * 4, [np.inf, 1, 2, 3], [3e38, -3e38, 1, 2],
+    [1e-45, 0, 0, 0], [1e-40, -1e-40, 0, 1e-41],
+])  # fmt: skip
+def test_dynamic_quantization_of_a_range_beyond_numbers(values: list[float]) -> None:
+    """Where the range overflows or its 255th part is 0, ONNX Runtime and ONNX's reference agree."""
+    x = np.array(values, np.float32)
+    with np.errstate(all="ignore"):
+        want = ReferenceEvaluator(model("DynamicQuantizeLinear", [x], 11, outputs=3)).run(None, {"in0": x})
+    for got, right in zip(run("DynamicQuantizeLinear", [x], 11, outputs=3), want, strict=True):
+        np.testing.assert_array_equal(got, right)
+
+
+def test_dynamic_quantization_of_nan_says_so_in_its_scale() -> None:
+    y, scale, zero = run("DynamicQuantizeLinear", [np.array([1, np.nan], np.float32)], 11, outputs=3)
+    assert not y.any() and np.isnan(scale) and zero == 255
