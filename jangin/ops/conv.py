@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from jangin.ir.dtype import BOOL, DType
 from jangin.ir.expr import Buffer, Expr, ExprLike, Load, const, eq, land, select
@@ -62,7 +65,8 @@ def conv_transpose(
 ) -> Tensor:  # fmt: skip
     """The gradient of a convolution by its input: each x[N, C, ...] adds its multiple of the kernel
     w[C, M / groups, *kernel] at every stride; plus bias[M]. `pads` (begins, then ends) are cut off the
-    result, and zeros added to it where they are negative, as for an output padding."""
+    result, and zeros added to it where they are negative, as for an output padding. What no window reaches is
+    0, though an element beside it be infinite."""
     kernel = kernel_size(x, w)
     rank = len(kernel)
     strides, dilations = steps(strides, rank), steps(dilations, rank)
@@ -70,7 +74,8 @@ def conv_transpose(
     full = transposed_extents(x, kernel, strides, dilations)
     out = [simplify(e - p - q, b.symbols) for e, p, q in zip(full, cut[:rank], cut[rank:], strict=True)]
     begins = [simplify(e, b.symbols) for e in cut[:rank]]
-    if all(d == 1 for d in dilations):
+    known = b.constant_value(w)
+    if all(d == 1 for d in dilations) and (known is None or np.isfinite(known.astype(np.float64)).all()):
         y = _subpixel(b, x, w, groups, kernel, strides, begins, out)
     else:
         y = _gathered(b, x, w, groups, strides, dilations, begins, out)
@@ -105,9 +110,9 @@ def _gathered(
         c, *taps = k
         place, inside = _sources(at, taps, strides, dilations, begins, x.shape[2:])
         channel = simplify(o // out_group * in_group + c) if group > 1 else c
-        value = select(inside, bufs[0][(n, channel, *place)], const(0, x.dtype))
         filters = o % out_group if group > 1 else o
-        return wide(value) * wide(bufs[1][(channel, filters, *taps)])
+        value = wide(bufs[0][(n, channel, *place)]) * wide(bufs[1][(channel, filters, *taps)])
+        return select(inside, value, const(0, value.dtype))
 
     shape = [x.shape[0], simplify(out_group * group), *out]
     return b.reduction(x.dtype, shape, [in_group, *w.shape[2:]], "sum", [x, w], term)
@@ -124,18 +129,30 @@ def _subpixel(
     out: Sequence[Expr],
 ) -> Tensor:
     """Outputs of one phase (position modulo the stride) see one subset of the taps each: a plain
-    convolution computes all phases as channels, and they are interleaved afterwards. Same
-    multiplications as the definition's, and no holes."""
+    convolution computes all phases with equally many taps as channels, and they are interleaved
+    afterwards. Same multiplications as the definition's, and no holes: none would be 0 for an infinity."""
     rank = len(kernel)
-    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
-    weights = _phase_weights(b, w, group, kernel, strides, taps)
+    split = _split_taps(b, w, group, kernel, strides)
     # positions [first, last) of the phases hold all outputs; [0, size + taps - 1) would be all there are
     first = [simplify(p // s, b.symbols) for p, s in zip(begins, strides, strict=True)]
     last = [simplify(ceil_div(p + n, s), b.symbols) for p, n, s in zip(begins, out, strides, strict=True)]
-    before = [simplify(t - 1 - m, b.symbols) for t, m in zip(taps, first, strict=True)]
     after = [simplify(m - d, b.symbols) for m, d in zip(last, x.shape[2:], strict=True)]
-    y = conv(b, x, weights, pads=[*before, *after], groups=group)
-    y = b.reshape(y, [y.shape[0], group, *strides, w.shape[1], *y.shape[2:]])
+    count = [simplify(m - n, b.symbols) for m, n in zip(last, first, strict=True)]
+
+    def phases(chosen: Sequence[_Phases]) -> Tensor:
+        """[N, group, *phases, M / group, *positions], of those chosen for the first axes."""
+        axis = len(chosen)
+        if axis < rank:
+            parts = [phases([*chosen, p]) for p in _phases(kernel[axis], strides[axis])]
+            return b.concat(parts, 2 + axis) if len(parts) > 1 else parts[0]
+        inner = (x.shape[0], const(group), *(const(p.width) for p in chosen), w.shape[1], *count)
+        if not all(p.taps for p in chosen):
+            return b.compute(x.dtype, inner, [], lambda bufs, *at: const(0, x.dtype))
+        before = [simplify(p.taps - 1 - m, b.symbols) for p, m in zip(chosen, first, strict=True)]
+        weights = _phase_weights(b, split, chosen)
+        return b.reshape(conv(b, x, weights, pads=[*before, *after], groups=group), inner)
+
+    y = phases([])
     y = b.transpose(y, [0, 1, 2 + rank, *(a for i in range(rank) for a in (3 + rank + i, 2 + i))])
     grown = [y.shape[3 + 2 * i] * strides[i] for i in range(rank)]
     y = b.reshape(y, [y.shape[0], simplify(w.shape[1] * group), *grown])
@@ -143,24 +160,40 @@ def _subpixel(
     return b.slice(y, [0, 0, *starts], [*y.shape[:2], *out], [1] * y.rank)
 
 
-def _phase_weights(
-    b: Builder, w: Tensor, group: int, kernel: Sequence[int], strides: Sequence[int], taps: Sequence[int]
-) -> Tensor:
-    """[C, M/g, *kernel] as the filters [g * phases * M/g, C/g, *taps] of a correlation: tap t of phase r
-    is element (taps - 1 - t) * stride + r of the kernel, and 0 beyond its end. A phase's filters stand
-    together, so that channels-last pixels are interleaved whole."""
-    rank = len(kernel)
-    per_group, filters = divide(w.shape[0], const(group), b.symbols), w.shape[1]
+class _Phases(NamedTuple):
+    """Neighbouring phases of one axis, from `start` on, that see equally many taps."""
+
+    start: int
+    width: int
+    taps: int
+
+
+def _phases(kernel: int, stride: int) -> list[_Phases]:
+    longer, taps = kernel % stride, kernel // stride
+    return [p for p in (_Phases(0, longer, taps + 1), _Phases(longer, stride - longer, taps)) if p.width]
+
+
+def _split_taps(b: Builder, w: Tensor, group: int, kernel: Sequence[int], strides: Sequence[int]) -> Tensor:
+    """w as [g, C/g, M/g, taps, phase, ...]: element tap * stride + phase of the kernel, 0 beyond its end."""
+    per_group = divide(w.shape[0], const(group), b.symbols)
+    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
     ends = [t * s - k for t, s, k in zip(taps, strides, kernel, strict=True)]
-    w = b.pad(w, [0] * (2 + rank) + [0, 0, *ends])
+    w = b.pad(w, [0] * (2 + len(kernel)) + [0, 0, *ends])
     split = [n for t, s in zip(taps, strides, strict=True) for n in (t, s)]
-    w = b.reshape(w, [group, per_group, filters, *split])
-    last = [const(t - 1) for t in taps]
-    starts = [const(0)] * 3 + [e for t in last for e in (t, const(0))]
-    w = b.slice(w, starts, w.shape, [1, 1, 1] + [-1, 1] * rank)
+    return b.reshape(w, [group, per_group, w.shape[1], *split])
+
+
+def _phase_weights(b: Builder, split: Tensor, chosen: Sequence[_Phases]) -> Tensor:
+    """The filters [g * phases * M/g, C/g, *taps] of a correlation, which meets taps in reverse. A phase's
+    filters stand together, so that channels-last pixels are interleaved whole."""
+    rank = len(chosen)
+    starts = [const(0)] * 3 + [const(n) for p in chosen for n in (p.taps - 1, p.start)]
+    sizes = [*split.shape[:3], *(const(n) for p in chosen for n in (p.taps, p.width))]
+    w = b.slice(split, starts, sizes, [1, 1, 1] + [-1, 1] * rank)
     outer = [0, *(4 + 2 * i for i in range(rank)), 2]
     w = b.transpose(w, [*outer, 1, *(3 + 2 * i for i in range(rank))])
-    return b.reshape(w, [filters * group * product(strides), per_group, *taps])
+    filters = simplify(product(w.shape[: len(outer)]))
+    return b.reshape(w, [filters, w.shape[len(outer)], *(p.taps for p in chosen)])
 
 
 def col2im(

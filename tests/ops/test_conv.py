@@ -52,6 +52,17 @@ def test_conv_transpose(kernel: int, stride: int, dilation: int, group: int) -> 
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("kernel", "stride", "dilation"), list(product([1, 2, 3, 4], [1, 2, 3], [1, 2])))
+@pytest.mark.parametrize("where", ["x", "w"])
+def test_what_no_window_reaches_is_no_product(kernel: int, stride: int, dilation: int, where: str) -> None:
+    """An infinity or NaN reaches what its window covers, and nothing beside it."""
+    x, w = f32(2, 3, 4, 5), f32(3, 2, kernel, kernel, seed=3)
+    for holes in (x, w)[where == "w" :][:1]:
+        holes[0, 0, 0, 0], holes[1, 1, -1, -1] = np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        check("ConvTranspose", [x], 11, strides=[stride] * 2, dilations=[dilation] * 2, constants={1: w})
+
+
 def test_conv_transpose_of_given_size() -> None:
     constants = {1: f32(3, 2, 3, 3)}
     for shape in ([15, 13], [14, 14]):
