@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from against import check
 from one_node import Array, f32, lowered, run
 
 
@@ -37,6 +38,18 @@ def test_a_query_that_sees_nothing_gives_zero() -> None:
     mask = np.array([[False, False], [True, False]])
     (y,) = run("Attention", [q, q, q, mask], 23)
     np.testing.assert_allclose(y[0, 0], [np.zeros(4), q[0, 0, 0]], 1e-6)
+
+
+@pytest.mark.parametrize("mask", [-np.inf, np.inf, np.nan, -3.4028235e38, -2e38])
+@pytest.mark.parametrize("inside", [0, np.nan, np.inf])
+def test_masks_and_queries_without_numbers(mask: float, inside: float) -> None:
+    """Rows of masks that hide all, that are infinite or NaN; queries that are: as in ONNX Runtime."""
+    q, k, v = f32(1, 2, 3, 4), f32(1, 2, 5, 4, seed=1), f32(1, 2, 5, 4, seed=2)
+    q[0, 0, 2, 0] += inside
+    added = np.zeros((3, 5), np.float32)
+    added[0, 2], added[1] = mask, mask
+    with np.errstate(all="ignore"):
+        check("Attention", [q, k, v, added], 23, dims={})
 
 
 def test_heads_share_one_product() -> None:
