@@ -29,7 +29,11 @@ ALLOWED = {
     "templates": {"ir", "mapped", "schedule", "targets"},
     "libraries": {"ir", "runtime", "schedule", "templates"},
     "backends": {"ir", "runtime", "targets", "templates"},
-    "compiler.build": {"backends", "compiler.forked", "ir", "runtime", "targets"},
+    "compiler.build": {
+        "backends", "compiler.forked", "compiler.kernels", "compiler.shared", "ir", "runtime", "targets",
+        "templates",
+    },
+    "compiler.shared": {"compiler.cache", "ir", "schedule", "templates"},
     "environment": set(),
     "compiler.cache": {"environment"},
     "compiler.source": {"frontends", "frontends.table", "ir", "mapped"},
@@ -43,12 +47,12 @@ ALLOWED = {
         "ops", "passes", "runtime", "targets", "templates",
     },
     "compiler.pipeline": {
-        "backends", "compiler.build", "compiler.kernels", "compiler.options", "frontends", "frontends.table",
-        "ir", "mapped", "ops", "passes", "runtime", "templates", "tune",
+        "backends", "compiler.build", "compiler.kernels", "compiler.options", "compiler.shared", "frontends",
+        "frontends.table", "ir", "mapped", "ops", "passes", "runtime", "templates", "tune",
     },
     "compiler.request": {
-        "compiler.cache", "compiler.options", "compiler.pipeline", "compiler.source", "runtime", "targets",
-        "tune",
+        "compiler.cache", "compiler.options", "compiler.pipeline", "compiler.shared", "compiler.source",
+        "runtime", "targets", "tune",
     },
     "compiler.driver": {
         "compiler.isolated", "compiler.options", "compiler.request", "compiler.source", "runtime", "targets",

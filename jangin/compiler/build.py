@@ -7,20 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from jangin.backends.backend import Kernel, backend_of
 from jangin.compiler.forked import in_processes
+from jangin.compiler.kernels import Job
+from jangin.compiler.shared import Made, SharedKernels
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
 from jangin.runtime.artifact import Artifact
 from jangin.targets.target import Target
+from jangin.templates.scheduled import Scheduled
 
 JOBS_PER_PROCESS = 4
 """Kernels that are worth forking a process for."""
 
-K = TypeVar("K", bound=Kernel)
 Progress = Callable[[int, int], None]
 
 
@@ -29,13 +31,15 @@ class Build:
 
     With `processes` = 1, kernels are made on the caller's thread, while others compile the last ones. With
     more, that many forked processes (see `compiler.forked`) do all of it. Either way equal kernels in equal
-    order give identical bytes."""
+    order give identical bytes. Those that are `shared` already are taken as they are."""
 
-    def __init__(self, target: Target, processes: int = 1) -> None:
+    def __init__(self, target: Target, processes: int = 1, shared: SharedKernels | None = None) -> None:
         self._target, self._backend = target, backend_of(target)
         self._processes = processes
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1)
         self._running: list[Future[bytes]] = []
+        self._shared = SharedKernels() if shared is None else shared
+        self._new: dict[str, tuple[Scheduled, Future[bytes]]] = {}
 
     def __enter__(self) -> Build:
         return self
@@ -43,36 +47,52 @@ class Build:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         self._threads.shutdown(wait=error is None, cancel_futures=True)
 
-    def make(self, jobs: Sequence[Callable[[], K]], progress: Progress | None = None) -> list[K]:
-        """The kernels that the jobs give, each of which has been added. `progress(done, total)`."""
-        made: list[K] = []
+    def make(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Scheduled]:
+        """The kernels that the jobs give, each of which has been added. `progress(done, total)` of those
+        that aren't shared yet."""
+        found = self._shared.get(job.identity for job in jobs)
+        new = [job for job in jobs if job.identity not in found]
+        self._new |= dict(zip((job.identity for job in new), self._make(new, progress), strict=True))
+        made: list[Scheduled] = []
+        for job in jobs:
+            if job.identity in found:
+                kernel, code = found[job.identity]
+                self._running.append(_done(code))
+                made.append(replace(kernel, func=replace(kernel.func, name=job.name)))
+            else:
+                kernel, running = self._new[job.identity]
+                self._running.append(running)
+                made.append(kernel)
+        return made
+
+    def _make(
+        self, jobs: Sequence[Job], progress: Progress | None
+    ) -> Iterator[tuple[Scheduled, Future[bytes]]]:
         processes = min(self._processes, len(jobs) // JOBS_PER_PROCESS)
         if processes > 1:
-            compiled = in_processes([partial(self._compile, job) for job in jobs], processes, progress)
-            for kernel, code in compiled:
-                made.append(kernel)
-                self._running.append(Future())
-                self._running[-1].set_result(code)
-            return made
+            work = [partial(self._compile, job) for job in jobs]
+            yield from ((m.kernel, _done(m.code)) for m in in_processes(work, processes, progress))
+            return
         for n, job in enumerate(jobs):
             if progress is not None:
                 progress(n, len(jobs))
-            made.append(job())
-            self.add(made[-1])
-        return made
+            kernel = job()
+            yield kernel, self._threads.submit(self._backend.code, kernel, self._target)
 
-    def _compile(self, job: Callable[[], K]) -> tuple[K, bytes]:
+    def _compile(self, job: Job) -> Made:
         kernel = job()
-        return kernel, self._backend.code(kernel, self._target)
+        return Made(kernel, self._backend.code(kernel, self._target))
 
     def add(self, kernel: Kernel) -> None:
         """Start making the kernel's code."""
         self._running.append(self._threads.submit(self._backend.code, kernel, self._target))
 
     def artifact(self, plan: Plan, progress: Progress | None = None) -> Artifact:
-        """The plan, all of whose kernels were added, with its code. `progress(done, total)` is called as
-        kernels finish. Raises RuntimeError that names the kernel where there is no code for it."""
+        """The plan, all of whose kernels were added, with its code; new kernels are shared from now on.
+        `progress(done, total)` is called as kernels finish. Raises RuntimeError that names the kernel where
+        there is no code for it."""
         made = self._backend.finish(plan, self._codes(progress), self._target)
+        self._shared.put({i: Made(kernel, code.result()) for i, (kernel, code) in self._new.items()})
         return replace(made, device=self._target.device_name)
 
     def _codes(self, progress: Progress | None) -> Iterator[bytes]:
@@ -80,6 +100,12 @@ class Build:
             yield code.result()
             if progress is not None:
                 progress(n, len(self._running))
+
+
+def _done(code: bytes) -> Future[bytes]:
+    future = Future[bytes]()
+    future.set_result(code)
+    return future
 
 
 class _Kernel(NamedTuple):

@@ -11,6 +11,7 @@ from jangin.backends.backend import backend_of
 from jangin.compiler.build import Build
 from jangin.compiler.kernels import Job, make_plan, schedule_kernels
 from jangin.compiler.options import NONE, Extensions, Options
+from jangin.compiler.shared import SharedKernels
 from jangin.frontends.assemble import bound_to
 from jangin.frontends.dialect import Imported
 from jangin.frontends.format import ModelSource
@@ -71,33 +72,45 @@ def build_artifact(
     progress: Progress | None = None,
     own: Extensions = NONE,
     processes: int = 1,
+    shared: SharedKernels | None = None,
 ) -> Compiled:
-    """The compiler itself. `processes`: see `compiler.build.Build`."""
+    """The compiler itself. `processes`, `shared`: see `compiler.build.Build`; a model's variants and the
+    parts of a program share their kernels in any case."""
+    shared = SharedKernels() if shared is None else shared
     imported = load(model, options.shapes, own.formats)
     found = cases(imported, options, progress, own)
-    parts = (_build(c.graph, imported, options, progress, processes) for c in found.made)
+    parts = (_build(c.graph, imported, options, progress, processes, shared) for c in found.made)
     if len(found.made) == 1 and not found.absent:
         return next(parts)
     return VariantsArtifact.of(parts, [c.sizes for c in found.made], found.absent)
 
 
 def _build(
-    graph: Graph, imported: Imported, options: Options, progress: Progress | None, processes: int
+    graph: Graph,
+    imported: Imported,
+    options: Options,
+    progress: Progress | None,
+    processes: int,
+    shared: SharedKernels,
 ) -> Artifact | ProgramArtifact:
     """A lowered graph of an imported model."""
     if not has_steps(graph):
-        return replace(build_plan(graph, options, progress, processes), metadata=imported.metadata)
+        return replace(build_plan(graph, options, progress, processes, shared), metadata=imported.metadata)
     program, segments = partition(graph, str(options.target))
-    parts = tuple(build_plan(s, options, progress, processes) for s in segments)
+    parts = tuple(build_plan(s, options, progress, processes, shared) for s in segments)
     flow = backend_of(options.target).flow(options.target)
     return ProgramArtifact(program, parts, flow, imported.metadata, options.target.device_name)
 
 
 def build_plan(
-    graph: Graph, options: Options, progress: Progress | None = None, processes: int = 1
+    graph: Graph,
+    options: Options,
+    progress: Progress | None = None,
+    processes: int = 1,
+    shared: SharedKernels | None = None,
 ) -> Artifact:
     """A lowered graph of core operators alone: one plan and its code."""
-    with Build(options.target, processes) as builder:
+    with Build(options.target, processes, shared) as builder:
         made = partial(builder.make, progress=lambda n, total: _tell(progress, n, total, "kernels"))
         plan = lowered_plan(graph, options, progress, made)
         _tell(progress, 0, 1, "compile")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jangin.compiler.cache import Cache, key, source_digest
 from jangin.compiler.options import NONE, Extensions, Options
+from jangin.compiler.shared import SharedKernels
 from jangin.compiler.source import Source
 from jangin.runtime.variants_artifact import checked, read_artifact
 from jangin.targets import Target
@@ -43,6 +44,11 @@ class Request:
     def entries(self) -> Cache | None:
         """Where compiled models are kept, if they are."""
         return None if self.cache is False else Cache(self._folder)
+
+    @property
+    def kernels(self) -> SharedKernels | None:
+        """Where kernels are kept that other models share, if they are."""
+        return None if self.cache is False else SharedKernels(Cache(self._folder).folder)
 
     @property
     def winners(self) -> Store | None:
@@ -85,7 +91,8 @@ def carry_out(
             kept = entries.load(name, read_entry)
             if kept is not None:
                 return kept, entries.path(name)
-    artifact = build_artifact(request.model, options, progress, own, processes)
+    shared = None if own else request.kernels
+    artifact = build_artifact(request.model, options, progress, own, processes, shared)
     if entries is None or source is None or not source.unchanged():
         return artifact, None
     return artifact, entries.put(entry_name(source, options), artifact.save)
