@@ -15,6 +15,7 @@ from jangin.compiler.source import Source
 from jangin.runtime.device import Device, LoadError, device_of
 from jangin.runtime.threads import default_threads
 from jangin.runtime.variants import Runnable, executable, host_functions
+from jangin.runtime.variants_artifact import detached
 from jangin.targets import Target, resolve
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def build(
             kept = entries.load(entry_name(source, request.options()), read_entry)
             if kept is not None:
                 return kept
-    return build_apart(request, progress) if isolated else carry_out(request, progress, own)[0]
+    return build_apart(request, progress) if isolated else detached(carry_out(request, progress, own)[0])
 
 
 def compile(

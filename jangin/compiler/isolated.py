@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from jangin.compiler.request import Progress, Request, carry_out
 from jangin.ir.graph import CompileError
+from jangin.runtime.artifact import Artifact
 from jangin.runtime.threads import default_threads
 from jangin.runtime.variants_artifact import Compiled, read_artifact
 
@@ -90,7 +91,10 @@ def serve(pipe: int, spare: int) -> None:
             artifact, path = carry_out(request, tell, processes=default_threads())
             if path is None:
                 with open(spare, "wb", closefd=False) as file:
-                    artifact.write(file)
+                    if isinstance(artifact, Artifact):
+                        artifact.write(file, kept=False)
+                    else:
+                        artifact.write(file)
             connection.send(("built", path))
         except Exception as error:
             connection.send(("failed", _sendable(error)))

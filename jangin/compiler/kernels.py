@@ -11,6 +11,7 @@ from typing import Any
 from jangin.backends.backend import backend_of
 from jangin.compiler.cache import key
 from jangin.compiler.options import Options
+from jangin.ir.core import Kernel, LoopNest
 from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.kernel import scratch_bytes
@@ -20,7 +21,6 @@ from jangin.ir.simplify import Range
 from jangin.ir.text import print_func, print_ranges
 from jangin.ir.verify import checked, verify_func, verify_plan
 from jangin.libraries import candidates as library_kernels
-from jangin.mapped import owned
 from jangin.passes.constraints import constraints
 from jangin.passes.memory import plan_buffers
 from jangin.passes.stages import canonical, is_opaque, opaque_func, opaque_params, opaque_stages, stages
@@ -71,40 +71,61 @@ def schedule_kernels(
     graph: Graph, options: Options, make: Callable[[Sequence[Job]], Sequence[Scheduled]] | None = None
 ) -> Chosen:
     """Schedule every kernel of a fused graph; equal kernels share one. `make`: what carries the jobs out."""
-    jobs: dict[str, Job] = {}
-    found = views(graph)
-    wanted = {n.outputs[0]: _job(n, graph, options, jobs, found) for n in graph.nodes if n.op == "kernel"}
-    made = dict(zip(jobs, make([*jobs.values()]) if make else [job() for job in jobs.values()], strict=True))
+    jobs = _Jobs(graph, options)
+    wanted = {n.outputs[0]: jobs.add(n) for n in graph.nodes if n.op == "kernel"}
+    todo = [*jobs.by_text.values()]
+    made = dict(zip(jobs.by_text, make(todo) if make else [job() for job in todo], strict=True))
     return {result: (made[text], args) for result, (text, args) in wanted.items()}
 
 
-def _job(
-    node: Node, graph: Graph, options: Options, jobs: dict[str, Job], found: Mapping[str, View]
-) -> tuple[str, tuple[str, ...]]:
-    """The text of the job, one of `jobs`, that makes the node's kernel, and the kernel's arguments, where
-    views are the values in whose memory they lie."""
-    name = f"{_kernel_name(node)}_{len(jobs)}"
-    candidate: Candidate | None = None
-    make: Callable[[], Scheduled]
-    if is_opaque(node):
-        params, args = opaque_params(node), (*node.inputs, node.outputs[0])
-        parts = parameter_parts(params[:-1], params[-1], args, found, graph)
-        func = replace(func_over_wholes(opaque_func(node), parts), name=name)
-        text = print_func(replace(func, name="nest"))
-        fixed = [p.name for p, i in zip(params, node.inputs, strict=False) if i in graph.constants]
-        symbols = dict(func.symbols)
-        workload = Workload(name, opaque_stages(node), func.inputs, symbols, fixed, options.target)
-        make = partial(_nest, func, params, workload, options)
-    else:
+class _Jobs:
+    """What makes the kernels of a graph. `by_text`: equal kernels have one text, and one job."""
+
+    def __init__(self, graph: Graph, options: Options) -> None:
+        self.graph, self.options = graph, options
+        self.found = views(graph)
+        self.by_text: dict[str, Job] = {}
+        self.nests: dict[object, str] = {}
+
+    def add(self, node: Node) -> tuple[str, tuple[str, ...]]:
+        """The text of the job that makes the node's kernel, and the kernel's arguments, where views are the
+        values in whose memory they lie."""
+        name = f"{_kernel_name(node)}_{len(self.by_text)}"
+        text, args = (self._nest if is_opaque(node) else self._stages)(node, name)
+        return text, tuple(self.found[n].base if n in self.found else n for n in args)
+
+    def _nest(self, node: Node, name: str) -> tuple[str, tuple[str, ...]]:
+        """A nest that a pass made once is one object: its text, which takes long, is made once too."""
+        graph, params, args = self.graph, opaque_params(node), (*node.inputs, node.outputs[0])
+        parts = parameter_parts(params[:-1], params[-1], args, self.found, graph)
+        body = node.of(Kernel).body
+        alone = id(body.nodes[0].of(LoopNest).body) if len(body.nodes) == 1 else node.name
+        known = alone, params, tuple(body.symbols.items()), _wholes(parts)
+        if known not in self.nests:
+            func = replace(func_over_wholes(opaque_func(node), parts), name=name)
+            text = self.nests[known] = print_func(replace(func, name="nest"))
+            fixed = [p.name for p, i in zip(params, node.inputs, strict=False) if i in graph.constants]
+            symbols, target = dict(func.symbols), self.options.target
+            workload = Workload(name, opaque_stages(node), func.inputs, symbols, fixed, target)
+            self._job(text, workload, None, partial(_nest, func, params, workload, self.options))
+        return self.nests[known], args
+
+    def _stages(self, node: Node, name: str) -> tuple[str, tuple[str, ...]]:
+        graph, options = self.graph, self.options
         text, workload, args = kernel_workload(node, graph, options, name)
         candidate = options.choices.get(text)
-        if parts := parameter_parts(workload.inputs, workload.stages[-1].out, args, found, graph):
+        if parts := parameter_parts(workload.inputs, workload.stages[-1].out, args, self.found, graph):
             workload = _over_wholes(workload, parts, graph.symbols)
             text += _wholes(parts)
-        make = partial(_kernel, workload, options, candidate)
-    if text not in jobs:
-        jobs[text] = Job(name, _identity(text, workload, candidate, options), make)
-    return text, tuple(found[n].base if n in found else n for n in args)
+        self._job(text, workload, candidate, partial(_kernel, workload, options, candidate))
+        return text, args
+
+    def _job(
+        self, text: str, workload: Workload, candidate: Candidate | None, make: Callable[[], Scheduled]
+    ) -> None:
+        if text not in self.by_text:
+            identity = _identity(text, workload, candidate, self.options)
+            self.by_text[text] = Job(workload.name, identity, make)
 
 
 def _identity(text: str, workload: Workload, candidate: Candidate | None, options: Options) -> str:
@@ -222,7 +243,7 @@ def make_plan(
     buffers = plan_buffers(packed, packed.nodes)
     used = {b.name: constants[b.name] for b in buffers if b.kind == "constant"}
     symbols = tuple(graph.symbols.items())
-    required = tuple(dict.fromkeys((*graph.constraints, *constraints(graph))))
+    required = tuple(dict.fromkeys((*graph.constraints, *(constraints(graph) if symbols else ()))))
     plan = Plan(
         graph.name, str(options.target), graph.inputs, graph.outputs, symbols, required, buffers,
         tuple(launches), used, funcs, calls, graph.bound,
@@ -251,8 +272,8 @@ def _arguments(
 def _pack(
     constants: dict[str, Array], packings: Mapping[str, tuple[str, Packing]], needed: Collection[str]
 ) -> None:
-    """Leave the constants that are needed, some of them packed, in memory of their own. The largest are
-    packed first, while there are few others; each source goes with its last packing."""
+    """Leave the constants that are needed, some of them packed. The largest are packed first, while there
+    are few others; each source goes with its last packing."""
     left = Counter(source for source, _ in packings.values())
     for name in [n for n in constants if n not in needed and n not in left]:
         del constants[name]
@@ -261,8 +282,6 @@ def _pack(
         left[source] -= 1
         if not left[source] and source not in needed:
             del constants[source]
-    for name, array in constants.items():
-        constants[name] = owned(array)
 
 
 def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node, view: View | None) -> Launch:

@@ -28,6 +28,8 @@ def attention(graph: Graph, target: Target) -> Graph:
 def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, Node, Node] | None:
     """(scores, softmax, product) that end with the kernel `last`."""
     graph, only = around.graph, around.only
+    if not any(_is_softmax(around.by_result[n]) for n in last.inputs if n in around.by_result):
+        return None  # said first, as expressions take long to make
     product = _product(last)
     norm = only(product[1].buffer.name, last) if product else None
     if product is None or norm is None or not _is_softmax(norm):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from jangin.ir.core import Conv, Kernel
+from jangin.ir.core import Compute, Conv, Kernel, MatMul, Reduce
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Binary, Load, Select, const
 from jangin.ir.graph import Graph, Node, static_shape
@@ -32,6 +32,9 @@ def separable(graph: Graph, target: Target) -> Graph:
 
 def _pair(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, Node] | None:
     """(depthwise, pointwise) that end with the kernel `last`."""
+    before = (around.only(n, last) for n in last.inputs)
+    if not any(kernel is not None and _may_be_depthwise(kernel) for kernel in before):
+        return None  # said first, as expressions take long to make
     parts, _, _ = stages(last)
     found = _factors(parts[0]) if len(parts) == 1 else None
     if found is None:
@@ -61,6 +64,14 @@ def _factors(stage: Stage) -> tuple[Load | Select, Load] | None:
     if not isinstance(body.a, (Load, Select)) or not isinstance(body.b, Load):
         return None
     return (body.a, body.b) if body.dtype is stage.result.dtype is F32 else None
+
+
+def _may_be_depthwise(kernel: Node) -> bool:
+    """Whether a kernel's operators sum products, each channel's of its own."""
+    return any(
+        isinstance(n.attrs, (MatMul, Reduce, Compute)) or (isinstance(n.attrs, Conv) and n.attrs.groups > 1)
+        for n in kernel.of(Kernel).body.nodes
+    )
 
 
 def _is_depthwise(around: Kernels, kernel: Node) -> bool:

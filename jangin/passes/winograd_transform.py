@@ -19,8 +19,9 @@ from jangin.ir.graph import Array
 
 TAPS = 3
 """Rows, and columns, of the weights."""
-AT_ONCE = 1 << 14
-"""Weights of a tap transformed at once: their products stay in the cache."""
+AT_ONCE = 1 << 11
+"""Weights of a tap transformed at once: their products stay in the L2 cache, and the matrix library doesn't
+share so small a product among threads, which would wait for one another longer than they compute."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 The file: 8 bytes of magic, u32 version, u32 length of the header, SHA-256 of the header and
 objects, the header (JSON: the plan's text, and where each object and constant lies), objects,
 and constants at multiples of 64 bytes. Constants are mapped, not read; each has its digest
-(`mapped.digest`) in the header. Little-endian. Equal artefacts give equal files.
+(`mapped.digest`) in the header, or "" in a file that isn't kept. Little-endian. Equal artefacts give
+equal files.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.plan import ALIGN, Plan
-from jangin.mapped import Digests
+from jangin.mapped import Digests, release
 
 MAGIC = b"\x8aJGN\r\n\x1a\n"
 VERSION = 3
@@ -57,16 +58,17 @@ class Artifact:
         """Write the file; a reader never sees half of it."""
         write_whole(Path(path), self.write)
 
-    def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
+    def write(self, file: BinaryIO, pool: Pool | None = None, *, kept: bool = True) -> bytes:
         """Write to an open file, from a multiple of 64 bytes on; the constants go to the `pool`, if there is
-        one. Gives the digest that stands for it all."""
+        one. One that isn't `kept`, but read by who waits for it, has no digests of constants. Gives the
+        digest that stands for it all."""
         from jangin.ir.text import print_plan
 
         if self.check is not None:
             self.check()
         constants = {n: np.asarray(a, order="C") for n, a in sorted(self.plan.constants.items())}
         raw = [a.reshape(-1).view(np.uint8).data for a in constants.values()]
-        digests = Digests(raw)
+        digests = Digests(raw if kept else [])
         places, end = _places([a.nbytes for a in constants.values()])
         if pool is not None:
             places, end = [pool.place(r, d) for r, d in zip(raw, digests.wait(), strict=True)], 0
@@ -88,13 +90,15 @@ class Artifact:
             return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
         first = file.tell()
-        start = aligned(first + PREFIX.size + len(head([bytes(32)] * len(raw))) + len(code))
+        start = aligned(first + PREFIX.size + len(head([bytes(32 * kept)] * len(raw))) + len(code))
         file.seek(start)
         for data, at in zip(raw, places, strict=True) if pool is None else ():
             file.write(bytes(start + at - file.tell()))
             file.write(data)
+            if len(data) >= AT_ONCE:
+                release(constants.values())
         file.write(bytes(start + end - file.tell()))
-        header = head(digests.wait())
+        header = head(digests.wait() if kept else [b""] * len(raw))
         whole = hashlib.sha256(header + code).digest()
         file.seek(first)
         file.write(PREFIX.pack(MAGIC, VERSION, len(header), whole) + header + code)
@@ -183,14 +187,15 @@ class Constants:
         """The constant of a line in an artefact's table."""
         array = _constant(self._mapped, dtype, shape, at)
         data = array.reshape(-1).view(np.uint8).data
-        self._taken.setdefault((at, array.nbytes, bytes.fromhex(digest)), (name, data))
+        if digest:
+            self._taken.setdefault((at, array.nbytes, bytes.fromhex(digest)), (name, data))
         return array
 
     def start(self) -> bool:
         """Compute the digests of all that was taken, from now on; few bytes are checked at once. Gives
         whether that is left to do. Raises ArtifactError."""
         self._digests = Digests([data for _, data in self._taken.values()])
-        if len(self._mapped) > AT_ONCE:
+        if self._taken and len(self._mapped) > AT_ONCE:
             return True
         self.check()
         return False

@@ -21,7 +21,7 @@ import numpy as np
 from jangin.ir.dtype import from_numpy
 from jangin.ir.expr import Expr, Var, const, eq, free_vars, substitute
 from jangin.ir.graph import Array, Shape
-from jangin.mapped import Digests
+from jangin.mapped import Digests, owned
 from jangin.runtime.artifact import (
     MAGIC,
     PREFIX,
@@ -242,6 +242,24 @@ def read_artifact(path: str | os.PathLike[str]) -> Compiled:
     if magic == VARIANTS_MAGIC:
         return VariantsArtifact.read(path)
     return ProgramArtifact.read(path) if magic == PROGRAM_MAGIC else Artifact.read(path)
+
+
+def detached(made: Compiled) -> Compiled:
+    """With constants in memory of their own, which outlives the model's file or bytes that they may lie in.
+    What parts share they go on sharing."""
+    arrays = {id(a): a for part in plans(made) for a in part.plan.constants.values()}
+    copies = {n: owned(a) for n, a in arrays.items()}
+    if isinstance(made, VariantsArtifact):
+        return replace(made, parts=tuple(_detached(part, copies) for part in made.parts))
+    return _detached(made, copies)
+
+
+def _detached(part: Whole, copies: Mapping[int, Array]) -> Whole:
+    if isinstance(part, ProgramArtifact):
+        parts = (_detached(p, copies) for p in part.parts)
+        return replace(part, parts=tuple(p for p in parts if isinstance(p, Artifact)))
+    constants = {name: copies[id(a)] for name, a in part.plan.constants.items()}
+    return replace(part, plan=replace(part.plan, constants=constants))
 
 
 def checked(made: Compiled) -> Compiled:
