@@ -8,6 +8,7 @@ read or written for any reason, counts as not kept: kernels are made again, and 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -123,8 +124,11 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _own(path: Path) -> bool:
-    """Whether the file, those beside it, and their folder are this user's, and no other's to write."""
-    return own(path) and own(path.parent) and all(own(p) for p in path.parent.iterdir())
+    """Whether the file, those beside it, and their folder are this user's, and no other's to write. SQLite's
+    files beside it go when no process has it open any more: one that is gone is nobody's."""
+    if not (own(path) and own(path.parent)):
+        return False
+    return all(own(p) or not os.path.lexists(p) for p in path.parent.iterdir())
 
 
 def _remove(path: Path) -> None:
