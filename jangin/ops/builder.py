@@ -7,6 +7,7 @@ vanish while the graph is being built.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -212,7 +213,7 @@ class Builder(Editor):
         """The elements of an integer tensor of static shape as symbols, read when it is computed."""
         done = self.bound.get(t.name)
         if done is None:
-            count = int(np.prod(static_shape(t.shape) or ()))
+            count = math.prod(static_shape(t.shape) or ())
             if count > DATA_LIMIT:
                 raise CompileError(f"{t} has too many elements to be sizes")
             source = self.materialize(self.cast(t, I64))
@@ -433,7 +434,7 @@ class Builder(Editor):
 
     def _reshaped(self, x: Tensor, dims: Shape) -> Tensor:
         old, new = static_shape(x.shape), static_shape(dims)
-        if old is not None and new is not None and np.prod(old) != np.prod(new):
+        if old is not None and new is not None and math.prod(old) != math.prod(new):
             raise CompileError(f"{x} can't be reshaped to [{', '.join(map(str, dims))}]: other element count")
         return self.node(core.Reshape(dims), [x])
 
@@ -450,7 +451,7 @@ class Builder(Editor):
         if dims == x.shape:
             return x
         size = static_shape(dims)
-        if x.data is not None and size is not None and int(np.prod(size)) <= DATA_LIMIT:
+        if x.data is not None and size is not None and math.prod(size) <= DATA_LIMIT:
             return self.sizes(np.broadcast_to(x.data, size).copy(), x.dtype)
         return self.node(core.Expand(dims), [x])
 

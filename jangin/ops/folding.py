@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from typing import Any
-
-import numpy as np
 
 from jangin.ir.core import LoopNest
 from jangin.ir.expr import Expr, Var, free_vars
@@ -28,7 +27,7 @@ def folded(
     shape = values[node.name].shape
     size = None if shape is None else static_shape(shape)
     limit = NEST_FOLD_LIMIT if isinstance(node.attrs, LoopNest) else FOLD_LIMIT
-    if size is None or int(np.prod(size)) > limit:
+    if size is None or math.prod(size) > limit:
         return None
     if not all(n in constants for n in node.inputs):
         return None

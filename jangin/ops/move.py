@@ -12,6 +12,7 @@ from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import Ranges, prove, simplify
 from jangin.ops.axes import axes_of, axis_of, ceil_div, clamped, divide, integers, product
 from jangin.ops.builder import DATA_LIMIT, Builder, Tensor
+from jangin.ops.folding import FOLD_LIMIT
 
 UNBOUNDED = (1 << 31) - 1
 """Slice bounds from here on (exporters write the largest i32 or i64) mean the end of the axis."""
@@ -215,6 +216,11 @@ def arange(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
         exact = np.int64 if start.dtype.is_int else np.float64
         first, last, step = (v.reshape(()).astype(exact) for v in values if v is not None)
         count = max(int(np.ceil((last - first) / step)), 0)
+        if count > FOLD_LIMIT:
+            low, by = (const(v.item(), F64 if exact is np.float64 else I64) for v in (first, step))
+            return b.compute(
+                start.dtype, [const(count)], [], lambda _, i: cast(start.dtype, low + cast(low.dtype, i) * by)
+            )
         return b.const((first + np.arange(count) * step).astype(start.dtype.numpy))
     if start.data is None or limit.data is None or delta.data is None:
         return _computed_range(b, *(b.reshape(t, []) for t in (start, limit, delta)))

@@ -111,10 +111,18 @@ def stft(
     return b.reshape(y, [*y.shape[:2], bins, 2])
 
 
+MOST_WEIGHTS = 1 << 24
+"""Of a mel filter bank, which is made while compiling: a thousand times what speech models have."""
+
+
 def mel_weights(bins: int, length: int, rate: int, lower: float, upper: float) -> Array:
     """[length // 2 + 1, bins] in f64: what each bin of a one-sided transform of `length` samples, `rate` a
     second, adds to each mel bin: triangles evenly spaced on the mel scale 2595 log10(1 + f / 700) from
-    `lower` to `upper` hertz (O'Shaughnessy 1987)."""
+    `lower` to `upper` hertz (O'Shaughnessy 1987). CompileError beyond `MOST_WEIGHTS`."""
+    if bins < 0 or length < 0 or (length // 2 + 1) * bins > MOST_WEIGHTS:
+        raise CompileError(
+            f"mel weights [{length // 2 + 1}, {bins}]: there may be 0 to {MOST_WEIGHTS} of them"
+        )
     low, high = (2595 * np.log10(1 + f / 700) for f in (lower, upper))
     mels = low + np.arange(bins + 2) * ((high - low) / (bins + 2))
     edges = ((length + 1) * (700 * (10 ** (mels / 2595) - 1)) // rate).astype(int)

@@ -3,6 +3,7 @@ no elements need no input at all."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -48,7 +49,7 @@ def _foldable(graph: Graph, node: Node, constants: Mapping[str, Array]) -> bool:
         shape = static_shape(graph.shape(out))
         if shape is None:
             return False
-        size += int(np.prod(shape))
+        size += math.prod(shape)
     given = sum(constants[n].size for n in node.inputs)
     if size > SIZE_LIMIT or (size > GROWTH_LIMIT and size > given):
         return False

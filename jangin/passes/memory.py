@@ -6,9 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jangin.ir.graph import Graph, Node, static_shape
+from jangin.ir.graph import CompileError, Graph, Node, static_shape
 from jangin.ir.plan import PlanBuffer
 from jangin.runtime.arena import layout
+
+MOST_BYTES = 1 << 38
+"""A value of known shape may take 256 GiB: more is a mistake in a model, or an attack."""
 
 
 def plan_buffers(graph: Graph, order: Sequence[Node]) -> tuple[PlanBuffer, ...]:
@@ -17,7 +20,8 @@ def plan_buffers(graph: Graph, order: Sequence[Node]) -> tuple[PlanBuffer, ...]:
     A reshape is an alias of what it reads. Where a model output is a reshape of what a kernel
     computes, the kernel writes the output itself, and the value is an alias of it; an output that
     is an alias of an input or a constant stays one. What nothing touches is left out. Offsets are
-    set where every arena buffer has a static shape."""
+    set where every arena buffer has a static shape. CompileError where a value of known shape is larger
+    than `MOST_BYTES`."""
     bases = _bases(graph, order)
     touched = _touched(order)
     lives: dict[str, tuple[int, int]] = {}
@@ -28,7 +32,19 @@ def plan_buffers(graph: Graph, order: Sequence[Node]) -> tuple[PlanBuffer, ...]:
     needed = [n for n in bases if n in touched or n in graph.inputs or n in graph.outputs]
     wanted = dict.fromkeys([*graph.inputs, *(bases[n] for n in needed), *needed])
     buffers = [_buffer(graph, n, bases[n], lives.get(bases[n], (0, 0))) for n in wanted]
+    sources = {n: node.source or node.name for node in order for n in node.outputs}
+    for b in buffers:
+        _check_size(b, sources.get(b.name, "an input or constant"))
     return _with_offsets(buffers)
+
+
+def _check_size(b: PlanBuffer, source: str) -> None:
+    shape = static_shape(b.shape)
+    if shape is not None and math.prod(shape) * b.dtype.bytes > MOST_BYTES:
+        raise CompileError(
+            f"{source}: the value '{b.name}' {b.dtype}[{', '.join(map(str, shape))}] takes "
+            f"{math.prod(shape) * b.dtype.bytes} bytes; one may take {MOST_BYTES}"
+        )
 
 
 def _bases(graph: Graph, order: Sequence[Node]) -> dict[str, str]:

@@ -51,6 +51,57 @@ def test_windows(shape: list[Any], op: str, attrs: dict[str, Any]) -> None:
         refused(proto, "a window of .* must have between 1 and 67108864 elements")
 
 
+FEW, MANY = 10**6, 10**11
+X = [info("x", [2, 2])]
+
+
+@pytest.mark.parametrize("op, inputs, given", [
+    ("Range", "abc", {"a": np.array(0), "b": np.array(MANY), "c": np.array(1)}),
+    ("HannWindow", "n", {"n": np.array(MANY)}),
+    ("Pad", "xp", {"p": np.array([0, 0, FEW, FEW])}),
+    ("Tile", "xr", {"r": np.array([FEW, FEW])}),
+    ("OneHot", "idv", {"i": np.zeros(4, np.int64), "d": np.array(MANY), "v": np.zeros(2, np.float32)}),
+    ("Expand", "xs", {"s": np.array([2**40, 2**40, 2, 2])}),
+    ("ConstantOfShape", "s", {"s": np.array([2**32, 2**32])}),
+    ("CenterCropPad", "xs", {"s": np.array([FEW, FEW])}),
+    ("MatMul", "ab", {"a": np.zeros((FEW, 1), np.float32), "b": np.zeros((1, FEW), np.float32)}),
+])  # fmt: skip
+def test_results_no_machine_holds(op: str, inputs: str, given: dict[str, Any]) -> None:
+    """2**64 elements too: their product is 0 in 64 bits."""
+    x = X if "x" in inputs else []
+    refused(model([node(op, " ".join(inputs), "y")], x, ["y"], given, opset=18), f"{op} .*takes [0-9]+ bytes")
+
+
+def test_a_resize_no_machine_holds() -> None:
+    sizes = {"s": np.array([FEW, FEW])}
+    nodes = [node("Resize", "x - - s", "y")]
+    refused(model(nodes, X, ["y"], sizes, opset=18), "Resize .*takes [0-9]+ bytes")
+
+
+def test_mel_weights_no_machine_holds() -> None:
+    given = {n: np.array(v) for n, v in (("b", FEW), ("n", FEW), ("r", 8192), ("l", 0.0), ("u", 4096.0))}
+    proto = model([node("MelWeightMatrix", "b n r l u", "y")], [], ["y"], given)
+    refused(proto, r"MelWeightMatrix .*mel weights \[500001, 1000000\]: there may be")
+
+
+def test_a_long_range_is_computed() -> None:
+    count = 2**24 + 3
+    given = {"a": np.array(5), "b": np.array(5 + 3 * count), "c": np.array(3)}
+    proto = model([node("Range", "a b c", "y")], [], ["y"], given)
+    found = jangin.compile(proto, cache=False, isolated=False)
+    np.testing.assert_array_equal(found(), 5 + 3 * np.arange(count))
+
+
+def test_an_output_that_memory_cannot_hold_is_named() -> None:
+    proto = model(
+        [node("Tile", "x r", "y")], [info("x", ["n", "m"]), info("r", [2], TensorProto.INT64)], ["y"]
+    )
+    found = jangin.compile(proto, cache=False, isolated=False)
+    feeds = {"x": np.ones((2, 2), np.float32), "r": np.array([2**31, 2**31])}
+    with pytest.raises(MemoryError, match="output 'y' float32"):
+        found.run(feeds)
+
+
 def test_other_counts() -> None:
     x = [info("x", [1, 1, 5, 5])]
     refused(model([node("LRN", "x", "y", size=HUGE)], [info("x", [1, "c", 5, 5])], ["y"]), "a window of")

@@ -158,7 +158,11 @@ class Mapped:
                 table[i] = pointer
         made = {}
         for name, shape, dtype in layout.outputs:
-            made[name] = array = np.empty(shape, dtype)
+            try:
+                made[name] = array = np.empty(shape, dtype)
+            except (MemoryError, ValueError) as error:  # NumPy's for more bytes than an address can say
+                sizes = ", ".join(map(str, shape))
+                raise MemoryError(f"there is no memory for the output '{name}' {dtype}[{sizes}]") from error
             pointer = address(array)
             for i in users[name]:
                 table[i] = pointer
