@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
 from jangin.ops.builder import RegisterTile
 from jangin.ops.core import CORE
-from jangin.passes.constraints import taken_for_others
+from jangin.passes.constraints import squeezed, taken_for_others
 from jangin.passes.partition import has_steps, partition, prune
 from jangin.passes.table import GRAPH_PASSES, Pass
 from jangin.runtime.artifact import Artifact
@@ -207,29 +207,40 @@ def cases(
     imported: Imported, options: Options, progress: Progress | None = None, own: Extensions = NONE
 ) -> Cases:
     """An imported model in core operators, again for each symbol that it was lowered for as other than 1, and
-    so on; those of few such symbols first, at most `VARIANTS`."""
-    made: list[Case] = []
+    so on. Where that makes more than `VARIANTS`, sizes that met in a broadcast stay equal, and if there are
+    still too many, only the first is made."""
+    known: dict[frozenset[Var], Graph | CompileError] = {}
+
+    def made(ones: frozenset[Var]) -> Graph | CompileError:
+        if ones not in known:
+            bound = replace(imported, graph=bound_to(imported.graph, ones, 1))
+            try:
+                known[ones] = lowered(bound, options, progress, own)
+            except CompileError as error:
+                if not ones:
+                    raise
+                known[ones] = error
+        return known[ones]
+
+    symbols = imported.graph.symbols
     absent: list[Absent] = []
-    waiting: list[frozenset[Var]] = [frozenset()]
-    for ones in waiting:  # which grows
-        sizes = {v.name: 1 for v in sorted(ones, key=str)}
-        if len(made) == VARIANTS:
-            remedy = f"compile it with shapes={sizes}, as at most {VARIANTS} variants are made"
-            if not any(a.sizes.items() <= sizes.items() for a in absent):
-                absent.append(Absent(sizes, remedy))
-            continue
-        bound = replace(imported, graph=bound_to(imported.graph, dict.fromkeys(ones, 1)))
-        try:
-            graph = lowered(bound, options, progress, own)
-        except CompileError as error:
-            if not ones:
-                raise
-            absent.append(Absent(sizes, str(error)))
-            continue
-        made.append(Case(graph, sizes))
-        others = taken_for_others(graph if has_steps(graph) else prune(graph), bound.graph.symbols)
-        waiting += [more for v in others if (more := ones | {v}) not in waiting]
-    return Cases(tuple(made), tuple(absent))
+    for taken in (taken_for_others, squeezed, lambda *_: ()):
+        waiting = [frozenset[Var]()]
+        for ones in waiting:  # which grows
+            if len(waiting) <= VARIANTS and isinstance(graph := made(ones), Graph):
+                more = (ones | {v} for v in taken(prune(graph), symbols) if v not in ones)
+                waiting += [m for m in more if m not in waiting]
+        if len(waiting) <= VARIANTS:
+            break
+        remedy = "compile it with shapes= for what it is to run"
+        absent = [Absent({}, f"there would be more than {VARIANTS}; {remedy}")]
+    found = [Case(g, _sizes(ones)) for ones in waiting if isinstance(g := made(ones), Graph)]
+    absent += [Absent(_sizes(ones), str(e)) for ones in waiting if isinstance(e := made(ones), CompileError)]
+    return Cases(tuple(found), tuple(absent))
+
+
+def _sizes(ones: Iterable[Var]) -> Mapping[str, int]:
+    return {v.name: 1 for v in sorted(ones, key=str)}
 
 
 def optimize(graph: Graph, options: Options, progress: Progress | None = None, until: str = "") -> Graph:

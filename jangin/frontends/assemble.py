@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from jangin.frontends.order import topological
@@ -59,9 +59,9 @@ def body_graph(
     return _graph(name, inputs, outputs, topological(nodes, {*inputs, *constants}, where), constants)
 
 
-def bound_to(graph: Graph, sizes: Mapping[Var, int]) -> Graph:
-    """An imported graph for one size of each of some symbols."""
-    known = {v: const(size) for v, size in sizes.items()}
+def bound_to(graph: Graph, symbols: Collection[Var], size: int) -> Graph:
+    """An imported graph for one size of some symbols."""
+    known = {v: const(size) for v in symbols}
 
     def sized(shape: Shape | None) -> Shape | None:
         return None if shape is None else tuple(substitute(d, known) for d in shape)
@@ -70,8 +70,8 @@ def bound_to(graph: Graph, sizes: Mapping[Var, int]) -> Graph:
         kind = value.type and replace(value.type, shape=sized(value.type.shape))
         return replace(value, shape=sized(value.shape), type=kind)
 
-    symbols = {v: limits for v, limits in graph.symbols.items() if v not in sizes}
-    return replace(graph, values={n: of(v) for n, v in graph.values.items()}, symbols=symbols)
+    others = {v: limits for v, limits in graph.symbols.items() if v not in symbols}
+    return replace(graph, values={n: of(v) for n, v in graph.values.items()}, symbols=others)
 
 
 def _graph(

@@ -42,11 +42,17 @@ def constraints(graph: Graph) -> tuple[Expr, ...]:
 def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:
     """Symbols of the inputs, whose ranges `given` have 1, that a lowered graph takes to be something else:
     where one is 1, a result is of another rank, or is broadcast."""
-    broadcast = set(_guessed(graph))
-    return tuple(
-        v for v, limits in given.items()
-        if not prove(ne(v, 1), {v: limits}) and (v in broadcast or prove(ne(v, 1), graph.symbols))
-    )  # fmt: skip
+    met = {*_guessed(graph), *squeezed(graph, given)}
+    return tuple(v for v in _may_be_1(given) if v in met)
+
+
+def squeezed(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:
+    """As `taken_for_others`, of those for which a result is of another rank."""
+    return tuple(v for v in _may_be_1(given) if prove(ne(v, 1), graph.symbols))
+
+
+def _may_be_1(given: Mapping[Var, Range]) -> Iterator[Var]:
+    return (v for v, limits in given.items() if not prove(ne(v, 1), {v: limits}))
 
 
 def _guessed(graph: Graph) -> Iterator[Expr]:

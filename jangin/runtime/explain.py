@@ -37,11 +37,11 @@ def explain_variants(
     """Of a model of variants: the sizes that each is for, its outputs, and what is said of it alone."""
     if len(parts) == 1 and not absent:
         return parts[0][2]
-    lines = [f"{len(parts)} variants: a run takes the first whose sizes it has"]
+    lines = [f"variants: {len(parts)}, of which a run takes the first whose sizes it has"]
     for n, (sizes, outputs, text) in enumerate(parts):
         lines.append(f"variant {n}, for {listed(sizes)}")
         lines += [f"  {line}" for line in (*text.splitlines(), *(f"output {s}" for s in outputs))]
-    lines += [f"no variant for {listed(a.sizes)}: {a.reason}" for a in absent]
+    lines += map(str, absent)
     return "\n".join(lines)
 
 

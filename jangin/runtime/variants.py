@@ -128,19 +128,18 @@ class VariantsExecutable:
             for made, conditions in zip(self.variants, self._conditions, strict=True):
                 if all(map(value, conditions)):
                     return made
-            unmet = [str(c) for c in self._conditions[0] if not value(c)]
+            if isinstance(self.variants[0], ProgramExecutable) and all(map(value, self._artifact.limits(0))):
+                return self.variants[0]
+            unmet = " and ".join(str(c) for c in self._conditions[0] if not value(c))
         except ValueError:  # a size isn't known
             return self.variants[0]
-        for absent in self._artifact.absent:
-            if all(sizes.get(Var(name)) == size for name, size in absent.sizes.items()):
-                raise ValueError(f"the model has no variant for {listed(absent.sizes)}: {absent.reason}")
-        if isinstance(self.variants[0], ProgramExecutable):  # a condition may be of a branch that isn't taken
-            return self.variants[0]
         given = ", ".join(f"{v} = {n}" for v, n in sizes.items())
-        others = "; ".join(map(listed, self._artifact.sizes[1:]))
-        raise ValueError(
-            f"the sizes {given} do not meet {' and '.join(unmet)}; other variants are for {others}"
-        )
+        why = [f"the sizes {given} do not meet {unmet}"]
+        if self._artifact.sizes[1:]:
+            why.append(f"other variants are for {' or '.join(map(listed, self._artifact.sizes[1:]))}")
+        at = {v.name: size for v, size in sizes.items()}.items()
+        why += [str(absent) for absent in self._artifact.absent if absent.sizes.items() <= at]
+        raise ValueError("; ".join(why))
 
 
 def _shape(value: Any) -> Sizes:

@@ -60,10 +60,13 @@ def listed(sizes: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Absent:
-    """Sizes that there is no variant for, and why."""
+    """Sizes that there is no variant for (none of them: any but those of the variants), and why."""
 
     sizes: Mapping[str, int]
     reason: str
+
+    def __str__(self) -> str:
+        return f"no variant for {listed(self.sizes) if self.sizes else 'other sizes'}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ class VariantsArtifact:
         cls, parts: Iterable[Whole], sizes: Sequence[Mapping[str, int]], absent: Sequence[Absent]
     ) -> VariantsArtifact:
         """Of parts as they are made: constants of equal content become one."""
+        if len(sizes) == 1:
+            return cls(tuple(parts), tuple(sizes), tuple(absent))
         known: dict[tuple[bytes, str, tuple[int, ...]], Array] = {}
         return cls(tuple(_sharing(part, known) for part in parts), tuple(sizes), tuple(absent))
 
@@ -92,16 +97,24 @@ class VariantsArtifact:
         """The shapes of the inputs in general, None for what is no tensor of known rank."""
         return _dims(self.parts[0])
 
-    def conditions(self, n: int) -> tuple[Expr, ...]:
-        """What the symbols of the inputs must meet for part number `n`."""
-        known = {v for shape in self.dims for d in shape or () for v in free_vars(d)}
+    def limits(self, n: int) -> tuple[Expr, ...]:
+        """The sizes that part number `n` is for, and the ranges of the inputs' symbols."""
         part = self.parts[n]
         whole = part.plan if isinstance(part, Artifact) else part.program
         rules = [eq(Var(name), size) for name, size in self.sizes[n].items()]
         for var, (low, high) in dict(whole.symbols).items():
             rules += [] if low is None else [var >= low]
             rules += [] if high is None else [var <= high]
-        rules += [c for p in plans(part) for c in p.plan.constraints]
+        return self._of_inputs(rules)
+
+    def conditions(self, n: int) -> tuple[Expr, ...]:
+        """All that the symbols of the inputs must meet for part number `n`. A program may do without what
+        is asked for in a branch that it doesn't take."""
+        constraints = [c for p in plans(self.parts[n]) for c in p.plan.constraints]
+        return (*self.limits(n), *self._of_inputs(constraints))
+
+    def _of_inputs(self, rules: Iterable[Expr]) -> tuple[Expr, ...]:
+        known = {v for shape in self.dims for d in shape or () for v in free_vars(d)}
         return tuple(dict.fromkeys(r for r in rules if free_vars(r) <= known))
 
     def save(self, path: str | os.PathLike[str]) -> None:
