@@ -22,7 +22,7 @@ from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
 
 HOST = resolve("cpu")
-TARGETS = [t for t in NAMED.values() if t.vector_bytes <= HOST.vector_bytes]
+TARGETS = [t for t in NAMED.values() if t.triple == HOST.triple and t.vector_bytes <= HOST.vector_bytes]
 TOLERANCE = {  # a few roundings to 11 and 8 bits
     "float16": 2e-2,
     "bfloat16": 1e-1,
