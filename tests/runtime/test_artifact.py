@@ -66,13 +66,13 @@ def test_plan_comes_back(tmp_path: Path) -> None:
 
 _FRESH = """
 import sys, time
-start = time.perf_counter()
+start = time.process_time()
 import numpy as np
 from jangin.runtime.variants import load
 exe = load(sys.argv[1])
 x = np.ones(1000, np.float32)
 assert exe(x)[0] == 14
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 for heavy in ("onnx", "llvmlite", "jangin.backends", "jangin.compiler", "jangin.frontends", "jangin.ops"):
     assert not [m for m in sys.modules if m == heavy or m.startswith(heavy + ".")], heavy
 peak = int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
@@ -86,7 +86,7 @@ def test_fresh_process_is_light(tmp_path: Path) -> None:
     results = [subprocess.run(command, capture_output=True, text=True, check=False) for _ in range(3)]
     assert results[0].returncode == 0, results[0].stderr
     times, peaks = zip(*((float(n) for n in r.stdout.split()) for r in results), strict=True)
-    assert min(times) < 1.0  # about 0.2 s on a quiet machine
+    assert min(times) < 1.0  # seconds of the processor, of which it takes some 0.2
     assert min(peaks) < 60 * 1024  # kB
 
 
