@@ -97,11 +97,14 @@ def compile_command(
     output: Annotated[Path, typer.Option("-o", "--output", help="The .jgn file to write.")],
     shape: Shapes = None,
     target: TargetName = "cpu",
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Compile from nothing, and say where the time goes.")
+    ] = False,
 ) -> None:
     """Compile a model into a file that loads without the compiler."""
     from jangin.commands.run import compile_file
 
-    compile_file(model, context.obj, output, shape or [], target)
+    compile_file(model, context.obj, output, shape or [], target, timings)
 
 
 @app.command()

@@ -46,9 +46,10 @@ class Backend(Protocol):
     def passes(self, target: Target) -> Sequence[Pass]:
         """Graph passes that run after the compiler's own, in order."""
 
-    def code(self, kernel: Kernel, target: Target) -> bytes:
+    def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
         """A kernel's code: an object file, or a text as UTF-8. Called on several threads, and in processes
-        forked from this one. RuntimeError or CompileError names the kernel where there is none."""
+        forked from this one; calls `written` once a text that it translates stands. RuntimeError or
+        CompileError names the kernel where there is none."""
 
     def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
         """The plan with its code: the kernels', which `codes` gives as they are made, in the order in which

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 import jangin
+from jangin.compiler.account import Account
 from jangin.ir.graph import Array
 from jangin.runtime.executable import Executable
 from jangin.runtime.program import ProgramExecutable
@@ -63,16 +63,12 @@ def progress(settings: Settings) -> Iterator[Callable[[int, int, str], None]]:
         TaskProgressColumn(),
         TimeElapsedColumn(),
     )
-    steps: dict[str, float] = {}
-    last = [time.perf_counter()]
+    account = Account()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("import", total=1.0)
 
         def tell(done: int, total: int, what: str) -> None:
-            now = time.perf_counter()
-            before = bar.tasks[0].description
-            steps[before] = steps.get(before, 0.0) + now - last[0]
-            last[0] = now
+            account.tell(done, total, what)
             bar.update(
                 task, completed=max(bar.tasks[0].completed, share(done, total, what)), description=what
             )
@@ -80,7 +76,8 @@ def progress(settings: Settings) -> Iterator[Callable[[int, int, str], None]]:
         yield tell
         tell(1, 1, "load")
     if settings.verbose:
-        found = [f"{what} {seconds:.2f} s" for what, seconds in steps.items() if seconds >= REPORTED]
+        times = {what: seconds.wall for what, seconds in account.steps.items()}
+        found = [f"{what} {seconds:.2f} s" for what, seconds in times.items() if seconds >= REPORTED]
         console.print("steps: " + (", ".join(found) or "none that took time (from the cache)"))
 
 

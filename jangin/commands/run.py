@@ -22,6 +22,7 @@ from jangin.commands.common import (
     read_inputs,
     terminal,
 )
+from jangin.compiler.account import Account
 from jangin.ir.graph import Array
 from jangin.runtime.layout import Frame, Layout
 from jangin.runtime.program import ProgramExecutable
@@ -123,19 +124,34 @@ def _file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
 
 
-def compile_file(model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str) -> None:
-    """Compile a model into a `.jgn` file, for this machine or another, and say what is in it."""
+def compile_file(
+    model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str, timings: bool = False
+) -> None:
+    """Compile a model into a `.jgn` file, for this machine or another, and say what is in it; with `timings`
+    from nothing, and where the time went."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already")
     start = time.perf_counter()
-    with progress(settings) as tell:
-        made = jangin.build(
-            model, target, 1, parse_shapes(shapes), winograd=settings.winograd, libraries=settings.libraries,
-            cache=settings.cache, progress=tell,
-        )  # fmt: skip
+    account = Account()
+    if timings:
+        from jangin.commands.timings import build_timed
+
+        made = build_timed(model, target, parse_shapes(shapes), settings, account)
+    else:
+        with progress(settings) as tell:
+            made = jangin.build(
+                model, target, 1, parse_shapes(shapes), winograd=settings.winograd,
+                libraries=settings.libraries, cache=settings.cache, progress=tell,
+            )  # fmt: skip
     seconds = time.perf_counter() - start
+    account.tell(0, 1, "save")
     made.save(output)
+    account.tell(1, 1, "save")
     console = terminal()
+    if timings:
+        from jangin.commands.timings import kernels_table, steps_table
+
+        console.print(kernels_table(account), steps_table(account))
     console.print(summary(made))
     console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB, compiled in {seconds:.2f} s")
 

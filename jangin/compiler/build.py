@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -10,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from jangin.backends.backend import Kernel, backend_of
+from jangin.compiler.account import Account, KernelSeconds
 from jangin.compiler.forked import in_processes
 from jangin.compiler.kernels import Job
 from jangin.compiler.shared import Made, SharedKernels
@@ -31,14 +33,22 @@ class Build:
 
     With `processes` = 1, kernels are made on the caller's thread, while others compile the last ones. With
     more, that many forked processes (see `compiler.forked`) do all of it. Either way equal kernels in equal
-    order give identical bytes. Those that are `shared` already are taken as they are."""
+    order give identical bytes. Those that are `shared` already are taken as they are; the `account` gets the
+    seconds of each of the others."""
 
-    def __init__(self, target: Target, processes: int = 1, shared: SharedKernels | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        processes: int = 1,
+        shared: SharedKernels | None = None,
+        account: Account | None = None,
+    ) -> None:
         self._target, self._backend = target, backend_of(target)
         self._processes = processes
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1)
         self._running: list[Future[bytes]] = []
         self._shared = SharedKernels() if shared is None else shared
+        self._account = Account() if account is None else account
         self._new: dict[str, tuple[Scheduled, Future[bytes]]] = {}
 
     def __enter__(self) -> Build:
@@ -71,21 +81,34 @@ class Build:
         processes = min(self._processes, len(jobs) // JOBS_PER_PROCESS)
         if processes > 1:
             work = [partial(self._compile, job) for job in jobs]
-            yield from ((m.kernel, _done(m.code)) for m in in_processes(work, processes, progress))
+            for kernel, code, seconds in in_processes(work, processes, progress):
+                self._account.kernels.append(seconds)
+                yield kernel, _done(code)
             return
         for n, job in enumerate(jobs):
             if progress is not None:
                 progress(n, len(jobs))
+            start = time.thread_time()
             kernel = job()
-            yield kernel, self._threads.submit(self._backend.code, kernel, self._target)
+            yield kernel, self._threads.submit(self._code, kernel, time.thread_time() - start)
 
-    def _compile(self, job: Job) -> Made:
+    def _compile(self, job: Job) -> tuple[Scheduled, bytes, KernelSeconds]:
+        start = time.thread_time()
         kernel = job()
-        return Made(kernel, self._backend.code(kernel, self._target))
+        code = self._code(kernel, time.thread_time() - start)
+        return kernel, code, self._account.kernels[-1]
+
+    def _code(self, kernel: Kernel, schedule: float = 0.0) -> bytes:
+        """The code of a kernel whose schedule took so many seconds."""
+        laps = [time.thread_time()]
+        code = self._backend.code(kernel, self._target, lambda: laps.append(time.thread_time()))
+        text, made = laps[-1] - laps[0], time.thread_time() - laps[-1]
+        self._account.kernels.append(KernelSeconds(kernel.func.name, schedule, text, made))
+        return code
 
     def add(self, kernel: Kernel) -> None:
         """Start making the kernel's code."""
-        self._running.append(self._threads.submit(self._backend.code, kernel, self._target))
+        self._running.append(self._threads.submit(self._code, kernel))
 
     def artifact(self, plan: Plan, progress: Progress | None = None) -> Artifact:
         """The plan, all of whose kernels were added, with its code; new kernels are shared from now on.

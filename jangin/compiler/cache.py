@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,6 +40,8 @@ def key(parts: Iterable[bytes | str]) -> str:
 @cache
 def source_digest() -> str:
     """SHA-256 of the compiler's own source and its code generator's version: other code, other keys."""
+    from importlib.metadata import version  # a tenth of what the compiler imports, and seldom asked for
+
     folder = Path(__file__).parents[1]
     files = sorted(folder.rglob("*.py"))
     parts = [b for f in files for b in (f.relative_to(folder).as_posix().encode(), f.read_bytes())]

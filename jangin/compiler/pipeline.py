@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from jangin.backends.backend import backend_of
+from jangin.compiler.account import Account
 from jangin.compiler.build import Build
 from jangin.compiler.kernels import Job, make_plan, schedule_kernels
 from jangin.compiler.options import NONE, Extensions, Options
@@ -73,13 +74,15 @@ def build_artifact(
     own: Extensions = NONE,
     processes: int = 1,
     shared: SharedKernels | None = None,
+    account: Account | None = None,
 ) -> Compiled:
-    """The compiler itself. `processes`, `shared`: see `compiler.build.Build`; a model's variants and the
-    parts of a program share their kernels in any case."""
+    """The compiler itself. `processes`, `shared`, `account`: see `compiler.build.Build`; a model's variants
+    and the parts of a program share their kernels in any case."""
     shared = SharedKernels() if shared is None else shared
+    _tell(progress, 0, 1, "load")
     imported = load(model, options.shapes, own.formats)
     found = cases(imported, options, progress, own)
-    parts = (_build(c.graph, imported, options, progress, processes, shared) for c in found.made)
+    parts = (_build(c.graph, imported, options, progress, processes, shared, account) for c in found.made)
     if len(found.made) == 1 and not found.absent:
         return next(parts)
     return VariantsArtifact.of(parts, [c.sizes for c in found.made], found.absent)
@@ -92,12 +95,14 @@ def _build(
     progress: Progress | None,
     processes: int,
     shared: SharedKernels,
+    account: Account | None,
 ) -> Artifact | ProgramArtifact:
     """A lowered graph of an imported model."""
     if not has_steps(graph):
-        return replace(build_plan(graph, options, progress, processes, shared), metadata=imported.metadata)
+        made = build_plan(graph, options, progress, processes, shared, account)
+        return replace(made, metadata=imported.metadata)
     program, segments = partition(graph, str(options.target))
-    parts = tuple(build_plan(s, options, progress, processes, shared) for s in segments)
+    parts = tuple(build_plan(s, options, progress, processes, shared, account) for s in segments)
     flow = backend_of(options.target).flow(options.target)
     return ProgramArtifact(program, parts, flow, imported.metadata, options.target.device_name)
 
@@ -108,9 +113,10 @@ def build_plan(
     progress: Progress | None = None,
     processes: int = 1,
     shared: SharedKernels | None = None,
+    account: Account | None = None,
 ) -> Artifact:
     """A lowered graph of core operators alone: one plan and its code."""
-    with Build(options.target, processes, shared) as builder:
+    with Build(options.target, processes, shared, account) as builder:
         made = partial(builder.make, progress=lambda n, total: _tell(progress, n, total, "kernels"))
         plan = lowered_plan(graph, options, progress, made)
         _tell(progress, 0, 1, "compile")
@@ -125,7 +131,9 @@ def lowered_plan(
 ) -> Plan:
     """A lowered graph's plan. `make` carries out the jobs that make its kernels."""
     graph = optimize(graph, options, progress)
+    _tell(progress, 0, 1, "kernels")
     scheduled = schedule_kernels(graph, options, make)
+    _tell(progress, 0, 1, "plan")
     constants = dict(graph.constants)
     graph = replace(graph, constants={})  # so that each can go once it is packed
     return make_plan(graph, scheduled, options, constants)

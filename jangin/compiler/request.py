@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jangin.compiler.account import Account
 from jangin.compiler.cache import Cache, key, source_digest
 from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.shared import SharedKernels
@@ -70,9 +71,10 @@ def carry_out(
     progress: Progress | None = None,
     own: Extensions = NONE,
     processes: int = 1,
+    account: Account | None = None,
 ) -> tuple[Compiled, Path | None]:
     """Tune, if that is asked for, and compile, in this process and `processes` that it forks. Gives the file
-    that the cache keeps too."""
+    that the cache keeps too. `account`: gets the seconds of each new kernel."""
     from jangin.compiler.pipeline import build_artifact, tune_model
 
     options = request.options()
@@ -92,7 +94,7 @@ def carry_out(
             if kept is not None:
                 return kept, entries.path(name)
     shared = None if own else request.kernels
-    artifact = build_artifact(request.model, options, progress, own, processes, shared)
+    artifact = build_artifact(request.model, options, progress, own, processes, shared, account)
     if entries is None or source is None or not source.unchanged():
         return artifact, None
     return artifact, entries.put(entry_name(source, options), artifact.save)

@@ -47,7 +47,7 @@ class ToyBackend:
     def passes(self, target: Target) -> Sequence[Pass]:
         return [Pass("look", look)]
 
-    def code(self, kernel: Kernel, target: Target) -> bytes:
+    def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
         return print_func(kernel.func).encode()
 
     def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:

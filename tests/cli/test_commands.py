@@ -199,6 +199,19 @@ def test_a_file_for_another_machine(cli: Cli, model: Path, tmp_path: Path) -> No
         assert refused.status == 1 and "this machine can't run code for rv64gcv" in refused.err
 
 
+def test_timings_account_for_the_whole(cli: Cli, model: Path, tmp_path: Path) -> None:
+    done = cli("compile", model, "-o", tmp_path / "m.jgn", "--shape", "batch=1", "--timings")
+    assert done.status == 0, done.err
+    rows = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in done.out.splitlines()]
+    steps = {row[0]: float(row[1]) for row in rows if len(row) == 3}
+    whole = steps.pop("in all")
+    assert {"import", "load", "lower", "fuse", "kernels", "plan", "compile", "save"} <= steps.keys()
+    assert sum(steps.values()) == pytest.approx(whole, abs=0.0005 * (len(steps) + 1))  # each is rounded
+    *kernels, every = [[float(n) for n in row[1:]] for row in rows if len(row) == 5 and row[1] != "schedule"]
+    assert len(kernels) > 1 and all(sum(k[:3]) == pytest.approx(k[3], abs=0.002) for k in kernels)
+    assert every[2] > 0 and sum(k[3] for k in kernels) == pytest.approx(every[3], abs=0.001 * len(kernels))
+
+
 def test_progress_never_goes_back() -> None:
     steps = [("lower", 0), ("place", 12), ("kernels", 0), ("kernels", 12), ("compile", 0), ("compile", 12)]
     told = [share(done, 12, what) for what, done in steps]

@@ -37,12 +37,16 @@ class LLVM:
     def passes(self, target: Target) -> Sequence[Pass]:
         return ()
 
-    def code(self, kernel: Kernel, target: Target) -> bytes:
+    def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
         func, call, name = kernel.func, kernel.call, kernel.function or kernel.func.name
         if call is None:
-            return compile_modules([(func.name, emit_kernel(func, target, name))], target)
-        rest = [] if call.rest is None else [(func.name, emit_kernel(call.rest, target, f"{name}{REST}"))]
-        return compile_modules([(func.name, library_module(name, call)), *rest], target)
+            texts = [(func.name, emit_kernel(func, target, name))]
+        else:
+            texts = [(func.name, library_module(name, call))]
+            if call.rest is not None:
+                texts.append((func.name, emit_kernel(call.rest, target, f"{name}{REST}")))
+        written()
+        return compile_modules(texts, target)
 
     def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
         """The pool's object, the entry's, then the kernels'."""

@@ -1,0 +1,59 @@
+"""`jangin compile --timings`: the account of a compilation from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from jangin.commands.common import Settings
+from jangin.compiler.account import Account, KernelSeconds
+from jangin.compiler.request import Request, carry_out
+from jangin.runtime.threads import default_threads
+from jangin.runtime.variants_artifact import Compiled
+from jangin.targets import resolve
+
+SLOWEST = 20
+"""Kernels that the account lists one by one."""
+
+
+def build_timed(
+    model: Path, target: str, shapes: Mapping[str, Any], settings: Settings, account: Account
+) -> Compiled:
+    """A model compiled by this process and those it forks, nothing taken from the cache."""
+    request = Request(
+        model, resolve(target), 1, shapes, settings.winograd, settings.libraries, False, None, {}
+    )  # fmt: skip
+    return carry_out(request, account.tell, processes=default_threads(), account=account)[0]
+
+
+def steps_table(account: Account) -> Table:
+    """Each step's seconds, and how many of them this process computed: the rest it waited."""
+    table = Table("step", title="steps")
+    for name in ("seconds", "computed here"):
+        table.add_column(name, justify="right")
+    steps = account.steps.items()
+    for what, seconds in steps:
+        table.add_row(escape(what), f"{seconds.wall:.3f}", f"{seconds.own:.3f}")
+    table.add_section()
+    total = (sum(s.wall for _, s in steps), sum(s.own for _, s in steps))
+    table.add_row("in all", *(f"{seconds:.3f}" for seconds in total))
+    return table
+
+
+def kernels_table(account: Account) -> Table:
+    """The processor's seconds of the slowest kernels, and of all."""
+    made = sorted(account.kernels, key=lambda kernel: -kernel.total)
+    table = Table("kernel", title=f"{len(made)} kernels, seconds of the processor in all processes")
+    for name in ("schedule", "text", "LLVM", "in all"):
+        table.add_column(name, justify="right")
+    sums = (sum(k.schedule for k in made), sum(k.text for k in made), sum(k.object for k in made))
+    for n, kernel in enumerate([*made[:SLOWEST], KernelSeconds("all", *sums)]):
+        if n == min(len(made), SLOWEST):
+            table.add_section()
+        times = (kernel.schedule, kernel.text, kernel.object, kernel.total)
+        table.add_row(escape(kernel.name), *(f"{seconds:.3f}" for seconds in times))
+    return table
