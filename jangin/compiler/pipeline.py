@@ -18,7 +18,7 @@ from jangin.frontends.dialect import Imported
 from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
-from jangin.ir.expr import Var
+from jangin.ir.expr import Var, eq, free_vars
 from jangin.ir.graph import CompileError, Graph
 from jangin.ir.plan import Plan
 from jangin.ir.program import Program
@@ -31,6 +31,7 @@ from jangin.passes.partition import has_steps, partition, prune
 from jangin.passes.table import GRAPH_PASSES, Pass
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.sizes import Evaluator
 from jangin.runtime.variants_artifact import Absent, Compiled, VariantsArtifact
 from jangin.templates.scheduled import Scheduled
 from jangin.tune.store import Store, place_of
@@ -54,14 +55,15 @@ def tune_model(
     own: Extensions = NONE,
 ) -> Outcome:
     """Measure candidates for `budget` seconds, going on from what `store` has, and keep there what is
-    found. `sizes`: of symbols that stay open, what to measure for; `progress(seconds, budget, what)`. Raises
-    ValueError for a model that needs steps (see `passes.partition`)."""
-    graph = import_model(model, options, own=own)
+    found. `sizes`: of symbols that stay open, what to measure for, and which variant; `progress(seconds,
+    budget, what)`. Raises ValueError for a model that needs steps (see `passes.partition`)."""
+    made = cases(load(model, options.shapes, own.formats), options, own=own).made
+    graph = next((c.graph for c in made if c.fits(sizes or {})), made[0].graph)
     if has_steps(graph):
         raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
     here = place_of(options.target, threads, options.libraries)
     known = {} if store is None else store.get(here)
-    outcome = tune_graph(graph, options, threads, sizes or {}, budget, progress, known)
+    outcome = tune_graph(optimize(graph, options), options, threads, sizes or {}, budget, progress, known)
     if store is not None and outcome.findings:
         store.put(here, outcome.findings)
     return outcome
@@ -201,6 +203,16 @@ class Case(NamedTuple):
 
     graph: Graph
     sizes: Mapping[str, int]
+
+    def fits(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it is for these sizes, as far as they are given."""
+        given = {Var(name): size for name, size in sizes.items()}
+        rules = [eq(Var(name), size) for name, size in self.sizes.items()]
+        for v, (low, high) in self.graph.symbols.items():
+            rules += [] if low is None else [v >= low]
+            rules += [] if high is None else [v <= high]
+        value = Evaluator(given)
+        return all(value(r) for r in (*rules, *self.graph.constraints) if free_vars(r) <= given.keys())
 
 
 @dataclass(frozen=True)

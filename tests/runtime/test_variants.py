@@ -282,3 +282,10 @@ def test_memory_and_time_are_of_the_variant() -> None:
     assert exe.variant({"x": pictures(1)}).plan.is_static
     with pytest.raises(ValueError, match="the sizes to give are"):
         exe.arena_bytes()
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_tuning_measures_the_variant_of_its_sizes(batch: int) -> None:
+    """Of the general one a batch of 1 can't be measured."""
+    exe = jangin.compile(pooled(), cache=False, tune=0.2, sizes={"batch": batch})
+    assert exe(pictures(batch)).shape == pictures(batch).mean((2, 3)).squeeze().shape
