@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from jangin.ir.core import LoopNest
@@ -24,27 +24,48 @@ def folded(
 ) -> Array | None:
     """What a core node of one output gives, or None where it isn't known or is too large. `values`: the
     types of its operands and of its output."""
-    shape = values[node.name].shape
-    size = None if shape is None else static_shape(shape)
+    size = elements(node, values)
     limit = NEST_FOLD_LIMIT if isinstance(node.attrs, LoopNest) else FOLD_LIMIT
-    if size is None or math.prod(size) > limit:
+    if size is None or size > limit or not all(n in constants for n in node.inputs):
         return None
-    if not all(n in constants for n in node.inputs):
+    if any(v in symbols for v in variables(node.attrs.named())):
         return None
-    if any(_mentions(v, symbols) for v in node.attrs.named().values()):
-        return None
+    return evaluated(node, constants, values)[node.name]
+
+
+def elements(node: Node, values: Mapping[str, Value]) -> int | None:
+    """How many a node's results have together; None where a size isn't known."""
+    count = 0
+    for name in node.outputs:
+        shape = values[name].shape
+        sizes = None if shape is None else static_shape(shape)
+        if sizes is None:
+            return None
+        count += math.prod(sizes)
+    return count
+
+
+def evaluated(node: Node, constants: Mapping[str, Array], values: Mapping[str, Value]) -> dict[str, Array]:
+    """The results of a core node whose operands are constants."""
     given = {n: constants[n] for n in node.inputs}
-    known = {n: values[n] for n in (*node.inputs, node.name)}
-    return run_graph(Graph("fold", (), node.outputs, (node,), given, known), {})[node.name]
+    known = {n: values[n] for n in (*node.inputs, *node.outputs)}
+    return run_graph(Graph("fold", (), node.outputs, (node,), given, known), {})
 
 
-def _mentions(value: Any, symbols: Container[Var]) -> bool:
-    """Whether an attribute depends on a size symbol."""
-    if isinstance(value, Expr):
-        return any(v in symbols for v in free_vars(value))
-    if isinstance(value, Stmt):
-        return any(_mentions(expressions(s), symbols) for s in statements(value))
-    if isinstance(value, Stage):
+def variables(value: Any, inside: Callable[[Graph], Iterable[Var]] = lambda graph: ()) -> Iterator[Var]:
+    """Every variable that an attribute mentions; `inside`: those that a graph in it does."""
+    if isinstance(value, Mapping):
+        yield from variables(tuple(value.values()), inside)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from variables(item, inside)
+    elif isinstance(value, Expr):
+        yield from free_vars(value)
+    elif isinstance(value, Stmt):
+        for s in statements(value):
+            yield from variables(expressions(s))
+    elif isinstance(value, Stage):
         extents = tuple(a.extent for a in (*value.axes, *value.reduce_axes))
-        return _mentions((value.body, value.epilogue, *extents), symbols)
-    return isinstance(value, tuple) and any(_mentions(v, symbols) for v in value)
+        yield from variables((value.body, value.epilogue, value.out.shape, extents))
+    elif isinstance(value, Graph):
+        yield from inside(value)

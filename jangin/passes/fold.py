@@ -3,14 +3,13 @@ no elements need no input at all."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from jangin.ir.expr import is_const
 from jangin.ir.graph import Array, Graph, Node, static_shape
-from jangin.ops.interpret import run_graph
+from jangin.ops.folding import elements, evaluated
 from jangin.passes.partition import needed_symbols
 
 SIZE_LIMIT = 1 << 24
@@ -27,7 +26,7 @@ def fold(graph: Graph) -> Graph:
         if all(_is_empty(graph, out) for out in node.outputs):
             constants |= {out: _empty(graph, out) for out in node.outputs}
         elif _foldable(graph, node, constants):
-            constants |= _evaluate(graph, node, constants)
+            constants |= evaluated(node, constants, graph.values)
         else:
             nodes.append(node)
     return graph.with_nodes(nodes, constants=constants)
@@ -42,21 +41,10 @@ def _empty(graph: Graph, name: str) -> Array:
 
 
 def _foldable(graph: Graph, node: Node, constants: Mapping[str, Array]) -> bool:
-    if not all(n in constants for n in node.inputs):
+    size = elements(node, graph.values)
+    if size is None or not all(n in constants for n in node.inputs):
         return False
-    size = 0
-    for out in node.outputs:
-        shape = static_shape(graph.shape(out))
-        if shape is None:
-            return False
-        size += math.prod(shape)
     given = sum(constants[n].size for n in node.inputs)
     if size > SIZE_LIMIT or (size > GROWTH_LIMIT and size > given):
         return False
     return not needed_symbols(graph, node)
-
-
-def _evaluate(graph: Graph, node: Node, constants: Mapping[str, Array]) -> dict[str, Array]:
-    used = {n: constants[n] for n in node.inputs}
-    values = {n: graph.values[n] for n in (*node.inputs, *node.outputs)}
-    return run_graph(Graph("fold", (), node.outputs, (node,), used, values), {})

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from jangin.ir.core import BindStep, GraphStep, HostStep, IfStep, LoopStep
-from jangin.ir.expr import Expr, Var, free_vars
+from jangin.ir.expr import Var, free_vars
 from jangin.ir.graph import Array, Graph, Node
-from jangin.ir.loop import Stmt, expressions, statements
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Segment, Step
 from jangin.ir.simplify import Range
-from jangin.ir.te import Stage
 from jangin.mapped import owned
+from jangin.ops.folding import variables
 from jangin.passes.constraints import constraints
 
 
@@ -134,31 +132,16 @@ def defined(node: Node) -> tuple[Var, ...]:
 
 def needed_symbols(graph: Graph, node: Node) -> set[Var]:
     """Size symbols that must be known before a node runs."""
-    found = set(_variables(node.attrs.named())) & graph.symbols.keys()
+    found = set(variables(node.attrs.named(), _graph_variables)) & graph.symbols.keys()
     if is_step(node):
         return found.difference(defined(node))
     return found.union(*(free_vars(d) for name in node.outputs for d in graph.shape(name)))
 
 
-def _variables(value: Any) -> Iterator[Var]:
-    """Every variable that an attribute mentions, those of sub-graphs included."""
-    if isinstance(value, Mapping):
-        yield from _variables(tuple(value.values()))
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _variables(item)
-    elif isinstance(value, Expr):
-        yield from free_vars(value)
-    elif isinstance(value, Stmt):
-        for s in statements(value):
-            yield from _variables(tuple(expressions(s)))
-    elif isinstance(value, Stage):
-        extents = tuple(a.extent for a in (*value.axes, *value.reduce_axes))
-        yield from _variables((value.body, value.epilogue, value.out.shape, extents))
-    elif isinstance(value, Graph):
-        inside = {v for n in value.nodes for v in defined(n)} | _of_inputs(value)
-        for node in value.nodes:
-            yield from (v for v in needed_symbols(value, node) if v not in inside)
+def _graph_variables(graph: Graph) -> Iterator[Var]:
+    inside = {v for n in graph.nodes for v in defined(n)} | _of_inputs(graph)
+    for node in graph.nodes:
+        yield from (v for v in needed_symbols(graph, node) if v not in inside)
 
 
 def prune(graph: Graph) -> Graph:
