@@ -42,6 +42,9 @@ from jangin.ops.bounds import accesses, limits, parts
 from jangin.ops.editor import Editor
 from jangin.ops.operands import broadcast
 
+MOST_SYMBOLIC = 8
+"""Inputs of unknown sizes that one kernel concatenates: each looks for its place among sums of sizes, and the
+kernel grows with the square of their number."""
 DATA_LIMIT = 256
 """Elements up to which the contents of integer tensors are followed through the graph."""
 MAX_SIZE = (1 << 31) - 1
@@ -476,7 +479,16 @@ class Builder(Editor):
             return xs[0]
         if all(x.data is not None for x in xs):
             return self.sizes(np.concatenate([x.data for x in xs if x.data is not None], axis), xs[0].dtype)
+        if sum(not isinstance(x.shape[axis], Const) for x in xs) > MOST_SYMBOLIC:
+            groups = [xs[i : i + MOST_SYMBOLIC] for i in range(0, len(xs), MOST_SYMBOLIC)]
+            return self.concat([self.copied(self.concat(g, axis)) for g in groups], axis)
         return self.node(core.Concat(axis), xs)
+
+    def copied(self, x: Tensor) -> Tensor:
+        """x in memory of its own: nothing after it computes it once more."""
+        name = self.materialize(x)
+        source, out = Buffer("x0", name.dtype, name.shape), Buffer("out", name.dtype, name.shape)
+        return self.stages([compute(out, lambda *index: source[index])], [name])
 
     def pad(self, x: Tensor, pads: Sequence[ExprLike], mode: str = "constant", value: float = 0) -> Tensor:
         """`pads`: begins of every axis, then ends."""

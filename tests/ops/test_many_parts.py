@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 
 import jangin
+from jangin.ops.builder import MOST_SYMBOLIC
 
 
 def joined(count: int, distinct: bool) -> onnx.ModelProto:
@@ -39,3 +40,18 @@ def test_splits(count: int) -> None:
     x = np.arange(count * 4, dtype=np.float32)
     found = jangin.compile(model, cache=False, isolated=False)(x)
     np.testing.assert_array_equal(np.concatenate(found), x)
+
+
+def test_a_concatenation_of_many_symbols() -> None:
+    """Each kernel joins a few: in one of all, the places would be as many sums of as many symbols."""
+    count = 20
+    names = [f"x{i}" for i in range(count)]
+    node = helper.make_node("Concat", names, ["y"], axis=0)
+    inputs = [helper.make_tensor_value_info(n, 1, [f"s{i}"]) for i, n in enumerate(names)]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info("y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
+    exe = jangin.compile(model, cache=False, isolated=False)
+    assert max(len(launch.args) for launch in exe.plan.launches) <= MOST_SYMBOLIC + 1
+    arrays = [np.full(1 + i % 4, i, np.float32) for i in range(count)]
+    found = exe.run(dict(zip(names, arrays, strict=True)))["y"]
+    np.testing.assert_array_equal(found, np.concatenate(arrays))
