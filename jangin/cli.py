@@ -100,11 +100,14 @@ def compile_command(
     timings: Annotated[
         bool, typer.Option("--timings", help="Compile from nothing, and say where the time goes.")
     ] = False,
+    sign: Annotated[
+        Path | None, typer.Option(help="Sign the file by the Ed25519 key in this PEM file.")
+    ] = None,
 ) -> None:
     """Compile a model into a file that loads without the compiler."""
     from jangin.commands.run import compile_file
 
-    compile_file(model, context.obj, output, shape or [], target, timings)
+    compile_file(model, context.obj, output, shape or [], target, timings, sign)
 
 
 @app.command()

@@ -27,6 +27,7 @@ from jangin.ir.graph import Array
 from jangin.runtime.layout import Frame, Layout
 from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.signing import sign
 from jangin.runtime.sizes import Evaluator, TensorSpec
 from jangin.runtime.variants import Runnable
 from jangin.runtime.variants_artifact import Compiled, VariantsArtifact, listed, plans, signature
@@ -125,10 +126,11 @@ def _file_name(name: str) -> str:
 
 
 def compile_file(
-    model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str, timings: bool = False
-) -> None:
+    model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str, timings: bool = False,
+    key: Path | None = None,
+) -> None:  # fmt: skip
     """Compile a model into a `.jgn` file, for this machine or another, and say what is in it; with `timings`
-    from nothing, and where the time went."""
+    from nothing, and where the time went. `key`: the PEM file of the key that signs it."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already")
     start = time.perf_counter()
@@ -147,6 +149,7 @@ def compile_file(
     account.tell(0, 1, "save")
     made.save(output)
     account.tell(1, 1, "save")
+    signature = None if key is None else sign(output, key)
     console = terminal()
     if timings:
         from jangin.commands.timings import kernels_table, steps_table
@@ -154,6 +157,8 @@ def compile_file(
         console.print(kernels_table(account), steps_table(account))
     console.print(summary(made))
     console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB, compiled in {seconds:.2f} s")
+    if signature is not None:
+        console.print(f"{signature}: its signature by {key}")
 
 
 def summary(made: Compiled) -> Table:

@@ -183,12 +183,14 @@ def load(
     threads: int | None = None,
     operators: Sequence[Any] = (),
     device: Device | None = None,
+    trust: str | os.PathLike[str] | None = None,
 ) -> Runnable:
     """Load a `.jgn` file; `operators` are a caller's own that run in Python (see `jangin.hosted`), `device`
-    what runs it, where that isn't one of Jangin's own (see `jangin.runtime.device`).
-    Raises FileNotFoundError, ArtifactError for a file that is no artefact or is damaged, LoadError
-    where this machine can't run its code."""
-    return executable(read_artifact(path), threads, host_functions(operators), device)
+    what runs it, where that isn't one of Jangin's own (see `jangin.runtime.device`). `trust`, the PEM file of
+    a public key: load only what its owner signed (`jangin compile --sign`; needs the extra `sign`).
+    Raises FileNotFoundError, ArtifactError for a file that is no artefact, is damaged or isn't signed so,
+    LoadError where this machine can't run its code, ValueError for a key of another kind."""
+    return executable(read_artifact(path, trust), threads, host_functions(operators), device)
 
 
 def host_functions(operators: Sequence[Any]) -> dict[str, HostFunction]:

@@ -46,6 +46,7 @@ from jangin.runtime.program_artifact import (
     read_bodies,
     write_bodies,
 )
+from jangin.runtime.signing import check_signature
 from jangin.runtime.sizes import Signature, TensorSpec, spec_of
 
 VARIANTS_MAGIC = b"\x8aJGV\r\n\x1a\n"
@@ -142,25 +143,31 @@ class VariantsArtifact:
     def read(cls, path: str | os.PathLike[str]) -> VariantsArtifact:
         """Read a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
         with open(path, "rb") as file:
-            end = os.fstat(file.fileno()).st_size
-            text, digest = read_header(file, path, VARIANTS_MAGIC, "a compiled model of variants", end)
-            if hashlib.sha256(text).digest() != digest:
-                raise damaged(path, "its checksum is wrong")
-            with refusing(path):
-                header = fields(text)
-                size, lines = header["constant_bytes"], header["parts"]
-                require(is_size(size) and size <= end, "the bytes of its constants")
-                pool = Constants(path, mapped(file, end - size, end))
-                parts = read_bodies(file, lines, end - size, lambda at: _read_part(file, path, at, pool))
-                if aligned(file.tell()) + size != end:
-                    raise damaged(path, f"{end} bytes where {aligned(file.tell()) + size} belong")
-                sizes = tuple(map(_sizes, header["sizes"]))
-                require(0 < len(parts) == len(sizes) and not sizes[0], "the sizes of its variants")
-                names = [_names(p) for p in parts]
-                require(names.count(names[0]) == len(names), "the names of its inputs and outputs")
-                absent = tuple(Absent(_sizes(s), str(reason)) for s, reason in header["absent"])
-            pool.start()
-        return cls(tuple(parts), sizes, absent)
+            return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
+
+    @classmethod
+    def read_from(
+        cls, file: BinaryIO, path: str | os.PathLike[str], end: int
+    ) -> tuple[VariantsArtifact, bytes]:
+        """As `Artifact.read_from`."""
+        text, digest = read_header(file, path, VARIANTS_MAGIC, "a compiled model of variants", end)
+        if hashlib.sha256(text).digest() != digest:
+            raise damaged(path, "its checksum is wrong")
+        with refusing(path):
+            header = fields(text)
+            size, lines = header["constant_bytes"], header["parts"]
+            require(is_size(size) and size <= end, "the bytes of its constants")
+            pool = Constants(path, mapped(file, end - size, end))
+            parts = read_bodies(file, lines, end - size, lambda at: _read_part(file, path, at, pool))
+            if aligned(file.tell()) + size != end:
+                raise damaged(path, f"{end} bytes where {aligned(file.tell()) + size} belong")
+            sizes = tuple(map(_sizes, header["sizes"]))
+            require(0 < len(parts) == len(sizes) and not sizes[0], "the sizes of its variants")
+            names = [_names(p) for p in parts]
+            require(names.count(names[0]) == len(names), "the names of its inputs and outputs")
+            absent = tuple(Absent(_sizes(s), str(reason)) for s, reason in header["absent"])
+        pool.start()
+        return cls(tuple(parts), sizes, absent), digest
 
 
 def _read_part(
@@ -248,13 +255,21 @@ def _common(made: VariantsArtifact, n: int, spec: TensorSpec) -> TensorSpec:
     return replace(spec, shape=tuple(shape))
 
 
-def read_artifact(path: str | os.PathLike[str]) -> Compiled:
-    """Read a `.jgn` file of any kind."""
+def read_artifact(path: str | os.PathLike[str], trust: str | os.PathLike[str] | None = None) -> Compiled:
+    """Read a `.jgn` file of any kind; with `trust`, the PEM file of a public key, only one that is signed
+    (see `jangin.runtime.signing`)."""
+    kinds: Mapping[bytes, type[VariantsArtifact] | type[ProgramArtifact]]
+    kinds = {VARIANTS_MAGIC: VariantsArtifact, PROGRAM_MAGIC: ProgramArtifact}
     with open(path, "rb") as file:
-        magic = file.read(len(MAGIC))
-    if magic == VARIANTS_MAGIC:
-        return VariantsArtifact.read(path)
-    return ProgramArtifact.read(path) if magic == PROGRAM_MAGIC else Artifact.read(path)
+        prefix = file.read(PREFIX.size)
+        if trust is not None:
+            check_signature(path, prefix, trust)
+        file.seek(0)
+        kind = kinds.get(prefix[: len(MAGIC)], Artifact)
+        made, digest = kind.read_from(file, path, os.fstat(file.fileno()).st_size)
+    if trust is not None and not prefix.endswith(digest):
+        raise damaged(path, "it changed while it was read")
+    return made
 
 
 def detached(made: Compiled) -> Compiled:

@@ -1,0 +1,77 @@
+"""Signatures of saved models (Ed25519, RFC 8032), each in a file beside the model's.
+
+What is signed is the digest at the file's start, which stands for all that is in it: plans, code, and
+the digests of constants and of parts. Keys are PEM files, as `openssl genpkey -algorithm ed25519` and
+`openssl pkey -pubout` write them. The package `cryptography` (the extra `sign`) computes.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from jangin.runtime.artifact import PREFIX, ArtifactError, write_whole
+
+SUFFIX = ".sig"
+"""What a signature's file is called beyond the name of the model's."""
+CONTEXT = b"Jangin model, signature 1\0"
+"""Signed before a file's kind and digest, so that a signature for another purpose is none for a model."""
+
+
+def sign(path: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
+    """Sign a saved model by the private key in a PEM file; gives the file of the signature. Raises
+    FileNotFoundError, or ValueError for a key that can't sign."""
+    private = _key(key, "private")
+    with open(path, "rb") as file:
+        signature = private.sign(_message(file.read(PREFIX.size)))
+    beside = Path(f"{os.fspath(path)}{SUFFIX}")
+    write_whole(beside, lambda out: out.write(signature))
+    return beside
+
+
+def check_signature(path: str | os.PathLike[str], prefix: bytes, trust: str | os.PathLike[str]) -> None:
+    """Check the signature of a model, whose file begins with `prefix`, by the public key in a PEM file.
+    Raises ArtifactError for a model without a right signature, else as `sign`."""
+    public = _key(trust, "public")
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        signature = Path(f"{os.fspath(path)}{SUFFIX}").read_bytes()
+    except FileNotFoundError:
+        raise ArtifactError(f"{path} isn't signed: there is no {os.fspath(path)}{SUFFIX}") from None
+    try:
+        public.verify(signature, _message(prefix))
+    except InvalidSignature:
+        raise ArtifactError(f"{path} isn't what the owner of {trust} signed") from None
+
+
+def _message(prefix: bytes) -> bytes:
+    if len(prefix) < PREFIX.size:
+        return CONTEXT
+    magic, _, _, digest = PREFIX.unpack(prefix)
+    return CONTEXT + bytes(magic) + bytes(digest)
+
+
+def _key(path: str | os.PathLike[str], kind: str) -> Any:
+    """The Ed25519 key in a PEM file."""
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError:
+        raise RuntimeError("signatures need the package cryptography: pip install 'jangin[sign]'") from None
+    text = Path(path).read_bytes()
+    wanted = ed25519.Ed25519PrivateKey if kind == "private" else ed25519.Ed25519PublicKey
+    try:
+        if kind == "private":
+            key: object = serialization.load_pem_private_key(text, None)
+        else:
+            key = serialization.load_pem_public_key(text)
+    except TypeError:
+        raise ValueError(f"the key {path} has a password: give it without (openssl pkey -in ...)") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError(f"{path} is no {kind} key in PEM form") from None
+    if not isinstance(key, wanted):
+        raise ValueError(f"{path} is no Ed25519 key (openssl genpkey -algorithm ed25519 makes one)")
+    return key
