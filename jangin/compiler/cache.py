@@ -40,7 +40,7 @@ def key(parts: Iterable[bytes | str]) -> str:
 @cache
 def source_digest() -> str:
     """SHA-256 of the compiler's own source and its code generator's version: other code, other keys."""
-    from importlib.metadata import version  # a tenth of what the compiler imports, and seldom asked for
+    from importlib.metadata import version  # thirty modules, for what few ask
 
     folder = Path(__file__).parents[1]
     files = sorted(folder.rglob("*.py"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jangin.backends.backend import backend_of
 from jangin.compiler.account import Account
@@ -35,9 +35,10 @@ from jangin.runtime.sizes import Evaluator
 from jangin.runtime.variants_artifact import Absent, Compiled, VariantsArtifact
 from jangin.templates.scheduled import Scheduled
 from jangin.tune.store import Store, place_of
-from jangin.tune.tuner import Outcome
-from jangin.tune.tuner import Progress as TuneProgress
-from jangin.tune.tuner import tune as tune_graph
+
+if TYPE_CHECKING:
+    from jangin.tune.tuner import Outcome
+    from jangin.tune.tuner import Progress as TuneProgress
 
 Progress = Callable[[int, int, str], None]
 VARIANTS = 8
@@ -57,6 +58,8 @@ def tune_model(
     """Measure candidates for `budget` seconds, going on from what `store` has, and keep there what is
     found. `sizes`: of symbols that stay open, what to measure for, and which variant; `progress(seconds,
     budget, what)`. Raises ValueError for a model that needs steps (see `passes.partition`)."""
+    from jangin.tune.tuner import tune as tune_graph
+
     made = cases(load(model, options.shapes, own.formats), options, own=own).made
     graph = next((c.graph for c in made if c.fits(sizes or {})), made[0].graph)
     if has_steps(graph):

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +96,8 @@ def _onednn() -> Library | None:
 
 def _files(package: str, name: str) -> Iterator[Path]:
     """Where an installed package's files called `name` are."""
+    from importlib import metadata  # thirty modules, for what few ask
+
     try:
         package_files = metadata.files(package) or []
     except metadata.PackageNotFoundError:

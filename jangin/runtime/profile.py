@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from jangin.ir.plan import Launch, Plan
 from jangin.runtime.layout import Layout
@@ -67,14 +68,14 @@ class Launches:
         idle = self.call_seconds()
         value = self.layout.value
         return [
-            LaunchTime(x, max(0.0, statistics.median(t) - idle), value(x.flops), value(x.bytes))
+            LaunchTime(x, max(0.0, float(np.median(t)) - idle), value(x.flops), value(x.bytes))
             for x, t in zip(self.plan.launches, times, strict=True)
         ]
 
     def call_seconds(self) -> float:
         """What a call from here takes that does nothing: the median."""
         empty = [self.seconds(call) for call in self._idle for _ in range(EMPTY)]
-        return statistics.median(empty) if empty else 0.0
+        return float(np.median(empty)) if empty else 0.0
 
     def seconds(self, call: Call) -> float:
         """What one call takes, from here."""
