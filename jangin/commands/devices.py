@@ -8,10 +8,12 @@ from rich.table import Table
 from jangin.bench.engines import PEERS, TITLES, installed
 from jangin.bench.report import machine
 from jangin.commands.common import terminal
+from jangin.ir.dtype import F32
 from jangin.runtime.libraries import TITLES as TITLES_OF_LIBRARIES
 from jangin.runtime.libraries import find
 from jangin.runtime.threads import default_threads
 from jangin.targets import NAMED, Target, resolve
+from jangin.targets.rows import PORTABLE
 
 
 def devices() -> None:
@@ -39,7 +41,7 @@ def devices() -> None:
 def _row(target: Target, here: bool) -> list[str]:
     caches = [f"{size >> 10} KiB" for size in (target.l1, target.l2, target.l3)]
     vector = f"{8 * target.vector_bytes} bits"
-    fma = "yes" if target.has("fma") else "no"
+    fma = "no" if target.row("fma", F32) in PORTABLE else "yes"
     return [
         target.name,
         target.cpu,
