@@ -65,7 +65,8 @@ class Scores:
         return call("tanh", s / self.softcap) * self.softcap if self.softcap else s
 
     def masked(self, b: Builder, products: Tensor, floor: float) -> Tensor:
-        """The scores, `floor` where a key is hidden."""
+        """The scores, `floor` where a key is hidden by truth, though its product be NaN. (ONNX's
+        definition adds -inf there, so that a NaN in a hidden key is one in the result.)"""
 
         def body(s: Expr, *masks: Expr) -> Expr:
             s = self.capped(s)
