@@ -250,10 +250,6 @@ def replace_buffer(
     return go(s)
 
 
-def buffers_read(s: Stmt) -> set[str]:
-    return {name for st in statements(s) for e in expressions(st) for name in buffers_loaded(e)}
-
-
 def buffers_written(s: Stmt) -> set[str]:
     return {st.buffer.name for st in statements(s) if isinstance(st, Store)}
 

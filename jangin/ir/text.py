@@ -78,11 +78,6 @@ def print_func(func: Func) -> str:
     return "\n".join([head, *indent(_stmt(func.body)), "}"]) + "\n"
 
 
-def print_stmt(s: Stmt) -> str:
-    """The text of one statement, without what it needs declared."""
-    return "\n".join(_stmt(s)) + "\n"
-
-
 def print_plan(plan: Plan) -> str:
     """The text of a plan: all of it but its constants' data and its kernels."""
     known = print_ranges(plan.symbols) + print_bound(plan.bound)

@@ -43,7 +43,6 @@ from jangin.ir.expr import (
     land,
     maximum,
     minimum,
-    rewrite,
     select,
     substitute,
 )
@@ -396,8 +395,3 @@ def core_op(node: Node) -> CoreOp[Any]:
     if node.op not in CORE:
         raise CompileError(f"{node.source or node.name}: {node.op} is not a core operator; lower it first")
     return CORE[node.op]
-
-
-def map_body(body: Expr, renames: Mapping[str, Expr]) -> Expr:
-    """A map's scalar body with operands (by name) replaced."""
-    return rewrite(body, lambda n: renames.get(n.name) if isinstance(n, Var) else None)

@@ -188,10 +188,6 @@ class NodeReader:
         return body_graph(proto.name, proto.input, proto.output, self.nodes(proto.node, inner), {}, what)
 
 
-def _too_deep(function: str) -> str:
-    return f"function '{function}' calls itself, or is nested more than {MOST_CALLS} deep"
-
-
 class _Importer:
     """One model being imported."""
 
