@@ -1,0 +1,228 @@
+"""`torch.compile` with Jangin and with Inductor, its default: ten models with random weights.
+
+    python benchmarks/torch_compile.py [--models A,B] [--threads 1,2] [--turns N] [--out results.jsonl]
+    python benchmarks/torch_compile.py --out results.jsonl --write      # the table into benchmarks/RESULTS.md
+
+Needs the extra `torch`, pytorchcv, transformers, and g++ for Inductor. Each back end runs in a process of its
+own, which compiles a small model first, so that imports and the search for compilers don't count; then its
+first call is timed, with empty caches. Calls are timed in turns of a fraction of a second, one process at a
+time, so that both meet the same phases of a busy machine; `--lock FILE` holds a lock during these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "RESULTS.md"
+BEGIN, END = "<!-- torch.compile -->\n", "<!-- end of torch.compile -->\n"
+BACKENDS = ("jangin", "inductor")
+ASKED = 1.4
+VISION = {
+    "ResNet-18": "resnet.resnet18", "ResNet-50": "resnet.resnet50",
+    "MobileNetV2": "mobilenetv2.mobilenetv2_w1", "SqueezeNet": "squeezenet.squeezenet_v1_1",
+    "EfficientNet-B0": "efficientnet.efficientnet_b0",
+}  # fmt: skip
+LANGUAGE = {"BERT-base": ("BertModel", "BertConfig"), "GPT-2": ("GPT2Model", "GPT2Config")}
+IMAGES = {
+    "ViT": ("ViTModel", "ViTConfig"), "Swin": ("SwinModel", "SwinConfig"),
+    "ConvNeXt": ("ConvNextModel", "ConvNextConfig"),
+}  # fmt: skip
+MODELS = (*VISION, *LANGUAGE, *IMAGES)
+
+
+def module(name: str) -> tuple[Any, Any]:
+    """A model with random weights and an input: an image of 224 x 224, or 128 tokens."""
+    import torch
+
+    torch.manual_seed(0)
+    if name in VISION:
+        file, _, maker = VISION[name].partition(".")
+        made = getattr(importlib.import_module(f"pytorchcv.models.{file}"), maker)()
+        return made.eval(), torch.randn(1, 3, 224, 224)
+    import transformers
+
+    kind, config = (LANGUAGE | IMAGES)[name]
+    made = getattr(transformers, kind)(getattr(transformers, config)())
+    if name in LANGUAGE:
+        made.config.use_cache = False
+        return made.eval(), torch.randint(0, 30000, (1, 128))
+    return made.eval(), torch.randn(1, 3, 224, 224)
+
+
+def first_of(result: Any) -> Any:
+    return result if hasattr(result, "shape") else result[0]
+
+
+def worker(backend: str, name: str, threads: int) -> None:
+    """Say the seconds of the first call and how far it is from PyTorch's; then, for each line of the
+    standard input, the median seconds of the calls of as many seconds as the line says."""
+    warnings.filterwarnings("ignore")
+    import torch
+
+    torch.set_num_threads(threads)
+    with torch.no_grad():
+        torch.compile(torch.nn.Linear(4, 4), backend=backend)(torch.randn(2, 4))
+        model, given = module(name)
+        wanted = first_of(model(given))
+        fast = torch.compile(model, backend=backend)
+        start = time.perf_counter()
+        got = first_of(fast(given))
+        first = time.perf_counter() - start
+        error = float((got - wanted).abs().max() / wanted.abs().max())
+        print(json.dumps({"first": first, "error": error}), flush=True)
+        for line in sys.stdin:
+            print(json.dumps(timed(lambda: fast(given), float(line))), flush=True)
+
+
+def timed(call: Callable[[], Any], seconds: float) -> float:
+    call()
+    found: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(found) < 3:
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return median(found)
+
+
+@contextlib.contextmanager
+def held(lock: str | None) -> Iterator[None]:
+    if lock is None:
+        yield
+        return
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def started(backend: str, name: str, threads: int) -> Iterator[Callable[[float], Any]]:
+    """A process that has compiled a model: asked for 0 seconds it gives what it said first."""
+    with tempfile.TemporaryDirectory() as cache:
+        env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+        command = [sys.executable, __file__, "--worker", backend, "--models", name, "--threads", str(threads)]
+        with subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None and process.stdout is not None
+            asked, said = process.stdin, process.stdout
+
+            def ask(seconds: float) -> Any:
+                if seconds:
+                    asked.write(f"{seconds}\n")
+                    asked.flush()
+                line = said.readline()
+                if not line:
+                    raise RuntimeError(f"{backend} failed on {name} with {threads} threads")
+                return json.loads(line)
+
+            try:
+                yield ask
+            finally:
+                process.kill()
+
+
+def compared(name: str, threads: int, turns: int, seconds: float, lock: str | None) -> dict[str, Any]:
+    """Medians over the turns, in milliseconds; the first calls in seconds."""
+    with contextlib.ExitStack() as stack:
+        asks, firsts = {}, {}
+        for backend in BACKENDS:
+            asks[backend] = stack.enter_context(started(backend, name, threads))
+            firsts[backend] = asks[backend](0)
+        found: dict[str, list[float]] = {b: [] for b in BACKENDS}
+        with held(lock):
+            for turn in range(turns):
+                for backend in BACKENDS if turn % 2 else BACKENDS[::-1]:
+                    found[backend].append(asks[backend](seconds))
+    row: dict[str, Any] = {"model": name, "threads": threads}
+    for backend in BACKENDS:
+        row[backend] = {"ms": median(found[backend]) * 1e3, **firsts[backend]}
+    row["ratio"] = median(i / j for i, j in zip(found["inductor"], found["jangin"], strict=True))
+    return row
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The part of RESULTS.md."""
+    lines = [
+        "## `torch.compile`: Jangin and Inductor\n",
+        "`python benchmarks/torch_compile.py`: batch 1, images of 224 x 224, 128 tokens, random weights, "
+        "float32; medians of turns. *ratio*: Inductor's time over Jangin's; *error*: of Jangin against "
+        "PyTorch, as a share of the largest value.\n",
+        "| model | threads | Jangin ms | Inductor ms | ratio | first call, Jangin s | Inductor s | error |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for r in rows:
+        j, i = r["jangin"], r["inductor"]
+        lines.append(
+            f"| {r['model']} | {r['threads']} | {j['ms']:.1f} | {i['ms']:.1f} | {r['ratio']:.2f} | "
+            f"{j['first']:.1f} | {i['first']:.1f} | {j['error']:.0e} |"
+        )
+    for threads in sorted({r["threads"] for r in rows}):
+        these = [r for r in rows if r["threads"] == threads]
+        speed = geometric_mean(r["ratio"] for r in these)
+        first = geometric_mean(r["inductor"]["first"] / r["jangin"]["first"] for r in these)
+        lines.append(
+            f"\nThreads: {threads}. {speed:.2f} times as fast on the geometric mean of {len(these)} models "
+            f"({ASKED} asked), slower on {sum(r['ratio'] < 1 for r in these)}; the first call {first:.1f} "
+            f"times as fast."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def written(text: str) -> None:
+    """Put the part into RESULTS.md, in the place of the one that is there."""
+    before, _, rest = RESULTS.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    RESULTS.write_text(f"{before.rstrip()}\n\n{BEGIN}{text}{END}{after}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")
+    parser.add_argument("--lock", help="a file whose lock is held while calls are timed")
+    parser.add_argument("--out", type=Path, help="where results are kept, a line each; those there are kept")
+    parser.add_argument("--write", action="store_true", help="the table into RESULTS.md")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    models, threads = given.models.split(","), [int(t) for t in given.threads.split(",")]
+    if given.worker:
+        worker(given.worker, models[0], threads[0])
+        return
+    kept = given.out.read_text().splitlines() if given.out and given.out.exists() else []
+    rows = [json.loads(line) for line in kept]
+    done = {(r["model"], r["threads"]) for r in rows}
+    for name in models:
+        for count in threads:
+            if (name, count) in done or (given.write and given.out):
+                continue
+            rows.append(compared(name, count, given.turns, given.seconds, given.lock))
+            print(json.dumps(rows[-1]), flush=True)
+            if given.out:
+                with given.out.open("a") as file:
+                    file.write(json.dumps(rows[-1]) + "\n")
+    rows.sort(key=lambda r: (MODELS.index(r["model"]), r["threads"]))
+    print(table(rows))
+    if given.write:
+        written(table(rows))
+
+
+if __name__ == "__main__":
+    main()

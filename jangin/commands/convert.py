@@ -1,0 +1,68 @@
+"""`jangin convert`: a model of any format as one of NNEF, kept only where it computes the same."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jangin
+from jangin.commands.common import Settings, parse_shapes, random_input, terminal
+from jangin.frontends import table
+from jangin.frontends.lower import lower
+from jangin.frontends.nnef.writer import written
+from jangin.ir.graph import Array, CompileError
+
+ARCHIVES = (".tgz", ".tar.gz", ".tar")
+
+
+def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]) -> None:
+    """Write a model as an NNEF folder, or as an archive where `output` ends as one. Raises CompileError where
+    NNEF can't say it, or where what was written gives other bits on random inputs; then nothing is left."""
+    if output.exists():
+        raise FileExistsError(f"{output} exists already: remove it, or name another")
+    bound = parse_shapes(shapes)
+    files = written(lower(table.load(model, bound)))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".convert-") as folder:
+        made = Path(folder, "model")
+        _keep(files, made, output.name)
+        _check(model, made, settings, bound)
+        os.replace(made, output)
+    size = sum(map(len, files.values()))
+    terminal().print(
+        f"{output}: {len(files)} files, {size / 1e6:.1f} MB, the same bits as {model} on random inputs"
+    )
+
+
+def _keep(files: Mapping[str, bytes], made: Path, name: str) -> None:
+    if not name.endswith(ARCHIVES):
+        for file, content in files.items():
+            made.joinpath(file).parent.mkdir(parents=True, exist_ok=True)
+            made.joinpath(file).write_bytes(content)
+        return
+    with tarfile.open(made, "w" if name.endswith(".tar") else "w:gz") as archive:
+        for file, content in files.items():
+            member = tarfile.TarInfo(file)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+def _check(model: Path, made: Path, settings: Settings, shapes: Mapping[str, object]) -> None:
+    """CompileError unless both give the same bits."""
+    first = jangin.compile(model, threads=1, shapes=shapes, cache=settings.cache)
+    second = jangin.compile(made, threads=1, cache=False)
+    feeds = [random_input(spec, {}, seed) for seed, spec in enumerate(first.inputs)]
+    pairs = zip(_tuple(first(*feeds)), _tuple(second(*feeds)), strict=True)
+    for spec, (x, y) in zip(first.outputs, pairs, strict=True):
+        if x.dtype != y.dtype or x.tobytes() != y.tobytes():
+            raise CompileError(
+                f"read back, output '{spec.name}' is another: NNEF can't say this model exactly"
+            )
+
+
+def _tuple(found: Array | tuple[Array, ...]) -> tuple[Array, ...]:
+    return found if isinstance(found, tuple) else (found,)

@@ -1,0 +1,98 @@
+"""Darknet's files: a cfg of sections, each a layer, and the weights (github.com/pjreddie/darknet)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.graph import Array, CompileError
+
+Value = int | float | str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One "[kind]" of a cfg, from `line` on, with its options."""
+
+    kind: str
+    line: int
+    options: dict[str, str] = field(default_factory=dict)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """CompileError where it is no number, or absent and without a default."""
+        text = self.options.get(name)
+        if text is None:
+            if default is None:
+                raise CompileError(f"[{self.kind}] in line {self.line} has no {name}=")
+            return default
+        try:
+            return float(text)
+        except ValueError:
+            raise CompileError(f"[{self.kind}] in line {self.line}: {name}={text} is no number") from None
+
+    def whole(self, name: str, default: int | None = None, least: int = -(1 << 31)) -> int:
+        value = self.number(name, default)
+        if value != int(value) or not least <= value < 1 << 31:
+            raise CompileError(f"[{self.kind}] in line {self.line}: {name}={value:g} is out of range")
+        return int(value)
+
+    def numbers(self, name: str) -> list[float]:
+        text = self.options.get(name, "")
+        try:
+            return [float(part) for part in re.split(r"[,\s]+", text.strip()) if part]
+        except ValueError:
+            raise CompileError(f"[{self.kind}] in line {self.line}: {name}={text} isn't a list") from None
+
+
+def sections(text: str) -> list[Section]:
+    """All of a cfg, [net] first. CompileError for a line that isn't understood."""
+    found: list[Section] = []
+    for n, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line[0] in "#;":
+            continue
+        if line[0] == "[":
+            if not line.endswith("]"):
+                raise CompileError(f"line {n} of the cfg is {line!r}, not a section")
+            found.append(Section(line[1:-1].strip().lower(), n))
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not found:
+            raise CompileError(f"line {n} of the cfg is {line!r}: neither a section nor an option")
+        found[-1].options[name.strip()] = value.split("#")[0].strip()
+    if not found or found[0].kind not in ("net", "network"):
+        raise CompileError("a Darknet cfg begins with [net]")
+    return found
+
+
+class Weights:
+    """The numbers of a weights file, taken in order."""
+
+    def __init__(self, data: Any, where: str) -> None:
+        self.where = where
+        if len(data) < 16:
+            raise CompileError(f"{where} is too short for Darknet's weights")
+        major, minor, _ = np.frombuffer(data, "<i4", 3)
+        header = 20 if int(major) * 10 + int(minor) >= 2 and major < 1000 and minor < 1000 else 16
+        self.numbers = np.frombuffer(data, "<f4", (len(data) - header) // 4, header)
+        self.at = 0
+
+    def take(self, shape: Sequence[int], what: str) -> Array:
+        count = int(np.prod(shape))
+        if self.at + count > self.numbers.size:
+            raise CompileError(
+                f"{self.where} ends before {what}, which needs {count} numbers: it belongs to another cfg"
+            )
+        self.at += count
+        return self.numbers[self.at - count : self.at].reshape(shape)
+
+    def finish(self) -> None:
+        left = self.numbers.size - self.at
+        if left:
+            raise CompileError(
+                f"{self.where} has {left} numbers more than the cfg: it belongs to another one"
+            )

@@ -1,0 +1,53 @@
+"""NNEF's operations behind the protocol of all dialects."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
+from jangin.frontends.nnef.operators import DEFINED, OPERATIONS
+from jangin.ir.graph import ImportedAttributes, Node
+from jangin.ops.builder import Builder
+
+MARKS = frozenset({"tensors"})
+"""What the importer says of a node beside its operation's own arguments."""
+REGIONS = frozenset({"avg_roi_pool", "max_roi_pool", "roi_resample", "avg_roi_align", "max_roi_align"})
+
+
+class Nnef(Dialect):
+    """Nodes are known by the names of operations ("nnef.conv")."""
+
+    domain = "nnef"
+
+    def lowering(self, node: Node) -> Lowering | None:
+        return self._lower if node.op.removeprefix("nnef.") in OPERATIONS else None
+
+    def _lower(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
+        given: dict[str, Any] = dict(self.attributes(node))
+        rest = iter(inputs)
+        tensors: Sequence[Any] = node.of(ImportedAttributes)["tensors"]
+        for name, count in tensors:
+            given[name] = next(rest) if count is None else [next(rest) for _ in range(count)]
+        if node.op == "nnef.clamp":
+            given["upper"] = given.pop("b")  # as the builder is called
+        made: Outputs = OPERATIONS[node.op.removeprefix("nnef.")](b, **given)
+        return made
+
+    def remedy(self, node: Node) -> str:
+        name = node.op.removeprefix("nnef.")
+        if name in REGIONS:
+            return "regions of interest are not supported, as no runtime of NNEF has them to compare with"
+        close = difflib.get_close_matches(name, [*OPERATIONS, *DEFINED], 1, 0.8)
+        also = f" ({close[0]} is)" if close else ""
+        return (
+            f"{name} is no standard operation that is supported{also}: define it as a fragment, or give your "
+            "own with operators=[...] (see jangin.custom)"
+        )
+
+    def attributes(self, node: Node) -> Mapping[str, Any]:
+        return {k: v for k, v in node.of(ImportedAttributes).items() if k not in MARKS}
+
+
+NNEF = Nnef()

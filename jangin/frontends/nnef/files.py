@@ -1,0 +1,194 @@
+"""Where an NNEF model's files lie: in a folder, or in an archive (tar, maybe compressed), unpacked in memory.
+
+Nothing is ever written, so that no name in an archive can lead anywhere; links and devices are no files.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tarfile
+import zlib
+from collections.abc import Mapping
+from mmap import mmap
+from pathlib import Path
+from typing import Any
+
+from jangin.frontends.format import Contents
+from jangin.ir.graph import CompileError
+from jangin.mapped import map_file
+
+GRAPH, QUANTIZATION = "graph.nnef", "graph.quant"
+MOST_FILES = 100_000
+MOST_GROWTH = 200
+"""How many times its own size an archive may unpack to: weights hardly shrink, and more is meant to harm."""
+LEAST_LIMIT = 1 << 26
+BEGINS = re.compile(rb"(\s|#[^\n]*\n)*version\s+\d")
+
+
+class Files:
+    """A model's files by name, "conv1/filter.dat", parted by slashes."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def find(self, name: str) -> bytes | memoryview | None:
+        """A file's contents; None where there is none. CompileError where the name leads elsewhere."""
+        raise NotImplementedError
+
+    def need(self, name: str) -> bytes | memoryview:
+        found = self.find(name)
+        if found is None:
+            raise CompileError(f"{self.what} has no file '{name}'")
+        return found
+
+
+class InFolder(Files):
+    def __init__(self, folder: Path, graph: Path | None = None) -> None:
+        super().__init__(str(graph or folder))
+        self.folder, self.graph = folder, graph
+
+    def path(self, name: str) -> Path | None:
+        """The file's path, in the folder."""
+        if self.graph is not None and name == GRAPH:
+            return self.graph
+        inside = _plain(name)
+        try:
+            file = (self.folder / inside).resolve()
+            if not file.is_relative_to(self.folder.resolve()):
+                raise CompileError(f"{self.what}: file '{name}' lies outside of the model's folder")
+            return file if file.is_file() else None
+        except (OSError, RuntimeError, ValueError) as error:
+            raise CompileError(f"{self.what}: file '{name}' can't be read: {error}") from None
+
+    def find(self, name: str) -> bytes | memoryview | None:
+        file = self.path(name)
+        if file is None or not file.stat().st_size:
+            return None if file is None else b""
+        try:
+            return memoryview(map_file(file))
+        except OSError as error:
+            raise CompileError(f"{file}: {error.strerror or error}") from None
+
+    def all(self) -> Mapping[str, Path | None]:
+        """Every file that the model may read."""
+        found: dict[str, Path | None] = {}
+        for name in (GRAPH, QUANTIZATION):
+            found[name] = self.path(name)
+        for root, _, names in os.walk(self.folder):
+            for name in sorted(names):
+                if name.endswith(".dat"):
+                    file = Path(root, name)
+                    found[file.relative_to(self.folder).as_posix()] = file
+                    if len(found) > MOST_FILES:
+                        raise ValueError(f"more than {MOST_FILES} files")
+        return found
+
+
+class InArchive(Files):
+    def __init__(self, what: str, files: Mapping[str, bytes]) -> None:
+        super().__init__(what)
+        self.files = files
+
+    def find(self, name: str) -> bytes | memoryview | None:
+        return self.files.get(_plain(name))
+
+
+def _plain(name: str) -> str:
+    """A file's name in the model. CompileError where it may lead out of it."""
+    parts = [p for p in name.split("/") if p not in ("", ".")]
+    if ".." in parts or "\0" in name or "\\" in name or not parts:
+        raise CompileError(f"file '{name}' is no name of a file inside the model")
+    return "/".join(parts)
+
+
+def is_model(contents: Contents) -> bool:
+    """Whether something opened is a model: a folder or archive with a graph.nnef, or such a file itself."""
+    if contents.message is not None:
+        return False
+    if not contents.data:
+        return contents.path is not None and (contents.path / GRAPH).is_file()
+    if is_archive(contents.data):
+        try:
+            with _opened(contents) as archive:
+                return any(_plain(m.name) == GRAPH for m in archive if m.isfile())
+        except (tarfile.TarError, OSError, EOFError, zlib.error, CompileError):
+            return False
+    return BEGINS.match(bytes(contents.data[:4096])) is not None
+
+
+def files_of(contents: Contents) -> Files:
+    """The files of what `is_model`. CompileError for an archive that isn't safe, or is damaged."""
+    if not contents.data:
+        assert contents.path is not None
+        return InFolder(contents.path)
+    if is_archive(contents.data):
+        return InArchive(str(contents), _unpacked(contents))
+    if contents.path is not None:
+        return InFolder(contents.path.parent, contents.path)
+    return InArchive(str(contents), {GRAPH: bytes(contents.data)})
+
+
+def is_archive(data: bytes | mmap) -> bool:
+    """Whether bytes begin as a tar archive does, or a compressed file."""
+    head = bytes(data[:512])
+    return (
+        head[:2] == b"\x1f\x8b"
+        or head[257:262] == b"ustar"
+        or head[:3] == b"BZh"
+        or head[:6] == b"\xfd7zXZ\0"
+    )
+
+
+class _Limited(io.RawIOBase):
+    """Reads a stream, up to as many bytes as an archive of its size may unpack to."""
+
+    def __init__(self, stream: io.BufferedIOBase, limit: int) -> None:
+        self.stream, self.left = stream, limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        data = self.stream.read(len(buffer))  # type: ignore[arg-type]
+        self.left -= len(data)
+        if self.left < 0:
+            raise CompileError("the archive unpacks to far more than it has: it is not read")
+        buffer[: len(data)] = data  # type: ignore[index]
+        return len(data)
+
+
+def _opened(contents: Contents) -> tarfile.TarFile:
+    import bz2
+    import gzip
+    import lzma
+
+    raw = io.BytesIO(contents.data)
+    limit = max(LEAST_LIMIT, len(contents.data) * MOST_GROWTH)
+    head = bytes(contents.data[:6])
+    kinds: Mapping[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+    stream = kinds[head[:2]](raw) if head[:2] in kinds else raw
+    return tarfile.open(fileobj=io.BufferedReader(_Limited(stream, limit)), mode="r|")
+
+
+def _unpacked(contents: Contents) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    try:
+        with _opened(contents) as archive:
+            for member in archive:
+                if member.isdir():
+                    continue
+                if not member.isfile():
+                    raise CompileError(f"{contents}: '{member.name}' in the archive is no file but a link")
+                name = _plain(member.name)
+                if name in files or len(files) == MOST_FILES:
+                    raise CompileError(f"{contents}: '{name}' is in the archive twice, or there are too many")
+                found = archive.extractfile(member)
+                assert found is not None
+                files[name] = found.read()
+                if len(files[name]) != member.size:
+                    raise CompileError(f"{contents}: '{name}' in the archive is cut short")
+    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
+        raise CompileError(f"{contents} is a damaged archive: {error}") from error
+    return files

@@ -1,0 +1,187 @@
+"""NNEF models as imported graphs: one operation a node, called as its first result is.
+
+A variable is a constant, called by its label. An operation's literal arguments are its node's attributes, by
+the standard's names; "tensors" says which of its arguments the node's inputs are: (name, None), or (name, how
+many) for an array. A tensor that the quantization file quantizes goes through that operation too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
+from jangin.frontends.nnef.files import GRAPH, QUANTIZATION, Files
+from jangin.frontends.nnef.operators.registry import DTYPES
+from jangin.frontends.nnef.parser import Operation, Parsed, parse
+from jangin.frontends.nnef.tensors import read_tensor
+from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
+
+MOST_ELEMENTS = 1 << 28
+"""Of a constant that is one number, repeated."""
+NAMES = {"scalar": "f", "integer": "iu", "logical": "b"}
+"""Kinds of elements that a variable's file may have, by the variable's type."""
+
+
+def imported_graph(files: Files, shapes: ShapeBindings) -> Graph:
+    """A model's graph. CompileError for anything malformed."""
+    parsed = parse(files.what, _text(files, GRAPH), _text(files, QUANTIZATION))
+    return _Importer(files, parsed, Symbols(shapes)).graph()
+
+
+def _text(files: Files, name: str) -> str:
+    data = files.need(name) if name == GRAPH else files.find(name) or b""
+    return bytes(data).decode()
+
+
+class _Importer:
+    """One model being imported."""
+
+    def __init__(self, files: Files, parsed: Parsed, symbols: Symbols) -> None:
+        self.files, self.parsed, self.symbols = files, parsed, symbols
+        self.names: dict[str, str] = {}
+        self.inputs: dict[str, Value] = {}
+        self.constants: dict[str, Array] = {}
+        self.nodes: list[Node] = []
+
+    def graph(self) -> Graph:
+        for operation in self.parsed.operations:
+            if operation.name == "external":
+                self._external(operation)
+            elif operation.name == "variable":
+                self._variable(operation)
+            elif operation.name == "constant":
+                self._constant(operation)
+            else:
+                self._node(operation)
+        outputs = [self._output(n, i) for i, n in enumerate(self.parsed.outputs)]
+        inputs = [self.inputs[n] for n in self.parsed.inputs]
+        return model_graph(self.parsed.name, inputs, outputs, self.nodes, self.constants, self.symbols)
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def _external(self, operation: Operation) -> None:
+        name = operation.outputs["output"]["is"]
+        dtype = DTYPES.get(operation.dtype or "scalar")
+        if dtype is None:
+            raise CompileError(f"{self.files.what}: external '{name}' is of type {operation.dtype}")
+        sizes = [d if d > 0 else "" for d in operation.attributes["shape"]]
+        self.inputs[name] = Value(name, dtype, self.symbols.shape(name, sizes))
+
+    def _variable(self, operation: Operation) -> None:
+        name, label = operation.outputs["output"]["is"], operation.attributes["label"]
+        what = f"{self.files.what}: variable '{label}'"
+        found = self.files.find(f"{label}.dat")
+        if found is None:
+            raise CompileError(f"{what} has no file '{label}.dat'")
+        array, quantized = read_tensor(found, f"{what} in '{label}.dat'")
+        shape = tuple(operation.attributes["shape"])
+        if array.shape != shape:
+            raise CompileError(f"{what} is of shape {list(shape)}, its file has {list(array.shape)}")
+        kind = operation.dtype or "scalar"
+        how = self.parsed.tensors[name][1]
+        if quantized or (how and array.dtype.kind in "iu"):
+            array = _dequantized(array, how, what)
+        elif array.dtype.kind not in NAMES[kind]:
+            raise CompileError(f"{what} is {kind}, its file has {array.dtype}")
+        taken = label in self.parsed.tensors or label in self.constants
+        self.names[name] = name if taken else label
+        self.constants[self.names[name]] = np.asarray(array, DTYPES[kind].numpy)
+
+    def _constant(self, operation: Operation) -> None:
+        name, shape = operation.outputs["output"]["is"], tuple(operation.attributes["shape"])
+        values = operation.attributes["value"]
+        count = math.prod(shape)
+        if min(shape, default=0) < 0 or len(values) not in (1, count) or count > MOST_ELEMENTS:
+            raise CompileError(
+                f"{self.files.what}: constant '{name}' has {len(values)} values for {list(shape)}"
+            )
+        dtype = DTYPES[operation.dtype or "scalar"].numpy
+        array = np.array(values, dtype)
+        self.constants[name] = array.reshape(shape) if len(values) == count else np.full(shape, array[0])
+
+    def _output(self, name: str, place: int) -> str:
+        """An output, which a node of its own gives where it is an input, a constant or given before."""
+        known = self.names.get(name, name)
+        before = self.parsed.outputs[:place]
+        if known not in self.constants and known not in self.inputs and name not in before:
+            return known
+        made = f"{name}.output{place}" if known == name or name in before else name
+        self._add("copy", made, [known], [made], {"tensors": (("x", None),)})
+        return made
+
+    # -- nodes ----------------------------------------------------------------------------------
+
+    def _node(self, operation: Operation) -> None:
+        outputs = [t["is"] for o in operation.outputs.values() for t in (o if isinstance(o, list) else [o])]
+        inputs: list[str] = []
+        tensors: list[tuple[str, int | None]] = []
+        given: dict[str, Any] = dict(operation.attributes)
+        for name, value in operation.inputs.items():
+            if isinstance(value, list):
+                inputs += [self._tensor(v, f"{outputs[0]}.{name}{i}") for i, v in enumerate(value)]
+                tensors.append((name, len(value)))
+            elif isinstance(value, dict):
+                inputs.append(self._tensor(value, ""))
+                tensors.append((name, None))
+            else:
+                given[name] = value
+        if operation.name == "cast":
+            given["type"] = operation.dtype
+        given["tensors"] = tuple(tensors)
+        exact = [f"{o}.exact" if self.parsed.tensors[o][1] else o for o in outputs]
+        self._add(operation.name, outputs[0], inputs, exact, given)
+        for name, raw in zip(outputs, exact, strict=True):
+            if raw != name:
+                self._quantize(name, raw, self.parsed.tensors[name][1])
+
+    def _tensor(self, value: Any, constant: str) -> str:
+        """The value of an input; a literal among tensors becomes a constant of that name."""
+        if isinstance(value, dict):
+            name: str = value["is"]
+            return self.names.get(name, name)
+        self.constants[constant] = np.asarray(value, np.bool_ if isinstance(value, bool) else np.float32)
+        return constant
+
+    def _quantize(self, name: str, raw: str, how: Mapping[str, Any]) -> None:
+        """A node that rounds a tensor as the quantization file says."""
+        given: dict[str, Any] = {"tensors": (("x", None),)}
+        for key, value in how.items():
+            if isinstance(value, list):
+                self.constants[f"{name}.{key}"] = np.asarray(value, np.float32)
+                given["tensors"] += ((key, None),)
+            elif key != "op-name" and value is not None:
+                given[key] = value
+        reads = [raw, *(f"{name}.{key}" for key, _ in given["tensors"][1:])]
+        self._add(how["op-name"], f"{name}.quantize", reads, [name], given)
+
+    def _add(
+        self, kind: str, name: str, inputs: list[str], outputs: list[str], given: Mapping[str, Any]
+    ) -> None:
+        attributes = ImportedAttributes(f"nnef.{kind}", given)
+        self.nodes.append(Node(name, tuple(inputs), tuple(outputs), attributes, f"{kind} '{name}'"))
+
+
+def _dequantized(array: Array, how: Mapping[str, Any], what: str) -> Array:
+    """The numbers that a quantized variable's integers stand for."""
+
+    def fitted(key: str) -> Array:
+        value = np.asarray(how[key], np.float64)
+        return value.reshape(*value.shape, *[1] * (array.ndim - value.ndim)) if value.ndim else value
+
+    kind = how.get("op-name")
+    try:
+        if kind == "zero_point_linear_quantize":
+            return np.asarray((array.astype(np.float64) - fitted("zero_point")) * fitted("scale"))
+        if kind in ("min_max_linear_quantize", "linear_quantize"):
+            signed, symmetric = bool(how.get("signed")), bool(how.get("symmetric"))
+            levels = 2 ** int(how["bits"]) - 1 - int(signed and symmetric)
+            first = 2 ** (int(how["bits"]) - 1) - int(symmetric) if signed else 0
+            low, high = fitted("min"), fitted("max")
+            return np.asarray((array.astype(np.float64) + first) * ((high - low) / levels) + low)
+    except (KeyError, ValueError, TypeError) as error:
+        raise CompileError(f"{what}: its quantization doesn't fit it: {error!r}") from None
+    raise CompileError(f"{what} is quantized, and the quantization file has no linear operation for it")

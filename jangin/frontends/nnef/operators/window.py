@@ -1,0 +1,351 @@
+"""NNEF's operations over sliding windows: convolutions, poolings, samplings.
+
+Poolings have a window size for every axis, N and C included; convolutions for the spatial ones. Without
+padding a window stands at ceil(size / stride) places. Places that `argmax_pool` gives, and `sample` and
+`desample` take, count through the spatial axes of the padded input, as in the interpreter of NNEF-Tools.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin.frontends.nnef.operators.move import Padding, bordered
+from jangin.frontends.nnef.operators.registry import Operand, mapped, nnef, tensor
+from jangin.ir.expr import Const, Expr, cast, const
+from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.simplify import simplify
+from jangin.ops import conv as neutral
+from jangin.ops import normalize, pool, resize
+from jangin.ops.axes import product
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import power
+from jangin.ops.index import in_range, take_along
+from jangin.ops.scatter import unpool
+from jangin.ops.window import Window, same_pads, steps
+
+Sizes = Sequence[int]
+NONE = (0, 0)
+
+
+def _counts(given: Sequence[Any], rank: int, what: str) -> None:
+    if given and len(given) != rank:
+        raise CompileError(f"{what} {list(given)} must have {rank} entries")
+
+
+def _positive(given: Sizes, what: str) -> None:
+    if min(given, default=1) < 1:
+        raise CompileError(f"{what} {list(given)} must be positive")
+
+
+def _bias(b: Builder, y: Tensor, bias: Operand) -> Tensor:
+    """y + bias, of shape [1, C], [C] or a single number."""
+    if not isinstance(bias, Tensor):
+        return y if bias == 0 else mapped(b, lambda v, c: v + c, y, bias)
+    if product(bias.shape) == const(1):
+        return b.map(lambda v, c: v + c, y, b.reshape(bias, []))
+    return neutral.add_bias(b, y, b.reshape(bias, bias.shape[-1:]))
+
+
+@nnef("conv")
+def conv(
+    b: Builder, input: Operand, filter: Operand, bias: Operand = 0.0, border: str = "constant",
+    padding: Padding = (), stride: Sizes = (), dilation: Sizes = (), groups: int = 1,
+) -> Tensor:  # fmt: skip
+    x, w = tensor(b, input), tensor(b, filter)
+    kernel = neutral.kernel_size(x, w)
+    _check(len(kernel), padding, stride, dilation)
+    if padding:
+        pads: list[Expr] = [const(p[i]) for i in (0, 1) for p in padding]
+    else:
+        rank = len(kernel)
+        pads = same_pads(x.shape[2:], kernel, steps(stride, rank), steps(dilation, rank), b.symbols)
+    amounts = static_shape(tuple(pads))
+    if border != "constant" and amounts != (0,) * len(pads):
+        x = bordered(b, x, [NONE, NONE, *_pairs(amounts, x)], border)
+        pads = []
+    y = neutral.conv(
+        b, x, w, strides=stride, dilations=dilation, pads=pads, groups=groups or _size(x.shape[1], x)
+    )
+    return _bias(b, y, bias)
+
+
+def _check(rank: int, padding: Padding, stride: Sizes, dilation: Sizes) -> None:
+    for given, what in ((padding, "padding"), (stride, "stride"), (dilation, "dilation")):
+        _counts(given, rank, what)
+    _positive(stride, "stride")
+    _positive(dilation, "dilation")
+
+
+def _pairs(amounts: Sizes | None, x: Tensor) -> list[tuple[int, int]]:
+    if amounts is None:
+        raise CompileError(f"the padding of {x} follows from its sizes: fix them with shapes=")
+    half = len(amounts) // 2
+    return list(zip(amounts[:half], amounts[half:], strict=True))
+
+
+def _size(d: Expr, x: Tensor) -> int:
+    if not isinstance(d, Const):
+        raise CompileError(f"the size {d} of {x} must be known: fix it with shapes=")
+    return int(d.value)
+
+
+@nnef("deconv")
+def deconv(
+    b: Builder, input: Operand, filter: Operand, bias: Operand = 0.0, border: str = "constant",
+    padding: Padding = (), stride: Sizes = (), dilation: Sizes = (), output_shape: Sizes = (),
+    groups: int = 1,
+) -> Tensor:  # fmt: skip
+    x, w = tensor(b, input), tensor(b, filter)
+    kernel = neutral.kernel_size(x, w)
+    rank = len(kernel)
+    _check(rank, padding, stride, dilation)
+    _counts(output_shape, x.rank, "output_shape")
+    if border != "constant":
+        raise CompileError(f"border '{border}' is not supported here")
+    if not groups:
+        groups = output_shape[1] if output_shape else _size(w.shape[0], w)
+    strides, dilations = steps(stride, rank), steps(dilation, rank)
+    full = neutral.transposed_extents(x, kernel, strides, dilations)
+    if padding:
+        begins: list[Expr] = [const(p) for p, _ in padding]
+        out = [e - p - q for e, (p, q) in zip(full, padding, strict=True)]
+    else:
+        out = [d * s for d, s in zip(x.shape[2:], strides, strict=True)]
+        wanted = list(map(const, output_shape[2:])) or out
+        begins = same_pads(wanted, kernel, strides, dilations, b.symbols)[:rank]
+    if output_shape:
+        out = list(map(const, output_shape[2:]))
+    ends = [simplify(e - o - p, b.symbols) for e, o, p in zip(full, out, begins, strict=True)]
+    y = neutral.conv_transpose(
+        b, x, w, strides=strides, dilations=dilations, pads=[*begins, *ends], groups=groups
+    )
+    return _bias(b, y, bias)
+
+
+# -- poolings ------------------------------------------------------------------------------------
+
+
+class _Windows:
+    """A pooling's windows over x, bordered where that takes more than padding by nothing or zeros. Where the
+    window is larger than 1 along N or C, those are spatial axes of a tensor [1, 1, N, C, ...]."""
+
+    def __init__(
+        self, b: Builder, x: Tensor, size: Sizes, padding: Padding, stride: Sizes, dilation: Sizes,
+        border: str, zeros_padded: bool,
+    ) -> None:  # fmt: skip
+        self.b = b
+        _counts(size, x.rank, "size")
+        _check(x.rank, padding, stride, dilation)
+        stride, dilation = steps(stride, x.rank), steps(dilation, x.rank)
+        whole = padding or _pairs(
+            static_shape(tuple(same_pads(x.shape, size, stride, dilation, b.symbols))), x
+        )
+        nested = x.rank < 3 or any(
+            s != 1 or t != 1 or tuple(p) != NONE
+            for s, t, p in zip(size[:2], stride[:2], whole[:2], strict=True)
+        )
+        if border not in ("ignore", "constant") or (border == "constant" and not zeros_padded):
+            if any(tuple(p) != NONE for p in whole):
+                x = bordered(b, x, whole, border)
+            whole = [NONE] * x.rank
+        skip = 0 if nested else 2
+        self.x = b.reshape(x, [1, 1, *x.shape]) if nested else x
+        self.nested = nested
+        pads = [p[i] for i in (0, 1) for p in whole[skip:]]
+        self.window = Window.over(
+            b, self.x, size[skip:], strides=stride[skip:], dilations=dilation[skip:], pads=pads
+        )
+
+    def result(self, y: Tensor) -> Tensor:
+        return self.b.reshape(y, y.shape[2:]) if self.nested else y
+
+
+@nnef("box")
+def box(
+    b: Builder, input: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
+    stride: Sizes = (), dilation: Sizes = (), normalize: bool = False,
+) -> Tensor:  # fmt: skip
+    """The sum of each window or, normalized, its mean: over its taps inside the input with border "ignore",
+    else over all."""
+    windows = _Windows(b, tensor(b, input), size, padding, stride, dilation, border, True)
+    window = windows.window
+    if normalize:
+        y = pool.average_pool(b, windows.x, window, count_padding=border != "ignore")
+    else:
+        y = b.pool(
+            windows.x, combiner="sum", kernel=window.kernel, strides=window.strides,
+            dilations=window.dilations, pads=static_shape(window.pads) or (), extents=window.extents,
+        )  # fmt: skip
+    return windows.result(y)
+
+
+@nnef("avg_pool")
+def avg_pool(b: Builder, input: Operand, **given: Any) -> Tensor:
+    return box(b, input, **given, normalize=True)
+
+
+@nnef("max_pool")
+def max_pool(
+    b: Builder, input: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
+    stride: Sizes = (), dilation: Sizes = (),
+) -> Tensor:  # fmt: skip
+    windows = _Windows(b, tensor(b, input), size, padding, stride, dilation, border, False)
+    return windows.result(pool.max_pool(b, windows.x, windows.window))
+
+
+@nnef("debox")
+def debox(
+    b: Builder, input: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
+    stride: Sizes = (), dilation: Sizes = (), output_shape: Sizes = (), normalize: bool = False,
+) -> Tensor:  # fmt: skip
+    """The transpose of `box`: a convolution's by ones."""
+    x = tensor(b, input)
+    _spatial_only(x, size, padding, stride, dilation)
+    if border != "constant" and (border != "ignore" or normalize):
+        raise CompileError(f"border '{border}' is not supported here")
+    channels = _size(x.shape[1], x)
+    ones = np.full((channels, 1, *size[2:]), 1 / math.prod(size) if normalize else 1.0, x.dtype.numpy)
+    return deconv(
+        b, x, b.const(ones), padding=padding[2:], stride=stride[2:], dilation=dilation[2:],
+        output_shape=output_shape, groups=channels,
+    )  # fmt: skip
+
+
+def _spatial_only(x: Tensor, size: Sizes, padding: Padding, stride: Sizes, dilation: Sizes) -> None:
+    """CompileError where a window isn't of single items and channels."""
+    _counts(size, x.rank, "size")
+    _check(x.rank, padding, stride, dilation)
+    if x.rank < 3 or [*size[:2], *stride[:2]] not in ([1, 1], [1, 1, 1, 1]) or any(map(any, padding[:2])):
+        raise CompileError("windows over items or channels are not supported here")
+
+
+def _plane(
+    b: Builder, input: Operand, size: Sizes, border: str, padding: Padding, stride: Sizes, dilation: Sizes
+) -> Tensor:
+    """The input with its border."""
+    x = tensor(b, input)
+    _spatial_only(x, size, padding, stride, dilation)
+    pads = padding
+    if not pads:
+        found = same_pads(x.shape, size, steps(stride, x.rank), steps(dilation, x.rank), b.symbols)
+        pads = _pairs(static_shape(tuple(found)), x)
+    return bordered(b, x, pads, *(("constant", -math.inf) if border == "ignore" else (border, 0.0)))
+
+
+@nnef("max_pool_with_index")
+def max_pool_with_index(
+    b: Builder, input: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
+    stride: Sizes = (), dilation: Sizes = (),
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x = _plane(b, input, size, border, padding, stride, dilation)
+    window = Window.over(b, x, size[2:], strides=stride[2:], dilations=dilation[2:])
+    best, at = pool.max_pool_with_indices(b, x, window)
+    plane = simplify(product(x.shape[2:]), b.symbols)
+    return best, b.map(lambda i: i % plane, at)
+
+
+@nnef("argmax_pool")
+def argmax_pool(b: Builder, input: Operand, **given: Any) -> Tensor:
+    return max_pool_with_index(b, input, **given)[1]
+
+
+@nnef("sample")
+def sample(
+    b: Builder, input: Operand, index: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
+    stride: Sizes = (), dilation: Sizes = (),
+) -> Tensor:  # fmt: skip
+    x, at = _plane(b, input, size, border, padding, stride, dilation), tensor(b, index)
+    plane = simplify(product(x.shape[2:]), b.symbols)
+    flat = b.reshape(at, [*at.shape[:2], simplify(product(at.shape[2:]), b.symbols)])
+    flat = in_range(b, flat, plane, from_end=False)
+    return b.reshape(take_along(b, b.reshape(x, [*x.shape[:2], plane]), flat, 2), at.shape)
+
+
+@nnef("desample")
+def desample(
+    b: Builder, input: Operand, index: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
+    stride: Sizes = (), dilation: Sizes = (), output_shape: Sizes = (),
+) -> Tensor:  # fmt: skip
+    """Zeros, but for the input's elements, each at its own place."""
+    x, at = tensor(b, input), tensor(b, index)
+    _spatial_only(x, size, padding, stride, dilation)
+    rank = x.rank - 2
+    strides, dilations = steps(stride[2:], rank), steps(dilation[2:], rank)
+    if padding:
+        pads = [(p, q) for p, q in padding[2:]]
+        full = neutral.transposed_extents(x, size[2:], strides, dilations)
+        out = [e - p - q for e, (p, q) in zip(full, pads, strict=True)]
+    else:
+        out = [d * s for d, s in zip(x.shape[2:], strides, strict=True)]
+        found = same_pads(out, size[2:], strides, dilations, b.symbols)
+        pads = _pairs(static_shape(tuple(found)), x)
+    out = list(map(const, output_shape[2:])) or out
+    padded = [simplify(d + p + q, b.symbols) for d, (p, q) in zip(out, pads, strict=True)]
+    n, c = x.shape[:2]
+    plane = simplify(product(padded), b.symbols)
+    flat = in_range(b, b.reshape(at, [n, c, simplify(product(at.shape[2:]))]), plane, from_end=False)
+    whole = b.compute(
+        flat.dtype,
+        flat.shape,
+        [flat],
+        lambda bufs, *i: bufs[0][i] + cast(flat.dtype, (i[0] * c + i[1]) * plane),
+    )
+    y = unpool(b, b.reshape(x, flat.shape), whole, (n, c, *padded))
+    return b.slice(y, [0, 0, *(p for p, _ in pads)], [n, c, *out], [1] * x.rank)
+
+
+# -- changing sizes ------------------------------------------------------------------------------
+
+
+@nnef("nearest_upsample")
+def nearest_upsample(b: Builder, input: Operand, factor: Sizes) -> Tensor:
+    x = tensor(b, input)
+    return resize.resize(
+        b, x, _lines(b, x, factor), resize.Style("nearest", resize.asymmetric, rounding="floor")
+    )
+
+
+def _lines(b: Builder, x: Tensor, factor: Sizes) -> list[resize.Line]:
+    _counts(factor, x.rank - 2, "factor")
+    return resize.scaled_lines(b, x, range(2, x.rank), [float(f) for f in factor])
+
+
+METHODS = {
+    "symmetric": resize.half_pixel,
+    "asymmetric": resize.asymmetric,
+    "aligned": resize.align_corners,
+}
+"""Where an entry of the result lies in the input."""
+
+
+@nnef("multilinear_upsample")
+def multilinear_upsample(
+    b: Builder, input: Operand, factor: Sizes, method: str = "symmetric", border: str = "replicate"
+) -> Tensor:
+    x = tensor(b, input)
+    if method not in METHODS or border not in ("replicate", "constant"):
+        raise CompileError(f"method '{method}' with border '{border}' is not supported")
+    style = resize.Style("linear", METHODS[method])
+    if border == "replicate" or method == "aligned":
+        return resize.resize(b, x, _lines(b, x, factor), style)
+    rank = len(factor)  # zeros around the input, and what is made of them cut off again
+    wide = b.pad(x, [0, 0, *[1] * rank] * 2)
+    y = resize.resize(b, wide, _lines(b, wide, factor), style)
+    out = [simplify(d * f, b.symbols) for d, f in zip(x.shape[2:], factor, strict=True)]
+    return b.slice(y, [0, 0, *factor], [*x.shape[:2], *out], [1] * x.rank)
+
+
+@nnef("local_response_normalization")
+def local_response_normalization(
+    b: Builder, input: Operand, size: Sizes, alpha: float = 1.0, beta: float = 0.5, bias: float = 1.0
+) -> Tensor:
+    x = tensor(b, input)
+    if len(size) == x.rank > 1 and all(s == 1 for i, s in enumerate(size) if i != 1):
+        return normalize.local_response_norm(b, x, size=size[1], alpha=alpha, beta=beta, bias=bias)
+    mean = box(b, b.map(lambda v: v * v, x), size, normalize=True)
+    sigma = b.map(lambda v: v * alpha + bias, mean)
+    return b.map(lambda v, s: v / power(s, beta), x, sigma)

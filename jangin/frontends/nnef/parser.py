@@ -1,0 +1,98 @@
+"""NNEF's text as operations, by the package `nnef` in a process of its own (see `parsing`)."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jangin.frontends.nnef.operators import DEFINED, OPERATIONS
+from jangin.ir.graph import CompileError
+
+MOST_SECONDS = 60
+"""Until a parser that doesn't end is stopped."""
+DECLARED = ("external", "variable", "constant")
+UNDEFINED_HERE = ("avg_roi_pool", "max_roi_pool", "roi_resample", "avg_roi_align", "max_roi_align")
+BUILTIN = (
+    "scalar", "integer", "logical", "string", "shape_of", "length_of", "range_of", "graph", "fragment", "in",
+    "if", "yield", "tensor", "else", "for",
+)  # fmt: skip
+"""What may stand before a parenthesis and is no operation."""
+_NOISE = re.compile(r"#[^\n]*|'[^'\n]*'|\"[^\"\n]*\"")
+_FRAGMENT = re.compile(r"\bfragment\s+(\w+)[^;{]*([;{])")
+_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<\s*\w*\s*>\s*)?\(")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation: its literal arguments and those of tensor type, as JSON has them (a tensor is
+    {"is": name}), its results, and the type that makes it one of a generic operation."""
+
+    name: str
+    attributes: dict[str, Any]
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+    dtype: str | None
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A graph. `tensors`: (type, quantization) by name."""
+
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+    operations: list[Operation]
+    tensors: dict[str, tuple[str, dict[str, Any]]]
+
+
+@lru_cache(maxsize=2)
+def parse(what: str, graph: str, quantization: str) -> Parsed:
+    """A graph's text with its quantization file's ("" for none); `what` is the model, for messages.
+    CompileError for anything malformed; it lists all operations that are unknown."""
+    text = _NOISE.sub(" ", graph)
+    fragments = dict(_FRAGMENT.findall(text))
+    _refuse_unknown(what, text, fragments)
+    lowered = [*DEFINED, *(name for name, end in fragments.items() if end == "{")]
+    asked = {"graph": graph, "quantization": quantization, "lowered": lowered, "path": sys.path}
+    command = [sys.executable, "-I", str(Path(__file__).with_name("parsing.py"))]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(asked).encode(), capture_output=True, timeout=MOST_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise CompileError(f"{what}: parsing it takes more than {MOST_SECONDS} seconds") from None
+    if done.returncode or not done.stdout:
+        raise CompileError(
+            f"{what} is too large to parse, nested too deep, or has fragments that call themselves for ever: "
+            f"NNEF's parser ended ({done.returncode})"
+        )
+    answer = json.loads(done.stdout)
+    if "missing" in answer:
+        raise CompileError(
+            f"{what} is an NNEF model, which the package nnef reads: pip install 'jangin[nnef]'"
+        )
+    if "error" in answer:
+        answer["error"] = answer["error"].replace("'input' ", "")  # how the parser calls what has no file
+        raise CompileError(f"{what}: {answer['error']}")
+    operations = [Operation(*o) for o in answer["operations"]]
+    tensors = {n: (t, q) for n, (t, q) in answer["tensors"].items()}
+    return Parsed(answer["name"], answer["inputs"], answer["outputs"], operations, tensors)
+
+
+def _refuse_unknown(what: str, text: str, fragments: dict[str, str]) -> None:
+    """CompileError naming every operation that is neither the standard's nor a fragment of the model's."""
+    known = {*OPERATIONS, *DEFINED, *DECLARED, *UNDEFINED_HERE, *BUILTIN, *fragments}
+    graph = re.search(r"\bgraph\s+(\w+)", text)
+    called = {graph.group(1)} if graph else set()
+    unknown = sorted(set(_CALL.findall(text)) - known - called)
+    if unknown:
+        many = f"{len(unknown)} operations are" if len(unknown) > 1 else "1 operation is"
+        raise CompileError(
+            f"{what}: {many} not supported: {', '.join(unknown)}; define what isn't standard as a fragment"
+        )

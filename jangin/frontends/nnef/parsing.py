@@ -1,0 +1,77 @@
+"""A program that parses one NNEF model by the package `nnef`, run in a process of its own: the package's
+parser is C++ that recurses into what it is given, and ends the process that gives it something too deep.
+
+Standard input: a JSON object of `graph`, `quantization` (texts), `lowered` (fragments to expand) and `path`
+(where modules lie). Standard output: one with `error`, or with `name`, `inputs`, `outputs`, `operations` and
+`tensors`; in these a tensor's name is {"is": name}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+MOST_BYTES = 2 << 30
+MOST_SECONDS = 20
+MOST_OPERATIONS = 250_000
+
+
+def _bounded() -> None:
+    try:
+        import resource
+    except ImportError:  # no such thing on this system
+        return
+    for what, limit in (("AS", MOST_BYTES), ("CPU", MOST_SECONDS), ("CORE", 0)):
+        resource.setrlimit(getattr(resource, f"RLIMIT_{what}"), (limit, limit))
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if type(value).__name__ == "Identifier":
+        return {"is": str(value)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _named(values: Any) -> dict[str, Any]:
+    return {str(k): _plain(v) for k, v in values.items()}
+
+
+def _parsed(asked: dict[str, Any]) -> dict[str, Any]:
+    import _nnef
+
+    try:
+        graph = _nnef.parse_string(
+            asked["graph"], quantization=asked["quantization"] or "", stdlib=None, lowered=asked["lowered"]
+        )
+    except _nnef.Error as error:
+        return {"error": str(error)}
+    if len(graph.operations) > MOST_OPERATIONS:
+        return {"error": f"there are more than {MOST_OPERATIONS} operations, fragments expanded"}
+    operations = [
+        [o.name, _named(o.attribs), _named(o.inputs), _named(o.outputs), o.dtype] for o in graph.operations
+    ]
+    tensors = {str(n): [t.dtype, _named(t.quantization or {})] for n, t in graph.tensors.items()}
+    return {
+        "name": graph.name, "inputs": list(map(str, graph.inputs)), "outputs": list(map(str, graph.outputs)),
+        "operations": operations, "tensors": tensors,
+    }  # fmt: skip
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    sys.path[:] = asked["path"]
+    _bounded()
+    try:
+        answer = _parsed(asked)
+    except ImportError:
+        answer = {"missing": True}
+    except MemoryError:
+        answer = {"error": "parsing it takes too much memory"}
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

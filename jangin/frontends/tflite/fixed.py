@@ -1,0 +1,136 @@
+"""The fixed-point arithmetic of TensorFlow Lite's reference kernels, on exact integers: what decides a
+quantized model's every bit (tensorflow/lite/kernels/internal/common.h, gemmlowp/fixedpoint.h).
+
+A number of `n` integer bits is an int32 that stands for it times 2 ** (31 - n).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+LOW, HIGH = -(1 << 31), (1 << 31) - 1
+ONE = HIGH
+"""1 with no integer bits."""
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """A real factor: value / 2 ** 31 * 2 ** shift. Products are rounded twice, or `once`, as fully connected
+    layers do in LiteRT 2 (found by comparing)."""
+
+    value: int
+    shift: int
+    once: bool = False
+
+    @classmethod
+    def of(cls, factor: float, once: bool = False) -> Multiplier:
+        """`QuantizeMultiplier`."""
+        if factor == 0:
+            return cls(0, 0)
+        part, shift = math.frexp(factor)
+        value = rounded(part * (1 << 31))
+        if value == 1 << 31:
+            value, shift = value // 2, shift + 1
+        if shift < -31:
+            return cls(0, 0)
+        return cls(HIGH, 30) if shift > 30 else cls(value, shift, once)
+
+    def times(self, x: int) -> int:
+        """`MultiplyByQuantizedMultiplier` of an int32."""
+        if self.once:
+            return (x * self.value + (1 << (30 - self.shift))) >> (31 - self.shift)
+        return divided(doubled_high(x << max(self.shift, 0), self.value), max(-self.shift, 0))
+
+
+def rounded(x: float) -> int:
+    """To the nearest integer, a half away from zero."""
+    return math.floor(abs(x) + 0.5) * (1 if x >= 0 else -1)
+
+
+def doubled_high(x: int, y: int) -> int:
+    """`SaturatingRoundingDoublingHighMul`: the upper half of twice the product, rounded, a half up."""
+    return HIGH if x == y == LOW else (x * y + (1 << 30)) >> 31
+
+
+def divided(x: int, exponent: int) -> int:
+    """`RoundingDivideByPOT`: by a power of two, rounded, a half away from zero."""
+    return x if not exponent else (x + (1 << (exponent - 1)) - (x < 0)) >> exponent
+
+
+def _saturated(x: int) -> int:
+    return max(LOW, min(HIGH, x))
+
+
+def _series(a: int) -> int:
+    """exp of a in [-1/4, 0), by Taylor's series about -1/8."""
+    x = a + (1 << 28)
+    square = doubled_high(x, x)
+    cube, fourth = doubled_high(square, x), doubled_high(square, square)
+    rest = divided(doubled_high(divided(fourth, 2) + cube, 715827883) + square, 1)
+    return 1895147668 + doubled_high(1895147668, x + rest)
+
+
+_POWERS = (
+    (-2, 1672461947),
+    (-1, 1302514674),
+    (0, 790015084),
+    (1, 290630308),
+    (2, 39332535),
+    (3, 720401),
+    (4, 242),
+)
+"""exp(-2 ** exponent), by the exponent."""
+
+
+def exp(a: int, bits: int) -> int:
+    """exp of a <= 0 of `bits` integer bits."""
+    if a == 0:
+        return ONE
+    fraction = 31 - bits
+    quarter = 1 << (fraction - 2)
+    part = (a & (quarter - 1)) - quarter
+    result = _series(_saturated(part << bits))
+    rest = part - a
+    for exponent, factor in _POWERS:
+        if bits > exponent and rest & (1 << (fraction + exponent)):
+            result = doubled_high(result, factor)
+    return result
+
+
+def _newton(a: int) -> int:
+    """2 / (1 + a) of a in [0, 1], with 2 integer bits and halved (Newton's method for the reciprocal)."""
+    total = a + ONE
+    half = (total + 1) // 2
+    x = 1515870810 + doubled_high(half, -1010580540)
+    for _ in range(3):
+        error = (1 << 29) - doubled_high(half, x)
+        x += _saturated(doubled_high(x, error) << 2)
+    return x
+
+
+def reciprocal(a: int) -> int:
+    """1 / (1 + a) of a in [0, 1]."""
+    return _saturated(_newton(a) << 1)
+
+
+def logistic(a: int, bits: int) -> int:
+    """1 / (1 + exp(-a))."""
+    if a == 0:
+        return 1 << 30
+    positive = reciprocal(exp(-abs(a), bits))
+    return positive if a > 0 else ONE - positive
+
+
+def tanh(a: int, bits: int) -> int:
+    """By (1 - exp(-2 a)) / (1 + exp(-2 a))."""
+    if a == 0:
+        return 0
+    share = _newton(exp(_saturated(-2 * abs(a)), bits)) - (1 << 29)
+    positive = _saturated(share << 2)
+    return positive if a > 0 else -positive
+
+
+def radius(bits: int, shift: int) -> int:
+    """`CalculateInputRadius`: beyond it an input of `bits` integer bits saturates."""
+    return math.floor(((1 << bits) - 1) * (1 << (31 - bits)) / (1 << shift))

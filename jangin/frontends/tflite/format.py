@@ -1,0 +1,38 @@
+"""TensorFlow Lite's files (.tflite): which they are. The package `tflite`, with their schema, loads one."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from jangin.frontends.format import Contents, Format
+from jangin.ir.graph import CompileError
+
+if TYPE_CHECKING:
+    from jangin.frontends.assemble import ShapeBindings
+    from jangin.frontends.dialect import Imported
+
+IDENTIFIER = b"TFL3"
+
+
+class TfliteFormat(Format):
+    name = "TFLite"
+
+    def reads(self, contents: Contents) -> bool:
+        return contents.data[4:8] == IDENTIFIER
+
+    def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
+        try:
+            from jangin.frontends.tflite.importer import Reader
+        except ImportError:
+            raise CompileError(
+                f"{contents} is a TFLite model, which the package tflite reads: pip install 'jangin[tflite]'"
+            ) from None
+        from jangin.frontends.dialect import Imported
+        from jangin.frontends.tflite.dialect import TFLITE
+
+        try:
+            reader = Reader(contents.data)
+            return Imported(reader.imported(shapes), TFLITE, reader.metadata())
+        except (struct.error, IndexError, ValueError, TypeError, AttributeError) as error:
+            raise CompileError(f"{contents} is a damaged TFLite model: {error}") from error

@@ -1,0 +1,190 @@
+"""TensorFlow Lite's files as imported graphs: `schema.fbs`, version 3, by the package `tflite`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tflite
+
+from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
+from jangin.ir.dtype import BOOL, F16, F32, F64, I4, I8, I16, I32, I64, U8, U16, U32, U64, DType
+from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
+
+TYPES: Mapping[int, DType] = {
+    tflite.TensorType.FLOAT32: F32, tflite.TensorType.FLOAT16: F16, tflite.TensorType.FLOAT64: F64,
+    tflite.TensorType.INT8: I8, tflite.TensorType.INT16: I16, tflite.TensorType.INT32: I32,
+    tflite.TensorType.INT64: I64, tflite.TensorType.UINT8: U8, tflite.TensorType.UINT16: U16,
+    tflite.TensorType.UINT32: U32, tflite.TensorType.UINT64: U64, tflite.TensorType.BOOL: BOOL,
+    tflite.TensorType.INT4: I4,
+}  # fmt: skip
+
+
+def _names(table: type) -> Mapping[int, str]:
+    return {v: k for k, v in vars(table).items() if not k.startswith("_")}
+
+
+OPERATORS, OPTIONS, KINDS = map(_names, (tflite.BuiltinOperator, tflite.BuiltinOptions, tflite.TensorType))
+
+
+class Reader:
+    """One file, its main sub-graph first."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.model = tflite.Model.GetRootAs(data, 0)
+        if self.model.Version() != 3:
+            raise CompileError(f"the TFLite model is of version {self.model.Version()}; 3 is read")
+        if self.model.SubgraphsLength() < 1:
+            raise CompileError("the TFLite model has no sub-graph")
+        self.graph = self.model.Subgraphs(0)
+        self.names: list[str] = []
+        for i in range(self.graph.TensorsLength()):
+            name = (self.graph.Tensors(i).Name() or b"").decode() or f"tensor_{i}"
+            self.names.append(name if name not in self.names else f"{name}#{i}")
+
+    def imported(self, shapes: ShapeBindings) -> Graph:
+        symbols, constants = Symbols(shapes), self.constants()
+        inputs = []
+        for i in _ints(self.graph.InputsAsNumpy()):
+            tensor = self._tensor(i)
+            declared = _shape(tensor)
+            inputs.append(Value(self.names[i], self._dtype(i), symbols.shape(self.names[i], declared)))
+        outputs = [self.names[i] for i in _ints(self.graph.OutputsAsNumpy())]
+        nodes = [self._node(n) for n in range(self.graph.OperatorsLength())]
+        return model_graph("model", inputs, outputs, nodes, constants, symbols)
+
+    def metadata(self) -> dict[str, Any]:
+        description = (self.model.Description() or b"").decode(errors="replace")
+        signatures = [
+            (self.model.SignatureDefs(i).SignatureKey() or b"").decode()
+            for i in range(self.model.SignatureDefsLength())
+        ]
+        found = {"description": description, "signatures": ", ".join(filter(None, signatures))}
+        return {k: v for k, v in found.items() if v}
+
+    # -- tensors --------------------------------------------------------------------------------
+
+    def _tensor(self, i: int) -> Any:
+        if not 0 <= i < self.graph.TensorsLength():
+            raise CompileError(f"tensor {i} is mentioned, of {self.graph.TensorsLength()}")
+        return self.graph.Tensors(i)
+
+    def _dtype(self, i: int) -> DType:
+        kind = self._tensor(i).Type()
+        if kind not in TYPES:
+            raise CompileError(f"tensor '{self.names[i]}' is of type {KINDS.get(kind, kind)}, not supported")
+        return TYPES[kind]
+
+    def constants(self) -> dict[str, Array]:
+        """Every tensor that has a buffer's contents, which stay in the file."""
+        found = {}
+        for i in range(self.graph.TensorsLength()):
+            tensor = self.graph.Tensors(i)
+            if tensor.Buffer() >= self.model.BuffersLength():
+                raise CompileError(
+                    f"tensor '{self.names[i]}' lies in buffer {tensor.Buffer()}, which is none"
+                )
+            if tensor.IsVariable() or not tensor.Buffer() or tensor.Type() not in TYPES:
+                continue
+            raw = self.model.Buffers(tensor.Buffer()).DataAsNumpy()
+            if isinstance(raw, np.ndarray):
+                found[self.names[i]] = self._array(i, tensor, raw)
+        return found
+
+    def _array(self, i: int, tensor: Any, raw: Array) -> Array:
+        shape, dtype = _ints(tensor.ShapeAsNumpy()), TYPES[tensor.Type()]
+        if tensor.Sparsity() is not None:
+            raise CompileError(f"tensor '{self.names[i]}' is sparse: convert the model without sparsity")
+        if dtype is I4:
+            low, high = (raw << 4).astype(np.int8) >> 4, raw.astype(np.int8) >> 4
+            raw = np.stack([low, high], -1).reshape(-1)[: int(np.prod(shape))]
+            return raw.astype(dtype.numpy).reshape(shape)
+        wanted = int(np.prod(shape)) * dtype.bytes
+        if raw.nbytes != wanted:
+            raise CompileError(
+                f"tensor '{self.names[i]}' has {raw.nbytes} bytes, its shape {shape} needs {wanted}"
+            )
+        return raw.view(dtype.numpy).reshape(shape)
+
+    def _kind(self, i: int) -> tuple[Any, ...]:
+        """A tensor's type and quantization: (dtype, scales, zero points, axis), scales None without one."""
+        if i < 0:
+            return (None, None, None, 0)
+        dtype = self._dtype(i)
+        given = self._tensor(i).Quantization()
+        scales = None if given is None else given.ScaleAsNumpy()
+        if not isinstance(scales, np.ndarray) or not scales.size:
+            return (dtype, None, None, 0)
+        zeros = given.ZeroPointAsNumpy()
+        zeros = zeros if isinstance(zeros, np.ndarray) and zeros.size else np.zeros(scales.size, np.int64)
+        if not np.isfinite(scales).all() or (scales <= 0).any() or zeros.size != scales.size:
+            raise CompileError(
+                f"tensor '{self.names[i]}' is quantized by scales that aren't positive numbers, or not by "
+                "one for each zero point"
+            )
+        return (dtype, scales.copy(), zeros.astype(np.int64), int(given.QuantizedDimension()))
+
+    # -- operators ------------------------------------------------------------------------------
+
+    def _node(self, n: int) -> Node:
+        found = self.graph.Operators(n)
+        if found.OpcodeIndex() >= self.model.OperatorCodesLength():
+            raise CompileError(f"operator {n} is of code {found.OpcodeIndex()}, which the model doesn't list")
+        code = self.model.OperatorCodes(found.OpcodeIndex())
+        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+        name = OPERATORS.get(number, str(number))
+        if name == "CUSTOM":
+            name = (code.CustomCode() or b"").decode(errors="replace")
+        inputs, outputs = _ints(found.InputsAsNumpy()), _ints(found.OutputsAsNumpy())
+        for i in (*inputs, *outputs):
+            if i >= 0:
+                self._tensor(i)
+        attrs = _options(found)
+        attrs["inputs"] = tuple(self._kind(i) for i in inputs)
+        attrs["outputs"] = tuple(self._kind(i) for i in outputs)
+        called = [self.names[i] if i >= 0 else "" for i in inputs]
+        results = tuple(self.names[i] for i in outputs)
+        label = results[0] if results else f"operator_{n}"
+        source = f"{name} '{label}' (operator {n}, version {code.Version()})"
+        return Node(label, tuple(called), results, ImportedAttributes(f"tflite.{name}", attrs), source)
+
+
+def _ints(array: Any) -> list[int]:
+    return [int(i) for i in array] if isinstance(array, np.ndarray) else []
+
+
+def _shape(tensor: Any) -> list[int | str]:
+    """Sizes; -1 in the signature of a shape is a free one."""
+    sizes = _ints(tensor.ShapeAsNumpy())
+    signature = _ints(tensor.ShapeSignatureAsNumpy())
+    if len(signature) == len(sizes):
+        return ["" if s < 0 else d for s, d in zip(signature, sizes, strict=True)]
+    return list(sizes)
+
+
+def _options(found: Any) -> dict[str, Any]:
+    """An operator's options by their names in the schema."""
+    table, name = found.BuiltinOptions(), OPTIONS.get(found.BuiltinOptionsType(), "NONE")
+    if table is None or name == "NONE":
+        return {}
+    options = getattr(tflite, name)()
+    options.Init(table.Bytes, table.Pos)
+    attrs: dict[str, Any] = {}
+    for field in _fields(type(options)):
+        if field.endswith("AsNumpy"):
+            attrs[_snake(field.removesuffix("AsNumpy"))] = _ints(getattr(options, field)())
+        elif not hasattr(options, f"{field}AsNumpy"):
+            attrs[_snake(field)] = getattr(options, field)()
+    return attrs
+
+
+def _fields(options: type) -> Sequence[str]:
+    first, last = ("Init", "GetRootAs"), ("Length", "IsNone", "HasIdentifier")
+    return [n for n in vars(options) if n[0].isupper() and not n.startswith(first) and not n.endswith(last)]
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

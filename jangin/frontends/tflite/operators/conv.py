@@ -1,0 +1,234 @@
+"""Convolutions, products and pools. Images are [N, H, W, C], filters [out, H, W, in]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jangin.frontends.tflite.operators.registry import (
+    Call,
+    Factors,
+    Quantization,
+    activated,
+    builtin,
+    limits,
+    real,
+    requantized,
+)
+from jangin.ir.dtype import F32, I16, I32
+from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
+from jangin.ir.expr import call as intrinsic
+from jangin.ir.graph import CompileError, static_shape
+from jangin.ops import conv as neutral
+from jangin.ops import pool
+from jangin.ops.axes import channels_first, channels_last, divide, product
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.quantized import integer_conv, integer_matmul
+from jangin.ops.window import Window, same_pads
+
+SAME, VALID = 0, 1
+
+
+def _pads(
+    call: Call, x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> list[Expr]:
+    """Of x with its channels first."""
+    if call.options["padding"] == SAME:
+        return same_pads(x.shape[2:], kernel, strides, dilations, call.b.symbols)
+    return [const(0)] * (2 * len(kernel))
+
+
+def _strides(call: Call) -> tuple[list[int], list[int]]:
+    o = call.options
+    return [o["stride_h"], o["stride_w"]], [o.get("dilation_h_factor", 1), o.get("dilation_w_factor", 1)]
+
+
+def _filters(b: Builder, w: Tensor) -> Tensor:
+    """[out, H, W, in] as [out, in, H, W]."""
+    return b.transpose(w, [0, 3, 1, 2])
+
+
+@builtin("CONV_2D")
+def conv_2d(call: Call) -> Tensor:
+    x = channels_first(call.b, call.x())
+    w = _filters(call.b, call.x(1))
+    return _convolved(call, x, w, divide(x.shape[1], w.shape[1], call.b.symbols))
+
+
+@builtin("DEPTHWISE_CONV_2D")
+def depthwise_conv_2d(call: Call) -> Tensor:
+    """Filters [1, H, W, C * multiplier]."""
+    x = channels_first(call.b, call.x())
+    w = call.b.transpose(call.x(1), [3, 0, 1, 2])
+    return _convolved(call, x, w, x.shape[1])
+
+
+def _convolved(call: Call, x: Tensor, w: Tensor, groups: Expr) -> Tensor:
+    kernel, count = static_shape(w.shape[2:]), static_shape((groups,))
+    if kernel is None or count is None:
+        raise CompileError(f"the filters {w} and the channels of {x} must be known")
+    strides, dilations = _strides(call)
+    pads = _pads(call, x, kernel, strides, dilations)
+    given = {"strides": strides, "dilations": dilations, "pads": pads, "groups": count[0]}
+    b = call.b
+    if not call.is_integer:
+        w = w if w.dtype.is_float else _real_weights(call, w)
+        bias = call.optional(2)
+        y = neutral.conv(b, b.cast(x, F32), b.cast(w, F32), bias, **given)  # type: ignore[arg-type]
+        return activated(call, channels_last(b, y))
+    zeros = _zero(b, call.given[0], x), _zero(b, call.given[1], w)
+    sums = integer_conv(b, x, w, *zeros, **given)  # type: ignore[arg-type]
+    return _scaled(call, channels_last(b, sums), call.optional(2))
+
+
+def _real_weights(call: Call, w: Tensor) -> Tensor:
+    """Integer weights of a layer of floats, as what they stand for. [out, ...], one scale a filter."""
+    q = call.given[1]
+    if q.scales is None or q.zeros is None:
+        raise CompileError(f"weights of {w.dtype} without a scale")
+    shape = [-1, *[1] * (w.rank - 1)]
+    scale, zero = (
+        call.b.const(a.astype(np.float32).reshape(shape if a.size > 1 else [1] * w.rank))
+        for a in (q.scales, q.zeros)
+    )
+    return call.b.map(lambda v, s, z: (cast(F32, v) - z) * s, w, scale, zero)
+
+
+def _zero(b: Builder, q: Quantization, x: Tensor) -> Tensor | None:
+    """A zero point that isn't 0."""
+    if q.zeros is None or not q.zeros.any():
+        return None
+    if (q.zeros != q.zeros[0]).any():
+        raise CompileError("filters with several zero points are not supported")
+    return b.const(np.array(q.zero, x.dtype.numpy))
+
+
+def _scaled(call: Call, sums: Tensor, bias: Tensor | None, once: bool = False) -> Tensor:
+    """Exact sums [..., out] with the bias, in the result's quantization."""
+    b = call.b
+    if call.given[0].dtype is I16:
+        raise CompileError("16-bit activations are not supported: quantize to 8 bits, or leave floats")
+    sums = b.cast(sums, I32)
+    if bias is not None:
+        sums = b.map(lambda v, o: v + o, sums, b.cast(bias, I32))
+    scales = call.given[1].scales
+    assert scales is not None
+    x, y = call.given[0].scale, call.out.scale
+    factors = [x * float(s) / y for s in scales]
+    return requantized(call, sums, Factors.of(b, factors, sums.rank - 1, sums.rank, once=once))
+
+
+@builtin("FULLY_CONNECTED")
+def fully_connected(call: Call) -> Tensor:
+    """Rows times weights [out, in] transposed. Weights of floats' layers that are integers are widened."""
+    b, x, w = call.b, call.x(), call.x(1)
+    if call.options.get("weights_format", 0):
+        raise CompileError("weights in a shuffled order are not supported: convert the model again")
+    keeps = call.options.get("keep_num_dims", False)
+    width = w.shape[1]
+    rows = b.reshape(x, [divide(product(x.shape), width, b.symbols), width])
+    shape = [*x.shape[:-1], w.shape[0]] if keeps else [rows.shape[0], w.shape[0]]
+    turned = b.transpose(w, [1, 0])
+    if call.is_integer:
+        sums = integer_matmul(b, rows, turned, _zero(b, call.given[0], x), _zero(b, call.given[1], w))
+        return b.reshape(_scaled(call, sums, call.optional(2), once=True), shape)
+    if not w.dtype.is_float:
+        w = _real_weights(call, w)
+    y = b.matmul(b.cast(rows, F32), b.cast(w, F32), transpose_b=True)
+    bias = call.optional(2)
+    y = y if bias is None else b.map(lambda v, o: v + o, y, bias)
+    return b.reshape(activated(call, y), shape)
+
+
+@builtin("TRANSPOSE_CONV")
+def transpose_conv(call: Call) -> Tensor:
+    """Inputs: the result's shape, filters [out, H, W, in], x, and maybe a bias."""
+    b = call.b
+    x, w = channels_first(b, call.x(2)), b.transpose(call.x(1), [3, 0, 1, 2])
+    if call.given[2].integer:
+        raise CompileError("quantized transposed convolutions are not supported")
+    kernel = static_shape(w.shape[2:])
+    assert kernel is not None
+    strides, _ = _strides(call)
+    wanted = call.sizes(0)[1:3]
+    full = neutral.transposed_extents(x, kernel, strides, [1, 1])
+    if call.options["padding"] == SAME:
+        cut = [maximum(f - n, const(0)) for f, n in zip(full, wanted, strict=True)]
+        begins: list[Expr] = [c // 2 for c in cut]
+    else:
+        begins = [const(0), const(0)]
+    pads = [*begins, *(f - n - p for f, n, p in zip(full, wanted, begins, strict=True))]
+    y = neutral.conv_transpose(b, x, w, call.optional(3), strides=strides, pads=pads)
+    return activated(call, channels_last(b, y))
+
+
+# -- pools ---------------------------------------------------------------------------------------
+
+
+def _window(call: Call, x: Tensor) -> Window:
+    o = call.options
+    kernel, strides = [o["filter_height"], o["filter_width"]], [o["stride_h"], o["stride_w"]]
+    if o["padding"] == SAME:
+        return Window.same(call.b, x, kernel, strides=strides)
+    return Window.over(call.b, x, kernel, strides=strides)
+
+
+@builtin("MAX_POOL_2D")
+def max_pool_2d(call: Call) -> Tensor:
+    x = channels_first(call.b, call.x())
+    y = channels_last(call.b, pool.max_pool(call.b, x, _window(call, x)))
+    return _limited(call, y) if call.is_integer else activated(call, y)
+
+
+def _limited(call: Call, y: Tensor) -> Tensor:
+    low, high = limits(call)
+    if (low, high) == call.out.limits:
+        return y
+    return call.b.map(lambda v: minimum(maximum(v, const(low, v.dtype)), const(high, v.dtype)), y)
+
+
+@builtin("AVERAGE_POOL_2D")
+def average_pool_2d(call: Call) -> Tensor:
+    """Of integers the sum divided by the count, rounded half away from zero."""
+    b, x = call.b, channels_first(call.b, call.x())
+    window = _window(call, x)
+    if not call.is_integer:
+        return activated(call, channels_last(b, pool.average_pool(b, x, window)))
+    pads = static_shape(window.pads)
+    if pads is None:
+        raise CompileError(f"an average of windows over {x}: fix its sizes with shapes=")
+    given = {"kernel": window.kernel, "strides": window.strides, "dilations": window.dilations}
+    whole = {**given, "pads": pads, "extents": window.extents, "layout": "first"}
+    sums = b.pool(b.cast(x, I32), combiner="sum", **whole)  # type: ignore[arg-type]
+    ones = b.expand(b.scalar(1, I32), [const(1), const(1), *x.shape[2:]])
+    counts = b.pool(ones, combiner="sum", **whole)  # type: ignore[arg-type]
+    dtype = call.out.dtype
+    assert dtype is not None
+
+    def mean(total: Expr, count: Expr) -> Expr:
+        half = binary("div", count, const(2, I32))
+        return cast(dtype, binary("div", select(total > 0, total + half, total - half), count))
+
+    return _limited(call, channels_last(b, b.map(mean, sums, counts)))
+
+
+@builtin("L2_POOL_2D")
+def l2_pool_2d(call: Call) -> Tensor:
+    call.only_floats()
+    x = channels_first(call.b, call.x())
+    squares = pool.average_pool(call.b, call.b.map(lambda v: v * v, x), _window(call, x))
+    return activated(call, channels_last(call.b, call.b.map(_root, squares)))
+
+
+def _root(v: Expr) -> Expr:
+    return intrinsic("sqrt", v)
+
+
+@builtin("BATCH_MATMUL")
+def batch_matmul(call: Call) -> Tensor:
+    call.only_floats()
+    o = call.options
+    return call.b.matmul(
+        real(call, 0), real(call, 1), transpose_a=bool(o.get("adj_x")), transpose_b=bool(o.get("adj_y"))
+    )

@@ -1,0 +1,335 @@
+"""Operators on single elements; of integers as TensorFlow Lite's reference kernels compute them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from jangin.frontends.tflite import fixed
+from jangin.frontends.tflite.operators.registry import (
+    Call,
+    Factors,
+    Lowering,
+    Table,
+    activated,
+    builtin,
+    constants,
+    limits,
+    lookup,
+    real,
+    requantized,
+    rescaled,
+    stored,
+)
+from jangin.ir.dtype import BOOL, F32, I8, I32, I64, U8
+from jangin.ir.expr import Expr, binary, cast, const, eq, land, lor, maximum, minimum, ne, select
+from jangin.ir.expr import call as intrinsic
+from jangin.ir.graph import CompileError
+from jangin.ops import activation
+from jangin.ops.builder import Tensor
+from jangin.ops.elementwise import pow_, where
+
+
+def _function(body: Callable[..., Expr], **named: str) -> Lowering:
+    """Of floats; of what else it takes as it stands. `named`: options by the function's parameters."""
+
+    def lower(call: Call) -> Tensor:
+        call.only_floats()
+        given = {k: call.options[v] for k, v in named.items()}
+        return call.b.map(lambda v: body(v, **given), call.x())
+
+    return lower
+
+
+def _gelu(v: Expr, tanh: bool) -> Expr:
+    return activation.gelu_tanh(v) if tanh else activation.gelu(v)
+
+
+_FLOAT = {"ABS": "abs", "CEIL": "ceil", "COS": "cos", "EXP": "exp", "FLOOR": "floor", "LOG": "log",
+          "NEG": "neg", "ROUND": "round", "SIN": "sin", "SQRT": "sqrt", "SIGN": "sign"}  # fmt: skip
+FUNCTIONS = Table({
+    **{name: _function(partial(intrinsic, fn)) for name, fn in _FLOAT.items()},
+    "RSQRT": _function(lambda v: 1 / intrinsic("sqrt", v)),
+    "SQUARE": _function(lambda v: v * v),
+    "ELU": _function(activation.elu),
+    "GELU": _function(_gelu, tanh="approximate"),
+    "LOGICAL_NOT": _function(lambda v: intrinsic("not", v)),
+})  # fmt: skip
+
+
+def _bounded(kind: int) -> Lowering:
+    """An activation that is a bound: of integers a rescaling within limits."""
+
+    def lower(call: Call) -> Tensor:
+        fused = Call(call.b, call.inputs, call.given, call.gives, {"fused_activation_function": kind})
+        if not call.is_integer:
+            return activated(fused, call.x())
+        zero = call.given[0].zero
+        centred = call.b.map(lambda v: cast(I32, v) - zero, call.x())
+        factor = call.given[0].scale / call.out.scale
+        return requantized(fused, centred, Factors.of(call.b, [factor]))
+
+    return lower
+
+
+BOUNDED = Table({"RELU": _bounded(1), "RELU_N1_TO_1": _bounded(2), "RELU6": _bounded(3)})
+
+
+@builtin("LOGISTIC")
+def logistic(call: Call) -> Tensor:
+    if not call.is_integer:
+        return call.b.map(activation.sigmoid, call.x())
+    return _saturating(call, fixed.logistic, 8)
+
+
+@builtin("TANH")
+def tanh(call: Call) -> Tensor:
+    if not call.is_integer:
+        return call.b.map(lambda v: intrinsic("tanh", v), call.x())
+    return _saturating(call, fixed.tanh, 7)
+
+
+def _saturating(call: Call, fn: Callable[[int, int], int], digits: int) -> Tensor:
+    """A function of an int8 that is taken with 4 integer bits, and has `digits` behind the point."""
+    q, low, high = call.given[0], *call.out.limits
+    if q.dtype is not I8:
+        raise CompileError(f"of {q.dtype} this operator is not supported: of int8 or floats it is")
+    part, shift = math.frexp(q.scale * (1 << 27))
+    factor, reach = fixed.Multiplier(fixed.rounded(part * (1 << 31)), shift), fixed.radius(4, shift)
+
+    def at(v: int) -> int:
+        v -= q.zero
+        if abs(v) >= reach:
+            return low if v < 0 else high
+        return max(low, min(high, fixed.divided(fn(factor.times(v), 4), 31 - digits) + call.out.zero))
+
+    return lookup(call, at)
+
+
+@builtin("HARD_SWISH")
+def hard_swish(call: Call) -> Tensor:
+    call.only_floats()
+    return call.b.map(activation.hard_swish, call.x())
+
+
+@builtin("LEAKY_RELU")
+def leaky_relu(call: Call) -> Tensor:
+    alpha = call.options["alpha"]
+    if not call.is_integer:
+        return call.b.map(lambda v: activation.leaky_relu(v, alpha), call.x())
+    x, y = call.given[0], call.out
+    ratio = np.float32(x.scale) / np.float32(y.scale)
+    same, low_slope = (
+        fixed.Multiplier.of(float(f))
+        for f in (ratio, np.float32(x.scale) * np.float32(alpha) / np.float32(y.scale))
+    )
+    low, high = y.limits
+
+    def at(v: int) -> int:
+        v -= x.zero
+        return max(low, min(high, y.zero + (same if v >= 0 else low_slope).times(v)))
+
+    return lookup(call, at)
+
+
+@builtin("PRELU")
+def prelu(call: Call) -> Tensor:
+    call.only_floats()
+    return call.b.map(activation.leaky_relu, call.x(), call.x(1))
+
+
+# -- two operands --------------------------------------------------------------------------------
+
+
+def _sum(sign: int) -> Lowering:
+    """x + y or x - y: integers are brought to a common scale, of twice the larger one, first."""
+
+    def lower(call: Call) -> Tensor:
+        b = call.b
+        if not call.is_integer:
+            return activated(call, b.map(lambda v, w: v + w if sign > 0 else v - w, call.x(), call.x(1)))
+        left = 20 if call.given[0].dtype in (I8, U8) else 15
+        twice = 2 * max(call.given[0].scale, call.given[1].scale)
+        parts = [fixed.Multiplier.of(q.scale / twice) for q in call.given[:2]]
+        whole = fixed.Multiplier.of(twice / ((1 << left) * call.out.scale))
+        low, high = limits(call)
+        dtype = call.out.dtype
+        assert dtype is not None
+
+        def term(v: Expr, i: int) -> Expr:
+            return rescaled((cast(I64, v) - call.given[i].zero) * (1 << left), *constants(parts[i]))
+
+        def body(v: Expr, w: Expr) -> Expr:
+            total = term(v, 0) + term(w, 1) if sign > 0 else term(v, 0) - term(w, 1)
+            return stored(rescaled(total, *constants(whole)), call.out.zero, low, high, dtype)
+
+        return b.map(body, call.x(), call.x(1))
+
+    return lower
+
+
+@builtin("MUL")
+def mul(call: Call) -> Tensor:
+    if not call.is_integer:
+        return activated(call, call.b.map(_times, call.x(), call.x(1)))
+    x, y = call.given[:2]
+    factor = float(np.float32(x.scale) * np.float32(y.scale) / np.float32(call.out.scale))
+    products = call.b.map(lambda v, w: (cast(I32, v) - x.zero) * (cast(I32, w) - y.zero), call.x(), call.x(1))
+    return requantized(call, products, Factors.of(call.b, [factor]))
+
+
+def _times(v: Expr, w: Expr) -> Expr:
+    return v * w
+
+
+def _binary(body: Callable[[Expr, Expr], Expr]) -> Lowering:
+    def lower(call: Call) -> Tensor:
+        call.only_floats()
+        return activated(call, call.b.map(body, call.x(), call.x(1)))
+
+    return lower
+
+
+def _extreme(body: Callable[[Expr, Expr], Expr]) -> Lowering:
+    """Of integers that are quantized alike, as their converter makes them."""
+
+    def lower(call: Call) -> Tensor:
+        kinds = {
+            (q.dtype, *map(float, q.scales if q.scales is not None else ()), q.zero)
+            for q in (*call.given[:2], call.out)
+        }
+        if call.is_integer and len(kinds) > 1:
+            raise CompileError("its operands and result must be quantized alike")
+        return call.b.map(body, call.x(), call.x(1))
+
+    return lower
+
+
+def _floor_div(v: Expr, w: Expr) -> Expr:
+    return intrinsic("floor", v / w) if v.dtype.is_float else binary("floordiv", v, w)
+
+
+BINARY = Table({
+    "ADD": _sum(1),
+    "SUB": _sum(-1),
+    "DIV": _binary(lambda v, w: v / w),
+    "FLOOR_DIV": _binary(_floor_div),
+    "FLOOR_MOD": _binary(lambda v, w: binary("mod", v, w)),
+    "SQUARED_DIFFERENCE": _binary(lambda v, w: (v - w) * (v - w)),
+    "ATAN2": _binary(lambda v, w: intrinsic("atan2", v, w)),
+    "MAXIMUM": _extreme(maximum),
+    "MINIMUM": _extreme(minimum),
+    "LOGICAL_AND": _binary(land),
+    "LOGICAL_OR": _binary(lor),
+    "BITWISE_XOR": _binary(lambda v, w: ne(v, w) if v.dtype is BOOL else binary("xor", v, w)),
+})  # fmt: skip
+
+
+@builtin("POW")
+def power(call: Call) -> Tensor:
+    call.only_floats()
+    return pow_(call.b, call.x(), call.x(1))
+
+
+@builtin("ADD_N")
+def add_n(call: Call) -> Tensor:
+    call.only_floats()
+    total = call.x()
+    for i in range(1, len(call.inputs)):
+        total = call.b.map(lambda v, w: v + w, total, call.x(i))
+    return total
+
+
+def _comparison(body: Callable[[Expr, Expr], Expr]) -> Lowering:
+    """Integers that are quantized differently are compared as what they stand for, at a common scale."""
+
+    def lower(call: Call) -> Tensor:
+        x, y = call.given[:2]
+        if not x.integer or (x.scale, x.zero) == (y.scale, y.zero):
+            return call.b.map(body, call.x(), call.x(1))
+        left = 8
+        parts = [fixed.Multiplier.of(q.scale) for q in (x, y)]
+
+        def term(v: Expr, i: int) -> Expr:
+            return rescaled((cast(I64, v) - call.given[i].zero) * (1 << left), *constants(parts[i]))
+
+        return call.b.map(lambda v, w: body(term(v, 0), term(w, 1)), call.x(), call.x(1))
+
+    return lower
+
+
+COMPARISONS = Table({
+    "EQUAL": _comparison(eq), "NOT_EQUAL": _comparison(ne), "LESS": _comparison(lambda v, w: v < w),
+    "LESS_EQUAL": _comparison(lambda v, w: v <= w), "GREATER": _comparison(lambda v, w: v > w),
+    "GREATER_EQUAL": _comparison(lambda v, w: v >= w),
+})  # fmt: skip
+
+
+@builtin("SELECT", "SELECT_V2")
+def select_v2(call: Call) -> Tensor:
+    """SELECT's condition may be a vector, of whole rows."""
+    condition, x = call.x(), call.x(1)
+    if condition.rank == 1 and x.rank > 1 and condition.shape != x.shape[-1:]:
+        condition = call.b.reshape(condition, [*condition.shape, *[1] * (x.rank - 1)])
+    return where(call.b, condition, x, call.x(2))
+
+
+# -- types ---------------------------------------------------------------------------------------
+
+
+@builtin("CAST")
+def cast_(call: Call) -> Tensor:
+    dtype = call.out.dtype
+    assert dtype is not None
+    return call.b.map(lambda v: ne(v, const(0, v.dtype)) if dtype is BOOL else cast(dtype, v), call.x())
+
+
+@builtin("QUANTIZE")
+def quantize(call: Call) -> Tensor:
+    """From floats: x / scale rounded half away from zero; from integers: rescaled."""
+    out, b = call.out, call.b
+    dtype = out.dtype
+    assert dtype is not None
+    low, high = out.limits
+    if not call.given[0].integer:
+        scale = const(out.scale, F32)
+
+        def body(v: Expr) -> Expr:
+            ratio = cast(F32, v) / scale
+            whole = intrinsic("trunc", ratio)
+            whole = whole + select(
+                intrinsic("abs", ratio - whole) >= 0.5,
+                select(ratio < 0, const(-1.0, F32), const(1.0, F32)),
+                const(0.0, F32),
+            )
+            inside = minimum(maximum(whole + float(out.zero), float(low)), float(high))
+            return cast(dtype, inside)
+
+        return b.map(body, call.x())
+    zero = call.given[0].zero
+    centred = b.map(lambda v: cast(I32, v) - zero, call.x())
+    return requantized(call, centred, Factors.of(b, [call.given[0].scale / out.scale]), 0)
+
+
+@builtin("DEQUANTIZE")
+def dequantize(call: Call) -> Tensor:
+    return real(call)
+
+
+@builtin("FAKE_QUANT")
+def fake_quant(call: Call) -> Tensor:
+    """Rounded to what integers of so many bits between `min` and `max` stand for."""
+    o = call.options
+    steps = (1 << o["num_bits"]) - 1 - int(o.get("narrow_range", False))
+    scale = (o["max"] - o["min"]) / steps
+    origin = round(-o["min"] / scale)
+    low, high = float((0 - origin) * scale), float((steps - origin) * scale)
+
+    def body(v: Expr) -> Expr:
+        inside = minimum(maximum(v, const(low, F32)), const(high, F32))
+        return intrinsic("floor", (inside - low) * float(1 / scale) + 0.5) * float(scale) + low
+
+    return call.b.map(body, call.x())

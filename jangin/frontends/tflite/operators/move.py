@@ -1,0 +1,328 @@
+"""Operators that move, join and cut tensors, and make new ones. Quantized integers move as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jangin.frontends.tflite.operators.registry import Call, Factors, Quantization, builtin, requantized
+from jangin.ir.dtype import I32, I64
+from jangin.ir.expr import Buffer, Expr, cast, const, land, maximum, minimum, select
+from jangin.ir.graph import CompileError
+from jangin.ops import index, move
+from jangin.ops.axes import axis_of, channels_first, channels_last, divide
+from jangin.ops.builder import Tensor
+from jangin.ops.resize import Style, align_corners, asymmetric, half_pixel, pixel_centre, resize, sized_lines
+from jangin.ops.scatter import scatter_nd
+from jangin.ops.select import non_zero, top_k
+
+
+@builtin("RESHAPE")
+def reshape(call: Call) -> Tensor:
+    shape = call.optional(1)
+    if shape is not None and shape.rank == 1:
+        sizes = call.b.require_sizes(shape, "the sizes of RESHAPE", low=-1)
+    else:
+        sizes = [const(n) for n in call.options.get("new_shape", [])]
+    return move.reshape_to(call.b, call.x(), sizes, True)
+
+
+@builtin("EXPAND_DIMS")
+def expand_dims(call: Call) -> Tensor:
+    x = call.x()
+    at = axis_of(call.integers(1)[0], x.rank + 1)
+    return call.b.reshape(x, [*x.shape[:at], 1, *x.shape[at:]])
+
+
+@builtin("SQUEEZE")
+def squeeze(call: Call) -> Tensor:
+    x = call.x()
+    dims = [d % x.rank for d in call.options.get("squeeze_dims", [])]
+    gone = dims or [i for i, d in enumerate(x.shape) if d == const(1)]
+    return call.b.reshape(x, [d for i, d in enumerate(x.shape) if i not in gone])
+
+
+@builtin("TRANSPOSE")
+def transpose(call: Call) -> Tensor:
+    return call.b.transpose(call.x(), [d % call.x().rank for d in call.integers(1)])
+
+
+@builtin("SHAPE")
+def shape(call: Call) -> Tensor:
+    return call.b.sizes(call.x().shape, call.out.dtype or I32)
+
+
+@builtin("RANK")
+def rank(call: Call) -> Tensor:
+    return call.b.const(np.array(call.x().rank, np.int32))
+
+
+def _alike(q: Quantization, other: Quantization) -> bool:
+    return not q.integer or (q.scale, q.zero) == (other.scale, other.zero)
+
+
+def _into(call: Call, i: int, x: Tensor) -> Tensor:
+    """An input in the result's quantization."""
+    if _alike(call.given[i], call.out):
+        return x
+    zero = call.given[i].zero
+    centred = call.b.map(lambda v: cast(I32, v) - zero, x)
+    return requantized(call, centred, Factors.of(call.b, [call.given[i].scale / call.out.scale]), 0)
+
+
+@builtin("CONCATENATION")
+def concatenation(call: Call) -> Tensor:
+    parts = [_into(call, i, call.x(i)) for i in range(len(call.inputs))]
+    return call.b.concat(parts, axis_of(call.options["axis"], parts[0].rank))
+
+
+@builtin("PACK")
+def pack(call: Call) -> Tensor:
+    parts = [call.x(i) for i in range(len(call.inputs))]
+    at = axis_of(call.options["axis"], parts[0].rank + 1)
+    rows = [call.b.reshape(p, [*p.shape[:at], 1, *p.shape[at:]]) for p in parts]
+    return call.b.concat(rows, at)
+
+
+@builtin("UNPACK")
+def unpack(call: Call) -> tuple[Tensor, ...]:
+    x = call.x()
+    at = axis_of(call.options["axis"], x.rank)
+    parts = move.split_into(call.b, x, at, [const(1)] * call.options["num"])
+    return tuple(call.b.reshape(p, [d for i, d in enumerate(x.shape) if i != at]) for p in parts)
+
+
+@builtin("SPLIT")
+def split(call: Call) -> tuple[Tensor, ...]:
+    """Inputs: the axis, x."""
+    x = call.x(1)
+    at, count = axis_of(call.integers(0)[0], x.rank), call.options["num_splits"]
+    return move.split_into(call.b, x, at, move.equal_sizes(call.b, x, at, count))
+
+
+@builtin("SPLIT_V")
+def split_v(call: Call) -> tuple[Tensor, ...]:
+    """Inputs: x, the sizes, the axis; a size of -1 is what is left."""
+    x, sizes = call.x(), call.integers(1)
+    at = axis_of(call.integers(2)[0], x.rank)
+    parts: list[Expr] = [const(n) for n in sizes]
+    if -1 in sizes:
+        parts[sizes.index(-1)] = x.shape[at] - (sum(sizes) + 1)
+    return move.split_into(call.b, x, at, parts)
+
+
+@builtin("SLICE")
+def slice_(call: Call) -> Tensor:
+    """From a start, so many entries; -1 is all that follow."""
+    x, starts, sizes = call.x(), call.sizes(1), call.sizes(2)
+    counts = [d - s if n == const(-1) else n for d, s, n in zip(x.shape, starts, sizes, strict=True)]
+    return call.b.slice(x, starts, counts, [1] * x.rank)
+
+
+@builtin("STRIDED_SLICE")
+def strided_slice(call: Call) -> Tensor:
+    """NumPy's slicing, whose masks say where a bound isn't given, and which axes an index leaves out."""
+    b, x, o = call.b, call.x(), call.options
+    if o.get("ellipsis_mask") or o.get("new_axis_mask"):
+        raise CompileError("slices with an ellipsis or new axes are not supported")
+    begins, ends, steps = call.sizes(1), call.sizes(2), call.integers(3)
+    gone, starts, stops = [], [], []
+    for i, (begin, end, step) in enumerate(zip(begins, ends, steps, strict=True)):
+        far = const((1 << 31) - 1)
+        starts.append((const(0) if step > 0 else far) if o["begin_mask"] >> i & 1 else begin)
+        stops.append((far if step > 0 else const(-(1 << 31))) if o["end_mask"] >> i & 1 else end)
+        if o["shrink_axis_mask"] >> i & 1:
+            gone.append(i)
+            starts[i], stops[i] = begin, (far if begin == const(-1) else begin + 1)
+    cut = move.slice_axes(b, x, starts, stops, list(range(len(begins))), steps)
+    return b.reshape(cut, [d for i, d in enumerate(cut.shape) if i not in gone])
+
+
+@builtin("PAD", "PADV2")
+def pad(call: Call) -> Tensor:
+    """Integers are padded by what stands for 0."""
+    pads, value = call.integers(1), call.optional(2)
+    begins, ends = pads[0::2], pads[1::2]
+    fill: float = call.given[0].zero if call.given[0].integer else 0
+    if value is not None:
+        fill = call.b.require_constant(value, "the value of PADV2").reshape(()).item()
+    return call.b.pad(call.x(), [*begins, *ends], "constant", fill)
+
+
+@builtin("MIRROR_PAD")
+def mirror_pad(call: Call) -> Tensor:
+    pads = call.integers(1)
+    if call.options["mode"] == 1:
+        raise CompileError("symmetric padding is not supported, reflecting is")
+    return call.b.pad(call.x(), [*pads[0::2], *pads[1::2]], "reflect")
+
+
+@builtin("TILE")
+def tile(call: Call) -> Tensor:
+    return move.repeat(call.b, call.x(), call.sizes(1))
+
+
+@builtin("BROADCAST_TO")
+def broadcast_to(call: Call) -> Tensor:
+    return call.b.expand(call.x(), call.sizes(1))
+
+
+@builtin("REVERSE_V2")
+def reverse(call: Call) -> Tensor:
+    x = call.x()
+    turned = {a % x.rank for a in call.integers(1)}
+    starts = [d - 1 if i in turned else const(0) for i, d in enumerate(x.shape)]
+    return call.b.slice(x, starts, x.shape, [-1 if i in turned else 1 for i in range(x.rank)])
+
+
+@builtin("FILL")
+def fill(call: Call) -> Tensor:
+    return call.b.expand(call.x(1), call.sizes(0))
+
+
+@builtin("ZEROS_LIKE")
+def zeros_like(call: Call) -> Tensor:
+    return call.b.expand(call.b.scalar(0, call.x().dtype), call.x().shape)
+
+
+@builtin("RANGE")
+def range_(call: Call) -> Tensor:
+    return move.arange(call.b, call.x(0), call.x(1), call.x(2))
+
+
+@builtin("GATHER")
+def gather(call: Call) -> Tensor:
+    if call.options.get("batch_dims", 0):
+        raise CompileError("GATHER with batch_dims is not supported")
+    return index.gather(call.b, call.x(), call.x(1), axis=call.options.get("axis", 0))
+
+
+@builtin("GATHER_ND")
+def gather_nd(call: Call) -> Tensor:
+    return index.gather_nd(call.b, call.x(), call.x(1))
+
+
+@builtin("EMBEDDING_LOOKUP")
+def embedding_lookup(call: Call) -> Tensor:
+    """Inputs: indices, the table."""
+    return index.gather(call.b, call.x(1), call.x(0), axis=0)
+
+
+@builtin("SCATTER_ND")
+def scatter(call: Call) -> Tensor:
+    """Inputs: index tuples, updates, the shape. What meets in a place is added."""
+    zeros = call.b.expand(call.b.scalar(0, call.x(1).dtype), call.sizes(2))
+    return scatter_nd(call.b, zeros, call.x(0), call.x(1), reduction="add")
+
+
+@builtin("ONE_HOT")
+def one_hot(call: Call) -> Tensor:
+    """Inputs: indices, depth, the values of on and off."""
+    values = call.b.concat([call.b.reshape(call.x(i), [1]) for i in (3, 2)], 0)
+    (depth,) = call.sizes(1)
+    return index.one_hot(call.b, call.x(), depth, values, axis=call.options["axis"])
+
+
+@builtin("TOPK_V2")
+def topk(call: Call) -> tuple[Tensor, Tensor]:
+    values, at = top_k(call.b, call.x(), call.sizes(1)[0])
+    return values, call.b.cast(at, I32)
+
+
+@builtin("WHERE")
+def where(call: Call) -> Tensor:
+    return call.b.transpose(non_zero(call.b, call.x()), [1, 0])
+
+
+@builtin("DEPTH_TO_SPACE")
+def depth_to_space(call: Call) -> Tensor:
+    x = channels_first(call.b, call.x())
+    return channels_last(call.b, move.depth_to_space(call.b, x, call.options["block_size"]))
+
+
+@builtin("SPACE_TO_DEPTH")
+def space_to_depth(call: Call) -> Tensor:
+    x = channels_first(call.b, call.x())
+    return channels_last(call.b, move.space_to_depth(call.b, x, call.options["block_size"]))
+
+
+@builtin("SPACE_TO_BATCH_ND")
+def space_to_batch(call: Call) -> Tensor:
+    """Blocks of spatial axes to the batch, after padding."""
+    b, x, blocks, pads = call.b, call.x(), call.integers(1), call.integers(2)
+    count = len(blocks)
+    rest = x.rank - 1 - count
+    fill = call.given[0].zero if call.given[0].integer else 0
+    x = b.pad(x, [0, *pads[0::2], *[0] * rest, 0, *pads[1::2], *[0] * rest], "constant", fill)
+    split_shape: list[Expr] = [x.shape[0]]
+    for d, n in zip(x.shape[1 : 1 + count], blocks, strict=True):
+        split_shape += [_exact(d, n, call), const(n)]
+    y = b.reshape(x, [*split_shape, *x.shape[1 + count :]])
+    order = [*range(2, 2 + 2 * count, 2), 0, *range(1, 1 + 2 * count, 2), *range(1 + 2 * count, y.rank)]
+    y = b.transpose(y, order)
+    batch = x.shape[0] * int(np.prod(blocks))
+    return b.reshape(y, [batch, *(split_shape[1::2]), *x.shape[1 + count :]])
+
+
+def _exact(d: Expr, n: int, call: Call) -> Expr:
+    return divide(d, const(n), call.b.symbols)
+
+
+@builtin("BATCH_TO_SPACE_ND")
+def batch_to_space(call: Call) -> Tensor:
+    """The inverse: blocks back from the batch, then cropped."""
+    b, x, blocks, crops = call.b, call.x(), call.integers(1), call.integers(2)
+    count = len(blocks)
+    batch = _exact(x.shape[0], int(np.prod(blocks)), call)
+    y = b.reshape(x, [*blocks, batch, *x.shape[1:]])
+    order = [count]
+    for i in range(count):
+        order += [count + 1 + i, i]
+    y = b.transpose(y, [*order, *range(2 * count + 1, y.rank)])
+    sizes = [d * n for d, n in zip(x.shape[1 : 1 + count], blocks, strict=True)]
+    y = b.reshape(y, [batch, *sizes, *x.shape[1 + count :]])
+    starts = [0, *crops[0::2], *[0] * (y.rank - 1 - count)]
+    kept = [d - p - q for d, p, q in zip(sizes, crops[0::2], crops[1::2], strict=True)]
+    return b.slice(y, starts, [batch, *kept, *x.shape[1 + count :]], [1] * y.rank)
+
+
+def _resized(call: Call, style: Style) -> Tensor:
+    x = channels_first(call.b, call.x())
+    lines = sized_lines(call.b, x, [2, 3], call.sizes(1))
+    return channels_last(call.b, resize(call.b, x, lines, style))
+
+
+@builtin("RESIZE_BILINEAR")
+def resize_bilinear(call: Call) -> Tensor:
+    call.only_floats()
+    o = call.options
+    place = align_corners if o["align_corners"] else half_pixel if o["half_pixel_centers"] else asymmetric
+    return _resized(call, Style("linear", place, "floor"))
+
+
+@builtin("RESIZE_NEAREST_NEIGHBOR")
+def resize_nearest(call: Call) -> Tensor:
+    o = call.options
+    if o["align_corners"]:
+        return _resized(call, Style("nearest", align_corners, "half_up"))
+    return _resized(call, Style("nearest", pixel_centre if o["half_pixel_centers"] else asymmetric, "floor"))
+
+
+@builtin("DYNAMIC_UPDATE_SLICE")
+def dynamic_update_slice(call: Call) -> Tensor:
+    """x with `update` written from the given start on, which is moved inside."""
+    b, x, update = call.b, call.x(), call.x(1)
+    starts = b.cast(call.x(2), I64)
+
+    def at(bufs: Sequence[Buffer], *place: Expr) -> Expr:
+        inside: Expr | bool = True
+        source = []
+        for n, (i, d, u) in enumerate(zip(place, x.shape, update.shape, strict=True)):
+            first = minimum(maximum(bufs[2][n], 0), d - u)
+            offset = i - first
+            inside = land(inside, land(offset >= 0, offset < u))
+            source.append(maximum(minimum(offset, u - 1), 0))
+        return select(inside, bufs[1][tuple(source)], bufs[0][place])
+
+    return b.compute(x.dtype, x.shape, [x, update, starts], at)

@@ -1,0 +1,179 @@
+"""Reductions, softmax and normalizations; of integers as TensorFlow Lite's reference kernels compute them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from jangin.frontends.tflite import fixed
+from jangin.frontends.tflite.operators.registry import (
+    Call,
+    Lowering,
+    Table,
+    builtin,
+    constants,
+    limits,
+    rescaled,
+    stored,
+)
+from jangin.ir.dtype import F64, I8, I32, I64
+from jangin.ir.expr import Expr, binary, call, cast, const, maximum, minimum, select
+from jangin.ir.graph import CompileError, static_shape
+from jangin.ops.builder import Tensor
+from jangin.ops.normalize import local_response_norm
+from jangin.ops.reduce import arg_extreme, reduce_over
+from jangin.ops.scan import cumulate
+
+
+def _axes(c: Call) -> tuple[int, ...]:
+    rank = c.x().rank
+    return tuple(sorted({a % max(rank, 1) for a in c.integers(1)})) if rank else ()
+
+
+def _reduction(kind: str) -> Lowering:
+    def lower(c: Call) -> Tensor:
+        keeps, axes = bool(c.options.get("keep_dims")), _axes(c)
+        if not c.is_integer or kind in ("max", "min"):
+            return reduce_over(c.b, kind, c.x(), axes, keeps)
+        if kind == "prod":
+            raise CompileError("a product of quantized numbers is not supported")
+        return _integer_mean(c, axes, keeps, mean=kind == "mean")
+
+    return lower
+
+
+def _integer_mean(c: Call, axes: tuple[int, ...], keeps: bool, mean: bool) -> Tensor:
+    """`QuantizedMeanOrSum`: the multiplier takes in how many elements there are."""
+    sizes = static_shape(tuple(c.x().shape[a] for a in axes))
+    if sizes is None:
+        raise CompileError(f"the mean of quantized {c.x()}: fix its sizes with shapes=")
+    count = math.prod(sizes)
+    m = fixed.Multiplier.of(float(np.float32(c.given[0].scale) / np.float32(c.out.scale)))
+    if mean:
+        shift = min(count.bit_length() - 1, 32, 31 + m.shift)
+        m = fixed.Multiplier((m.value << shift) // count, m.shift - shift)
+    zero = c.given[0].zero
+    total = c.b.reduce("sum", c.b.map(lambda v: cast(I32, v) - zero, c.x()), axes, keeps)
+    low, high = limits(c, 0)
+    dtype = c.out.dtype
+    assert dtype is not None
+    given = constants(m)
+    return c.b.map(lambda v: stored(rescaled(v, *given), c.out.zero, low, high, dtype), total)
+
+
+REDUCTIONS = Table({
+    "SUM": _reduction("sum"), "MEAN": _reduction("mean"), "REDUCE_MAX": _reduction("max"),
+    "REDUCE_MIN": _reduction("min"), "REDUCE_PROD": _reduction("prod"), "REDUCE_ANY": _reduction("max"),
+    "REDUCE_ALL": _reduction("min"),
+})  # fmt: skip
+
+
+def _arg(combiner: str) -> Lowering:
+    def lower(c: Call) -> Tensor:
+        at = arg_extreme(c.b, c.x(), c.integers(1)[0] % c.x().rank, combiner)
+        return c.b.cast(at, c.out.dtype or I64)
+
+    return lower
+
+
+ARGS = Table({"ARG_MAX": _arg("max"), "ARG_MIN": _arg("min")})
+
+
+@builtin("SOFTMAX")
+def softmax(c: Call) -> Tensor:
+    beta = c.options["beta"]
+    if c.is_integer:
+        return _integer_softmax(c, beta)
+    x = c.x() if beta == 1 else c.b.map(lambda v: v * beta, c.x())
+    return c.b.softmax(x, x.rank - 1)
+
+
+ACCUMULATED = 12
+"""Integer bits of the sum of exponentials."""
+
+
+def _integer_softmax(c: Call, beta: float) -> Tensor:
+    """`reference_ops::Softmax` of int8: exponentials of differences from the largest by a table, the sum's
+    reciprocal by Newton's method, all in fixed point."""
+    b, x, dtype = c.b, c.x(), c.out.dtype
+    if c.given[0].dtype is not I8 or dtype is not I8:
+        raise CompileError(f"a softmax of {c.given[0].dtype} is not supported: of int8 or floats it is")
+    part, shift = math.frexp(min(beta * c.given[0].scale * (1 << 26), float(fixed.HIGH)))
+    factor = fixed.Multiplier(fixed.rounded(part * (1 << 31)), shift)
+    least = -fixed.radius(5, shift)
+    scaled = [fixed.exp(factor.times(-d), 5) if -d >= least else 0 for d in range(256)]
+    table = b.const(np.array(scaled, np.int64))
+    terms = b.const(np.array([fixed.divided(e, ACCUMULATED) for e in scaled], np.int64))
+    last = x.rank - 1
+    peak = b.reduce("max", x, [last], True)
+    apart = b.map(lambda m, v: cast(I64, m) - cast(I64, v), peak, x)
+    total = b.reduce("sum", b.gather(terms, apart, 0), [last], True)
+
+    def zeros(v: Expr) -> Expr:
+        """Leading zeros of an int32 above 0, by the exponent of the f64 that it is."""
+        exponent = binary("shr", call("bitcast_i64", cast(F64, v)), const(52, I64))
+        return const(31 + 1023, I64) - exponent
+
+    def inverse(v: Expr) -> Expr:
+        one = binary("shl", v, zeros(v)) - (1 << 31)
+        half = binary("shr", one + fixed.ONE + 1, const(1, I64))
+        y = _high(half, const(-1010580540, I64)) + 1515870810
+        for _ in range(3):
+            y = y + _inside(binary("shl", _high(y, (1 << 29) - _high(half, y)), const(2, I64)))
+        return _inside(binary("shl", y, const(1, I64)))
+
+    scale = b.map(inverse, total)
+    over = b.map(lambda v: ACCUMULATED - zeros(v) + (31 - 8), total)
+
+    def result(e: Expr, s: Expr, bits: Expr, d: Expr) -> Expr:
+        v = _high(s, e)
+        half = binary("shl", const(1, I64), bits - 1)
+        q = binary("shr", v + half - select(v < 0, const(1, I64), const(0, I64)), bits) - 128
+        return cast(
+            I8, select(d <= -least, minimum(maximum(q, const(-128, I64)), const(127, I64)), const(-128, I64))
+        )
+
+    return b.map(result, b.gather(table, apart, 0), scale, over, apart)
+
+
+def _high(x: Expr, y: Any) -> Expr:
+    """`fixed.doubled_high`."""
+    return binary("shr", x * y + (1 << 30), const(31, I64))
+
+
+def _inside(x: Expr) -> Expr:
+    return minimum(maximum(x, const(fixed.LOW, I64)), const(fixed.HIGH, I64))
+
+
+@builtin("LOG_SOFTMAX")
+def log_softmax(c: Call) -> Tensor:
+    c.only_floats()
+    return c.b.softmax(c.x(), c.x().rank - 1, True)
+
+
+@builtin("L2_NORMALIZATION")
+def l2_normalization(c: Call) -> Tensor:
+    """Over the last axis."""
+    c.only_floats()
+    squares = c.b.reduce("sum", c.b.map(lambda v: v * v, c.x()), [c.x().rank - 1], True)
+    return c.b.map(lambda v, s: v / maximum(call("sqrt", s), 1e-6), c.x(), squares)
+
+
+@builtin("LOCAL_RESPONSE_NORMALIZATION")
+def lrn(c: Call) -> Tensor:
+    """x / (bias + alpha * the sum of squares within `radius` channels) ** beta."""
+    o = c.options
+    size = 2 * o["radius"] + 1
+    x = c.b.transpose(c.x(), [0, 3, 1, 2])
+    y = local_response_norm(c.b, x, size=size, alpha=o["alpha"] * size, beta=o["beta"], bias=o["bias"])
+    return c.b.transpose(y, [0, 2, 3, 1])
+
+
+@builtin("CUMSUM")
+def cumsum(c: Call) -> Tensor:
+    o = c.options
+    return cumulate(
+        c.b, c.x(), "sum", axis=c.integers(1)[0], exclusive=bool(o["exclusive"]), reverse=bool(o["reverse"])
+    )

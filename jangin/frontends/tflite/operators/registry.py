@@ -1,0 +1,268 @@
+"""How a builtin operator is declared, and what quantized ones share: rescaling by fixed-point multipliers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from jangin.frontends.tflite.fixed import Multiplier, rounded
+from jangin.ir.dtype import F32, I8, I16, I32, I64, U8, DType
+from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
+from jangin.ir.expr import call as intrinsic
+from jangin.ir.graph import Array, CompileError
+from jangin.ir.te import identity
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.nontensor import Item
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """A tensor's type, and what its integers stand for: (q - zero) * scale, single or along `axis`; `scales`
+    is None where they stand for themselves."""
+
+    dtype: DType | None
+    scales: Array | None = None
+    zeros: Array | None = None
+    axis: int = 0
+
+    @property
+    def integer(self) -> bool:
+        """Whether it is quantized."""
+        return self.scales is not None and self.dtype in (I8, U8, I16, I32)
+
+    @property
+    def scale(self) -> float:
+        """The single scale, a f32."""
+        if self.scales is None or self.scales.size != 1:
+            raise CompileError("an operand must be quantized by one scale")
+        return float(self.scales[0])
+
+    @property
+    def zero(self) -> int:
+        return 0 if self.zeros is None else int(self.zeros[0])
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        assert self.dtype is not None
+        low, high = (identity(c, self.dtype).value for c in ("max", "min"))
+        return int(low), int(high)
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator being lowered: its inputs, how they and its outputs are quantized, and its options."""
+
+    b: Builder
+    inputs: tuple[Item | None, ...]
+    given: tuple[Quantization, ...]
+    gives: tuple[Quantization, ...]
+    options: Mapping[str, Any]
+
+    def x(self, i: int = 0) -> Tensor:
+        """An input that must be there."""
+        found = self.inputs[i] if i < len(self.inputs) else None
+        if not isinstance(found, Tensor):
+            raise CompileError(f"input {i} must be a tensor")
+        return found
+
+    def optional(self, i: int) -> Tensor | None:
+        found = self.inputs[i] if i < len(self.inputs) else None
+        return found if isinstance(found, Tensor) else None
+
+    def integers(self, i: int) -> list[int]:
+        """An input whose elements must be known."""
+        value = self.b.require_constant(self.x(i), f"input {i}")
+        return [int(v) for v in value.reshape(-1)]
+
+    def sizes(self, i: int) -> list[Expr]:
+        return self.b.require_sizes(
+            self.b.reshape(self.x(i), [-1]) if not self.x(i).rank else self.x(i), "sizes"
+        )
+
+    @property
+    def out(self) -> Quantization:
+        return self.gives[0]
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it computes on quantized integers."""
+        return self.out.integer and self.given[0].integer
+
+    def only_floats(self) -> None:
+        """CompileError where it is quantized: a result in floats would not be the reference's."""
+        if any(q.integer for q in (*self.given[:1], self.out)):
+            raise CompileError(f"quantized to {self.given[0].dtype}, this operator is not supported")
+
+
+Lowering = Callable[[Call], Any]
+F = TypeVar("F", bound=Lowering)
+
+
+def builtin(*names: str) -> Callable[[F], F]:
+    """Declare the decorated lowering as that of builtin operators."""
+
+    def mark(fn: F) -> F:
+        fn.__dict__.setdefault("tflite", []).extend(names)
+        return fn
+
+    return mark
+
+
+@dataclass(frozen=True)
+class Table:
+    """Operators that differ only in what they compute."""
+
+    lowerings: Mapping[str, Lowering]
+
+
+def builtins(modules: Iterable[ModuleType]) -> Mapping[str, Lowering]:
+    found: dict[str, Lowering] = {}
+    for module in modules:
+        for value in vars(module).values():
+            if isinstance(value, Table):
+                found |= value.lowerings
+            else:
+                found |= dict.fromkeys(getattr(value, "__dict__", {}).get("tflite", ()), value)
+    return found
+
+
+# -- fused activations ---------------------------------------------------------------------------
+
+NONE, RELU, RELU_N1_TO_1, RELU6, TANH, SIGN_BIT = range(6)
+_BOUNDS = {NONE: (None, None), RELU: (0.0, None), RELU_N1_TO_1: (-1.0, 1.0), RELU6: (0.0, 6.0)}
+
+
+def activated(call: Call, y: Tensor) -> Tensor:
+    """The fused activation of floats."""
+    kind = call.options.get("fused_activation_function", NONE)
+    if kind == TANH:
+        return call.b.map(lambda v: intrinsic("tanh", v), y)
+    if kind not in _BOUNDS:
+        raise CompileError(f"the fused activation {kind} is not supported")
+    low, high = _BOUNDS[kind]
+    return y if low is None else call.b.map(lambda v: clipped(v, low, high), y)
+
+
+def clipped(v: Expr, low: float | None, high: float | None) -> Expr:
+    v = v if low is None else maximum(v, const(low, v.dtype))
+    return v if high is None else minimum(v, const(high, v.dtype))
+
+
+def limits(call: Call, kind: int | None = None) -> tuple[int, int]:
+    """Where quantized results lie after the fused activation (`CalculateActivationRangeQuantized`)."""
+    kind = call.options.get("fused_activation_function", NONE) if kind is None else kind
+    low, high = call.out.limits
+    if kind == NONE:
+        return low, high
+    if kind not in _BOUNDS:
+        raise CompileError(f"the fused activation {kind} of quantized numbers is not supported")
+
+    def place(v: float) -> int:
+        return call.out.zero + rounded(float(np.float32(v) / np.float32(call.out.scale)))
+
+    bottom, top = _BOUNDS[kind]
+    return (
+        low if bottom is None else max(low, place(bottom)),
+        high if top is None else min(high, place(top)),
+    )
+
+
+# -- rescaling -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Fixed-point multipliers as operands of `rescaled`: single ones, or one an index of an axis, as tensors
+    that broadcast."""
+
+    operands: tuple[Tensor | Expr, ...]
+
+    @classmethod
+    def of(
+        cls, b: Builder, factors: Sequence[float], axis: int = 0, rank: int = 0, *, once: bool = False
+    ) -> Factors:
+        found = [Multiplier.of(f, once) for f in factors]
+        if len(found) == 1:
+            return cls(constants(found[0]))
+        shape = [len(found) if i == axis else 1 for i in range(rank)]
+        columns = zip(*map(_parts, found), strict=True)
+        return cls(tuple(b.const(np.array(c, np.int64).reshape(shape)) for c in columns))
+
+
+def _parts(m: Multiplier) -> tuple[int, ...]:
+    if m.once:
+        return m.value, 1 << (30 - m.shift), 31 - m.shift
+    right = max(-m.shift, 0)
+    return m.value << max(m.shift, 0), (1 << right) >> 1, int(right > 0), right
+
+
+def constants(m: Multiplier) -> tuple[Expr, ...]:
+    """A multiplier as the operands of `rescaled`."""
+    return tuple(const(v, I64) for v in _parts(m))
+
+
+def rescaled(x: Expr, value: Expr, half: Expr, *rest: Expr) -> Expr:
+    """`fixed.Multiplier.times` of an integer, in i64. `half` is what rounds the last shift; `rest` is how far
+    that goes, and, where it is the second, before it 1 or, if there is nothing to shift, 0."""
+    product = cast(I64, x) * value
+    if len(rest) == 1:
+        return binary("shr", product + half, rest[0])
+    below, right = rest
+    high = binary("shr", product + (1 << 30), const(31, I64))
+    return binary("shr", high + half - select(high < 0, below, const(0, I64)), right)
+
+
+def mapped(b: Builder, body: Callable[..., Expr], *operands: Tensor | Expr) -> Tensor:
+    """`Builder.map` of operands some of which are constants."""
+    tensors = [t for t in operands if isinstance(t, Tensor)]
+
+    def fn(*elements: Expr) -> Expr:
+        rest = iter(elements)
+        return body(*(next(rest) if isinstance(t, Tensor) else t for t in operands))
+
+    return b.map(fn, *tensors)
+
+
+def stored(v: Expr, zero: int, low: int, high: int, dtype: DType) -> Expr:
+    """A sum (i64) as a quantized result."""
+    return cast(dtype, minimum(maximum(v + zero, const(low, I64)), const(high, I64)))
+
+
+def requantized(call: Call, sums: Tensor, factors: Factors, kind: int | None = None) -> Tensor:
+    """Integer sums times the multipliers, plus the result's zero point, within the activation's limits."""
+    low, high = limits(call, kind)
+    dtype = call.out.dtype
+    assert dtype is not None
+    return mapped(
+        call.b,
+        lambda v, *f: stored(rescaled(v, *f), call.out.zero, low, high, dtype),
+        sums, *factors.operands,
+    )  # fmt: skip
+
+
+def lookup(call: Call, fn: Callable[[int], int]) -> Tensor:
+    """A function of an 8-bit input as a table, which `fn` gives exactly."""
+    q = call.given[0]
+    low, high = q.limits
+    dtype = call.out.dtype
+    assert dtype is not None
+    table = call.b.const(np.array([fn(i) for i in range(low, high + 1)], dtype.numpy))
+    places = call.b.map(lambda v: cast(I64, v) - low, call.x())
+    return call.b.gather(table, places, 0)
+
+
+def real(call: Call, i: int = 0) -> Tensor:
+    """A quantized input as what it stands for, f32."""
+    q = call.given[i]
+    x = call.x(i)
+    if not q.integer:
+        return call.b.cast(x, F32) if x.dtype.is_float else x
+    assert q.scales is not None and q.zeros is not None
+    shape = [q.scales.size if n == q.axis and q.scales.size > 1 else 1 for n in range(x.rank)]
+    scale = call.b.const(q.scales.astype(np.float32).reshape(shape))
+    zero = call.b.const(q.zeros.astype(np.float32).reshape(shape))
+    return call.b.map(lambda v, s, z: (cast(F32, v) - z) * s, x, scale, zero)

@@ -1,0 +1,93 @@
+"""ATen's operators, PyTorch's library of tensors, behind the protocol of all dialects."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jangin.frontends.assemble import substituted
+from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
+from jangin.frontends.torch.control import CONTROL
+from jangin.frontends.torch.operators import OPERATORS
+from jangin.frontends.torch.operators.registry import Result
+from jangin.ir.expr import Const, Expr, Var
+from jangin.ir.graph import CompileError, ImportedAttributes, Node
+from jangin.ops.builder import Builder, Tensor
+
+MARKS = frozenset({"tensors", "gives", "common", "late"})
+"""What the trace says of a node beside its operator's own arguments."""
+
+
+class Aten(Dialect):
+    """Nodes are known by name and overload ("aten.add.Tensor")."""
+
+    domain = "aten"
+
+    def lowering(self, node: Node) -> Lowering | None:
+        return CONTROL.get(node.op) or (self._lower if _found(node.op) is not None else None)
+
+    def _lower(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
+        attrs = node.of(ImportedAttributes)
+        late: Sequence[str] = attrs.get("late", ())
+        known: dict[Var, Expr] = {}
+        for name, value in zip(late, inputs[len(inputs) - len(late) :], strict=True):
+            assert isinstance(value, Tensor) and value.data is not None
+            known[Var(name)] = value.data.item()
+        attrs = substituted(attrs, known)
+        result = Result(attrs["gives"], tuple(map(bool, node.outputs)), attrs.get("common"))
+        lower = _found(node.op)
+        assert lower is not None
+        given = {k: v for k, v in attrs.items() if k not in MARKS}
+        made = lower(b, result, **given, **_tensors(attrs, iter(inputs)))
+        _check(made, result)
+        outputs: Outputs = made
+        return outputs
+
+    def remedy(self, node: Node) -> str:
+        name = node.op.removeprefix("aten.").split(".")[0]
+        close = difflib.get_close_matches(name, {n.split(".")[0] for n in OPERATORS}, 1, 0.85)
+        also = f" ({close[0]} is)" if close else ""
+        return (
+            f"{node.op} is not supported{also}: write the module with other operators, or give "
+            f'operators=[jangin.operator("{node.op.removeprefix("aten.")}", domain="aten")(...)]'
+        )
+
+    def attributes(self, node: Node) -> Mapping[str, Any]:
+        return {k: v for k, v in node.of(ImportedAttributes).items() if k not in MARKS}
+
+
+def _found(op: str) -> Any:
+    """The lowering of an overload, or of all of them."""
+    name = op.removeprefix("aten.")
+    return OPERATORS.get(name) or OPERATORS.get(name.rsplit(".", 1)[0])
+
+
+def _tensors(attrs: ImportedAttributes, inputs: Iterator[Any]) -> dict[str, Any]:
+    """The inputs by the names of the arguments that they are."""
+    found: dict[str, Any] = {}
+    for entry in attrs["tensors"]:
+        if isinstance(entry, str):
+            found[entry] = next(inputs)
+        else:
+            name, count = entry
+            found[name] = [next(inputs) for _ in range(count)]
+    return found
+
+
+def _check(made: Any, result: Result) -> None:
+    """CompileError where a result isn't what PyTorch said it would be: never a wrong answer instead."""
+    given = made if isinstance(made, (tuple, list)) else (made,)
+    for tensor, (dtype, shape) in zip(given, result.all, strict=True):
+        if not isinstance(tensor, Tensor):
+            continue
+        sizes = zip(tensor.shape, shape, strict=False)
+        apart = any(isinstance(d, Const) and isinstance(s, Const) and d != s for d, s in sizes)
+        if tensor.dtype is not dtype or tensor.rank != len(shape) or apart:
+            raise CompileError(
+                f"the result would be {tensor}, but PyTorch gives {dtype}[{', '.join(map(str, shape))}]: "
+                "please report this"
+            )
+
+
+ATEN = Aten()

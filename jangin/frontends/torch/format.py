@@ -1,0 +1,83 @@
+"""PyTorch's programs: saved by `torch.export.save` (.pt2), exported, or traced by Jangin already."""
+
+from __future__ import annotations
+
+import io
+import sys
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+from jangin.frontends.format import Contents, Example, Format, Prepared
+from jangin.ir.graph import CompileError
+
+if TYPE_CHECKING:
+    from jangin.frontends.assemble import ShapeBindings
+    from jangin.frontends.dialect import Imported
+
+TRACED = b"\x8aJGT\r\n\x1a\n"
+INSIDE = ("serialized_exported_program.json", "archive_format", "models/model.json")
+"""Names in archives of exported programs, whichever folder they lie in."""
+
+
+class TorchFormat(Format):
+    name = "PyTorch"
+
+    def reads(self, contents: Contents) -> bool:
+        message: Any = contents.message
+        if message is not None:
+            return type(message).__name__ == "TracedModel"
+        return contents.data[:8] == TRACED or _is_archive(contents)
+
+    def prepare(self, model: object, example: Example) -> Prepared | None:
+        if not _is_live(model):
+            return None
+        from jangin.frontends.torch.module import PreparedModule
+
+        return PreparedModule(model, example)
+
+    def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
+        from jangin.frontends.dialect import Imported
+        from jangin.frontends.torch.dialect import ATEN
+        from jangin.frontends.torch.model import TracedModel
+
+        message: Any = contents.message
+        if isinstance(message, TracedModel):
+            model = message
+        elif message is None and contents.data[:8] == TRACED:
+            model = TracedModel.parse(contents.data)
+        else:
+            model = _traced(contents)
+        return Imported(model.bound(shapes), ATEN, dict(model.metadata))
+
+
+def _is_live(model: object) -> bool:
+    """Whether something is a PyTorch module or program: only a process that has PyTorch has one."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, (torch.nn.Module, torch.export.ExportedProgram))
+
+
+def _is_archive(contents: Contents) -> bool:
+    if contents.data[:4] != b"PK\x03\x04":
+        return False
+    try:
+        with zipfile.ZipFile(io.BytesIO(contents.data)) as archive:
+            return any(name.endswith(INSIDE) for name in archive.namelist())
+    except zipfile.BadZipFile:
+        return False
+
+
+def _traced(contents: Contents) -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise CompileError(
+            f"{contents} is an exported PyTorch program, which PyTorch reads: pip install 'jangin[torch]'"
+        ) from None
+    from jangin.frontends.torch.trace import traced
+
+    try:
+        program = torch.export.load(io.BytesIO(contents.data))
+    except Exception as error:  # whatever PyTorch raises for a damaged archive
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CompileError(f"{contents}: PyTorch can't read the exported program: {first}") from error
+    return traced(program).model

@@ -1,0 +1,113 @@
+"""A traced PyTorch model: an imported graph and its constants, which is compiled without PyTorch.
+
+Its bytes: 8 of magic, u64 length of the header, the header (JSON: the graph's text, what the model says of
+itself, and of each large constant the digest, type, shape and place), then these constants. Little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph, substituted
+from jangin.ir.dtype import DTYPES, from_numpy
+from jangin.ir.expr import Const, Expr, Var, substitute
+from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Value
+from jangin.ir.graph_text import graph_arrays, parse_graph, print_graph
+
+MAGIC = b"\x8aJGT\r\n\x1a\n"
+PREFIX = struct.Struct("<8sQ")
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """`graph`: nodes of ATen's operators ("aten.add.Tensor"), whose attributes are the arguments by name, and
+    `tensors`, which arguments are inputs; `gives`, the results' types; `common`, the type that operands are
+    promoted to; `late`, the symbols that the last inputs hold. Its symbols have PyTorch's ranges."""
+
+    graph: Graph
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def SerializeToString(self, *, deterministic: bool = True) -> bytes:
+        """As the compile cache and another process take it."""
+        arrays = {k: np.ascontiguousarray(a).reshape(a.shape) for k, a in graph_arrays(self.graph).items()}
+        table, at = [], 0
+        for digest, array in arrays.items():
+            table.append([digest, from_numpy(array.dtype).name, list(array.shape), at])
+            at += array.nbytes
+        content = {"graph": print_graph(self.graph), "metadata": dict(self.metadata), "arrays": table}
+        header = json.dumps(content, ensure_ascii=False).encode()
+        parts = (a.reshape(-1).view(np.uint8).data for a in arrays.values())
+        return b"".join([PREFIX.pack(MAGIC, len(header)), header, *parts])
+
+    @classmethod
+    def parse(cls, data: Any) -> TracedModel:
+        """What `SerializeToString` wrote; constants stay where they lie. CompileError for anything else."""
+        try:
+            magic, length = PREFIX.unpack_from(data)
+            if magic != MAGIC:
+                raise ValueError("it does not begin as one")
+            start = PREFIX.size + length
+            content = json.loads(bytes(data[PREFIX.size : start]))
+            arrays = {
+                digest: _array(data, start + at, dtype, shape)
+                for digest, dtype, shape, at in content["arrays"]
+            }
+            return cls(parse_graph(content["graph"], arrays), content["metadata"])
+        except (ValueError, KeyError, TypeError, struct.error) as error:
+            raise CompileError(f"the traced PyTorch model is damaged: {error}") from error
+
+    def bound(self, shapes: ShapeBindings) -> Graph:
+        """The imported graph with sizes as the caller wants them."""
+        graph = self.graph
+        ranges = {v.name: (int(low.value), int(high.value)) for v, (low, high) in _limits(graph)}
+        wanted = {**ranges, **shapes}
+        symbols = Symbols(wanted)
+        known: dict[Var, Expr] = {}
+        for name in graph.inputs:
+            shape = graph.value(name).shape
+            assert shape is not None
+            declared = [_declared(d, name, i) for i, d in enumerate(shape)]
+            for dim, found in zip(shape, symbols.shape(name, declared) or (), strict=True):
+                if isinstance(dim, Var):
+                    known[dim] = found
+        for key in [k for k in ranges if k not in symbols.names]:
+            del wanted[key]
+        symbols.bindings = {k: v for k, v in wanted.items() if k in shapes or k in symbols.names}
+        inputs = [_sized(graph.value(n), known) for n in graph.inputs]
+        nodes = [replace(n, attrs=substituted(n.of(ImportedAttributes), known)) for n in graph.nodes]
+        return model_graph(graph.name, inputs, graph.outputs, nodes, graph.constants, symbols)
+
+
+def _limits(graph: Graph) -> list[tuple[Var, tuple[Const, Const]]]:
+    found = []
+    for var, (low, high) in graph.symbols.items():
+        assert isinstance(low, Const) and isinstance(high, Const)
+        found.append((var, (low, high)))
+    return found
+
+
+def _declared(dim: Expr, name: str, axis: int) -> int | str:
+    if isinstance(dim, Const):
+        return int(dim.value)
+    if isinstance(dim, Var):
+        return dim.name
+    raise CompileError(
+        f"input '{name}' has {dim} entries along axis {axis}: no input has the size that this follows from"
+    )
+
+
+def _sized(value: Value, known: Mapping[Var, Expr]) -> Value:
+    assert value.shape is not None
+    return replace(value, shape=tuple(substitute(d, known) for d in value.shape))
+
+
+def _array(data: Any, at: int, dtype: str, shape: list[int]) -> Array:
+    count = math.prod(shape)
+    return np.frombuffer(data, DTYPES[dtype].numpy, count, at).reshape(shape)

@@ -1,0 +1,197 @@
+"""A PyTorch module that was compiled: called as the module is, with PyTorch's tensors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from jangin.frontends.format import Example
+from jangin.frontends.torch.trace import Output, Traced, array_of, traced
+from jangin.ir.graph import Array, CompileError
+
+
+class Runs(Protocol):
+    """An executable, as far as it matters here."""
+
+    def run(self, inputs: Mapping[str, Any]) -> Mapping[str, Array]: ...
+
+
+def tensor_of(array: Array, dtype: torch.dtype) -> torch.Tensor:
+    """An array as a tensor that shares its memory."""
+    if dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        return torch.from_numpy(array.view("i2" if array.itemsize == 2 else "u1")).view(dtype)
+    return torch.from_numpy(array)
+
+
+def exported(module: torch.nn.Module, example: Example) -> ExportedProgram:
+    """The module's program in evaluation mode, for inputs like the example's. CompileError says what of it
+    can't be exported."""
+    if not example.args and not example.kwargs:
+        raise CompileError(f"a {type(module).__name__} is read by running it: give example_inputs=(...)")
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            if isinstance(module, torch.jit.ScriptModule):
+                return _of_script(module, example)
+            return torch.export.export(
+                module, tuple(example.args), dict(example.kwargs), dynamic_shapes=example.dynamic_shapes,
+                strict=False,
+            )  # fmt: skip
+    except CompileError:
+        raise
+    except Exception as error:  # PyTorch's exporter raises anything the module's own code raises
+        raise CompileError(f"PyTorch can't export {type(module).__name__}: {_first_lines(error)}") from error
+    finally:
+        module.train(training)
+
+
+def _of_script(module: torch.jit.ScriptModule, example: Example) -> ExportedProgram:
+    """What `torch.jit.trace`, `script` or `load` gives, by PyTorch's own converter. It takes the example's
+    sizes."""
+    from torch._export.converter import TS2EPConverter
+
+    if example.dynamic_shapes is not None:
+        raise CompileError("a TorchScript module has the example's sizes: leave out dynamic_shapes")
+    found: ExportedProgram = TS2EPConverter(module, tuple(example.args), dict(example.kwargs)).convert()
+    return found
+
+
+def _first_lines(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:3]) or type(error).__name__
+
+
+class PreparedModule:
+    """A module, exported and traced."""
+
+    def __init__(self, module: Any, example: Example) -> None:
+        program = isinstance(module, ExportedProgram)
+        self.program = module if program else exported(module, example)
+        self.traced: Traced = traced(self.program, _names(self.program, example))
+        self.buffers = {} if program else dict(module.named_buffers())
+
+    @property
+    def model(self) -> Any:
+        return self.traced.model
+
+    def finished(self, executable: Runs) -> CompiledModule:
+        return CompiledModule(executable, self.traced, self.program, self.buffers)
+
+
+def _names(program: ExportedProgram, example: Example) -> dict[Any, str]:
+    """What `torch.export.Dim`s are called, by the symbols that stand for them."""
+    shapes = example.dynamic_shapes
+    if shapes is None:
+        return {}
+    if isinstance(shapes, (tuple, list)):
+        shapes = dict(enumerate(shapes))
+    nodes = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in _inputs(program)]
+    flat = {n.name: n for n in nodes}
+    found: dict[Any, str] = {}
+    for place, (key, dims) in enumerate(shapes.items()):
+        node = flat.get(key) if isinstance(key, str) else nodes[place] if place < len(nodes) else None
+        tensor = node.meta.get("val") if node is not None else None
+        if not isinstance(tensor, torch.Tensor) or not dims:
+            continue
+        for axis, dim in dims.items() if isinstance(dims, dict) else enumerate(dims):
+            name, size = getattr(dim, "__name__", ""), tensor.shape[axis]
+            if name and not isinstance(size, int) and size.node.expr.is_Symbol:
+                found.setdefault(size.node.expr, name)
+    return found
+
+
+def _inputs(program: ExportedProgram) -> set[str]:
+    return {n for n in program.graph_signature.user_inputs if isinstance(n, str)}
+
+
+class CompiledModule:
+    """Called as the module: the same arguments, positional or by name, nested as it takes them, and the same
+    results. Tensors share memory with the executable's arrays. What the module changes (its buffers, or its
+    inputs) is written back. `executable`: what runs it, which `save` writes to a file.
+
+    Compiled for inference: a call raises ValueError for arguments that are nested otherwise, and where one
+    that is no tensor isn't what it was when the module was exported."""
+
+    def __init__(
+        self, executable: Any, traced: Traced, program: ExportedProgram, buffers: Mapping[str, torch.Tensor]
+    ) -> None:
+        self.executable = executable
+        self._outputs = traced.outputs
+        self._inputs = traced.inputs
+        spec = program.call_spec
+        self._in_spec, self._out_spec = spec.in_spec, spec.out_spec
+        _, named = pytree.tree_unflatten([0] * self._in_spec.num_leaves, self._in_spec)
+        self._keywords = tuple(named)
+        user = [n for n in program.graph_signature.input_specs if n.kind.name == "USER_INPUT"]
+        self._constants = [getattr(s.arg, "value", None) for s in user]
+        state = program.graph_signature.inputs_to_buffers
+        buffers = {**program.state_dict, **program.constants, **buffers}
+        given = {i for i in traced.inputs if i}
+        self._state = {
+            i: buffers[t] for i, t in state.items() if i in traced.model.graph.inputs and i not in given
+        }
+        self._buffers = buffers
+
+    def save(self, path: Any) -> None:
+        """Write machine code, plan and weights: what `jangin.load` reads, with inputs and outputs by name."""
+        self.executable.save(path)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        flat, spec = pytree.tree_flatten((args, self._ordered(kwargs)))
+        if spec != self._in_spec:
+            raise ValueError(f"the module was compiled for arguments like {self._in_spec}, not {spec}")
+        feeds: dict[str, Any] = {n: array_of(t) for n, t in self._state.items()}
+        by_name: dict[str, torch.Tensor] = {}
+        for name, value, constant in zip(self._inputs, flat, self._constants, strict=True):
+            if name:
+                by_name[name] = value
+                feeds[name] = array_of(value)
+            elif value != constant:
+                raise ValueError(f"the module was compiled for {constant!r} where {value!r} is given")
+        results = self.executable.run(feeds)
+        for output in self._outputs:
+            if output.written:
+                self._write(output, results[output.name], by_name)
+        given = [o for o in self._outputs if not o.written]
+        return pytree.tree_unflatten(results_of(given, results), self._out_spec)
+
+    def _ordered(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Keyword arguments in the order in which the module was exported with them."""
+        if set(self._keywords) != set(kwargs):
+            wanted = ", ".join(self._keywords) or "none"
+            raise ValueError(
+                f"the module was compiled for the keyword arguments {wanted}, not {list(kwargs)}"
+            )
+        return {name: kwargs[name] for name in self._keywords}
+
+    def _write(self, output: Output, array: Array, given: Mapping[str, torch.Tensor]) -> None:
+        target = self._buffers.get(output.written, given.get(output.written))
+        assert target is not None
+        with torch.no_grad():
+            target.copy_(tensor_of(array, target.dtype))
+
+
+def results_of(outputs: Sequence[Output], results: Mapping[str, Array]) -> list[Any]:
+    """A run's results in a program's order: tensors, integers, and what is no result."""
+    return [_result(o, results) for o in outputs]
+
+
+def _result(output: Output, results: Mapping[str, Array]) -> Any:
+    if not output.name:
+        return output.constant
+    array = results[output.name]
+    return int(array) if output.size else tensor_of(array, _dtype(array.dtype))
+
+
+@functools.cache
+def _dtype(dtype: Any) -> torch.dtype:
+    """PyTorch's type of the same name as NumPy's, whose name takes microseconds to find."""
+    found = getattr(torch, str(dtype))
+    assert isinstance(found, torch.dtype)
+    return found

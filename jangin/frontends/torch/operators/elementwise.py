@@ -1,0 +1,289 @@
+"""ATen's operators on single elements."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from jangin.frontends.torch.operators.registry import (
+    Lowering,
+    Number,
+    Operand,
+    Result,
+    Table,
+    applied,
+    aten,
+    scalar,
+)
+from jangin.ir.dtype import BOOL, F32, F64
+from jangin.ir.expr import Expr, call, cast, const, eq, land, lor, maximum, minimum, ne, select
+from jangin.ir.expr import binary as operation
+from jangin.ops import activation
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import Body, bitcast, pow_, shift
+from jangin.ops.elementwise import where as choose
+from jangin.ops.operands import wide
+
+
+def _unary(body: Body) -> Lowering:
+    """In the result's type, to which integers are converted where that is a float."""
+
+    def lower(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
+        return applied(b, out.dtype, partial(body, **given), self)
+
+    return lower
+
+
+def _predicate(body: Body) -> Lowering:
+    """Of floats; integers are converted to f32 first."""
+
+    def lower(b: Builder, out: Result, self: Tensor) -> Tensor:
+        return applied(b, self.dtype if self.dtype.is_float else F32, body, self)
+
+    return lower
+
+
+def _round(x: Expr, decimals: int = 0) -> Expr:
+    """Half to even, at `decimals` behind the point."""
+    if x.dtype.is_int:
+        return x
+    scale = 10.0 ** abs(decimals)
+    if not decimals:
+        return call("round", x)
+    return call("round", x * scale) / scale if decimals > 0 else call("round", x / scale) * scale
+
+
+def _exact(fn: str) -> Body:
+    """A rounding to integers, of which integers are in no need."""
+    return lambda x: x if x.dtype.is_int else call(fn, x)
+
+
+def _sign(x: Expr) -> Expr:
+    if x.dtype is BOOL:
+        return x
+    signs = cast(x.dtype, x > 0) - cast(x.dtype, x < 0)
+    return select(call("isnan", x), const(0, x.dtype), signs) if x.dtype.is_float else signs
+
+
+def _elu(x: Expr, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Expr:
+    return select(x > 0, x * scale, call("expm1", x * input_scale) * (alpha * scale))
+
+
+def _gelu(x: Expr, approximate: str = "none") -> Expr:
+    return activation.gelu_tanh(x) if approximate == "tanh" else activation.gelu(x)
+
+
+def _softplus(x: Expr, beta: float = 1.0, threshold: float = 20.0) -> Expr:
+    return select(x * beta > threshold, x, call("log1p", call("exp", x * beta)) / beta)
+
+
+_FLOAT = "acos acosh asin asinh atan atanh cos cosh erf exp exp2 expm1 log log2 log1p sin sinh sqrt tan tanh"
+UNARY = Table({
+    **{name: _unary(partial(call, name)) for name in _FLOAT.split()},
+    "abs": _unary(lambda x: x if x.dtype is BOOL or x.dtype.kind == "u" else call("abs", x)),
+    "arccos": _unary(partial(call, "acos")),
+    "ceil": _unary(_exact("ceil")),
+    "floor": _unary(_exact("floor")),
+    "trunc": _unary(_exact("trunc")),
+    "round": _unary(_round),
+    "log10": _unary(lambda x: call("log", x) * (1 / math.log(10))),
+    "neg": _unary(lambda x: call("neg", x)),
+    "reciprocal": _unary(lambda x: 1 / x),
+    "rsqrt": _unary(lambda x: 1 / call("sqrt", x)),
+    "sign": _unary(_sign),
+    "sgn": _unary(_sign),
+    "relu": _unary(activation.relu),
+    "sigmoid": _unary(activation.sigmoid),
+    "silu": _unary(activation.swish),
+    "mish": _unary(activation.mish),
+    "hardswish": _unary(activation.hard_swish),
+    "hardsigmoid": _unary(lambda x: activation.hard_sigmoid(x, 1 / 6, 0.5)),
+    "softplus": _unary(_softplus),
+    "elu": _unary(_elu),
+    "gelu": _unary(_gelu),
+    "hardtanh": _unary(lambda x, min_val=-1.0, max_val=1.0: activation.clip(x, min_val, max_val)),
+    "leaky_relu": _unary(lambda x, negative_slope=0.01: activation.leaky_relu(x, negative_slope)),
+    "bitwise_not": _unary(lambda x: call("not", x)),
+    "isnan": _predicate(partial(call, "isnan")),
+    "isinf": _predicate(partial(call, "isinf")),
+})  # fmt: skip
+
+
+@aten("logical_not")
+def logical_not(b: Builder, out: Result, self: Tensor) -> Tensor:
+    return applied(b, self.dtype, lambda x: eq(x, const(0, x.dtype)), self)
+
+
+def _remainder(x: Expr, y: Expr) -> Expr:
+    """With the divisor's sign, as Python's."""
+    return operation("mod", x, y)
+
+
+def _floor_divide(x: Expr, y: Expr) -> Expr:
+    """The floor of the exact quotient, which x / y may be rounded past."""
+    if x.dtype.is_int:
+        return operation("floordiv", x, y)
+    rest = operation("rem", x, y)
+    quotient = (x - rest) / y
+    below = land(ne(rest, const(0, x.dtype)), ne(operation("lt", y, 0.0), operation("lt", rest, 0.0)))
+    quotient = select(below, quotient - 1.0, quotient)
+    whole = call("round", quotient)
+    return select(eq(y, const(0, x.dtype)), x / y, whole)
+
+
+def _binary(body: Body) -> Lowering:
+    """In the type that both operands are promoted to."""
+
+    def lower(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
+        return applied(b, out.operands, body, self, other)
+
+    return lower
+
+
+def _boolean(body: Body) -> Lowering:
+    """Of truth values: whether the operands are 0."""
+
+    def lower(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
+        return applied(b, BOOL, body, *(_truth(b, x) for x in (self, other)))
+
+    return lower
+
+
+def _truth(b: Builder, x: Operand) -> Operand:
+    return b.map(lambda v: ne(v, const(0, v.dtype)), x) if isinstance(x, Tensor) else x
+
+
+def _xor(x: Expr, y: Expr) -> Expr:
+    return ne(x, y) if x.dtype is BOOL else operation("xor", x, y)
+
+
+def _both(x: Expr, y: Expr) -> Expr:
+    return land(x, y) if x.dtype is BOOL else operation("and", x, y)
+
+
+def _either(x: Expr, y: Expr) -> Expr:
+    return lor(x, y) if x.dtype is BOOL else operation("or", x, y)
+
+
+def _product(x: Expr, y: Expr) -> Expr:
+    return land(x, y) if x.dtype is BOOL else x * y
+
+
+BINARY = Table({
+    "mul": _binary(_product),
+    "eq": _binary(eq),
+    "ne": _binary(ne),
+    "lt": _binary(lambda x, y: x < y),
+    "le": _binary(lambda x, y: x <= y),
+    "gt": _binary(lambda x, y: x > y),
+    "ge": _binary(lambda x, y: x >= y),
+    "maximum": _binary(lambda x, y: lor(x, y) if x.dtype is BOOL else maximum(x, y)),
+    "minimum": _binary(lambda x, y: land(x, y) if x.dtype is BOOL else minimum(x, y)),
+    "fmod": _binary(lambda x, y: operation("rem", x, y)),
+    "remainder": _binary(_remainder),
+    "bitwise_and": _binary(_both),
+    "bitwise_or": _binary(_either),
+    "bitwise_xor": _binary(_xor),
+    "bitwise_left_shift": _binary(partial(shift, right=False)),
+    "bitwise_right_shift": _binary(partial(shift, right=True)),
+    "__lshift__": _binary(partial(shift, right=False)),
+    "__rshift__": _binary(partial(shift, right=True)),
+    "logical_and": _boolean(land),
+    "logical_or": _boolean(lor),
+    "logical_xor": _boolean(ne),
+})  # fmt: skip
+
+
+@aten("atan2", "arctan2")
+def atan2(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
+    """In the result's type, which is a float for integers too."""
+    return applied(b, out.dtype, lambda x, y: call("atan2", x, y), self, other)
+
+
+@aten("add")
+def add(b: Builder, out: Result, self: Operand, other: Operand, alpha: Number = 1) -> Tensor:
+    """self + alpha * other; truth values are joined."""
+    if out.dtype is BOOL:
+        return applied(b, BOOL, lor if alpha else lambda x, y: x, self, other)
+    return applied(b, out.dtype, lambda x, y: x + _times(y, alpha), self, other)
+
+
+@aten("sub")
+def sub(b: Builder, out: Result, self: Operand, other: Operand, alpha: Number = 1) -> Tensor:
+    return applied(b, out.dtype, lambda x, y: x - _times(y, alpha), self, other)
+
+
+@aten("rsub")
+def rsub(b: Builder, out: Result, self: Operand, other: Operand, alpha: Number = 1) -> Tensor:
+    return sub(b, out, other, self, alpha)
+
+
+def _times(x: Expr, factor: Number) -> Expr:
+    if isinstance(factor, Expr):
+        return x * cast(x.dtype, factor)
+    return x if factor == 1 else x * const(factor, x.dtype)
+
+
+@aten("div")
+def div(b: Builder, out: Result, self: Operand, other: Operand, rounding_mode: str = "") -> Tensor:
+    """The quotient, a float where it isn't rounded."""
+    if rounding_mode == "floor":
+        return applied(b, out.dtype, _floor_divide, self, other)
+    if rounding_mode == "trunc" and out.dtype.is_float:
+        return applied(b, out.dtype, lambda x, y: call("trunc", x / y), self, other)
+    return applied(b, out.dtype, lambda x, y: x / y, self, other)
+
+
+@aten("floor_divide")
+def floor_divide(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
+    return div(b, out, self, other, "floor")
+
+
+@aten("pow")
+def pow(b: Builder, out: Result, self: Operand, exponent: Operand) -> Tensor:
+    return pow_(b, scalar(b, self, out.dtype), scalar(b, exponent, out.dtype))
+
+
+@aten("where")
+def where(b: Builder, out: Result, condition: Tensor, self: Operand, other: Operand) -> Tensor:
+    return choose(b, b.cast(condition, BOOL), scalar(b, self, out.dtype), scalar(b, other, out.dtype))
+
+
+@aten("clamp", "clamp_min", "clamp_max")
+def clamp(
+    b: Builder, out: Result, self: Tensor, min: Operand | None = None, max: Operand | None = None
+) -> Tensor:
+    """min(max(self, min), max), with NaN where an operand is one."""
+    y = b.cast(self, out.dtype)
+    if min is not None:
+        y = applied(b, out.dtype, maximum, y, min)
+    return y if max is None else applied(b, out.dtype, minimum, y, max)
+
+
+@aten("_to_copy", "to")
+def to_copy(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
+    """In the result's type: floats are truncated to integers, and true where they aren't 0."""
+    return converted(b, self, out)
+
+
+def converted(b: Builder, x: Tensor, out: Result) -> Tensor:
+    """In the result's type."""
+    if out.dtype is BOOL and x.dtype is not BOOL:
+        return b.map(lambda v: ne(v, const(0, v.dtype)), x)
+    return b.cast(x, out.dtype)
+
+
+@aten("view.dtype")
+def view_dtype(b: Builder, out: Result, self: Tensor, dtype: Any) -> Tensor:
+    return bitcast(b, self, out.dtype)
+
+
+@aten("copysign")
+def copysign(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
+    def body(x: Expr, y: Expr) -> Expr:
+        word = {F32: "bitcast_i32", F64: "bitcast_i64"}[wide(x).dtype]
+        size = call("abs", x)
+        return select(call(word, y) < 0, call("neg", size), size)
+
+    return applied(b, out.dtype, body, self, other)

@@ -1,0 +1,212 @@
+"""ATen's operators that read and write at indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jangin.frontends.torch.operators.registry import Number, Operand, Result, aten, scalar
+from jangin.ir.dtype import BOOL, I64
+from jangin.ir.expr import binary, cast, const, maximum, select
+from jangin.ir.graph import CompileError, Shape
+from jangin.ir.simplify import simplify
+from jangin.ops import index as neutral
+from jangin.ops.axes import product
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import where
+from jangin.ops.operands import broadcast
+from jangin.ops.scan import cumulate
+from jangin.ops.scatter import scatter_elements, scatter_nd
+from jangin.ops.select import non_zero
+
+
+@aten("embedding")
+def embedding(
+    b: Builder, out: Result, weight: Tensor, indices: Tensor, padding_idx: int = -1, **given: Any
+) -> Tensor:
+    return neutral.gather(b, weight, indices, axis=0)
+
+
+@aten("index_select")
+def index_select(b: Builder, out: Result, self: Tensor, dim: int, index: Tensor) -> Tensor:
+    if not self.rank:
+        return b.expand(self, out.shape)
+    return b.reshape(neutral.gather(b, self, index, axis=dim), out.shape)
+
+
+Indices = Sequence[Tensor | None]
+
+
+def _by_number(b: Builder, indices: Indices) -> list[Tensor | None]:
+    """The indices with masks as the places of their true elements, an index an axis of the mask."""
+    found: list[Tensor | None] = []
+    for index in indices:
+        if index is None or (index.dtype.is_int and index.dtype.name != "u8"):
+            found.append(index)
+            continue
+        places = non_zero(b, index)
+        rows = range(index.rank)
+        count = places.shape[1]
+        found += [b.reshape(b.slice(places, [n, 0], [1, count], [1, 1]), [count]) for n in rows]
+    return found
+
+
+def _arranged(b: Builder, self: Tensor, indices: Indices) -> tuple[list[int], Tensor, Shape, int]:
+    """The order of axes in which those that have an index go first; index tuples along a last axis; the shape
+    that the indices broadcast to; and how many axes stay before it in a result."""
+    found = _by_number(b, indices)
+    at = [i for i, t in enumerate(found) if t is not None]
+    given = [t for t in found if t is not None]
+    shape = broadcast(*(t.shape for t in given))
+    columns = [b.reshape(b.expand(b.cast(t, I64), shape), (*shape, const(1))) for t in given]
+    neighbours = at == list(range(at[0], at[-1] + 1))
+    order = [*at, *(i for i in range(self.rank) if i not in at)]
+    return order, b.concat(columns, len(shape)), shape, at[0] if neighbours else 0
+
+
+@aten("index")
+def index(b: Builder, out: Result, self: Tensor, indices: Indices) -> Tensor:
+    """NumPy's indexing by tensors: the axes that the indices broadcast to stand where the first of the
+    indexed axes stood, or first where these aren't neighbours."""
+    whole = [i for i, t in enumerate(indices) if t is not None]
+    one = indices[whole[0]] if len(whole) == 1 else None
+    if one is not None and one.dtype.is_int and one.dtype.name != "u8":
+        return neutral.gather(b, self, one, axis=whole[0])
+    order, tuples, shape, before = _arranged(b, self, indices)
+    taken = neutral.gather_nd(b, b.transpose(self, order), tuples)
+    rank = len(shape)
+    kept = list(range(rank, taken.rank))
+    return b.transpose(taken, [*kept[:before], *range(rank), *kept[before:]])
+
+
+@aten("index_put", "_unsafe_index_put")
+def index_put(
+    b: Builder, out: Result, self: Tensor, indices: Indices, values: Tensor, accumulate: bool = False
+) -> Tensor:
+    """`self` with values written where `index` would read."""
+    given = [t for t in indices if t is not None]
+    if len(given) == 1 and given[0].dtype is BOOL and not values.rank and not accumulate:
+        mask = given[0]
+        place = next(i for i, t in enumerate(indices) if t is not None)
+        after = self.rank - place - mask.rank
+        return where(b, b.reshape(mask, (*mask.shape, *[const(1)] * after)), b.cast(values, self.dtype), self)
+    order, tuples, shape, before = _arranged(b, self, indices)
+    x = b.transpose(self, order)
+    kept = x.shape[tuples.shape[-1].value :]  # type: ignore[attr-defined]
+    rank = len(shape)
+    whole = b.expand(b.cast(values, self.dtype), (*kept[:before], *shape, *kept[before:]))
+    moved = b.transpose(
+        whole, [*range(before, before + rank), *range(before), *range(before + rank, whole.rank)]
+    )
+    written = scatter_nd(b, x, tuples, moved, reduction="add" if accumulate else "none")
+    return b.transpose(written, [order.index(i) for i in range(self.rank)])
+
+
+@aten("scatter", "scatter_reduce")
+def scatter(
+    b: Builder, out: Result, self: Tensor, dim: int, index: Tensor, src: Tensor | None = None,
+    value: Number | None = None, reduce: str = "", include_self: bool = True,
+) -> Tensor:  # fmt: skip
+    """What several elements are written to is their sum, product, extreme or mean by `reduce`, with what was
+    there unless `include_self` says no."""
+    kind = {"": "none", "sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max",
+            "amin": "min", "mean": "add"}[reduce]  # fmt: skip
+    x, at = (b.reshape(t, [1]) if not t.rank else t for t in (self, index))
+    new: Operand = src if src is not None else (value if value is not None else 0)
+    rows = new if isinstance(new, Tensor) else b.expand(scalar(b, new, x.dtype), at.shape)
+    rows = b.reshape(rows, [1]) if not rows.rank else rows
+    if not include_self:
+        neutral_value = {"add": 0.0, "mul": 1.0, "max": float("-inf"), "min": float("inf")}[kind]
+        if x.dtype.is_int and kind in ("max", "min"):
+            raise CompileError(f"{reduce} of integers without what was there isn't supported")
+        first = b.expand(b.scalar(neutral_value, x.dtype), at.shape)
+        x = scatter_elements(b, x, at, first, axis=dim)
+    y = scatter_elements(b, x, at, rows, axis=dim, reduction=kind)
+    if reduce == "mean":
+        ones = b.expand(b.scalar(1, x.dtype), at.shape)
+        start = b.expand(b.scalar(1 if include_self else 0, x.dtype), x.shape)
+        count = scatter_elements(b, start, at, ones, axis=dim, reduction="add")
+        y = _mean(b, y, count)
+    return b.reshape(y, out.shape)
+
+
+def _mean(b: Builder, total: Tensor, count: Tensor) -> Tensor:
+    def share(v: Any, n: Any) -> Any:
+        n = maximum(n, const(1, n.dtype))
+        return binary("floordiv", v, n) if v.dtype.is_int else v / n
+
+    return b.map(share, total, count)
+
+
+@aten("scatter_add")
+def scatter_add(b: Builder, out: Result, self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return scatter(b, out, self, dim, index, src, reduce="sum")
+
+
+@aten("index_add")
+def index_add(
+    b: Builder, out: Result, self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Number = 1
+) -> Tensor:
+    axis = dim % max(self.rank, 1)
+    x = b.transpose(self, [axis, *(i for i in range(self.rank) if i != axis)])
+    rows = b.transpose(source, [axis, *(i for i in range(self.rank) if i != axis)])
+    if alpha != 1:
+        rows = b.map(lambda v: v * const(alpha, v.dtype), rows)  # type: ignore[arg-type]
+    tuples = b.reshape(index, (*index.shape, const(1)))
+    y = scatter_nd(b, x, tuples, b.cast(rows, self.dtype), reduction="add")
+    return b.transpose(y, [*range(1, axis + 1), 0, *range(axis + 1, self.rank)])
+
+
+@aten("masked_fill")
+def masked_fill(b: Builder, out: Result, self: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    return where(b, mask, scalar(b, value, out.dtype), b.cast(self, out.dtype))
+
+
+@aten("masked_scatter")
+def masked_scatter(b: Builder, out: Result, self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """`self` with the elements where `mask` holds replaced by those of `source`, in order."""
+    flags = b.reshape(b.expand(mask, out.shape), [simplify(product(out.shape), b.symbols)])
+    place = b.map(lambda v: v - 1, cumulate(b, b.cast(flags, I64), "sum", axis=0))
+    flat = b.reshape(source, [simplify(product(source.shape), b.symbols)])
+    taken = neutral.gather(b, flat, b.map(lambda v: maximum(v, 0), place), axis=0)
+    return where(b, b.reshape(flags, out.shape), b.reshape(b.cast(taken, out.dtype), out.shape), self)
+
+
+@aten("masked_select")
+def masked_select(b: Builder, out: Result, self: Tensor, mask: Tensor) -> Tensor:
+    """The elements where `mask` holds, in order."""
+    shape = broadcast(self.shape, mask.shape)
+    return index(b, out, b.expand(self, shape), [b.expand(mask, shape)])
+
+
+@aten("_embedding_bag")
+def embedding_bag(
+    b: Builder, out: Result, weight: Tensor, indices: Tensor, offsets: Tensor, mode: int = 0,
+    per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int = -1,
+    **given: Any,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """The sum (mode 0), mean (1) or extreme (2) of the rows of each bag, which begins at its offset. Only the
+    bags themselves are given."""
+    if any(out.wanted[1:]):
+        raise CompileError("sizes of bags are read: only the bags' sums, means or extremes can be")
+    if padding_idx >= 0:
+        raise CompileError(f"padding_idx={padding_idx} of an embedding bag is not supported")
+    bags, width = out.shape
+    first = b.reshape(offsets, [1, offsets.shape[0]])
+    places = b.compute(I64, [*indices.shape, const(1)], [], lambda _, i, j: i)
+    begun = b.map(lambda i, o: cast(I64, i >= cast(I64, o)), places, first)
+    bag = b.map(lambda n: n - 1, b.reduce("sum", begun, [1], True))
+    rows = neutral.gather(b, weight, indices, axis=0)
+    if per_sample_weights is not None:
+        rows = b.map(lambda v, w: v * w, rows, b.reshape(per_sample_weights, [*indices.shape, const(1)]))
+    count = scatter_nd(
+        b, b.expand(b.scalar(0, rows.dtype), [bags, const(1)]), bag,
+        b.expand(b.scalar(1, rows.dtype), [*indices.shape, const(1)]), reduction="add",
+    )  # fmt: skip
+    start = b.expand(b.scalar(float("-inf") if mode == 2 else 0, rows.dtype), [bags, width])
+    total = scatter_nd(b, start, bag, rows, reduction="max" if mode == 2 else "add")
+    if mode == 1:
+        total = b.map(lambda v, n: v / maximum(n, const(1, n.dtype)), total, count)
+    elif mode == 2:
+        total = b.map(lambda v, n: select(n > 0, v, const(0, v.dtype)), total, count)
+    return total, None, None, None

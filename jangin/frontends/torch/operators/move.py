@@ -1,0 +1,294 @@
+"""ATen's operators that make, move, join and cut tensors. Results have the shapes that PyTorch traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jangin.frontends.torch.operators.registry import (
+    Number,
+    Result,
+    Table,
+    aten,
+    scalar,
+    size,
+)
+from jangin.ir.dtype import F64, I64
+from jangin.ir.expr import Buffer, Const, Expr, cast, const, eq, land, select
+from jangin.ir.graph import CompileError
+from jangin.ir.simplify import prove, simplify
+from jangin.ops.axes import product
+from jangin.ops.builder import DATA_LIMIT, Builder, Tensor
+from jangin.ops.move import parts_of, slice_axes
+from jangin.ops.move import repeat as repeated
+
+END = (1 << 63) - 1
+
+
+def _same(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
+    return self
+
+
+def _reshaped(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
+    return b.reshape(self, out.shape)
+
+
+_COPIES = "alias clone contiguous detach detach_copy dropout lift lift_fresh_copy"
+_RESHAPES = (
+    "view.default view_copy reshape _unsafe_view squeeze squeeze_copy unsqueeze "
+    "unsqueeze_copy flatten unflatten"
+)
+COPIES = Table(dict.fromkeys(_COPIES.split(), _same))
+RESHAPES = Table(dict.fromkeys(_RESHAPES.split(), _reshaped))
+
+
+@aten("expand", "expand_copy", "broadcast_to")
+def expand(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
+    return b.expand(self, out.shape)
+
+
+@aten("permute", "permute_copy")
+def permute(b: Builder, out: Result, self: Tensor, dims: Sequence[int]) -> Tensor:
+    return b.transpose(self, [d % self.rank for d in dims])
+
+
+@aten("transpose", "t", "transpose_copy")
+def transpose(b: Builder, out: Result, self: Tensor, dim0: int = 0, dim1: int = 1) -> Tensor:
+    order = list(range(self.rank))
+    if self.rank > 1:
+        i, j = dim0 % self.rank, dim1 % self.rank
+        order[i], order[j] = order[j], order[i]
+    return b.transpose(self, order)
+
+
+@aten("select", "select_copy")
+def select_int(b: Builder, out: Result, self: Tensor, dim: int, index: Number) -> Tensor:
+    axis = dim % self.rank
+    starts = [_from_front(index, d) if i == axis else const(0) for i, d in enumerate(self.shape)]
+    taken = [const(1) if i == axis else d for i, d in enumerate(self.shape)]
+    return b.reshape(b.slice(self, starts, taken, [1] * self.rank), out.shape)
+
+
+def _from_front(index: Number, length: Expr) -> Expr:
+    """A place that may be counted from the end."""
+    if isinstance(index, Expr):
+        return index
+    return length + int(index) if index < 0 else const(int(index))
+
+
+@aten("slice", "slice_copy")
+def slice_tensor(
+    b: Builder, out: Result, self: Tensor, dim: int = 0, start: Number = 0, end: Number = END, step: int = 1
+) -> Tensor:
+    cut = slice_axes(b, self, [size(start)], [size(end)], [dim], [step])
+    return b.reshape(cut, out.shape)
+
+
+@aten("split_with_sizes", "split_with_sizes_copy", "split", "chunk")
+def split(b: Builder, out: Result, self: Tensor, dim: int = 0, **given: Any) -> tuple[Tensor, ...]:
+    axis = dim % self.rank
+    return parts_of(b, self, axis, [shape[axis] for _, shape in out.all])
+
+
+@aten("unbind")
+def unbind(b: Builder, out: Result, self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    axis = dim % self.rank
+    parts = parts_of(b, self, axis, [const(1)] * len(out.all))
+    return tuple(b.reshape(p, shape) for p, (_, shape) in zip(parts, out.all, strict=True))
+
+
+@aten("cat")
+def cat(b: Builder, out: Result, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Vectors without elements join with tensors of any rank."""
+    rank = len(out.shape)
+    joined = [b.cast(t, out.dtype) for t in tensors if t.rank == rank]
+    joined = [t for t in joined if rank > 1 or t.shape != (const(0),)] or joined[:1]
+    return b.reshape(b.concat(joined, dim % rank), out.shape)
+
+
+@aten("stack")
+def stack(b: Builder, out: Result, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    axis = dim % len(out.shape)
+    rows = [b.reshape(b.cast(t, out.dtype), (*t.shape[:axis], const(1), *t.shape[axis:])) for t in tensors]
+    return b.concat(rows, axis)
+
+
+@aten("repeat")
+def repeat(b: Builder, out: Result, self: Tensor, repeats: Sequence[Number]) -> Tensor:
+    wide = b.reshape(self, [const(1)] * (len(repeats) - self.rank) + list(self.shape))
+    if not repeats:
+        return self
+    return b.reshape(repeated(b, wide, [size(n) for n in repeats]), out.shape)
+
+
+@aten("flip")
+def flip(b: Builder, out: Result, self: Tensor, dims: Sequence[int]) -> Tensor:
+    turned = {d % max(self.rank, 1) for d in dims} if self.rank else set()
+    starts = [d - 1 if i in turned else const(0) for i, d in enumerate(self.shape)]
+    if any(prove(eq(d, 0), b.symbols) for d in self.shape):
+        return self
+    return b.slice(self, starts, self.shape, [-1 if i in turned else 1 for i in range(self.rank)])
+
+
+def _pads(x: Tensor, pad: Sequence[Number]) -> list[Expr]:
+    """PyTorch's pads, begin and end of the last axis first, as begins and ends of all axes."""
+    begins, ends = [const(0)] * x.rank, [const(0)] * x.rank
+    for n in range(len(pad) // 2):
+        begins[-1 - n], ends[-1 - n] = size(pad[2 * n]), size(pad[2 * n + 1])  # type: ignore[call-overload]
+    return [*begins, *ends]
+
+
+@aten("constant_pad_nd")
+def constant_pad(b: Builder, out: Result, self: Tensor, pad: Sequence[Number], value: Number = 0) -> Tensor:
+    if isinstance(value, Expr):
+        raise CompileError("it pads with a size: pad with a number")
+    return b.pad(self, _pads(self, pad), "constant", value)
+
+
+@aten("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
+def reflection_pad(b: Builder, out: Result, self: Tensor, padding: Sequence[Number]) -> Tensor:
+    return b.pad(self, _pads(self, padding), "reflect")
+
+
+@aten("replication_pad1d", "replication_pad2d", "replication_pad3d")
+def replication_pad(b: Builder, out: Result, self: Tensor, padding: Sequence[Number]) -> Tensor:
+    return b.pad(self, _pads(self, padding), "edge")
+
+
+@aten("diagonal", "diagonal_copy")
+def diagonal(b: Builder, out: Result, self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """The elements whose index along `dim2` is `offset` more than that along `dim1`, as the last axis."""
+    rows, columns = dim1 % self.rank, dim2 % self.rank
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        rest = iter(index[:-1])
+        places = {rows: index[-1] + max(-offset, 0), columns: index[-1] + max(offset, 0)}
+        return bufs[0][tuple(places[i] if i in places else next(rest) for i in range(self.rank))]
+
+    return b.compute(self.dtype, out.shape, [self], at)
+
+
+@aten("select_scatter")
+def select_scatter(b: Builder, out: Result, self: Tensor, src: Tensor, dim: int, index: Number) -> Tensor:
+    axis = dim % self.rank
+    row = b.reshape(b.cast(src, self.dtype), (*src.shape[:axis], const(1), *src.shape[axis:]))
+    return _written(b, self, row, axis, _from_front(index, self.shape[axis]), 1)
+
+
+@aten("slice_scatter")
+def slice_scatter(
+    b: Builder, out: Result, self: Tensor, src: Tensor, dim: int = 0, start: Number = 0, end: Number = END,
+    step: int = 1,
+) -> Tensor:  # fmt: skip
+    axis = dim % self.rank
+    first = _from_front(start, self.shape[axis])
+    rows = b.expand(
+        b.cast(src, self.dtype), [src.shape[i] if i == axis else d for i, d in enumerate(out.shape)]
+    )
+    return _written(b, self, rows, axis, first, step)
+
+
+def _written(b: Builder, x: Tensor, rows: Tensor, axis: int, first: Expr, step: int) -> Tensor:
+    """x with rows[k] at first + k * step along an axis."""
+    count = rows.shape[axis]
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        offset = index[axis] - first
+        inside = land(offset >= 0, land(offset < count * step, eq(offset % step, 0)))
+        place = select(inside, offset // step, const(0))
+        return select(inside, bufs[1][(*index[:axis], place, *index[axis + 1 :])], bufs[0][index])
+
+    return b.compute(x.dtype, x.shape, [x, rows], at)
+
+
+@aten("as_strided", "as_strided_copy")
+def as_strided(
+    b: Builder, out: Result, self: Tensor, size: Sequence[Number], stride: Sequence[Number],
+    storage_offset: Number = 0,
+) -> Tensor:  # fmt: skip
+    """Of a tensor that lies in memory row by row."""
+    flat = b.reshape(self, [simplify(product(self.shape), b.symbols)])
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        place: Expr = storage_offset if isinstance(storage_offset, Expr) else const(int(storage_offset))
+        for i, s in zip(index, stride, strict=True):
+            place = place + i * (s if isinstance(s, Expr) else const(int(s)))
+        return bufs[0][place]
+
+    return b.compute(self.dtype, out.shape, [flat], at)
+
+
+# -- new tensors ---------------------------------------------------------------------------------
+
+
+@aten("arange")
+def arange(
+    b: Builder, out: Result, end: Number, start: Number = 0, step: Number = 1, dtype: Any = None
+) -> Tensor:
+    kind = I64 if out.dtype.is_int and not isinstance(start, float) and not isinstance(step, float) else F64
+    first, by = (v if isinstance(v, Expr) else const(v, kind) for v in (start, step))
+    count = out.shape[0]
+    if out.dtype is I64 and isinstance(count, Const) and int(count.value) <= DATA_LIMIT and kind is I64:
+        return b.sizes([simplify(first + by * i, b.symbols) for i in range(int(count.value))])
+
+    def at(_: Sequence[Buffer], i: Expr) -> Expr:
+        return cast(out.dtype, cast(kind, first) + cast(kind, i) * cast(kind, by))
+
+    return b.compute(out.dtype, out.shape, [], at)
+
+
+@aten("full", "full_like", "fill.Scalar", "new_full", "scalar_tensor")
+def full(
+    b: Builder, out: Result, fill_value: Number | None = None, value: Number | None = None,
+    s: Number | None = None, **given: Any,
+) -> Tensor:  # fmt: skip
+    number = next(v for v in (fill_value, value, s) if v is not None)
+    return b.expand(scalar(b, number, out.dtype), out.shape)
+
+
+@aten("fill.Tensor")
+def fill(b: Builder, out: Result, self: Tensor, value: Tensor) -> Tensor:
+    return b.expand(b.cast(value, out.dtype), out.shape)
+
+
+def _filled(value: int) -> Any:
+    def lower(b: Builder, out: Result, **given: Any) -> Tensor:
+        return b.expand(b.scalar(value, out.dtype), out.shape)
+
+    return lower
+
+
+FILLED = Table({
+    "zeros": _filled(0), "zeros_like": _filled(0), "empty": _filled(0), "empty_like": _filled(0),
+    "empty_strided": _filled(0), "empty_permuted": _filled(0), "new_zeros": _filled(0),
+    "new_empty": _filled(0), "new_empty_strided": _filled(0), "ones": _filled(1), "ones_like": _filled(1),
+    "new_ones": _filled(1),
+})  # fmt: skip
+"""What `empty` holds is nobody's to know."""
+
+
+@aten("copy")
+def copy(b: Builder, out: Result, self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    return b.expand(b.cast(src, out.dtype), out.shape)
+
+
+@aten("pixel_shuffle")
+def pixel_shuffle(b: Builder, out: Result, self: Tensor, upscale_factor: int) -> Tensor:
+    """[..., C r², H, W] as [..., C, H r, W r] (Shi et al. 2016)."""
+    *outer, _, height, width = self.shape
+    r, count = upscale_factor, len(outer)
+    depth = out.shape[count]
+    y = b.reshape(self, [*outer, depth, r, r, height, width])
+    at = count
+    y = b.transpose(y, [*range(at), at, at + 3, at + 1, at + 4, at + 2])
+    return b.reshape(y, out.shape)
+
+
+@aten("native_dropout")
+def native_dropout(
+    b: Builder, out: Result, input: Tensor, p: float, train: bool = False
+) -> tuple[Tensor, Tensor]:
+    """What isn't dropped in inference, which is everything, and a mask that says so."""
+    if train and p:
+        raise CompileError(f"dropout of {p} in training: export the model in eval mode")
+    return input, b.expand(b.scalar(True, out.all[1][0]), out.all[1][1])

@@ -1,0 +1,122 @@
+"""ATen's normalizations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+
+from jangin.frontends.torch.operators.registry import Result, aten
+from jangin.ir.dtype import F64
+from jangin.ir.expr import const
+from jangin.ir.simplify import simplify
+from jangin.ops import normalize as neutral
+from jangin.ops.axes import product
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import widen
+
+
+def _ones(b: Builder, like: Tensor, count: Any) -> Tensor:
+    return b.expand(b.scalar(1, like.dtype), [count])
+
+
+@aten("layer_norm", "native_layer_norm")
+def layer_norm(
+    b: Builder, out: Result, input: Tensor, normalized_shape: Sequence[Any], eps: float = 1e-5,
+    weight: Tensor | None = None, bias: Tensor | None = None, cudnn_enable: bool = True,
+) -> Any:  # fmt: skip
+    """With the mean and 1 / sqrt(variance + eps) of what it normalizes, where these are asked for."""
+    axis = input.rank - len(normalized_shape)
+    y = b.normalize(widen(b, input), range(axis, input.rank), eps)
+    if weight is not None:
+        y = neutral.scale_shift(b, y, weight, bias, out.dtype)
+    elif bias is not None:
+        y = b.map(lambda v, o: v + o, y, b.cast(bias, y.dtype))
+    y = b.cast(y, out.dtype)
+    if len(out.all) == 1:
+        return y
+    if not any(out.wanted[1:]):
+        return y, None, None
+    centre, inverse = neutral.layer_statistics(b, input, axis, eps, out.all[1][0])
+    return y, b.reshape(centre, out.all[1][1]), b.reshape(inverse, out.all[2][1])
+
+
+@aten("rms_norm", "_fused_rms_norm")
+def rms_norm(
+    b: Builder, out: Result, input: Tensor, normalized_shape: Sequence[Any], weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:  # fmt: skip
+    """`eps` is the type's smallest difference from 1 unless given."""
+    epsilon = float(ml_dtypes.finfo(input.dtype.numpy).eps) if eps is None else eps
+    axes = range(input.rank - len(normalized_shape), input.rank)
+    y = b.normalize(widen(b, input), axes, epsilon, rms=True)
+    return b.cast(y if weight is None else neutral.scale_shift(b, y, weight, None, out.dtype), out.dtype)
+
+
+@aten("group_norm", "native_group_norm")
+def group_norm(
+    b: Builder, out: Result, input: Tensor, eps: float = 1e-5, weight: Tensor | None = None,
+    bias: Tensor | None = None, num_groups: int = 0, group: int = 0, **given: Any,
+) -> Any:  # fmt: skip
+    groups = num_groups or group
+    channels = input.shape[1]
+    scale = weight if weight is not None else _ones(b, input, channels)
+    shift = bias if bias is not None else b.expand(b.scalar(0, input.dtype), [channels])
+    y = neutral.group_norm(b, input, scale, shift, groups=groups, epsilon=eps)
+    if len(out.all) == 1:
+        return y
+    if not any(out.wanted[1:]):
+        return y, None, None
+    per = simplify(product(input.shape) // (input.shape[0] * groups), b.symbols)
+    rows = b.reshape(input, [input.shape[0], groups, per])
+    centre, inverse = neutral.layer_statistics(b, rows, 2, eps, out.all[1][0])
+    return y, b.reshape(centre, out.all[1][1]), b.reshape(inverse, out.all[2][1])
+
+
+@aten("instance_norm")
+def instance_norm(
+    b: Builder, out: Result, input: Tensor, use_input_stats: bool, eps: float, momentum: float = 0.1,
+    weight: Tensor | None = None, bias: Tensor | None = None, running_mean: Tensor | None = None,
+    running_var: Tensor | None = None, cudnn_enabled: bool = True,
+) -> Tensor:  # fmt: skip
+    channels = input.shape[1]
+    scale = weight if weight is not None else _ones(b, input, channels)
+    shift = bias if bias is not None else b.expand(b.scalar(0, input.dtype), [channels])
+    if use_input_stats:
+        return neutral.instance_norm(b, input, scale, shift, epsilon=eps)
+    assert running_mean is not None and running_var is not None
+    return neutral.batch_norm(b, input, scale, shift, running_mean, running_var, epsilon=eps)
+
+
+@aten(
+    "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "batch_norm", "native_batch_norm",
+    "_batch_norm_no_update",
+)  # fmt: skip
+def batch_norm(
+    b: Builder, out: Result, input: Tensor, eps: float, momentum: float = 0.1, training: bool = False,
+    weight: Tensor | None = None, bias: Tensor | None = None, running_mean: Tensor | None = None,
+    running_var: Tensor | None = None, **given: Any,
+) -> Any:  # fmt: skip
+    """By stored statistics, or in training by the batch's own, which it gives too: the mean and
+    1 / sqrt(variance + eps)."""
+    channels = input.shape[1]
+    scale = weight if weight is not None else _ones(b, input, channels)
+    shift = bias if bias is not None else b.expand(b.scalar(0, input.dtype), [channels])
+    if not training and running_mean is not None and running_var is not None:
+        y = neutral.batch_norm(b, input, scale, shift, running_mean, running_var, epsilon=eps)
+        return (y, *(b.expand(b.scalar(0, d), s) for d, s in out.all[1:])) if len(out.all) > 1 else y
+    rows = b.transpose(input, [1, 0, *range(2, input.rank)])
+    centre, inverse = neutral.layer_statistics(
+        b, rows, 1, eps, F64 if input.dtype is F64 else widen(b, input).dtype
+    )
+    centre, inverse = (b.reshape(t, [channels]) for t in (centre, inverse))
+    shape = [const(1), channels, *[const(1)] * (input.rank - 2)]
+    moved = b.map(
+        lambda v, m, r: (v - m) * r, widen(b, input), b.reshape(centre, shape), b.reshape(inverse, shape)
+    )
+    y = neutral.scale_shift(b, moved, b.reshape(scale, shape), b.reshape(shift, shape), out.dtype)
+    if len(out.all) == 1:
+        return y
+    kinds = [d for d, _ in out.all]
+    return y, b.cast(centre, kinds[1]), b.cast(inverse, kinds[2])

@@ -1,0 +1,157 @@
+"""ATen's operators that order elements: sorting, the largest ones, medians, running extremes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jangin.frontends.torch.operators.registry import Number, Result, Table, aten, size
+from jangin.ir.dtype import BOOL, F64, I32, I64
+from jangin.ir.expr import Expr, binary, call, cast, const, eq, lor, select
+from jangin.ir.graph import CompileError
+from jangin.ir.simplify import simplify
+from jangin.ops.axes import product
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.index import take_along
+from jangin.ops.operands import wide
+from jangin.ops.scan import cumulate
+from jangin.ops.select import top_indices
+
+
+def keys(b: Builder, x: Tensor) -> Tensor:
+    """Integers in the order of x's elements, NaN after all others and -0 like 0: a float's bits, those of
+    negative ones turned over."""
+
+    def of_float(v: Expr) -> Expr:
+        v = wide(v)
+        whole, word = (I64, "bitcast_i64") if v.dtype is F64 else (I32, "bitcast_i32")
+        top = (1 << (whole.bits - 1)) - 1
+        bits = call(word, v + 0.0)
+        ordered = select(bits < 0, binary("xor", bits, const(top, whole)), bits)
+        return select(call("isnan", v), const(top, whole), ordered)
+
+    if x.dtype is BOOL:
+        return b.cast(x, I64)
+    return b.map(of_float, x) if x.dtype.is_float else x
+
+
+def _best(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """The k first in order along an axis, equal ones as they stood, and where they stood."""
+    at = top_indices(b, keys(b, x), k, axis, largest)
+    return take_along(b, x, at, axis), at
+
+
+@aten("topk")
+def topk(
+    b: Builder, out: Result, self: Tensor, k: Number, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Of equal elements the first: PyTorch doesn't say which."""
+    if not self.rank:
+        return self, b.scalar(0, I64)
+    return _best(b, self, size(k), dim % self.rank, largest)
+
+
+@aten("sort")
+def sort(
+    b: Builder, out: Result, self: Tensor, dim: int = -1, descending: bool = False, stable: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Equal elements keep their order."""
+    if not self.rank:
+        return self, b.scalar(0, I64)
+    axis = dim % self.rank
+    return _best(b, self, self.shape[axis], axis, descending)
+
+
+@aten("kthvalue")
+def kthvalue(
+    b: Builder, out: Result, self: Tensor, k: Number, dim: int = -1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The k-th smallest element along an axis, counted from 1, and where it stands."""
+    if not self.rank:
+        return self, b.scalar(0, I64)
+    axis, count = dim % self.rank, size(k)
+    values, at = _best(b, self, count, axis, False)
+    found = (_entry(b, t, axis, count - 1) for t in (values, at))
+    value, place = (b.reshape(t, s) for t, (_, s) in zip(found, out.all, strict=True))
+    return value, place
+
+
+def _entry(b: Builder, x: Tensor, axis: int, at: Expr) -> Tensor:
+    starts = [at if i == axis else const(0) for i in range(x.rank)]
+    sizes = [const(1) if i == axis else d for i, d in enumerate(x.shape)]
+    return b.slice(x, starts, sizes, [1] * x.rank)
+
+
+@aten("median.dim")
+def median(
+    b: Builder, out: Result, self: Tensor, dim: int = -1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The middle element, the lower one of two, or NaN where there is one."""
+    if not self.rank:
+        return self, b.scalar(0, I64)
+    axis = dim % self.rank
+    values, at = _best(b, self, self.shape[axis], axis, False)
+    middle = (self.shape[axis] - 1) // 2
+    value, place = (_entry(b, t, axis, middle) for t in (values, at))
+    if self.dtype.is_float:
+        # NaN are last in order: the first of them stands where as many entries begin
+        absent = b.map(lambda v: cast(I64, eq(v, v)), self)
+        count = b.reduce("sum", absent, [axis], True)
+        size_here = self.shape[axis]
+        wanted = b.map(lambda n: select(n < size_here, n, cast(I64, middle)), count)
+        value, place = (take_along(b, t, wanted, axis) for t in (values, at))
+    return b.reshape(value, out.shape), b.reshape(place, out.shape)
+
+
+@aten("median.default")
+def median_of_all(b: Builder, out: Result, self: Tensor) -> Tensor:
+    count = simplify(product(self.shape), b.symbols)
+    if count == const(0):
+        raise CompileError("the median of no elements")
+    whole = Result(((self.dtype, ()), (I64, ())), (True, False), None)
+    return median(b, whole, b.reshape(self, [count]), 0)[0]
+
+
+def _running(combiner: str) -> Any:
+    """The extreme of the elements so far, and where its last equal stands; NaN from the first one on."""
+
+    def lower(b: Builder, out: Result, self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        if not self.rank:
+            return self, b.scalar(0, I64)
+        x = keys(b, self)
+        axis = dim % self.rank
+        if combiner == "min" and self.dtype.is_float:  # NaN must be the least, too
+            top = const((1 << (x.dtype.bits - 1)) - 1, x.dtype)
+            least = const(-(1 << (x.dtype.bits - 1)), x.dtype)
+            x = b.map(lambda v: select(eq(v, top), least, v), x)
+        best = cumulate(b, x, combiner, axis=axis)
+
+        def place(bufs: Any, *index: Expr) -> Expr:
+            return select(eq(bufs[0][index], bufs[1][index]), index[axis], const(0))
+
+        at = cumulate(b, b.compute(I64, x.shape, [x, best], place), "max", axis=axis)
+        return take_along(b, self, at, axis), at
+
+    return lower
+
+
+RUNNING = Table({"cummax": _running("max"), "cummin": _running("min")})
+
+
+def _one_of(combiner: str) -> Any:
+    """The other operand where one is NaN."""
+
+    def lower(b: Builder, out: Result, self: Tensor, other: Tensor) -> Tensor:
+        def body(x: Expr, y: Expr) -> Expr:
+            if x.dtype is BOOL:
+                return lor(x, y) if combiner == "max" else binary("and", x, y)
+            better = x >= y if combiner == "max" else x <= y
+            if not x.dtype.is_float:
+                return select(better, x, y)
+            return select(lor(better, call("isnan", y)), x, y)
+
+        return b.map(body, b.cast(self, out.operands), b.cast(other, out.operands))
+
+    return lower
+
+
+ONE_OF = Table({"fmax": _one_of("max"), "fmin": _one_of("min")})

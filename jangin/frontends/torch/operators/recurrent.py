@@ -1,0 +1,92 @@
+"""ATen's recurrent layers: LSTM, GRU and Elman's, stacked and in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from jangin.frontends.torch.operators.registry import Result, aten
+from jangin.ir.graph import CompileError
+from jangin.ops import recurrent as neutral
+from jangin.ops.activation import relu
+from jangin.ops.builder import Builder, Tensor
+
+LSTM_GATES = ("input", "forget", "candidate", "output")
+GRU_GATES = ("reset", "update", "candidate")
+"""In the order in which PyTorch's weights have them."""
+Run = Callable[..., tuple[Tensor, ...]]
+
+
+def _stacked(
+    b: Builder, out: Result, run: Run, states: dict[str, Tensor], gates: int, *, input: Tensor,
+    params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float, train: bool,
+    bidirectional: bool, batch_first: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """(the sequence of results, the last states). `params`, for each layer and direction: weights [gates *
+    hidden, inputs] and [gates * hidden, hidden], and, with biases, [gates * hidden] twice. `states`: the
+    first ones, [layers * directions, batch, hidden]."""
+    if train and dropout:
+        raise CompileError(f"dropout={dropout} between layers: export the model in eval mode")
+    directions = 2 if bidirectional else 1
+    each = 4 if has_biases else 2
+    if len(params) != num_layers * directions * each:
+        raise CompileError("projections (proj_size) are not supported: use layers without them")
+    x = b.transpose(input, [1, 0, 2]) if batch_first else input
+    last: list[tuple[Tensor, ...]] = []
+    for layer in range(num_layers):
+        given = [params[n * each :][:each] for n in range(layer * directions, (layer + 1) * directions)]
+        w, r = (_joined(b, [g[k] for g in given]) for k in (0, 1))
+        hidden = r.shape[2]
+        bias = None
+        if has_biases:
+            flat = _joined(b, [t for g in given for t in g[2:]])
+            bias = b.reshape(flat, [directions, 2, gates, hidden])
+        backward = (False, True)[:directions]
+        first = {name: _rows(b, t, layer * directions, directions) for name, t in states.items()}
+        y, *ends = run(b, neutral.Layer(x, w, r, bias, backward=backward), **first)
+        y = b.transpose(y, [1, 2, 0, 3])
+        x = b.reshape(y, [x.shape[0], x.shape[1], directions * hidden])
+        last.append(tuple(ends))
+    result = b.transpose(x, [1, 0, 2]) if batch_first else x
+    return (result, *(b.concat(list(t), 0) if num_layers > 1 else t[0] for t in zip(*last, strict=True)))
+
+
+def _joined(b: Builder, parts: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape along a new first axis."""
+    rows = [b.reshape(p, [1, *p.shape]) for p in parts]
+    return rows[0] if len(rows) == 1 else b.concat(rows, 0)
+
+
+def _rows(b: Builder, x: Tensor, first: int, count: int) -> Tensor:
+    rest = [0] * (x.rank - 1)
+    return b.slice(x, [first, *rest], [count, *x.shape[1:]], [1] * x.rank)
+
+
+@aten("lstm.input")
+def lstm(b: Builder, out: Result, hx: Sequence[Tensor], **given: Any) -> tuple[Tensor, ...]:
+    run = partial(neutral.lstm, gates=LSTM_GATES)
+    return _stacked(b, out, run, {"h": hx[0], "c": hx[1]}, 4, **given)
+
+
+@aten("gru.input")
+def gru(b: Builder, out: Result, hx: Tensor, **given: Any) -> tuple[Tensor, ...]:
+    run = partial(neutral.gru, gates=GRU_GATES, reset_after=True)
+    return _stacked(b, out, run, {"h": hx}, 3, **given)
+
+
+@aten("rnn_tanh.input")
+def rnn_tanh(b: Builder, out: Result, hx: Tensor, **given: Any) -> tuple[Tensor, ...]:
+    return _stacked(b, out, neutral.rnn, {"h": hx}, 1, **given)
+
+
+@aten("rnn_relu.input")
+def rnn_relu(b: Builder, out: Result, hx: Tensor, **given: Any) -> tuple[Tensor, ...]:
+    def run(b: Builder, layer: neutral.Layer, **states: Tensor) -> tuple[Tensor, ...]:
+        functions = [[relu]] * len(layer.backward)
+        whole = neutral.Layer(
+            layer.x, layer.w, layer.r, layer.bias, backward=layer.backward, activations=functions
+        )
+        return neutral.rnn(b, whole, **states)
+
+    return _stacked(b, out, run, {"h": hx}, 1, **given)

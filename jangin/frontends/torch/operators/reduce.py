@@ -1,0 +1,210 @@
+"""ATen's reductions, running sums, softmax, sorting and selecting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jangin.frontends.torch.operators.elementwise import converted
+from jangin.frontends.torch.operators.registry import Number, Result, Table, aten, axes_given
+from jangin.ir.dtype import BOOL, F64, I64
+from jangin.ir.expr import call, cast, const, maximum, ne
+from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.simplify import simplify
+from jangin.ops.axes import product
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import power, widen
+from jangin.ops.index import gather, gather_elements
+from jangin.ops.operands import wide
+from jangin.ops.reduce import arg_extreme, log_sum_exp, reduce_over
+from jangin.ops.scan import cumulate
+from jangin.ops.select import non_zero
+
+
+def _reduction(kind: str) -> Any:
+    """Computed in the result's type."""
+
+    def lower(
+        b: Builder, out: Result, self: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None
+    ) -> Tensor:
+        return reduce_over(b, kind, b.cast(self, out.dtype), axes_given(dim, self.rank), keepdim)
+
+    return lower
+
+
+def _truth(combiner: str) -> Any:
+    def lower(b: Builder, out: Result, self: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+        flags = converted(b, self, Result(((BOOL, self.shape),), (True,), None))
+        return b.cast(b.reduce(combiner, flags, axes_given(dim, self.rank), keepdim), out.dtype)
+
+    return lower
+
+
+REDUCTIONS = Table({
+    "sum": _reduction("sum"),
+    "mean": _reduction("mean"),
+    "prod": _reduction("prod"),
+    "amax": _reduction("max"),
+    "amin": _reduction("min"),
+    "max.default": _reduction("max"),
+    "min.default": _reduction("min"),
+    "any": _truth("or"),
+    "all": _truth("and"),
+})  # fmt: skip
+
+
+def _extreme(combiner: str) -> Any:
+    """The extreme element along an axis, and where it first stands."""
+
+    def lower(
+        b: Builder, out: Result, self: Tensor, dim: int, keepdim: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        if not self.rank:
+            return self, b.scalar(0, I64)
+        values = reduce_over(b, combiner, self, axes_given(dim, self.rank), keepdim)
+        at = arg_extreme(b, _ordered(b, self), dim, combiner, keepdims=keepdim) if out.wanted[1] else None
+        return values, at
+
+    return lower
+
+
+def _arg(combiner: str) -> Any:
+    def lower(b: Builder, out: Result, self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        if not self.rank:
+            return b.scalar(0, I64)
+        if dim is None:
+            flat = b.reshape(self, [simplify(product(self.shape), b.symbols)])
+            return b.reshape(arg_extreme(b, _ordered(b, flat), 0, combiner), out.shape)
+        return arg_extreme(b, _ordered(b, self), dim, combiner, keepdims=keepdim)
+
+    return lower
+
+
+def _ordered(b: Builder, x: Tensor) -> Tensor:
+    """Truth values as numbers, which have an order."""
+    return b.cast(x, I64) if x.dtype is BOOL else x
+
+
+EXTREMES = Table({
+    "max.dim": _extreme("max"), "min.dim": _extreme("min"), "argmax": _arg("max"), "argmin": _arg("min"),
+})  # fmt: skip
+
+
+@aten("var", "var_mean")
+def var(
+    b: Builder, out: Result, self: Tensor, dim: Any = None, correction: Number | None = None,
+    keepdim: bool = False, unbiased: bool = True,
+) -> Any:  # fmt: skip
+    """The mean of squared distances from the mean, over `correction` (1 unless given) elements fewer."""
+    less = correction if isinstance(correction, (int, float)) else float(unbiased)
+    axes = axes_given(dim, self.rank)
+    x = widen(b, self)
+    centre = reduce_over(b, "mean", x, axes, True)
+    total = b.reduce("sum", b.map(lambda v, m: (v - m) * (v - m), x, centre), axes, keepdim)
+    count = simplify(product(self.shape[a] for a in axes), b.symbols)
+
+    def mean(v: Any) -> Any:
+        return cast(
+            out.dtype, v / maximum(cast(v.dtype, count) - cast(v.dtype, const(float(less), F64)), 0.0)
+        )
+
+    spread = b.map(mean, total)
+    if len(out.all) == 1:
+        return spread
+    return spread, b.cast(b.reshape(centre, out.all[1][1]), out.dtype)
+
+
+@aten("cumsum")
+def cumsum(b: Builder, out: Result, self: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    x = b.cast(self, out.dtype)
+    return cumulate(b, x, "sum", axis=dim) if self.rank else x
+
+
+@aten("cumprod")
+def cumprod(b: Builder, out: Result, self: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    x = b.cast(self, out.dtype)
+    return cumulate(b, x, "prod", axis=dim) if self.rank else x
+
+
+def _softmax(log: bool) -> Any:
+    def lower(b: Builder, out: Result, self: Tensor, dim: int, **given: Any) -> Tensor:
+        if not self.rank:
+            return b.map(lambda v: v * 0 if log else v * 0 + 1, b.cast(self, out.dtype))
+        x = b.cast(self, out.dtype)
+        return b.cast(b.softmax(widen(b, x), dim, log), out.dtype)
+
+    return lower
+
+
+SOFTMAX = Table({
+    "_softmax": _softmax(False), "softmax": _softmax(False), "_log_softmax": _softmax(True),
+    "log_softmax": _softmax(True),
+})  # fmt: skip
+
+
+@aten("logsumexp")
+def logsumexp(b: Builder, out: Result, self: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    return log_sum_exp(b, b.cast(self, out.dtype), axes_given(dim, self.rank), keepdim)
+
+
+@aten("nonzero")
+def nonzero(b: Builder, out: Result, self: Tensor) -> Tensor:
+    """[count, rank]: the places of the elements that aren't 0, in order."""
+    return b.transpose(non_zero(b, self), [1, 0])
+
+
+@aten("gather")
+def gather_along(
+    b: Builder, out: Result, self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False
+) -> Tensor:
+    if not self.rank:
+        return b.expand(self, out.shape)
+    if index.rank not in (0, self.rank):  # then there are no indices
+        return b.expand(b.scalar(0, out.dtype), out.shape)
+    if not index.rank:
+        return b.reshape(gather_elements(b, self, b.reshape(index, [1]), axis=dim), ())
+    return gather_elements(b, self, index, axis=dim)
+
+
+@aten("linalg_vector_norm")
+def vector_norm(
+    b: Builder, out: Result, self: Tensor, ord: Number = 2, dim: Any = None, keepdim: bool = False,
+    dtype: Any = None,
+) -> Tensor:  # fmt: skip
+    """The p-norm of all elements over some axes; `ord` 0 counts those that aren't 0."""
+    axes = axes_given(dim, self.rank)
+    return _norm(b, b.cast(self, out.dtype), float(ord), axes, keepdim)  # type: ignore[arg-type]
+
+
+def _norm(b: Builder, x: Tensor, p: float, axes: Any, keepdim: bool = False) -> Tensor:
+    size_of = b.map(lambda v: call("abs", v), x)
+    if p in (float("inf"), float("-inf")):
+        return reduce_over(b, "max" if p > 0 else "min", size_of, axes, keepdim)
+    if p in (1.0, 2.0):
+        return reduce_over(b, "l1_norm" if p == 1 else "l2_norm", x, axes, keepdim)
+    if p == 0:
+        return reduce_over(
+            b, "sum", b.map(lambda v: cast(v.dtype, ne(v, const(0, v.dtype))), x), axes, keepdim
+        )
+    total = reduce_over(b, "sum", b.map(lambda v: power(wide(v), p), size_of), axes, keepdim)
+    return b.cast(b.map(lambda v: power(v, 1 / p), total), x.dtype)
+
+
+@aten("_pdist_forward")
+def pdist(b: Builder, out: Result, self: Tensor, p: float = 2) -> Tensor:
+    """The p-norms of the differences of every two of the rows [N, M]: [N (N - 1) / 2]."""
+    n, _ = static_shape(self.shape) or (None, None)
+    if n is None:
+        raise CompileError(f"distances between the rows of {self}: fix their number with shapes=")
+    first, second = (b.const(np.asarray(i, np.int64)) for i in np.triu_indices(n, 1))
+    apart = b.map(lambda v, w: v - w, gather(b, self, first), gather(b, self, second))
+    return _norm(b, apart, p, [1])
+
+
+@aten("_cdist_forward")
+def cdist(b: Builder, out: Result, x1: Tensor, x2: Tensor, p: float, compute_mode: Any = None) -> Tensor:
+    """The p-norms of differences of rows x1[..., P, M] and x2[..., R, M]: [..., P, R]."""
+    rows = b.reshape(x1, (*x1.shape[:-1], const(1), x1.shape[-1]))
+    columns = b.reshape(x2, (*x2.shape[:-2], const(1), *x2.shape[-2:]))
+    return _norm(b, b.map(lambda v, w: v - w, rows, columns), p, [len(out.shape)])

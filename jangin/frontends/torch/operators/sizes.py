@@ -1,0 +1,24 @@
+"""Sizes as values: what a program gives of them, and those that become known in a run."""
+
+from __future__ import annotations
+
+from jangin.frontends.torch.operators.registry import Number, Result, Table, size
+from jangin.ir.dtype import I64
+from jangin.ops.builder import Builder, Tensor
+
+
+def _sizes(b: Builder, out: Result, sizes: list[Number]) -> Tensor:
+    return b.reshape(b.sizes([size(s) for s in sizes]), out.shape)
+
+
+def _size(b: Builder, out: Result, self: Tensor, axis: int) -> Tensor:
+    return b.reshape(b.sizes([self.shape[axis]]), ())
+
+
+def _item(b: Builder, out: Result, self: Tensor) -> Tensor:
+    """A number that a run computes and uses as a size."""
+    found = b.require_sizes(b.reshape(b.cast(self, I64), [1]), "a size")
+    return b.reshape(b.sizes(found), ())
+
+
+SIZES = Table({"torch.sizes": _sizes, "torch.size": _size, "torch.item": _item})

@@ -1,0 +1,472 @@
+"""An exported PyTorch program as an imported graph of ATen's operators: all that is asked of PyTorch."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from jangin.frontends.torch.model import TracedModel
+from jangin.frontends.torch.sizes import size_of
+from jangin.ir.dtype import DTYPES, I64, DType
+from jangin.ir.expr import Const, Expr, Var, const, free_vars
+from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
+from jangin.ir.simplify import Range
+
+MAX_SIZE = (1 << 31) - 1
+KEPT = (
+    "linear", "matmul", "scaled_dot_product_attention", "layer_norm", "group_norm", "instance_norm", "lstm",
+    "gru", "rnn_tanh", "rnn_relu", "silu", "mish", "hardswish", "hardsigmoid", "softplus", "rms_norm",
+    "upsample_bicubic2d", "upsample_linear1d", "upsample_trilinear3d", "upsample_nearest1d",
+    "upsample_nearest3d", "pixel_shuffle", "einsum", "log_softmax", "softmax", "logsumexp",
+)  # fmt: skip
+"""Operators that are lowered whole, though PyTorch could take them apart into smaller ones."""
+UNUSED = frozenset({"memory_format", "device", "layout", "pin_memory", "non_blocking", "generator"})
+"""Arguments about where and how a result is kept."""
+SHARED_NAMES = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8",
+    torch.uint16: "u16", torch.uint32: "u32", torch.uint64: "u64", torch.bool: "bool",
+    torch.float8_e4m3fn: "f8e4m3fn", torch.float8_e5m2: "f8e5m2", torch.float8_e4m3fnuz: "f8e4m3fnuz",
+    torch.float8_e5m2fnuz: "f8e5m2fnuz",
+}  # fmt: skip
+
+
+def element_type(dtype: torch.dtype) -> DType:
+    """CompileError for a type that no kernel has."""
+    if dtype not in SHARED_NAMES:
+        raise CompileError(f"{dtype} is not supported: the model must use real numbers, integers or booleans")
+    return DTYPES[SHARED_NAMES[dtype]]
+
+
+def array_of(tensor: torch.Tensor) -> Array:
+    """A tensor's elements, in its own memory where it is contiguous and on the CPU."""
+    tensor = tensor.detach().cpu().resolve_neg().contiguous()
+    kind = element_type(tensor.dtype)
+    if kind.numpy.type in (np.float64, np.float32, np.float16) or not kind.is_float:
+        plain: Array = tensor.numpy()
+        return plain
+    raw: Array = tensor.view(torch.uint8 if kind.bits == 8 else torch.int16).numpy()
+    return raw.view(getattr(ml_dtypes, str(tensor.dtype).removeprefix("torch.")))
+
+
+def table() -> dict[Any, Any]:
+    """What PyTorch takes apart: everything that isn't of Core ATen or KEPT."""
+    found: dict[Any, Any] = torch.export.default_decompositions()
+    for packet in KEPT:
+        for overload in getattr(torch.ops.aten, packet).overloads():
+            if overload != "data":  # of packed sequences
+                found.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+    return found
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a program gives in one place: the result `name`, or, where there is none, the value `constant`;
+    where it isn't given to the caller but written, the buffer or the input that it is `written` to.
+    `size`: it is an integer."""
+
+    name: str = ""
+    constant: Any = None
+    written: str = ""
+    size: bool = False
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A model that is compiled without PyTorch, and how its inputs and outputs are a program's. `inputs`: of
+    each place of the program's flat arguments the input's name, or none for what is no tensor."""
+
+    model: TracedModel
+    inputs: tuple[str, ...]
+    outputs: tuple[Output, ...]
+
+
+def traced(program: ExportedProgram, names: Mapping[Any, str] | None = None) -> Traced:
+    """A program. `names`: what the caller calls symbols of sizes, by PyTorch's own. CompileError names what
+    has no place in a compiled model."""
+    program = program.run_decompositions(table())
+    signature = program.graph_signature
+    changed = set(signature.buffers_to_mutate.values())
+    held = {**program.constants, **program.state_dict}
+    constants: dict[str, torch.Tensor] = {}
+    inputs: list[str] = []
+    for node, spec in zip(placeholders(program.graph), signature.input_specs, strict=True):
+        if spec.kind is InputKind.USER_INPUT:
+            inputs.append(node.name if isinstance(node.meta.get("val"), torch.Tensor) else "")
+        elif spec.kind not in HELD:
+            raise CompileError(f"input '{node.name}' of the exported program is a {spec.kind.name}")
+        elif spec.target not in changed:
+            constants[node.name] = held[spec.target]
+    arguments = next(iter(reversed(program.graph.nodes))).args[0]
+    written = [
+        spec.target if spec.kind in WRITTEN else ("" if spec.kind is OutputKind.USER_OUTPUT else None)
+        for spec in signature.output_specs
+    ]
+    if None in written:
+        raise CompileError("the exported program gives gradients or tokens: export it for inference")
+    model, outputs = _Trace(program.graph, constants, names or {}, program.range_constraints).model(
+        arguments, [w or "" for w in written]
+    )
+    return Traced(model, tuple(inputs), outputs)
+
+
+def traced_graph(graph: Any, constants: Mapping[str, torch.Tensor]) -> Traced:
+    """A graph of operators without a signature, some of whose inputs are `constants` by name."""
+    inputs = tuple(
+        n.name if isinstance(n.meta.get("val"), torch.Tensor) and n.name not in constants else ""
+        for n in placeholders(graph)
+    )
+    arguments = next(iter(reversed(graph.nodes))).args[0]
+    model, outputs = _Trace(graph, constants, {}, {}).model(arguments, [""] * len(arguments))
+    return Traced(model, inputs, outputs)
+
+
+HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+WRITTEN = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
+def placeholders(graph: Any) -> list[Any]:
+    """A graph's inputs, in order."""
+    return [n for n in graph.nodes if n.op == "placeholder"]
+
+
+class _Trace:
+    """One graph being read. Sizes that become known in a run are values of the graph (see `_bind`)."""
+
+    def __init__(
+        self,
+        graph: Any,
+        held: Mapping[str, torch.Tensor],
+        names: Mapping[Any, str],
+        ranges: Mapping[Any, Any],
+    ) -> None:
+        self.graph = graph
+        self.held = held
+        self.limits = ranges
+        self.names = dict(names)
+        self.symbols: dict[Any, Var] = {}
+        self.late: dict[str, str] = {}
+        """By the names of symbols that become known in a run, the values which hold them."""
+        self.values: dict[str, Value] = {}
+        self.constants: dict[str, Array] = {}
+        self.nodes: list[Node] = []
+        self.results: dict[tuple[Any, int], str] = {}
+        self.prefix = ""
+
+    def model(
+        self, given: Sequence[Any], written: Sequence[str], prefix: str = ""
+    ) -> tuple[TracedModel, tuple[Output, ...]]:
+        """Everything, with outputs that have no node of their own called after `prefix`."""
+        self.prefix = f"{prefix}." if prefix else ""
+        inputs: list[str] = []
+        for node in placeholders(self.graph):
+            if node.name in self.held:
+                self._constant(node.name, self.held[node.name])
+            elif isinstance(node.meta.get("val"), torch.Tensor):
+                inputs.append(node.name)
+                self._input(node)
+        for node in self.graph.nodes:
+            if node.op == "call_function":
+                self._call(node)
+            elif node.op == "get_attr":
+                self._attribute(node)
+        outputs = self._outputs(given, written)
+        names = tuple(o.name for o in outputs if o.name)
+        if not names:
+            raise CompileError("the model gives no tensor")
+        ranges = {v: self._range(s) for s, v in self.symbols.items() if v.name not in self.late}
+        graph = Graph("model", tuple(inputs), names, tuple(self.nodes), self.constants, self.values, ranges)
+        return TracedModel(graph), outputs
+
+    # -- inputs and outputs ---------------------------------------------------------------------
+
+    def _input(self, node: Any) -> None:
+        tensor = node.meta["val"]
+        for i, size in enumerate(tensor.shape):
+            if not isinstance(size, int) and size.node.expr.is_Symbol:
+                self._symbol(size.node.expr, f"{node.name}_d{i}")
+        shape = tuple(self._size(d) for d in tensor.shape)
+        self.values[node.name] = Value(node.name, element_type(tensor.dtype), shape)
+
+    def _constant(self, name: str, tensor: torch.Tensor) -> None:
+        array = array_of(tensor)
+        self.constants[name] = array
+        self.values[name] = Value(name, element_type(tensor.dtype), tuple(map(const, array.shape)))
+
+    def _attribute(self, node: Any) -> None:
+        """A tensor that hangs on the graph's module."""
+        found: Any = node.graph.owning_module
+        for part in node.target.split("."):
+            found = getattr(found, part)
+        if isinstance(found, torch.Tensor):
+            self._constant(node.name, found)
+
+    def _outputs(self, given: Sequence[Any], written: Sequence[str]) -> tuple[Output, ...]:
+        found: list[Output] = []
+        taken: set[str] = set()
+        for place, (value, target) in enumerate(zip(given, written, strict=True)):
+            if not isinstance(value, torch.fx.Node):
+                found.append(Output(constant=value, written=target))
+                continue
+            size = isinstance(value.meta.get("val"), torch.SymInt)
+            name = self.results.get((value, 0), value.name)
+            if size or name in taken or not any(name in n.outputs for n in self.nodes):
+                name = self._copy(value, name, place, size)
+            taken.add(name)
+            found.append(Output(name, None, target, size))
+        return tuple(found)
+
+    def _copy(self, node: Any, name: str, place: int, size: bool) -> str:
+        """An output of its own for what is an input, a constant, an output already, or a size."""
+        made = f"{self.prefix}output_{place}"
+        if size:
+            e = self._size(node.meta["val"])
+            self._emit(made, "torch.sizes", (), (made,), {"sizes": [e]}, [(I64, ())], "a size")
+        else:
+            tensor = node.meta["val"]
+            if not isinstance(tensor, torch.Tensor):
+                raise CompileError(f"'{node.name}' is a number that only a run knows: give it as a tensor")
+            kind = (element_type(tensor.dtype), tuple(self._size(d) for d in tensor.shape))
+            self._emit(made, "aten.alias.default", (name,), (made,), {"tensors": ("self",)}, [kind], name)
+        return made
+
+    # -- sizes ----------------------------------------------------------------------------------
+
+    def _symbol(self, symbol: Any, name: str) -> Var:
+        if symbol not in self.symbols:
+            taken = {v.name for v in self.symbols.values()}
+            wanted = self.names.get(symbol, name)
+            unique = wanted if wanted not in taken else f"{wanted}_{symbol}"
+            self.symbols[symbol] = Var(unique)
+        return self.symbols[symbol]
+
+    def _size(self, size: Any) -> Expr:
+        return size_of(size, lambda s: self._symbol(s, str(s)))
+
+    def _range(self, symbol: Any) -> Range:
+        limits = self.limits.get(symbol)
+        low, high = 1, MAX_SIZE
+        if limits is not None:
+            low = max(int(limits.lower), 1)
+            high = int(limits.upper) if limits.upper.is_Integer else MAX_SIZE
+        return const(low), const(min(high, MAX_SIZE))
+
+    def _late(self, node: Any) -> None:
+        """Sizes that this node makes known: `torch.size` of its result, `torch.item` of what it reads."""
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
+            self._bind(value.node.expr, "torch.item", node.args[0].name, {})
+        for i, tensor in enumerate(value if isinstance(value, (tuple, list)) else (value,)):
+            if isinstance(tensor, torch.Tensor):
+                for axis, size in enumerate(tensor.shape):
+                    new = not isinstance(size, int) and size.node.expr.is_Symbol
+                    if new and size.node.expr not in self.symbols:
+                        self._bind(size.node.expr, "torch.size", self.results[node, i], {"axis": axis})
+
+    def _bind(self, symbol: Any, op: str, source: str, attrs: dict[str, Any]) -> None:
+        if symbol in self.symbols:
+            return
+        name = self._symbol(symbol, str(symbol)).name
+        self.late[name] = name
+        given = {"tensors": ("self",), **attrs}
+        self._emit(name, op, (source,), (name,), given, [(I64, ())], f"the size {symbol}")
+
+    # -- nodes ----------------------------------------------------------------------------------
+
+    def _call(self, node: Any) -> None:
+        value = node.meta.get("val")
+        if node.target is operator.getitem:
+            self.results[node, 0] = self.results[node.args[0], node.args[1]]
+            return
+        if node.target is torch.ops.higher_order.cond:
+            self._branch(node)
+            return
+        if node.target is torch.ops.higher_order.while_loop:
+            self._loop(node)
+            return
+        if not self._computes(value):
+            if str(node.target) in ("aten._local_scalar_dense.default", "aten.item.default"):
+                self._late(node)
+            return
+        op = str(node.target)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise CompileError(f"'{node.name}' calls {op}, which can't be compiled: export without it")
+        results = value if isinstance(value, (tuple, list)) else (value,)
+        names = self._result_names(node, len(results))
+        given = self._arguments(node)
+        tensors, inputs, attrs = self._split(given)
+        attrs["tensors"] = tensors
+        common = self._common(given)
+        if common is not None:
+            attrs["common"] = common
+        kinds = [(element_type(t.dtype), tuple(self._size(d) for d in t.shape)) for t in results]
+        self._emit(self._path(node), op, inputs, names, attrs, kinds, f"{node.target} '{self._path(node)}'")
+        self._late(node)
+
+    # -- control flow ---------------------------------------------------------------------------
+
+    def _branch(self, node: Any) -> None:
+        """`torch.cond(condition, a function, another, operands)`."""
+        condition, then, orelse, operands = node.args
+        if not self._is_tensor(condition):
+            raise CompileError(f"'{node.name}' branches by sizes: give torch.cond a tensor as its condition")
+        names = self._operands(node, operands)
+        bodies = {"then": then, "orelse": orelse}
+        graphs = {k: self._body(f, f"{node.name}.{k}", names) for k, f in bodies.items()}
+        self._control(node, "torch.cond", (self._name(condition),), graphs)
+
+    def _loop(self, node: Any) -> None:
+        """`while_loop(a condition, a function, what is carried, what both read besides)`: the function with
+        the next condition behind it."""
+        condition, function, carried, besides = node.args
+        first, fixed = self._operands(node, carried), self._operands(node, besides)
+        start = self._body(condition, f"{node.name}.start", [*first, *fixed])
+        inner = [f"{node.name}.carried{i}" for i in range(len(first))]
+        step = self._body(function, f"{node.name}.body", [*inner, *fixed])
+        again = self._body(condition, f"{node.name}.again", [*step.outputs, *fixed])
+        inputs = (f"{node.name}.step", f"{node.name}.going", *inner)
+        body = replace(
+            step, inputs=inputs, outputs=(*again.outputs, *step.outputs), nodes=(*step.nodes, *again.nodes),
+            constants={**step.constants, **again.constants},
+            values={**again.values, **step.values, **{n: Value(n, None, None) for n in inputs}},
+        )  # fmt: skip
+        self._control(node, "torch.while_loop", tuple(first), {"start": start, "body": body})
+
+    def _control(self, node: Any, op: str, inputs: tuple[str, ...], graphs: dict[str, Any]) -> None:
+        results = node.meta["val"]
+        kinds = [(element_type(t.dtype), tuple(self._size(d) for d in t.shape)) for t in results]
+        names = self._result_names(node, len(results))
+        self._emit(self._path(node), op, inputs, names, graphs, kinds, f"{op} '{self._path(node)}'")
+
+    def _name(self, node: Any) -> str:
+        return self.results.get((node, 0), str(node.name))
+
+    def _operands(self, node: Any, operands: Sequence[Any]) -> list[str]:
+        """The names of what a function is given; none for sizes, which it knows by their symbols."""
+        for operand in operands:
+            size = isinstance(operand, torch.fx.Node) and isinstance(operand.meta["val"], torch.SymInt)
+            if not size and not self._is_tensor(operand):
+                raise CompileError(f"'{node.name}' is given {operand!r}: give tensors to its functions")
+        return [self._name(o) for o in operands]
+
+    def _body(self, function: Any, prefix: str, inputs: Sequence[str]) -> Graph:
+        """A function on values called `inputs`, with names that no other graph has."""
+        graph = getattr(function.graph.owning_module, function.target).graph
+        given = iter(inputs)
+        for node in graph.nodes:
+            node.name = next(given) if node.op == "placeholder" else f"{prefix}.{node.name}"
+        inner = _Trace(graph, {}, self.names, self.limits)
+        inner.symbols, inner.late = self.symbols, dict(self.late)
+        arguments = next(iter(reversed(graph.nodes))).args[0]
+        arguments = arguments if isinstance(arguments, (list, tuple)) else [arguments]
+        made, _ = inner.model(arguments, [""] * len(arguments), prefix)
+        if inner.late != self.late or len(made.graph.outputs) != len(arguments):
+            raise CompileError(f"'{prefix}' gives sizes that only a run knows, or what is no tensor")
+        return replace(made.graph, inputs=(), symbols={})
+
+    def _computes(self, value: Any) -> bool:
+        """Whether a node gives tensors: the others say or check sizes."""
+        if isinstance(value, (tuple, list)):
+            return any(isinstance(v, torch.Tensor) for v in value)
+        return isinstance(value, torch.Tensor)
+
+    def _result_names(self, node: Any, count: int) -> tuple[str, ...]:
+        """Of a node with several results those that are read are called as the nodes which pick them."""
+        if not isinstance(node.meta["val"], (tuple, list)):
+            self.results[node, 0] = node.name
+            return (node.name,)
+        picked = {n.args[1]: n.name for n in node.users if n.target is operator.getitem}
+        names = tuple(picked.get(i, "") for i in range(count))
+        self.results |= {(node, i): name for i, name in enumerate(names)}
+        return names
+
+    def _path(self, node: Any) -> str:
+        """The module that the author wrote it in, with the node's own name."""
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        path = stack[-1][0] if stack else ""
+        return f"{path}.{node.name}" if path else str(node.name)
+
+    def _arguments(self, node: Any) -> dict[str, Any]:
+        """By their names in the operator's schema, defaults included."""
+        schema = node.target._schema.arguments
+        given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
+        found = {}
+        for argument in schema:
+            value = given.get(argument.name, argument.default_value)
+            if argument.name not in UNUSED and value is not None:
+                found[argument.name] = value
+        return found
+
+    def _split(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[str, ...], dict[str, Any]]:
+        """What tensors there are (a list of them with its length), their values' names, and the rest."""
+        tensors: list[Any] = []
+        inputs: list[str] = []
+        attrs: dict[str, Any] = {}
+        for name, value in given.items():
+            items = value if isinstance(value, (list, tuple)) else [value]
+            if any(self._is_tensor(v) for v in items):
+                tensors.append((name, len(items)) if isinstance(value, (list, tuple)) else name)
+                inputs += ["" if v is None else self.results.get((v, 0), v.name) for v in items]
+            else:
+                attrs[name] = self._plain(value)
+        return tuple(tensors), tuple(inputs), attrs
+
+    def _is_tensor(self, value: Any) -> bool:
+        return isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
+
+    def _plain(self, value: Any) -> Any:
+        """An argument that isn't a tensor, as attributes have it."""
+        if isinstance(value, (list, tuple)):
+            return [self._plain(v) for v in value]
+        if isinstance(value, torch.fx.Node):
+            value = value.meta["val"]
+        if isinstance(value, torch.dtype):
+            return element_type(value)
+        if isinstance(value, torch.SymInt):
+            e = self._size(value)
+            return int(e.value) if isinstance(e, Const) else e
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        raise CompileError(f"an argument is {value!r}, which is not known before the model runs")
+
+    def _common(self, given: Mapping[str, Any]) -> DType | None:
+        """The type that the operands of an elementwise operator are computed in."""
+        values = [v for k, v in given.items() if k in ("self", "other", "exponent", "min", "max", "tensors")]
+        flat = [w for v in values for w in (v if isinstance(v, (list, tuple)) else [v])]
+        real = [v.meta["val"] if isinstance(v, torch.fx.Node) else v for v in flat]
+        if not real or any(not isinstance(v, (torch.Tensor, bool, int, float)) for v in real):
+            return None
+        default = torch._prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+        dtype = torch._prims_common.elementwise_dtypes(*real, type_promotion_kind=default)[1]
+        return DTYPES[SHARED_NAMES[dtype]] if dtype in SHARED_NAMES else None
+
+    def _emit(
+        self, name: str, op: str, inputs: Sequence[str], outputs: Sequence[str], attrs: dict[str, Any],
+        kinds: Sequence[tuple[Any, Any]], source: str,
+    ) -> None:  # fmt: skip
+        """Add a node. Values that hold sizes which it mentions, known only in a run, are inputs too."""
+        mentioned = {v.name for e in _expressions([*attrs.values(), list(kinds)]) for v in free_vars(e)}
+        late = tuple(sorted(mentioned & {n for n in self.late if n not in outputs}))
+        given = {**attrs, "gives": tuple((dtype, tuple(shape)) for dtype, shape in kinds)}
+        given["tensors"] = tuple(attrs.get("tensors", ()))
+        if late:
+            given["late"] = late
+        for output, (dtype, _) in zip(outputs, kinds, strict=True):
+            if output:
+                self.values[output] = Value(output, dtype, None)
+        reads = (*inputs, *(self.late[n] for n in late))
+        self.nodes.append(Node(name, reads, tuple(outputs), ImportedAttributes(op, given), source))
+
+
+def _expressions(values: Any) -> list[Expr]:
+    if isinstance(values, (list, tuple)):
+        return [e for v in values for e in _expressions(v)]
+    return [values] if isinstance(values, Expr) else []

@@ -1,0 +1,137 @@
+"""Darknet's layers, with random weights, against OpenCV's dnn."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jangin
+
+TOLERANCE = 2e-5
+"""Of the largest value: sums of some hundred products in another order, then an exponential."""
+NET = "[net]\n# a comment\nwidth=24\nheight=16\nchannels=3\n"
+CONV = "[convolutional]\nbatch_normalize=1\nfilters={0}\nsize={1}\nstride={2}\npad=1\nactivation={3}\n"
+PLAIN = "[convolutional]\nfilters={0}\nsize=1\nstride=1\npad=1\nactivation=linear\n"
+YOLO = "[yolo]\nmask=1,2\nanchors=3,5, 4,4, 9,7\nclasses=3\nnum=3\n"
+NETWORKS = {
+    "convolutions": CONV.format(8, 3, 1, "leaky")
+    + CONV.format(6, 3, 2, "relu")
+    + "[convolutional]\nfilters=6\ngroups=3\nsize=3\nstride=1\npad=1\nactivation=logistic\n",
+    "pools": CONV.format(4, 3, 1, "leaky") + "[maxpool]\nsize=2\nstride=2\n[maxpool]\nsize=2\nstride=1\n"
+    "[maxpool]\nsize=3\nstride=2\n[avgpool]\n[softmax]\ngroups=1\n",
+    "routes": CONV.format(8, 1, 1, "mish") + CONV.format(8, 3, 1, "leaky") + "[shortcut]\nfrom=-2\n"
+    "activation=linear\n[route]\nlayers=-1\ngroups=2\ngroup_id=1\n[route]\nlayers=-1,0\n"
+    "[upsample]\nstride=2\n" + PLAIN.format(5),
+    "reorg": CONV.format(8, 3, 2, "leaky") + "[reorg]\nstride=2\n" + PLAIN.format(5),
+    "yolo": CONV.format(8, 3, 2, "leaky") + PLAIN.format(16) + YOLO,
+    "stretched": CONV.format(8, 3, 2, "leaky") + PLAIN.format(16) + YOLO + "scale_x_y=1.2\n",
+    "region": CONV.format(8, 3, 2, "leaky")
+    + PLAIN.format(24)
+    + "[region]\nanchors=1,2, 3,1.5, 0.5,2.2\nclasses=3\ncoords=4\nnum=3\nsoftmax=1\n",
+    "connected": CONV.format(4, 3, 2, "tanh") + "[dropout]\nprobability=.5\n"
+    "[connected]\noutput=7\nactivation=relu\n[softmax]\ngroups=1\n",
+}  # fmt: skip
+
+
+def write(folder: Path, text: str, numbers: int | None = None) -> Path:
+    """A cfg with so many random weights, or as many as it needs."""
+    path = folder / "model.cfg"
+    path.write_text(text)
+    count = 1 << 16 if numbers is None else numbers
+    data = np.random.default_rng(0).uniform(0.05, 0.4, count).astype(np.float32)
+    path.with_suffix(".weights").write_bytes(struct.pack("<iiiq", 0, 2, 5, 0) + data.tobytes())
+    if numbers is not None:
+        return path
+    with pytest.raises(jangin.CompileError, match="numbers more than the cfg") as error:
+        jangin.compile(path, cache=False)
+    left = int(str(error.value).split(" has ")[1].split(" numbers more")[0])
+    return write(folder, text, count - left)
+
+
+def opencv(path: Path, x: Any) -> list[Any]:
+    cv2 = pytest.importorskip(
+        "cv2", reason="OpenCV, the reference, isn't installed: the extra `models` has it"
+    )
+    if not hasattr(cv2.dnn, "readNetFromDarknet"):
+        pytest.skip("OpenCV 5 reads no Darknet: the reference is 4")
+    net = cv2.dnn.readNetFromDarknet(str(path), str(path.with_suffix(".weights")))
+    net.setInput(x)
+    return list(net.forward(net.getUnconnectedOutLayersNames()))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_against_opencv(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path, NET + NETWORKS[name])
+    exe = jangin.compile(path, threads=1, cache=False)
+    for seed in range(2):
+        x = np.random.default_rng(seed).standard_normal((1, 3, 16, 24)).astype(np.float32)
+        for got, wanted in zip(exe.run({"data": x}).values(), opencv(path, x), strict=True):
+            if got.ndim == 3:
+                boxes(got[0], wanted, name == "region")
+            else:
+                near(got, wanted.reshape(got.shape))
+
+
+def near(got: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE * max(1, np.abs(wanted).max()))
+
+
+def boxes(got: Any, wanted: Any, region: bool) -> None:
+    """OpenCV multiplies classes by how certain a box is, and has 0 where that isn't above 0.2, or, of a
+    [region], where a better box lies upon it."""
+    near(got[:, :5], wanted[:, :5])
+    scores, kept = got[:, 5:] * got[:, 4:5], wanted[:, 5:] > 0
+    assert kept.any()
+    near(scores[kept], wanted[:, 5:][kept])
+    assert region or (scores[~kept] <= 0.2 + TOLERANCE).all()
+
+
+def test_batches_are_free(tmp_path: Path) -> None:
+    exe = jangin.compile(write(tmp_path, NET + NETWORKS["yolo"]), threads=1, cache=False)
+    x = np.random.default_rng(0).standard_normal((3, 3, 16, 24)).astype(np.float32)
+    whole = exe(x)
+    for n in range(3):
+        np.testing.assert_array_equal(exe(x[n : n + 1])[0], whole[n])
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("[net]\nwidth=8\nheight=8\n[convolutional\n", "not a section"),
+        ("[net]\nwidth=8\n[avgpool]\n", r"\[net\] in line 1 has no height="),
+        ("[net]\nwidth=x\nheight=8\n[avgpool]\n", "width=x is no number"),
+        (NET + "[route]\nlayers=3\n", "reads layer 3, which isn't before it"),
+        (
+            NET + "[wonder]\n[marvel]\n",
+            r"(?s)2 nodes are not supported.*layer 0 \[wonder\].*layer 1 \[marvel\]",
+        ),
+        (
+            NET + CONV.format(4, 3, 1, "odd"),
+            r"layer 0 \[convolutional\] \(line 6\).*the activation odd is none",
+        ),
+        (NET + PLAIN.format(4) + YOLO, "reads 4 channels, which aren't 2 anchors of 3 classes"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(jangin.CompileError, match=reason):
+        jangin.compile(
+            write(tmp_path, text, 124 if "odd" in text else 16 if "yolo" in text else 0), cache=False
+        )
+
+
+def test_weights_of_another_cfg(tmp_path: Path) -> None:
+    text = NET + PLAIN.format(4)
+    with pytest.raises(
+        jangin.CompileError, match="ends before the weights of layer 0, which needs 12 numbers"
+    ):
+        jangin.compile(write(tmp_path, text, 15), cache=False)
+    with pytest.raises(jangin.CompileError, match="has 1 numbers more than the cfg"):
+        jangin.compile(write(tmp_path, text, 17), cache=False)
+    path = write(tmp_path, text, 16)
+    path.with_suffix(".weights").unlink()
+    with pytest.raises(jangin.CompileError, match=r"whose weights should lie beside it as .*model\.weights"):
+        jangin.compile(path, cache=False)

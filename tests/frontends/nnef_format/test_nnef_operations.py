@@ -1,0 +1,422 @@
+"""Every standard operation of NNEF, at odd sizes, against NNEF-Tools' interpreter in float64 where it has
+one, else against NumPy."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jangin.frontends import table
+from jangin.frontends.lower import lower
+from jangin.frontends.nnef import parser, parsing
+from jangin.ir.graph import CompileError
+from jangin.ops.interpret import run_graph
+
+nnef = pytest.importorskip("nnef", reason="nnef isn't installed: the extra `nnef` brings it")
+torch = pytest.importorskip("torch", reason="PyTorch isn't installed: NNEF-Tools' interpreter runs on it")
+reference = pytest.importorskip(
+    "nnef_tools.interpreter.pytorch.nnef_operators", reason="nnef-tools isn't installed"
+).Operators
+
+TOLERANCE = 3e-6
+"""Of the largest value: at most a few hundred float32 operations, each rounded to 6e-8."""
+TYPES = {"f": "scalar", "i": "integer", "b": "logical"}
+COVERED: set[str] = {"external", "variable", "constant"}
+"""Operations that a test here has shown to be right; those three by the tests of whole models."""
+NOT_SUPPORTED = {
+    "avg_roi_pool", "max_roi_pool", "roi_resample", "avg_roi_align", "max_roi_align", "update", "avg_unpool",
+    "max_unpool",
+}  # fmt: skip
+"""The regions of interest have no reference; variables that are updated keep state; the package's parser has
+no unpoolings, though its shape inference names them."""
+
+Array = np.ndarray[Any, Any]
+
+
+def given(*shapes: tuple[int, ...], low: float = -2.0, high: float = 2.0, seed: int = 0) -> list[Array]:
+    random = np.random.default_rng(seed)
+    return [random.uniform(low, high, s).astype(np.float32) for s in shapes]
+
+
+def run(call: str, inputs: list[Array], results: str = "y", lists: int = 0) -> list[Array]:
+    """The results of one invocation, whose tensors are x0, x1, ..."""
+    names = [f"x{i}" for i in range(len(inputs))]
+    lines = [
+        f"{n} = external<{TYPES[a.dtype.kind]}>(shape = {list(a.shape)});"
+        for n, a in zip(names, inputs, strict=True)
+    ]
+    outputs = [f"y{i}" for i in range(lists)] if lists else results.split(", ")
+    left = f"[{', '.join(outputs)}]" if lists else results
+    text = (
+        f"version 1.0; graph G({', '.join(names)}) -> ({', '.join(outputs)}) "
+        f"{{ {' '.join(lines)} {left} = {call}; }}"
+    )
+    found = run_graph(lower(table.load(text.encode())), dict(zip(names, inputs, strict=True)))
+    return [found[n] for n in outputs]
+
+
+def near(got: Array, wanted: Any, what: str) -> None:
+    wanted = np.asarray(wanted)
+    assert got.shape == wanted.shape, what
+    if got.dtype.kind != "f":
+        assert np.array_equal(got, wanted), what
+        return
+    scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=1e-9)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE * scale, err_msg=what)
+
+
+def torched(array: Array) -> Any:
+    return torch.from_numpy(array.astype(np.float64) if array.dtype.kind == "f" else array)
+
+
+def value(v: Any) -> str:
+    if isinstance(v, bool):
+        return str(v).lower()
+    if isinstance(v, str):
+        return f"'{v}'"
+    if isinstance(v, (list, tuple)):
+        marks = "()" if isinstance(v, tuple) else "[]"
+        return marks[0] + ", ".join(map(value, v)) + marks[1]
+    return repr(v)
+
+
+def check(name: str, inputs: list[Array], oracle: Callable[..., Any] | None = None, **given: Any) -> None:
+    """One operation of single tensors, against the reference or an oracle of float64 arrays."""
+    call = ", ".join(
+        [*(f"x{i}" for i in range(len(inputs))), *(f"{k} = {value(v)}" for k, v in given.items())]
+    )
+    (got,) = run(f"{name}({call})", inputs)
+    if oracle is None:
+        wanted = reference[name](*map(torched, inputs), **given).numpy()
+    else:
+        wanted = oracle(*(a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs))
+    near(got, wanted, f"{name}({call})")
+    COVERED.add(name)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These hundreds of well-formed lines are parsed in this process."""
+
+    def run(command: list[str], input: bytes, **_: Any) -> subprocess.CompletedProcess[bytes]:
+        answer = parsing._parsed(json.loads(input))
+        return subprocess.CompletedProcess(command, 0, json.dumps(answer).encode())
+
+    monkeypatch.setattr(parser.subprocess, "run", run)
+
+
+UNARY = {
+    "exp": (-3, 3), "log": (0.1, 9), "sin": (-5, 5), "cos": (-5, 5), "tan": (-1, 1), "sinh": (-3, 3),
+    "cosh": (-3, 3), "tanh": (-3, 3), "asin": (-0.9, 0.9), "acos": (-0.9, 0.9), "atan": (-5, 5),
+    "asinh": (-5, 5), "acosh": (1.1, 5), "atanh": (-0.9, 0.9), "abs": (-2, 2), "sign": (-2, 2),
+    "rcp": (0.2, 3), "neg": (-2, 2), "copy": (-2, 2), "floor": (-5, 5), "ceil": (-5, 5),
+    "round": (-5, 5), "sqr": (-3, 3), "sqrt": (0, 9), "rsqr": (0.3, 3), "rsqrt": (0.1, 9), "log2": (0.1, 9),
+    "relu": (-2, 2), "sigmoid": (-5, 5), "softplus": (-5, 5), "silu": (-5, 5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name: str) -> None:
+    check(name, given((2, 3, 5), low=UNARY[name][0], high=UNARY[name][1]))
+
+
+def test_activations() -> None:
+    x = given((2, 3, 5))
+    check("elu", x, alpha=0.7)
+    check(
+        "selu", x, lambda v: 1.25 * np.where(v < 0, 0.5 * (np.exp(v) - 1), v), alpha=0.5, **{"lambda": 1.25}
+    )
+    check("gelu", x, lambda v: v / (1 + np.exp(-1.702 * v)))
+    check("leaky_relu", x, alpha=0.1)
+    check("softabs", x, epsilon=0.25)
+    check("prelu", given((2, 3, 5), (1, 3)), lambda v, a: np.where(v < 0, a[..., None] * v, v))
+
+
+@pytest.mark.parametrize(
+    "name", ["add", "sub", "mul", "div", "min", "max", "lt", "gt", "le", "ge", "eq", "ne", "pow"]
+)
+def test_binary(name: str) -> None:
+    """Shapes are aligned at the front."""
+    x, y = given((2, 3, 5), (2, 3), low=0.5)
+    check(name, [x, y])
+    check(name, [x, y[:, :1].copy()])
+    (got,) = run(f"{name}(x0, 1.5)", [x])
+    near(got, reference[name](torched(x), torch.tensor(1.5, dtype=torch.float64)).numpy(), name)
+
+
+def test_logic() -> None:
+    a, b = (g > 0 for g in given((3, 5), (3, 5)))
+    check("and", [a, b])
+    check("or", [a, b])
+    check("not", [a])
+    check("select", [a, *given((3, 5), (3, 5))])
+    check("select", [a[:, :1].copy(), *given((3, 5), (1, 5))])
+    check("any_reduce", [a], axes=[1])
+    check("all_reduce", [a], axes=[0])
+
+
+def test_many_operands() -> None:
+    x, y, z = given((3, 5), (3, 5), (3,))
+    check("clamp", [x, y, z])
+    (got,) = run("clamp(x0, -0.5, 0.75)", [x])
+    near(got, np.clip(x, -0.5, 0.75), "clamp")
+    (got,) = run("add_n([x0, x1, x0])", [x, y])
+    near(got, 2.0 * x + y, "add_n")
+    for each in run("copy_n(x0, times = 2)", [x], lists=2):
+        near(each, x, "copy_n")
+    COVERED.update({"add_n", "copy_n"})
+
+
+def test_shapes() -> None:
+    x = given((2, 3, 5))
+    check("reshape", x, shape=[0, -1])
+    check("reshape", x, shape=[5, 3], axis_start=1)
+    check("reshape", x, shape=[3, 1], axis_start=1, axis_count=1)
+    check("transpose", x, axes=[1, 0])
+    check("transpose", x, axes=[2, 0, 1])
+    check("squeeze", given((1, 3, 1, 5)), axes=[0, 2])
+    check("unsqueeze", given((3, 5)), axes=[0, 3])
+    check("tile", x, repeats=[2, 1, 3])
+    check("slice", x, axes=[1, 2], begin=[1, -4], end=[0, -1])
+    check("slice", x, axes=[2], begin=[4], end=[0], stride=[-2])
+    check("slice", x, axes=[0, 2], begin=[0, 1], end=[2, 5], stride=[1, 2])
+    check("gather", [x[0], np.array([[2, 0], [1, 1]], np.int64)], axis=1)
+    check("gather", [x[0], np.array([1, 0], np.int64)], axis=0)
+
+
+def test_pad() -> None:
+    x = given((2, 3, 5))
+    check("pad", x, padding=[(0, 0), (0, 0), (2, 1)], border="constant", value=0.5)
+    modes = {"replicate": "edge", "reflect": "reflect", "reflect-even": "symmetric"}
+    for border, mode in modes.items():
+        padding = [(1, 0), (2, 1), (0, 4)]
+        check(
+            "pad", x, lambda v, m=mode: np.pad(v, [(1, 0), (2, 1), (0, 4)], m), padding=padding, border=border
+        )
+
+
+def test_several_tensors() -> None:
+    x, y = given((2, 3, 5), (2, 4, 5))
+    near(run("concat([x0, x1], axis = 1)", [x, y])[0], np.concatenate([x, y], 1), "concat")
+    near(run("stack([x0, x0], axis = 1)", [x])[0], np.stack([x, x], 1), "stack")
+    for got, wanted in zip(run("unstack(x0, axis = 1)", [x], lists=3), np.moveaxis(x, 1, 0), strict=True):
+        near(got, wanted, "unstack")
+    for got, wanted in zip(
+        run("split(x0, axis = 1, ratios = [1, 3])", [y], lists=2), np.split(y, [1], 1), strict=True
+    ):
+        near(got, wanted, "split")
+    COVERED.update({"concat", "stack", "unstack", "split"})
+
+
+def test_cast() -> None:
+    (x,) = given((3, 5), low=-4, high=4)
+    near(run("cast<integer>(x0)", [x])[0], np.trunc(x).astype(np.int64), "cast")
+    near(run("cast<logical>(x0)", [np.round(x)])[0], np.round(x) != 0, "cast")
+    near(run("cast<scalar>(x0)", [x > 0])[0], (x > 0).astype(np.float32), "cast")
+    COVERED.add("cast")
+
+
+@pytest.mark.parametrize(
+    "name", ["sum_reduce", "mean_reduce", "max_reduce", "min_reduce", "argmax_reduce", "argmin_reduce"]
+)
+def test_reductions(name: str) -> None:
+    x = given((2, 3, 5, 2))
+    for axes in ([1], [2, 3], [1, 2]):
+        check(name, x, axes=axes)
+    if name == "sum_reduce":
+        check(name, x, axes=[1, 3], normalize=True)
+
+
+def test_moments_and_softmax() -> None:
+    (x,) = given((2, 3, 5))
+    mean, variance = run("moments(x0, axes = [0, 2])", [x], "m, v")
+    for got, wanted in zip((mean, variance), reference["moments"](torched(x), [0, 2]), strict=True):
+        near(got, wanted.numpy(), "moments")
+    COVERED.add("moments")
+    check("softmax", [x])
+    check("softmax", [x], axes=[2])
+    e = np.exp(x.astype(np.float64))
+    check("softmax", [x], lambda v: e / e.sum((1, 2), keepdims=True), axes=[1, 2])
+
+
+def test_products() -> None:
+    check("matmul", given((2, 3, 7), (2, 7, 5)))
+    check("matmul", given((1, 7, 3), (2, 5, 7)), transposeA=True, transposeB=True)
+    check("linear", given((3, 7), (5, 7), (1, 5)))
+    (got,) = run("linear(x0, x1)", given((3, 7), (5, 7)))
+    x, w = given((3, 7), (5, 7))
+    near(got, x.astype(np.float64) @ w.T.astype(np.float64), "linear")
+
+
+WINDOWS: list[dict[str, Any]] = [
+    {"padding": [], "stride": [], "dilation": []},
+    {"padding": [], "stride": [2, 3], "dilation": []},
+    {"padding": [(1, 1), (0, 2)], "stride": [2, 1], "dilation": []},
+    {"padding": [(2, 1), (2, 2)], "stride": [1, 2], "dilation": [2, 1]},
+]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("groups", [1, 2, 0])
+def test_conv(window: dict[str, Any], groups: int) -> None:
+    filters = {1: (6, 4, 3, 3), 2: (6, 2, 3, 3), 0: (4, 1, 3, 3)}[groups]
+    check("conv", given((2, 4, 7, 9), filters, (1, filters[0])), groups=groups, **window)
+    filters = {1: (4, 6, 3, 3), 2: (4, 3, 3, 3), 0: (4, 1, 3, 3)}[groups]
+    outputs = filters[1] * (groups or 4)
+    check("deconv", given((2, 4, 5, 6), filters, (1, outputs)), groups=groups, **window)
+
+
+def test_conv_otherwise() -> None:
+    for border in ("replicate", "reflect"):
+        padding = [(1, 1), (0, 2)]
+        x = given((2, 4, 7, 9), (6, 4, 3, 3), (1, 6))
+        check("conv", x, border=border, padding=padding, stride=[1, 1], dilation=[1, 1])
+    check("conv", given((2, 4, 9), (6, 4, 3), (1, 6)))
+    check("conv", given((1, 2, 4, 5, 3), (3, 2, 2, 3, 1), (1, 3)))
+    padding = [(1, 1), (1, 1)]
+    shape = [2, 3, 10, 11]
+    check(
+        "deconv",
+        given((2, 4, 5, 6), (4, 3, 3, 3), (1, 3)),
+        padding=padding,
+        stride=[2, 2],
+        output_shape=shape,
+    )
+
+
+POOLS: list[dict[str, Any]] = [
+    {"size": [1, 1, 3, 2], "padding": [], "stride": [1, 1, 2, 1], "dilation": [1, 1, 1, 1]},
+    {
+        "size": [1, 1, 3, 3],
+        "padding": [(0, 0), (0, 0), (1, 1), (1, 0)],
+        "stride": [1, 1, 2, 2],
+        "dilation": [],
+    },
+    {"size": [1, 3, 1, 1], "padding": [], "stride": [1, 1, 1, 1], "dilation": []},
+    {"size": [1, 2, 3, 1], "padding": [(0, 0)] * 4, "stride": [1, 2, 1, 1], "dilation": []},
+]
+
+
+@pytest.mark.parametrize("window", POOLS)
+@pytest.mark.parametrize("border", ["constant", "ignore"])
+def test_pools(window: dict[str, Any], border: str) -> None:
+    x = given((2, 4, 7, 9))
+    for name in ("max_pool", "avg_pool", "rms_pool", "box"):
+        check(name, x, border=border, **window)
+    check("box", x, border=border, normalize=True, **window)
+    if window["size"][:2] == [1, 1]:
+        check("argmax_pool", x, border=border, **window)
+        call = ", ".join(f"{k} = {value(v)}" for k, v in {"border": border, **window}.items())
+        best, at = run(f"max_pool_with_index(x0, {call})", x, "m, i")
+        wanted = reference["max_pool_with_index"](torched(x[0]), border=border, **window)
+        near(best, wanted[0].numpy(), "max_pool_with_index")
+        near(at, wanted[1].numpy(), "max_pool_with_index")
+        near(run(f"sample(x0, x1, {call})", [*x, at])[0], best, "sample")
+        COVERED.update({"max_pool_with_index", "sample"})
+
+
+def test_unpooling() -> None:
+    (x,) = given((2, 4, 6, 9))
+    window = {"size": [1, 1, 2, 3], "padding": [(0, 0)] * 4, "stride": [1, 1, 2, 3]}
+    call = ", ".join(f"{k} = {value(v)}" for k, v in window.items())
+    best, at = run(f"max_pool_with_index(x0, {call})", [x], "m, i")
+    check("desample", [best, at], **window)
+    check("debox", [best], **window)
+    check("debox", [best], **window, normalize=True)
+    check("debox", [best], size=[1, 1, 3, 3], padding=[], stride=[1, 1, 2, 2])
+
+
+def test_resizing() -> None:
+    x = given((2, 3, 5, 4))
+    check("nearest_upsample", x, factor=[2, 3])
+    check("nearest_downsample", given((2, 3, 6, 4)), factor=[3, 2])
+    check("area_downsample", given((2, 3, 6, 4)), factor=[3, 2])
+    check("multilinear_upsample", x, factor=[2, 3])
+    check("multilinear_upsample", x, factor=[2, 2], method="aligned")
+
+
+def test_asymmetric_upsampling() -> None:
+    """Entry i lies at i / factor, as the converters mean it; NNEF-Tools' interpreter moves it."""
+
+    def oracle(v: Array) -> Array:
+        at = np.arange(2 * v.shape[-1]) / 2
+        low = np.floor(at).astype(int)
+        high = np.minimum(low + 1, v.shape[-1] - 1)
+        return v[..., low] * (1 - (at - low)) + v[..., high] * (at - low)
+
+    check("multilinear_upsample", given((2, 3, 5)), oracle, factor=[2], method="asymmetric")
+
+
+@pytest.mark.parametrize(("method", "weights"), [("symmetric", [1, 3, 3, 1]), ("asymmetric", [2, 4, 2])])
+def test_upsampling_from_zeros(method: str, weights: list[int]) -> None:
+    """With a constant border it is a transposed convolution, whose weights the standard lists."""
+
+    def oracle(v: Array) -> Array:
+        w = torch.tensor(weights, dtype=torch.float64)[None, None] / 4
+        y = torch.nn.functional.conv_transpose1d(torch.from_numpy(v).reshape(-1, 1, 5), w, stride=2)
+        return y[..., 1:11].reshape(2, 3, 10).numpy()
+
+    how = {"factor": [2], "method": method, "border": "constant"}
+    check("multilinear_upsample", given((2, 3, 5)), oracle, **how)
+
+
+def test_normalizations() -> None:
+    x = given((2, 5, 7, 4))
+    for size in ([1, 5, 1, 1], [1, 2, 1, 1], [1, 1, 3, 3]):
+        check("local_response_normalization", x, size=size, alpha=0.5, beta=0.75, bias=1.5)
+        check("local_mean_normalization", x, size=size)
+        check("local_variance_normalization", x, size=size, bias=0.1, epsilon=0.01)
+        check("local_contrast_normalization", x, size=size, bias=0.1, epsilon=0.01)
+    for axes in ([1], [2, 3]):
+        check("l1_normalization", x, axes=axes, bias=0.1, epsilon=0.01)
+        check("l2_normalization", x, axes=axes, bias=0.1, epsilon=0.01)
+    mean, variance, offset, scale = given((1, 5), (1, 5), (1, 5), (1, 5), low=0.5)
+    check("batch_normalization", [*x, mean, variance, offset, scale], epsilon=1e-3)
+
+
+def test_separable() -> None:
+    check("separable_conv", given((2, 4, 7, 9), (4, 1, 3, 3), (6, 4, 1, 1), (1, 6)), padding=[(1, 1), (1, 1)])
+    check(
+        "separable_deconv", given((2, 6, 5, 6), (4, 1, 3, 3), (6, 4, 1, 1), (1, 4)), padding=[(1, 1), (1, 1)]
+    )
+
+
+def test_quantization() -> None:
+    (x,) = given((3, 5))
+    low, high = np.full((), -1.5, np.float32), np.full((), 1.25, np.float32)
+    for signed in (False, True):
+        for symmetric in (False, True):
+            how = {"bits": 4, "signed": signed, "symmetric": symmetric}
+            check("min_max_linear_quantize", [x, low, high], **how)
+            zero = np.full((), 1, np.int64)
+            check("zero_point_linear_quantize", [x, zero, np.full((), 0.25, np.float32)], **how)
+
+    def linear(v: Array, a: Array, b: Array) -> Array:
+        return np.round((np.clip(v, a, b) - a) / (b - a) * 15) / 15 * (b - a) + a
+
+    check("linear_quantize", [x, low, high], linear, bits=4)
+
+    def logarithmic(v: Array, top: Array) -> Array:
+        m = np.ceil(np.log2(top))
+        return np.sign(v) * 2 ** np.round(np.clip(np.log2(np.abs(v)), m - 7, m))
+
+    check("logarithmic_quantize", [x, high], logarithmic, bits=3)
+
+
+def test_unsupported() -> None:
+    """All at once, before any work."""
+    call = "avg_roi_pool(x0, x1, x2, output_size = [2, 2])"
+    with pytest.raises(CompileError, match="regions of interest are not supported"):
+        run(call, [*given((1, 3, 5, 5), (2, 4)), np.zeros(2, np.int64)])
+
+
+def test_every_operation() -> None:
+    """Runs after the others: what they covered, and what isn't supported, is the standard."""
+    assert math.isclose(len(nnef.StandardOperations), 121)
+    assert nnef.StandardOperations - COVERED == NOT_SUPPORTED

@@ -1,0 +1,145 @@
+"""Small TFLite files of one operator, written by the schema's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import flatbuffers
+import numpy as np
+import tflite
+
+KINDS = {
+    "float32": tflite.TensorType.FLOAT32, "int8": tflite.TensorType.INT8, "uint8": tflite.TensorType.UINT8,
+    "int32": tflite.TensorType.INT32, "int64": tflite.TensorType.INT64, "bool": tflite.TensorType.BOOL,
+    "int16": tflite.TensorType.INT16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """`data`: of a constant. `scales` and `zeros`: its quantization, along `axis` where there are several."""
+
+    shape: Sequence[int]
+    dtype: str = "float32"
+    scales: Sequence[float] = ()
+    zeros: Sequence[int] = ()
+    axis: int = 0
+    data: Any = None
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A builtin operator by name: `options` by the schema's names, in the table `table`."""
+
+    name: str
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+    table: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 2
+
+
+def written(
+    tensors: Sequence[Tensor], operators: Sequence[Operator], inputs: Sequence[int], outputs: Sequence[int]
+) -> bytes:
+    """A model of one sub-graph."""
+    b = flatbuffers.Builder(1024)
+    made = [b.CreateByteVector(b"")] + [
+        b.CreateByteVector(np.asarray(t.data, t.dtype).tobytes()) for t in tensors if t.data is not None
+    ]
+    buffers = []
+    for data in made:
+        tflite.BufferStart(b)
+        tflite.BufferAddData(b, data)
+        buffers.append(tflite.BufferEnd(b))
+    place, places = 0, []
+    for t in tensors:
+        place += t.data is not None
+        places.append(place if t.data is not None else 0)
+    tables = [_tensor(b, n, t, at) for n, (t, at) in enumerate(zip(tensors, places, strict=True))]
+    nodes = [_operator(b, n, o) for n, o in enumerate(operators)]
+    ends = [b.CreateNumpyVector(np.array(i, np.int32)) for i in (inputs, outputs)]
+    whole = _vector(b, tflite.SubGraphStartTensorsVector, tables)
+    listed = _vector(b, tflite.SubGraphStartOperatorsVector, nodes)
+    tflite.SubGraphStart(b)
+    tflite.SubGraphAddTensors(b, whole)
+    tflite.SubGraphAddInputs(b, ends[0])
+    tflite.SubGraphAddOutputs(b, ends[1])
+    tflite.SubGraphAddOperators(b, listed)
+    graph = tflite.SubGraphEnd(b)
+    codes = [_code(b, o.name, o.version) for o in operators]
+    parts = [
+        _vector(b, start, items)
+        for start, items in (
+            (tflite.ModelStartOperatorCodesVector, codes), (tflite.ModelStartSubgraphsVector, [graph]),
+            (tflite.ModelStartBuffersVector, buffers),
+        )
+    ]  # fmt: skip
+    tflite.ModelStart(b)
+    tflite.ModelAddVersion(b, 3)
+    tflite.ModelAddOperatorCodes(b, parts[0])
+    tflite.ModelAddSubgraphs(b, parts[1])
+    tflite.ModelAddBuffers(b, parts[2])
+    b.Finish(tflite.ModelEnd(b), b"TFL3")
+    return bytes(b.Output())
+
+
+def _vector(b: Any, start: Any, items: Sequence[int]) -> int:
+    start(b, len(items))
+    for item in reversed(items):
+        b.PrependUOffsetTRelative(item)
+    return int(b.EndVector())
+
+
+def _tensor(b: Any, n: int, t: Tensor, buffer: int) -> int:
+    name = b.CreateString(f"t{n}")
+    shape = b.CreateNumpyVector(np.array(t.shape, np.int32))
+    quantization = None
+    if t.scales:
+        scales = b.CreateNumpyVector(np.array(t.scales, np.float32))
+        zeros = b.CreateNumpyVector(np.array(t.zeros or [0] * len(t.scales), np.int64))
+        tflite.QuantizationParametersStart(b)
+        tflite.QuantizationParametersAddScale(b, scales)
+        tflite.QuantizationParametersAddZeroPoint(b, zeros)
+        tflite.QuantizationParametersAddQuantizedDimension(b, t.axis)
+        quantization = tflite.QuantizationParametersEnd(b)
+    tflite.TensorStart(b)
+    tflite.TensorAddShape(b, shape)
+    tflite.TensorAddType(b, KINDS[t.dtype])
+    tflite.TensorAddBuffer(b, buffer)
+    tflite.TensorAddName(b, name)
+    if quantization is not None:
+        tflite.TensorAddQuantization(b, quantization)
+    return int(tflite.TensorEnd(b))
+
+
+def _operator(b: Any, n: int, o: Operator) -> int:
+    ends = [b.CreateNumpyVector(np.array(i, np.int32)) for i in (o.inputs, o.outputs)]
+    options = None
+    if o.table:
+        vectors = {
+            k: b.CreateNumpyVector(np.array(v, np.int32)) for k, v in o.options.items() if isinstance(v, list)
+        }
+        getattr(tflite, f"{o.table}Start")(b)
+        for key, value in o.options.items():
+            getattr(tflite, f"{o.table}Add{key}")(b, vectors.get(key, value))
+        options = getattr(tflite, f"{o.table}End")(b)
+    tflite.OperatorStart(b)
+    tflite.OperatorAddOpcodeIndex(b, n)
+    tflite.OperatorAddInputs(b, ends[0])
+    tflite.OperatorAddOutputs(b, ends[1])
+    if options is not None:
+        tflite.OperatorAddBuiltinOptionsType(b, getattr(tflite.BuiltinOptions, o.table))
+        tflite.OperatorAddBuiltinOptions(b, options)
+    return int(tflite.OperatorEnd(b))
+
+
+def _code(b: Any, name: str, version: int) -> int:
+    number = getattr(tflite.BuiltinOperator, name)
+    tflite.OperatorCodeStart(b)
+    tflite.OperatorCodeAddDeprecatedBuiltinCode(b, min(number, 127))
+    tflite.OperatorCodeAddBuiltinCode(b, number)
+    tflite.OperatorCodeAddVersion(b, version)
+    return int(tflite.OperatorCodeEnd(b))

@@ -1,0 +1,287 @@
+"""TFLite's operators, one by one, against LiteRT's reference kernels: their integers, floats to rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jangin
+
+pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
+litert = pytest.importorskip(
+    "ai_edge_litert.interpreter", reason="ai-edge-litert, the reference, isn't installed"
+)
+
+from files import Operator, Tensor, written  # noqa: E402
+
+TOLERANCE = 1e-5
+"""Of floats, of the largest value: sums of at most some hundred products in another order."""
+SAME, VALID = 0, 1
+
+
+def reference(model: bytes, feeds: Sequence[Any]) -> list[Any]:
+    runner = litert.Interpreter(
+        model_content=model, experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF
+    )
+    runner.allocate_tensors()
+    for detail, given in zip(runner.get_input_details(), feeds, strict=True):
+        runner.set_tensor(detail["index"], given)
+    runner.invoke()
+    return [runner.get_tensor(d["index"]) for d in runner.get_output_details()]
+
+
+def check(tensors: Sequence[Tensor], operator: Operator, seeds: int = 4) -> None:
+    """One operator on random inputs."""
+    given = [i for i in operator.inputs if i >= 0 and tensors[i].data is None]
+    model = written(tensors, [operator], given, list(operator.outputs))
+    exe = jangin.compile(model, threads=1, cache=False)
+    random = np.random.default_rng(len(tensors))
+    for _ in range(seeds):
+        feeds = [values(random, tensors[i]) for i in given]
+        wanted = reference(model, feeds)
+        found = exe.run({spec.name: v for spec, v in zip(exe.inputs, feeds, strict=True)})
+        for got, exact in zip(found.values(), wanted, strict=True):
+            assert got.shape == exact.shape and got.dtype == exact.dtype
+            if got.dtype.kind == "f":
+                np.testing.assert_allclose(got, exact, rtol=0, atol=TOLERANCE * max(1, np.abs(exact).max()))
+            else:
+                np.testing.assert_array_equal(got, exact)
+
+
+def values(random: Any, t: Tensor) -> Any:
+    if t.dtype == "float32":
+        return (random.standard_normal(t.shape) * 2).astype(np.float32)
+    if t.dtype == "bool":
+        return random.integers(0, 2, t.shape).astype(bool)
+    info = np.iinfo(t.dtype)
+    low, high = (info.min, info.max) if t.scales else (0, 3)
+    return random.integers(low, high + 1, t.shape).astype(t.dtype)
+
+
+def image(shape: Sequence[int], scale: float = 0.05, zero: int = 3, kind: str = "int8") -> Tensor:
+    return Tensor(shape, "float32") if kind == "float32" else Tensor(shape, kind, [scale], [zero])
+
+
+def weights(shape: Sequence[int], kind: str, axis: int) -> tuple[Tensor, Tensor]:
+    random = np.random.default_rng(7)
+    count = shape[axis]
+    if kind == "float32":
+        return (
+            Tensor(shape, data=random.standard_normal(shape)),
+            Tensor([count], data=random.standard_normal(count)),
+        )  # fmt: skip
+    scales = random.uniform(0.005, 0.02, count).tolist()
+    bias = random.integers(-500, 500, count)
+    return (
+        Tensor(shape, "int8", scales, [0] * count, axis, random.integers(-127, 128, shape)),
+        Tensor([count], "int32", [s * 0.05 for s in scales], [0] * count, 0, bias),
+    )
+
+
+CONV = {"Padding": SAME, "StrideH": 2, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1}
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+@pytest.mark.parametrize("activation", [0, 1, 3])
+def test_convolutions(kind: str, activation: int) -> None:
+    w, bias = weights([5, 3, 3, 4], kind, 0)
+    options = {**CONV, "FusedActivationFunction": activation}
+    check(
+        [image([1, 9, 7, 4], kind=kind), w, bias, image([1, 5, 7, 5], 0.07, -9, kind)],
+        Operator("CONV_2D", [0, 1, 2], [3], "Conv2DOptions", options),
+    )
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+def test_depthwise_convolutions(kind: str) -> None:
+    w, bias = weights([1, 3, 3, 8], kind, 3)
+    options = {**CONV, "StrideW": 2, "DepthMultiplier": 2, "FusedActivationFunction": 1}
+    check(
+        [image([1, 9, 7, 4], kind=kind), w, bias, image([1, 5, 4, 8], 0.06, -20, kind)],
+        Operator("DEPTHWISE_CONV_2D", [0, 1, 2], [3], "DepthwiseConv2DOptions", options),
+    )
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+def test_fully_connected(kind: str) -> None:
+    random = np.random.default_rng(3)
+    w, bias = weights([6, 33], kind, 0)
+    if kind == "int8":
+        w = Tensor([6, 33], "int8", [0.01], [0], 0, random.integers(-127, 128, (6, 33)))
+        bias = Tensor([6], "int32", [0.0005], [0], 0, random.integers(-500, 500, 6))
+    check(
+        [image([4, 33], kind=kind), w, bias, image([4, 6], 0.08, 11, kind)],
+        Operator("FULLY_CONNECTED", [0, 1, 2], [3], "FullyConnectedOptions", {"FusedActivationFunction": 0}),
+        seeds=30,
+    )
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+@pytest.mark.parametrize("name", ["MAX_POOL_2D", "AVERAGE_POOL_2D"])
+def test_pools(kind: str, name: str) -> None:
+    options = {
+        "Padding": SAME, "StrideH": 2, "StrideW": 2, "FilterHeight": 3, "FilterWidth": 2,
+        "FusedActivationFunction": 3,
+    }  # fmt: skip
+    check(
+        [image([1, 9, 7, 4], kind=kind), image([1, 5, 4, 4], kind=kind)],
+        Operator(name, [0], [1], "Pool2DOptions", options),
+    )
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+@pytest.mark.parametrize("name", ["ADD", "SUB", "MUL"])
+def test_arithmetic(kind: str, name: str) -> None:
+    """Also where one operand broadcasts."""
+    for shape in ([2, 5, 7], [1, 1, 7]):
+        check(
+            [image([2, 5, 7], kind=kind), image(shape, 0.013, -40, kind), image([2, 5, 7], 0.06, 5, kind)],
+            Operator(name, [0, 1], [2], f"{name.capitalize()}Options", {"FusedActivationFunction": 0}),
+        )
+
+
+@pytest.mark.parametrize("name", ["LOGISTIC", "TANH"])
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+def test_saturating_functions(name: str, kind: str) -> None:
+    scale, zero = (1 / 256, -128) if name == "LOGISTIC" else (1 / 128, 0)
+    for step in (0.05, 0.2):
+        check([image([64, 8], step, 9, kind), image([64, 8], scale, zero, kind)], Operator(name, [0], [1]))
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+def test_softmax(kind: str) -> None:
+    for step in (0.02, 0.1, 0.4):
+        check(
+            [image([9, 17], step, -3, kind), image([9, 17], 1 / 256, -128, kind)],
+            Operator("SOFTMAX", [0], [1], "SoftmaxOptions", {"Beta": 1.0}),
+        )
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+@pytest.mark.parametrize("axes", [[1, 2], [1], [-1]])
+@pytest.mark.parametrize("name", ["MEAN", "SUM", "REDUCE_MAX"])
+def test_reductions(name: str, axes: list[int], kind: str) -> None:
+    x = image([2, 5, 3, 4], kind=kind)
+    if (name, kind) == ("SUM", "int8"):
+        pytest.skip("LiteRT's reference kernel gives -1 whatever its input: test_sums_of_integers is for it")
+    kept = [1 if i in [a % 4 for a in axes] else d for i, d in enumerate(x.shape)]
+    result = image(kept, 0.05 if name == "REDUCE_MAX" else 0.03, 3 if name == "REDUCE_MAX" else -8, kind)
+    check(
+        [x, Tensor([len(axes)], "int32", data=axes), result],
+        Operator(name, [0, 1], [2], "ReducerOptions", {"KeepDims": True}),
+    )
+
+
+def test_sums_of_integers() -> None:
+    """Within one step of the exact sum: the multiplier has 31 bits, and the sum is rounded twice."""
+    tensors = [image([6, 40]), Tensor([1], "int32", data=[1]), image([6], 0.4, -8)]
+    model = written(tensors, [Operator("SUM", [0, 1], [2], "ReducerOptions", {"KeepDims": False})], [0], [2])
+    x = np.random.default_rng(0).integers(-128, 128, (6, 40)).astype(np.int8)
+    exact = np.clip(
+        np.rint(((x.astype(np.float64) - 3) * np.float32(0.05)).sum(1) / np.float32(0.4)) - 8, -128, 127
+    )
+    assert np.abs(jangin.compile(model, threads=1, cache=False)(x) - exact).max() <= 1
+
+
+@pytest.mark.parametrize("name", ["RELU", "RELU6", "RELU_N1_TO_1"])
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+def test_bounds(name: str, kind: str) -> None:
+    check([image([50], 0.07, 4, kind), image([50], 0.05, -100, kind)], Operator(name, [0], [1], version=1))
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+def test_leaky_relu(kind: str) -> None:
+    check(
+        [image([500], 0.07, 4, kind), image([500], 0.05, -10, kind)],
+        Operator("LEAKY_RELU", [0], [1], "LeakyReluOptions", {"Alpha": 0.2}),
+    )
+
+
+def test_quantizing_and_back() -> None:
+    check([Tensor([300]), image([300], 0.03, 7)], Operator("QUANTIZE", [0], [1], "QuantizeOptions"))
+    check([image([300], 0.05), image([300], 0.03, 7)], Operator("QUANTIZE", [0], [1], "QuantizeOptions"))
+    check([image([300]), Tensor([300])], Operator("DEQUANTIZE", [0], [1], "DequantizeOptions"))
+
+
+def test_moves() -> None:
+    """Integers move as they are, and are padded by what stands for 0."""
+    x = image([2, 6, 5, 3])
+    amounts = Tensor([4, 2], "int32", data=[[0, 0], [1, 2], [0, 1], [0, 0]])
+    check([x, amounts, image([2, 9, 6, 3])], Operator("PAD", [0, 1], [2], "PadOptions"))
+    order = Tensor([4], "int32", data=[0, 3, 1, 2])
+    check([x, order, image([2, 3, 6, 5])], Operator("TRANSPOSE", [0, 1], [2], "TransposeOptions"))
+    bounds = [Tensor([4], "int32", data=v) for v in ([0, -1, 1, 0], [2, 0, 5, 3], [1, -2, 2, 1])]
+    masks = {"BeginMask": 0, "EndMask": 2, "ShrinkAxisMask": 0, "EllipsisMask": 0, "NewAxisMask": 0}
+    check(
+        [x, *bounds, image([2, 3, 2, 3])],
+        Operator("STRIDED_SLICE", [0, 1, 2, 3], [4], "StridedSliceOptions", masks),
+    )
+    check(
+        [x, image([2, 6, 5, 2]), image([2, 6, 5, 5])],
+        Operator(
+            "CONCATENATION", [0, 1], [2], "ConcatenationOptions", {"Axis": 3, "FusedActivationFunction": 0}
+        ),
+    )
+    blocks, none = Tensor([2], "int32", data=[2, 5]), Tensor([2, 2], "int32", data=[[0, 0], [0, 0]])
+    check(
+        [x, blocks, none, image([20, 3, 1, 3])],
+        Operator("SPACE_TO_BATCH_ND", [0, 1, 2], [3], "SpaceToBatchNDOptions"),
+    )
+    check(
+        [image([20, 3, 1, 3]), blocks, none, image([2, 6, 5, 3])],
+        Operator("BATCH_TO_SPACE_ND", [0, 1, 2], [3], "BatchToSpaceNDOptions"),
+    )
+
+
+@pytest.mark.parametrize("name", ["EQUAL", "LESS", "GREATER_EQUAL"])
+def test_comparisons(name: str) -> None:
+    table = {"EQUAL": "EqualOptions", "LESS": "LessOptions", "GREATER_EQUAL": "GreaterEqualOptions"}[name]
+    check([image([200]), image([200]), Tensor([200], "bool")], Operator(name, [0, 1], [2], table))
+
+
+@pytest.mark.parametrize("corners, centres", [(False, False), (True, False), (False, True)])
+def test_resizing(corners: bool, centres: bool) -> None:
+    size = Tensor([2], "int32", data=[7, 13])
+    options = {"AlignCorners": corners, "HalfPixelCenters": centres}
+    for name, table in (("BILINEAR", "Bilinear"), ("NEAREST_NEIGHBOR", "NearestNeighbor")):
+        check(
+            [Tensor([1, 5, 6, 3]), size, Tensor([1, 7, 13, 3])],
+            Operator(f"RESIZE_{name}", [0, 1], [2], f"Resize{table}Options", options),
+        )
+
+
+def small() -> bytes:
+    w, bias = weights([5, 3, 3, 4], "int8", 0)
+    options = {**CONV, "FusedActivationFunction": 1}
+    conv = Operator("CONV_2D", [0, 1, 2], [3], "Conv2DOptions", options)
+    return written([image([1, 9, 7, 4]), w, bias, image([1, 5, 7, 5])], [conv], [0], [3])
+
+
+def test_damaged_files_are_one_clear_error() -> None:
+    """Every byte of the tables changed in turn, and files cut short: compiled, or refused."""
+    data, refused = small(), 0
+    for n in range(8, len(data), 23):
+        for damaged in (data[:n], data[:n] + bytes([data[n] ^ 0x85]) + data[n + 1 :]):
+            try:
+                jangin.build(damaged, "x86-64-v3", cache=False, isolated=False)
+            except jangin.CompileError:
+                refused += 1
+    assert refused > 20
+
+
+def test_unknown_operators_are_listed_with_names() -> None:
+    model = written(
+        [Tensor([4]), Tensor([4]), Tensor([4])],
+        [Operator("SKIP_GRAM", [0], [1]), Operator("LSH_PROJECTION", [1], [2])], [0], [2],
+    )  # fmt: skip
+    with pytest.raises(jangin.CompileError, match=r"(?s)2 nodes are not supported.*SKIP_GRAM.*LSH_PROJ"):
+        jangin.compile(model, cache=False)
+
+
+def test_quantized_operators_are_never_guessed() -> None:
+    model = written([image([4]), image([4])], [Operator("COS", [0], [1])], [0], [1])
+    with pytest.raises(jangin.CompileError, match=r"COS 't1' \(operator 0.*quantized to i8.*not supported"):
+        jangin.compile(model, cache=False)

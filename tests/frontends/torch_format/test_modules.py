@@ -1,0 +1,301 @@
+"""PyTorch's modules and programs, compiled, give what PyTorch gives."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jangin
+from jangin.ir.graph_text import print_graph
+
+torch = pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
+nn = torch.nn
+
+TOLERANCE = 2e-6
+"""Of the largest value: sums of at most a few hundred products in float32, in another order."""
+
+
+def near(got: Any, wanted: Any) -> None:
+    assert got.dtype == wanted.dtype and got.shape == wanted.shape
+    error = (got.double() - wanted.double()).abs().max()
+    assert error <= TOLERANCE * wanted.double().abs().max(), float(error)
+
+
+class Net(nn.Module):
+    """A convolutional classifier with everything that such have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 12, 3, stride=2, padding=1), nn.BatchNorm2d(12), nn.SiLU())
+        self.depth = nn.Conv2d(12, 12, 3, padding=1, groups=12)
+        self.up = nn.ConvTranspose2d(12, 6, 3, stride=2, padding=1, output_padding=1)
+        self.norm = nn.GroupNorm(3, 6)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: Any) -> Any:
+        y = self.stem(x)
+        y = nn.functional.max_pool2d(torch.relu(self.depth(y)) + y, 3, 2, 1)
+        y = nn.functional.interpolate(self.norm(self.up(y)), scale_factor=2, mode="bilinear")
+        return self.head(y.mean((2, 3))).softmax(-1)
+
+
+def seeded(module: Any) -> Any:
+    torch.manual_seed(0)
+    for p in module.parameters():
+        p.data = torch.randn_like(p) * 0.3
+    for b in module.buffers():
+        if b.is_floating_point():
+            b.data = torch.rand_like(b) + 0.5
+    return module.eval()
+
+
+def test_a_network_with_a_free_batch() -> None:
+    net, batch = seeded(Net()), torch.export.Dim("batch", min=1, max=64)
+    compiled = jangin.compile(
+        net, threads=1, cache=False, example_inputs=(torch.randn(2, 3, 18, 18),), dynamic_shapes=({0: batch},)
+    )
+    assert compiled.executable.inputs[0].shape == ("batch", 3, 18, 18)
+    for n in (1, 2, 5):
+        x = torch.randn(n, 3, 18, 18)
+        with torch.no_grad():
+            near(compiled(x), net(x))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 32)
+        self.layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True)
+
+    def forward(self, ids: Any, *, mask: Any = None) -> dict[str, Any]:
+        y = self.layer(self.embed(ids), src_key_padding_mask=mask)
+        return {"states": y, "pooled": (y[:, 0], y.amax(1)), "length": ids.shape[1], "nothing": None}
+
+
+def test_nested_arguments_and_results() -> None:
+    net, seq = seeded(Attention()), torch.export.Dim("seq", min=2, max=32)
+    ids, mask = torch.randint(0, 50, (2, 7)), torch.zeros(2, 7, dtype=torch.bool)
+    compiled = jangin.compile(
+        net, threads=1, cache=False, example_inputs=(ids,), example_kwargs={"mask": mask},
+        dynamic_shapes={"ids": {1: seq}, "mask": {1: seq}},
+    )  # fmt: skip
+    ids, mask = torch.randint(0, 50, (2, 11)), torch.arange(11)[None].repeat(2, 1) > 8
+    got = compiled(ids, mask=mask)
+    with torch.no_grad():
+        wanted = net(ids, mask=mask)
+    near(got["states"], wanted["states"])
+    near(got["pooled"][0], wanted["pooled"][0])
+    near(got["pooled"][1], wanted["pooled"][1])
+    assert (got["length"], got["nothing"]) == (11, None)
+    with pytest.raises(ValueError, match="keyword arguments mask"):
+        compiled(ids)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Any, out: Any) -> Any:
+        self.count.add_(1)
+        out.copy_(x * 2)
+        return x + self.count
+
+
+def test_what_a_module_changes_is_written_back() -> None:
+    net = Counting()
+    compiled = jangin.compile(net, threads=1, cache=False, example_inputs=(torch.zeros(3), torch.zeros(3)))
+    net.count.zero_()
+    out = torch.zeros(3)
+    assert compiled(torch.ones(3), out).tolist() == [2, 2, 2]
+    assert compiled(torch.ones(3), out).tolist() == [3, 3, 3]
+    assert net.count.item() == 2 and out.tolist() == [2, 2, 2]
+
+
+class Selecting(nn.Module):
+    """Sizes that only a run knows."""
+
+    def forward(self, x: Any) -> Any:
+        return x[x > 0] * 2, torch.nonzero(x)
+
+
+def test_sizes_that_depend_on_data() -> None:
+    x = torch.tensor([[1.0, -2.0, 3.0], [-4.0, 5.0, 6.0]])
+    compiled = jangin.compile(Selecting(), threads=1, cache=False, example_inputs=(x,))
+    for given in (x, -x):
+        got, wanted = compiled(given), Selecting()(given)
+        assert all(torch.equal(g, w) for g, w in zip(got, wanted, strict=True))
+
+
+def test_files_of_exported_programs(tmp_path: Path) -> None:
+    """By content, whatever the file is called."""
+    net, x = seeded(Net()), torch.randn(1, 3, 18, 18)
+    path = tmp_path / "model.onnx"
+    program = torch.export.export(net, (x,))
+    with path.open("wb") as file:
+        torch.export.save(program, file)
+    exe = jangin.compile(path, threads=1, cache=tmp_path / "cache")
+    with torch.no_grad():
+        near(torch.from_numpy(exe(x.numpy())), net(x))
+        near(jangin.compile(program, threads=1, cache=False)(x), net(x))
+    data = path.read_bytes()
+    with pytest.raises(jangin.CompileError, match="PyTorch can't read the exported program"):
+        jangin.compile(data[:2000] + data[2200:], cache=False)
+
+
+class Unknown(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return torch.linalg.svd(x)[1], torch.special.i0(x)
+
+
+def test_operators_without_a_lowering_are_listed_at_once() -> None:
+    with pytest.raises(jangin.CompileError, match=r"(?s)2 nodes are not supported.*svd.*i0"):
+        jangin.compile(Unknown(), cache=False, example_inputs=(torch.eye(3),))
+
+
+def test_bad_models_are_one_clear_error() -> None:
+    with pytest.raises(jangin.CompileError, match=r"a Net is read by running it: give example_inputs"):
+        jangin.compile(Net())
+    with pytest.raises(jangin.CompileError, match="PyTorch can't export Net"):
+        jangin.compile(Net(), example_inputs=(torch.zeros(1, 4, 8, 8),))
+    with pytest.raises(jangin.CompileError, match="complex64 is not supported"):
+        jangin.compile(nn.ReLU(), example_inputs=(torch.zeros(2, dtype=torch.complex64),))
+
+
+def test_torch_compile(recwarn: Any) -> None:
+    """By the entry point's name; batches of other sizes, weights that change, and gradients."""
+    from jangin.torch_backend import backend
+
+    net = seeded(
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
+    )
+    fast = torch.compile(net, backend=backend, options={"winograd": False})
+    with torch.no_grad():
+        net(torch.randn(1, 3, 8, 8))
+        for n in (1, 2, 3):
+            x = torch.randn(n, 3, 8, 8)
+            near(fast(x), net(x))
+        net[0].weight.mul_(2)
+        near(fast(x), net(x))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        fast(x).sum().backward()
+    assert any("compiles inference" in str(w.message) for w in told)
+    assert net[0].weight.grad is not None
+
+
+def test_a_graph_break() -> None:
+    from jangin.torch_backend import backend
+
+    def branching(x: Any) -> Any:
+        y = x * 3
+        return y.cos() if y.sum() > 0 else y.sin()
+
+    fast = torch.compile(branching, backend=backend)
+    for x in (torch.ones(4), -torch.ones(4)):
+        with torch.no_grad():
+            near(fast(x), branching(x))
+
+
+def test_buffers_go_to_another_process_and_back() -> None:
+    """What the compile cache knows a model by is what is compiled."""
+    from jangin.frontends.torch.model import TracedModel
+    from jangin.frontends.torch.trace import traced
+
+    net, x = seeded(Net()), torch.randn(1, 3, 18, 18)
+    model = traced(torch.export.export(net, (x,))).model
+    data = model.SerializeToString()
+    again = TracedModel.parse(data)
+    assert print_graph(again.graph) == print_graph(model.graph)
+    assert again.SerializeToString() == data
+    exe = jangin.compile(data, threads=1, cache=False)
+    with torch.no_grad():
+        near(torch.from_numpy(exe(x.numpy())), net(x))
+    for damaged in (data[:100], data[:12] + b"{" + data[13:], data[: len(data) // 2]):
+        with pytest.raises(jangin.CompileError, match="damaged"):
+            jangin.compile(damaged, cache=False)
+
+
+def test_half_precision_shares_memory() -> None:
+    net = seeded(nn.Linear(8, 3)).bfloat16()
+    x = torch.randn(4, 8).bfloat16()
+    compiled = jangin.compile(net, threads=1, cache=False, example_inputs=(x,))
+    with torch.no_grad():
+        got, wanted = compiled(x), net(x)
+    assert got.dtype is torch.bfloat16
+    with torch.no_grad():
+        exact = net.double()(x.double())
+    np.testing.assert_allclose(got.double(), exact, rtol=2**-8)  # one rounding to 8 bits
+    np.testing.assert_allclose(wanted.double(), exact, rtol=2**-7)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: Any, **given: Any) -> None:
+        super().__init__()
+        self.cells = kind(5, 7, num_layers=2, bidirectional=True, batch_first=True, **given)
+
+    def forward(self, x: Any) -> Any:
+        y, last = self.cells(x)
+        return y, last[0] if isinstance(last, tuple) else last
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [(nn.LSTM, {}), (nn.GRU, {"bias": False}), (nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"})],
+    ids=["lstm", "gru", "rnn_tanh", "rnn_relu"],
+)
+def test_recurrent_layers(kind: Any, given: Any) -> None:
+    """Two of them, in both directions."""
+    net, x = seeded(Recurrent(kind, **given)), torch.randn(2, 6, 5)
+    compiled = jangin.compile(net, threads=1, cache=False, example_inputs=(x,))
+    with torch.no_grad():
+        wanted = net(x)
+    for got, expected in zip(compiled(x), wanted, strict=True):
+        near(got, expected)
+
+
+class Choosing(nn.Module):
+    """Branches, one within another, and a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        from torch._higher_order_ops.while_loop import while_loop
+
+        def inner(x: Any) -> Any:
+            return torch.cond(x.sum() > 4, lambda v: v * 2, lambda v: self.layer(v), (x,))
+
+        with torch.no_grad():
+            x = x * 2
+        y = torch.cond(x.sum() > 0, inner, lambda v: v.sin(), (x,))
+        start = (torch.zeros(()), y.abs() + 1)
+        return while_loop(lambda n, v: v.abs().sum() < 100, lambda n, v: (n + 1, v * 2 + y), start)
+
+
+def test_branches_and_loops() -> None:
+    net = seeded(Choosing())
+    ones = torch.ones(2, 4)
+    compiled = jangin.compile(net, threads=1, cache=False, example_inputs=(ones,))
+    for x in (ones, ones / 4, -ones):
+        with torch.no_grad():
+            wanted = net(x)
+        for got, expected in zip(compiled(x), wanted, strict=True):
+            near(got, expected)
+
+
+def test_torchscript_archives(tmp_path: Path) -> None:
+    net, x = seeded(Net()), torch.randn(1, 3, 18, 18)
+    path = tmp_path / "net.pt"
+    torch.jit.trace(net, x).save(path)
+    loaded = torch.jit.load(path)
+    compiled = jangin.compile(loaded, threads=1, cache=False, example_inputs=(x,))
+    with torch.no_grad():
+        near(compiled(x), net(x))
+    with pytest.raises(jangin.CompileError, match="leave out dynamic_shapes"):
+        jangin.compile(loaded, example_inputs=(x,), dynamic_shapes=({0: torch.export.Dim("n")},))

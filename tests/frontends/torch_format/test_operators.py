@@ -1,0 +1,76 @@
+"""Core ATen's operators give what PyTorch gives, over the sample inputs of its OpInfo database."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
+pytest.importorskip("expecttest", reason="PyTorch's OpInfo database needs expecttest")
+
+import torch
+from operator_cases import CORE, Case, compiled, interpreted, recorded
+
+from jangin.ir.graph import CompileError
+
+LEFT_OUT = tomllib.loads(Path(__file__).with_name("operators.toml").read_text())["refused"]
+NUMBERS = re.compile(r"aten\.sym_.*")
+"""Operators that give sizes, which are no nodes of a compiled model; test_modules.py has models with them."""
+IN_PLACE = ("aten.atan2.out",)
+"""Marked as core by mistake: no exported program writes into a tensor that it is given."""
+
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+"""What an operator that PyTorch always takes apart has a kernel for."""
+
+
+def left_out(case: Case) -> str:
+    return next((e["reason"] for e in LEFT_OUT if re.fullmatch(e["calls"], str(case), re.S)), "")
+
+
+def failures(cases: list[Case], run: Any) -> Iterator[str]:
+    for case in cases:
+        try:
+            case.checked(run)
+        except (CompileError, AssertionError) as error:
+            if not left_out(case) or isinstance(error, AssertionError):
+                yield f"{case}: {error}"
+        else:
+            if left_out(case):
+                yield f"{case} is right, though it is left out"
+
+
+def names() -> frozenset[str]:
+    return frozenset(name.split(".")[1] for name in CORE)
+
+
+@pytest.fixture(scope="module")
+def few() -> dict[str, list[Case]]:
+    """One call of most operators and types."""
+    return recorded(limit=1, samples=1, names=names())
+
+
+def test_a_call_of_most_operators_by_the_interpreter(few: dict[str, list[Case]]) -> None:
+    assert len(few) > 140
+    interpreted_only = [c for cases in few.values() for c in cases if not c.needs_program]
+    assert not list(failures(interpreted_only, interpreted))
+
+
+@pytest.mark.slow  # a thousand calls: minutes
+def test_every_operator_by_the_interpreter() -> None:
+    found = recorded(limit=6, samples=12)
+    whole = {n for n, op in CORE.items() if not op.has_kernel_for_dispatch_key(COMPOSITE)}
+    assert not {n for n in whole - found.keys() if not NUMBERS.fullmatch(n) and n not in IN_PLACE}
+    cases = [c for kept in found.values() for c in kept]
+    assert not list(failures(cases, interpreted))
+    assert sum(not left_out(c) for c in cases) >= 0.95 * len(cases)
+
+
+@pytest.mark.slow  # a compilation a call
+def test_a_call_of_every_operator_compiled() -> None:
+    found = recorded(limit=1, samples=3)
+    assert not list(failures([kept[0] for kept in found.values()], compiled))
