@@ -1,0 +1,73 @@
+"""OpenCL C as a back end: a program for each kernel, built for the device where that is here.
+
+One program for all of a plan's kernels takes as long to build, and as long to load, but not for several
+processes at once, and no other model can have a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from jangin.backends.backend import Kernel
+from jangin.backends.clike.module import emit_kernels, exported
+from jangin.backends.opencl.dialect import OpenCL
+from jangin.backends.opencl.groups import GroupedOpenCL
+from jangin.backends.opencl.types import require_types
+from jangin.ir.graph import CompileError
+from jangin.ir.loop import Func
+from jangin.ir.plan import Plan
+from jangin.passes.table import Pass
+from jangin.runtime.artifact import Artifact
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices.opencl import Built, binary_of, build_program
+from jangin.runtime.devices.opencl_devices import of_target
+from jangin.targets.gpu import GpuTarget
+from jangin.targets.target import Target
+from jangin.templates.choose import TEMPLATES, Match
+from jangin.templates.gpu.table import TEMPLATES as GPU_TEMPLATES
+
+DIALECT = OpenCL()
+GROUPED = GroupedOpenCL()
+
+
+def source(func: Func, target: Target) -> str:
+    """A kernel as a program of its own."""
+    return emit_kernels([func], target, GROUPED if isinstance(target, GpuTarget) else DIALECT)
+
+
+class OpenCLBackend:
+    """See `backends.backend.Backend`. A kernel's code is a program's source, and what the device's driver
+    made of it."""
+
+    calls_libraries = forks = False
+
+    forms: Mapping[str, Callable[[Func, Target], str]] = MappingProxyType({"opencl": source})
+
+    def templates(self, target: Target) -> Mapping[str, Match]:
+        return GPU_TEMPLATES if isinstance(target, GpuTarget) else TEMPLATES
+
+    def passes(self, target: Target) -> Sequence[Pass]:
+        return [Pass("types", require_types)]
+
+    def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
+        func = replace(kernel.func, name=kernel.function or kernel.func.name)
+        text = source(func, target).encode()
+        written()
+        try:
+            device = of_target(str(target))
+        except LoadError:  # whoever loads it builds it
+            return Built(exported(func), text).packed
+        try:
+            return Built(exported(func), text, binary_of(build_program(device, text))).packed
+        except LoadError as error:
+            raise CompileError(f"{kernel.func.name}: {error}") from error
+
+    def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
+        return Artifact(plan, tuple(dict.fromkeys(codes)))
+
+    def flow(self, target: Target) -> bytes:
+        return b""
+
+
+BACKEND = OpenCLBackend()

@@ -1,0 +1,150 @@
+"""OpenCL C as a C-like language: what a device of version 1.2 or later compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from jangin.backends.clike.dialect import SCALARS, Dialect, type_name, width
+from jangin.backends.walk.memory import in_memory
+from jangin.ir.dtype import F16, F32, F64, DType
+from jangin.ir.kernel import rounds, sizes
+from jangin.ir.loop import Func
+from jangin.targets.rows import Row
+from jangin.targets.target import Target
+
+_TYPES: Mapping[str, str] = MappingProxyType({
+    "f64": "double", "f32": "float", "i64": "long", "i32": "int", "i16": "short", "i8": "char",
+    "u64": "ulong", "u32": "uint", "u16": "ushort", "u8": "uchar",
+})  # fmt: skip
+_LANE = "0123456789abcdef"
+
+_FLOATS: Mapping[str, str] = MappingProxyType({
+    "fma": "x * y + z",
+    "min": "(x < y) | (x != x) ? x : y", "min_number": "x < y ? x : y",
+    "max": "(x > y) | (x != x) ? x : y", "max_number": "x > y ? x : y",
+    "floor": "floor(x)", "ceil": "ceil(x)", "trunc": "trunc(x)", "round": "rint(x)", "sqrt": "sqrt(x)",
+})  # fmt: skip
+"""Rows of floats as expressions of whole vectors. A product and its sum are contracted by the compiler, which
+fuses them where the device does that fast: elsewhere `fma` is a function of hundreds of instructions."""
+
+_HALVES: Mapping[str, str] = MappingProxyType({
+    "widen": "convert_float{0}(as_half{0}(x))", "narrow": "as_ushort{0}(convert_half{0}(x))",
+})  # fmt: skip
+"""Conversions by devices that have `cl_khr_fp16`."""
+
+EXTENSIONS: Mapping[str, str] = MappingProxyType({
+    "cl_khr_fp64": "#pragma OPENCL EXTENSION cl_khr_fp64: enable\ntypedef double f64;",
+    "cl_khr_fp16": "#pragma OPENCL EXTENSION cl_khr_fp16: enable",
+})  # fmt: skip
+
+HEAD = "__kernel __attribute__((reqd_work_group_size(1, 1, 1), vec_type_hint(float16)))"
+"""A group is one work-item, whose code has vectors already: compilers that would try to do several items side
+by side take four times as long."""
+
+PREFETCH = """#ifndef __has_builtin
+#define __has_builtin(name) 0
+#endif
+#if __has_builtin(__builtin_prefetch)
+#define PREFETCH(at) __builtin_prefetch(at)
+#else
+#define PREFETCH(at) prefetch(at, 1)
+#endif"""
+"""The language's own function is nothing in some drivers."""
+
+CONTRACT = "#pragma OPENCL FP_CONTRACT {}"
+
+
+class OpenCL(Dialect):
+    """OpenCL C 1.2, with the extensions that a device has of those in EXTENSIONS."""
+
+    inline, shared, restrict, long = "static inline", "__global ", "restrict", "l"
+    loop = "#pragma clang loop vectorize(disable) unroll(disable)"
+    most_lanes = 16
+
+    def head(self) -> str:
+        types = (f"typedef {_TYPES[t.name]} {t};" for t in SCALARS if t is not F64)
+        extended = (f"#ifdef {name}\n{text}\n#endif" for name, text in EXTENSIONS.items())
+        return "\n".join([CONTRACT.format("ON"), *extended, PREFETCH, *types])
+
+    def kernels(self) -> str:
+        return CONTRACT.format("OFF")
+
+    def vector_type(self, dtype: DType, lanes: int) -> str:
+        """A vector, and one that lies at any element. (Drivers write `vload16` as four loads of 4 lanes, and
+        what a loop carries through an array of vectors would be cut and joined each time.)"""
+        kind, built_in = type_name(dtype, lanes), f"{_TYPES[dtype.name]}{width(lanes)}"
+        loose = f"typedef {built_in} {kind}_u __attribute__((aligned({dtype.bytes})));"
+        return f"typedef {built_in} {kind};\n{loose}"
+
+    def array(self, dtype: DType, name: str, count: int) -> str:
+        return f"{type_name(dtype)} {name}[{count}] __attribute__((aligned(64)));"
+
+    def function(self, name: str, dtype: DType) -> str:
+        return name
+
+    def prefetch(self, at: str) -> str:
+        return f"PREFETCH({at})"
+
+    def row(self, row: Row, dtype: DType, lanes: int, target: Target) -> str:
+        count = "" if lanes == 1 else width(lanes)
+        if dtype is F16 and row.expansion is None and row.name in _HALVES:
+            return _HALVES[row.name].format(count)
+        return _FLOATS.get(row.name, "") if dtype in (F32, F64) else ""
+
+    def entry(self, func: Func, name: str, body: str) -> str:
+        """A work-item runs its share of the tasks, `rounds` times over where one item has them all; `from`
+        is the number of the first round, and `scratch` has `stride` bytes for each item."""
+        loops = str(rounds(func)) != "1"
+        numbers = [f"s{n}" for n in range(len(sizes(func)))]
+        buffers = [f"p{n}" for n in range(len(func.params))]
+        given = [
+            f"__global {type_name(in_memory(p.dtype))} *{b}"
+            for p, b in zip(func.params, buffers, strict=True)
+        ]
+        given += [f"i64 {n}" for n in (numbers[:-1] if loops else numbers)]
+        given += ["i64 tasks", "i64 from", "i64 rounds", "__global u8 *scratch", "i64 stride"]
+        called = f"{body}({', '.join([*buffers, *numbers, 'lo', 'hi', 'scratch + item * stride'])});"
+        if loops:
+            called = (
+                f"for (i64 {numbers[-1]} = from; {numbers[-1]} < from + rounds; ++{numbers[-1]}) {called}"
+            )
+        return "\n".join([
+            f"{HEAD} void {name}({', '.join(given)}) {{",
+            "  const i64 items = get_global_size(0), item = get_global_id(0);",
+            "  const i64 lo = tasks * item / items, hi = tasks * (item + 1) / items;",
+            f"  {called}",
+            "}",
+        ])  # fmt: skip
+
+    def vector(self, kind: str, items: Sequence[str]) -> str:
+        one = items[0] if len(set(items)) == 1 else ", ".join(items)
+        return f"({kind})({one})"
+
+    def lane(self, v: str, number: int) -> str:
+        return f"{v}.s{_LANE[number]}"
+
+    def convert(self, kind: str, v: str) -> str:
+        return f"convert_{_built_in(kind)}({v})"
+
+    def reinterpret(self, kind: str, x: str, *, scalar: bool) -> str:
+        return f"as_{_built_in(kind)}({x})"
+
+    def shuffle(self, kind: str, a: str, b: str, room: int, picks: Sequence[int]) -> str:
+        lanes = [_LANE[max(p, 0) % room] for p in picks]
+        sources = [b if p >= room else a for p in picks]
+        if len(set(sources)) == 1:
+            return f"{sources[0]}.s{''.join(lanes)}"
+        return f"({kind})({', '.join(f'{v}.s{n}' for v, n in zip(sources, lanes, strict=True))})"
+
+    def load(self, kind: str, at: str, space: str) -> str:
+        return f"*({space}{kind}_u *){at}"
+
+    def store(self, kind: str, at: str, v: str, space: str) -> str:
+        return f"*({space}{kind}_u *){at} = {v}"
+
+
+def _built_in(kind: str) -> str:
+    """The language's name of a type."""
+    scalar, _, lanes = kind.partition("x")
+    return _TYPES[scalar] + lanes

@@ -1,0 +1,193 @@
+"""Kernels for work-groups: what the loop kinds `block` and `thread` ask of a GPU beside what they mean, which
+is what serial loops mean.
+
+    block b in 64 {                            a work-group
+      alloc shared panel: f32[256]             local memory
+      alloc register acc: f32[128, 4]          four registers of each of 128 work-items
+      thread x in 128 { ... }                  each work-item does one iteration
+      serial k in 16 { thread y in 128 { ... } thread z in 128 { ... } }
+    }
+
+A thread loop begins when those before it have ended. On a GPU that takes a barrier only where it touches
+memory that other work-items may have touched since the last one (`barriers`). A register buffer that lives
+across thread loops has an element, or a row of them, for each thread, so that its first axis is the thread's;
+a work-item needs its own alone (`per_thread`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from jangin.ir.expr import Buffer, Const, Expr, const, loads
+from jangin.ir.loop import (
+    Alloc,
+    Block,
+    For,
+    Func,
+    If,
+    Let,
+    Stmt,
+    Store,
+    expressions,
+    replace_buffer,
+    statements,
+    sub_statements,
+    task_loops,
+)
+
+SHARED_ALIGN = 16
+"""Bytes; of each shared buffer: the widest load of most GPUs."""
+
+
+def thread_loops(s: Stmt) -> list[For]:
+    return [k for k in statements(s) if isinstance(k, For) and k.kind == "thread"]
+
+
+def grouped(func: Func) -> bool:
+    """Whether a kernel's tasks are work-groups."""
+    tasks = task_loops(func.body)[1]
+    return tasks is not None and tasks.kind == "block"
+
+
+def threads(func: Func) -> int:
+    """Work-items of a work-group: the extent of the kernel's thread loops, 1 where it has none."""
+    return next((int(s.extent.value) for s in thread_loops(func.body) if isinstance(s.extent, Const)), 1)
+
+
+def shared_layout(func: Func) -> tuple[Mapping[str, int], int]:
+    """(where each shared buffer begins, how many bytes there are) in a work-group's local memory."""
+    at: dict[str, int] = {}
+    total = 0
+    for s in statements(func.body):
+        if isinstance(s, Alloc) and s.buffer.memory == "shared" and s.buffer.name not in at:
+            size = math.prod(int(d.value) for d in s.buffer.shape if isinstance(d, Const))
+            at[s.buffer.name] = total
+            total += -(-size * s.buffer.dtype.bytes // SHARED_ALIGN) * SHARED_ALIGN
+    return at, total
+
+
+# --- barriers
+
+
+_SCRATCH = "scratch memory"
+
+
+@dataclass(frozen=True)
+class _Touched:
+    """Memory that work-items touched since the last barrier."""
+
+    read: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
+
+    def __or__(self, other: _Touched) -> _Touched:
+        return _Touched(self.read | other.read, self.written | other.written)
+
+    def within(self, names: Collection[str]) -> _Touched:
+        return _Touched(self.read & frozenset(names), self.written & frozenset(names))
+
+    def conflicts(self, later: _Touched) -> bool:
+        """Whether what is touched later must wait for this."""
+        return bool(self.written & (later.read | later.written) or self.read & later.written)
+
+
+def barriers(func: Func) -> frozenset[int]:
+    """The thread loops (by `id`) before which all work-items of a group must wait for each other: those that
+    touch memory which another thread loop wrote, or write what another read, since the last barrier. A group
+    may run several tasks, one after the other, which meet in its own memory alone."""
+    found: set[int] = set()
+    group = {_SCRATCH, *shared_layout(func)[0]}
+
+    def after(s: Stmt, before: _Touched) -> _Touched:
+        if isinstance(s, For) and s.kind == "thread":
+            own = _touched(s)
+            if before.conflicts(own):
+                found.add(id(s))
+            return own if id(s) in found else before | own
+        if isinstance(s, Block):
+            for sub in s.body:
+                before = after(sub, before)
+            return before
+        if isinstance(s, For):
+            end = after(s.body, before)
+            again = end.within(group) if s.kind == "block" else end
+            end = after(s.body, before | again)  # what one iteration did the next one meets
+            return end if isinstance(s.extent, Const) and int(s.extent.value) > 0 else before | end
+        if isinstance(s, If):
+            ends = [after(sub, before) for sub in sub_statements(s)]
+            return ends[0] | (ends[1] if len(ends) > 1 else before)
+        return after(s.body, before) if isinstance(s, (Alloc, Let)) else before
+
+    for loop in statements(func.body):
+        if isinstance(loop, For) and loop.kind == "block":
+            after(loop, _Touched())
+    return frozenset(found)
+
+
+def _touched(loop: For) -> _Touched:
+    own = {k.buffer.name for k in statements(loop.body) if isinstance(k, Alloc)}
+    read, written = set[str](), set[str]()
+    for s in statements(loop.body):
+        if isinstance(s, Store):
+            written |= _places(s.buffer, own)
+        for e in expressions(s):
+            for n in loads(e):
+                read |= _places(n.buffer, own)
+    return _Touched(frozenset(read), frozenset(written))
+
+
+def _places(buffer: Buffer, own: set[str]) -> set[str]:
+    """What to call a buffer's memory. Scratch buffers that live one after the other may share theirs."""
+    if buffer.name in own or buffer.memory == "register":
+        return set()
+    return {_SCRATCH if buffer.memory == "scratch" else buffer.name}
+
+
+# --- registers of each thread
+
+
+def lives_across(func: Func) -> list[Buffer]:
+    """The register buffers with a thread axis: allocated in a block outside its thread loops, and touched in
+    those by their first index."""
+    found: list[Buffer] = []
+
+    def go(s: Stmt) -> None:
+        if isinstance(s, For) and s.kind == "thread":
+            return
+        if isinstance(s, Alloc) and s.buffer.memory == "register" and by_thread(s):
+            found.append(s.buffer)
+        for sub in sub_statements(s):
+            go(sub)
+
+    for s in statements(func.body):
+        if isinstance(s, For) and s.kind == "block":
+            go(s.body)
+    return found
+
+
+def by_thread(alloc: Alloc) -> bool:
+    """Whether each access of a buffer is in a thread loop, at that loop's variable."""
+    name = alloc.buffer.name
+
+    def good(s: Stmt, thread: Expr | None) -> bool:
+        if isinstance(s, For) and s.kind == "thread":
+            thread = s.var
+        accesses = [n.index for e in expressions(s) for n in loads(e) if n.buffer.name == name]
+        if isinstance(s, Store) and s.buffer.name == name:
+            accesses.append(s.index)
+        if not all(i and i[0] is thread for i in accesses):
+            return False
+        return all(good(sub, thread) for sub in sub_statements(s))
+
+    return bool(thread_loops(alloc.body)) and good(alloc.body, None)
+
+
+def per_thread(func: Func) -> Func:
+    """What one work-item does: register buffers without their thread axis. Thread loops stay, and mean the
+    work-item's own iteration, so that this is no kernel for the interpreter."""
+    body = func.body
+    for buffer in lives_across(func):
+        own = replace(buffer, shape=buffer.shape[1:] or (const(1),))
+        body = replace_buffer(body, buffer.name, own, lambda i: i[1:] or (const(0),))
+    return func.with_body(body)

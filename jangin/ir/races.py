@@ -1,0 +1,336 @@
+"""Whether two iterations of a thread loop may meet: both write one place, or one reads what the other writes.
+
+Each access is followed through its place: the index tuple, evaluated for every thread and every iteration of
+the loops inside. What is the same for all threads (a block's number, the round of a serial loop) cancels out;
+what isn't known is left out with all that it can change: of `7*n + x` with any `n`, `x` modulo 7 is known.
+So what is said to be free of races is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from jangin.ir.arithmetic import apply
+from jangin.ir.dtype import BOOL
+from jangin.ir.expr import (
+    Binary,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Select,
+    Var,
+    buffers_loaded,
+    children,
+    const,
+    free_vars,
+    loads,
+    postorder,
+    substitute,
+)
+from jangin.ir.graph import Array
+from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, expressions, loop_range, sub_statements
+from jangin.ir.simplify import Monomial, Range, interval, prove, simplify, terms
+
+POINTS = 1 << 18
+"""Iterations of all threads that are followed; loops that would make more count as not known."""
+PERIODS = (2, 3, 4)
+"""Of buffers used in turn."""
+ROUNDS = 64
+"""Iterations of the loops around a thread loop that are told apart where it takes that."""
+
+Index = tuple[Expr, ...]
+Ranges = Mapping[Var, Range]
+Parts = Mapping[str, Expr]
+
+
+@dataclass(frozen=True)
+class _Access:
+    """A place that a thread touches, under conditions, in the loops inside the thread loop."""
+
+    buffer: Buffer
+    index: Index
+    stored: bool
+    guards: tuple[Expr, ...]
+    loops: tuple[For, ...]
+
+
+def race(loop: For, ranges: Ranges) -> str | None:
+    """What two iterations of a thread loop may do to each other; None where they can't meet. `ranges`: of
+    the symbols and the variables of the loops around it, outermost first."""
+    found = list(dict.fromkeys(_accesses(loop.body, {}, (), (), frozenset())))
+    known: dict[Var, Range] = {**ranges, loop.var: loop_range(loop)}
+    parts = [(a, _parts(a, known)) for a in found]
+    for store, known_of_store in parts:
+        for other, known_of_other in parts if store.stored else ():
+            if other.buffer.name != store.buffer.name:
+                continue
+            inside = {s.var for x in (store, other) for s in x.loops}
+            if _same_thread(known_of_store, known_of_other, loop.var, inside):
+                continue
+            if _may_meet(store, other, loop, known):
+                place = f"{store.buffer.name}[{', '.join(map(str, store.index))}]"
+                if other.stored:
+                    return f"two threads of loop {loop.var} may write one place: {place}"
+                at = f"{other.buffer.name}[{', '.join(map(str, other.index))}]"
+                return f"a thread of loop {loop.var} may read {at} while another writes {place}"
+    return None
+
+
+def _accesses(
+    s: Stmt,
+    values: Mapping[Var, Expr],
+    guards: tuple[Expr, ...],
+    loops: tuple[For, ...],
+    own: frozenset[str],
+) -> Iterator[_Access]:
+    """Of memory that outlives the thread loop's iteration; names bound inside are put in."""
+    for e in expressions(s):
+        for n in loads(e):
+            if n.buffer.name not in own and n.buffer.memory != "register":
+                yield _Access(n.buffer, _put_in(n.index, values), False, guards, loops)
+    if isinstance(s, Store) and s.buffer.name not in own and s.buffer.memory != "register":
+        yield _Access(s.buffer, _put_in(s.index, values), True, guards, loops)
+    elif isinstance(s, If):
+        cond = substitute(s.cond, values)
+        yield from _accesses(s.then, values, (*guards, cond), loops, own)
+        if s.orelse is not None:
+            yield from _accesses(s.orelse, values, guards, loops, own)
+        return
+    elif isinstance(s, Let):
+        values = {**values, s.var: substitute(s.value, values)}
+    elif isinstance(s, Alloc):
+        own = own | {s.buffer.name}
+    elif isinstance(s, For):
+        loops = (*loops, s)
+    for sub in sub_statements(s):
+        yield from _accesses(sub, values, guards, loops, own)
+
+
+def _put_in(index: Index, values: Mapping[Var, Expr]) -> Index:
+    return tuple(substitute(i, values) for i in index)
+
+
+# --- two accesses
+
+
+def _may_meet(a: _Access, b: _Access, loop: For, known: Ranges) -> bool:
+    if not _meet(_places(a, loop, known), _places(b, loop, known)):
+        return False
+    rounds = _told_apart(a, b, known, loop.var)
+    return rounds is None or any(
+        _meet(_places(x, loop, known), _places(y, loop, known))
+        for x, y in ((_at(a, r), _at(b, r)) for r in rounds)
+    )
+
+
+def _same_thread(a: Parts, b: Parts, thread: Var, inside: set[Var]) -> bool:
+    """Whether some part of both indices is the thread's number alone, beside what is the same for all.
+    `inside`: the variables of loops inside the thread loop."""
+    return any(
+        b.get(axes) is e and _only_adds(e, thread) and inside.isdisjoint(free_vars(e))
+        for axes, e in a.items()
+    )
+
+
+def _only_adds(e: Expr, var: Var) -> bool:
+    """e = var + what doesn't depend on it, and reads no memory."""
+    found = terms(simplify(e))
+    others = [atom for _, atoms in found if atoms != (var,) for atom in atoms]
+    return (1, (var,)) in found and not any(var in free_vars(n) or buffers_loaded(n) for n in others)
+
+
+def _at(a: _Access, values: Mapping[Var, Expr]) -> _Access:
+    guards = tuple(substitute(g, values) for g in a.guards)
+    return _Access(a.buffer, _put_in(a.index, values), a.stored, guards, a.loops)
+
+
+def _told_apart(a: _Access, b: _Access, ranges: Ranges, thread: Var) -> list[dict[Var, Expr]] | None:
+    """The values of the loops around that matter, where they are few."""
+    inside = {s.var for x in (a, b) for s in x.loops} | {thread}
+    used = {v for x in (a, b) for e in (*x.index, *x.guards) for v in free_vars(e)} - inside
+    choices: list[list[tuple[Var, int]]] = []
+    for v in sorted(used & set(ranges), key=str):
+        high = ranges[v][1]
+        count = _period(v, (*a.index, *b.index, *a.guards, *b.guards)) or (
+            int(high.value) + 1 if isinstance(high, Const) else ROUNDS + 1
+        )
+        if count <= ROUNDS:
+            choices.append([(v, n) for n in range(count)])
+    if not choices or math.prod(map(len, choices)) > ROUNDS:
+        return None
+    return [{v: const(n) for v, n in picked} for picked in product(*choices)]
+
+
+def _period(v: Var, used: Sequence[Expr]) -> int | None:
+    """After how many steps of a variable all is as it was."""
+    for step in PERIODS:
+        if all(simplify(substitute(e, {v: v + step})) is simplify(e) for e in used):
+            return step
+    return None
+
+
+# --- places
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of an access's index as numbers for each point, modulo `modulus` if that isn't 0, and the terms
+    that are the same for all threads."""
+
+    numbers: Array
+    common: frozenset[tuple[int, Monomial]]
+    modulus: int
+
+
+@dataclass(frozen=True)
+class _Places:
+    """`threads`: of each point. `parts`: what is known of the index, as `_parts` calls it."""
+
+    threads: Array
+    parts: Mapping[str, _Part]
+
+
+def _places(a: _Access, loop: For, ranges: Ranges) -> _Places:
+    inner = dict(ranges)
+    for s in a.loops:
+        inner[s.var] = loop_range(s)
+    counts: dict[Var, int] = {loop.var: interval(loop.extent, inner)[1] or 1}
+    for s in sorted(a.loops, key=lambda s: interval(s.extent, inner)[1] or POINTS):
+        most = interval(s.extent, inner)[1]
+        if most is not None and math.prod(counts.values()) * most <= POINTS:
+            counts[s.var] = max(most, 1)
+    grid = np.indices(tuple(counts.values())).reshape(len(counts), -1)
+    values = dict(zip(counts, grid.astype(np.int64), strict=True))
+    on = np.ones(grid.shape[1], np.bool_)
+    for guard in a.guards:
+        for part in _conjuncts(simplify(guard, inner)):
+            if free_vars(part) <= set(values) and not buffers_loaded(part):
+                on &= _evaluated(part, values)
+    values = {v: n[on] for v, n in values.items()}
+    same = set(ranges) - {loop.var}
+    parts = {axes: _part(e, values, same) for axes, e in _parts(a, ranges).items()}
+    return _Places(values[loop.var], parts)
+
+
+def _part(e: Expr, values: Mapping[Var, Array], same: set[Var]) -> _Part:
+    numbers = np.zeros(len(next(iter(values.values()))), np.int64)
+    common: list[tuple[int, Monomial]] = []
+    modulus = 0
+    for c, atoms in terms(e):
+        used = {v for atom in atoms for v in free_vars(atom)}
+        reads = any(buffers_loaded(atom) for atom in atoms)
+        if used <= set(values) and not reads:
+            term = np.full_like(numbers, c)
+            for atom in atoms:
+                term = term * _evaluated(atom, values)
+            numbers = numbers + term
+        elif used <= same and not reads:
+            common.append((c, atoms))
+        else:
+            modulus = math.gcd(modulus, c)
+    return _Part(numbers, frozenset(common), modulus)
+
+
+def _meet(first: _Places, second: _Places) -> bool:
+    """Whether two threads may touch one place."""
+    if not len(first.threads) or not len(second.threads):
+        return False
+    cut = len(first.threads)
+    place = np.zeros(cut + len(second.threads), np.int64)
+    for axes in set(first.parts) & set(second.parts):
+        x, y = first.parts[axes], second.parts[axes]
+        modulus = math.gcd(x.modulus, y.modulus)
+        for c, _ in x.common ^ y.common:
+            modulus = math.gcd(modulus, c)
+        numbers = np.concatenate([x.numbers, y.numbers])
+        numbers = numbers % modulus if modulus else numbers - numbers.min()
+        place = np.unique(place * (numbers.max() + 1) + numbers, return_inverse=True)[1].reshape(-1)
+    count = int(place.max()) + 1
+    spans = [_span(place[:cut], first.threads, count), _span(place[cut:], second.threads, count)]
+    both = (spans[0][1] >= 0) & (spans[1][1] >= 0)
+    low = np.minimum(spans[0][0], spans[1][0])
+    high = np.maximum(spans[0][1], spans[1][1])
+    return bool(np.any(both & (low != high)))
+
+
+def _span(place: Array, threads: Array, count: int) -> tuple[Array, Array]:
+    """The least and the greatest thread at each place; -1 for the greatest where there is none."""
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+    np.minimum.at(low, place, threads)
+    np.maximum.at(high, place, threads)
+    return low, high
+
+
+def _parts(a: _Access, ranges: Ranges) -> Parts:
+    """What an index is told by, each part called by how it is made of the axes: of `c * n + r` with
+    0 <= r < c the parts are n and r, and of quotient and remainder of one number it is that number."""
+    inner = dict(ranges)
+    for s in a.loops:
+        inner[s.var] = loop_range(s)
+    parts: dict[str, Expr] = {}
+    for n, i in enumerate(a.index):
+        _digits(f"{n}", simplify(i, inner), inner, parts)
+    while True:
+        for axes, e in parts.items():
+            if isinstance(e, Binary) and e.op == "mod":
+                quotient = simplify(e.a // e.b, inner)
+                partner = next((k for k, q in parts.items() if k != axes and q is quotient), None)
+                if partner is not None:
+                    del parts[axes], parts[partner]
+                    _digits(f"({partner}*{e.b}+{axes})", e.a, inner, parts)
+                    break
+        else:
+            return parts
+
+
+def _digits(axes: str, e: Expr, ranges: Ranges, parts: dict[str, Expr]) -> None:
+    """Enter the parts of one number."""
+    found = terms(e)
+    for c in sorted({abs(c) for c, atoms in found if atoms and abs(c) > 1}, reverse=True):
+        rest = simplify(sum((_term(n, atoms) for n, atoms in found if n % c), const(0)), ranges)
+        if prove(rest >= 0, ranges) and prove(rest < c, ranges):
+            whole = sum((_term(n // c, atoms) for n, atoms in found if not n % c), const(0))
+            _digits(f"{axes}/{c}", simplify(whole, ranges), ranges, parts)
+            if free_vars(rest):
+                _digits(f"{axes}%{c}", rest, ranges, parts)
+            return
+    parts[axes] = e
+
+
+def _term(c: int, atoms: Monomial) -> Expr:
+    product: Expr = const(c)
+    for atom in atoms:
+        product = product * atom
+    return product
+
+
+def _conjuncts(e: Expr) -> list[Expr]:
+    if isinstance(e, Binary) and e.op == "and" and e.dtype is BOOL:
+        return _conjuncts(e.a) + _conjuncts(e.b)
+    return [e]
+
+
+def _evaluated(e: Expr, values: Mapping[Var, Array]) -> Array:
+    """An expression of integers at every point."""
+    memo: dict[Expr, Array] = {}
+    for n in postorder(e):
+        kids = tuple(memo[k] for k in children(n))
+        if isinstance(n, Const):
+            memo[n] = np.asarray(n.value, n.dtype.numpy)
+        elif isinstance(n, Var):
+            memo[n] = values[n]
+        elif isinstance(n, Select):
+            memo[n] = np.where(*kids)
+        elif isinstance(n, Cast):
+            memo[n] = kids[0].astype(n.dtype.numpy)
+        else:
+            assert isinstance(n, (Binary, Call))
+            memo[n] = apply(n.op if isinstance(n, Binary) else n.fn, kids, n.dtype)
+    return memo[e]

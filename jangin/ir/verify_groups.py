@@ -1,0 +1,117 @@
+"""The verifier of blocks and their threads: where such loops and shared memory may stand, what may be done
+beside thread loops, and that threads don't race."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from jangin.ir.expr import Const, Var, loads
+from jangin.ir.groups import lives_across, thread_loops
+from jangin.ir.loop import (
+    Alloc,
+    For,
+    Func,
+    Stmt,
+    Store,
+    buffers_written,
+    expressions,
+    loop_range,
+    statements,
+    sub_statements,
+)
+from jangin.ir.races import race
+from jangin.ir.simplify import Range
+
+Fail = Callable[[str], NoReturn]
+
+
+def verify_groups(func: Func, fail: Fail) -> None:
+    """Thread loops stand in a block loop, not in each other or in vector loops, and all of a block's have one
+    constant extent; shared buffers are a block's; beside its thread loops a block touches no memory that
+    they write; no two threads of a loop meet in one place that one of them writes (see `ir.races`)."""
+    _verify_places(func.body, fail, ())
+    across = frozenset(b.name for b in lives_across(func))
+    for s in statements(func.body):
+        if isinstance(s, For) and s.kind == "block" and thread_loops(s.body):
+            group = _Group(fail, across, buffers_written(s.body))
+            group.verify(s.body, None, frozenset(), {**dict(func.symbols), s.var: loop_range(s)})
+
+
+def _verify_places(s: Stmt, fail: Fail, loops: tuple[For, ...]) -> None:
+    if isinstance(s, For):
+        if s.kind == "thread":
+            _verify_thread(s, fail, loops)
+        loops = (*loops, s)
+    elif isinstance(s, Alloc) and s.buffer.memory == "shared" and _kinds(loops) != ["block"]:
+        fail(f"shared buffer {s.buffer.name} must be allocated in a block loop, and in no thread loop")
+    for sub in sub_statements(s):
+        _verify_places(sub, fail, loops)
+
+
+def _kinds(loops: tuple[For, ...]) -> list[str]:
+    return [n.kind for n in loops if n.kind in ("block", "thread")]
+
+
+def _verify_thread(s: For, fail: Fail, loops: tuple[For, ...]) -> None:
+    group = next((n for n in loops if n.kind == "block"), None)
+    if group is None:
+        fail(f"thread loop {s.var} is in no block loop")
+    around = next((n for n in loops if n.kind in ("thread", "vector")), None)
+    if around is not None:
+        fail(f"thread loop {s.var} is inside {around.kind} loop {around.var}")
+    if not isinstance(s.extent, Const) or int(s.extent.value) < 1:
+        fail(f"thread loop {s.var} needs a constant extent, not {s.extent}")
+    first = thread_loops(group)[0]
+    if first.extent != s.extent:
+        fail(f"thread loops {first.var} and {s.var} of a block have {first.extent} and {s.extent} iterations")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A block's body to check. `across`: register buffers with a thread axis; `written`: all that it
+    stores to."""
+
+    fail: Fail
+    across: frozenset[str]
+    written: frozenset[str] | set[str]
+
+    def verify(self, s: Stmt, thread: For | None, own: frozenset[str], ranges: Mapping[Var, Range]) -> None:
+        """`own`: what the iteration of `thread` around has allocated; `ranges`: of the variables around,
+        outermost first."""
+        if isinstance(s, For):
+            if s.kind == "thread":
+                found = race(s, ranges)
+                if found is not None:
+                    self.fail(found)
+                thread, own = s, frozenset()
+            ranges = {**ranges, s.var: loop_range(s)}
+        elif isinstance(s, Alloc):
+            if thread is not None:
+                own = own | {s.buffer.name}
+            elif s.buffer.name in self.across:
+                self._verify_axis(s)
+        elif isinstance(s, Store):
+            self._verify_store(s, thread, own)
+        if thread is None:
+            for e in expressions(s):
+                for n in loads(e):
+                    if n.buffer.name in self.written and n.buffer.memory != "register":
+                        self.fail(f"{n} is read in a block outside its thread loops, and written in it")
+        for sub in sub_statements(s):
+            self.verify(sub, thread, own, ranges)
+
+    def _verify_axis(self, s: Alloc) -> None:
+        extent = thread_loops(s.body)[0].extent
+        if s.buffer.shape[0] != extent:
+            self.fail(f"{s.buffer.name} has {s.buffer.shape[0]} elements on its thread axis, not {extent}")
+
+    def _verify_store(self, s: Store, thread: For | None, own: frozenset[str]) -> None:
+        name, register = s.buffer.name, s.buffer.memory == "register"
+        if thread is None and not register:
+            self.fail(f"{name} is stored to in a block outside its thread loops")
+        if thread is not None and register and name not in own and name not in self.across:
+            self.fail(
+                f"thread loop {thread.var} stores to {name}, which has no axis of its own for each thread"
+            )

@@ -1,0 +1,214 @@
+"""Primitives for work-groups: reductions over a group's threads, local buffers near to them, and loops that
+give a group its shape (see `ir.groups`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jangin.ir.expr import (
+    Binary,
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    binary,
+    const,
+    is_const,
+    loads,
+    rewrite,
+    row_major,
+    select,
+)
+from jangin.ir.loop import (
+    MEMORY,
+    Alloc,
+    Block,
+    For,
+    Func,
+    If,
+    Stmt,
+    Store,
+    block,
+    map_children,
+    replace_buffer,
+    statements,
+    substitute_stmt,
+    task_loops,
+)
+from jangin.ir.simplify import simplify
+from jangin.schedule.checks import ScheduleError, serial, touched, well_formed
+from jangin.schedule.normalize import ceil_div
+
+
+def place(func: Func, local: str, memory: str) -> Func:
+    """Keep a local buffer in another memory."""
+    alloc = _local(func, local)
+    if memory not in MEMORY[1:]:
+        raise ScheduleError(f"{func.name}: {local} can't be kept in {memory!r} memory")
+    if memory != "scratch" and not all(isinstance(d, Const) for d in alloc.buffer.shape):
+        raise ScheduleError(f"{func.name}: {local} of shape {list(alloc.buffer.shape)} is no {memory} buffer")
+    new = replace(alloc.buffer, memory=memory)
+    return func.with_body(replace_buffer(func.body, local, new))
+
+
+def join_axes(func: Func, local: str, count: int) -> Func:
+    """Make the first `count` axes of a local buffer one, in row-major order."""
+    old = _local(func, local).buffer
+    if not 1 <= count <= len(old.shape):
+        raise ScheduleError(f"{func.name}: {local} has no {count} axes to join")
+    lead = old.shape[:count]
+    size: Expr = const(1)
+    for d in lead:
+        size = size * d
+    new = replace(old, shape=(simplify(size), *old.shape[count:]))
+    ranges = {s.var: (const(0), s.extent - 1) for s in statements(func.body) if isinstance(s, For)}
+
+    def joined(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return (simplify(row_major(i[:count], lead), ranges), *i[count:])
+
+    return func.with_body(replace_buffer(func.body, local, new, joined))
+
+
+def _local(func: Func, name: str) -> Alloc:
+    found = [s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == name]
+    if len(found) != 1:
+        raise ScheduleError(f"{func.name} has no local buffer {name!r}")
+    return found[0]
+
+
+def enclose(func: Func, name: str) -> Func:
+    """Make the whole kernel one block, the only iteration of a loop."""
+    return well_formed(func.with_body(For(Var(name), const(1), func.body, "block")))
+
+
+def group_tasks(func: Func, threads: int) -> Func:
+    """Make the parallel loop of a kernel's tasks, `t`, blocks `t`o of `threads` threads `t`i, a task each."""
+    _, tasks = task_loops(func.body)
+    if tasks is None or tasks.kind != "parallel" or threads < 1:
+        raise ScheduleError(f"{func.name} has no parallel tasks to group by {threads}")
+    loop, outer, inner = tasks, Var(f"{tasks.var.name}o"), Var(f"{tasks.var.name}i")
+    task = outer * threads + inner
+    body = If(task < loop.extent, substitute_stmt(loop.body, {loop.var: task}))
+    count = simplify(ceil_div(loop.extent, threads), dict(func.symbols))
+    blocks = For(outer, count, For(inner, const(threads), body, "thread"), "block")
+
+    def go(s: Stmt) -> Stmt:
+        return blocks if s is loop else map_children(s, go)
+
+    return func.with_body(go(func.body))
+
+
+def alone(func: Func, buffer: str, name: str, threads: int) -> Func:
+    """Put the one statement that stores to `buffer` into a loop `name` over a group's threads, of which the
+    first does it."""
+    stores = [s for s in statements(func.body) if isinstance(s, Store) and s.buffer.name == buffer]
+    if len(stores) != 1 or threads < 1:
+        raise ScheduleError(f"{func.name}: {len(stores)} statements store to {buffer}")
+    var = Var(name)
+
+    def go(s: Stmt) -> Stmt:
+        return _first(stores[0], var, threads) if s is stores[0] else map_children(s, go)
+
+    return well_formed(func.with_body(go(func.body)))
+
+
+def _first(s: Stmt, var: Var, threads: int) -> Stmt:
+    return For(var, const(threads), If(var < 1, s), "thread")
+
+
+def tree(func: Func, acc: str, loop: str, threads: int) -> Func:
+    """Reduce `loop`, the only one of the reduction that `acc` holds, with a group's threads: each reduces
+    every `threads`-th term, then half of them add what the other half has, and so on. The first finishes the
+    result. The order of operations changes. The loops are called `loop`x (each thread's terms: `loop`o),
+    `loop`0, `loop`1..."""
+    if threads < 1 or threads & (threads - 1):
+        raise ScheduleError(f"{func.name}: a tree needs a power of two of threads, not {threads}")
+    alloc = _local(func, acc)
+    body = alloc.body
+    if not isinstance(body, Block) or len(body.body) != 3 or alloc.buffer.shape != (const(1),):
+        raise ScheduleError(f"{func.name}: {acc} doesn't hold one reduction that is begun, made and finished")
+    k = body.body[1]
+    if not isinstance(k, For) or k.var.name != loop or not isinstance(k.body, Store):
+        raise ScheduleError(f"{func.name}: {loop} isn't the only loop of the reduction in {acc}")
+    serial(func, k)
+    if acc in touched(body.body[2]) and alloc.buffer.memory != "register":
+        raise ScheduleError(f"{func.name}: {acc} is no register buffer")
+
+    def go(s: Stmt) -> Stmt:
+        return _tree(alloc, k, threads) if s is alloc else map_children(s, go)
+
+    return well_formed(func.with_body(go(func.body)))
+
+
+def _tree(alloc: Alloc, k: For, threads: int) -> Stmt:
+    assert isinstance(alloc.body, Block) and isinstance(k.body, Store)
+    init, _, final = alloc.body.body
+    update, acc, name = k.body, alloc.buffer, k.var.name
+    e, zero = update.value, (const(0),)
+    if not isinstance(e, Binary) or e.a is not Load(acc, zero) or any(n.buffer == acc for n in loads(e.b)):
+        raise ScheduleError(f"{acc.name}: {e} is no update by a binary combiner")
+    partial = Buffer(f"{acc.name}.tree", acc.dtype, (const(threads),), "shared")
+    x, o = Var(f"{name}x"), Var(f"{name}o")
+    term = o * threads + x
+    own = If(term < k.extent, substitute_stmt(update, {k.var: term}))
+    terms = For(o, simplify(ceil_div(k.extent, threads)), own)
+    parts: list[Stmt] = [
+        For(
+            x, const(threads), Alloc(acc, block(init, terms, Store(partial, (x,), Load(acc, zero)))), "thread"
+        )
+    ]
+    done = replace_buffer(final, acc.name, partial, lambda _: zero)
+    half, n = threads // 2, 0
+    while half:
+        v = Var(f"{name}{n}")
+        joined = binary(e.op, Load(partial, (v,)), Load(partial, (v + half,)))
+        step: Stmt = Store(partial, (v,), joined)
+        step = block(step, done) if half == 1 else step
+        parts.append(For(v, const(threads), If(v < half, step), "thread"))
+        half, n = half // 2, n + 1
+    if threads == 1:
+        parts.append(_first(done, Var(f"{name}0"), threads))
+    return Alloc(partial, block(*parts))
+
+
+def pad_terms(func: Func, acc: str) -> Func:
+    """A step of a sum under a condition becomes one of a term whose factors are 0 unless it holds: `if c {
+    acc += a * b }` is `acc += (c ? a : 0) * (c ? b : 0)`, so that loads can be made early (see `pack`)."""
+
+    def go(s: Stmt) -> Stmt:
+        if isinstance(s, If) and s.orelse is None and isinstance(s.then, Store) and s.then.buffer.name == acc:
+            update = s.then
+            e = update.value
+            if not (isinstance(e, Binary) and e.op == "add" and e.a is Load(update.buffer, update.index)):
+                raise ScheduleError(f"{func.name}: {acc} is no sum")
+            term = _padded(e.b, s.cond)
+            if term is None:
+                raise ScheduleError(f"{func.name}: {e.b} isn't 0 where its loads are")
+            return replace(update, value=e.a + term)
+        return map_children(s, go)
+
+    body = go(func.body)
+    if body is func.body:
+        raise ScheduleError(f"{func.name}: no condition stands around a step of {acc}")
+    return func.with_body(body)
+
+
+def _padded(e: Expr, cond: Expr) -> Expr | None:
+    """A product, 0 where the condition doesn't hold; None where it is none."""
+
+    def load(n: Expr) -> Expr | None:
+        return select(cond, n, const(0, n.dtype)) if isinstance(n, Load) else None
+
+    return rewrite(e, load) if _is_product(e) else None
+
+
+def _is_product(e: Expr) -> bool:
+    """Whether a product of loads, converted or guarded, is 0 where these are."""
+    if isinstance(e, Binary):
+        return e.op == "mul" and (_is_product(e.a) or _is_product(e.b))
+    if isinstance(e, Select):
+        return is_const(e.b, 0) and _is_product(e.a)
+    parts = getattr(e, "a", None)
+    return isinstance(e, Load) or (isinstance(parts, Expr) and _is_product(parts))

@@ -1,0 +1,53 @@
+"""Targets of OpenCL devices: what this machine's say of themselves, as the figures that estimates use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jangin.ir.dtype import F16
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices.opencl_devices import PREFIX, Found, select
+from jangin.targets.gpu import gpu_target
+from jangin.targets.host import host
+from jangin.targets.rows import FUSING, Row
+from jangin.targets.target import Target
+
+ROWS: tuple[Row, ...] = (
+    *(replace(r, expansion=None, needs=("fp16",)) for r in FUSING if r.dtypes == (F16,)),
+    *FUSING,
+)
+"""Half precision is converted by the devices that have it."""
+MOST_LANES = 16
+UNKNOWN = 1000
+"""MHz of a device that doesn't say its own."""
+WIDE, MANY = 64, 32
+"""Bytes of a vector and registers of processors with AVX-512."""
+
+
+def named(name: str) -> Target:
+    """The target of a device by its name: "opencl", "opencl:1", "opencl:intel"; with "@gpu" or "@cpu" behind
+    it, kernels are scheduled as for a GPU or for a processor, whatever the device is. Raises LoadError where
+    there is none."""
+    which, _, schedules = name.removeprefix(PREFIX).removeprefix(":").partition("@")
+    if schedules not in ("", "gpu", "cpu"):
+        raise LoadError(f"{name}: there are schedules for gpu and cpu, none for {schedules!r}")
+    return target_of(select(which), schedules)
+
+
+def target_of(device: Found, schedules: str = "") -> Target:
+    """Processors have vectors and caches that are known; other devices run work-groups, and say how."""
+    target = _processor(device)
+    if (schedules or ("cpu" if device.kind.lower() == "cpu" else "gpu")) == "cpu":
+        return target
+    name = f"{target.name}@gpu" if schedules else target.name
+    figures = {"group": device.group, "shared": device.local, "units": device.units}
+    return gpu_target(replace(target, name=name, clock=1e6 * (device.clock or UNKNOWN)), **figures)
+
+
+def _processor(device: Found) -> Target:
+    _, identity, features = device.target.split("/")
+    width = 4 * max(4, min(device.lanes, MOST_LANES))
+    return replace(
+        host(), name=f"{PREFIX}:{device.number}", triple=PREFIX, cpu=identity, features=features,
+        vector_bytes=width, registers=MANY if width == WIDE else 16, rows=ROWS, backend=PREFIX, device=PREFIX,
+    )  # fmt: skip

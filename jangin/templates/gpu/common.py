@@ -1,0 +1,75 @@
+"""What the templates for work-groups share: the shape of a group, and what work should cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from jangin.ir import te
+from jangin.ir.expr import Const, Expr, loads
+from jangin.targets.gpu import GpuTarget
+from jangin.templates import cost
+from jangin.templates.common import fuse_all
+from jangin.templates.scheduled import Recorder
+from jangin.templates.template import Workload
+
+GROUP = 256
+"""Work-items of a group at most: more seldom pay."""
+BUSY = 8
+"""Work-items for each that computes at one time, with which the wait for memory is hidden."""
+LOAD = 8.0
+"""Instructions' time that a load from a cache takes."""
+
+
+def device(workload: Workload) -> GpuTarget:
+    """The workload's target, which has work-groups."""
+    assert isinstance(workload.target, GpuTarget)
+    return workload.target
+
+
+def spread(rec: Recorder, loop: str, threads: int) -> None:
+    """Divide a loop among a group's threads, neighbours side by side: `loop`i in `loop`o serial turns."""
+    rec.do("split", loop, threads)
+    rec.do("reorder", [f"{loop}i", f"{loop}o"])
+    rec.do("bind_thread", f"{loop}i")
+
+
+def blocks(rec: Recorder, loops: Sequence[str], name: str = "t") -> None:
+    """Make nested loops, outermost first, the kernel's blocks."""
+    rec.do("bind_block", fuse_all(rec, loops, name) if len(loops) > 1 else loops[0])
+
+
+def power_of_two(size: int, most: int) -> int:
+    """The least power of two that has room for `size`, up to `most`."""
+    return min(most, 1 << max(0, size - 1).bit_length())
+
+
+def constant(e: Expr) -> int | None:
+    return int(e.value) if isinstance(e, Const) else None
+
+
+def moved_bytes(workload: Workload) -> float:
+    """What a kernel reads and writes, each byte once."""
+    last = workload.stages[-1]
+    held = sum(math.prod(workload.size(d) for d in b.shape) * b.dtype.bytes for b in workload.inputs)
+    return held + cost.size(workload, last.axes) * last.out.dtype.bytes
+
+
+def operations(stages: Sequence[te.Stage], workload: Workload) -> float:
+    """Arithmetic, and loads, of all elements of stages."""
+    total = 0.0
+    for s in stages:
+        points = cost.size(workload, (*s.axes, *s.reduce_axes))
+        each = cost.arithmetic(s.body) + bool(s.reduce_axes) + LOAD * len(list(loads(s.body)))
+        total += points * each
+        if s.reduce_axes:
+            total += cost.size(workload, s.axes) * (1 + cost.arithmetic(s.result))
+    return total
+
+
+def seconds(target: GpuTarget, work: float, moved: float, items: float) -> float:
+    """Of a launch: `work` instructions of all work-items, or `moved` bytes, whichever takes longer, both
+    slower where there are too few `items` to keep the device busy."""
+    share = min(1.0, items / (target.side_by_side * BUSY))
+    computing = work / (target.side_by_side * target.clock) / max(share, 1e-6)
+    return target.startup + max(computing, moved / target.bandwidth / max(share, 1 / target.units / BUSY))

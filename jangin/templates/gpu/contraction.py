@@ -1,0 +1,176 @@
+"""Products and convolutions (as implicit products) by work-groups: a group makes a tile of `bm` x `bn`
+elements, each thread `tm` x `tn` of them in registers, from panels of `bk` terms of both operands in shared
+memory.
+
+    block { acc = 0; k panel { copy both panels; k { acc += left * right } } write back }
+
+After Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (2008), and, for convolutions,
+Chetlur et al., "cuDNN: efficient primitives for deep learning" (2014).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jangin.ir import te
+from jangin.ir.expr import Var, const
+from jangin.ir.simplify import simplify
+from jangin.schedule.primitives import find
+from jangin.templates import contraction
+from jangin.templates.common import fuse_all, maskable
+from jangin.templates.gpu.common import BUSY, blocks, constant, device, spread
+from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
+from jangin.templates.template import Template, Workload
+from jangin.templates.tiling import Roles, packing_positions
+
+TILES = (
+    (16, 8, 4, 4), (16, 16, 4, 4), (16, 16, 8, 4), (8, 16, 4, 4), (16, 16, 8, 8), (8, 8, 4, 4), (8, 8, 4, 8),
+    (4, 16, 2, 4), (8, 8, 2, 4), (1, 32, 1, 4), (4, 8, 4, 4),
+)  # fmt: skip
+"""Threads down and across a group's tile, rows and columns of each thread's."""
+DEPTHS = (16, 8)
+RESIDENT = 4
+"""Groups that a compute unit runs side by side."""
+SYNC = 60.0
+"""Instructions' time that a panel's barriers take."""
+
+
+def match(workload: Workload) -> Contraction | None:
+    """The kernel as a product, or None where it isn't one."""
+    if len(workload.stages) != 1 or not workload.stages[0].axes:
+        return None
+    (stage,) = workload.stages
+    role = contraction.roles(stage)
+    if role is None or role.left.buffer.name == role.right.buffer.name or role.groups > 1:
+        return None
+    if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):
+        return None
+    return Contraction(workload, stage, role)
+
+
+@dataclass
+class Contraction(Template):
+    """A product: `role` says which axes are its rows, its columns, its terms."""
+
+    workload: Workload
+    stage: te.Stage
+    role: Roles
+    name = "contraction"
+
+    def __post_init__(self) -> None:
+        p, role = self.workload, self.role
+        self.target = device(p)
+        size = {a.var.name: p.size(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes)}
+        self.rows = math.prod(size[r] for r in role.rows)
+        self.columns = size[role.column]
+        self.depth = math.prod(size[k] for k in role.k)
+        self.batches = math.prod(size[b] for b in role.batch)
+        self.packed = role.right.buffer.name in p.constants and packing_positions(role) is not None
+        self.element = max(o.buffer.dtype.bytes for o in (role.left, role.right))
+
+    def space(self) -> Sequence[Params]:
+        found = []
+        for ty, tx, tm, tn in TILES:
+            for bk in DEPTHS:
+                shared = bk * (ty * tm + tx * tn) * self.element
+                if ty * tx <= self.target.group and shared <= self.target.shared:
+                    found.append({"ty": ty, "tx": tx, "tm": tm, "tn": tn, "bk": bk})
+        return found
+
+    def estimate(self, params: Params) -> float:
+        """Each thread's multiply-adds, loads from shared memory and share of the copies, for whole tiles,
+        while the panels come from memory."""
+        t, (ty, tx, tm, tn, bk) = self.target, (params[n] for n in ("ty", "tx", "tm", "tn", "bk"))
+        bm, bn = ty * tm, tx * tn
+        groups = self.batches * math.ceil(self.rows / bm) * math.ceil(self.columns / bn)
+        panels = math.ceil(self.depth / bk)
+        each = bk * (tm * tn + tm / 2 + tn / 4) + 12 * bk * (bm + bn) / (ty * tx) + SYNC
+        turns = math.ceil(groups / t.units)
+        items = min(turns, RESIDENT) * ty * tx * min(BUSY, tm * tn / 2)  # sums that don't wait for each other
+        share = min(1.0, items / (t.width * BUSY))
+        group = math.ceil(ty * tx / t.width) * (panels * each + 4 * tm * tn)
+        work = turns * group / t.clock / share
+        moved = groups * self.depth * (bm + bn) * self.element / 4 + self.rows * self.columns * 4
+        return float(t.startup + max(work, moved / t.bandwidth))
+
+    def schedule(self, params: Params) -> Scheduled:
+        p = self.workload
+        rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
+        _Tiler(self, rec, params).run()
+        work = float(params["ty"] * params["tm"] * params["tx"] * params["tn"] * self.depth)
+        return rec.finish(self.name, params, work)
+
+
+class _Tiler:
+    """Makes the schedule for one set of parameters. Of the rows, numbered through as `m`, and of the column
+    `c` there are mo (blocks), mio (threads), mii (a thread's); of the terms, numbered through as `k`, ko
+    (panels) and ki."""
+
+    def __init__(self, product: Contraction, rec: Recorder, params: Params) -> None:
+        self.product, self.rec, self.params = product, rec, params
+        self.role, self.acc = product.role, f"{product.stage.out.name}.acc"
+        self.threads = params["ty"] * params["tx"]
+
+    def run(self) -> None:
+        do, role, q = self.rec.do, self.role, self.params
+        c = role.column
+        if self.product.packed:
+            self._pack(q["tx"] * q["tn"])
+        row = fuse_all(self.rec, role.rows, "m")
+        k = self._terms()
+        for loop, many, few in ((row, q["ty"], q["tm"]), (c, q["tx"], q["tn"])):
+            do("split", loop, many * few)
+            do("split", f"{loop}i", few)
+        lanes = [f"{row}io", f"{c}io", f"{row}ii", f"{c}ii"]
+        do("reorder", [*role.batch, f"{row}o", f"{c}o", *lanes])
+        do("privatize", self.acc, lanes, (role.right.buffer.name,) if self.product.packed else ())
+        do("reorder", [*lanes[:2], f"{k}i", *lanes[2:]])
+        left, right = role.left.buffer.name, role.right.buffer.name
+        do("pack", f"{k}o", left, [f"{k}i", f"{row}io", f"{row}ii"], "left", "shared")
+        do("pack", f"{k}o", right, [f"{k}i", f"{c}io", f"{c}ii"], "right", "shared")
+        self._copy("left", [f"{row}io", f"{row}ii", f"{k}i"])
+        self._copy(
+            "right", [f"{k}i", f"{c}io", f"{c}ii"] if self._columns_run() else [f"{c}io", f"{c}ii", f"{k}i"]
+        )
+        for suffix in ("", "_z", "_w"):
+            do("fuse", f"{row}io{suffix}", f"{c}io{suffix}", f"x{suffix}")
+            do("bind_thread", f"x{suffix}")
+            do("unroll", f"{row}ii{suffix}")
+            do("unroll" if suffix == "_w" and not self._wide_stores() else "vectorize", f"{c}ii{suffix}")
+        do("join_axes", self.acc, 2)
+        blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
+
+    def _pack(self, width: int) -> None:
+        """The constant right operand [.., N, .., k..] as panels [.., panels, k.., width]."""
+        positions = packing_positions(self.role)
+        assert positions is not None
+        column, ks, lead = positions
+        self.rec.pack(self.role.right.buffer.name, Packing((*lead, column, *ks), len(lead), 1, width))
+
+    def _terms(self) -> str:
+        """The loop over all terms, split into panels; what is behind the last term counts as 0."""
+        rec, bk = self.rec, self.params["bk"]
+        k = fuse_all(rec, self.role.k, "k") if len(self.role.k) > 1 else self.role.k[0]
+        extent = constant(simplify(find(rec.func, k).extent, dict(rec.func.symbols)))
+        rec.do("split", k, bk)
+        if extent is None or extent % bk:
+            rec.do("pad_terms", self.acc)
+        return k
+
+    def _wide_stores(self) -> bool:
+        """Whether results are stored by vectors: where columns are left over, these have masks."""
+        extent = constant(self.product.stage.axes[-1].extent)
+        whole = extent is not None and extent % (self.params["tx"] * self.params["tn"]) == 0
+        return whole or maskable(self.rec.func)
+
+    def _columns_run(self) -> bool:
+        """Whether the right operand's columns lie side by side."""
+        return self.product.packed or self.role.right.index[-1] is Var(self.role.column)
+
+    def _copy(self, panel: str, loops: Sequence[str]) -> None:
+        """Copy a panel by all threads, neighbours from neighbouring places."""
+        names = [f"{panel}_{n}" for n in loops]
+        self.rec.do("reorder", names)
+        spread(self.rec, fuse_all(self.rec, names, f"{panel}_e"), self.threads)

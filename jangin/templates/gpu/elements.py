@@ -1,0 +1,88 @@
+"""One work-item for each element of the result, or for a few that lie side by side: maps, copies, gathers,
+poolings, depthwise convolutions, short sums, and every other kernel of one stage.
+
+    block { thread { [sum { }] store } }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jangin.ir import te
+from jangin.ir.expr import loads
+from jangin.templates import cost
+from jangin.templates.common import fuse_all, lanes_for, stride
+from jangin.templates.gpu.common import GROUP, constant, device, moved_bytes, operations, seconds
+from jangin.templates.scheduled import Params, Recorder, Scheduled
+from jangin.templates.template import Template, Workload
+
+THREADS = (128, 64, 256)
+"""Work-items of a group; the first in doubt."""
+UNEVEN = 0.05
+"""What another size of group costs in doubt."""
+
+
+def match(workload: Workload) -> Elements | None:
+    """The kernel as elements, where it has one stage."""
+    return Elements(workload) if len(workload.stages) == 1 else None
+
+
+class Elements(Template):
+    name = "elements"
+
+    def __init__(self, workload: Workload) -> None:
+        (self.stage,) = workload.stages
+        self.workload, self.target = workload, device(workload)
+        self.count = cost.size(workload, self.stage.axes)
+        self.work, self.moved = operations([self.stage], workload), moved_bytes(workload)
+
+    def space(self) -> Sequence[Params]:
+        lanes = self._lanes()
+        most = min(GROUP, self.target.group)
+        threads = [n for n in THREADS if n <= most] or [most]
+        return [{"threads": n, "lanes": v} for n in threads for v in ((lanes, 1) if lanes > 1 else (1,))]
+
+    def _lanes(self) -> int:
+        """Elements that lie side by side for every access, as many as a load may have; else 1."""
+        axes = self.stage.axes
+        extent = constant(axes[-1].extent) if axes else None
+        lanes = lanes_for(self.workload)
+        if extent is None or extent % lanes:
+            return 1
+        symbols = dict(self.workload.symbols)
+        steps = [
+            stride(n, axes[-1].var, symbols) for e in (self.stage.body, self.stage.result) for n in loads(e)
+        ]
+        return lanes if all(s in (0, 1) for s in steps) else 1
+
+    def estimate(self, params: Params) -> float:
+        items = self.count / params["lanes"]
+        work = self.work / (1 + (params["lanes"] - 1) / 2)  # a wide load is one instruction, arithmetic isn't
+        turns = THREADS.index(params["threads"]) if params["threads"] in THREADS else 0
+        return seconds(self.target, work, self.moved, items) * (1 + UNEVEN * turns)
+
+    def schedule(self, params: Params) -> Scheduled:
+        p = self.workload
+        rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
+        axes, lanes = [a.var.name for a in self.stage.axes], params["lanes"]
+        if not axes:
+            rec.do("enclose", "t")
+            return rec.finish(self.name, params, self.work)
+        if lanes > 1:
+            self._widen(rec, axes[-1], lanes)
+            axes[-1] += "o"
+        loop = fuse_all(rec, axes, "e") if len(axes) > 1 else axes[0]
+        rec.do("split", loop, params["threads"])
+        rec.do("bind_block", f"{loop}o")
+        rec.do("bind_thread", f"{loop}i")
+        return rec.finish(self.name, params, self.work / max(1, self.count) * params["threads"])
+
+    def _widen(self, rec: Recorder, last: str, lanes: int) -> None:
+        """Vectors along the last axis, of sums too."""
+        rec.do("split", last, lanes)
+        if self.stage.reduce_axes:
+            rec.do("privatize", f"{self.stage.out.name}.acc", [f"{last}i"])
+            for suffix in ("", "_z", "_w"):
+                rec.do("vectorize", f"{last}i{suffix}")
+        else:
+            rec.do("vectorize", f"{last}i")

@@ -1,0 +1,15 @@
+"""The templates for devices with work-groups, most special first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jangin.templates.choose import Match
+from jangin.templates.gpu import contraction, elements, rows
+
+TEMPLATES: Mapping[str, Match] = {
+    "contraction": contraction.match,
+    "elements": elements.match,
+    "rows": rows.match,
+}
+"""By name; `elements` fits every kernel of one stage, `rows` every other."""

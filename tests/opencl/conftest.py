@@ -1,0 +1,6 @@
+"""OpenCL kernels are checked by the tests of `tests/backends`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))

@@ -1,0 +1,167 @@
+"""Kernels for work-groups on each driver that is here, and in Oclgrind, a simulated device that finds races,
+barriers which not all reach, reads of what nobody wrote, and accesses outside memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import machine
+import numpy as np
+import pytest
+from on_device import SIMULATOR, built, call, usable
+from templates.kernels import matmul, packed, random_inputs, workload
+from templates.test_gpu import KERNELS, TARGET, asked
+
+from jangin.backends.clike.module import emit_kernels
+from jangin.backends.opencl.backend import GROUPED
+from jangin.backends.walk.math import expansion
+from jangin.ir.expr import Call, walk
+from jangin.ir.graph import Array
+from jangin.ir.groups import barriers
+from jangin.ir.loop import Func, expressions, statements
+from jangin.runtime.devices.opencl import build_program
+from jangin.runtime.devices.opencl_devices import Found
+from jangin.targets import NAMED, Target
+from jangin.targets.opencl import ROWS
+from jangin.templates.gpu import contraction
+from jangin.templates.gpu.table import TEMPLATES
+
+DEVICES = [d for d in usable() if d.platform != SIMULATOR]
+DRIVER = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
+ON = next(n for n in reversed(machine.runnable()) if NAMED.get(n))
+ULPS = 20
+"""Units in the last place by which a driver's functions may be off (see `test_opencl_kernels`)."""
+SOME = ("product", "softmax", "sum", "pool", "symbolic")
+
+
+def target(device: Found) -> Target:
+    return replace(TARGET, rows=ROWS, features=",".join(f"+{f}" for f in device.features))
+
+
+def made(name: str, n: int) -> Iterator[tuple[Func, dict[str, Array], dict[str, int]]]:
+    """A kernel by each template that fits, best parameters first, with what it is given for size `n`."""
+    wanted = asked(name)
+    for match in TEMPLATES.values():
+        template = match(wanted)
+        if template is not None:
+            scheduled = template.schedule(min(template.space(), key=template.estimate))
+            sizes = {v.name: n for v in wanted.symbols}
+            given = packed(scheduled, random_inputs(KERNELS[name][0][1], sizes, n))
+            out = scheduled.func.results[0]
+            shape = [sizes.get(str(d)) or int(str(d)) for d in out.shape]
+            yield scheduled.func, given | {out.name: np.full(shape, np.nan, np.float32)}, sizes
+
+
+def calls_library(func: Func) -> bool:
+    nodes = [n for s in statements(func.body) for e in expressions(s) for n in walk(e)]
+    return any(isinstance(n, Call) and expansion(n.fn, n.dtype) is None for n in nodes)
+
+
+def run_on(device: Found, names: list[str]) -> None:
+    """Kernels in one program, each by one group and by one for each task, against native code."""
+    cases = [c for name in names for c in made(name, 5)]
+    funcs = [replace(func, name=f"k{n}") for n, (func, _, _) in enumerate(cases)]
+    program = built(funcs, target(device), device)
+    for func, (plain, given, sizes) in zip(funcs, cases, strict=True):
+        want = machine.run(plain, given, sizes, machine.target(ON))
+        for groups in (1, 1 << 20):
+            got = call(program, device, func, given, sizes, groups)
+            close = ULPS * float(np.finfo(np.float32).eps) if calls_library(func) else 2e-6
+            for name, value in want.items():
+                np.testing.assert_allclose(got[name], value, rtol=close, atol=2e-6, err_msg=str(func))
+
+
+@pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
+def test_drivers(device: Found) -> None:
+    run_on(device, list(SOME))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
+def test_drivers_all(device: Found) -> None:
+    run_on(device, [n for n in KERNELS if n not in SOME])
+
+
+# --- the simulated device
+
+simulated = pytest.mark.skipif(
+    not DRIVER.exists() or not DEVICES, reason="Oclgrind (Debian's package) or pyopencl isn't here"
+)
+
+
+def simulate(tmp_path: Path, what: str, *arguments: str) -> str:
+    """What Oclgrind reports of one of this file's functions, which a process of its own calls."""
+    (tmp_path / "oclgrind.icd").write_text(f"{DRIVER}\n")
+    here = Path(__file__).resolve().parent
+    env = os.environ | {
+        "OCL_ICD_VENDORS": str(tmp_path), "OCLGRIND_DATA_RACES": "1", "OCLGRIND_UNINITIALIZED": "1",
+        "OCLGRIND_MAX_ERRORS": "20", "PYOPENCL_BUILD_OPTIONS": "-cl-opt-disable",
+        "PYTHONPATH": os.pathsep.join([str(here), *filter(None, sys.path)]),
+    }  # fmt: skip
+    text = f"import test_opencl_groups as t; t.{what}(*{arguments!r})"
+    done = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stderr
+
+
+def all_kernels(*names: str) -> None:
+    """In the process with the simulated device."""
+    (device,) = [d for d in usable() if d.platform == SIMULATOR]
+    run_on(device, list(names))
+
+
+def tiled() -> tuple[Func, dict[str, Array], dict[str, int]]:
+    """A product of several tiles and panels."""
+    built_of = matmul((20, 20), (20, 20))
+    product = contraction.match(workload(built_of, target=TARGET))
+    assert product is not None
+    func = product.schedule({"ty": 4, "tx": 4, "tm": 2, "tn": 4, "bk": 8}).func
+    return func, {**random_inputs(built_of[1], {}, 0), "out": np.zeros((20, 20), np.float32)}, {}
+
+
+def without_barrier(number: str) -> None:
+    """As `all_kernels`, of a product of which one barrier is gone, or none (-1)."""
+    (device,) = [d for d in usable() if d.platform == SIMULATOR]
+    func, given, sizes = tiled()
+    wait = f"  {GROUPED.groups.barrier};"
+    parts = emit_kernels([func], target(device), GROUPED).replace(" restrict ", " ").split(wait)
+    cut = int(number) + 1
+    text = wait.join(parts[:cut]) + wait * (not cut) + wait.join(parts[cut:])
+    text = text.removeprefix(wait)
+    call(build_program(device, text.encode()), device, func, given, sizes, 1)
+
+
+REPORTS = ("data race", "uninitialized", "Invalid", "divergence", "FATAL")
+
+
+def reports(text: str) -> list[str]:
+    return [line for line in text.splitlines() if any(word in line for word in REPORTS)]
+
+
+@simulated
+def test_simulated(tmp_path: Path) -> None:
+    assert not reports(simulate(tmp_path, "all_kernels", *SOME))
+
+
+@simulated
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in KERNELS if n not in SOME])
+def test_simulated_all(name: str, tmp_path: Path) -> None:
+    assert not reports(simulate(tmp_path, "all_kernels", name))
+
+
+@simulated
+@pytest.mark.slow
+def test_every_barrier_is_needed(tmp_path: Path) -> None:
+    assert not reports(simulate(tmp_path, "without_barrier", "-1"))
+    count = len(barriers(tiled()[0]))
+    assert count == 2
+    for number in range(count):
+        assert any("race" in r for r in reports(simulate(tmp_path, "without_barrier", str(number))))

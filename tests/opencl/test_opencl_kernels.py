@@ -1,0 +1,68 @@
+"""The same kernels in OpenCL C, on each driver that is here, and in LLVM IR give the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import machine
+import numpy as np
+import pytest
+import test_c_kernels
+from on_device import built, call, usable
+
+from jangin.backends.walk.math import expansion
+from jangin.ir.expr import Binary, Call, walk
+from jangin.ir.graph import Array
+from jangin.ir.loop import Func, expressions, statements
+from jangin.ir.words import INTRINSICS
+from jangin.runtime.devices.opencl_devices import Found
+from jangin.targets.opencl import ROWS
+
+DEVICES = usable()
+ULPS = 20
+"""Units in the last place by which functions may be off: OpenCL C allows pow 16, the rest is the other
+library's."""
+pytestmark = pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
+@pytest.mark.parametrize("module", test_c_kernels.MODULES, ids=lambda m: m.__name__)
+def test_kernels_of_other_tests(module: ModuleType, device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masked tails, gathers, reductions across lanes, small types: each kernel that these tests run."""
+    on = machine.runnable()[min(1, len(machine.runnable()) - 1)]
+    ran: list[tuple[Func, Any, dict[str, Array]]] = []
+
+    def record(func: Func, arrays: Mapping[str, Array], *args: Any, **options: Any) -> dict[str, Array]:
+        given = {k: v.copy() for k, v in arrays.items()}
+        out = machine.run(func, arrays, *args, **options)
+        ran.append((replace(func, name=f"k{len(ran)}"), (given, args[0]), out))
+        return out
+
+    monkeypatch.setattr(module, "run", record)
+    monkeypatch.setattr(module, "runnable", lambda: (on,), raising=False)
+    for test, arguments in test_c_kernels.cases(module, on):
+        test(**arguments)
+    assert ran
+    target = replace(machine.target(on), rows=ROWS, features=",".join(f"+{f}" for f in device.features))
+    program = built([func for func, _, _ in ran], target, device)
+    for func, (arrays, symbols), want in ran:
+        got = call(program, device, func, arrays, symbols, 2)
+        if calls_library(func):
+            for name, value in want.items():
+                close = ULPS * np.finfo(value.dtype).eps if value.dtype.kind == "f" else 0
+                np.testing.assert_allclose(got[name], value, rtol=close)
+        else:
+            test_c_kernels.assert_same_bits(got, want, func)
+
+
+def calls_library(func: Func) -> bool:
+    """Whether a driver's own functions are in it, which may round otherwise."""
+    nodes = [n for s in statements(func.body) for e in expressions(s) for n in walk(e)]
+    return any(
+        (isinstance(n, Binary) and n.op == "pow")
+        or (isinstance(n, Call) and n.fn in INTRINSICS and expansion(n.fn, n.dtype) is None)
+        for n in nodes
+    )

@@ -1,0 +1,164 @@
+"""Models compiled for OpenCL devices, on each driver that is here, side by side in this process."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from on_device import usable
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import jangin
+from jangin.ir.checks import IndexOutOfRange
+from jangin.runtime.artifact import Artifact
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices import opencl, opencl_devices
+from jangin.runtime.devices.opencl_devices import Found
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
+from test_toy_backend import branches, network
+
+DEVICES = usable()
+pytestmark = pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
+on_each = pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
+
+
+def name(device: Found) -> str:
+    return f"opencl:{device.number}"
+
+
+@on_each
+def test_a_network_of_any_batch(device: Found, tmp_path: Path) -> None:
+    model = network()
+    exe = jangin.compile(model, name(device), cache=False)
+    exe.save(tmp_path / "m.jgn")
+    again = jangin.load(tmp_path / "m.jgn")
+    for batch in (1, 3):
+        x = np.random.default_rng(batch).standard_normal((batch, 3, 8, 8)).astype(np.float32)
+        (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+        for run in (exe, again):  # the sums are the same but for their order
+            np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-6)
+            assert run._module.copied == 0, "memory is the host's: nothing is copied"
+
+
+@on_each
+def test_what_the_driver_built_is_kept(
+    device: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exe = jangin.compile(network(), name(device), cache=tmp_path)
+    built = [opencl.Built.of(code) for code in exe.artifact.objects]
+    assert built and all(b.binary for b in built)
+    monkeypatch.setattr(opencl, "build_program", None)
+    again = jangin.compile(network(), name(device), cache=tmp_path)
+    x = np.ones((2, 3, 8, 8), np.float32)
+    np.testing.assert_array_equal(again(x), exe(x))
+
+
+@on_each
+def test_another_driver_s_code_is_built_again(
+    device: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exe = jangin.compile(network(), name(device), cache=False)
+    exe.save(tmp_path / "m.jgn")
+    monkeypatch.setattr(Found, "identity", property(lambda d: f"{d.model}, 0.0"))
+    x = np.ones((1, 3, 8, 8), np.float32)
+    np.testing.assert_array_equal(jangin.load(tmp_path / "m.jgn")(x), exe(x))
+
+
+@on_each
+def test_memory_of_the_device_s_own(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    exe = jangin.compile(network(), name(device), cache=False)
+    x = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
+    expected = exe(x)
+    own = [replace(d, unified=False) for d in opencl_devices.devices()]
+    monkeypatch.setattr(opencl_devices, "_devices", lambda cl: tuple(own))
+    apart = jangin.Executable(exe.artifact)
+    np.testing.assert_array_equal(apart(x), expected)
+    assert apart._module.copied == x.nbytes + expected.nbytes
+
+
+@on_each
+def test_branches_are_python_s(device: Found) -> None:
+    exe = jangin.compile(branches(), name(device), cache=False)
+    x = np.arange(3, dtype=np.float32)
+    np.testing.assert_array_equal(exe(np.array(True), x), x + 2)
+    np.testing.assert_array_equal(exe(np.array(False), x), x * 2)
+
+
+def one_node(
+    op: str, inputs: dict[str, tuple[int, list[int | str]]], out: int, **attrs: object
+) -> onnx.ModelProto:
+    infos = [helper.make_tensor_value_info(n, t, s) for n, (t, s) in inputs.items()]
+    node = helper.make_node(op, [*inputs], ["y"], name="the_node", **attrs)
+    graph = helper.make_graph([node], "g", infos, [helper.make_tensor_value_info("y", out, None)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+
+
+@on_each
+def test_an_index_out_of_range(device: Found) -> None:
+    inputs = {"x": (TensorProto.FLOAT, [5]), "i": (TensorProto.INT64, [2])}
+    exe = jangin.compile(one_node("Gather", inputs, TensorProto.FLOAT), name(device), cache=False)
+    x = np.arange(5, dtype=np.float32)
+    assert exe(x, np.array([1, -1])).tolist() == [1, 4]
+    with pytest.raises(IndexOutOfRange, match=r"the_node.*index 7 is out of range"):
+        exe(x, np.array([1, 7]))
+
+
+@on_each
+def test_a_type_that_the_device_lacks(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = [replace(d, features=()) for d in opencl_devices.devices()]
+    monkeypatch.setattr(opencl_devices, "_devices", lambda cl: tuple(lacking))
+    model = one_node("Exp", {"x": (TensorProto.DOUBLE, [5])}, TensorProto.DOUBLE)
+    with pytest.raises(jangin.CompileError, match=r"no numbers of 64 bits.*the_node"):
+        jangin.compile(model, name(device), cache=False)
+
+
+@on_each
+def test_a_buffer_that_is_too_large(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [replace(d, largest=100) for d in opencl_devices.devices()]
+    monkeypatch.setattr(opencl_devices, "_devices", lambda cl: tuple(small))
+    exe = jangin.compile(
+        one_node("Exp", {"x": (TensorProto.FLOAT, [50])}, TensorProto.FLOAT), name(device), cache=False
+    )
+    with pytest.raises(MemoryError, match=r"x takes 200 bytes, but a buffer of opencl:.* may have 100"):
+        exe(np.ones(50, np.float32))
+
+
+def test_names() -> None:
+    there = opencl_devices.devices()
+    assert opencl_devices.select("") is there[0] and opencl_devices.select("0") is there[0]
+    for device in DEVICES:
+        assert opencl_devices.select(device.platform.split()[0].upper()).platform == device.platform
+        assert opencl_devices.of_target(device.target) == device
+    with pytest.raises(LoadError, match="no OpenCL device is 'nothing'; here are opencl:0"):
+        jangin.compile(network(), "opencl:nothing")
+
+
+def test_a_device_that_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jangin.build(network(), name(DEVICES[0]), cache=False).save(tmp_path / "m.jgn")
+    monkeypatch.setattr(Found, "model", property(lambda d: "Another, Device"))
+    with pytest.raises(LoadError, match="which isn't here; here are"):
+        jangin.load(tmp_path / "m.jgn")
+    assert Artifact.read(tmp_path / "m.jgn").device == "opencl"
+
+
+def test_a_driver_s_file_that_names_a_wrong_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken.icd").write_text("/nowhere/libbroken.so\n")
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    monkeypatch.setattr(opencl_devices, "_devices", lambda cl: ())
+    with pytest.raises(LoadError, match=r"broken.icd names /nowhere/libbroken.so, which isn't there"):
+        jangin.compile(network(), "opencl")
+    (tmp_path / "broken.icd").unlink()
+    with pytest.raises(LoadError, match="no driver is listed in"):
+        jangin.compile(network(), "opencl")
+
+
+def test_without_pyopencl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyopencl", None)
+    with pytest.raises(LoadError, match=r"pip install 'jangin\[opencl\]'"):
+        jangin.compile(network(), "opencl")

@@ -1,0 +1,178 @@
+"""Schedules for work-groups: steps keep what a kernel computes, and random ones pass the verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from templates.kernels import SYMBOLS, matmul
+
+from jangin.ir import te
+from jangin.ir.expr import Const
+from jangin.ir.groups import barriers, lives_across, thread_loops, threads
+from jangin.ir.loop import Alloc, For, Func, statements
+from jangin.ir.verify import VerifyError, verify_func
+from jangin.schedule.checks import ScheduleError
+from jangin.schedule.primitives import loop_names
+from jangin.schedule.steps import Step, apply, parse_steps
+
+from .nests import assert_same, naive
+
+SIZES = st.sampled_from((1, 2, 3, 5, 8))
+
+
+def test_tree() -> None:
+    func = naive("sum")
+    after = apply(func, parse_steps("tree(out.acc, k0, 8) bind_block(i0)"))
+    assert threads(after) == 8
+    assert [s.var.name for s in thread_loops(after.body)] == ["k0x", "k00", "k01", "k02"]
+    assert len(barriers(after)) == 4
+    assert_same(func, after)
+
+
+@pytest.mark.parametrize("count", [1, 2, 16])
+@pytest.mark.parametrize("name", ["sum", "max", "symbolic-sum"])
+def test_trees_of_all_sizes(name: str, count: int) -> None:
+    func = naive(name)
+    steps = [Step("fuse", ("k0", "k1", "k0f"))] if name == "max" else []
+    loop = "k0f" if name == "max" else "k0"
+    steps += [Step("tree", ("out.acc", loop, count))]
+    outer = [s.var.name for s in statements(func.body) if isinstance(s, For) and s.var.name.startswith("i")]
+    for n, inner in enumerate(outer[1:]):
+        steps.append(Step("fuse", ("t" * n or outer[0], inner, "t" * (n + 1))))
+    steps.append(Step("bind_block", ("t" * (len(outer) - 1) or outer[0],)))
+    assert_same(func, apply(func, steps))
+
+
+def test_rows_by_a_group() -> None:
+    """Softmax: a group takes a row, whose exponentials lie in shared memory."""
+    func = naive("softmax")
+    after = apply(func, parse_steps("merge(2, (r0, r1)) fuse(r0, r1, t)"))
+    for name in loop_names(after):
+        if name.endswith("k0"):
+            after = apply(after, [Step("tree", (_accumulator(after, name), name, 4))])
+        elif name.endswith("i2"):
+            steps = f"split({name}, 4) reorder(({name}i, {name}o)) bind_thread({name}i)"
+            after = apply(after, parse_steps(steps))
+    for local in _scratch(after):
+        after = apply(after, [Step("place", (local, "shared"))])
+    after = apply(after, parse_steps("bind_block(t)"))
+    assert threads(after) == 4 and not _scratch(after)
+    assert_same(func, after)
+
+
+def _accumulator(func: Func, loop: str) -> str:
+    """The register buffer in whose scope a loop is."""
+    allocs = [s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.memory == "register"]
+    return next(s.buffer.name for s in allocs if loop in loop_names(func.with_body(s)))
+
+
+def _scratch(func: Func) -> list[str]:
+    allocs = [s for s in statements(func.body) if isinstance(s, Alloc)]
+    return [s.buffer.name for s in allocs if s.buffer.memory == "scratch"]
+
+
+def product_steps(ty: int, tx: int, tm: int, tn: int, depth: int, *, left: Sequence[str]) -> list[Step]:
+    """A product by register tiles of `tm` x `tn`, in groups of `ty` x `tx` threads, `depth` terms of whose
+    operands at a time lie in shared memory."""
+    count = ty * tx
+    steps = parse_steps(
+        f"split(i0, {ty * tm}) split(i0i, {tm}) split(i1, {tx * tn}) split(i1i, {tn})"
+        f"split(k0, {depth}) pad_terms(out.acc)"
+        "reorder((i0o, i1o, i0io, i1io, i0ii, i1ii)) privatize(out.acc, (i0io, i1io, i0ii, i1ii))"
+        "reorder((i0io, i1io, k0i, i0ii, i1ii))"
+        "pack(k0o, x, (k0i, i0io, i0ii), left, shared) pack(k0o, w, (k0i, i1io, i1ii), right, shared)"
+    )
+    rows = [*steps]
+    if len(left) == 3:
+        rows.append(Step("reorder", (tuple(f"left_{n}" for n in left),)))
+    for name, loops in (("left", left), ("right", ("k0i", "i1io", "i1ii"))):
+        a, b, c = (f"{name}_{n}" for n in loops)
+        rows += parse_steps(
+            f"fuse({a}, {b}, {name}_e0) fuse({name}_e0, {c}, {name}_e) split({name}_e, {count})"
+            f"reorder(({name}_ei, {name}_eo)) bind_thread({name}_ei)"
+        )
+    for suffix in ("", "_z", "_w"):
+        rows += parse_steps(f"fuse(i0io{suffix}, i1io{suffix}, x{suffix})")
+    rows += parse_steps("join_axes(out.acc, 2) bind_thread(x) bind_thread(x_z) bind_thread(x_w)")
+    return [*rows, *parse_steps("fuse(i0o, i1o, t) bind_block(t) simplify()")]
+
+
+@st.composite
+def products(draw: st.DrawFn) -> tuple[Func, list[Step], int]:
+    rows, columns, depth = (draw(SIZES) for _ in range(3))
+    sizes: list[Any] = [rows, depth, columns]
+    where = draw(st.integers(0, 3))
+    if where < 3:
+        sizes[where] = next(iter(SYMBOLS))
+    built = matmul(sizes[:2], sizes[1:])
+    func = te.lower("matmul", built[0], built[1], SYMBOLS if where < 3 else {})
+    ty, tx, tm, tn, kd = (draw(st.integers(2, 4)) for _ in range(5))
+    left = draw(st.permutations(["k0i", "i0io", "i0ii"]))
+    return func, product_steps(ty, tx, tm, tn, kd, left=left), ty * tx
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(products())
+def test_random_products(made: tuple[Func, list[Step], int]) -> None:
+    func, steps, count = made
+    after = func
+    for one in steps:
+        try:
+            after = apply(after, [one])
+        except ScheduleError:
+            if one.name != "pad_terms":  # an exact split leaves no condition
+                raise
+    assert threads(after) == count
+    assert [b.name for b in lives_across(after)] == ["out.acc"]
+    assert_same(func, after)
+
+
+def test_threads_that_race_are_refused() -> None:
+    """What `bind_thread` can't see, the verifier does: here two threads share an accumulator."""
+    func = naive("matmul")
+    with pytest.raises(ScheduleError, match="iterations store to one element"):
+        apply(func, parse_steps("split(k0, 2) bind_thread(k0i)"))
+    after = apply(func, parse_steps("split(i0, 2, bound) bind_block(i0o)"))
+    with pytest.raises(ScheduleError, match="can't be thread: not constant"):
+        apply(after, parse_steps("bind_thread(i0i)"))
+    with pytest.raises(VerifyError, match="is in no block loop"):
+        verify_func(apply(func, parse_steps("bind_thread(i1)")))
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ("place(nothing, shared)", "no local buffer 'nothing'"),
+        ("place(out.acc, global)", "can't be kept in 'global'"),
+        ("join_axes(out.acc, 3)", "no 3 axes to join"),
+        ("tree(out.acc, k0, 3)", "a power of two"),
+        ("tree(out.acc, i0, 4)", "isn't the only loop"),
+        ("pad_terms(out.acc)", "no condition"),
+        ("alone(x, y, 4)", "0 statements store to x"),
+        ("bind_block(i1)", "can't be block inside loop i0"),
+        ("group_tasks(4)", "no parallel tasks"),
+    ],
+)
+def test_misuse(steps: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        apply(naive("matmul"), parse_steps(steps))
+
+
+def test_alone_and_enclose() -> None:
+    func = naive("matmul")
+    after = apply(func, parse_steps("enclose(t) alone(out, x, 4)"))
+    loops = {s.var.name: s for s in statements(after.body) if isinstance(s, For)}
+    assert loops["t"].kind == "block" and isinstance(loops["t"].extent, Const)
+    assert loops["x"].kind == "thread"
+    assert_same(func, after)
+
+
+def test_group_tasks() -> None:
+    func = naive("matmul")
+    after = apply(func, parse_steps("parallelize(i0) group_tasks(4)"))
+    assert [s.kind for s in statements(after.body) if isinstance(s, For)][:2] == ["block", "thread"]
+    assert_same(func, after)

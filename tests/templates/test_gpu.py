@@ -1,0 +1,173 @@
+"""Templates for work-groups: every kernel passes the verifier, and computes what its stages say, whichever
+way its independent iterations run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from jangin.ir import te
+from jangin.ir.core import Map, Normalize, Reduce, Softmax, Transpose
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Var, call
+from jangin.ir.groups import grouped, shared_layout, threads
+from jangin.ir.interpret import run_func
+from jangin.ir.parse import parse_func
+from jangin.ir.verify import verify_func
+from jangin.targets import NAMED
+from jangin.targets.gpu import GpuTarget, gpu_target
+from jangin.templates.choose import choose, opaque
+from jangin.templates.gpu.table import TEMPLATES
+from jangin.templates.template import Candidate, Workload
+
+from .kernels import (
+    SYMBOL,
+    SYMBOLS,
+    Built,
+    assert_equal_to_stages,
+    assert_replayed,
+    buffer,
+    conv,
+    matmul,
+    node,
+    packed,
+    pool,
+    random_inputs,
+    reference,
+    workload,
+)
+
+X, Y = Var("x0", F32), Var("x1", F32)
+TARGET = gpu_target(NAMED["x86-64-v3"], units=4, group=256, shared=16 << 10)
+KERNELS: dict[str, tuple[Built, Sequence[str]]] = {
+    "map": (node(Map(body=X * 2.0 + 1.0), [buffer("x", 5, 8)]), ()),
+    "scalar": (node(Map(body=X * 2.0 + 1.0), [buffer("x")]), ()),
+    "bias": (node(Map(body=X * Y), [buffer("x", 2, 3, 5), buffer("y", 5)]), ()),
+    "symbolic": (node(Map(body=call("exp", X)), [buffer("x", SYMBOL, 3)]), ()),
+    "transpose": (node(Transpose(perm=(2, 0, 1)), [buffer("x", 2, 5, 3)]), ()),
+    "product": (matmul((13, 9), (9, 11)), ()),
+    "weights": (matmul((13, 9), (9, 11)), ("w",)),
+    "batches": (matmul((3, 7, 5), (3, 5, 6)), ()),
+    "transposed": (matmul((3, 7, 5), (3, 6, 5), transposed=True), ()),
+    "symbolic-rows": (matmul((SYMBOL, 7), (7, 8)), ()),
+    "symbolic-sum": (matmul((3, SYMBOL), (SYMBOL, 5)), ()),
+    "pointwise": (conv((4, 5), 8, 6, 1), ("w",)),
+    "conv": (conv((5, 6), 3, 5, 3), ("w",)),
+    "stride": (conv((7, 6), 3, 5, 3, 2), ()),
+    "groups": (conv((5, 6), 4, 4, 3, pad=1, groups=2), ("w",)),
+    "depthwise": (conv((5, 6), 8, 8, 3, pad=1, groups=8), ("w",)),
+    "pool": (pool((7, 6), 8, 3, 2, 1, "max", ""), ()),
+    "average": (pool((5, 6), 3, 3, 1, 1, "sum", "valid"), ()),
+    "sum": (node(Reduce(combiner="sum", axes=(1,), keepdims=False), [buffer("x", 3, 71)]), ()),
+    "columns": (node(Reduce(combiner="sum", axes=(0,), keepdims=False), [buffer("x", 13, 8)]), ()),
+    "max": (node(Reduce(combiner="max", axes=(1, 2), keepdims=True), [buffer("x", 3, 5, 9)]), ()),
+    "all": (node(Reduce(combiner="sum", axes=(0, 1), keepdims=False), [buffer("x", 5, 9)]), ()),
+    "softmax": (node(Softmax(axis=2, log=False), [buffer("x", 3, 2, 37)]), ()),
+    "softmax-symbolic": (node(Softmax(axis=1, log=False), [buffer("x", 3, SYMBOL)]), ()),
+    "softmax-inner": (node(Softmax(axis=1, log=True), [buffer("x", 3, 9, 5)]), ()),
+    "normalize": (node(Normalize(axes=(1,), epsilon=1e-5, rms=False), [buffer("x", SYMBOL, 35)]), ()),
+    "normalize-outer": (node(Normalize(axes=(0,), epsilon=1e-5, rms=True), [buffer("x", 9, 5)]), ()),
+}
+
+
+def asked(name: str, target: GpuTarget = TARGET) -> Workload:
+    built, constants = KERNELS[name]
+    symbolic = any(d == SYMBOL for b in built[1] for d in b.shape)
+    return workload(built, SYMBOLS if symbolic else {}, constants, target)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels(name: str) -> None:
+    """Of each template the best by estimate, and one at random."""
+    wanted, rng = asked(name), np.random.default_rng()
+    matched = [t for match in TEMPLATES.values() if (t := match(wanted)) is not None]
+    assert matched
+    for template in matched:
+        space = sorted(template.space(), key=template.estimate)
+        for params in [space[0], space[rng.integers(len(space))]]:
+            made = template.schedule(params)
+            verify_func(made.func)
+            assert grouped(made.func) and threads(made.func) <= TARGET.group
+            assert shared_layout(made.func)[1] <= TARGET.shared
+            assert np.isfinite(template.estimate(params))
+            for n in (1, 5, 40) if wanted.symbols else (0,):
+                sizes = dict.fromkeys((v.name for v in wanted.symbols), n)
+                assert_equal_to_stages(made, KERNELS[name][0], sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "template"),
+    [
+        ("product", "contraction"), ("weights", "contraction"), ("conv", "contraction"), ("map", "elements"),
+        ("depthwise", "elements"), ("pool", "elements"), ("sum", "rows"), ("softmax", "rows"),
+        ("all", "rows"), ("bias", "elements"),
+    ],
+)  # fmt: skip
+def test_choice(name: str, template: str) -> None:
+    assert choose(asked(name), templates=TEMPLATES).template == template
+
+
+def test_large_products_use_large_tiles() -> None:
+    for size in (64, 2048):
+        wanted = workload(matmul((size, size), (size, size)), target=TARGET)
+        made = choose(wanted, templates=TEMPLATES)
+        assert made.template == "contraction"
+        tile = made.params["ty"] * made.params["tm"] * made.params["tx"] * made.params["tn"]
+        assert (tile <= 32 * 32) if size == 64 else (tile >= 64 * 64)
+
+
+def test_a_candidate_is_taken() -> None:
+    wanted = asked("product")
+    made = choose(wanted, Candidate("elements", {"threads": 64, "lanes": 1}), templates=TEMPLATES)
+    assert made.label == "elements threads=64 lanes=1"
+    naive = te.lower("k", *KERNELS["product"][0], {})
+    assert_replayed(made, naive)
+
+
+def test_small_devices() -> None:
+    """Little shared memory, and groups of few work-items."""
+    small = gpu_target(NAMED["x86-64-v3"], group=32, shared=1 << 10)
+    for name in ("product", "softmax", "sum", "map"):
+        made = choose(asked(name, small), templates=TEMPLATES)
+        verify_func(made.func)
+        assert threads(made.func) <= 32 and shared_layout(made.func)[1] <= 1 << 10
+        arrays = random_inputs(KERNELS[name][0][1], {}, 0)
+        want = reference(KERNELS[name][0], arrays, {})
+        given = packed(made, arrays) | {"out": np.full_like(want, np.nan)}
+        run_func(made.func, given, {})
+        np.testing.assert_allclose(given["out"], want, rtol=2e-5, atol=2e-5)
+
+
+NEST = """func nest(x: f32[N, 4], at: i64[N], out: out f32[N, 4]) symbols (N in 1..) {
+  parallel t in N {
+    alloc scratch own: f32[4]
+    serial j in 4 { own[j] = x[t, 3 - j] }
+    serial k in 4 { out[PLACE, k] = own[k] }
+  }
+}"""
+
+
+@pytest.mark.parametrize(("place", "count"), [("t", 64), ("at[t]", 1)])
+def test_loop_nests(place: str, count: int) -> None:
+    """Tasks are work-items; those that may store to one place run in groups of one."""
+    func = parse_func(NEST.replace("PLACE", place))
+    made = opaque(func, Workload("nest", (), func.inputs, dict(func.symbols), (), TARGET))
+    verify_func(made.func)
+    assert threads(made.func) == count and "alloc register own" in str(_text(made.func))
+    arrays = {
+        "x": np.arange(28, dtype=np.float32).reshape(7, 4), "at": np.arange(7)[::-1].copy(),
+        "out": np.zeros((7, 4), np.float32),
+    }  # fmt: skip
+    run_func(made.func, arrays, {"N": 7})
+    want = arrays["x"][:, ::-1]
+    np.testing.assert_array_equal(arrays["out"], want if place == "t" else want[::-1])
+
+
+def _text(func: object) -> str:
+    from jangin.ir.loop import Func
+    from jangin.ir.text import print_func
+
+    assert isinstance(func, Func)
+    return print_func(func)

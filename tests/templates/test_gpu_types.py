@@ -1,0 +1,71 @@
+"""Kernels for work-groups with elements of every type, through the passes, their blocks and threads run one
+after the other by native code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from jangin.backends.llvm.backend import LLVM
+from jangin.compiler import kernels as planning
+from jangin.compiler.build import build
+from jangin.compiler.options import Options
+from jangin.ir.dtype import F32, DType
+from jangin.ir.expr import Expr
+from jangin.ir.groups import grouped
+from jangin.ir.kernel import scratch_bytes
+from jangin.ir.loop import Func
+from jangin.ops.interpret import run_graph
+from jangin.runtime.executable import Executable
+from jangin.targets import Target, resolve
+from jangin.targets.gpu import gpu_target
+from jangin.templates.choose import Match
+from jangin.templates.gpu.table import TEMPLATES
+from templates.test_types import ALLOWED, CASES, Layer, graph_of, kernels
+
+
+class Serial(LLVM):
+    """Native code of kernels for work-groups."""
+
+    name = "serial"
+
+    def templates(self, target: Target) -> Mapping[str, Match]:
+        return TEMPLATES
+
+
+TARGET = gpu_target(resolve("cpu"), backend=Serial(), units=4, group=128, shared=16 << 10)
+QUICK = ("3x3", "product", "batched-turned", "softmax", "max-pool", "sum-first")
+
+
+@pytest.fixture(autouse=True)
+def shared_in_scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Native code has shared buffers in its scratch memory."""
+
+    def all_of(func: Func, *, groups: bool = False) -> Expr:
+        return scratch_bytes(func)
+
+    monkeypatch.setattr(planning, "scratch_bytes", all_of)
+    yield
+
+
+@pytest.mark.parametrize(
+    ("layer", "dtype", "make"),
+    [pytest.param(*c, marks=() if c[0] in QUICK and c[1] is not F32 else pytest.mark.slow) for c in CASES],
+    ids=lambda v: "" if callable(v) else str(v),
+)
+def test_every_type(layer: str, dtype: DType, make: Layer) -> None:
+    options = Options(TARGET, winograd=False, verify=True)
+    graph, t = graph_of(dtype, make)
+    fused, chosen = kernels(graph, options)
+    assert all(grouped(kernel.func) for kernel, _ in chosen.values())
+    model = Executable(build(planning.make_plan(fused, chosen, options), options.target), 1)
+    arrays = {n: t.numbers(graph.dtype(n), *(int(str(d)) for d in graph.shape(n))) for n in graph.inputs}
+    want, got = run_graph(graph, arrays)["out"], model.run(arrays)["out"]
+    if want.dtype.kind not in "f" and str(want.dtype) != "bfloat16":
+        np.testing.assert_array_equal(got, want)
+        return
+    scale = np.abs(want.astype(np.float64)).max()
+    error = np.abs(got.astype(np.float64) - want.astype(np.float64)).max() / scale
+    assert error <= ALLOWED[graph.dtype("out")], error
