@@ -37,6 +37,8 @@ from jangin import bench
 from jangin.bench.report import machine
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+OTHERS = "\n## Cold compilation\n", "\n<!-- "
+"""Where what other scripts found may begin there, which is kept."""
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 CALM = ("mobilenetv2", "resnet50", "bert_base")
 """The models that are measured beside a busy neighbour, and whose scaling is measured in turns."""
@@ -146,7 +148,9 @@ def write(figures: Figures, readme: bool) -> None:
         if figures.comparisons.get(mode):
             plots[mode] = f"{mode}.svg"
             draw(figures, mode, RESULTS.parent / plots[mode])
-    RESULTS.write_text(page(figures, plots))
+    before = RESULTS.read_text() if RESULTS.exists() else ""
+    others = min((before.index(mark) for mark in OTHERS if mark in before), default=len(before))
+    RESULTS.write_text(page(figures, plots) + before[others:])
     print(f"written to {RESULTS.relative_to(ROOT)}")
     if readme:
         path = ROOT / "README.md"

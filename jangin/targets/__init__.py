@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from jangin.runtime.processor import architecture
-from jangin.targets import portable, x86
+from jangin.targets import arm, micro, opencl, riscv, wasm, x86
+from jangin.targets.host import host
 from jangin.targets.target import Target
 
 NAMED: dict[str, Target] = {
-    t.name: t for t in (x86.V2, x86.V3, x86.V4, portable.ARM64, portable.RISCV64)
+    t.name: t
+    for t in (
+        x86.V2, x86.V3, x86.V4, arm.AARCH64, arm.CORTEX_A53, arm.CORTEX_A72, arm.NEOVERSE_N1, arm.ARMV7,
+        riscv.RISCV64, riscv.RISCV64_V, micro.CORTEX_M4, micro.CORTEX_M7, wasm.WASM32,
+    )
 }  # fmt: skip
 
 
@@ -20,21 +24,13 @@ def resolve(target: str | Target) -> Target:
         return target
     if target in ("cpu", "host"):
         return host()
+    if target.partition(":")[0] == "opencl":
+        return opencl.named(target)
     if target not in NAMED:
         near = get_close_matches(target, ["cpu", *NAMED], 2)
         hint = f", did you mean {' or '.join(near)}?" if near else ";"
         raise ValueError(f"unknown target {target!r}{hint} known: cpu, {', '.join(NAMED)}")
     return NAMED[target]
-
-
-def host() -> Target:
-    """The machine that this runs on. Raises ValueError where there is no target for its kind."""
-    if architecture() == "x86_64":
-        return x86.host()
-    for target in NAMED.values():
-        if target.triple.startswith(f"{architecture()}-"):
-            return target
-    raise ValueError(f"there is no target for {architecture()}; known: {', '.join(NAMED)}")
 
 
 __all__ = ["NAMED", "Target", "resolve"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, SMALL, DType
 from jangin.ir.expr import Expr
@@ -19,6 +20,8 @@ from jangin.targets import small
 FLOATS = (F32, F64)
 STORED = tuple(t for t in DTYPES.values() if t is not BOOL and t not in SMALL)
 WORDS = tuple(t for t in STORED if t.bytes >= 4)
+FOUR = tuple(t for t in WORDS if t.bytes == 4)
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,14 @@ class Row:
     `reference`: what is done for lane `i`, in Loop IR; it leaves the result in `r`.
     `llvm`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, `{T.bytes}`
     its size, `{i32:16}` a constant, `%x` an operand. The last line is the result or the effect.
+    `c`: C with GNU's vector types, on operands that fill a vector register: an expression, in which `{bits}`
+    is what the names of x86's intrinsics call the register ("" of 128 bits), `{reg}` its bits, `{s}` the type
+    of its floats (s or d) and `{T}` the result's. Where it is empty, and for one lane, C does what the
+    reference says lane by lane.
     `expansion`: the result as an expression of `small.ARGUMENT`, for languages in which the row has no text.
     `needs`: LLVM's names of processor features. `becomes`: a pattern of the one instruction, in
-    x86's assembly, that a vector register takes; empty where it takes several."""
+    the processors' assembly (x86's in rows for all), that a vector register takes; empty where it takes
+    several."""
 
     name: str
     dtypes: tuple[DType, ...]
@@ -43,6 +51,7 @@ class Row:
     needs: tuple[str, ...] = ()
     becomes: str = ""
     expansion: Expr | None = None
+    c: str = ""
 
     def func(self, dtype: DType) -> Func:
         """The reference as a kernel of symbolic size N (and M, where memory has another)."""
@@ -61,18 +70,22 @@ def _unary(name: str, function: str, becomes: str) -> Row:
 def _extreme(name: str, order: str) -> tuple[Row, Row]:
     """A NaN of either operand comes out. x86's instruction gives its second operand where they
     don't compare, so that alone it does where the first is known to be a number."""
-    compared = f"%first = fcmp {order} {{T}} %x, %y\n"
+    compared, sign = f"%first = fcmp {order} {{T}} %x, %y\n", {"olt": "<", "ogt": ">"}[order]
     picked = "select {bool} %first, {T} %x, {T} %y"
     checked = f"{compared}%picked = {picked}\n" + (
         "%nan = fcmp uno {T} %x, %x\nselect {bool} %nan, {T} %x, {T} %picked"
     )
-    full = Row(name, FLOATS, "x: T[N], y: T[N]", "T", f"r[i] = {name}(x[i], y[i])", checked)
-    return full, replace(full, name=f"{name}_number", llvm=compared + picked, becomes=f"{name}[ps]")
+    full = Row(
+        name, FLOATS, "x: T[N], y: T[N]", "T", f"r[i] = {name}(x[i], y[i])", checked,
+        c=f"PICK((x != x) | (x {sign} y), x, y)",
+    )  # fmt: skip
+    number = f"PICK(x {sign} y, x, y)"
+    return full, replace(full, name=f"{name}_number", llvm=compared + picked, becomes=f"{name}[ps]", c=number)
 
 
 _FMA = Row(
     "fma", FLOATS, "x: T[N], y: T[N], z: T[N]", "T", "r[i] = x[i] * y[i] + z[i]",
-    "%product = fmul {T} %x, %y\nfadd {T} %product, %z",
+    "%product = fmul {T} %x, %y\nfadd {T} %product, %z", c="x * y + z",
 )  # fmt: skip
 
 
@@ -153,39 +166,84 @@ PORTABLE: tuple[Row, ...] = (
 """What every CPU that LLVM knows can do, one instruction or several."""
 
 
-def _single(needs: tuple[str, ...], dtypes: tuple[DType, ...], becomes: Mapping[str, str]) -> tuple[Row, ...]:
+def _single(
+    needs: tuple[str, ...],
+    dtypes: tuple[DType, ...],
+    becomes: Mapping[str, str],
+    c: Mapping[str, str] = _NONE,
+) -> tuple[Row, ...]:
     """Portable rows, by name, that are one instruction on processors with some features."""
     return tuple(
-        replace(r, dtypes=tuple(t for t in r.dtypes if t in dtypes), needs=needs, becomes=becomes[r.name])
+        replace(
+            r, dtypes=tuple(t for t in r.dtypes if t in dtypes), needs=needs, becomes=becomes[r.name],
+            c=c.get(r.name, r.c),
+        )
         for r in PORTABLE
         if r.name in becomes
-    )
+    )  # fmt: skip
 
 
 _FUSED = replace(
-    _FMA, reference="r[i] = fma(x[i], y[i], z[i])", llvm="call {T} @llvm.fma({T} %x, {T} %y, {T} %z)"
+    _FMA, reference="r[i] = fma(x[i], y[i], z[i])", llvm="call {T} @llvm.fma({T} %x, {T} %y, {T} %z)", c=""
 )
 
 FUSING: tuple[Row, ...] = (_FUSED, *PORTABLE)
 """For kinds of processors all of which round a product and its sum once, as AVX2 does."""
 
+_MASKMOV = {"masked_load": "maskmov", "masked_store": "maskmov"}
+_ROUNDS = dict.fromkeys(("floor", "ceil", "trunc", "round"), "round[ps]")
+_C_ROUNDING = {"floor": 9, "ceil": 10, "trunc": 11, "round": 8}
+"""The operand that says how x86's instruction rounds; no exception is raised."""
+_C_ROUNDS = {n: f"_mm{{bits}}_round_p{{s}}(x, {how})" for n, how in _C_ROUNDING.items()}
+
 AVX2: tuple[Row, ...] = (
-    replace(_FUSED, needs=("fma",), becomes="vfmadd"),
+    replace(_FUSED, needs=("fma",), becomes="vfmadd", c="_mm{bits}_fmadd_p{s}(x, y, z)"),
     *_F16C,
-    *_single(("avx2",), WORDS, {
-        "masked_load": "maskmov", "masked_store": "maskmov", "broadcast": "broadcast",
+    *_single(("avx2",), FOUR, _MASKMOV, {
+        "masked_load": "({T})_mm{bits}_maskload_epi32((const int *)memory, (__m{reg}i)mask)",
+        "masked_store": "_mm{bits}_maskstore_epi32((int *)memory, (__m{reg}i)mask, (__m{reg}i)x)",
     }),
+    *_single(("avx2",), tuple(t for t in WORDS if t not in FOUR), _MASKMOV),
+    *_single(("avx2",), WORDS, {"broadcast": "broadcast"}),
+    *_single(("avx2",), FLOATS, _ROUNDS, _C_ROUNDS),
+    *_single(("avx2",), FLOATS, {"sqrt": "sqrt[ps]"}, {"sqrt": "_mm{bits}_sqrt_p{s}(x)"}),
     *PORTABLE,
 )  # fmt: skip
 
-_ROUNDING = dict.fromkeys(("floor", "ceil", "trunc", "round"), "vrndscale")
+
+def _own_extreme(row: Row, name: str) -> Row:
+    """By an instruction that gives NaN where either operand is."""
+    llvm = f"call {{T}} @llvm.{row.name}imum({{T}} %x, {{T}} %y)"
+    return replace(row, name=name, llvm=llvm, becomes=rf"f{row.name}\s")
+
+
+NEON: tuple[Row, ...] = (
+    replace(_FUSED, becomes=r"fmla\s"),
+    *(
+        _own_extreme(row, name)
+        for row in (_extreme("min", "olt")[0], _extreme("max", "ogt")[0])
+        for name in (row.name, f"{row.name}_number")
+    ),
+    *_single((), FLOATS, {
+        "floor": r"frintm\s", "ceil": r"frintp\s", "trunc": r"frintz\s", "round": r"frintn\s",
+        "sqrt": r"fsqrt\s",
+    }),
+    *PORTABLE,
+)  # fmt: skip
+"""Of 64-bit Arm processors, all of which round a product and its sum once."""
+
+_SCALED = {n: f"_mm{{bits}}_roundscale_p{{s}}(x, {how})" for n, how in _C_ROUNDING.items()}
+_MASKED_MOVE = {"masked_load": r"vmov.*\{%k", "masked_store": r"vmov.*\{%k"}
+_MASK = "_mm{bits}_test_epi32_mask((__m{reg}i)mask, (__m{reg}i)mask)"
+
 AVX512: tuple[Row, ...] = (
-    *_single(("avx512f", "avx512bw", "avx512vl"), STORED, {
-        "masked_load": r"vmov.*\{%k", "masked_store": r"vmov.*\{%k",
+    *_single(("avx512f", "avx512bw", "avx512vl"), FOUR, _MASKED_MOVE, {
+        "masked_load": f"({{T}})_mm{{bits}}_maskz_loadu_epi32({_MASK}, memory)",
+        "masked_store": f"_mm{{bits}}_mask_storeu_epi32(memory, {_MASK}, (__m{{reg}}i)x)",
     }),
-    *_single(("avx512f",), WORDS, {
-        "masked_gather": "gather[dq]", "masked_scatter": "scatter[dq]", **_ROUNDING,
-    }),
+    *_single(("avx512f", "avx512bw", "avx512vl"), tuple(t for t in STORED if t not in FOUR), _MASKED_MOVE),
+    *_single(("avx512f",), WORDS, {"masked_gather": "gather[dq]", "masked_scatter": "scatter[dq]"}),
+    *_single(("avx512f", "avx512vl"), FLOATS, dict.fromkeys(_C_ROUNDING, "vrndscale"), _SCALED),
     _GATHER,
     *AVX2,
 )  # fmt: skip

@@ -24,12 +24,20 @@ class Target:
     `backend` makes its code and `device` runs it: names in `backends.backend.BACKENDS` and
     `runtime.device.DEVICES`, or, from outside the package, the objects themselves.
 
+    `lane_operands`: a multiply-add takes one lane of a vector for all lanes, rather than an element from
+    memory. `hints`: hints to fetch data early pay. `issue`: instructions that a core begins each cycle, where
+    that are so few that they decide what is quick, whatever their kind; 0 elsewhere. `packed_terms`: how many
+    terms of packed rows one turn of a loop may take before LLVM, scheduling for the processor, spills.
+
     The rest is what one core does, for estimates: cycles a second, vector multiply-adds, loads and stores
     a cycle, a multiply-add's latency in cycles, and bytes a cycle that stream from
     each level. The figures are those
     that the last generations of server cores (AMD Zen 2 to 4, Intel Ice Lake on) have in common by
     their makers' optimization guides; a wrong one costs speed, never correctness. `winograd` and `fusion` are
-    what graph passes decide by, `recurrence` what lowering does."""
+    what graph passes decide by, `recurrence` what lowering does.
+
+    `outputs`: what `jangin compile --emit` can make for it; `c_flags`: what gcc and clang are given to
+    compile C for it; `c_compiler`: the one that `jangin compile` asks how large the code becomes."""
 
     name: str
     triple: str
@@ -42,6 +50,10 @@ class Target:
     l2: int = 512 << 10
     l3: int = 8 << 20
     clock: float = 3e9
+    lane_operands: bool = False
+    issue: int = 0
+    packed_terms: int = 8
+    hints: bool = True
     multiply_adds: int = 2
     latency: int = 4
     loads: int = 2
@@ -54,6 +66,9 @@ class Target:
     winograd: WinogradFigures = field(default_factory=WinogradFigures)
     fusion: FusionFigures = field(default_factory=FusionFigures)
     recurrence: RecurrenceFigures = field(default_factory=RecurrenceFigures)
+    outputs: tuple[str, ...] = field(default=("jgn", "object", "shared", "c"), repr=False)
+    c_flags: tuple[str, ...] = field(default=(), repr=False)
+    c_compiler: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         return f"{self.triple}/{self.cpu}/{self.features}"

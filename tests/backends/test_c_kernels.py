@@ -34,19 +34,23 @@ from jangin.ir.text import print_func
 from jangin.runtime.elf import Image
 from jangin.targets import Target
 
-COMPILER = shutil.which("gcc") or shutil.which("clang")
+COMPILERS = [c for c in ("gcc", "clang") if shutil.which(c)]
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler here: neither gcc nor clang")
+pytestmark = pytest.mark.skipif(not COMPILERS, reason="no C compiler here: neither gcc nor clang")
 
 
-def built(funcs: Sequence[Func], on: Target, folder: Path, level: str = "-O0") -> ctypes.CDLL:
-    """A library of kernels, all in one C file."""
-    source, library = folder / "kernels.c", folder / "kernels.so"
+def built(
+    funcs: Sequence[Func], on: Target, folder: Path, level: str = "-O0", compiler: str = ""
+) -> ctypes.CDLL:
+    """A library of kernels, all in one C file, of which the compiler has nothing to say."""
+    compiler = compiler or COMPILERS[0]
+    source, library = folder / "kernels.c", folder / f"{compiler}.so"
     source.write_text(emit_kernels(funcs, on, C()))
-    options = (level, *C.FLAGS, f"-march={on.cpu}", "-Wno-psabi", "-shared", "-fPIC")
+    options = (level, *C.FLAGS, f"-march={on.cpu}", *WARNINGS, "-shared", "-fPIC")
     done = subprocess.run(
-        [str(COMPILER), *options, "-o", str(library), str(source), "-lm"], capture_output=True, text=True
+        [compiler, *options, "-o", str(library), str(source), "-lm"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[:4000]
     return ctypes.CDLL(str(library))
@@ -81,13 +85,14 @@ def random_values(b: Buffer, symbols: Mapping[str, int], rng: np.random.Generato
     return rng.standard_normal(shape).astype(b.dtype.numpy)
 
 
+@pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("model", ["squeezenet", "shufflenet"])
-def test_models(model: str, tmp_path: Path) -> None:
+def test_models(model: str, compiler: str, tmp_path: Path) -> None:
     on = machine.target(machine.runnable()[-1])
     artifact = build_artifact(LIGHT / f"light_{model}.onnx", Options(on))
     kernels = [f for n, f in artifact.plan.kernels.items() if n not in artifact.plan.calls]
     funcs = [replace(f, name=f"k{n}") for n, f in enumerate(kernels)]
-    library, image = built(funcs, on, tmp_path), Image(artifact.objects)
+    library, image = built(funcs, on, tmp_path, "-O1", compiler), Image(artifact.objects)
     launches, rng = {x.kernel: x for x in artifact.plan.launches}, np.random.default_rng()
     for func, kernel in zip(funcs, kernels, strict=True):
         given = [size(e, {}) for e in launches[kernel.name].symbols]

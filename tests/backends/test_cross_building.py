@@ -20,7 +20,9 @@ from jangin.runtime.processor import architecture
 from jangin.targets import NAMED
 from jangin.targets.x86 import V3
 
-ELSEWHERE = sorted(t.name for t in NAMED.values() if t.triple.split("-")[0] != architecture())
+ELSEWHERE = sorted(
+    t.name for t in NAMED.values() if t.triple.split("-")[0] != architecture() and "jgn" in t.outputs
+)
 
 
 def layer() -> onnx.ModelProto:
@@ -54,6 +56,11 @@ def test_code_that_cannot_run_is_refused_before_any_work(monkeypatch: pytest.Mon
         jangin.compile(layer(), lacking, cache=False)
     with pytest.raises(LoadError, match="lacks"):
         jangin.build(layer(), lacking, cache=False, tune=1)
+
+
+def test_targets_without_object_files_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"no \.jgn file is made for cortex-m4: jangin\.emit\(kind='c'\)"):
+        jangin.build(layer(), "cortex-m4")
 
 
 def test_unknown_targets_are_told_the_nearest() -> None:

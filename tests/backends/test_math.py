@@ -75,6 +75,28 @@ def test_accuracy(fn: str, on: str) -> None:
     assert error[worst] <= allowed, f"{fn}({x[worst]!r}) = {out[worst]!r}: {error[worst]:.2f} ulp"
 
 
+@pytest.mark.parametrize("on", runnable())
+@pytest.mark.parametrize(("fn", "lowest"), [("exp", -87.336540), ("exp2", -126.0)])
+def test_no_normal_result_is_flushed(fn: str, lowest: float, on: str) -> None:
+    """All floats near the smallest argument whose result is a normal number, and the largest."""
+    edges = [[lowest, lowest * 0.994], [lowest, lowest * 1.004], [-lowest * 1.011, -lowest * 1.018]]
+    x = np.concatenate([floats(*sorted(map(abs, e))) * np.float32(np.sign(e[0])) for e in edges])
+    x = x[: x.size // 16 * 16]
+    out = run(unary(fn, x.size, 16), {"x": x, "y": np.zeros_like(x)}, {}, target(on))["y"]
+    with np.errstate(over="ignore"):
+        truth = _TRUTH[fn](x.astype(np.float64))
+        error = ulps(out, truth)
+    normal = truth >= np.finfo(np.float32).tiny
+    assert error[normal].max() <= MAX_ULP[fn] + (0 if target(on).has("fma") else WITHOUT_FMA)
+    assert ((out[~normal] >= 0) & (out[~normal] <= np.finfo(np.float32).tiny)).all()
+
+
+def floats(low: float, high: float) -> Array:
+    """All f32 of a range of positive numbers."""
+    first, last = np.array([low, high], np.float32).view(np.int32)
+    return np.arange(first, last + 1, dtype=np.int32).view(np.float32)
+
+
 @pytest.mark.parametrize("fn", sorted(MAX_ULP))
 def test_scalar_code_gives_what_vector_code_gives(fn: str) -> None:
     x = samples()[::97].copy()

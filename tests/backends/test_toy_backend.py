@@ -40,9 +40,11 @@ def look(graph: Graph, target: Target) -> Graph:
 
 
 class ToyBackend:
-    templates: Mapping[str, Match] = MappingProxyType({"rows": rows.match})
-    calls_libraries = False
+    calls_libraries, forks = False, True
     forms: Mapping[str, Callable[[Func, Target], str]] = MappingProxyType({})
+
+    def templates(self, target: Target) -> Mapping[str, Match]:
+        return {"rows": rows.match}
 
     def passes(self, target: Target) -> Sequence[Pass]:
         return [Pass("look", look)]
@@ -71,7 +73,7 @@ class ToyDevice:
 
 
 class ToyModule:
-    threads = 1
+    threads, alignment = 1, 64
 
     def __init__(self, plan: Plan, kernels: Sequence[Func]) -> None:
         self.plan, self.kernels = plan, {k.name: k for k in kernels}

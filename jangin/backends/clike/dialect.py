@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, SMALL, U8, U16, U32, U64, DType
 from jangin.ir.kernel import sizes
 from jangin.ir.loop import Func
 from jangin.runtime.functions import KERNEL
+from jangin.targets.rows import Row
+from jangin.targets.target import Target
 
 KEPT = {F16: U16, BF16: U16, BOOL: I32, **dict.fromkeys(SMALL, U8)}
 """What a type without one of its own is kept in: its bits; a truth as 0 or 1, in vectors as 0 or -1."""
@@ -29,17 +32,55 @@ def type_name(dtype: DType, lanes: int = 1) -> str:
     return kept.name if lanes == 1 else f"{kept}x{width(lanes)}"
 
 
+@dataclass(frozen=True)
+class Groups:
+    """How a language has work-groups. `item`: a work-item's number in its group; `barrier`: what waits for
+    all of them; `local`: before what a group shares."""
+
+    item: str
+    barrier: str
+    local: str
+
+
+def in_register(dtype: DType, lanes: int, target: Target) -> bool:
+    """Whether a vector is as large as one of the processor's registers, or the lower part with a name of its
+    own that some have (128 bits of 256 or 512)."""
+    size = KEPT.get(dtype, dtype).bytes * lanes
+    return 16 <= size <= target.vector_bytes and size == width(size)
+
+
 class Dialect(ABC):
     """One C-like language. `inline`: before a helper function; `shared`: before a kernel's buffers;
-    `restrict`: of a pointer that no other aliases."""
+    `restrict`: of a pointer that no other aliases; `long`: ends a literal of 64 bits; `loop`: a line
+    before each loop, if any; `most_lanes`: of a vector; `narrow`: vector loops are cut to the processor's
+    registers; `groups`: its work-groups, if it has any."""
 
     inline: str
     shared: str
     restrict: str
+    long: str
+    loop: str = ""
+    most_lanes: int = 1 << 20
+    groups: Groups | None = None
+    narrow: bool = False
 
     @abstractmethod
     def head(self) -> str:
         """What a file begins with: the scalar types of SCALARS among it."""
+
+    def kernels(self) -> str:
+        """What stands between the definitions and the kernels."""
+        return ""
+
+    def row(self, row: Row, dtype: DType, lanes: int, target: Target) -> str:
+        """What an instruction row is as an expression of its operands; empty where the language has no more
+        for it than for what its reference says of each lane."""
+        return ""
+
+    def keep(self, v: str) -> str:
+        """A statement after which a vector lies in a register, where its uses would else load it each; empty
+        where that isn't needed."""
+        return ""
 
     @abstractmethod
     def vector_type(self, dtype: DType, lanes: int) -> str:
@@ -79,21 +120,38 @@ class Dialect(ABC):
         """The bits of a value as another type of the same size."""
 
     @abstractmethod
-    def shuffle(self, a: str, b: str, picks: Sequence[int]) -> str:
-        """Lanes of `a` followed by those of `b`; -1: any."""
+    def shuffle(self, kind: str, a: str, b: str, room: int, picks: Sequence[int]) -> str:
+        """Lanes of `a`, which has `room` of them, followed by those of `b`; -1: any."""
 
     @abstractmethod
-    def load(self, kind: str, at: str) -> str:
-        """A vector of elements from an address on, which need not be a multiple of the vector's size."""
+    def load(self, kind: str, at: str, space: str) -> str:
+        """A vector of elements from an address in a space on, which need not be a multiple of its size."""
 
     @abstractmethod
-    def store(self, kind: str, at: str, v: str) -> str:
+    def store(self, kind: str, at: str, v: str, space: str) -> str:
         """The counterpart of `load`."""
 
 
 _TYPES = {"f64": "double", "f32": "float"}
 _ABI = {"ptr": "void *", "i64": "i64 ", "void": "void "}
 _AS = "#define AS(T, x) ({ __typeof__(x) from = (x); T to; memcpy(&to, &from, sizeof to); to; })"
+_PICK = """#define PICK(mask, x, y) \
+  ((__typeof__(x))(((mask) & (__typeof__(mask))(x)) | (~(mask) & (__typeof__(mask))(y))))"""
+_KEEP = """#if defined __GNUC__ && !defined __clang__ && defined __x86_64__
+#define KEEP(v) __asm__("" : "+v"(v))
+#else
+#define KEEP(v) (void)(v)
+#endif"""
+_GCC = """#if defined __GNUC__ && !defined __clang__
+#pragma GCC optimize("no-gcse", "no-tree-loop-im", "no-move-loop-invariants", "no-schedule-insns2")
+#endif"""
+"""Loops come with what is invariant outside of them and loads early enough: gcc would keep more values in
+registers than there are, and spill what is accumulated."""
+_QUIET = '#pragma GCC diagnostic ignored "-Wpsabi"'
+"""Vectors wider than a register are given to functions, all of which are inlined."""
+_X86 = """#if defined __x86_64__
+#include <immintrin.h>
+#endif"""
 
 
 class C(Dialect):
@@ -103,11 +161,17 @@ class C(Dialect):
     """Products and sums round as written, functions set no errno, integers wrap, and memory may be read as
     another type than it was written as."""
 
-    inline, shared, restrict = "static inline", "", "restrict"
+    inline, shared, restrict, long = "static inline __attribute__((always_inline))", "", "restrict", "ll"
+    narrow = True
+
+    def __init__(self, linkage: str = "") -> None:
+        """`linkage`: what stands before a kernel's exported function."""
+        self.linkage = linkage
 
     def head(self) -> str:
         types = (f"typedef {_TYPES.get(t.name, _stdint(t))} {t};" for t in SCALARS)
-        return "\n".join(["#include <math.h>", "#include <stdint.h>", "#include <string.h>", *types, _AS])
+        headers = ["#include <math.h>", "#include <stdint.h>", "#include <string.h>", _X86]
+        return "\n".join([_GCC, _QUIET, *headers, *types, _AS, _PICK, _KEEP])
 
     def vector_type(self, dtype: DType, lanes: int) -> str:
         kind, size = type_name(dtype, lanes), dtype.bytes * width(lanes)
@@ -130,7 +194,18 @@ class C(Dialect):
         buffers = (f"((void **){names[0]})[{n}]" for n in range(len(func.params)))
         numbers = (f"((i64 *){names[1]})[{n}]" for n in range(len(sizes(func))))
         given = ", ".join([*buffers, *numbers, *names[2:]])
-        return f"{_ABI[KERNEL.result]}{name}({params}) {{\n  {body}({given});\n}}"
+        ignored = "" if sizes(func) else f"  (void){names[1]};\n"
+        return f"{self.linkage}{_ABI[KERNEL.result]}{name}({params}) {{\n{ignored}  {body}({given});\n}}"
+
+    def keep(self, v: str) -> str:
+        return f"KEEP({v})"
+
+    def row(self, row: Row, dtype: DType, lanes: int, target: Target) -> str:
+        size = 8 * dtype.bytes * lanes
+        if lanes == 1 or ("_mm" in row.c and not in_register(dtype, lanes, target)):
+            return ""
+        words = {"T": type_name(dtype, lanes), "s": "d" if dtype is F64 else "s"}
+        return row.c.format(bits="" if size == 128 else size, reg=size, **words)
 
     def vector(self, kind: str, items: Sequence[str]) -> str:
         return f"({kind}){{{', '.join(items)}}}"
@@ -144,13 +219,13 @@ class C(Dialect):
     def reinterpret(self, kind: str, x: str, *, scalar: bool) -> str:
         return f"AS({kind}, {x})" if scalar else f"({kind}){x}"
 
-    def shuffle(self, a: str, b: str, picks: Sequence[int]) -> str:
+    def shuffle(self, kind: str, a: str, b: str, room: int, picks: Sequence[int]) -> str:
         return f"__builtin_shufflevector({a}, {b}, {', '.join(map(str, picks))})"
 
-    def load(self, kind: str, at: str) -> str:
+    def load(self, kind: str, at: str, space: str) -> str:
         return f"*({kind}_u *){at}"
 
-    def store(self, kind: str, at: str, v: str) -> str:
+    def store(self, kind: str, at: str, v: str, space: str) -> str:
         return f"*({kind}_u *){at} = {v}"
 
 

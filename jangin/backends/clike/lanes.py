@@ -10,32 +10,38 @@ from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select
 from jangin.ir.loop import For, If, Stmt, Store
 from jangin.ir.words import INFIX
 from jangin.targets.rows import Row
+from jangin.targets.target import Target
 
 _FUNCTIONS = {"round": "rint"}
 """`rint` rounds half to even unless a program changes how the processor rounds."""
 
 
-def function_name(row: Row, dtype: DType, lanes: int) -> str:
-    """By the exact number of lanes, which several may have room for."""
-    return f"{row.name}_{dtype}x{lanes}"
+def function_name(row: Row, dtype: DType, lanes: int, space: str = "") -> str:
+    """By the exact number of lanes, which several may have room for, and the space of its memory."""
+    return f"{row.name}_{dtype}x{lanes}{space.replace('__', '_').rstrip()}"
 
 
-def row_function(row: Row, dtype: DType, lanes: int, dialect: Dialect) -> str:
-    """A row's function of its operands, on `lanes` values of a type."""
+def row_function(
+    row: Row, dtype: DType, lanes: int, target: Target, dialect: Dialect, space: str = ""
+) -> str:
+    """A row's function of its operands, on `lanes` values of a type. `space`: where its memory lies."""
     func = row.func(dtype)
     loop, result = func.body, type_name(func.params[-1].dtype, lanes) if row.result else "void"
     assert isinstance(loop, For)
-    body = " ".join(_Lane(dialect, lanes, n).statement(loop.body) for n in range(lanes))
-    if row.result:
-        body = f"{result} r; {body} return r;"
-    given = (_parameter(p, lanes, dialect) for p in func.params if p.name != "r")
-    name = function_name(row, dtype, lanes)
+    whole = dialect.row(row, dtype, lanes, target)
+    if whole:
+        body = f"return {whole};" if row.result else f"{whole};"
+    else:
+        body = " ".join(_Lane(dialect, lanes, n).statement(loop.body) for n in range(lanes))
+        body = f"{result} r; {body} return r;" if row.result else body
+    given = (_parameter(p, lanes, space) for p in func.params if p.name != "r")
+    name = function_name(row, dtype, lanes, space)
     return f"{dialect.inline} {result} {name}({', '.join(given)}) {{ {body} }}"
 
 
-def _parameter(p: Buffer, lanes: int, dialect: Dialect) -> str:
+def _parameter(p: Buffer, lanes: int, space: str) -> str:
     if p.name == "memory":
-        return f"{dialect.shared}{type_name(p.dtype)} *memory"
+        return f"{space}{type_name(p.dtype)} *memory"
     return f"{type_name(p.dtype, lanes)} {p.name}"
 
 

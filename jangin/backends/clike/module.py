@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from jangin.backends.clike.dialect import Dialect, type_name
+from jangin.backends.clike.narrow import narrowed
+from jangin.backends.clike.tidy import tidy, unused
 from jangin.backends.clike.writer import ClikeWriter
 from jangin.backends.walk.kernel import Kernel
 from jangin.backends.walk.memory import in_memory
 from jangin.backends.walk.parts import parts
+from jangin.ir.graph import CompileError
+from jangin.ir.groups import grouped, per_thread
 from jangin.ir.kernel import sizes
 from jangin.ir.loop import Func
 from jangin.targets.target import Target
@@ -18,9 +23,19 @@ from jangin.targets.target import Target
 def emit_kernels(funcs: Sequence[Func], target: Target, dialect: Dialect) -> str:
     """A file that exports each kernel under the name of `exported`. CompileError
     names the kernel where there is no code for something in it."""
+    names = Counter(exported(func) for func in funcs)
+    for func in funcs:
+        if names[exported(func)] > 1:
+            raise CompileError(f"{func.name}: another kernel is {exported(func)} in C too; rename one")
     definitions: dict[str, str] = {}
-    bodies = [text for func in funcs for text in _kernel(func, target, dialect, definitions)]
-    return "\n".join([dialect.head(), *definitions.values(), *bodies, ""])
+    bodies = [text for func in funcs for text in kernel_texts(func, target, dialect, definitions)]
+    return file_of(definitions, bodies, dialect)
+
+
+def file_of(definitions: Mapping[str, str], bodies: Iterable[str], dialect: Dialect) -> str:
+    """A file of definitions and kernels."""
+    texts = (dialect.head(), *definitions.values(), dialect.kernels(), *bodies)
+    return "\n".join([text for text in texts if text] + [""])
 
 
 def exported(func: Func) -> str:
@@ -28,19 +43,28 @@ def exported(func: Func) -> str:
     return re.sub(r"\W", "_", func.name)
 
 
-def _kernel(func: Func, target: Target, dialect: Dialect, definitions: dict[str, str]) -> list[str]:
-    made, texts = parts(func, target), []
+def kernel_texts(func: Func, target: Target, dialect: Dialect, definitions: dict[str, str]) -> list[str]:
+    """A kernel's functions; what they use is added to the definitions."""
+    made, texts = parts(narrowed(func, target) if dialect.narrow else func, target), []
     for part in made:
         writer = ClikeWriter(target, dialect, definitions)
-        Kernel(part, writer).run()
-        texts += [f"{_head(part, dialect)} {{", *writer.arrays, *writer.lines, "}"]
-    given = [*(f"p{n}" for n in range(len(func.params))), *(f"s{n}" for n in range(len(sizes(func))))]
+        Kernel(per_thread(part) if dialect.groups else part, writer).run()
+        lines = tidy([*writer.arrays, *writer.lines], writer.loaded, dialect.keep)
+        ignored = [f"  (void){name};" for name in unused(_names(func), lines)]
+        texts += [f"{_head(part, dialect)} {{", *ignored, *lines, "}"]
     if len(made) > 1:  # the parts of one task run one after the other
+        given = [n for n in _names(func) if n not in ("lo", "hi", "scratch")]
         args = ", ".join([*given, "t", "t + 1", "scratch"])
         calls = "".join(f"    {exported(part)}_body({args});\n" for part in made)
         loop = f"  for (i64 t = lo; t < hi; ++t) {{\n{calls}  }}"
         texts += [f"{_head(func, dialect)} {{", loop, "}"]
     return [*texts, dialect.entry(func, exported(func), f"{exported(func)}_body")]
+
+
+def _names(func: Func) -> list[str]:
+    """Of an internal function's parameters."""
+    buffers, symbols = range(len(func.params)), range(len(sizes(func)))
+    return [*(f"p{n}" for n in buffers), *(f"s{n}" for n in symbols), "lo", "hi", "scratch"]
 
 
 def _head(func: Func, dialect: Dialect) -> str:
@@ -51,4 +75,6 @@ def _head(func: Func, dialect: Dialect) -> str:
     ]
     params += [f"i64 s{n}" for n in range(len(sizes(func)))]
     params += ["i64 lo", "i64 hi", f"{dialect.shared}u8 *{dialect.restrict} scratch"]
+    if dialect.groups is not None and grouped(func):
+        params.append(f"{dialect.groups.local}u8 *{dialect.restrict} shared")
     return f"static void {exported(func)}_body({', '.join(params)})"

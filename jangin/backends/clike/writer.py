@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jangin.backends.clike.dialect import KEPT, Dialect, type_name, width
+from jangin.backends.clike.dialect import KEPT, Dialect, in_register, type_name, width
 from jangin.backends.clike.lanes import function_name, row_function
 from jangin.backends.walk.writer import Pointer, Value, Writer
 from jangin.ir.dtype import BOOL, F32, I32, I64, DType, dtype_of
@@ -34,7 +34,11 @@ class ClikeWriter(Writer):
         super().__init__(target)
         self.dialect, self.definitions = dialect, definitions
         self.arrays: list[str] = []
+        self._spaces: dict[Pointer, str] = {}
         self.lo, self.hi = Value("lo", I64), Value("hi", I64)
+        self.most_lanes = dialect.most_lanes
+        self.loaded: set[str] = set()
+        """Vectors that were loaded from memory into a register."""
 
     def type(self, dtype: DType, lanes: int = 1) -> str:
         """The name of a type, which is defined."""
@@ -61,10 +65,26 @@ class ClikeWriter(Writer):
         return row.expansion is None
 
     def parameter(self, number: int) -> Pointer:
-        return f"p{number}"
+        name = f"p{number}"
+        self._spaces[name] = self.dialect.shared
+        return name
 
     def size(self, number: int) -> Value:
         return Value(f"s{number}", I64)
+
+    # --- work-groups
+
+    def work_item(self) -> Value | None:
+        groups = self.dialect.groups
+        return None if groups is None else self.op(f"(i64){groups.item}", I64)
+
+    def shared(self, dtype: DType, at: Value) -> Pointer:
+        assert self.dialect.groups is not None
+        return self._cast("shared", self.dialect.groups.local, dtype, at)
+
+    def barrier(self) -> None:
+        assert self.dialect.groups is not None
+        self.effect(self.dialect.groups.barrier)
 
     # --- values of lanes
 
@@ -79,7 +99,7 @@ class ClikeWriter(Writer):
             else:
                 text = float(abs(number)).hex() + ("f" if dtype is F32 else "")
             return f"(-{text})" if math.copysign(1, number) < 0 and number == number else text
-        suffix = ("u" if dtype.kind == "u" else "") + ("ll" if dtype.bits == 64 else "")
+        suffix = ("u" if dtype.kind == "u" else "") + (self.dialect.long if dtype.bits == 64 else "")
         if number == -1 << (dtype.bits - 1):
             return f"({int(number) + 1}{suffix} - 1)"
         return f"({int(number)}{suffix})" if number < 0 else f"{int(number)}{suffix}"
@@ -118,7 +138,8 @@ class ClikeWriter(Writer):
         room, lanes = width(a.lanes), len(picks)
         moved = [p if p < a.lanes else p - a.lanes + room for p in picks]
         moved += [-1] * (width(lanes) - lanes)
-        return self.op(self.dialect.shuffle(a.ref, (b or a).ref, moved), a.dtype, lanes)
+        text = self.dialect.shuffle(self.type(a.dtype, lanes), a.ref, (b or a).ref, room, moved)
+        return self.op(text, a.dtype, lanes)
 
     def any_lane(self, mask: Value) -> Value:
         if mask.lanes == 1:
@@ -151,6 +172,8 @@ class ClikeWriter(Writer):
 
     def compare(self, op: str, x: Value, y: Value) -> Value:
         a, b = x.ref, y.ref
+        if op == "lt" and x.dtype.kind == "u" and y.number == 0:  # never: compilers warn of it
+            return self.like(False, Value("", BOOL, x.lanes))
         if op == "ule" or x.dtype is BOOL:
             a, b = self._as(_unsigned(x.dtype), x), self._as(_unsigned(x.dtype), y)
         if op == "unordered":
@@ -198,14 +221,15 @@ class ClikeWriter(Writer):
             return self.op(self._as(dtype, x), dtype)
         return self._bits(dtype, x.ref, x.lanes)
 
-    def _call(self, name: str, dtype: DType, lanes: int, *operands: str) -> str:
-        """A call of the target's row for an operation."""
-        row = self.row(name, dtype)
-        called = function_name(row, dtype, lanes)
+    def _call(self, name: str, dtype: DType, lanes: int, *operands: str, at: Pointer = "") -> str:
+        """A call of the target's row for an operation, of memory `at` an address where it is one."""
+        row, space = self.row(name, dtype), self._spaces[at] if at else ""
+        called = function_name(row, dtype, lanes, space)
         if called not in self.definitions:
             for p in row.func(dtype).params:
                 self.type(p.dtype, lanes)
-            self.definitions[called] = row_function(row, dtype, lanes, self.dialect)
+            made = row_function(row, dtype, lanes, self.target, self.dialect, space)
+            self.definitions[called] = made
         return f"{called}({', '.join(operands)})"
 
     def instruction(self, name: str, dtype: DType, result: DType, *values: Value) -> Value:
@@ -225,47 +249,60 @@ class ClikeWriter(Writer):
     def registers(self, dtype: DType, count: int) -> Pointer:
         name = self.fresh("a")
         self.arrays.append(f"  {self.dialect.array(dtype, name, count)}")
+        self._spaces[name] = ""
         return name
 
     def scratch(self, dtype: DType, at: Value) -> Pointer:
-        kind = f"{self.dialect.shared}{type_name(dtype)} *"
-        return self._name(f"({kind})(scratch + {at.ref})", kind)
+        return self._cast("scratch", self.dialect.shared, dtype, at)
+
+    def _cast(self, memory: str, space: str, dtype: DType, at: Value) -> Pointer:
+        """The place so many bytes into a memory, in its address space."""
+        kind = f"{space}{type_name(dtype)} *"
+        name = self._name(f"({kind})({memory} + {at.ref})", kind)
+        self._spaces[name] = space
+        return name
 
     def step(self, dtype: DType, start: Pointer, by: Value) -> Pointer:
-        return self._name(f"{start} + {by.ref}", f"{self.dialect.shared}{type_name(dtype)} *")
+        space = self._spaces[start]
+        name = self._name(f"{start} + {by.ref}", f"{space}{type_name(dtype)} *")
+        self._spaces[name] = space
+        return name
 
     def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
         if lanes == 1:
             return self.op(f"*{at}", dtype, 1, state)
         if width(lanes) == lanes:
-            plain = self.dialect.load(self.type(dtype, lanes), at)
+            plain = self.dialect.load(self.type(dtype, lanes), at, self._spaces[at])
         else:
             plain = self._vector(dtype, [f"{at}[{n}]" for n in range(lanes)], lanes)
-        masked = [self._call("masked_load", dtype, lanes, at, m.ref) for m in masks]
-        return self.weakest([plain, *masked], dtype, lanes, state)
+        masked = [self._call("masked_load", dtype, lanes, at, m.ref, at=at) for m in masks]
+        v = self.weakest([plain, *masked], dtype, lanes, state)
+        if in_register(dtype, lanes, self.target):
+            self.loaded.add(v.ref)
+        return v
 
     def gather(
         self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
     ) -> Value:
         lanes = index.lanes
         plain = self.target.row("gather", dtype) is not None
-        texts = [self._call("gather", dtype, lanes, at, index.ref)] if plain else []
-        texts += [self._call("masked_gather", dtype, lanes, at, index.ref, m.ref) for m in masks]
+        texts = [self._call("gather", dtype, lanes, at, index.ref, at=at)] if plain else []
+        texts += [self._call("masked_gather", dtype, lanes, at, index.ref, m.ref, at=at) for m in masks]
         return self.weakest(texts, dtype, lanes, state)
 
     def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None:
         if mask is not None:
-            self.effect(self._call("masked_store", v.dtype, v.lanes, mask.ref, v.ref, at))
+            self.effect(self._call("masked_store", v.dtype, v.lanes, mask.ref, v.ref, at, at=at))
         elif v.lanes == 1:
             self.effect(f"*{at} = {v.ref}")
         elif width(v.lanes) == v.lanes:
-            self.effect(self.dialect.store(self.type(v.dtype, v.lanes), at, v.ref))
+            self.effect(self.dialect.store(self.type(v.dtype, v.lanes), at, v.ref, self._spaces[at]))
         else:
             for n in range(v.lanes):
                 self.effect(f"{at}[{n}] = {self.dialect.lane(v.ref, n)}")
 
     def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
-        self.effect(self._call("masked_scatter", v.dtype, v.lanes, index.ref, mask.ref, v.ref, at))
+        self.effect(self._call("masked_scatter", v.dtype, v.lanes, index.ref, mask.ref, v.ref, at, at=at))
 
     def prefetch(self, dtype: DType, at: Pointer) -> None:
         self.effect(self.dialect.prefetch(at))
@@ -274,6 +311,8 @@ class ClikeWriter(Writer):
 
     def loop(self, first: Value, end: Value, body: Callable[[Value], None], *, entered: bool) -> None:
         i = self.fresh("n")
+        if self.dialect.loop:
+            self.lines.append(self.dialect.loop)
         self.lines.append(f"  for (i64 {i} = {first.ref}; {i} < {end.ref}; ++{i}) {{")
         with self.scope():
             body(Value(i, I64))

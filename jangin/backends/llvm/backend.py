@@ -19,7 +19,7 @@ from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
 from jangin.runtime.artifact import Artifact
 from jangin.targets.target import Target
-from jangin.templates.choose import TEMPLATES
+from jangin.templates.choose import TEMPLATES, Match
 
 if TYPE_CHECKING:
     from jangin.passes.table import Pass
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 class LLVM:
     """See `backends.backend.Backend`."""
 
-    templates = TEMPLATES
-    calls_libraries = True
+    calls_libraries = forks = True
     forms: Mapping[str, Callable[[Func, Target], str]] = MappingProxyType(
         {"llvm": emit_kernel, "asm": assembly}
     )
+
+    def templates(self, target: Target) -> Mapping[str, Match]:
+        return TEMPLATES
 
     def passes(self, target: Target) -> Sequence[Pass]:
         return ()
@@ -50,7 +52,7 @@ class LLVM:
 
     def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
         """The pool's object, the entry's, then the kernels'."""
-        entry = [("entry", entry_module(plan, target.triple))]
+        entry = [("entry", entry_module(plan, target))]
         with ThreadPoolExecutor(2) as threads:
             own = [threads.submit(_pool_object, target), threads.submit(compile_modules, entry, target)]
             kernels = [*codes]

@@ -46,9 +46,13 @@ run:
 next:
   br label %run
 call:
-{_words("c", "ptr", *ENTRY.types)}
+{_words("c", "ptr", *ENTRY.types, "i32")}
   %status = {called(ENTRY, "%c1", "%c2", "%c3", "%c4", "%c5", "%c6")}
-  br label %next
+  %fine = icmp eq i32 %status, 0
+  br i1 %fine, label %next, label %wrong
+wrong:
+  %failure = add i32 %c7, %status
+  ret i32 %failure
 copy:
 {_words("m", "ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64")}
   %number = load i64, ptr %m5

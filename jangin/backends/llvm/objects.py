@@ -7,7 +7,7 @@ vectorizers and its unroller stay off, and whole-program pipelines cost time and
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from functools import cache
 from typing import Any
@@ -24,8 +24,11 @@ simplification), with unrolling and vectorization off."""
 CODEGEN_LEVEL = 2
 
 
-def compile_modules(texts: Sequence[tuple[str, str]], target: Target) -> bytes:
-    """One relocatable object of several (name, LLVM IR module text)."""
+def compile_modules(
+    texts: Sequence[tuple[str, str]], target: Target, exported: Collection[str] | None = None
+) -> bytes:
+    """One relocatable object of several (name, LLVM IR module text). `exported`: the functions that others
+    see, where that isn't all."""
     machine = target_machine(target)
     merged = None
     with llvm.create_context() as context, ExitStack() as modules:
@@ -36,6 +39,10 @@ def compile_modules(texts: Sequence[tuple[str, str]], target: Target) -> bytes:
             else:
                 merged.link_in(module)
         assert merged is not None
+        if exported is not None:
+            for function in merged.functions:
+                if not function.is_declaration and function.name not in exported:
+                    function.linkage = "internal"
         return _emit(machine, merged, as_object=True)
 
 
@@ -56,7 +63,8 @@ def target_machine(target: Target) -> Any:
     except RuntimeError as error:
         raise ValueError(f"LLVM has no target {target.triple!r}: {error}") from None
     return kind.create_target_machine(
-        cpu=target.cpu, features=target.features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default",
+        cpu=target.cpu, features=target.features, opt=CODEGEN_LEVEL,
+        reloc="static" if target.triple.startswith("wasm") else "pic", codemodel="default",
         abiname=target.abi.name,
     )  # fmt: skip
 

@@ -43,17 +43,19 @@ _HANDLE_BYTES = 32
 
 
 def pool_module(target: Target) -> str:
-    """The LLVM IR module of the pool's functions (see `runtime.functions`), for Linux. Raises ValueError
-    where pointers, sizes and thread handles aren't of 64 bits, as its structure has them."""
+    """The LLVM IR module of the pool's functions (see `runtime.functions`), for Linux, where a `long`, a
+    `size_t` and a thread's handle are as wide as a pointer."""
     abi = target.abi
-    if abi.pointer_bytes != 8:
-        raise ValueError(f"there is no thread pool for pointers of {8 * abi.pointer_bytes} bits yet")
+    narrow = abi.pointer_bytes < 8
     declare = f"declare void @{re.sub(r' [^,)]+', '', abi.pause)}" if abi.pause else ""
     pause = f"call void @{abi.pause}" if abi.pause else ""
     text = _HEAD + _CREATE + _DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
     text = re.sub(r"(?m)^  (%(\w+)\.at)$", _field_address, text)
     words = {
         "TRIPLE": target.triple,
+        "L": f"i{8 * abi.pointer_bytes}",
+        "NARROW": "\n  %bytes = trunc i64 %size to i32" if narrow else "",
+        "BYTES": "%bytes" if narrow else "%size",
         "DECLARE_PAUSE": declare,
         "PAUSE": pause,
         "FUTEX": abi.futex,
@@ -87,10 +89,10 @@ _HEAD = """
 source_filename = "jangin_pool"
 target triple = "<TRIPLE>"
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
-declare i32 @pthread_join(i64, ptr)
-declare i64 @syscall(i64, ...)
+declare i32 @pthread_join(<L>, ptr)
+declare <L> @syscall(<L>, ...)
 declare i32 @sched_yield()
-declare ptr @aligned_alloc(i64, i64)
+declare ptr @aligned_alloc(<L>, <L>)
 declare void @free(ptr)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i64 @llvm.umax.i64(i64, i64)
@@ -98,11 +100,11 @@ declare i64 @llvm.umin.i64(i64, i64)
 <DECLARE_PAUSE>
 
 define internal void @sleep_on(ptr %word, i32 %seen) {
-  %r = call i64 (i64, ...) @syscall(i64 <FUTEX>, ptr %word, i32 128, i32 %seen, ptr null, ptr null, i32 0)
+  %r = call <L> (<L>, ...) @syscall(<L> <FUTEX>, ptr %word, i32 128, i32 %seen, ptr null, ptr null, i32 0)
   ret void
 }
 define internal void @wake_up(ptr %word, i32 %most) {
-  %r = call i64 (i64, ...) @syscall(i64 <FUTEX>, ptr %word, i32 129, i32 %most, ptr null, ptr null, i32 0)
+  %r = call <L> (<L>, ...) @syscall(<L> <FUTEX>, ptr %word, i32 129, i32 %most, ptr null, ptr null, i32 0)
   ret void
 }
 """
@@ -119,8 +121,8 @@ allocate:
   %records = mul i64 %wide, <HANDLE_BYTES>
   %unrounded = add i64 %records, <HANDLES>
   %bumped = add i64 %unrounded, 63
-  %size = and i64 %bumped, -64
-  %pool = call ptr @aligned_alloc(i64 64, i64 %size)
+  %size = and i64 %bumped, -64<NARROW>
+  %pool = call ptr @aligned_alloc(<L> 64, <L> <BYTES>)
   %null = icmp eq ptr %pool, null
   br i1 %null, label %fail, label %start
 start:
@@ -174,8 +176,8 @@ next:
 join:
   %skip = mul i64 %k, <HANDLE_BYTES>
   %record = getelementptr i8, ptr %handles.at, i64 %skip
-  %handle = load i64, ptr %record
-  %e = call i32 @pthread_join(i64 %handle, ptr null)
+  %handle = load <L>, ptr %record
+  %e = call i32 @pthread_join(<L> %handle, ptr null)
   %k1 = add i64 %k, 1
   br label %next
 release:

@@ -1,0 +1,162 @@
+"""How fast the kernels of models are in C, beside LLVM's of the same loops: called in turns, on one thread.
+
+    python benchmarks/c_kernels.py --cc gcc-12 --cc clang-14 squeezenet1_1 mobilenetv2 resnet50 minilm
+
+Prints for each compiler the share of LLVM's speed that its code has, by model and as geometric mean, and
+the kernels that lose the most time. Outputs must have the same bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from jangin.backends.clike.dialect import C
+from jangin.backends.clike.module import emit_kernels
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import build_artifact
+from jangin.ir.dtype import BOOL
+from jangin.ir.graph import Array
+from jangin.ir.interpret import size
+from jangin.ir.kernel import scratch_bytes, tasks
+from jangin.ir.loop import Func
+from jangin.runtime.elf import Image
+from jangin.runtime.functions import KERNEL
+from jangin.targets import Target, resolve
+
+MODELS = Path(__file__).parent.parent / ".cache" / "models"
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+SLICE = 0.02
+"""Seconds that each side of a kernel is called for, at a stretch; the sides take turns."""
+ROUNDS = 7
+SHAPES = {"minilm": {"batch": 1, "seq": 128}}
+
+
+@dataclass
+class Timed:
+    """A kernel's seconds a call, LLVM's and C's, and how often a run of the model calls it."""
+
+    func: Func
+    launches: int
+    llvm: float
+    c: float
+
+
+def compiled(funcs: Sequence[Func], target: Target, compiler: str, folder: Path) -> ctypes.CDLL:
+    """A library of all kernels, from one file."""
+    source, library = folder / "kernels.c", folder / f"{Path(compiler).name}.so"
+    source.write_text(emit_kernels(funcs, target, C()))
+    options = ("-O2", *C.FLAGS, f"-march={target.cpu}", *WARNINGS, "-shared", "-fPIC")
+    began = time.perf_counter()
+    subprocess.run([compiler, *options, "-o", library, source, "-lm"], check=True)
+    kilobytes = source.stat().st_size >> 10
+    print(f"  {compiler}: {kilobytes} KB of C in {time.perf_counter() - began:.1f} s")
+    return ctypes.CDLL(str(library))
+
+
+def values(func: Func, symbols: dict[str, int]) -> list[Array]:
+    """An array for each parameter; integers are small, as they may be indices."""
+    rng, made = np.random.default_rng(0), []
+    for p in func.params:
+        shape = tuple(size(d, symbols) for d in p.shape)
+        numbers = rng.standard_normal(shape) if p.dtype.is_float else rng.integers(0, 2, shape)
+        made.append(numbers.astype(np.bool_ if p.dtype is BOOL else p.dtype.numpy))
+    return made
+
+
+def call_of(address: int, func: Func, symbols: dict[str, int], arrays: Sequence[Array]) -> Callable[[], None]:
+    """A function that runs all tasks of a kernel."""
+    kernel, count = KERNEL.at(address), size(tasks(func), symbols)
+    buffers = np.array([a.ctypes.data for a in arrays], np.int64)
+    sizes = np.array([symbols[v.name] for v, _ in func.symbols] or [0], np.int64)
+    scratch = np.zeros(size(scratch_bytes(func), symbols) + 64, np.uint8)
+    at = (scratch.ctypes.data + 63) // 64 * 64
+    held = (buffers, sizes, scratch)
+    return lambda held=held: kernel(held[0].ctypes.data, held[1].ctypes.data, 0, count, at)  # type: ignore[misc]
+
+
+def seconds(call: Callable[[], None], repeats: int) -> float:
+    began = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - began) / repeats
+
+
+def race(calls: Sequence[Callable[[], None]]) -> list[float]:
+    """Seconds a call of each, medians of rounds taken in turns."""
+    for call in calls:
+        call()
+    repeats = [max(1, int(SLICE / max(seconds(c, 1), 1e-7))) for c in calls]
+    rounds = [[seconds(c, n) for c, n in zip(calls, repeats, strict=True)] for _ in range(ROUNDS)]
+    return [statistics.median(column) for column in zip(*rounds, strict=True)]
+
+
+def measure(model: Path, target: Target, compilers: Sequence[str]) -> dict[str, list[Timed]]:
+    artifact = build_artifact(model, Options(target, shapes=SHAPES.get(model.stem, {})))
+    kernels = list(artifact.plan.kernels.values())
+    funcs = [replace(f, name=f"k{n}") for n, f in enumerate(kernels)]
+    launches = {x.kernel: x for x in artifact.plan.launches}
+    often = Counter(x.kernel for x in artifact.plan.launches)
+    image = Image(artifact.objects)
+    out: dict[str, list[Timed]] = {c: [] for c in compilers}
+    with tempfile.TemporaryDirectory() as folder:
+        libraries = [compiled(funcs, target, c, Path(folder)) for c in compilers]
+        for func, kernel in zip(funcs, kernels, strict=True):
+            launch = launches[kernel.name]
+            given = [size(e, {}) for e in launch.symbols]
+            symbols = dict(zip((v.name for v, _ in func.symbols), given, strict=True))
+            addresses = [image.address(launch.function)]
+            for library in libraries:
+                addresses.append(ctypes.cast(getattr(library, func.name), ctypes.c_void_p).value or 0)
+            arrays = [values(func, symbols) for _ in addresses]
+            calls = [call_of(at, func, symbols, a) for at, a in zip(addresses, arrays, strict=True)]
+            llvm, *others = race(calls)
+            for compiler, c, made in zip(compilers, others, arrays[1:], strict=True):
+                for p, want, got in zip(func.params, arrays[0], made, strict=True):
+                    if want.tobytes() != got.tobytes():
+                        print(f"  {compiler}: {kernel.name} gives other bits for {p.name}")
+                out[compiler].append(Timed(kernel, often[kernel.name], llvm, c))
+    image.close()
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--cc", action="append", required=True)
+    parser.add_argument("--target", default="cpu")
+    parser.add_argument("--worst", type=int, default=8)
+    args = parser.parse_args()
+    shares: dict[str, list[float]] = {c: [] for c in args.cc}
+    for model in args.models:
+        print(model)
+        for compiler, timed in measure(MODELS / f"{model}.onnx", resolve(args.target), args.cc).items():
+            llvm, c = (
+                sum(t.launches * s for t, s in zip(timed, column, strict=True))
+                for column in ([t.llvm for t in timed], [t.c for t in timed])
+            )
+            shares[compiler].append(llvm / c)
+            print(f"  {compiler}: {llvm / c:.3f} of LLVM's speed ({c * 1e3:.2f} ms, {llvm * 1e3:.2f})")
+            timed.sort(key=lambda t: t.launches * (t.llvm - t.c))
+            for t in timed[: args.worst]:
+                lost = t.launches * (t.c - t.llvm) * 1e6
+                print(
+                    f"    {lost:8.0f} us  {t.c / t.llvm:5.2f}x  {t.launches} of {t.llvm * 1e6:.0f} us  "
+                    f"{t.func.name}"
+                )
+    for compiler, found in shares.items():
+        print(f"{compiler}: geometric mean {statistics.geometric_mean(found):.3f} of LLVM's speed")
+
+
+if __name__ == "__main__":
+    main()

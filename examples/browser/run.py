@@ -1,0 +1,64 @@
+"""A page that says what is on a photograph: EfficientNet-Lite0, compiled to WebAssembly, in the browser.
+
+    pip install '.[aot,images]'
+    python examples/browser/run.py [--folder out] [--port 8000]
+
+Downloads the pretrained weights on the first run (18 MB), compiles, and serves the page on this machine. The
+folder is all that a web server needs; nothing that is dropped on the page leaves the browser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import jangin
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from efficientnet import build_model, class_names
+from packages import CACHE
+
+
+def write_page(folder: Path) -> None:
+    """The page, the model and the names of what it knows."""
+    made = jangin.emit(build_model(), "shared", "wasm32", shapes={"batch": 1}, name="model")
+    made.save(folder, force=True)
+    (folder / "names.json").write_text(json.dumps(class_names()))
+    shutil.copy(Path(__file__).parent / "index.html", folder)
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Serves a folder, scripts as scripts."""
+
+    extensions_map = SimpleHTTPRequestHandler.extensions_map | {
+        ".mjs": "text/javascript", ".wasm": "application/wasm",
+    }  # fmt: skip
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
+    """Of this machine alone; port 0: any that is free."""
+    return ThreadingHTTPServer(("127.0.0.1", port), partial(Files, directory=str(folder)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=CACHE / "browser")
+    parser.add_argument("--port", type=int, default=8000)
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    write_page(args.folder)
+    print(f"http://127.0.0.1:{args.port}/ (Ctrl-C ends it)")
+    with server(args.folder, args.port) as serving:
+        serving.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""A keyword spotter on a Cortex-M4: compiled to C, built, run in an emulator, and compared with this machine.
+
+    apt install gcc-arm-none-eabi qemu-system-arm
+    python examples/microcontroller/run.py [--target cortex-m7] [--model model.onnx] [--folder out]
+
+The network is DS-CNN-S (Zhang, Suda, Lai, Chandra 2017, "Hello Edge: Keyword Spotting on Microcontrollers")
+with random weights, unless a model of one input and one output is given. What is printed as flash and RAM
+before anything is built is what the linker then finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import jangin
+from jangin.ahead.emit import Emitted
+from jangin.ahead.source import compiler_flags
+
+HERE = Path(__file__).parent
+BOARDS = {"cortex-m4": "mps2-an386", "cortex-m7": "mps2-an500"}
+COMPILER, NAMES, EMULATOR = "arm-none-eabi-gcc", "arm-none-eabi-nm", "qemu-system-arm"
+
+
+def keyword_spotter(channels: int = 64, words: int = 12) -> onnx.ModelProto:
+    """DS-CNN-S: 49 frames of 10 cepstral coefficients in, a probability for each word out."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+
+    def weight(*shape: int) -> str:
+        name = f"w{len(weights)}"
+        values = rng.standard_normal(shape) * np.sqrt(1 / max(1, np.prod(shape[1:])))
+        weights.append(numpy_helper.from_array(values.astype(np.float32), name))
+        return name
+
+    def convolution(x: str, shape: tuple[int, ...], group: int = 1, **attributes: Any) -> str:
+        made = f"c{len(nodes)}"
+        nodes.append(
+            helper.make_node("Conv", [x, weight(*shape), weight(shape[0])], [made], group=group, **attributes)
+        )
+        nodes.append(helper.make_node("Relu", [made], [f"{made}_relu"]))
+        return f"{made}_relu"
+
+    x = convolution("x", (channels, 1, 10, 4), strides=[2, 2], pads=[5, 1, 5, 1])
+    for _ in range(4):
+        x = convolution(x, (channels, 1, 3, 3), channels, pads=[1, 1, 1, 1])
+        x = convolution(x, (channels, channels, 1, 1))
+    nodes.append(helper.make_node("GlobalAveragePool", [x], ["pooled"]))
+    nodes.append(helper.make_node("Flatten", ["pooled"], ["flat"]))
+    nodes.append(helper.make_node("Gemm", ["flat", weight(channels, words), weight(words)], ["scores"]))
+    nodes.append(helper.make_node("Softmax", ["scores"], ["y"]))
+    ends = (("x", [1, 1, 49, 10]), ("y", [1, words]))
+    given, made = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in ends)
+    graph = helper.make_graph(nodes, "ds_cnn", [given], [made], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """A program for a board. `weights`, `ram` and `code`: bytes that the linker placed of the
+    model's constants, of the arena and of the model's functions and small tables."""
+
+    program: Path
+    weights: int
+    ram: int
+    code: int
+
+
+def build(made: Emitted, folder: Path) -> Firmware:
+    """Compile and link the model with the example's program."""
+    made.save(folder, force=True)
+    flags = (*compiler_flags(made.model.target), "-Wall", "-Wextra", "-Werror")
+    sizes = (f"-DINPUT_BYTES={_bytes(made.model.inputs)}", f"-DOUTPUT_BYTES={_bytes(made.model.outputs)}")
+    run = partial(subprocess.run, check=True, cwd=folder)
+    run([COMPILER, *flags, "-c", "model.c", "model_weights.c"])
+    run([COMPILER, *flags, *sizes, "-I.", "-c", HERE / "main.c", HERE / "startup.c"])
+    objects = [f"{name}.o" for name in ("startup", "main", "model", "model_weights")]
+    link = ("-nostartfiles", "-specs=nosys.specs", "-T", HERE / "mps2.ld", "-Wl,-Map=model.map")
+    run([COMPILER, *flags, *objects, *link, "-o", "model.elf", "-lm"])
+    return Firmware(
+        folder / "model.elf", *(_linked(folder, of) for of in ("model_weights.o", "main.o", "model.o"))
+    )
+
+
+def _linked(folder: Path, of: str) -> int:
+    """Bytes that the linker placed of an object: of main.o the arena, of others what lies in flash."""
+    if of == "main.o":
+        listed = subprocess.run(
+            [NAMES, "-S", "model.elf"], check=True, cwd=folder, capture_output=True, text=True
+        )
+        (size,) = re.findall(r"^\w+ (\w+) \w arena$", listed.stdout, re.M)
+        return int(size, 16)
+    kinds = r"\.(?:text|rodata|data)"
+    sizes = re.findall(
+        rf"^ {kinds}\S*\s+0x\w+\s+0x(\w+) {re.escape(of)}$", (folder / "model.map").read_text(), re.M
+    )
+    return sum(int(size, 16) for size in sizes)
+
+
+def _bytes(tensors: Any) -> int:
+    (tensor,) = tensors
+    return int(np.prod([int(d.value) for d in tensor.shapes[0]])) * tensor.dtype.bytes
+
+
+def run(firmware: Firmware, board: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The model's output on an emulated board."""
+    folder = firmware.program.parent
+    (folder / "input.bin").write_bytes(x.tobytes())
+    options = [
+        "-nographic",
+        "-monitor",
+        "none",
+        "-serial",
+        "none",
+        "-semihosting-config",
+        "enable=on,target=native",
+    ]
+    subprocess.run(
+        [EMULATOR, "-M", board, *options, "-kernel", firmware.program.name],
+        check=True,
+        cwd=folder,
+        timeout=120,
+    )
+    return np.fromfile(folder / "output.bin", np.float32)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--target", choices=BOARDS, default="cortex-m4")
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--folder", type=Path)
+    args = parser.parse_args()
+    model = onnx.load(args.model) if args.model else keyword_spotter()
+    made = jangin.emit(model, "c", args.target, name="model")
+    print(f"compiled: {made.weights:,} bytes of weights, {made.code:,} of code, {made.ram:,} of RAM")
+    with tempfile.TemporaryDirectory() as folder:
+        firmware = build(made, args.folder or Path(folder))
+        print(
+            f"linked:   {firmware.weights:,} bytes of weights, {firmware.code:,} of code, "
+            f"{firmware.ram:,} of RAM"
+        )
+        here = jangin.compile(model)
+        shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+        x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+        there = run(firmware, BOARDS[args.target], x)
+    print(f"word {there.argmax()}, probability {there.max():.3f}")
+    print(f"the largest difference from this machine: {np.abs(there - here(x).reshape(-1)).max():.1e}")
+
+
+if __name__ == "__main__":
+    main()

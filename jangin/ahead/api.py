@@ -1,0 +1,394 @@
+"""What the functions of a model's C API do, whatever language writes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from jangin.ahead.declarations import (
+    BAD_INDEX,
+    BAD_THREADS,
+    ERRORS,
+    FIRST_OWN,
+    MAX_THREADS,
+    NO_WEIGHTS,
+    NULL_POINTER,
+    SMALL_ARENA,
+    TOO_LARGE,
+    signatures,
+)  # fmt: skip
+from jangin.ahead.memory import buffer_bytes
+from jangin.ahead.model import Model, Part, Tensor
+from jangin.ahead.sharing import Sharing
+from jangin.backends.functions import NULL, FunctionWriter, Signature, Value, i32, i64, signature
+from jangin.backends.launches import Launches, arrays
+from jangin.ir.checks import IN_RANGE
+from jangin.ir.expr import Expr, Var, const
+from jangin.ir.plan import ALIGN
+from jangin.runtime.functions import KERNEL
+from jangin.version import __version__
+
+
+def write_api(model: Model, writer: FunctionWriter) -> None:
+    """Write all functions of a model's API but for its kernels."""
+    Api(model, writer).write()
+
+
+class Api:
+    """Writes the functions of one model."""
+
+    def __init__(self, model: Model, writer: FunctionWriter) -> None:
+        self.model, self.w = model, writer
+        self.functions = {n: s for n, (s, _) in signatures(model).items()}
+        self.sharing = Sharing(model.prefix, writer)
+        self.own = self.sharing.own
+        self.errors = {code: text for code, (_, text) in ERRORS.items()}
+
+    def write(self) -> None:
+        model = self.model
+        for name in model.kernels:
+            self.w.declare(signature(KERNEL, name))
+        self._weights()
+        self.sharing.write()
+        for number, part in enumerate(model.parts):
+            self._check(number, part)
+            self._arena(number, part)
+            self._shapes(number, part)
+            self._run(number, part)
+        self._entries()
+        self._tables()
+
+    def error(self, text: str) -> int:
+        """The code of an error of this model's own."""
+        code = min(FIRST_OWN + 1, *self.errors) - 1
+        self.errors[code] = text
+        return code
+
+    # --- weights and threads
+
+    def _weights(self) -> None:
+        w, model = self.w, self.model
+        if not model.beside:
+            self.weights = w.bytes_elsewhere(f"{model.prefix}_weights")
+            return
+        place = w.variable(f"{model.prefix}_weights_at")
+        self.weights = place
+        with w.define(self.functions["use_weights"]) as given:
+            w.refuse(w.compare("eq", given["weights"], NULL), NULL_POINTER)
+            w.refuse(w.compare("ne", given["bytes"], i64(model.weights.bytes)), NO_WEIGHTS)
+            rest = w.arithmetic("and", w.number_of(given["weights"]), i64(ALIGN - 1))
+            w.refuse(w.compare("ne", rest, i64(0)), NO_WEIGHTS)
+            w.store(place, i64(0), given["weights"])
+            w.ret(i32(0))
+
+    # --- sizes
+
+    def _symbols(self, part: Part, sizes: Value) -> None:
+        """Load the sizes that a plan knows."""
+        for var, _ in part.plan.symbols:
+            self.w.names[var] = self.w.element(sizes, self.model.symbols.index(var.name), "i64")
+
+    def _memory(self, part: Part) -> tuple[Value, Value]:
+        """The bytes of the arena's buffers and of a worker's scratch memory."""
+        for var, e in part.memory.steps:
+            self.w.names[var] = self.w.value(e)
+        return self.w.value(part.memory.arena), self.w.value(part.memory.stride)
+
+    def check_of(self, number: int) -> Signature:
+        return self.own(f"int32_t {{p}}_check_{number}(const int64_t *sizes)")
+
+    def _check(self, number: int, part: Part) -> None:
+        """Whether sizes are those of a part: 0, or an error."""
+        w, plan = self.w, part.plan
+        with w.define(self.check_of(number), "internal") as given:
+            sizes = given["sizes"]
+            if self.model.symbols:
+                w.refuse(w.compare("eq", sizes, NULL), NULL_POINTER)
+            for n, name in enumerate(self.model.symbols):
+                if name in part.sizes:
+                    only = part.sizes[name]
+                    code = self.error(f"the size {name} must be {only}")
+                    w.refuse(w.compare("ne", w.element(sizes, n, "i64"), i64(only)), code)
+            self._symbols(part, sizes)
+            w.checking = True
+            for var, (low, high) in plan.symbols:
+                self._in_range(var, const(0) if low is None else low, high)
+            conditions = [(c, w.value(c)) for c in plan.constraints]
+            if (wrong := w.overflowed()) is not None:
+                w.refuse(wrong, TOO_LARGE)
+            for condition, holds in conditions:
+                holds = w.compare("ne", holds, i64(0)) if holds.type == "i64" else holds
+                code = self.error(f"the sizes do not meet {condition}, which the model was compiled for")
+                w.refuse(w.arithmetic("xor", holds, Value("1", "bool")), code)
+            self._memory(part)
+            w.value(part.memory.arena + part.memory.stride * MAX_THREADS + 2 * ALIGN)
+            for b in plan.buffers:
+                w.value(buffer_bytes(b))
+            for launch in plan.launches:
+                for e in (*launch.symbols, launch.tasks, launch.rounds):
+                    w.value(e)
+            if (wrong := w.overflowed()) is not None:
+                w.refuse(wrong, TOO_LARGE)
+            w.checking = False
+            w.ret(i32(0))
+
+    def _in_range(self, var: Var, low: Expr, high: Expr | None) -> None:
+        w = self.w
+        size = w.value(var)
+        wrong = [w.compare("lt", size, w.value(low))]
+        if high is not None:
+            wrong.append(w.compare("gt", size, w.value(high)))
+        limits = f"{low} or more" if high is None else f"{low} to {high}"
+        w.refuse(w.any_of(wrong), self.error(f"the size {var} may be {limits}"))
+
+    def arena_of(self, number: int) -> Signature:
+        return self.own(f"int64_t {{p}}_arena_{number}(const int64_t *sizes, int32_t threads)")
+
+    def _arena(self, number: int, part: Part) -> None:
+        w = self.w
+        with w.define(self.arena_of(number), "internal") as given:
+            self._symbols(part, given["sizes"])
+            w.ret(self._needed(part, given["threads"]))
+
+    def _needed(self, part: Part, threads: Value) -> Value:
+        """Bytes that a run takes, from a multiple of ALIGN on."""
+        w = self.w
+        arena, stride = self._memory(part)
+        return w.arithmetic("add", arena, w.arithmetic("mul", stride, w.convert("i64", threads)))
+
+    def shape_of(self, number: int) -> Signature:
+        return self.own(f"int32_t {{p}}_shape_{number}(int32_t index, const int64_t *sizes, int64_t *shape)")
+
+    def bytes_of(self, number: int) -> Signature:
+        return self.own(f"int64_t {{p}}_bytes_{number}(int32_t index, const int64_t *sizes)")
+
+    def _shapes(self, number: int, part: Part) -> None:
+        """Shapes and bytes of the inputs, then of the outputs."""
+        w = self.w
+        tensors = (*self.model.inputs, *self.model.outputs)
+        with w.define(self.shape_of(number), "internal") as given:
+            self._symbols(part, given["sizes"])
+            for n, tensor in enumerate(tensors):
+                shape = tensor.shapes[number]
+                with w.when(w.compare("eq", given["index"], i32(n))):
+                    with w.when(w.compare("eq", given["shape"], NULL)):
+                        w.ret(i32(len(shape)))
+                    for axis, dim in enumerate(shape):
+                        w.store(given["shape"], i64(axis), w.value(dim))
+                    w.ret(i32(len(shape)))
+            w.ret(i32(BAD_INDEX))
+        with w.define(self.bytes_of(number), "internal") as given:
+            self._symbols(part, given["sizes"])
+            for n, tensor in enumerate(tensors):
+                with w.when(w.compare("eq", given["index"], i32(n))):
+                    w.ret(w.value(_bytes(tensor, number)))
+            w.ret(i64(BAD_INDEX))
+
+    # --- running
+
+    def run_of(self, number: int) -> Signature:
+        return self.own(
+            f"int32_t {{p}}_run_{number}(const void *inputs, const void *outputs, const int64_t *sizes, "
+            "void *arena, int64_t arena_bytes, int32_t threads)"
+        )
+
+    def _run(self, number: int, part: Part) -> None:
+        w, plan = self.w, part.plan
+        with w.define(self.run_of(number), "internal") as given:
+            self._symbols(part, given["sizes"])
+            address = w.number_of(given["arena"])
+            skipped = w.arithmetic("and", w.arithmetic("sub", i64(0), address), i64(ALIGN - 1))
+            used = w.arithmetic("add", self._needed(part, given["threads"]), skipped)
+            w.refuse(w.compare("lt", given["arena_bytes"], used), SMALL_ARENA)
+            arena = w.at(given["arena"], skipped)
+            if self.model.beside:
+                weights = w.element(self.weights, 0)
+                w.refuse(w.compare("eq", weights, NULL), NO_WEIGHTS)
+            else:
+                weights = self.weights
+            pointer = self._pointers(part, number, given, arena, weights)
+            args, sizes = arrays(w, plan.launches)
+            scratch = w.at(arena, w.value(part.memory.arena))
+            stride, threads = w.value(part.memory.stride), w.convert("i64", given["threads"])
+
+            def share(kernel: Value, tasks: Value, grain: int) -> None:
+                used = threads if grain else i64(1)
+                w.call(self.sharing.share, kernel, args, sizes, tasks, i64(grain), scratch, stride, used)
+
+            def rounds(kernel: Value, tasks: Value, grain: int, count: Value, at: Value) -> None:
+                given = (
+                    kernel,
+                    args,
+                    sizes,
+                    tasks,
+                    i64(grain),
+                    scratch,
+                    stride,
+                    threads if grain else i64(1),
+                )
+                w.call(self.sharing.rounds, *given, count, at)
+
+            launches = Launches(w, pointer, args, sizes, scratch, share, rounds)
+            for launch in plan.launches:
+                launches.write(launch)
+            for check in plan.checks:
+                wrong = w.compare("ne", w.load("i64", pointer(check.buffer), i64(0)), i64(IN_RANGE))
+                w.refuse(wrong, self.error(f"{check.source}: an index is out of range"))
+            for n, name in enumerate(plan.outputs):
+                buffer = plan.buffer(name)
+                if buffer.kind != "output" or plan.outputs.index(name) != n:
+                    count = w.value(buffer_bytes(buffer))
+                    w.copy(w.element(given["outputs"], n), pointer(name), count)
+            w.ret(i32(0))
+
+    def _pointers(
+        self, part: Part, number: int, given: dict[str, Value], arena: Value, weights: Value
+    ) -> Callable[[str], Value]:
+        """What gives the address of a buffer by name. Returns an error where one of the caller's is null."""
+        w, plan = self.w, part.plan
+        known: dict[str, Value] = {}
+        for ends, names in (("inputs", plan.inputs), ("outputs", plan.outputs)):
+            for n, name in enumerate(names):
+                found = w.element(given[ends], n)
+                w.refuse(w.compare("eq", found, NULL), NULL_POINTER)
+                known.setdefault(name, found)
+        buffers = {b.name: b for b in plan.buffers}
+
+        def pointer(name: str) -> Value:
+            buffer = buffers[name]
+            if buffer.kind == "alias":
+                return pointer(buffer.base)
+            if buffer.kind == "arena":
+                return w.at(arena, w.value(part.memory.offsets[name]))
+            if buffer.kind == "constant":
+                return w.at(weights, i64(self.model.weights.places[number][name]))
+            return known[name]
+
+        return pointer
+
+    # --- what is exported
+
+    def _entries(self) -> None:
+        w, inputs = self.w, len(self.model.inputs)
+        with w.define(self.functions["run"]) as given:
+            for name in ("inputs", "outputs", "arena"):
+                w.refuse(w.compare("eq", given[name], NULL), NULL_POINTER)
+            self._refuse_threads(given["threads"])
+            self._by_part(self.run_of, given["sizes"], *given.values())
+        with w.define(self.functions["arena_bytes"]) as given:
+            self._refuse_threads(given["threads"])
+            self._by_part(self.arena_of, given["sizes"], *given.values(), more=ALIGN - 1)
+        for kind, first, count in (("input", 0, inputs), ("output", inputs, len(self.model.outputs))):
+            for what, of in (("shape", self.shape_of), ("bytes", self.bytes_of)):
+                with w.define(self.functions[f"{kind}_{what}"]) as given:
+                    self._refuse_index(given["index"], count)
+                    index = w.arithmetic("add", w.convert("i64", given["index"]), i64(first))
+                    others = [v for n, v in given.items() if n != "index"]
+                    self._by_part(of, given["sizes"], w.convert("i32", index), *others)
+
+    def _refuse_threads(self, threads: Value) -> None:
+        w = self.w
+        wrong = [w.compare("lt", threads, i32(1)), w.compare("gt", threads, i32(MAX_THREADS))]
+        w.refuse(w.any_of(wrong), BAD_THREADS)
+
+    def _refuse_index(self, index: Value, count: int) -> None:
+        w = self.w
+        w.refuse(w.any_of([w.compare("lt", index, i32(0)), w.compare("ge", index, i32(count))]), BAD_INDEX)
+
+    def _by_part(
+        self, function: Callable[[int], Signature], sizes: Value, *given: Value, more: int = 0
+    ) -> None:
+        """Return what the first part says whose conditions the sizes meet, or why the first part's aren't."""
+        w = self.w
+        type = function(0).result
+        first: Value | None = None
+        for number in range(len(self.model.parts)):
+            code = w.call(self.check_of(number), sizes)
+            first = code if first is None else first
+            with w.when(w.compare("eq", code, i32(0))):
+                found = w.call(function(number), *given)
+                w.ret(w.arithmetic("add", found, i64(more)) if more else found)
+        assert first is not None
+        w.ret(w.convert(type, first))
+
+    def _tables(self) -> None:
+        """Names, types and texts."""
+        w, model, p = self.w, self.model, self.model.prefix
+        ends = {"input": model.inputs, "output": model.outputs}
+        names: dict[str, Sequence[str]] = {k: [t.name for t in v] for k, v in ends.items()}
+        self._same()
+        for kind, found in {**names, "size": model.symbols}.items():
+            with w.define(self.functions[f"{kind}_count"]):
+                w.ret(i32(len(found)))
+            table = self._table(f"{kind}_name", found)
+            with w.define(self.functions[f"{kind}_index"]) as given:
+                w.refuse(w.compare("eq", given["name"], NULL), NULL_POINTER)
+                for n in range(len(found)):
+                    same = w.call(self.same, given["name"], w.element(table, n))
+                    w.refuse(w.compare("ne", same, i32(0)), n)
+                w.ret(i32(BAD_INDEX))
+        for kind, tensors in ends.items():
+            self._table(f"{kind}_type", [str(t.dtype) for t in tensors])
+        self._texts()
+        texts = {
+            "version": f"Jangin {__version__}, for {model.target.name}",
+            "licence": "Apache-2.0 (generated code)",
+        }
+        for name, text in texts.items():
+            table = w.strings(f"{p}_{name}_text", [text])
+            with w.define(self.functions[name]):
+                w.ret(w.element(table, 0))
+        with w.define(self.functions["weights_bytes"]):
+            w.ret(i64(model.weights.bytes))
+
+    def _table(self, name: str, texts: Sequence[str]) -> Value:
+        """The function of that name, which gives a text by its number, or null."""
+        w = self.w
+        table = w.strings(f"{self.model.prefix}_{name}s", [*texts] or [""])
+        with w.define(self.functions[name]) as given:
+            index = given["index"]
+            wrong = [w.compare("lt", index, i32(0)), w.compare("ge", index, i32(len(texts)))]
+            with w.when(w.any_of(wrong)):
+                w.ret(NULL)
+            w.ret(w.load("ptr", table, w.convert("i64", index)))
+        return table
+
+    def _texts(self) -> None:
+        """`error_text`: of the common codes, then of the model's own."""
+        w, p = self.w, self.model.prefix
+        common = [self.errors[-n] for n in range(len(ERRORS))]
+        own = [text for code, text in sorted(self.errors.items(), reverse=True) if code <= FIRST_OWN]
+        table = w.strings(f"{p}_error_texts", [*common, *own, "no error of this model has this code"])
+        with w.define(self.functions["error_text"]) as given:
+            number = w.arithmetic("sub", i64(0), w.convert("i64", given["code"]))
+            later = w.arithmetic("sub", number, i64(-FIRST_OWN - len(common)))
+            is_own = w.compare("ge", number, i64(-FIRST_OWN))
+            at = w.select(is_own, later, number)
+            wrong = [w.compare("lt", number, i64(0)), w.compare("gt", at, i64(len(common) + len(own)))]
+            gap = w.arithmetic(
+                "and", w.compare("ge", number, i64(len(common))), w.compare("lt", number, i64(-FIRST_OWN))
+            )
+            with w.when(w.any_of([*wrong, gap])):
+                w.ret(w.element(table, len(common) + len(own)))
+            w.ret(w.load("ptr", table, at))
+
+    @property
+    def same(self) -> Signature:
+        return self.own("int32_t {p}_same(const char *a, const char *b)")
+
+    def _same(self) -> None:
+        """Whether two texts are equal."""
+        w = self.w
+        with w.define(self.same, "internal") as given:
+            number = w.local("i32", 1)
+            w.store(number, i64(0), i32(0))
+            with w.forever():
+                now = w.load("i32", number, i64(0))
+                a, b = (w.load("i8", given[n], w.convert("i64", now)) for n in ("a", "b"))
+                w.refuse(w.compare("ne", a, b), 0)
+                w.refuse(w.compare("eq", a, Value("0", "i8")), 1)
+                self.sharing.increment(number, now)
+
+
+def _bytes(tensor: Tensor, part: int) -> Expr:
+    return math.prod(tensor.shapes[part], start=const(tensor.dtype.bytes))

@@ -1,0 +1,32 @@
+"""How to build what was emitted: a CMakeLists.txt."""
+
+from __future__ import annotations
+
+from jangin.ahead.model import Model
+from jangin.ahead.source import compiler_flags, weights_name
+
+
+def cmake_lists(model: Model, kind: str) -> str:
+    """A project of the model as a library, and of the example program."""
+    p, threads = model.prefix, model.has_threads
+    lines = ["cmake_minimum_required(VERSION 3.16)", f"project({p} C ASM)", "set(CMAKE_C_STANDARD 11)"]
+    lines += ["if(NOT CMAKE_BUILD_TYPE)", "  set(CMAKE_BUILD_TYPE Release)", "endif()"]
+    if kind == "c":
+        files = [f"{p}.c", *([] if model.beside else [weights_name(model)])]
+        lines += [f"add_library({p} STATIC {' '.join(files)})"]
+        lines += [f"target_compile_options({p} PRIVATE {' '.join(compiler_flags(model.target))})"]
+    elif kind == "object":
+        lines += [f"add_library({p} STATIC {p}.o)"]
+        lines += [f"set_target_properties({p} PROPERTIES LINKER_LANGUAGE C)"]
+    else:
+        lines += [f"add_library({p} SHARED IMPORTED)"]
+        place = f"${{CMAKE_CURRENT_SOURCE_DIR}}/lib{p}.so"
+        lines += [f"set_target_properties({p} PROPERTIES IMPORTED_LOCATION {place} IMPORTED_NO_SONAME ON)"]
+    scope = "INTERFACE" if kind == "shared" else "PUBLIC"
+    lines += [f"target_include_directories({p} {scope} ${{CMAKE_CURRENT_SOURCE_DIR}})"]
+    ending = {"c": "c", "object": "o"}.get(kind)
+    own = [f"{p}_threads.{ending}"] if threads and ending else []
+    lines += [f"add_executable(example {' '.join(['main.c', *own])})"]
+    libraries = [p, "m", *(["pthread"] if threads else [])]
+    lines += [f"target_link_libraries(example PRIVATE {' '.join(libraries)})"]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,78 @@
+"""What a model's C API declares: its functions, its errors, and what the header says of them."""
+
+from __future__ import annotations
+
+from jangin.ahead.model import Model
+from jangin.backends.functions import Signature
+
+NULL_POINTER, SMALL_ARENA, TOO_LARGE, BAD_THREADS, BAD_INDEX, NO_WEIGHTS = range(-1, -7, -1)
+ERRORS = {
+    0: ("OK", "success"),
+    NULL_POINTER: ("NULL_POINTER", "a pointer is null"),
+    SMALL_ARENA: ("SMALL_ARENA", "the arena is too small"),
+    TOO_LARGE: ("TOO_LARGE", "the sizes are so large that memory can't hold what they need"),
+    BAD_THREADS: ("BAD_THREADS", "the number of threads must be 1 to 4096"),
+    BAD_INDEX: ("BAD_INDEX", "there is no input, output or size of this number or name"),
+    NO_WEIGHTS: ("NO_WEIGHTS", "the weights are not set, or are not this model's"),
+}
+"""Codes that every model has, with their names in C; a model's own follow from FIRST_OWN on."""
+FIRST_OWN = -16
+MAX_THREADS = 4096
+
+TASK = "typedef void (*{p}_task)(void *context, int32_t worker);"
+PARALLEL = "void {p}_parallel({p}_task function, void *context, int32_t count)"
+
+FUNCTIONS = {
+    "run": (
+        "int32_t {p}_run(const {p}_inputs *inputs, const {p}_outputs *outputs, const int64_t *sizes, "
+        "void *arena, int64_t arena_bytes, int32_t threads)",
+        "Runs the model and gives 0, or an error (see {p}_error_text).\n"
+        "`inputs` and `outputs`: pointers to the caller's memory, in the order of the model's inputs and\n"
+        "outputs, so that an array of pointers does as well; `sizes`: the value of each size, in order\n"
+        "(null where there is none); `arena`: {p}_arena_bytes of memory, for the time of the run only.\n"
+        "Runs with different arenas may go on at the same time.",
+    ),
+    "arena_bytes": (
+        "int64_t {p}_arena_bytes(const int64_t *sizes, int32_t threads)",
+        "Bytes of working memory that a run takes (wherever it begins), or an error.",
+    ),
+    "input_count": ("int32_t {p}_input_count(void)", ""),
+    "output_count": ("int32_t {p}_output_count(void)", ""),
+    "size_count": ("int32_t {p}_size_count(void)", "How many sizes are known only at run time."),
+    "input_name": ("const char *{p}_input_name(int32_t index)", "Null where there is no such input."),
+    "output_name": ("const char *{p}_output_name(int32_t index)", ""),
+    "size_name": ("const char *{p}_size_name(int32_t index)", ""),
+    "input_index": ("int32_t {p}_input_index(const char *name)", "An input's number, or an error."),
+    "output_index": ("int32_t {p}_output_index(const char *name)", ""),
+    "size_index": ("int32_t {p}_size_index(const char *name)", ""),
+    "input_type": (
+        "const char *{p}_input_type(int32_t index)",
+        "Its elements: f32, f64, f16 and bf16 (bits), i8 to i64, u8 to u64, bool (a byte, 0 or 1), ...",
+    ),
+    "output_type": ("const char *{p}_output_type(int32_t index)", ""),
+    "input_shape": (
+        "int32_t {p}_input_shape(int32_t index, const int64_t *sizes, int64_t *shape)",
+        "The number of dimensions, or an error; `shape` (at most {P}_MAX_RANK) gets them unless it is null.",
+    ),
+    "output_shape": ("int32_t {p}_output_shape(int32_t index, const int64_t *sizes, int64_t *shape)", ""),
+    "input_bytes": ("int64_t {p}_input_bytes(int32_t index, const int64_t *sizes)", "Or an error."),
+    "output_bytes": ("int64_t {p}_output_bytes(int32_t index, const int64_t *sizes)", ""),
+    "error_text": ("const char *{p}_error_text(int32_t code)", "What a code means, in words."),
+    "version": ("const char *{p}_version(void)", "What compiled the model, and for which machine."),
+    "licence": ("const char *{p}_licence(void)", "Of the generated code; the weights are their author's."),
+    "weights_bytes": ("int64_t {p}_weights_bytes(void)", "Bytes of constants."),
+    "use_weights": (
+        "int32_t {p}_use_weights(const void *weights, int64_t bytes)",
+        "Before the first run: where {p}.bin lies in memory, at a multiple of 64, as long as runs go on.",
+    ),
+}
+"""What a model exports: declarations, with what the header says of each."""
+
+
+def signatures(model: Model) -> dict[str, tuple[Signature, str]]:
+    """The functions that a model has, by their names without the prefix, with what to say of them."""
+    p = model.prefix
+    found = {n: (Signature(text.replace("{p}", p)), doc) for n, (text, doc) in FUNCTIONS.items()}
+    if not model.beside:
+        del found["use_weights"]
+    return found

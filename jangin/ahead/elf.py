@@ -1,0 +1,90 @@
+"""A section of constant bytes added to a relocatable ELF object, in which code refers to them.
+
+A weights array as LLVM IR would be a text several times its size. (System V ABI, "Object Files".)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from jangin.ir.graph import Array
+from jangin.ir.plan import ALIGN
+
+_SECTION = b"\0.rodata.weights\0"
+_PROGBITS, _SYMTAB, _ALLOCATED, _OBJECT = 1, 2, 2, 1
+
+
+class _Format:
+    """Where the fields of one class of ELF lie."""
+
+    def __init__(self, wide: bool) -> None:
+        self.address = "<Q" if wide else "<I"
+        self.shoff, self.shnum, self.shstrndx = (40, 60, 62) if wide else (32, 48, 50)
+        self.section = "<IIQQQQIIQQ" if wide else "<IIIIIIIIII"
+        self.symbol = "<IBBHQQ" if wide else "<IIIBBH"
+        self.wide = wide
+
+    def symbol_with(self, fields: tuple[int, ...], section: int, size: int) -> bytes:
+        """A symbol that is defined at the beginning of a section."""
+        if self.wide:
+            name, info, other = fields[:3]
+            return struct.pack(self.symbol, name, info & 0xF0 | _OBJECT, other, section, 0, size)
+        name, info, other = fields[0], fields[3], fields[4]
+        return struct.pack(self.symbol, name, 0, size, info & 0xF0 | _OBJECT, other, section)
+
+
+def with_bytes(object: bytes, symbol: str, pieces: Sequence[Array]) -> bytes:
+    """The object with a read-only section that holds the pieces one after the other, and in which an
+    undefined symbol lies at the beginning. Raises ValueError where the object has no such symbol."""
+    form = _Format(object[4] == 2)
+    (table,) = struct.unpack_from(form.address, object, form.shoff)
+    count, names = (
+        struct.unpack_from("<HH", object, form.shnum)[0],
+        struct.unpack_from("<H", object, form.shstrndx)[0],
+    )
+    size = struct.calcsize(form.section)
+    sections = [list(struct.unpack_from(form.section, object, table + n * size)) for n in range(count)]
+    total = sum(p.nbytes for p in pieces)
+    made = bytearray(object[:table])
+    _define(made, form, sections, symbol, count, total)
+    start, length = sections[names][4:6]
+    sections[names][4:6] = [len(made), length + len(_SECTION)]
+    made += object[start : start + length] + _SECTION
+    made += bytes(-len(made) % ALIGN)
+    sections.append([length + 1, _PROGBITS, _ALLOCATED, 0, len(made), total, 0, 0, ALIGN, 0])
+    for piece in pieces:
+        made += piece.data
+    made += bytes(-len(made) % 8)
+    struct.pack_into(form.address, made, form.shoff, len(made))
+    struct.pack_into("<H", made, form.shnum, count + 1)
+    for section in sections:
+        made += struct.pack(form.section, *section)
+    return bytes(made)
+
+
+def _define(
+    made: bytearray, form: _Format, sections: list[list[int]], symbol: str, section: int, size: int
+) -> None:
+    step = struct.calcsize(form.symbol)
+    for kind, at, length, link in ((s[1], s[4], s[5], s[6]) for s in sections):
+        if kind != _SYMTAB:
+            continue
+        strings = sections[link][4]
+        for place in range(at, at + length, step):
+            fields = struct.unpack_from(form.symbol, made, place)
+            name = made[strings + fields[0] : made.index(0, strings + fields[0])]
+            if name == symbol.encode():
+                made[place : place + step] = form.symbol_with(fields, section, size)
+                return
+    raise ValueError(f"the object refers to no {symbol}")
+
+
+def code_bytes(object: bytes) -> int:
+    """Bytes of an object's sections that are in memory when it runs."""
+    form = _Format(object[4] == 2)
+    (table,) = struct.unpack_from(form.address, object, form.shoff)
+    (count,) = struct.unpack_from("<H", object, form.shnum)
+    size = struct.calcsize(form.section)
+    found = (struct.unpack_from(form.section, object, table + n * size) for n in range(count))
+    return sum(s[5] for s in found if s[2] & _ALLOCATED)

@@ -1,0 +1,173 @@
+"""The header of a model's C API, and the example program that comes with it."""
+
+from __future__ import annotations
+
+from jangin.ahead.declarations import ERRORS, PARALLEL, TASK, signatures
+from jangin.ahead.model import SLACK, Model, Tensor, identifier
+from jangin.ahead.threads import START, STOP
+from jangin.backends.clike.plain import comment
+from jangin.ir.dtype import DType
+from jangin.version import __version__
+
+_TYPES = {"f32": "float", "f64": "double"}
+
+
+def element_type(dtype: DType) -> str:
+    """The type in C of a tensor's elements; of those that C doesn't know, the bits."""
+    if dtype.name in _TYPES:
+        return _TYPES[dtype.name]
+    if dtype.is_int:
+        return f"{'u' if dtype.kind == 'u' else ''}int{dtype.bits}_t"
+    return f"uint{8 * dtype.bytes}_t"
+
+
+def header(model: Model) -> str:
+    """The text of the header, for C and C++."""
+    p, up = model.prefix, model.prefix.upper()
+    rank = max((len(s) for t in (*model.inputs, *model.outputs) for s in t.shapes), default=0)
+    lines = [
+        f"/* {comment(model.name)}: compiled by Jangin {__version__} for {model.target.name}. */",
+        f"#ifndef {up}_H", f"#define {up}_H", "", "#include <stdint.h>", "",
+        f"#define {up}_MAX_RANK {max(1, rank)}",
+        *(f"#define {up}_ERROR_{name} ({code})" for code, (name, _) in ERRORS.items() if code),
+    ]  # fmt: skip
+    if model.symbols:
+        lines += ["", "/* Places in the array `sizes`. */"]
+        lines += [f"#define {up}_SIZE_{identifier(s)} {n}" for n, s in enumerate(model.symbols)]
+    elif model.parts:
+        lines += [f"#define {up}_ARENA_BYTES INT64_C({model.memory_bytes(model.parts[0], {}) + SLACK})"]
+        lines[-1] += " /* of one thread */"
+    lines += ["", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
+    lines += [*_struct(f"{p}_inputs", model.inputs, "const "), *_struct(f"{p}_outputs", model.outputs, "")]
+    for signature, doc in signatures(model).values():
+        lines += _documented(doc.replace("{p}", p).replace("{P}", up), f"{signature.text};")
+    lines += _documented(
+        f"Calls `function(context, worker)` for each worker < `count`, side by side or one after the other,\n"
+        f"and returns when all have ended. {p}_run calls it for what is worth several threads. Define a\n"
+        "function of this name to run them on threads of yours; without one, or the file of threads that\n"
+        "comes with this, they run one after the other.",
+        TASK.replace("{p}", p),
+    )[:-1]
+    lines += [f"{PARALLEL.replace('{p}', p)};", ""]
+    if model.has_threads:
+        lines += _documented(_THREADS, f"{START.replace('{p}', p)};\n{STOP.replace('{p}', p)};")
+    lines += ["#ifdef __cplusplus", "}", "#endif", "#endif", ""]
+    return "\n".join(lines)
+
+
+_THREADS = (
+    "Of the file of threads: start so many (the caller's among them; -1 where that fails) and stop them.\n"
+    "No run may be going on."
+)
+
+
+def _documented(doc: str, declaration: str) -> list[str]:
+    if not doc:
+        return [declaration, ""]
+    return ["/* " + doc.replace("\n", "\n   ") + " */", declaration, ""]
+
+
+def _struct(name: str, tensors: tuple[Tensor, ...], const: str) -> list[str]:
+    fields = [
+        f"  {const}{element_type(t.dtype)} *{t.field}; /* {comment(t.name)} [{_shape(t)}] */" for t in tensors
+    ]
+    return [f"typedef struct {name} {{", *(fields or ["  const void *none;"]), f"}} {name};", ""]
+
+
+def _shape(tensor: Tensor) -> str:
+    return " or ".join(dict.fromkeys(", ".join(map(str, s)) for s in tensor.shapes))
+
+
+def example(model: Model) -> str:
+    """A program that runs the model on files of raw numbers, or on zeros."""
+    p = model.prefix
+    text = _EXAMPLE.replace("<WEIGHTS>\n", _MAPPED if model.beside else "").replace("<P>", p)
+    text = text.replace("<THREADS>", f"{p}_start_threads(threads)" if model.has_threads else "0")
+    text = text.replace("<U>", p.upper())
+    return text.replace("<SIZES>", "".join(f" {identifier(s)}" for s in model.symbols))
+
+
+_EXAMPLE = r"""/* Runs the model: example<SIZES> INPUT... OUTPUT...
+   A number for each size that is known only at run time; a file of raw numbers for each input ("-": zeros)
+   and output.
+   The environment's THREADS is how many threads to use, REPEAT how many runs to time. */
+#define _POSIX_C_SOURCE 200112L
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "<P>.h"
+
+static int64_t sure(int64_t code) {
+  if (code < 0) {
+    fprintf(stderr, "error %d: %s\n", (int)code, <P>_error_text((int32_t)code));
+    exit(1);
+  }
+  return code;
+}
+
+static void *filled(const char *path, int64_t bytes) {
+  void *data = calloc((size_t)bytes + 1, 1);
+  FILE *file = data && path[0] != '-' ? fopen(path, "rb") : NULL;
+  if (!data || (path[0] != '-' && (!file || fread(data, 1, (size_t)bytes, file) != (size_t)bytes))) {
+    fprintf(stderr, "%s: not the %lld bytes of an input\n", path, (long long)bytes);
+    exit(1);
+  }
+  if (file) fclose(file);
+  return data;
+}
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+int main(int argc, char **argv) {
+  int32_t inputs = <P>_input_count(), outputs = <P>_output_count(), symbols = <P>_size_count();
+  if (argc != 1 + symbols + inputs + outputs) {
+    fprintf(stderr, "usage: %s<SIZES> INPUT... OUTPUT...  (%d inputs, %d outputs)\n", argv[0], (int)inputs,
+            (int)outputs);
+    return 2;
+  }
+  int64_t sizes[16];
+  const void *in[256];
+  void *out[256];
+  if (symbols > 16 || inputs > 256 || outputs > 256) return 2;
+  for (int32_t n = 0; n < symbols; ++n) sizes[n] = strtoll(argv[1 + n], NULL, 10);
+  char **files = argv + 1 + symbols;
+  for (int32_t n = 0; n < inputs; ++n) in[n] = filled(files[n], sure(<P>_input_bytes(n, sizes)));
+  for (int32_t n = 0; n < outputs; ++n) out[n] = filled("-", sure(<P>_output_bytes(n, sizes)));
+<WEIGHTS>
+  const char *asked = getenv("THREADS"), *repeat = getenv("REPEAT");
+  int32_t threads = asked ? atoi(asked) : 1;
+  if (<THREADS>) return 1;
+  int64_t bytes = sure(<P>_arena_bytes(sizes, threads));
+  void *arena = malloc((size_t)bytes);
+  double start = now(), best = 1e30;
+  for (int runs = repeat ? atoi(repeat) : 1; runs > 0; --runs) {
+    start = now();
+    sure(<P>_run((const void *)in, (const void *)out, sizes, arena, bytes, threads));
+    if (now() - start < best) best = now() - start;
+  }
+  printf("%s, %s: %.3f ms, %lld bytes of arena\n", <P>_version(), <P>_licence(), best, (long long)bytes);
+  for (int32_t n = 0; n < outputs; ++n) {
+    FILE *file = files[inputs + n][0] == '-' ? NULL : fopen(files[inputs + n], "wb");
+    size_t size = (size_t)sure(<P>_output_bytes(n, sizes));
+    int64_t shape[<U>_MAX_RANK];
+    int32_t rank = (int32_t)sure(<P>_output_shape(n, sizes, shape));
+    printf("%s %s [", <P>_output_name(n), <P>_output_type(n));
+    for (int32_t axis = 0; axis < rank; ++axis) printf(axis ? ", %lld" : "%lld", (long long)shape[axis]);
+    printf("]\n");
+    if (file && (fwrite(out[n], 1, size, file) != size || fclose(file))) return 1;
+  }
+  return 0;
+}
+"""
+
+_MAPPED = r"""  size_t size = (size_t)<P>_weights_bytes();
+  void *weights = aligned_alloc(64, (size + 64) / 64 * 64);
+  FILE *bin = fopen("<P>.bin", "rb");
+  if (!weights || !bin || fread(weights, 1, size, bin) != size || fclose(bin)) return 1;
+  sure(<P>_use_weights(weights, <P>_weights_bytes()));
+"""

@@ -1,0 +1,102 @@
+"""Where a plan's buffers lie when the sizes are known only at run time: offsets as expressions of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jangin.ir.expr import Const, Expr, Var, const, maximum
+from jangin.ir.plan import ALIGN, Plan, PlanBuffer
+from jangin.runtime.arena import layout
+from jangin.runtime.sizes import Evaluator
+
+TYPICAL = 128
+"""What a size that may be any, or more than MOST, is taken to be, to decide which buffers lie above which."""
+MOST = 1 << 14
+
+
+@dataclass(frozen=True)
+class Memory:
+    """`steps`: names for what `offsets`, by buffer, and the rest are made of, each in terms of the plan's
+    symbols and of the names before it. `arena`: bytes that the buffers take; `stride`: of scratch memory for
+    each worker."""
+
+    steps: tuple[tuple[Var, Expr], ...]
+    offsets: Mapping[str, Expr]
+    arena: Expr
+    stride: Expr
+
+
+def memory_of(plan: Plan) -> Memory:
+    """The memory of a plan. With symbols, buffers are placed for typical sizes, and of two that are needed
+    at the same time the one that lies above the other there does so for all sizes: no two ever overlap."""
+    buffers = [b for b in plan.buffers if b.kind == "arena"]
+    stride: Expr = const(0)
+    for scratch in dict.fromkeys(launch.scratch for launch in plan.launches):
+        stride = maximum(stride, scratch)
+    stride = aligned(stride)
+    if all(b.offset is not None for b in buffers):
+        known = {b.name: const(b.offset or 0) for b in buffers}
+        ends = [int(known[b.name].value) + _known(buffer_bytes(b)) for b in buffers]
+        return Memory((), known, const(max(ends, default=0)), stride)
+    steps: list[tuple[Var, Expr]] = []
+
+    def named(name: str, e: Expr) -> Expr:
+        if isinstance(e, (Const, Var)):
+            return e
+        steps.append((Var(name), e))
+        return steps[-1][0]
+
+    offsets: dict[str, Expr] = {}
+    ends_at: dict[str, Expr] = {}
+    under: dict[str, set[str]] = {}
+    placed: list[PlanBuffer] = []
+    for n, b in enumerate(_upwards(plan, buffers)):
+        below = {a.name for a in placed if a.live[0] <= b.live[1] and b.live[0] <= a.live[1]}
+        under[b.name] = below.union(*(under[a] for a in below))
+        start: Expr = const(0)
+        for a in [a.name for a in placed if a.name in below]:
+            if not any(a in under[c] for c in below):
+                start = maximum(start, ends_at[a])
+        offsets[b.name] = named(f"buffer.{n}.start", start)
+        ends_at[b.name] = named(f"buffer.{n}.end", offsets[b.name] + aligned(buffer_bytes(b)))
+        placed.append(b)
+    arena: Expr = const(0)
+    covered = set[str]().union(*under.values())
+    for name, end in ends_at.items():
+        arena = arena if name in covered else maximum(arena, end)
+    return Memory(tuple(steps), offsets, arena, stride)
+
+
+def _upwards(plan: Plan, buffers: list[PlanBuffer]) -> list[PlanBuffer]:
+    """Arena buffers in the order in which they lie for typical sizes."""
+    sizes = typical_sizes(plan)
+    value = Evaluator(sizes)
+    items = [(b.name, max(0, value(buffer_bytes(b))), *b.live) for b in buffers]
+    offsets, _ = layout(items)
+    return sorted(buffers, key=lambda b: (offsets[b.name], value(buffer_bytes(b)) > 0))
+
+
+def typical_sizes(plan: Plan) -> dict[Var, int]:
+    """Sizes of a plan's symbols: the largest there may be up to MOST, or else TYPICAL."""
+    found: dict[Var, int] = {}
+    for var, (low, high) in plan.symbols:
+        value = Evaluator(found)
+        least = 1 if low is None else value(low)
+        most = None if high is None else value(high)
+        found[var] = max(least, TYPICAL) if most is None or most > MOST else most
+    return found
+
+
+def buffer_bytes(b: PlanBuffer) -> Expr:
+    return math.prod(b.shape, start=const(b.dtype.bytes))
+
+
+def aligned(e: Expr) -> Expr:
+    return (e + (ALIGN - 1)) // ALIGN * ALIGN
+
+
+def _known(e: Expr) -> int:
+    assert isinstance(e, Const)
+    return int(e.value)

@@ -1,0 +1,170 @@
+"""What a model compiled ahead of time consists of: one description, which C and object code are made from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from jangin.ahead.memory import Memory, memory_of, typical_sizes
+from jangin.ir.dtype import DType
+from jangin.ir.expr import Expr, Var
+from jangin.ir.graph import Array
+from jangin.ir.loop import Func
+from jangin.ir.plan import ALIGN, Plan
+from jangin.runtime.sizes import Evaluator
+from jangin.targets.target import Target
+
+SLACK = ALIGN - 1
+"""Bytes of working memory that aligning it may leave unused, wherever it begins."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output. `field`: its name as an identifier; `shapes`: one for each part of the model."""
+
+    name: str
+    field: str
+    dtype: DType
+    shapes: tuple[tuple[Expr, ...], ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A plan, with the sizes of symbols that it alone is for, and its memory."""
+
+    plan: Plan
+    sizes: Mapping[str, int]
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All constants in one block of bytes. `places`: for each part, where each constant lies, by name."""
+
+    arrays: tuple[tuple[int, Array], ...]
+    places: tuple[Mapping[str, int], ...]
+    bytes: int
+
+    @classmethod
+    def of(cls, plans: Sequence[Plan]) -> Weights:
+        """Each content once, at multiples of ALIGN."""
+        known: dict[bytes, int] = {}
+        arrays, places, end = [], [], 0
+        for plan in plans:
+            found = {}
+            for name, array in plan.constants.items():
+                flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+                digest = hashlib.sha256(flat.data).digest()
+                if digest not in known:
+                    known[digest] = end
+                    arrays.append((end, flat))
+                    end += -(-flat.nbytes // ALIGN) * ALIGN
+                found[name] = known[digest]
+            places.append(found)
+        return cls(tuple(arrays), tuple(places), end)
+
+    def chunks(self) -> list[Array]:
+        """The block, in pieces that follow each other."""
+        pieces: list[Array] = []
+        for at, array in self.arrays:
+            pieces += [array, np.zeros(-(at + array.nbytes) % ALIGN, np.uint8)]
+        return pieces
+
+
+@dataclass(frozen=True)
+class Model:
+    """`prefix`: what all its names begin with. `parts`: plans, of which a run takes the first whose
+    conditions its sizes meet. `beside`: whether the weights are in a file of their own."""
+
+    name: str
+    prefix: str
+    target: Target
+    parts: tuple[Part, ...]
+    weights: Weights
+    beside: bool
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        prefix: str,
+        target: Target,
+        plans: Sequence[tuple[Plan, Mapping[str, int]]],
+        beside: bool,
+    ) -> Model:
+        parts = tuple(Part(plan, sizes, memory_of(plan)) for plan, sizes in plans)
+        return cls(name, prefix, target, parts, Weights.of([p.plan for p in parts]), beside)
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether a thread pool comes with it: where the system has POSIX threads."""
+        return "linux" in self.target.triple
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The sizes that a run is given, in order."""
+        return tuple(v.name for v, _ in self.parts[0].plan.symbols)
+
+    @cached_property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return self._tensors([p.plan.inputs for p in self.parts])
+
+    @cached_property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return self._tensors([p.plan.outputs for p in self.parts])
+
+    def _tensors(self, names: Sequence[Sequence[str]]) -> tuple[Tensor, ...]:
+        fields: dict[str, None] = {}
+        found = []
+        for n, name in enumerate(names[0]):
+            buffers = [p.plan.buffer(given[n]) for p, given in zip(self.parts, names, strict=True)]
+            field = identifier(name)
+            while field in fields:
+                field += "_"
+            fields[field] = None
+            found.append(Tensor(name, field, buffers[0].dtype, tuple(b.shape for b in buffers)))
+        return tuple(found)
+
+    @cached_property
+    def kernels(self) -> dict[str, Func]:
+        """Every kernel once, by the name of its function."""
+        return {
+            launch.function: part.plan.kernels[launch.kernel]
+            for part in self.parts
+            for launch in part.plan.launches
+        }
+
+    def memory_bytes(self, part: Part, sizes: Mapping[Var, int], threads: int = 1) -> int:
+        """Bytes of arena and scratch memory that a run of some sizes takes."""
+        values = dict(sizes)
+        for var, e in part.memory.steps:
+            values[var] = Evaluator(values)(e)
+        value = Evaluator(values)
+        return value(part.memory.arena) + threads * value(part.memory.stride)
+
+    def typical_bytes(self) -> tuple[int, dict[str, int]]:
+        """The most bytes that a run of one thread takes, and the sizes for which."""
+        found = [(self.memory_bytes(p, s) + SLACK, s) for p in self.parts for s in [typical_sizes(p.plan)]]
+        most, sizes = max(found, key=lambda f: f[0])
+        return most, {v.name: n for v, n in sizes.items()}
+
+
+_WORDS = """
+main auto break case char const continue default do double else enum extern float for goto if inline int long
+register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
+alignas alignof and asm bool catch class delete explicit export false friend mutable namespace new not
+operator or private protected public template this throw true try typeid typename using virtual xor
+"""
+"""Words of C and C++, and the file of the example, which can't name anything."""
+
+
+def identifier(text: str) -> str:
+    """A text as an identifier of C and C++."""
+    plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in text).strip("_") or "model"
+    if plain[0].isdigit():
+        plain = f"n{plain}"
+    return f"{plain}_" if plain in _WORDS.split() else plain

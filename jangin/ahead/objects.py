@@ -1,0 +1,39 @@
+"""A model as one relocatable object file, made by LLVM: kernels, the API's functions and the weights."""
+
+from __future__ import annotations
+
+from jangin.ahead import wasm
+from jangin.ahead.api import write_api
+from jangin.ahead.declarations import PARALLEL, signatures
+from jangin.ahead.elf import code_bytes, with_bytes
+from jangin.ahead.model import Model
+from jangin.ahead.threads import signatures as thread_signatures
+from jangin.ahead.threads import write_threads
+from jangin.backends.llvm.module import emit_kernel
+from jangin.backends.llvm.objects import compile_modules
+from jangin.backends.llvm.plain import LlvmFunctions
+from jangin.backends.llvm.pool import pool_module
+
+
+def model_object(model: Model) -> tuple[bytes, int]:
+    """The object file, and the bytes of code in it."""
+    target, p = model.target, model.prefix
+    writer = LlvmFunctions(p, target)
+    write_api(model, writer)
+    texts = [(p, writer.text())]
+    texts += [(func.name, emit_kernel(func, target, name)) for name, func in model.kernels.items()]
+    parallel = PARALLEL.replace("{p}", p).split("(")[0].split()[-1]
+    made = compile_modules(texts, target, {*(s.name for s, _ in signatures(model).values()), parallel})
+    code = wasm.code_bytes(made) if wasm.is_wasm(model) else code_bytes(made)
+    if not model.beside:
+        made = with_bytes(made, f"{p}_weights", model.weights.chunks())
+    return made, code
+
+
+def threads_object(model: Model) -> bytes:
+    """The object file of a thread pool, which the model then runs on."""
+    writer = LlvmFunctions(f"{model.prefix}_threads", model.target)
+    write_threads(model, writer)
+    exported = {s.name for s in thread_signatures(model)}
+    texts = [("pool", pool_module(model.target)), ("threads", writer.text())]
+    return compile_modules(texts, model.target, exported)

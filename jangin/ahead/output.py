@@ -1,0 +1,44 @@
+"""Files written together to a folder: all of them or none, and none over another unasked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jangin.ir.graph import Array
+
+Content = Sequence[bytes | Array]
+"""What a file holds, in pieces that follow each other."""
+
+
+def write_files(folder: Path, files: Mapping[str, Content], *, force: bool) -> None:
+    """Write files to a folder, which is made where there is none. They are written aside and then given
+    their names. Raises FileExistsError for those that are there, unless `force` replaces them."""
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file: give a folder to write to")
+    there = [name for name in files if (folder / name).exists()]
+    if there and not force:
+        raise FileExistsError(
+            f"{folder} has {', '.join(there)} already, and nothing was written: give another folder, or "
+            "--force (force=True) to replace them"
+        )
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        aside = Path(tempfile.mkdtemp(prefix=".jangin-", dir=folder))
+        try:
+            for name, content in files.items():
+                with open(aside / name, "wb") as file:
+                    for piece in content:
+                        file.write(piece if isinstance(piece, bytes) else piece.data)
+            for name in files:
+                os.replace(aside / name, folder / name)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    except BaseException:
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -1,0 +1,128 @@
+"""How a launch's tasks are handed out to workers: in whatever language."""
+
+from __future__ import annotations
+
+from jangin.ahead.declarations import PARALLEL
+from jangin.backends.functions import FunctionWriter, Signature, Value, i32, i64, signature
+from jangin.runtime.functions import KERNEL
+
+PIECES = 16
+"""Of a launch, for each thread: shares are taken as threads come free."""
+
+
+class Sharing:
+    """Writes them. `share` runs a launch, `rounds` one that has rounds."""
+
+    def __init__(self, prefix: str, writer: FunctionWriter) -> None:
+        self.prefix, self.w = prefix, writer
+        self.kernel = signature(KERNEL)
+        self.parallel = self.own(PARALLEL)
+
+    def own(self, text: str) -> Signature:
+        """A function of the model's."""
+        return Signature(text.replace("{p}", self.prefix))
+
+    def write(self) -> None:
+        """`parallel`, which a program may replace, and what hands a launch's tasks out to it."""
+        w = self.w
+        with w.define(self.parallel, "weak") as given:
+            number = w.local("i32", 1)
+            w.store(number, i64(0), i32(0))
+            with w.forever():
+                worker = w.load("i32", number, i64(0))
+                with w.when(w.compare("ge", worker, given["count"])):
+                    w.ret()
+                w.call(self.task, given["context"], worker, at=given["function"])
+                self.increment(number, worker)
+        self._take()
+        self._share()
+        self._share_rounds()
+
+    @property
+    def task(self) -> Signature:
+        return Signature("void task(void *context, int32_t worker)")
+
+    def increment(self, at: Value, now: Value) -> None:
+        w = self.w
+        more = w.arithmetic("add", w.convert("i64", now), i64(1))
+        w.store(at, i64(0), w.convert("i32", more))
+
+    @property
+    def take(self) -> Signature:
+        return self.own("void {p}_take(void *context, int32_t worker)")
+
+    def _take(self) -> None:
+        """One worker's part of a launch: it takes units until there is none left. `context` points to the
+        kernel, its arguments, its sizes, the scratch memory, the numbers (tasks, tasks of a unit, scratch
+        memory of a worker), and the unit that is next."""
+        w = self.w
+        with w.define(self.take, "internal") as given:
+            kernel, args, sizes, scratch, numbers, following = (
+                w.element(given["context"], n) for n in range(6)
+            )
+            tasks, unit, stride = (w.element(numbers, n, "i64") for n in range(3))
+            skipped = w.arithmetic("mul", stride, w.convert("i64", given["worker"]))
+            own = w.at(scratch, skipped)
+            with w.forever():
+                number = w.convert("i64", w.fetch_add(following, 1))
+                lo = w.arithmetic("mul", number, unit)
+                with w.when(w.compare("ge", lo, tasks)):
+                    w.ret()
+                end = w.arithmetic("add", lo, unit)
+                hi = w.select(w.compare("lt", end, tasks), end, tasks)
+                w.call(self.kernel, args, sizes, lo, hi, own, at=kernel)
+
+    @property
+    def share(self) -> Signature:
+        return self.own(
+            "void {p}_share(void *kernel, void *args, void *sizes, int64_t tasks, int64_t grain, "
+            "void *scratch, int64_t stride, int64_t threads)"
+        )
+
+    def _share(self) -> None:
+        """Runs all tasks of a launch, on several threads where they are worth it."""
+        w = self.w
+        with w.define(self.share, "internal") as given:
+            tasks, grain, threads = given["tasks"], given["grain"], given["threads"]
+            with w.when(w.compare("le", tasks, i64(0))):
+                w.ret()
+            alone = w.any_of([w.compare("le", threads, i64(1)), w.compare("le", tasks, grain)])
+            with w.when(alone):
+                all = (given["args"], given["sizes"], i64(0), tasks, given["scratch"])
+                w.call(self.kernel, *all, at=given["kernel"])
+                w.ret()
+            context, numbers, following = w.local("ptr", 6), w.local("i64", 3), w.local("i32", 1)
+            pieces = w.arithmetic("mul", threads, i64(PIECES))
+            even = self._rounded_up(tasks, pieces)
+            unit = w.select(w.compare("gt", even, grain), even, grain)
+            units = self._rounded_up(tasks, unit)
+            pointers = (*(given[n] for n in ("kernel", "args", "sizes", "scratch")), numbers, following)
+            for n, pointer in enumerate(pointers):
+                w.store(context, i64(n), pointer)
+            for n, number in enumerate((tasks, unit, given["stride"])):
+                w.store(numbers, i64(n), number)
+            w.store(following, i64(0), i32(0))
+            count = w.select(w.compare("lt", units, threads), units, threads)
+            w.call(self.parallel, w.address(self.take), context, w.convert("i32", count))
+            w.ret()
+
+    def _rounded_up(self, a: Value, b: Value) -> Value:
+        w = self.w
+        return w.arithmetic("div", w.arithmetic("sub", w.arithmetic("add", a, b), i64(1)), b)
+
+    @property
+    def rounds(self) -> Signature:
+        text = self.share.text.replace("_share(", "_share_rounds(")
+        return Signature(f"{text[:-1]}, int64_t rounds, void *at)")
+
+    def _share_rounds(self) -> None:
+        """As `share`, so many rounds, with the round's number stored at an address before each."""
+        w = self.w
+        with w.define(self.rounds, "internal") as given:
+            w.store(given["at"], i64(0), i64(0))
+            with w.forever():
+                number = w.load("i64", given["at"], i64(0))
+                with w.when(w.compare("ge", number, given["rounds"])):
+                    w.ret()
+                w.call(self.share, *(given[n] for _, n in self.share.params))
+                w.store(given["at"], i64(0), w.arithmetic("add", number, i64(1)))

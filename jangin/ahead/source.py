@@ -1,0 +1,189 @@
+"""A model as C: its kernels, the API's functions, the weights as an array, and a thread pool."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from jangin.ahead.api import write_api
+from jangin.ahead.elf import code_bytes
+from jangin.ahead.header import header
+from jangin.ahead.model import Model
+from jangin.ahead.output import Content
+from jangin.backends.clike.dialect import C
+from jangin.backends.clike.module import emit_kernels
+from jangin.backends.clike.plain import CFunctions
+from jangin.targets.target import Target
+
+
+def compiler_flags(target: Target) -> tuple[str, ...]:
+    """What gcc and clang are to compile the C of a target with."""
+    return ("-O2", *C.FLAGS, "-Wno-psabi", *target.c_flags)
+
+
+def model_source(model: Model) -> str:
+    """The file of kernels and API. Everything in it but the API is static."""
+    kernels = [replace(func, name=name) for name, func in model.kernels.items()]
+    writer = CFunctions()
+    write_api(model, writer)
+    flags = " ".join(compiler_flags(model.target))
+    return "\n".join([
+        f"/* Compiled by Jangin for {model.target.name}. Compile it with", f"   {flags} */",
+        emit_kernels(kernels, model.target, C("static ")),
+        f'#include "{model.prefix}.h"',
+        writer.text(),
+    ])  # fmt: skip
+
+
+def compiled_bytes(model: Model) -> int | None:
+    """Bytes that the code takes without the weights, where the target's compiler is here to tell."""
+    compiler = shutil.which(model.target.c_compiler) if model.target.c_compiler else None
+    if compiler is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder) / f"{model.prefix}.c", Path(folder) / "model.o"
+        source.write_text(model_source(model))
+        (Path(folder) / f"{model.prefix}.h").write_text(header(model))
+        command = [compiler, *compiler_flags(model.target), "-c", "-o", str(made), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return None if done.returncode else code_bytes(made.read_bytes())
+
+
+LARGE = 16 << 20
+"""Bytes of weights up to which they are C. gcc 12 takes 10 s and 3.8 GB for 175 MB of them."""
+
+
+def weights_name(model: Model) -> str:
+    """The file that a compiler makes the weights of: C, or an assembler's where they are LARGE."""
+    return f"{model.prefix}_weights.{'S' if model.weights.bytes > LARGE else 'c'}"
+
+
+def weights_files(model: Model) -> dict[str, Content]:
+    """The weights in a form that gcc and clang take."""
+    name = weights_name(model)
+    if name.endswith(".c"):
+        return {name: _array(model)}
+    text = _ASSEMBLER.replace("<P>", model.prefix)
+    return {name: [text.encode()], f"{model.prefix}.bin": model.weights.chunks()}
+
+
+_ASSEMBLER = """/* The weights, from the file <P>.bin, which lies in a folder of the include path (-I). */
+.section .rodata
+.balign 64
+.globl <P>_weights
+<P>_weights:
+.incbin "<P>.bin"
+.section .note.GNU-stack, "", %progbits
+"""
+
+
+def _array(model: Model) -> list[bytes]:
+    """A text of bytes: compilers read texts much faster than lists of numbers."""
+    array = f"const unsigned char {model.prefix}_weights[{max(1, model.weights.bytes)}]"
+    head = f"{_NO_END}\nextern {array};\n_Alignas(64) {array} =\n"
+    return [head.encode(), *_lines(model), b";\n"]
+
+
+_NO_END = """#if defined __GNUC__ && (__GNUC__ >= 15 || (defined __clang__ && __clang_major__ >= 20))
+#pragma GCC diagnostic ignored "-Wunterminated-string-initialization"
+#endif"""
+"""There is no byte for the zero with which texts end."""
+
+
+_OCTAL = np.array([f"\\{n:03o}".encode() for n in range(256)], "S4")
+_LINE = 1 << 10
+
+
+def _lines(model: Model) -> Iterator[bytes]:
+    """The weights as string literals."""
+    if not model.weights.bytes:
+        yield b'""'
+    for piece in model.weights.chunks():
+        for at in range(0, len(piece), _LINE):
+            yield b'"' + _OCTAL[piece[at : at + _LINE]].tobytes() + b'"\n'
+
+
+def threads_source(model: Model) -> str:
+    """A pool of POSIX threads in C, which the model then runs on."""
+    return _THREADS.replace("<P>", model.prefix)
+
+
+_THREADS = r"""/* Threads for <P>_run: call <P>_start_threads first. One run at a time uses them. */
+#include <pthread.h>
+#include <stddef.h>
+
+#include "<P>.h"
+
+enum { MOST = 256 };
+static pthread_t threads[MOST];
+static int32_t started, generation, left, next_worker, workers, stopping;
+static <P>_task job;
+static void *job_context;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, running = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t begun = PTHREAD_COND_INITIALIZER, ended = PTHREAD_COND_INITIALIZER;
+
+/* Takes workers' parts until there is none left; `lock` is held when it is called and when it returns. */
+static void take(void) {
+  while (next_worker < workers) {
+    int32_t worker = next_worker++;
+    pthread_mutex_unlock(&lock);
+    job(job_context, worker);
+    pthread_mutex_lock(&lock);
+    if (--left == 0) pthread_cond_signal(&ended);
+  }
+}
+
+static void *work(void *unused) {
+  (void)unused;
+  pthread_mutex_lock(&lock);
+  int32_t seen = generation;
+  while (!stopping) {
+    if (seen == generation) {
+      pthread_cond_wait(&begun, &lock);
+      continue;
+    }
+    seen = generation;
+    take();
+  }
+  pthread_mutex_unlock(&lock);
+  return NULL;
+}
+
+void <P>_parallel(<P>_task function, void *context, int32_t count) {
+  if (started == 0 || pthread_mutex_trylock(&running)) {
+    for (int32_t worker = 0; worker < count; ++worker) function(context, worker);
+    return;
+  }
+  pthread_mutex_lock(&lock);
+  job = function, job_context = context, next_worker = 0, workers = left = count;
+  ++generation;
+  pthread_cond_broadcast(&begun);
+  take();
+  while (left) pthread_cond_wait(&ended, &lock);
+  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&running);
+}
+
+void <P>_stop_threads(void) {
+  pthread_mutex_lock(&lock);
+  stopping = 1;
+  pthread_cond_broadcast(&begun);
+  pthread_mutex_unlock(&lock);
+  while (started) pthread_join(threads[--started], NULL);
+  stopping = 0;
+}
+
+int32_t <P>_start_threads(int32_t count) {
+  <P>_stop_threads();
+  while (started < count - 1 && started < MOST)
+    if (pthread_create(&threads[started], NULL, work, NULL)) return -1;
+    else ++started;
+  return 0;
+}
+"""

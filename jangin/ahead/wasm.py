@@ -1,0 +1,196 @@
+"""A model for browsers and Node: a WebAssembly module, and JavaScript that loads and runs it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from jangin.ahead.declarations import signatures
+from jangin.ahead.link import LinkError
+from jangin.ahead.model import Model
+
+CODE = 10
+"""The number of the section that holds functions' code (WebAssembly Core Specification 2.0, 5.5)."""
+STACK = 1 << 18
+"""Bytes for what doesn't end in registers: a kernel's tile and the tables of a run."""
+
+
+def is_wasm(model: Model) -> bool:
+    return model.target.triple.startswith("wasm")
+
+
+def wasm_module(model: Model, made: bytes) -> bytes:
+    """The module of an object file; it exports its memory and the C API. Raises LinkError where there is no
+    linker, or it fails."""
+    exported = [s.name for s, _ in signatures(model).values()]
+    with tempfile.TemporaryDirectory() as folder:
+        given, out = Path(folder) / "model.o", Path(folder) / "model.wasm"
+        given.write_bytes(made)
+        options = [
+            "--no-entry",
+            "--allow-undefined",
+            "--gc-sections",
+            "--strip-all",
+            "-z",
+            f"stack-size={STACK}",
+        ]
+        names = [f"--export={name}" for name in (*exported, "__heap_base")]
+        command = [*_linker(), *options, *names, "-o", str(out), str(given)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise LinkError(f"{' '.join(command[:3])} failed: {done.stderr.strip()[:2000]}")
+        return out.read_bytes()
+
+
+def _linker() -> list[str]:
+    if find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "wasm-ld"]
+    if path := shutil.which("wasm-ld"):
+        return [path]
+    raise LinkError("nothing here links WebAssembly: pip install 'jangin[aot]', or install lld")
+
+
+def code_bytes(module: bytes) -> int:
+    """Bytes of functions' code in an object file or module."""
+    return sum(end - start for number, start, end in _sections(module) if number == CODE)
+
+
+def _sections(module: bytes) -> Iterator[tuple[int, int, int]]:
+    """Each section's number and where its contents lie."""
+    at = 8
+    while at < len(module):
+        number, size, shift = module[at], 0, 0
+        while True:
+            at += 1
+            size |= (module[at] & 0x7F) << shift
+            shift += 7
+            if module[at] < 0x80:
+                break
+        yield number, at + 1, at + 1 + size
+        at += 1 + size
+
+
+def loader(model: Model) -> str:
+    """The JavaScript module that loads the model and runs it."""
+    return _LOADER.replace("<P>", model.prefix).replace("<NAME>", model.name.replace("*/", ""))
+
+
+_LOADER = """/* <NAME>, compiled by Jangin for WebAssembly.
+
+   import { load } from "./<P>.mjs";
+   const model = await load();                     // reads <P>.wasm and <P>.bin from beside this file
+   const [y] = model.run([x]);                     // typed arrays in the order of the model's inputs
+   model.run([x], { batch: 4 });                   // sizes that are known only at run time, by name
+
+   An output is a view of the model's memory, which the next run writes over. */
+
+const VIEWS = {
+  f32: Float32Array, f64: Float64Array, i8: Int8Array, i16: Int16Array, i32: Int32Array, i64: BigInt64Array,
+  u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, u64: BigUint64Array,
+};
+const view = (type) => VIEWS[type] ?? (type.endsWith("16") ? Uint16Array : Uint8Array);
+const round = Math.fround;
+
+/* What C's mathematical library has and WebAssembly hasn't. */
+const library = { pow: Math.pow, fmod: (a, b) => a % b };
+library.powf = (a, b) => round(Math.pow(a, b));
+library.fmodf = (a, b) => round(a % b);
+
+async function bytes(name) {
+  const url = new URL(name, import.meta.url);
+  if (url.protocol === "file:") return (await import("node:fs/promises")).readFile(url);
+  const response = await fetch(url);
+  if (!response.ok) throw new Error(`${url}: ${response.status} ${response.statusText}`);
+  return response.arrayBuffer();
+}
+
+/* `code` and `weights`: the contents of <P>.wasm and <P>.bin, where they aren't beside this file. */
+export async function load({ code, weights } = {}) {
+  const [wasm, constants] = await Promise.all([code ?? bytes("<P>.wasm"), weights ?? bytes("<P>.bin")]);
+  const { instance } = await WebAssembly.instantiate(wasm, { env: library });
+  return new Model(instance.exports, constants);
+}
+
+class Model {
+  constructor(api, weights) {
+    this.api = api;
+    this.memory = api.memory;
+    this.end = api.__heap_base.value ?? api.__heap_base;
+    const size = Number(api.<P>_weights_bytes());
+    const at = this.place(size);
+    const constants = new Uint8Array(weights.buffer ?? weights, weights.byteOffset ?? 0, weights.byteLength);
+    new Uint8Array(this.memory.buffer).set(constants, at);
+    this.check(api.<P>_use_weights(at, BigInt(weights.byteLength)));
+    this.sizes = this.names("size");
+    this.inputs = this.names("input");
+    this.outputs = this.names("output");
+    this.free = this.end;
+  }
+
+  /* Memory at a multiple of 64 bytes behind all that was given out. */
+  place(size) {
+    const at = Math.ceil(this.end / 64) * 64;
+    this.end = at + size;
+    const missing = this.end - this.memory.buffer.byteLength;
+    if (missing > 0) this.memory.grow(Math.ceil(missing / 65536));
+    return at;
+  }
+
+  text(at) {
+    const all = new Uint8Array(this.memory.buffer);
+    return new TextDecoder().decode(all.subarray(at, all.indexOf(0, at)));
+  }
+
+  check(code) {
+    if (code < 0) throw new Error(this.text(this.api.<P>_error_text(Number(code))));
+    return Number(code);
+  }
+
+  names(kind) {
+    const count = this.api[`<P>_${kind}_count`]();
+    return Array.from({ length: count }, (_, n) => this.text(this.api[`<P>_${kind}_name`](n)));
+  }
+
+  type(kind, n) {
+    return view(this.text(this.api[`<P>_${kind}_type`](n)));
+  }
+
+  /* The outputs as typed arrays. `named`: the value of each size that isn't fixed. */
+  run(arrays, named = {}) {
+    const { api } = this;
+    if (arrays.length !== this.inputs.length) throw new Error(`the inputs are ${this.inputs.join(", ")}`);
+    this.end = this.free;
+    const sizes = this.place(8 * Math.max(1, this.sizes.length));
+    this.sizes.forEach((name, n) => {
+      if (!(name in named)) throw new Error(`the size ${name} isn't given`);
+      new BigInt64Array(this.memory.buffer, sizes, this.sizes.length)[n] = BigInt(named[name]);
+    });
+    const places = (kind, names) => names.map((_, n) => {
+      const size = this.check(api[`<P>_${kind}_bytes`](n, sizes));
+      return { at: this.place(size), size };
+    });
+    const given = places("input", this.inputs);
+    const made = places("output", this.outputs);
+    const room = this.check(api.<P>_arena_bytes(sizes, 1));
+    const arena = this.place(room);
+    const tables = this.place(4 * (given.length + made.length) + 4);
+    const addresses = new Uint32Array(this.memory.buffer, tables, given.length + made.length);
+    addresses.set([...given, ...made].map((p) => p.at));
+    given.forEach(({ at, size }, n) => {
+      if (arrays[n].byteLength !== size) throw new Error(`${this.inputs[n]} takes ${size} bytes`);
+      new Uint8Array(this.memory.buffer, at, size).set(
+        new Uint8Array(arrays[n].buffer, arrays[n].byteOffset, size));
+    });
+    this.check(api.<P>_run(tables, tables + 4 * given.length, sizes, arena, BigInt(room), 1));
+    return made.map(({ at, size }, n) => {
+      const View = this.type("output", n);
+      return new View(this.memory.buffer, at, size / View.BYTES_PER_ELEMENT);
+    });
+  }
+}
+"""

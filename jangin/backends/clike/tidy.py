@@ -1,0 +1,33 @@
+"""A function body as it was said, without what nothing uses."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+
+_DEFINES = re.compile(r"  (?:const \w+ |[\w ]+ \*|\w+ (?=a\d))(\w+)(?: = |\[)")
+_NAME = re.compile(r"\b[A-Za-z_]\w*")
+
+
+def tidy(lines: Sequence[str], loaded: Collection[str], keep: Callable[[str], str]) -> list[str]:
+    """The statements, one a line, but for definitions of names that no later one mentions. A vector that was
+    `loaded` from memory and is used more than once gets the statement `keep` of it, which may be empty."""
+    uses: Counter[str] = Counter()
+    kept: list[str] = []
+    for line in reversed(lines):
+        defined = _DEFINES.match(line)
+        if defined is not None and not uses[defined[1]]:
+            continue
+        if defined is not None and defined[1] in loaded and uses[defined[1]] > 1 and keep(defined[1]):
+            kept.append(f"  {keep(defined[1])};")
+            line = line.replace("const ", "", 1)
+        uses.update({*_NAME.findall(line)})
+        kept.append(line)
+    return kept[::-1]
+
+
+def unused(names: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """Of a function's parameters, those that its body doesn't mention."""
+    found = {name for line in lines for name in _NAME.findall(line)}
+    return [n for n in names if n not in found]

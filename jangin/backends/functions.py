@@ -1,0 +1,295 @@
+"""Plain functions, written statement by statement: what runs a plan, and what a model's C API consists of.
+
+What they do is decided once (`backends.launches`, `ahead.api`), and said to a `FunctionWriter` in a machine's
+words: a load, a comparison, a call. One writes them as C, another as LLVM IR.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, children
+from jangin.runtime.functions import Function
+
+
+class Value(NamedTuple):
+    """What a name, a parameter or a literal holds. `type`: ptr, i64, i32, i8 (unsigned) or bool."""
+
+    text: str
+    type: str
+
+
+NULL = Value("null", "ptr")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function by its declaration in C, such as "int32_t f(const char *name, int32_t n)"."""
+
+    text: str
+
+    @cached_property
+    def _parts(self) -> tuple[str, str, list[tuple[str, str]]]:
+        result, name, params = re.fullmatch(r"(.*?)(\w+)\((.*)\)", self.text).groups()  # type: ignore[union-attr]
+        listed = [] if params == "void" else params.split(", ")
+        pairs = [re.fullmatch(r"(.*?)(\w+)", p).groups() for p in listed]  # type: ignore[union-attr]
+        return _kind(result), name, [(_kind(t), n) for t, n in pairs]
+
+    @property
+    def result(self) -> str:
+        return self._parts[0]
+
+    @property
+    def name(self) -> str:
+        return self._parts[1]
+
+    @property
+    def params(self) -> list[tuple[str, str]]:
+        """The type and the name of each."""
+        return self._parts[2]
+
+
+@lru_cache(1024)
+def signature(function: Function, name: str = "") -> Signature:
+    """A function that compiled code exports, under another name where one is given."""
+    types = {"void": "void ", "i32": "int32_t ", "i64": "int64_t ", "ptr": "void *"}
+    pairs = zip(function.types, function.names, strict=True)
+    params = ", ".join(f"{types[t]}{n.replace('.', '_')}" for t, n in pairs)
+    return Signature(f"{types[function.result]}{name or function.name}({params})")
+
+
+def _kind(written: str) -> str:
+    """The type of a value that C declares so; names that aren't C's own are of pointers to functions."""
+    plain = {"void": "void", "int32_t": "i32", "int64_t": "i64"}
+    return plain.get(written.strip(), "ptr")
+
+
+_COMPARE = {"lt", "le", "gt", "ge", "eq", "ne"}
+_WRAPPING = {"add", "sub", "mul"}
+
+
+class FunctionWriter(ABC):
+    """Writes functions one after the other. `names`: where the sizes that are known so far are held; it is
+    the caller's to set symbols in. With `checking`, sums and products that don't fit 64 bits are noticed
+    (`overflowed`). `result`: the type that the function being written gives."""
+
+    def __init__(self) -> None:
+        self.names: dict[Expr, Value] = {}
+        self.checking = False
+        self.result = "void"
+        self.overflows: list[Value] = []
+
+    # --- what a language writes
+
+    @abstractmethod
+    def text(self) -> str:
+        """All that was written."""
+
+    @abstractmethod
+    @contextmanager
+    def define(self, signature: Signature, linkage: str = "exported") -> Iterator[dict[str, Value]]:
+        """A function, whose parameters it gives by name, and whose body is written meanwhile, up to a `ret`
+        or a `forever`. `linkage`: exported, internal, or weak (exported, unless another file has it)."""
+
+    @abstractmethod
+    def declare(self, signature: Signature) -> None:
+        """A function that another file of the same program has."""
+
+    @abstractmethod
+    def strings(self, name: str, items: Sequence[str]) -> Value:
+        """A table of constant texts."""
+
+    @abstractmethod
+    def numbers(self, name: str, items: Sequence[int]) -> Value:
+        """A table of constant i32."""
+
+    @abstractmethod
+    def bytes_elsewhere(self, name: str) -> Value:
+        """Constant bytes that another file of the same program has."""
+
+    @abstractmethod
+    def variable(self, name: str) -> Value:
+        """The place of a pointer that outlives calls, null at first."""
+
+    @abstractmethod
+    def address(self, signature: Signature) -> Value:
+        """Of a function."""
+
+    @abstractmethod
+    def local(self, type: str, count: int) -> Value:
+        """An array of the function's own."""
+
+    @abstractmethod
+    def load(self, type: str, base: Value, index: Value) -> Value:
+        """An element of an array of a type."""
+
+    @abstractmethod
+    def store(self, base: Value, index: Value, value: Value) -> None: ...
+
+    @abstractmethod
+    def at(self, base: Value, offset: Value) -> Value:
+        """So many bytes further."""
+
+    @abstractmethod
+    def number_of(self, pointer: Value) -> Value:
+        """An address as i64."""
+
+    @abstractmethod
+    def convert(self, type: str, value: Value) -> Value:
+        """A number as i32 or i64."""
+
+    @abstractmethod
+    def arithmetic(self, op: str, a: Value, b: Value) -> Value:
+        """Of i64: add, sub, mul, div and rem (towards zero), and, or, xor; of bool: and, or, xor."""
+
+    @abstractmethod
+    def checked(self, op: str, a: Value, b: Value) -> tuple[Value, Value]:
+        """The sum, difference or product of two i64, and whether it is wrong as it doesn't fit."""
+
+    @abstractmethod
+    def compare(self, op: str, a: Value, b: Value) -> Value:
+        """Of numbers or (eq, ne) of pointers: lt, le, gt, ge, eq, ne."""
+
+    @abstractmethod
+    def select(self, cond: Value, a: Value, b: Value) -> Value: ...
+
+    @abstractmethod
+    def fetch_add(self, at: Value, by: int) -> Value:
+        """Add to the i32 at an address that others may add to at once, and give what it was."""
+
+    @abstractmethod
+    def copy(self, to: Value, source: Value, count: Value) -> None:
+        """Bytes from one place to another that doesn't overlap."""
+
+    @abstractmethod
+    def call(self, signature: Signature, *given: Value, at: Value | None = None) -> Value:
+        """A call of a function, or of one of its type at an address."""
+
+    @abstractmethod
+    def ret(self, value: Value | None = None) -> None: ...
+
+    @abstractmethod
+    def _branch(self, cond: Value) -> None:
+        """Begin what is done only where a condition holds."""
+
+    @abstractmethod
+    def _end_branch(self) -> None: ...
+
+    @abstractmethod
+    def _loop(self) -> None:
+        """Begin what is repeated until it returns."""
+
+    @abstractmethod
+    def _end_loop(self) -> None: ...
+
+    # --- what follows from it
+
+    @contextmanager
+    def when(self, cond: Value) -> Iterator[None]:
+        """What is done only where a condition holds; it ends with `ret`. What it computes isn't known after
+        it."""
+        known, wrong = dict(self.names), list(self.overflows)
+        self._branch(cond)
+        yield
+        self._end_branch()
+        self.names, self.overflows = known, wrong
+
+    @contextmanager
+    def forever(self) -> Iterator[None]:
+        """What is repeated until it returns: the end of a function."""
+        self._loop()
+        yield
+        self._end_loop()
+
+    def refuse(self, cond: Value, code: int) -> None:
+        """Return a number where a condition holds."""
+        with self.when(cond):
+            self.ret(Value(str(code), self.result))
+
+    def element(self, base: Value, index: int, type: str = "ptr") -> Value:
+        return self.load(type, base, i64(index))
+
+    def any_of(self, conds: Sequence[Value]) -> Value:
+        found = conds[0]
+        for cond in conds[1:]:
+            found = self.arithmetic("or", found, cond)
+        return found
+
+    def overflowed(self) -> Value | None:
+        """Whether a number that was computed with `checking` is wrong; None where none can be."""
+        return self.any_of(self.overflows) if self.overflows else None
+
+    def value(self, e: Expr) -> Value:
+        """An expression of sizes: i64, or bool for a condition. ValueError for what has no scalar code."""
+        if isinstance(e, Const):
+            return Value(str(int(e.value)), "i64" if e.dtype.is_int else "bool")
+        if e not in self.names:
+            self.names[e] = self._computed(e)
+        return self.names[e]
+
+    def _computed(self, e: Expr) -> Value:
+        kids = [self.value(k) for k in children(e)]
+        if isinstance(e, Binary):
+            return self._binary(e, *kids)
+        if isinstance(e, Select):
+            return self.select(*kids)
+        if isinstance(e, Cast) and e.dtype.name == "i64":
+            return self.convert("i64", kids[0])
+        if isinstance(e, Call) and e.fn == "neg":
+            return self._plain("sub", i64(0), kids[0])
+        if isinstance(e, Call) and e.fn == "abs":
+            return self.select(
+                self.compare("lt", kids[0], i64(0)), self._plain("sub", i64(0), kids[0]), kids[0]
+            )
+        if isinstance(e, Call) and e.fn == "not":
+            return self.arithmetic("xor", kids[0], Value("1", "bool"))
+        raise ValueError(f"no scalar code for {e} in a size")
+
+    def _binary(self, e: Binary, a: Value, b: Value) -> Value:
+        if e.op in _COMPARE:
+            return self.compare(e.op, a, b)
+        if e.op in ("min", "max"):
+            return self.select(self.compare("lt" if e.op == "min" else "gt", a, b), a, b)
+        if e.op in ("and", "or", "xor"):
+            return self.arithmetic(e.op, a, b)
+        if e.op in _WRAPPING:
+            return self._plain(e.op, a, b)
+        if e.op not in ("div", "rem", "floordiv", "mod"):
+            raise ValueError(f"no scalar code for {e} in a size")
+        return self._divided(e.op, a, b, known=isinstance(e.b, Const) and e.b.value != 0)
+
+    def _plain(self, op: str, a: Value, b: Value) -> Value:
+        if not self.checking:
+            return self.arithmetic(op, a, b)
+        result, wrong = self.checked(op, a, b)
+        self.overflows.append(wrong)
+        return result
+
+    def _divided(self, op: str, a: Value, b: Value, *, known: bool) -> Value:
+        if not known:  # an unused arm of a choice may divide by zero
+            b = self.select(self.compare("eq", b, i64(0)), i64(1), b)
+        quotient = self.arithmetic("div", a, b)
+        if op == "div":
+            return quotient
+        rest = self.arithmetic("rem", a, b)
+        if op == "rem":
+            return rest
+        opposite = self.compare("lt", self.arithmetic("xor", rest, b), i64(0))
+        correct = self.arithmetic("and", opposite, self.compare("ne", rest, i64(0)))
+        if op == "mod":
+            return self.select(correct, self.arithmetic("add", rest, b), rest)
+        return self.arithmetic("sub", quotient, self.convert("i64", correct))
+
+
+def i64(number: int) -> Value:
+    return Value(str(number), "i64")
+
+
+def i32(number: int) -> Value:
+    return Value(str(number), "i32")

@@ -1,0 +1,51 @@
+"""How a plan's launches are written, one after the other, in whatever runs the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jangin.backends.functions import FunctionWriter, Value, i64, signature
+from jangin.ir.expr import Const
+from jangin.ir.plan import ONE, Launch
+from jangin.runtime.functions import KERNEL
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Writes launches. `pointer`: the address of a buffer, by name; `args` and `sizes`: arrays that each
+    launch fills for its kernel; `scratch`: the caller's scratch memory. `share` writes a call that runs all
+    tasks of a kernel, given its address, its tasks and its grain; `rounds` one that does so in rounds, given
+    also how many, and where each finds its number."""
+
+    writer: FunctionWriter
+    pointer: Callable[[str], Value]
+    args: Value
+    sizes: Value
+    scratch: Value
+    share: Callable[[Value, Value, int], None]
+    rounds: Callable[[Value, Value, int, Value, Value], None]
+
+    def write(self, launch: Launch) -> None:
+        """One launch. ValueError for a size that has no scalar code."""
+        w = self.writer
+        if isinstance(launch.tasks, Const) and int(launch.tasks.value) < 1:
+            return
+        for n, name in enumerate(launch.args):
+            w.store(self.args, i64(n), self.pointer(name))
+        for n, size in enumerate(launch.symbols):
+            w.store(self.sizes, i64(n), w.value(size))
+        kernel, tasks = signature(KERNEL, launch.function), w.value(launch.tasks)
+        if launch.rounds != ONE:
+            last = w.at(self.sizes, i64(8 * len(launch.symbols)))
+            self.rounds(w.address(kernel), tasks, launch.grain, w.value(launch.rounds), last)
+        elif launch.grain == 0 and isinstance(launch.tasks, Const):
+            w.call(kernel, self.args, self.sizes, i64(0), tasks, self.scratch)
+        else:  # who shares tasks checks for none, and runs grain 0 on the caller
+            self.share(w.address(kernel), tasks, launch.grain)
+
+
+def arrays(w: FunctionWriter, launches: Sequence[Launch]) -> tuple[Value, Value]:
+    """Arrays large enough for the arguments and the sizes of each launch."""
+    args = w.local("ptr", max((len(x.args) for x in launches), default=0) or 1)
+    return args, w.local("i64", max((len(x.symbols) for x in launches), default=0) + 1)

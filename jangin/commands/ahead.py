@@ -1,0 +1,49 @@
+"""`jangin compile --emit object|shared|c`: models that run without Jangin."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from jangin.ahead.emit import Emitted, emit
+from jangin.commands.common import Settings, parse_shapes, progress, terminal
+
+
+def emit_files(
+    model: Path, settings: Settings, folder: Path, shapes: Sequence[str], target: str, kind: str, name: str,
+    weights: str, force: bool,
+) -> None:  # fmt: skip
+    """Compile a model ahead of time, say what it takes on the machine, and write its files to a folder."""
+    if model.suffix == ".jgn":
+        raise ValueError(f"{model} is compiled already: --emit {kind} needs the model it was made of")
+    if settings.libraries != "never":
+        raise ValueError(f"--libraries {settings.libraries}: --emit {kind} calls no other library")
+    start = time.perf_counter()
+    with progress(settings) as tell:
+        made = emit(
+            model, kind, target, parse_shapes(shapes), name=name, weights=weights, winograd=settings.winograd,
+            unchecked=settings.unchecked, cache=settings.cache, progress=tell,
+        )  # fmt: skip
+    console = terminal()
+    console.print(summary(made))
+    made.save(folder, force=force)
+    files = ", ".join(made.files)
+    console.print(f"{folder}: {files}; compiled in {time.perf_counter() - start:.2f} s", soft_wrap=True)
+
+
+def summary(made: Emitted) -> Table:
+    """What the model takes on the machine: flash for code and constants, RAM for a run."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("target", made.model.target.name)
+    code = "" if made.code is None else f"{made.code:,} bytes of code"
+    where = " in a file beside it" if made.model.beside else ""
+    flash = ", ".join(t for t in (code, f"{made.weights:,} bytes of weights{where}") if t)
+    table.add_row(
+        "flash", flash if made.code is not None else f"{flash}, and what the compiler makes of the code"
+    )
+    at = "".join(f", {name} = {size}" for name, size in made.at.items())
+    table.add_row("RAM", f"{made.ram:,} bytes of arena (one thread{at})")
+    return table

@@ -1,0 +1,39 @@
+"""Arm targets: 64-bit with NEON (Armv8-A), some of its processors, and 32-bit (Armv7-A).
+
+Their estimates count instructions: these processors begin two or three a cycle, and a vector's multiply-add
+is one of them, so that what needs fewer is quicker. Winograd's figures count them too: some 4 make, store
+and read a vector of V or M.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jangin.targets.figures import FusionFigures, WinogradFigures
+from jangin.targets.rows import FUSING, NEON
+from jangin.targets.target import Target
+
+TRIPLE = "aarch64-unknown-linux-gnu"
+_NEON = "+neon,+fp-armv8"
+
+AARCH64 = Target(
+    "aarch64", TRIPLE, "generic", _NEON, 16, 32, NEON, lane_operands=True, issue=2, hints=False,
+    fusion=FusionFigures(few_channels=0), winograd=WinogradFigures(gain=0.95, transform=4, stream=1, lanes=4),
+)  # fmt: skip
+"""Every 64-bit Arm processor (Armv8-A): NEON, 32 vector registers."""
+
+
+def _processor(name: str, more: str = "") -> Target:
+    return replace(AARCH64, name=name, cpu=name, features=_NEON + more, c_flags=(f"-mcpu={name}",))
+
+
+CORTEX_A53 = _processor("cortex-a53")
+CORTEX_A72 = replace(_processor("cortex-a72"), packed_terms=16)
+NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod")
+
+ARMV7 = Target(
+    "armv7", "armv7-unknown-linux-gnueabihf", "generic", "+neon,+vfp4", 16, 16, FUSING,
+    c_flags=("-march=armv7-a+neon-vfpv4", "-mfloat-abi=hard"),
+)  # fmt: skip
+"""32-bit processors from the Cortex-A7 on: NEON with fused multiply-add, floats in registers of calls
+(hard-float). NEON takes subnormal numbers for zero and makes none."""

@@ -1,0 +1,57 @@
+"""The target that is the machine at hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from jangin.runtime.processor import architecture, processor_features, why_not
+from jangin.targets import arm, riscv, x86
+from jangin.targets.target import Target
+
+LEVELS: Mapping[str, Sequence[Target]] = {
+    "x86_64": (x86.V4, x86.V3, x86.V2),
+    "aarch64": (arm.NEOVERSE_N1, arm.AARCH64),
+    "riscv64": (riscv.RISCV64_V, riscv.RISCV64),
+}
+"""By architecture, what machines are told apart by, the best first; the last is what all of them run."""
+
+
+def host() -> Target:
+    """The best level that this machine runs, with its own cache sizes. The code is made for the level, not
+    the exact processor, so that an artefact moves between machines of a level. Raises ValueError for an
+    architecture without one."""
+    levels = LEVELS.get(architecture())
+    if levels is None:
+        raise ValueError(f"there is no target for {architecture()}; known: {', '.join(LEVELS)}")
+    level = next((t for t in levels if _has(t)), levels[-1])
+    caches = _caches()
+    return replace(level, l1=caches.get(1, level.l1), l2=caches.get(2, level.l2), l3=caches.get(3, level.l3))
+
+
+def _has(target: Target) -> bool:
+    """Whether this machine runs a target's code: by what the system tells of its processor, or else LLVM,
+    which is large to load."""
+    if processor_features():
+        return not why_not(str(target))
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features()
+    return all(features.get(f.removeprefix("+"), False) for f in target.features.split(","))
+
+
+def _caches() -> dict[int, int]:
+    """Data cache sizes in bytes by level, as Linux tells them; empty elsewhere."""
+    sizes: dict[int, int] = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind = (index / "type").read_text().strip()
+            level = int((index / "level").read_text())
+            size = re.fullmatch(r"(\d+)K", (index / "size").read_text().strip())
+        except OSError:
+            continue
+        if kind != "Instruction" and size:
+            sizes[level] = int(size[1]) << 10
+    return sizes

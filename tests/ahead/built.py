@@ -1,0 +1,119 @@
+"""Small models, compiled ahead of time, and their C APIs called from Python."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from jangin.ir.graph import Array
+
+COMPILERS = [c for c in ("gcc", "clang") if shutil.which(c)]
+SYMBOLIC = ["batch", 24]
+
+
+def layers() -> onnx.ModelProto:
+    """Two outputs, one of them an input as it is: y = softmax(relu(x w) v), z = x; of any batch."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Relu", ["p"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["y"]),
+        helper.make_node("Identity", ["x"], ["z out"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, SYMBOLIC)]
+    outputs = [helper.make_empty_tensor_value_info(n) for n in ("y", "z out")]
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in (("w", (24, 200)), ("v", (200, 40)))
+    ]
+    graph = helper.make_graph(nodes, "layers", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def small_network() -> onnx.ModelProto:
+    """A convolution, a depthwise one, a residual sum and a pooling, of one size."""
+    rng = np.random.default_rng(1)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Clip", ["a", "zero", "six"], ["b"]),
+        helper.make_node("Conv", ["b", "d"], ["c"], pads=[1, 1, 1, 1], group=16),
+        helper.make_node("Add", ["b", "c"], ["e"]),
+        helper.make_node("MaxPool", ["e"], ["y"], kernel_shape=[3, 3], strides=[2, 2]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 19, 23])]
+    shapes: Mapping[str, tuple[int, ...]] = {"w": (16, 3, 3, 3), "d": (16, 1, 3, 3)}
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()
+    ]
+    weights += [numpy_helper.from_array(np.float32(v), n) for n, v in (("zero", 0), ("six", 6))]
+    outputs = [helper.make_empty_tensor_value_info("y")]
+    graph = helper.make_graph(nodes, "small network", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def library(folder: Path, sources: Sequence[str], flags: Sequence[str] = (), compiler: str = "") -> Path:
+    """A shared library of files in a folder."""
+    made = folder / "built.so"
+    command = [compiler or COMPILERS[0], "-shared", "-fPIC", "-O1", *flags, "-o", str(made)]
+    done = subprocess.run(
+        [*command, *sources, "-lm", "-lpthread"], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[:4000]
+    return made
+
+
+class Api:
+    """A model's C API, by ctypes."""
+
+    def __init__(self, path: Path, prefix: str) -> None:
+        self.library, self.prefix = ctypes.CDLL(str(path)), prefix
+
+    def __call__(self, name: str, *args: object, gives: type = ctypes.c_int64) -> int:
+        """A function that gives a number."""
+        function = getattr(self.library, f"{self.prefix}_{name}")
+        function.restype = gives if name.endswith("_bytes") else ctypes.c_int32
+        return int(function(*args))
+
+    def text(self, name: str, *args: object) -> str | None:
+        function = getattr(self.library, f"{self.prefix}_{name}")
+        function.restype = ctypes.c_char_p
+        found = function(*args)
+        return None if found is None else found.decode()
+
+    def run(self, inputs: Sequence[Array], sizes: Sequence[int] = (), threads: int = 1) -> list[Array]:
+        """The outputs, as bytes in arrays of u8."""
+        given = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
+        bytes = [self("output_bytes", n, given) for n in range(self("output_count"))]
+        outputs = [np.full(b, 0xAA, np.uint8) for b in bytes]
+        arena = np.full(self("arena_bytes", given, threads) + 128, 0x55, np.uint8)
+        used = len(arena) - 128
+        code = self.run_in(inputs, outputs, given, arena.ctypes.data + 64, used, threads)
+        assert code == 0, self.text("error_text", code)
+        assert (arena[:64] == 0x55).all() and (arena[-64:] == 0x55).all(), "it wrote beyond the arena"
+        return outputs
+
+    def run_in(
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        sizes: object,
+        at: int,
+        room: int,
+        threads: int,
+    ) -> int:
+        tables = [
+            (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays)) for arrays in (inputs, outputs)
+        ]
+        return self("run", *tables, sizes, ctypes.c_void_p(at), ctypes.c_int64(room), threads)
+
+
+def same_bits(got: Array, want: Array) -> bool:
+    return np.array_equal(got, np.ascontiguousarray(want).reshape(-1).view(np.uint8))

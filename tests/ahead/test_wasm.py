@@ -1,0 +1,67 @@
+"""Models for WebAssembly, run by Node."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from built import layers, small_network
+
+import jangin
+from jangin.ir.graph import Array
+
+LINKER = find_spec("ziglang") or shutil.which("wasm-ld")
+pytestmark = [
+    pytest.mark.skipif(not LINKER, reason="nothing links WebAssembly here: neither ziglang nor wasm-ld"),
+    pytest.mark.skipif(not shutil.which("node"), reason="no Node here to run WebAssembly"),
+]
+
+RUN = """
+import { load } from "./model.mjs";
+import { readFileSync, writeFileSync } from "node:fs";
+const model = await load();
+for (const [x, sizes] of JSON.parse(readFileSync("runs.json"))) {
+  const made = model.run([Float32Array.from(x)], sizes);
+  writeFileSync(1, JSON.stringify(made.map((y) => Array.from(y))) + "\\n");
+}
+"""
+
+
+def in_node(
+    model: onnx.ModelProto, runs: list[tuple[Array, dict[str, int]]], folder: Path
+) -> list[list[Array]]:
+    """The outputs of several runs of one loaded model."""
+    jangin.emit(model, "shared", "wasm32", name="model").save(folder)
+    (folder / "runs.json").write_text(json.dumps([[x.reshape(-1).tolist(), s] for x, s in runs]))
+    (folder / "run.mjs").write_text(RUN)
+    done = subprocess.run(["node", "run.mjs"], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[:4000]
+    return [[np.array(y, np.float32) for y in json.loads(line)] for line in done.stdout.splitlines()]
+
+
+def test_a_network(tmp_path: Path) -> None:
+    x = np.random.default_rng().standard_normal((1, 3, 19, 23)).astype(np.float32)
+    ((y,),) = in_node(small_network(), [(x, {})], tmp_path)
+    expected = jangin.compile(small_network(), "x86-64-v2")(x)  # neither fuses products and sums
+    np.testing.assert_allclose(y, expected.reshape(-1), rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_known_at_run_time(tmp_path: Path) -> None:
+    rng = np.random.default_rng()
+    runs = [(rng.standard_normal((n, 24)).astype(np.float32), {"batch": n}) for n in (1, 5, 300, 2)]
+    here = jangin.compile(layers())
+    for (x, _), (y, z) in zip(runs, in_node(layers(), runs, tmp_path), strict=True):
+        expected, same = here(x)
+        np.testing.assert_allclose(y, expected.reshape(-1), rtol=1e-4, atol=1e-6)  # sums in other orders
+        np.testing.assert_array_equal(z, same.reshape(-1))
+
+
+def test_other_kinds_are_refused() -> None:
+    with pytest.raises(ValueError, match="no 'object' is made for wasm32: shared can be"):
+        jangin.emit(layers(), "object", "wasm32")

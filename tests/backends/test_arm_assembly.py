@@ -1,0 +1,83 @@
+"""The instructions of inner loops on Arm processors: no spills, at least 4 of 5 are multiply-adds."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from jangin.backends.llvm.objects import assembly
+from jangin.ir import te
+from jangin.ir.core import Conv, CoreAttributes, MatMul
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Buffer, Load, const, maximum
+from jangin.ir.graph import Value
+from jangin.ir.loop import Func
+from jangin.ops.core import CORE
+from jangin.targets import Target
+from jangin.targets.arm import AARCH64, CORTEX_A53, CORTEX_A72, NEOVERSE_N1
+from jangin.templates.choose import choose
+from jangin.templates.template import Workload
+
+SHARE = 0.8
+"""Of an inner loop's instructions, those that are to be multiply-adds."""
+
+
+def innermost(text: str) -> list[list[str]]:
+    """Each innermost loop's instructions: from a label to the jump back to it."""
+    loops, start = [], dict[str, int]()
+    lines = [line.split("//")[0].strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not re.match(r"\.(?!L\w+:)", line)]
+    for n, line in enumerate(lines):
+        if line.endswith(":"):
+            start[line[:-1]] = n
+        jump = re.match(r"(?:b\.?\w*|cbn?z|tbn?z)\s.*?(\.L\w+)$", line)
+        if jump and jump[1] in start:
+            body = lines[start[jump[1]] + 1 : n + 1]
+            if not any(part.endswith(":") for part in body):
+                loops.append(body)
+    return loops
+
+
+def kernel(attrs: CoreAttributes, shapes: tuple[tuple[int, ...], ...], target: Target) -> Func:
+    """A product with constant right operand, a bias and a rectifier, as the compiler schedules it."""
+    x, w = (Buffer(n, F32, tuple(map(const, s))) for n, s in zip("xw", shapes, strict=True))
+    dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in (x, w)], attrs)
+    (stage,) = CORE[attrs.op].te([x, w], Buffer("out", dtype, shape), attrs)
+    bias = Buffer("bias", F32, (stage.axes[-1].extent,))
+    end = maximum(stage.acc + Load(bias, (stage.axes[-1].var,)), const(0.0, F32))
+    stage = te.Stage(stage.out, stage.axes, stage.body, stage.reduce_axes, stage.combiner, end)
+    return choose(Workload("k", (stage,), (x, w, bias), {}, ("w", "bias"), target)).func
+
+
+def conv(kernel: int, stride: int) -> Conv:
+    return Conv((kernel,) * 2, (stride,) * 2, (1, 1), (0,) * 4, 1, "last")
+
+
+CASES = {
+    "matmul 128x384x384": (MatMul(transpose_a=False, transpose_b=False), ((128, 384), (384, 384))),
+    "matmul 128x1536x384": (MatMul(transpose_a=False, transpose_b=False), ((128, 1536), (1536, 384))),
+    "conv 1x1 64 to 128": (conv(1, 1), ((1, 56, 56, 64), (128, 64, 1, 1))),
+    "conv 1x1 512 to 512": (conv(1, 1), ((1, 14, 14, 512), (512, 512, 1, 1))),
+    "conv 1x1 512 to 1000": (conv(1, 1), ((1, 13, 13, 512), (1000, 512, 1, 1))),
+    "conv 3x3 64 to 128": (conv(3, 2), ((1, 57, 57, 64), (128, 64, 3, 3))),
+    "conv 7x7 3 to 64": (conv(7, 2), ((1, 229, 229, 3), (64, 3, 7, 7))),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("target", [AARCH64, CORTEX_A53, CORTEX_A72, NEOVERSE_N1], ids=lambda t: t.name)
+def test_products_are_multiply_adds(target: Target, case: str) -> None:
+    text = assembly(kernel(*CASES[case], target), target)
+    inner = max(innermost(text), key=lambda loop: Counter(line.split()[0] for line in loop)["fmla"])
+    multiply_adds = sum(line.startswith("fmla") for line in inner)
+    assert not any(re.search(r"\[sp\b", line) for line in inner), "a register was spilled"
+    assert multiply_adds >= SHARE * len(inner), inner
+    by_lane = sum(bool(re.match(r"fmla\s+v\d+\.4s, v\d+\.4s, v\d+\.s\[", line)) for line in inner)
+    assert by_lane == multiply_adds, "an element of the rows was broadcast"
+
+
+def test_maximum_keeps_nan_by_one_instruction() -> None:
+    text = assembly(kernel(*CASES["conv 1x1 64 to 128"], CORTEX_A72), CORTEX_A72)
+    assert re.search(r"fmax\s+v\d+\.4s", text) and "fcm" not in text

@@ -1,0 +1,91 @@
+"""Random small models on an emulated Arm processor, against ONNX's ReferenceEvaluator.
+
+Debian's packages: gcc-aarch64-linux-gnu, which links a model's objects with benchmarks/arm/run.c, and
+qemu-user-static. Sums of up to 600 float32 products of numbers around 1 are off by less than 1e-4.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import jangin
+from jangin.runtime.artifact import Artifact
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
+RNG = np.random.default_rng()
+
+
+def convolution() -> tuple[Any, ...]:
+    """A convolution with bias and rectifier, of random sizes; sometimes one filter a channel."""
+    kernel, stride = (int(RNG.choice(n)) for n in ((1, 3, 5), (1, 2)))
+    channels, size = int(RNG.integers(1, 40)), int(RNG.integers(kernel, 19))
+    depthwise = kernel > 1 and RNG.random() < 0.3
+    outputs = channels if depthwise else int(RNG.integers(4, 60))
+    weights = RNG.standard_normal((outputs, 1 if depthwise else channels, kernel, kernel), np.float32)
+    node = helper.make_node(
+        "Conv", ["x", "w", "b"], ["y"], strides=[stride] * 2, pads=[kernel // 2] * 4,
+        group=channels if depthwise else 1,
+    )  # fmt: skip
+    return node, weights, RNG.standard_normal(outputs, np.float32), (1, channels, size, size + 3)
+
+
+def product() -> tuple[Any, ...]:
+    rows, terms, columns = (int(RNG.integers(1, n)) for n in (40, 150, 90))
+    weights = RNG.standard_normal((terms, columns), np.float32)
+    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"])
+    return node, weights, RNG.standard_normal(columns, np.float32), (rows, terms)
+
+
+def model(node: Any, weights: Any, bias: Any, shape: tuple[int, ...]) -> onnx.ModelProto:
+    relu = helper.make_node("Relu", ["y"], ["z"])
+    ends = (
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
+        helper.make_tensor_value_info("z", TensorProto.FLOAT, None),
+    )
+    constants = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")]
+    return helper.make_model(helper.make_graph([node, relu], "m", ends[:1], ends[1:], constants))
+
+
+def test_long_sums_over_windows_are_in_parts() -> None:
+    """Of more than 512 terms, with a row's terms in registers."""
+    weights = RNG.standard_normal((40, 24, 5, 5), np.float32)
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[2] * 4)
+    proto = model(node, weights, RNG.standard_normal(40, np.float32), (1, 24, 12, 15))
+    artifact = jangin.build(proto, "cortex-a72", 1, cache=False)
+    assert isinstance(artifact, Artifact) and len(artifact.objects) > 1
+
+
+@pytest.mark.parametrize("make", [convolution] * 4 + [product] * 2)
+def test_random_kernels(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not (shutil.which(COMPILER) and shutil.which(EMULATOR)):
+        pytest.skip(f"needs {COMPILER} to link with and {EMULATOR} to run with")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for name in ("arm", "catalogue", "figures", "page", "run"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import arm
+
+    node, weights, bias, shape = make()
+    proto = model(node, weights, bias, shape)
+    artifact = jangin.build(proto, "cortex-a72", 1, cache=False)
+    assert isinstance(artifact, Artifact)
+    x = RNG.standard_normal(shape, np.float32)
+    program, image, outputs = (tmp_path / n for n in ("program", "image", "outputs"))
+    arm.link(artifact, program)
+    places = arm.write_image(artifact.plan, {"x": x}, image)
+    subprocess.run([EMULATOR, "-cpu", "cortex-a72", program, image, outputs], check=True, timeout=60)
+    (got,) = arm.read_outputs(artifact.plan, places, outputs.read_bytes()).values()
+    (want,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    np.testing.assert_allclose(
+        got, want, rtol=1e-4, atol=1e-4, err_msg=f"{node.op_type} {shape} {weights.shape}"
+    )

@@ -1,0 +1,69 @@
+"""`jangin compile --emit`: what it says, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from small import Cli
+
+
+def test_an_object_and_what_it_takes(cli: Cli, model: Path, tmp_path: Path) -> None:
+    done = cli(
+        "compile", model, "--emit", "object", "--name", "net", "--shape", "batch=1", "-o", tmp_path / "o"
+    )
+    assert done.status == 0, done.err
+    assert "bytes of code" in done.out and "bytes of weights" in done.out and "bytes of arena" in done.out
+    files = ["CMakeLists.txt", "main.c", "net.h", "net.o", "net_threads.o"]
+    assert sorted(os.listdir(tmp_path / "o")) == files
+    again = cli(
+        "compile", model, "--emit", "object", "--name", "net", "--shape", "batch=1", "-o", tmp_path / "o"
+    )
+    assert again.status == 1 and "nothing was written" in again.err and "--force" in again.err
+    forced = cli(
+        "compile",
+        model,
+        "--emit",
+        "c",
+        "--name",
+        "net",
+        "--weights",
+        "beside",
+        "--force",
+        "-o",
+        tmp_path / "o",
+    )
+    assert forced.status == 0 and (tmp_path / "o" / "net.bin").exists(), forced.err
+
+
+def test_a_microcontroller(cli: Cli, model: Path, tmp_path: Path) -> None:
+    command = ("compile", model, "--target", "cortex-m4", "--shape", "batch=1", "-o", tmp_path / "out")
+    done = cli(*command, "--emit", "c", "--name", "net")
+    assert done.status == 0 and "-mcpu=cortex-m4" in (tmp_path / "out" / "net.c").read_text(), done.err
+    refused = cli(*command, "--emit", "object", "--force")
+    assert refused.status == 1 and "no 'object' is made for cortex-m4: c can be" in refused.err
+    assert "no .jgn file is made for cortex-m4" in cli(*command).err
+
+
+def test_what_can_not_be(cli: Cli, model: Path, tmp_path: Path) -> None:
+    command = ("compile", model, "-o", tmp_path / "out")
+    assert "known: object, shared, c, and jgn" in cli(*command, "--emit", "elf").err
+    assert "weights='away' is unknown" in cli(*command, "--emit", "c", "--weights", "away").err
+    assert "did you mean cortex-a7" in cli(*command, "--emit", "c", "--target", "cortex-a73").err
+    assert cli(*command, "--emit", "c", "--timings").status == 2
+    (tmp_path / "file").write_text("mine")
+    refused = cli("compile", model, "--emit", "c", "-o", tmp_path / "file")
+    assert refused.status == 1 and "is a file: give a folder" in refused.err
+    assert cli("--libraries", "openblas", "compile", model, "--emit", "c", "-o", tmp_path / "out").status == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_for_a_file(cli: Cli, model: Path, tmp_path: Path) -> None:
+    assert cli("compile", model, "-o", tmp_path).status == 0
+    assert (tmp_path / f"{model.stem}.jgn").exists()
+
+
+def test_devices_say_what_is_made_for_each(cli: Cli) -> None:
+    lines = cli("devices").out.splitlines()
+    assert any("cortex-m7" in line and "object" not in line for line in lines)
+    assert any("aarch64" in line and "jgn, object, shared, c" in line for line in lines)
