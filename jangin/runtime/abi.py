@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from jangin.runtime import relocations
+from jangin.runtime.relocations import Relocation, Stub
+
 
 @dataclass(frozen=True)
 class Abi:
     """`name`: what LLVM calls it, "" for the triple's own; `elf_machine`: e_machine of object files;
     `futex`: the system call's number; `pause`: an LLVM intrinsic that tells the processor that a loop
-    waits, with its arguments, "" for none; `relocations`: those that the loader knows, by number, each
-    one of the forms in `runtime.elf`."""
+    waits, with its arguments, "" for none; `relocations`: those that the loader knows, by number; `stub`: a
+    jump to a function of another library; `flush`: the C function of (first byte, byte after the last,
+    flags) after which fresh code can be fetched, "" where the processor sees to it."""
 
     elf_machine: int
     futex: int
@@ -20,22 +24,30 @@ class Abi:
     pause: str = ""
     pointer_bytes: int = 8
     little_endian: bool = True
-    relocations: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    relocations: Mapping[int, Relocation] = field(default_factory=lambda: MappingProxyType({}))
+    stub: Stub | None = None
+    flush: str = ""
 
 
 ABIS: Mapping[str, Abi] = {
     "x86_64": Abi(
-        62, 202, pause="llvm.x86.sse2.pause()",
-        relocations=MappingProxyType({
-            1: "absolute 64", 2: "relative 32", 4: "relative 32", 9: "slot 32", 24: "relative 64",
-            41: "slot 32", 42: "slot 32",
-        }),
+        62, 202, pause="llvm.x86.sse2.pause()", relocations=relocations.X86_64, stub=relocations.X86_64_STUB,
     ),
-    "aarch64": Abi(183, 98, pause="llvm.aarch64.hint(i32 1)"),
-    "riscv64": Abi(243, 98, "lp64d"),
+    "aarch64": Abi(
+        183, 98, pause="llvm.aarch64.hint(i32 1)", relocations=relocations.AARCH64,
+        stub=relocations.AARCH64_STUB, flush="__clear_cache",
+    ),
+    "riscv64": Abi(
+        243, 98, "lp64d", relocations=relocations.RISCV64, stub=relocations.RISCV64_STUB,
+        flush="__riscv_flush_icache",
+    ),
+    "wasm32": Abi(0, 0, pointer_bytes=4),
+    "armv7": Abi(40, 240, pause="llvm.arm.hint(i32 1)", pointer_bytes=4),
 }  # fmt: skip
-"""By the first part of a triple. x86_64: System V ABI, AMD64 supplement, table 4.9 (R_X86_64_64, PC32, PLT32,
-GOTPCREL, PC64, GOTPCRELX, REX_GOTPCRELX). System call numbers: Linux's syscall tables."""
+"""By the first part of a triple. System call numbers: Linux's syscall tables. On AArch64 libgcc's function
+cleans the data cache and invalidates the instruction cache line by line; on RISC-V libgcc's does nothing, and
+the C library's makes the system fence every hart that runs the process (riscv_flush_icache, system call
+259)."""
 
 
 def abi_of(triple: str) -> Abi:

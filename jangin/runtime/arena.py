@@ -13,14 +13,14 @@ Item = tuple[str, int, int, int]
 RETRIES = 20
 
 
-def layout(buffers: Sequence[Item], retries: int = RETRIES) -> tuple[dict[str, int], int]:
-    """Offsets (multiples of ALIGN) such that buffers alive at once never overlap, and the total bytes.
+def layout(buffers: Sequence[Item], retries: int = RETRIES, align: int = ALIGN) -> tuple[dict[str, int], int]:
+    """Offsets (multiples of `align`) such that buffers alive at once never overlap, and the total bytes.
 
     Greedy by size, each into the smallest gap that fits between the placed buffers whose lives cross
     its own (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
     Where that needs more than the most alive at once, the buffer that sticks out goes first and
     all is placed again, up to `retries` times; the best counts. Deterministic."""
-    rounded = [(name, -(-size // ALIGN) * ALIGN, first, last) for name, size, first, last in buffers]
+    rounded = [(name, -(-size // align) * align, first, last) for name, size, first, last in buffers]
     order = sorted(rounded, key=lambda b: (-b[1], b[2]))
     least = peak(rounded)
     best = _place(order)

@@ -27,9 +27,11 @@ import numpy as np
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.plan import ALIGN, Plan
-from jangin.mapped import Digests, release
+from jangin.mapped import Digests, InMemory, release
 
 MAGIC = b"\x8aJGN\r\n\x1a\n"
+ENCRYPTED_MAGIC = b"\x8aJGE\r\n\x1a\n"
+"""Of files that `runtime.encryption` writes."""
 VERSION = 3
 AT_ONCE = 1 << 20
 """Bytes of constants that are checked while the file is read; of more than these, beside what follows."""
@@ -72,7 +74,7 @@ class Artifact:
         places, end = _places([a.nbytes for a in constants.values()])
         if pool is not None:
             places, end = [pool.place(r, d) for r, d in zip(raw, digests.wait(), strict=True)], 0
-        code = b"".join(self.objects)
+        code, text = b"".join(self.objects), print_plan(self.plan)
 
         def head(digests: list[bytes]) -> bytes:
             table = [
@@ -80,7 +82,7 @@ class Artifact:
                 for (name, a), at, digest in zip(constants.items(), places, digests, strict=True)
             ]
             content = {
-                "plan": print_plan(self.plan),
+                "plan": text,
                 "metadata": self.metadata,
                 "device": self.device,
                 "objects": [len(o) for o in self.objects],
@@ -211,8 +213,12 @@ class Constants:
 
 def mapped(file: BinaryIO, start: int, end: int) -> Array:
     """A range of a file's bytes, which stands where it stood."""
+    if isinstance(file, InMemory):
+        found: Array = np.frombuffer(file, np.uint8)[start:end]
+        found.flags.writeable = False
+        return found
     at = file.tell()
-    found: Array = np.memmap(file, np.uint8, "r")[start:end] if end > start else np.empty(0, np.uint8)
+    found = np.memmap(file, np.uint8, "r")[start:end] if end > start else np.empty(0, np.uint8)
     file.seek(at)
     return found
 

@@ -25,7 +25,8 @@ class Memory(Protocol):
 
     def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
         """One run. `inputs` are contiguous arrays in the plan's order, which are uploaded or mapped; what
-        comes back are `layout.outputs` by name, fresh arrays of the host's. All is done when it returns."""
+        comes back are `layout.outputs` by name, fresh arrays of the host's. All is done when it returns.
+        Raises IndexOutOfRange where one of the plan's `checks` fails (see `ir.checks`)."""
 
     def read(self, layout: Layout, buffer: PlanBuffer) -> Array:
         """What an arena buffer holds after a run, as bytes of the host's."""
@@ -38,21 +39,27 @@ class Memory(Protocol):
 class NativeCall:
     """What native code needs to run a plan: the `words` of the call, the `table` where pointers to inputs and
     outputs go, and their places in it. `sources`: for each output, the buffer that it lies in, and its
-    address if that is no input or output. `held` keeps alive what they point at."""
+    address if that is no input or output. `failure`: what to raise where the
+    entry gave the number of a check. `held` keeps alive what they point at."""
 
     words: tuple[int, ...]
     table: Any
     inputs: Sequence[Sequence[int]]
     outputs: Mapping[str, Sequence[int]]
     sources: Mapping[str, tuple[str, int]]
+    failure: Callable[[int], Exception]
     held: Any
 
 
 class Module(Protocol):
-    """A plan's code and constants on a device; both go with the object. `threads`: how many work on a run."""
+    """A plan's code and constants on a device; both go with the object. `threads`: how many work on a run;
+    `alignment`: bytes that the place of each value in the arena is a multiple of."""
 
     @property
     def threads(self) -> int: ...
+
+    @property
+    def alignment(self) -> int: ...
 
     def memory(self) -> Memory: ...
 
@@ -78,18 +85,21 @@ class Device(Protocol):
         back end's `flow`; None where branches and loops are left to Python."""
 
 
-DEVICES = {"cpu": "jangin.runtime.devices.cpu"}
+DEVICES = {"cpu": "jangin.runtime.devices.cpu", "opencl": "jangin.runtime.devices.opencl"}
 """By the name that targets and saved models have for a device, the module whose `DEVICE` it is: imported
 when needed."""
 
 
 def device_of(device: str | Device) -> Device:
-    """The device of a name, or one that is brought along. Raises LoadError for a name that isn't known."""
+    """The device of a name, or one that is brought along; after a ":", which one of several. Raises LoadError
+    for a name that isn't known."""
     if not isinstance(device, str):
         return device
-    if device not in DEVICES:
+    kind, _, which = device.partition(":")
+    if kind not in DEVICES:
         raise LoadError(
             f"the model was compiled for the device {device!r}, which isn't Jangin's: give device= with it"
         )
-    found: Device = importlib.import_module(DEVICES[device]).DEVICE
+    module = importlib.import_module(DEVICES[kind])
+    found: Device = module.of(which) if which else module.DEVICE
     return found

@@ -1,9 +1,8 @@
 """A small linker and loader: ELF64 relocatable objects for this machine into executable memory.
 
 Loading needs neither LLVM nor a system linker: importing LLVM alone takes 70 ms and 45 MB.
-Written from the System V ABI, AMD64 supplement, sections 4.2 to 4.4. Which relocations an architecture
-has is in `runtime.abi`, by these forms: "absolute 64", "relative 64" and "relative 32" (to the place), and
-"slot 32" (relative, of the symbol's place in the table of addresses).
+Written from the System V ABI, chapters 4 and 5, and its supplements. What an architecture's relocations mean
+is in `runtime.relocations`.
 """
 
 from __future__ import annotations
@@ -11,18 +10,20 @@ from __future__ import annotations
 import ctypes
 import mmap
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from jangin.runtime.abi import Abi, abi_of
+from jangin.runtime.abi import abi_of
 from jangin.runtime.device import LoadError
 from jangin.runtime.processor import architecture
+from jangin.runtime.relocations import VALUES, Field, Relocation, Stub
 
 _ALLOC, _WRITE = 2, 1
 _SYMTAB, _RELA, _NOBITS = 2, 4, 8
 _UNDEFINED = 0
-_STUB = 8
-"""Bytes of `jmp *slot(%rip)` and padding: the one part that is x86-64's."""
+_FORMATS = {2: "<H", 4: "<I", 8: "<Q"}
 
 
 @dataclass
@@ -56,14 +57,19 @@ def process_symbol(name: str) -> int:
 
 
 class Image:
-    """Linked code in memory, there until `close`: threads may still run it when Python exits."""
+    """Linked code in memory, there until `close`: threads may still run it when Python exits. No page of it
+    is ever writable and executable at once."""
 
     def __init__(self, objects: Iterable[bytes], resolve: Callable[[str], int] = process_symbol) -> None:
-        self._abi = abi_of(architecture())
+        linker = Linker(objects, architecture())
         try:
-            self._link([_parse(o, self._abi) for o in objects], resolve)
-        except (struct.error, ArithmeticError, LookupError, MemoryError, OSError, ValueError) as error:
-            raise LoadError(f"the machine code is damaged: {error}") from None
+            self._memory = mmap.mmap(-1, max(1, linker.bytes))
+        except (MemoryError, OSError, ValueError) as error:
+            raise LoadError(f"there is no memory for {linker.bytes} bytes of machine code: {error}") from None
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # only `close` lets go
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._exports = linker.link(self._memory, address, resolve)
+        _make_executable(address, linker.writable_at)
 
     def address(self, name: str) -> int:
         """Raises LoadError where no object defines `name`."""
@@ -76,78 +82,139 @@ class Image:
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._memory))
         del self._memory
 
-    def _link(self, parsed: list[_Object], resolve: Callable[[str], int]) -> None:
-        defined = {s[0]: (o, s) for o in parsed for s in o.symbols if s[1] and s[2] != _UNDEFINED}
-        wanted = sorted({s[0] for o in parsed for s in o.symbols if s[0] and s[2] == _UNDEFINED})
-        outside = [name for name in wanted if name not in defined]
-        slots = self._place(parsed, [*outside, *sorted(defined)], len(outside))
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        where = {name: address + _value(o, s) for name, (o, s) in defined.items()}
-        self._exports = dict(where)
-        where.update({name: resolve(name) for name in outside})
-        stubs = {name: self._stubs_at + i * _STUB for i, name in enumerate(outside)}
-        for name, slot in slots.items():
-            struct.pack_into("<Q", self._memory, slot, where[name])
-        for name, stub in stubs.items():
-            self._memory[stub : stub + 6] = b"\xff\x25" + struct.pack("<i", slots[name] - stub - 6)
-        for o in parsed:
-            for section in o.sections.values():
-                for relocation in section.relocations:
-                    self._relocate(o, section, relocation, address, where, slots, stubs)
-        libc = ctypes.CDLL(None, use_errno=True)
-        code = ctypes.c_void_p(address)
-        if libc.mprotect(code, ctypes.c_size_t(self._writable_at), mmap.PROT_READ | mmap.PROT_EXEC):
-            raise LoadError(f"the system refuses executable memory (errno {ctypes.get_errno()})")
 
-    def _place(self, parsed: list[_Object], slots: list[str], stubs: int) -> dict[str, int]:
-        """Copy sections into fresh memory: code and constants, stubs; then, on pages of their
-        own, what is writable and the table of addresses."""
+def _make_executable(address: int, size: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.PROT_READ | mmap.PROT_EXEC):
+        raise LoadError(f"the system refuses executable memory (errno {ctypes.get_errno()})")
+    flush = abi_of(architecture()).flush
+    if flush:
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+        function(process_symbol(flush))(address, address + size, 0)
+
+
+class Linker:
+    """Objects of an architecture, laid out: code and constants, stubs; then, from `writable_at` on, which is
+    a page's beginning, what is writable and the table of addresses. `bytes`: of all."""
+
+    def __init__(self, objects: Iterable[bytes], architecture: str) -> None:
+        self._architecture, self._abi = architecture, abi_of(architecture)
+        with _damage():
+            self._objects = parsed = [_parse(o, architecture) for o in objects]
+            self._defined = {s[0]: (o, s) for o in parsed for s in o.symbols if s[1] and s[2] != _UNDEFINED}
+            wanted = {s[0] for o in parsed for s in o.symbols if s[0] and s[2] == _UNDEFINED}
+            self._outside = sorted(wanted - {*self._defined})
+            self._place()
+
+    def _place(self) -> None:
+        assert self._abi.stub is not None
+        room = -(-len(self._abi.stub.code) // 8) * 8
         at = 0
         for writable in (False, True):
-            for o in parsed:
+            for o in self._objects:
                 for section in o.sections.values():
                     if bool(section.flags & _WRITE) == writable:
                         at = -(-at // section.align) * section.align
                         section.at, at = at, at + section.size
             if not writable:
-                self._stubs_at = -(-at // 16) * 16
-                at = self._writable_at = -(-(self._stubs_at + stubs * _STUB) // mmap.PAGESIZE) * mmap.PAGESIZE
+                at = -(-at // 16) * 16
+                self._stubs = {name: at + i * room for i, name in enumerate(self._outside)}
+                at = self.writable_at = -(-(at + room * len(self._outside)) // mmap.PAGESIZE) * mmap.PAGESIZE
         table = -(-at // 16) * 16
-        self._memory = mmap.mmap(-1, max(1, table + 8 * len(slots)))
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # only `close` lets go
-        for o in parsed:
-            for section in o.sections.values():
-                self._memory[section.at : section.at + len(section.data)] = section.data
-        return {name: table + 8 * i for i, name in enumerate(slots)}
+        self._slots = {n: table + 8 * i for i, n in enumerate([*self._outside, *sorted(self._defined)])}
+        self.bytes = table + 8 * len(self._slots)
+
+    def link(self, memory: Any, base: int, resolve: Callable[[str], int]) -> dict[str, int]:
+        """Write it to `memory`, `bytes` bytes of zeros, to be run at the address `base`, a page's beginning.
+        `resolve` has the addresses of what no object defines. Gives those of what they export."""
+        with _damage():
+            exports = {name: base + _value(o, s) for name, (o, s) in self._defined.items()}
+            everywhere = exports | {name: resolve(name) for name in self._outside}
+            for name, slot in self._slots.items():
+                struct.pack_into("<Q", memory, slot, everywhere[name])
+            for o in self._objects:
+                for section in o.sections.values():
+                    memory[section.at : section.at + len(section.data)] = section.data
+            for name, stub in self._stubs.items():
+                self._write_stub(memory, base, name, stub, self._abi.stub)
+            for o in self._objects:
+                for section in o.sections.values():
+                    for relocation in section.relocations:
+                        self._relocate(memory, base, o, section, relocation)
+        return exports
+
+    def _write_stub(self, memory: Any, base: int, name: str, at: int, stub: Stub | None) -> None:
+        assert stub is not None
+        memory[at : at + len(stub.code)] = stub.code
+        for offset, relocation, addend in stub.relocations:
+            place, slot = at + offset, base + self._slots[name]
+            number = VALUES[relocation.value](slot, slot, addend, base + place, 0)
+            _write(memory, place, relocation.field, number)
 
     def _relocate(
+        self, memory: Any, base: int, o: _Object, section: _Section, entry: tuple[int, int, int, int]
+    ) -> None:
+        known = self._abi.relocations.get(entry[1])
+        if known is None:
+            what = o.symbols[entry[2]][0] or section.name
+            raise LoadError(
+                f"relocation type {entry[1]} of {what!r} is not supported on {self._architecture}"
+            )
+        if known.value:
+            try:
+                number = self._evaluate(memory, base, o, section, entry, known)
+                _write(memory, section.at + entry[0], known.field, number)
+            except ValueError as error:
+                what = o.symbols[entry[2]][0] or section.name
+                raise LoadError(f"{known.name} of {what!r} can't be made: {error}") from None
+
+    def _evaluate(
         self,
+        memory: Any,
+        base: int,
         o: _Object,
         section: _Section,
-        relocation: tuple[int, int, int, int],
-        base: int,
-        where: dict[str, int],
-        slots: dict[str, int],
-        stubs: dict[str, int],
-    ) -> None:
-        offset, kind, index, addend = relocation
-        symbol = o.symbols[index]
-        name = symbol[0]
-        place = section.at + offset
-        form = self._abi.relocations.get(kind, "")
-        if form == "slot 32":
-            target = base + slots[name]
-        elif name in stubs and form == "relative 32":
-            target = base + stubs[name]
+        entry: tuple[int, int, int, int],
+        known: Relocation,
+    ) -> int:
+        offset, _, index, addend = entry
+        symbol, place = o.symbols[index], section.at + offset
+        if known.value == "HI":
+            return self._upper(memory, base, o, symbol)
+        name, value, slot, stands = symbol[0], 0, 0, 0
+        if "G" in known.value:
+            slot = self._slots[name]
+        elif name in self._stubs:
+            value = self._stubs[name]
         else:
-            target = where[name] if symbol[1] else base + _value(o, symbol)
-        if form == "absolute 64":
-            struct.pack_into("<Q", self._memory, place, (target + addend) & (2**64 - 1))
-        elif form:
-            width = "<q" if form.endswith("64") else "<i"
-            struct.pack_into(width, self._memory, place, target + addend - base - place)
-        else:
-            raise LoadError(f"relocation type {kind} of {name or section.name!r} is not supported")
+            value = _value(*self._defined[name]) if symbol[1] else _value(o, symbol)
+        if known.value[0] == "V":
+            (stands,) = struct.unpack_from(_FORMATS[known.field.size], memory, place)
+        return VALUES[known.value](base + value, base + slot, addend, base + place, stands)
+
+    def _upper(self, memory: Any, base: int, o: _Object, label: tuple[str, int, int, int]) -> int:
+        """The value of the relocation at a label (RISC-V's pairs)."""
+        section = o.sections[label[2]]
+        for entry in section.relocations:
+            known = self._abi.relocations.get(entry[1])
+            if entry[0] == label[3] and known is not None and known.field.carry:
+                return self._evaluate(memory, base, o, section, entry, known)
+        raise LookupError(f"no upper half at {label[0]!r}")
+
+
+def _write(memory: Any, at: int, where: Field, number: int) -> None:
+    form = _FORMATS[where.size]
+    (word,) = struct.unpack_from(form, memory, at)
+    struct.pack_into(form, memory, at, where.put(word, number))
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    """What damaged objects make fail, as LoadError."""
+    try:
+        yield
+    except (struct.error, ArithmeticError, LookupError, MemoryError, ValueError) as error:
+        raise LoadError(f"the machine code is damaged: {error}") from None
 
 
 def _value(o: _Object, symbol: tuple[str, int, int, int]) -> int:
@@ -158,10 +225,11 @@ def _value(o: _Object, symbol: tuple[str, int, int, int]) -> int:
     return section.at + symbol[3]
 
 
-def _parse(data: bytes, abi: Abi) -> _Object:
+def _parse(data: bytes, architecture: str) -> _Object:
+    abi = abi_of(architecture)
     kind = bytes([2 if abi.pointer_bytes == 8 else 1, 1 if abi.little_endian else 2])
     if data[:6] != b"\x7fELF" + kind or struct.unpack_from("<H", data, 18)[0] != abi.elf_machine:
-        raise LoadError(f"the machine code is not an ELF object for {architecture()}")
+        raise LoadError(f"the machine code is not an ELF object for {architecture}")
     (start,) = struct.unpack_from("<Q", data, 40)
     size, count, names = struct.unpack_from("<HHH", data, 58)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, start + i * size) for i in range(count)]

@@ -51,7 +51,7 @@ class Executable:
         self._signature = Signature(artifact.plan)
         self._results = _results(artifact.plan)
         self._expected = [(s.dtype, s.shape) for s in self.inputs]
-        self._frame = Frame(artifact.plan)
+        self._frame = Frame(artifact.plan, self._module.alignment)
         self._static = Layout(self._frame, (), Evaluator({})) if artifact.plan.is_static else None
         self._layouts: OrderedDict[Sizes, Layout] = OrderedDict()
         self._fitting: dict[tuple[Sizes, ...], Layout] = {}

@@ -26,10 +26,6 @@ Driver = Callable[[int], int]
 """`jangin_flow`: runs the operations at an address."""
 
 
-class StepError(ValueError):
-    """A step that can't run on the values of this run: the model's node, and why."""
-
-
 @dataclass(frozen=True)
 class Flow:
     """Steps of a region: what they read that others make, and what is read of what they make."""
@@ -141,8 +137,8 @@ class FlowRunner:
                 f.steps, self._region, self._inputs, f.outputs, given, self._segments, self._constants,
                 symbols,
             )  # fmt: skip
-        made, failure = script.run(self._driver, given)
-        idle.append(script)
-        if failure:
-            raise StepError(failure)
+        try:
+            made = script.run(self._driver, given)
+        finally:
+            idle.append(script)
         values.update(zip(self._flow.outputs, made, strict=True))

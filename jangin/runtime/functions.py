@@ -42,8 +42,9 @@ of its parameters; `sizes`: its symbols' values (i64), then the round's number w
 `scratch`: a worker's own memory, at a multiple of 64 bytes. A kernel without tasks runs when lo is 0."""
 
 ENTRY = Function("jangin_entry", "i32", "ptr bufs, ptr symbols, ptr pool, ptr scratch, i64 stride")
-"""Runs a whole plan and gives 0. `bufs`: the addresses of `plan.buffers`, aliases too; `symbols`: the values
-(i64) of `plan.symbols`; `stride`: bytes of scratch memory that each worker has."""
+"""Runs a whole plan and gives 0, or the number, from 1 on, of the first of `plan.checks` that fails. `bufs`:
+the addresses of `plan.buffers`, aliases too; `symbols`: the values (i64) of `plan.symbols`; `stride`: bytes
+of scratch memory that each worker has."""
 
 POOL_CREATE = Function("jangin_pool_create", "ptr", "i32 asked")
 """A thread pool of so many threads, the caller's among them; null for one thread, or where there is none."""

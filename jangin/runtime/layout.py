@@ -33,9 +33,10 @@ class Placement:
 
 
 class Frame:
-    """Everything about a plan's buffers that no size changes."""
+    """Everything about a plan's buffers that no size changes. `align`: bytes, of offsets."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, align: int = ALIGN) -> None:
+        self.align = align
         self.dims = {b.name: b.shape for b in plan.buffers}
         self.symbols = [v for v, _ in plan.symbols]
         self.scratch = {launch.scratch for launch in plan.launches}
@@ -45,6 +46,8 @@ class Frame:
         self.kind = [kinds.setdefault((b.shape, b.dtype.bytes), len(kinds)) for b in self.arena]
         self.kinds = tuple(kinds)  # arena buffers of one size for certain: dimensions, bytes of an element
         self.known = {b.name: b.offset for b in self.arena if b.offset is not None}
+        if any(at % align for at in self.known.values()):
+            self.known = {}
         self.placed = lru_cache(2 * LAYOUTS)(self._placed)
 
     def _placed(self, bytes: tuple[int, ...]) -> Placement:
@@ -54,7 +57,7 @@ class Frame:
             ends = (at + size for at, size in zip(self.known.values(), sizes, strict=True))
             return Placement(self.known, max(ends, default=0))
         items = [(b.name, size, *b.live) for b, size in zip(self.arena, sizes, strict=True)]
-        return Placement(*layout(items, TRIES))
+        return Placement(*layout(items, TRIES, self.align))
 
 
 class Layout:

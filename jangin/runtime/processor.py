@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from jangin.runtime.abi import abi_of
 
 _LINUX_NAMES = {"sse3": "pni", "lzcnt": "abm", "bmi": "bmi1"}
-"""LLVM's features that /proc/cpuinfo calls otherwise."""
+"""x86-64's features that /proc/cpuinfo calls otherwise than LLVM."""
+
+_AARCH64 = (
+    {
+        "fp-armv8": 0, "neon": 1, "aes": 3, "sha2": 6, "crc": 7, "lse": 8, "fullfp16": 10, "rdm": 12,
+        "jsconv": 13, "complxnum": 14, "rcpc": 15, "sha3": 17, "sm4": 19, "dotprod": 20, "sve": 22,
+        "fp16fml": 23,
+    },
+    {"sve2": 1, "f32mm": 10, "i8mm": 13, "bf16": 14, "sme": 23},
+)  # fmt: skip
+_AT_HWCAP, _AT_HWCAP2 = 16, 26
+_RISCV64 = {letter: ord(letter) - ord("a") for letter in "macfdv"}
+_HWCAP: Mapping[str, Sequence[Mapping[str, int]]] = {"aarch64": _AARCH64, "riscv64": (_RISCV64, {})}
+"""For LLVM's features the bits of the two words that Linux gives each process (its headers asm/hwcap.h)."""
 
 
 def architecture() -> str:
     """This machine's, as triples begin with it."""
-    return platform.machine().lower().replace("amd64", "x86_64")
+    machine = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "armv7"}.get(machine, machine)
 
 
 def why_not(target: str) -> str:
@@ -28,14 +44,33 @@ def why_not(target: str) -> str:
         return f"it is for {wanted}, this machine is {machine}"
     if not abi_of(triple).relocations:
         return f"code for {wanted} can be built and saved so far, but not loaded"
-    have = processor_flags()
+    have = processor_features()
     names = [f[1:] for f in features.split(",") if f.startswith("+")]
     missing = [n for n in names if have and _plain(_LINUX_NAMES.get(n, n)) not in have]
     return f"this processor lacks {', '.join(missing)}" if missing else ""
 
 
+def processor_features() -> frozenset[str]:
+    """What this processor has, by LLVM's names or, on x86-64, Linux's, letters and digits only; empty where
+    the system doesn't say."""
+    return _hardware_features() if architecture() in _HWCAP else _flags()
+
+
 @cache
-def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+def _hardware_features() -> frozenset[str]:
+    """By the auxiliary vector, which, unlike /proc/cpuinfo, is right in every container and emulator."""
+    try:
+        known = ctypes.CDLL(None).getauxval
+    except (AttributeError, OSError):
+        return frozenset()
+    known.restype, known.argtypes = ctypes.c_ulong, (ctypes.c_ulong,)
+    words = (known(_AT_HWCAP), known(_AT_HWCAP2))
+    names = zip(_HWCAP[architecture()], words, strict=True)
+    return frozenset(_plain(name) for bits, word in names for name, bit in bits.items() if word >> bit & 1)
+
+
+@cache
+def _flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """The first processor's feature flags, letters and digits only; empty where none are told."""
     try:
         found = re.search(r"(?m)^flags\s*:(.*)$", path.read_text())
@@ -45,12 +80,19 @@ def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
-    """What the processor calls itself; the architecture where the system doesn't say."""
+    """What the processor calls itself: its model's name, or Arm's numbers of its maker and part; the
+    architecture where the system doesn't say."""
     try:
-        found = re.search(r"(?m)^model name\s*:(.*)$", path.read_text())
+        text = path.read_text()
     except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or platform.machine()
+        text = ""
+    found = re.search(r"(?m)^model name\s*:(.*)$", text)
+    if found:
+        return found[1].strip()
+    maker, part = (re.search(rf"(?m)^CPU {word}\s*:(.*)$", text) for word in ("implementer", "part"))
+    if maker and part:
+        return f"Arm {maker[1].strip()}/{part[1].strip()}"
+    return platform.processor() or platform.machine()
 
 
 def _plain(name: str) -> str:

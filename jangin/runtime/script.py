@@ -4,7 +4,8 @@ An operation is `WORDS` 64-bit words: its number, then what it works on.
 
 | operation | words |
 |---|---|
-| `call` | entry, table of pointers, symbols, pool, scratch, bytes of scratch a worker (`llvm.entry`) |
+| `call` | entry, table of pointers, symbols, pool, scratch, bytes of scratch a worker (`llvm.entry`); the
+           number to which that of a check is added that fails, which is the failure's |
 | `copy` | to, its step an iteration, from, its step, where the iteration's number is; then how many
            rows, the bytes from a row to the next (to, from), and the bytes of one |
 | `jump` | target: the address of an operation |
@@ -23,6 +24,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,6 +74,10 @@ class Place:
 Env = dict[str, Place]
 
 
+class StepError(ValueError):
+    """A step that can't run on the values of this run: the model's node, and why."""
+
+
 class Unreachable(Exception):
     """The steps that follow one that fails."""
 
@@ -102,7 +108,7 @@ class Script:
         self.value = Evaluator(symbols)
         self.words: list[int] = []
         self.labels: list[Label] = []
-        self.messages: list[str] = []
+        self.failures: list[Callable[[], Exception]] = []
         self.kept: list[Any] = []  # memory that the operations point at
         self.zero = self.memory((), _I64)
         self.emit("set", self.zero, 0)
@@ -124,8 +130,8 @@ class Script:
         for place in places:
             place.cells = [(self.code if h is self.words else h, i, o) for h, i, o in place.cells]
 
-    def run(self, driver: Callable[[int], int], given: Sequence[Array]) -> tuple[list[Array], str]:
-        """The outputs; or why it failed."""
+    def run(self, driver: Callable[[int], int], given: Sequence[Array]) -> list[Array]:
+        """The outputs. Raises StepError for a step that can't run, IndexOutOfRange for an index."""
         for place, array in zip(self.inputs, given, strict=True):
             _fill(place, array)
         made = []
@@ -134,7 +140,9 @@ class Script:
                 made.append(np.empty(output.shape, output.dtype))
                 _fill(output, made[-1])
         failure = driver(self.start)
-        return made, self.messages[failure - 1] if failure else ""
+        if failure:
+            raise self.failures[failure - 1]()
+        return made
 
     def memory(self, shape: Sizes, dtype: np.dtype[Any]) -> Place:
         """Memory that only the operations use."""
@@ -162,8 +170,8 @@ class Script:
         label.number = len(self.words) // WORDS
 
     def fail(self, message: str) -> None:
-        self.messages.append(message)
-        self.emit("fail", len(self.messages))
+        self.failures.append(lambda: StepError(message))
+        self.emit("fail", len(self.failures))
         raise Unreachable
 
     def copy(self, source: Place, to: Place) -> None:
@@ -235,7 +243,8 @@ class Script:
                 own[name] = place
                 for i in call.outputs[name]:
                     place.tell(call.table, i)
-        self.emit("call", *call.words)
+        self.emit("call", *call.words, len(self.failures))
+        self.failures += [partial(call.failure, n) for n in range(1, len(exe.plan.checks) + 1)]
         for name, place in zip(step.outputs, made, strict=True):
             if name not in own:  # an input, a constant, or a view of one or of working memory
                 base, at = call.sources[name]

@@ -2,7 +2,7 @@
 
 What is signed is the digest at the file's start, which stands for all that is in it: plans, code, and
 the digests of constants and of parts. Keys are PEM files, as `openssl genpkey -algorithm ed25519` and
-`openssl pkey -pubout` write them. The package `cryptography` (the extra `sign`) computes.
+`openssl pkey -pubout` write them. The package `cryptography` (the extra `crypto`) computes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ CONTEXT = b"Jangin model, signature 1\0"
 """Signed before a file's kind and digest, so that a signature for another purpose is none for a model."""
 
 
-def sign(path: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
-    """Sign a saved model by the private key in a PEM file; gives the file of the signature. Raises
-    FileNotFoundError, or ValueError for a key that can't sign."""
+def sign(path: str | os.PathLike[str], key: str | os.PathLike[str], prefix: bytes | None = None) -> Path:
+    """Sign a saved model by the private key in a PEM file; gives the file of the signature. `prefix`: how the
+    model's file begins, where that at the path is encrypted. Raises FileNotFoundError, or ValueError for a
+    key that can't sign."""
     private = _key(key, "private")
-    with open(path, "rb") as file:
-        signature = private.sign(_message(file.read(PREFIX.size)))
+    if prefix is None:
+        with open(path, "rb") as file:
+            prefix = file.read(PREFIX.size)
+    signature = private.sign(_message(prefix[: PREFIX.size]))
     beside = Path(f"{os.fspath(path)}{SUFFIX}")
     write_whole(beside, lambda out: out.write(signature))
     return beside
@@ -60,7 +63,7 @@ def _key(path: str | os.PathLike[str], kind: str) -> Any:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
-        raise RuntimeError("signatures need the package cryptography: pip install 'jangin[sign]'") from None
+        raise RuntimeError("signatures need the package cryptography: pip install 'jangin[crypto]'") from None
     text = Path(path).read_bytes()
     wanted = ed25519.Ed25519PrivateKey if kind == "private" else ed25519.Ed25519PublicKey
     try:

@@ -14,7 +14,8 @@ from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Sli
 from jangin.ir.simplify import Range, linear
 from jangin.ir.types import ANY
 from jangin.runtime.executable import Executable
-from jangin.runtime.flow import Driver, Flow, FlowRunner, StepError, flows, outputs, reads
+from jangin.runtime.flow import Driver, Flow, FlowRunner, flows, outputs, reads
+from jangin.runtime.script import StepError
 from jangin.runtime.sizes import Evaluator
 
 Values = dict[str, Any]

@@ -184,13 +184,18 @@ def load(
     operators: Sequence[Any] = (),
     device: Device | None = None,
     trust: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    mapped: bool | None = None,
 ) -> Runnable:
     """Load a `.jgn` file; `operators` are a caller's own that run in Python (see `jangin.hosted`), `device`
     what runs it, where that isn't one of Jangin's own (see `jangin.runtime.device`). `trust`, the PEM file of
-    a public key: load only what its owner signed (`jangin compile --sign`; needs the extra `sign`).
+    a public key: load only what its owner signed (`jangin compile --sign`). `key`: the file of the key by
+    which it is encrypted (`--encrypt`); both need the extra `crypto`. `mapped`: leave the weights in the
+    file, which nobody may then cut short or overwrite while it is in use (see SECURITY.md), or else read all
+    of it now; by default files of more than 128 MiB are mapped.
     Raises FileNotFoundError, ArtifactError for a file that is no artefact, is damaged or isn't signed so,
     LoadError where this machine can't run its code, ValueError for a key of another kind."""
-    return executable(read_artifact(path, trust), threads, host_functions(operators), device)
+    return executable(read_artifact(path, trust, key, mapped), threads, host_functions(operators), device)
 
 
 def host_functions(operators: Sequence[Any]) -> dict[str, HostFunction]:

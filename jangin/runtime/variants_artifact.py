@@ -14,19 +14,21 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
 
 from jangin.ir.dtype import from_numpy
 from jangin.ir.expr import Expr, Var, const, eq, free_vars, substitute
 from jangin.ir.graph import Array, Shape
-from jangin.mapped import Digests, owned
+from jangin.mapped import Digests, InMemory, copied, owned
 from jangin.runtime.artifact import (
+    ENCRYPTED_MAGIC,
     MAGIC,
     PREFIX,
     VERSION,
     Artifact,
+    ArtifactError,
     Constants,
     Pool,
     aligned,
@@ -50,6 +52,9 @@ from jangin.runtime.signing import check_signature
 from jangin.runtime.sizes import Signature, TensorSpec, spec_of
 
 VARIANTS_MAGIC = b"\x8aJGV\r\n\x1a\n"
+COPIED = 128 << 20
+"""Files of up to so many bytes are copied to memory unless the caller says otherwise: that takes a fraction
+of the time of loading them. (435 MB took a second, where mapping them took none, on a virtual machine.)"""
 Whole = Artifact | ProgramArtifact
 """What runs a model by itself."""
 
@@ -255,18 +260,41 @@ def _common(made: VariantsArtifact, n: int, spec: TensorSpec) -> TensorSpec:
     return replace(spec, shape=tuple(shape))
 
 
-def read_artifact(path: str | os.PathLike[str], trust: str | os.PathLike[str] | None = None) -> Compiled:
-    """Read a `.jgn` file of any kind; with `trust`, the PEM file of a public key, only one that is signed
-    (see `jangin.runtime.signing`)."""
+def read_artifact(
+    path: str | os.PathLike[str],
+    trust: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    mapped: bool | None = True,
+) -> Compiled:
+    """Read a `.jgn` file of any kind: with `trust`, the PEM file of a public key, only one that is signed
+    (see `jangin.runtime.signing`), with `key`, the file of a key, one that is encrypted by it (see
+    `jangin.runtime.encryption`), to memory; if not `mapped` (None: by its size), all of it is read now."""
+    with open(path, "rb") as opened:
+        if key is not None:
+            from jangin.runtime.encryption import decrypted
+
+            return _read(cast(BinaryIO, decrypted(path, opened, key)), path, trust)
+        if mapped or (mapped is None and os.fstat(opened.fileno()).st_size > COPIED):
+            return _read(opened, path, trust)
+        try:
+            memory = copied(opened)
+        except OSError as error:
+            raise damaged(path, str(error)) from None
+    return _read(cast(BinaryIO, memory), path, trust)
+
+
+def _read(file: BinaryIO, path: str | os.PathLike[str], trust: str | os.PathLike[str] | None) -> Compiled:
     kinds: Mapping[bytes, type[VariantsArtifact] | type[ProgramArtifact]]
     kinds = {VARIANTS_MAGIC: VariantsArtifact, PROGRAM_MAGIC: ProgramArtifact}
-    with open(path, "rb") as file:
-        prefix = file.read(PREFIX.size)
-        if trust is not None:
-            check_signature(path, prefix, trust)
-        file.seek(0)
-        kind = kinds.get(prefix[: len(MAGIC)], Artifact)
-        made, digest = kind.read_from(file, path, os.fstat(file.fileno()).st_size)
+    size = len(file) if isinstance(file, InMemory) else os.fstat(file.fileno()).st_size
+    prefix = file.read(PREFIX.size)
+    if prefix[: len(MAGIC)] == ENCRYPTED_MAGIC:
+        raise ArtifactError(f"{path}: is encrypted: give key=, the file of the key")
+    if trust is not None:
+        check_signature(path, prefix, trust)
+    file.seek(0)
+    kind = kinds.get(prefix[: len(MAGIC)], Artifact)
+    made, digest = kind.read_from(file, path, size)
     if trust is not None and not prefix.endswith(digest):
         raise damaged(path, "it changed while it was read")
     return made

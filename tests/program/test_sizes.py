@@ -111,3 +111,69 @@ def test_a_computed_depth() -> None:
     node = helper.make_node("OneHot", ["x", "depth", "values"], ["y"])
     exe = jangin.compile(model([node], inputs, ["y"], {"values": np.float32([0, 1])}), cache=False)
     np.testing.assert_array_equal(exe(ints(0, 2, 1), np.array(4)), np.eye(4)[[0, 2, 1]])
+
+
+def test_a_shape_to_expand_to_has_to_fit() -> None:
+    """Where it is data, and where it is another input's size."""
+    given = model(
+        [helper.make_node("Expand", ["x", "to"], ["y"])],
+        [info("x", [3]), info("to", [1], TensorProto.INT64)], ["y"],
+    )  # fmt: skip
+    sized = model(
+        [helper.make_node("Shape", ["z"], ["to"]), helper.make_node("Expand", ["x", "to"], ["y"])],
+        [info("x", [3]), info("z", ["n"])], ["y"],
+    )  # fmt: skip
+    for m, make in ((given, ints), (sized, numbers)):
+        exe = jangin.compile(m, cache=False)
+        for n in (1, 3):
+            np.testing.assert_array_equal(exe(numbers(3), make(n)), numbers(3))
+        for n in (2, 5):
+            with pytest.raises(ValueError, match="do not meet"):
+                exe(numbers(3), make(n))
+
+
+def gemm(rows: int | str, bias: Sequence[int | str]) -> Any:
+    inputs = [info("a", [rows, 4]), info("b", [4, 3]), info("c", bias)]
+    node = helper.make_node("Gemm", ["a", "b", "c"], ["y"])
+    return jangin.compile(model([node], inputs, ["y"]), cache=False)
+
+
+def test_a_bias_may_not_be_larger_than_the_product() -> None:
+    for bias in ((5, 2, 3), (1, 2, 3), (4, 3), (2, 6)):
+        with pytest.raises(jangin.CompileError, match="doesn't broadcast to a product"):
+            gemm(2, bias)
+    with pytest.raises(jangin.CompileError, match="doesn't broadcast to a product"):
+        gemm(1, (2, 3))
+    exe = gemm("rows", ("m", 3))
+    for rows, m in ((1, 1), (2, 1), (2, 2), (5, 5)):
+        a, b, c = numbers(rows, 4), numbers(4, 3), numbers(m, 3)
+        np.testing.assert_allclose(exe(a, b, c), a @ b + c)
+    for rows, m in ((1, 2), (2, 3), (3, 2)):
+        with pytest.raises(ValueError, match="do not meet"):
+            exe(numbers(rows, 4), numbers(4, 3), numbers(m, 3))
+
+
+def test_nothing_repeated_without_end() -> None:
+    """Of loops around an empty one, however many iterations, none is run."""
+    often = (1 << 31) - 1
+    tile = helper.make_node("Tile", ["x", "r"], ["y"])
+    known = model([tile], [info("x", [2, 0])], ["y"], {"r": ints(often, 1)})
+    assert jangin.compile(known, cache=False)(numbers(2, 0)).shape == (2 * often, 0)
+    inputs = [info("x", [2, "n"]), info("r", [2], TensorProto.INT64)]
+    exe = jangin.compile(model([tile], inputs, ["y"]), cache=False, shapes={"n": (0, 8)})
+    for columns, r in ((3, (often, 0)), (0, (often, 3)), (3, (0, often))):
+        assert exe(numbers(2, columns), ints(*r)).shape == (2 * r[0], columns * r[1])
+    for columns, r in ((3, (2, 2)), (3, (1, 1)), (5, (3, 1))):
+        np.testing.assert_array_equal(exe(numbers(2, columns), ints(*r)), np.tile(numbers(2, columns), r))
+
+
+def test_steps_of_no_sequence() -> None:
+    node = helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=2)
+    weights = {"w": np.ones((1, 2, 3), np.float32), "r": np.ones((1, 2, 2), np.float32)}
+    sizes = {"n": (0, 8), "steps": (0, (1 << 31) - 1)}
+    exe = jangin.compile(
+        model([node], [info("x", ["steps", "n", 3])], ["y"], weights), cache=False, shapes=sizes
+    )
+    steps = (1 << 31) - 1
+    assert exe(np.zeros((steps, 0, 3), np.float32)).shape == (steps, 1, 0, 2)
+    np.testing.assert_allclose(exe(np.ones((1, 2, 3), np.float32)), np.full((1, 1, 2, 2), np.tanh(3)), 1e-6)

@@ -73,7 +73,7 @@ def test_no_scalar_code() -> None:
             symbols=[(N, (1, 4))],
         )
         with pytest.raises(ValueError, match="in a size of plan 'test'"):
-            entry_module(made, V2.triple)
+            entry_module(made, V2)
 
 
 def test_from_loop_to_result() -> None:

@@ -60,7 +60,7 @@ def run(folder: Path, seed: int, count: int, kind: str) -> int:
     """How many of the mutants were refused."""
     command = [
         sys.executable,
-        str(Path(__file__).parent / "mutants.py"),
+        str(Path(__file__).parents[1] / "fuzz" / "mutants.py"),
         str(folder),
         str(seed),
         str(count),

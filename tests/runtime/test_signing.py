@@ -126,5 +126,5 @@ def test_without_the_package_nothing_is_trusted(tmp_path: Path, monkeypatch: pyt
     for name in [n for n in sys.modules if n.split(".")[0] == "cryptography"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(RuntimeError, match=r"pip install 'jangin\[sign\]'"):
+    with pytest.raises(RuntimeError, match=r"pip install 'jangin\[crypto\]'"):
         jangin.load(path, trust=tmp_path / "mine.pub")

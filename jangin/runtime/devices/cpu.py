@@ -6,10 +6,12 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from jangin.ir.checks import IndexOutOfRange, failure
 from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
 from jangin.runtime.device import NativeCall
@@ -55,6 +57,8 @@ class Code:
     memory of its own, the places in the table of all that lie there, itself and its aliases; `fixed`: places
     and addresses of the constants."""
 
+    alignment = ALIGN
+
     def __init__(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Code | None) -> None:
         self.plan = plan
         self.image = image = Image(codes, _symbol)
@@ -91,7 +95,8 @@ class Code:
             buffer = self.plan.buffers[numbers[name]]
             base = buffer.base if buffer.kind == "alias" else name
             sources[name] = (base, memory.table[numbers[name]] or 0)
-        return NativeCall(words, memory.table, self.inputs, outputs, sources, (self, memory))
+        failed = partial(memory.failure, layout)
+        return NativeCall(words, memory.table, self.inputs, outputs, sources, failed, (self, memory))
 
 
 def _symbol(name: str) -> int:
@@ -146,8 +151,17 @@ class Mapped:
     def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
         made = self._bind(layout, inputs)
         code = self._code
-        code.entry(self.table_at, self.symbols_at, code.pool, self.scratch_at, layout.stride)
+        status = code.entry(self.table_at, self.symbols_at, code.pool, self.scratch_at, layout.stride)
+        if status:
+            raise self.failure(layout, status)
         return made
+
+    def failure(self, layout: Layout, status: int) -> IndexOutOfRange:
+        """The error of the check that the entry gave the number of."""
+        plan = self._code.plan
+        check = plan.checks[status - 1]
+        found = self.read(layout, plan.buffer(check.buffer)).view(np.int64)
+        return failure(check, int(found[0]), layout.value)
 
     def _bind(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
         """Point the table at the inputs and at fresh outputs, which are returned by name."""

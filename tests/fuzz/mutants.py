@@ -1,4 +1,4 @@
-"""Reads mutants of `.jgn` files in a process of its own: `mutants.py FOLDER SEED COUNT KIND`.
+"""Mutants of `.jgn` files. `mutants.py FOLDER SEED COUNT KIND` reads them in a process of its own.
 
 KIND `bytes`: what accidents do to a file. `fields`: what is written on purpose: fields of the header and
 pieces of the plan's text are changed and the checksums made right again. Each mutant must be refused with
@@ -113,6 +113,11 @@ def _text(text: str, rng: random.Random) -> str:
         else:
             parts[i] = rng.choice(("", parts[i] * 2, parts[i] + " " + parts[j]))
     return "".join(parts)
+
+
+def is_plain(data: bytes) -> bool:
+    """Whether it is a plan or a program, whose header `rewrite` knows."""
+    return data[:4] in (b"\x8aJGN", b"\x8aJGP")
 
 
 MUTATORS: dict[str, Callable[[bytes, random.Random], bytes]] = {"bytes": damage, "fields": rewrite}

@@ -1,0 +1,36 @@
+"""Indices that are only known during a run: what a plan checks of them, and the error where one is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jangin.ir.expr import Expr
+
+IN_RANGE = (1 << 63) - 1
+"""What an `ir.core.IndexCheck` gives where every index is in range."""
+
+
+class IndexOutOfRange(IndexError):
+    """An index that a model computed, or was given, and that its axis doesn't have: the model's node, the
+    index, and the range. The run's outputs are not given."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """That the i64 scalar `buffer`, which a launch writes, is IN_RANGE at the end of a run: else it is the
+    smallest of the indices out of range. `sizes`: of the axis, or of one axis for each entry of an index
+    tuple; `from_end`: negative indices count from the end; `source`: the model's node."""
+
+    buffer: str
+    sizes: tuple[Expr, ...]
+    from_end: bool
+    source: str
+
+
+def failure(check: Check, index: int, size: Callable[[Expr], int]) -> IndexOutOfRange:
+    """The error of a check that found `index`; `size`: the value of a size in this run."""
+    sizes = [size(n) for n in check.sizes]
+    ranges = [f"{-n if check.from_end else 0} to {n - 1}" if n > 0 else "empty" for n in sizes]
+    by_axis = ", or ".join(dict.fromkeys(ranges)) + (", by the axis" if len({*ranges}) > 1 else "")
+    return IndexOutOfRange(f"{check.source}: index {index} is out of range, which is {by_axis}")

@@ -1,0 +1,42 @@
+"""Some mutants of each kind; `python -m tests.fuzz` has as many as there is time for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from . import run
+from .run import KINDS, Tally, batch, prepare
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("fuzz")
+    prepare(made, whole=False)
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_goes_wrong(kind: str, folder: Path) -> None:
+    tally = Tally()
+    batch(kind, "quick", 0, 60, folder, tally)
+    assert not tally.wrong, "\n".join(tally.wrong)
+    assert tally.count == 60
+    assert tally.ends["refused"] > 0
+    assert 10_000 < tally.peak < 4 << 20
+
+
+def test_what_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant that isn't refused as it should be, one that ends the process, one that hangs."""
+    for name in ("models", "files"):
+        (tmp_path / name).mkdir()
+    tally = Tally()
+    batch("rewrite", "none", 0, 2, tmp_path, tally)  # nothing to choose from: an IndexError each
+    assert tally.ends == {"WRONG": 2}
+    assert "rewrite seed none number 1: IndexError" in tally.wrong[1]
+    batch("nothing", "none", 0, 1, tmp_path, tally)
+    assert "the process ended with 1" in tally.wrong[2]
+    monkeypatch.setattr(run, "SECONDS", 0.01)
+    batch("rewrite", "none", 0, 1, tmp_path, tally)
+    assert "nothing for 0 s" in tally.wrong[3]

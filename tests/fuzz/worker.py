@@ -1,0 +1,130 @@
+"""Runs mutants in a process of its own: `python -m tests.fuzz.worker KIND SEED FIRST COUNT FOLDER`.
+
+It says on a line each when it begins a mutant ("N compile"), when it runs one ("N run"), and how that ended
+("N fine", "N refused", "N WRONG error"). What it works on lies in the folder before it begins. A mutant may
+be refused by the errors that are documented; any other is wrong, and so is a crash.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import resource
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+import jangin
+from jangin import CompileError, IndexOutOfRange
+from jangin.runtime.artifact import ArtifactError
+from jangin.runtime.device import LoadError
+from jangin.runtime.variants import Runnable
+
+from . import mutants, seeds, values
+
+MOST_BYTES = 4 << 30
+"""Memory of its own that a process may take."""
+MOST_ELEMENTS = 1 << 20
+"""A model that takes larger inputs is compiled, but not run."""
+RUN_ERRORS = (ValueError, TypeError, IndexOutOfRange, MemoryError)
+LOAD_ERRORS = (ArtifactError, LoadError)
+
+
+def say(number: int, what: str) -> None:
+    print(number, what, flush=True)
+
+
+class Worker:
+    """The mutants of one kind; `folder` has what they are made of (see `__main__.prepare`)."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.do: Callable[[int, random.Random, Path], str] = getattr(self, f"_{kind}")
+        self.folder = folder
+        self.models = [p.read_bytes() for p in sorted((folder / "models").glob("*.onnx"))]
+        self.files = [p.read_bytes() for p in sorted((folder / "files").glob("*.jgn"))]
+        self.ready: list[Runnable] = []
+
+    def mutant(self, number: int, seed: str, current: Path) -> str:
+        """How the mutant of this number ended."""
+        try:
+            return self.do(number, random.Random(f"{seed}/{number}"), current)
+        except Exception as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            return f"WRONG {text[:300]}"
+
+    def _fields(self, number: int, rng: random.Random, current: Path) -> str:
+        return self._model(number, seeds.fields(rng.choice(self.models), rng), rng, current)
+
+    def _bytes(self, number: int, rng: random.Random, current: Path) -> str:
+        return self._model(number, seeds.damage(rng.choice(self.models), rng), rng, current)
+
+    def _model(self, number: int, data: bytes, rng: random.Random, current: Path) -> str:
+        current.write_bytes(data)
+        say(number, "compile")
+        try:
+            exe = jangin.compile(data, threads=1, cache=False, isolated=False)
+        except CompileError:
+            return "refused"
+        return self._run(number, exe, rng)
+
+    def _run(self, number: int, exe: Runnable, rng: random.Random) -> str:
+        sizes = [math.prod(d for d in s.shape if isinstance(d, int)) for s in exe.inputs]
+        if max(sizes, default=0) > MOST_ELEMENTS:
+            return "fine"
+        say(number, "run")
+        given = values.feeds(exe.inputs, rng)
+        try:
+            exe.run(given)
+        except RUN_ERRORS:
+            return "refused"
+        return "fine"
+
+    def _values(self, number: int, rng: random.Random, current: Path) -> str:
+        if not self.ready:
+            self.ready = [
+                jangin.compile(m.SerializeToString(), threads=1, cache=False, isolated=False)
+                for m in values.models().values()
+            ]
+        current.write_text(f"{number}\n")
+        return self._run(number, rng.choice(self.ready), rng)
+
+    def _damage(self, number: int, rng: random.Random, current: Path) -> str:
+        return self._file(number, mutants.damage(rng.choice(self.files), rng), current)
+
+    def _rewrite(self, number: int, rng: random.Random, current: Path) -> str:
+        plain = [f for f in self.files if mutants.is_plain(f)]
+        return self._file(number, mutants.rewrite(rng.choice(plain), rng), current)
+
+    def _file(self, number: int, data: bytes, current: Path) -> str:
+        current.write_bytes(data)
+        say(number, "compile")
+        try:
+            exe: Any = jangin.load(current, threads=1, mapped=bool(number % 2))
+            exe.artifact.save(current.with_suffix(".again"))  # waits until its constants are checked
+        except LOAD_ERRORS:
+            return "refused"
+        return "fine"
+
+
+def main(kind: str, seed: str, first: int, count: int, folder: Path) -> None:
+    warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+    onnx.ModelProto()  # loaded before the first mutant is timed
+    worker, current = Worker(kind, folder), folder / f"current-{kind}-{first}"
+    for number in range(first, first + count):
+        say(number, worker.mutant(number, seed, current))
+    print("peak", peak(), flush=True)
+
+
+def peak() -> int:
+    """KiB of memory that this process took at most."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))
