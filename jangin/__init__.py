@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from jangin.version import __version__
 
 if TYPE_CHECKING:
+    from jangin.ahead.emit import emit
     from jangin.compiler.driver import build, compile
     from jangin.custom import hosted, operator
+    from jangin.ir.checks import IndexOutOfRange
     from jangin.ir.graph import CompileError
     from jangin.runtime.executable import Executable
     from jangin.runtime.program import ProgramExecutable
@@ -26,10 +28,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "CompileError": "jangin.ir.graph",
     "Executable": "jangin.runtime.executable",
+    "IndexOutOfRange": "jangin.ir.checks",
     "InferenceSession": "jangin.session",
     "SessionOptions": "jangin.session",
     "build": "jangin.compiler.driver",
     "compile": "jangin.compiler.driver",
+    "emit": "jangin.ahead.emit",
     "hosted": "jangin.custom",
     "ProgramExecutable": "jangin.runtime.program",
     "VariantsExecutable": "jangin.runtime.variants",
@@ -40,6 +44,7 @@ _HOMES = {
 __all__ = [
     "CompileError",
     "Executable",
+    "IndexOutOfRange",
     "InferenceSession",
     "ProgramExecutable",
     "SessionOptions",
@@ -47,6 +52,7 @@ __all__ = [
     "__version__",
     "build",
     "compile",
+    "emit",
     "hosted",
     "load",
     "operator",

@@ -61,6 +61,9 @@ def options(
     libraries: Annotated[
         str, typer.Option(help="Kernels of other makers: never, auto, openblas or onednn.")
     ] = "never",
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Runs take an index out of range for the nearest in range.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what takes time.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
     version: Annotated[
@@ -68,7 +71,8 @@ def options(
         typer.Option("--version", help="Print the version.", is_eager=True, callback=_version),
     ] = False,
 ) -> None:
-    context.obj = Settings(False if no_cache else cache_dir or True, not no_winograd, verbose, libraries)
+    cache = False if no_cache else cache_dir or True
+    context.obj = Settings(cache, not no_winograd, verbose, libraries, unchecked)
 
 
 @app.command()
@@ -94,20 +98,56 @@ def run(
 def compile_command(
     context: typer.Context,
     model: Model,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The .jgn file to write.")],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", help="The .jgn file to write; with --emit, the folder."),
+    ],
     shape: Shapes = None,
     target: TargetName = "cpu",
+    emit: Annotated[
+        str, typer.Option(help="jgn (a file for jangin.load), or without Jangin: object, shared or c.")
+    ] = "jgn",
+    name: Annotated[str, typer.Option(help="With --emit: what names in C begin with.")] = "",
+    weights: Annotated[str, typer.Option(help="With --emit: inside, or in a file beside.")] = "inside",
+    force: Annotated[bool, typer.Option("--force", help="With --emit: replace files in the folder.")] = False,
     timings: Annotated[
         bool, typer.Option("--timings", help="Compile from nothing, and say where the time goes.")
     ] = False,
     sign: Annotated[
         Path | None, typer.Option(help="Sign the file by the Ed25519 key in this PEM file.")
     ] = None,
+    encrypt: Annotated[
+        Path | None, typer.Option(help="Encrypt it by the key in this file, of 64 hexadecimal digits.")
+    ] = None,
 ) -> None:
-    """Compile a model into a file that loads without the compiler."""
+    """Compile a model into a file that loads without the compiler, or code that needs nothing of Jangin."""
+    if emit != "jgn":
+        from jangin.commands.ahead import emit_files
+
+        if timings or sign is not None or encrypt is not None:
+            raise typer.BadParameter("--timings, --sign and --encrypt are for --emit jgn")
+        emit_files(model, context.obj, output, shape or [], target, emit, name, weights, force)
+        return
     from jangin.commands.run import compile_file
 
-    compile_file(model, context.obj, output, shape or [], target, timings, sign)
+    if output.is_dir():
+        output = output / f"{model.stem}.jgn"
+    compile_file(model, context.obj, output, shape or [], target, timings, sign, encrypt)
+
+
+@app.command()
+def convert(
+    context: typer.Context,
+    model: Model,
+    output: Annotated[
+        Path, typer.Argument(metavar="OUTPUT", help="The NNEF folder to write, or an archive (.tgz, .tar).")
+    ],
+    shape: Shapes = None,
+) -> None:
+    """Write a model of any format as one of NNEF, if that can say it and gives the same bits."""
+    from jangin.commands.convert import convert as work
+
+    work(model, context.obj, output, shape or [])
 
 
 @app.command()
@@ -252,6 +292,7 @@ def main() -> None:
 
 def explain(error: Exception) -> str:
     """An error as its reader needs it; what isn't a user's own doing says so."""
+    from jangin.ir.checks import IndexOutOfRange
     from jangin.ir.graph import CompileError
     from jangin.runtime.artifact import ArtifactError
     from jangin.runtime.device import LoadError
@@ -259,6 +300,7 @@ def explain(error: Exception) -> str:
 
     expected: tuple[Any, ...] = (
         CompileError,
+        IndexOutOfRange,
         ArtifactError,
         LoadError,
         ScheduleError,

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-
-import platformdirs
 
 
 def cache_folder() -> Path:
     """Where compiled models and what tuning found are kept: `JANGIN_CACHE_DIR`, or the user's own."""
-    return Path(os.environ.get("JANGIN_CACHE_DIR") or platformdirs.user_cache_dir("jangin"))
+    named = os.environ.get("JANGIN_CACHE_DIR")
+    if not named:
+        import platformdirs  # loading a model doesn't need it
+
+        named = platformdirs.user_cache_dir("jangin")
+    return Path(named)
+
+
+def opencl_vendors() -> Path | None:
+    """The folder of OpenCL's drivers that `OCL_ICD_VENDORS` names, if it does."""
+    named = os.environ.get("OCL_ICD_VENDORS")
+    return Path(named) if named else None
+
+
+def tell_drivers(settings: Mapping[str, str]) -> None:
+    """What OpenCL's loader and drivers, once they are loaded, read of the environment, where it doesn't say
+    otherwise."""
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Thread
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,28 @@ def map_file(path: str | os.PathLike[str]) -> mmap.mmap | bytes:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (ValueError, OSError):  # it is empty, or its file system maps nothing
             return file.read()
+
+
+class InMemory(mmap.mmap):
+    """So many bytes of memory, at a page's start, that can be read like a file."""
+
+    def __new__(cls, size: int) -> InMemory:
+        return super().__new__(cls, -1, max(1, size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def copied(file: BinaryIO) -> InMemory:
+    """All that a file holds, as it is while this reads it. Raises OSError where it becomes shorter."""
+    size = os.fstat(file.fileno()).st_size
+    memory = InMemory(size)
+    file.seek(0)
+    with memoryview(memory) as view:
+        at = 0
+        while at < size:
+            count = os.readv(file.fileno(), [view[at : at + SLAB]])
+            if not count:
+                raise OSError("it became shorter while it was read")
+            at += count
+    return memory
 
 
 def digest(data: bytes | memoryview | mmap.mmap) -> bytes:
@@ -75,7 +97,8 @@ def release(arrays: Iterable[NDArray[Any]]) -> None:
     page cache. Other arrays stay as they are."""
     if not hasattr(mmap, "MADV_DONTNEED"):
         return
-    for source in {id(m): m for m in map(_source, arrays) if isinstance(m, mmap.mmap)}.values():
+    sources = {id(m): m for m in map(_source, arrays) if isinstance(m, mmap.mmap)}
+    for source in (m for m in sources.values() if not isinstance(m, InMemory)):
         source.madvise(mmap.MADV_DONTNEED)
 
 

@@ -36,7 +36,8 @@ class JanginRep(BackendRep):  # type: ignore[misc]
 
     def _compile(self, model: onnx.ModelProto) -> Runnable:
         options = {"shapes": _any_size(model), **self.options}
-        return jangin.compile(model, cache=False, isolated=False, **options)
+        exe: Runnable = jangin.compile(model, cache=False, isolated=False, **options)
+        return exe
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any] | Any, **kwargs: Any) -> tuple[Array, ...]:
         """The outputs, in the model's order, for inputs in order or by name."""

@@ -22,8 +22,14 @@ README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 
 
+def _example(says: str) -> str:
+    """README's one example that says this."""
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", README, re.S) if says in c]
+    return str(code)
+
+
 def test_the_ten_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = re.findall(r"```python\n(.*?)```", README, re.S)[0]
+    code = _example("exe.run(")
     nodes = [
         helper.make_node("GlobalAveragePool", ["input"], ["p"]),
         helper.make_node("Flatten", ["p"], ["y"]),
@@ -42,7 +48,7 @@ def test_the_ten_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_operators_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, code = re.findall(r"```python\n(.*?)```", README, re.S)
+    code = _example("@jangin.operator")
     assert len([line for line in code.splitlines() if line]) <= 9
     nodes = [
         helper.make_node("Swish", ["x"], ["s"], domain="mine"),
@@ -60,6 +66,18 @@ def test_operators_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     x = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
     got = names["exe"](x)  # type: ignore[operator]
     np.testing.assert_allclose(got, np.median(x / (1 + np.exp(-x)), -1), rtol=1e-5)
+
+
+def test_pytorch_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch isn't installed (the extra `torch`)")
+    monkeypatch.chdir(tmp_path)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
+    x = torch.randn(5, 4)
+    names = {"jangin": jangin, "torch": torch, "module": module, "model": module, "x": x}
+    exec(_example("torch.compile"), names)
+    with torch.no_grad():
+        for got in (names["y"], names["model"](x), jangin.load("model.jgn")(x.numpy())):
+            np.testing.assert_allclose(got, module(x).numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_the_two_commands_come_first() -> None:

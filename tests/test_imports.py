@@ -18,17 +18,24 @@ ALLOWED = {
     "targets": {"ir", "runtime"},
     "host": set(),
     "mapped": set(),
-    "runtime": {"host", "ir", "mapped", "version"},
+    "runtime": {"environment", "host", "ir", "mapped", "version"},
     "ops": {"ir"},
     "custom": {"ir", "ops"},
     "frontends": {"ir", "mapped", "ops", "passes"},
+    "frontends.nnef": {"frontends", "ir", "mapped", "ops"},
     "frontends.onnx": {"frontends", "ir", "mapped", "ops"},
-    "frontends.table": {"frontends", "frontends.onnx", "ir"},
+    "frontends.table": {
+        "frontends", "frontends.darknet", "frontends.nnef", "frontends.onnx", "frontends.tflite",
+        "frontends.torch", "ir",
+    },
+    "frontends.darknet": {"frontends", "ir", "mapped", "ops"},
+    "frontends.tflite": {"frontends", "ir", "mapped", "ops"},
+    "frontends.torch": {"frontends", "ir", "mapped", "ops"},
     "passes": {"ir", "mapped", "ops", "runtime", "targets"},
     "schedule": {"ir"},
     "templates": {"ir", "mapped", "schedule", "targets"},
     "libraries": {"ir", "runtime", "schedule", "templates"},
-    "backends": {"ir", "runtime", "targets", "templates"},
+    "backends": {"ir", "passes", "runtime", "targets", "templates"},
     "compiler.account": set(),
     "compiler.build": {
         "backends", "compiler.account", "compiler.forked", "compiler.kernels", "compiler.shared", "ir",
@@ -41,34 +48,43 @@ ALLOWED = {
     "compiler.options": {"targets", "templates"},
     "compiler.kernels": {
         "backends", "compiler.cache", "compiler.options", "ir", "libraries", "mapped", "passes", "runtime",
-        "templates",
+        "targets", "templates",
     },
     "tune": {
         "compiler.build", "compiler.cache", "compiler.kernels", "compiler.options", "environment", "ir",
         "ops", "passes", "runtime", "targets", "templates",
     },
     "compiler.pipeline": {
-        "backends", "compiler.account", "compiler.build", "compiler.kernels", "compiler.options",
-        "compiler.shared", "frontends", "frontends.table", "ir", "mapped", "ops", "passes", "runtime",
-        "templates", "tune",
+        "backends", "compiler.account", "compiler.build", "compiler.forked", "compiler.kernels",
+        "compiler.options", "compiler.shared", "frontends", "frontends.table", "ir", "mapped", "ops",
+        "passes", "runtime", "templates", "tune",
     },
     "compiler.request": {
         "compiler.account", "compiler.cache", "compiler.options", "compiler.pipeline", "compiler.shared",
         "compiler.source", "runtime", "targets", "tune",
     },
-    "compiler.driver": {
-        "compiler.isolated", "compiler.options", "compiler.request", "compiler.source", "runtime", "targets",
+    "compiler.driver": {"compiler.cache", "compiler.isolated", "compiler.local"},
+    "compiler.local": {
+        "compiler.isolated", "compiler.options", "compiler.request", "compiler.source", "frontends",
+        "frontends.table", "runtime", "targets",
     },
-    "compiler.isolated": {"compiler.orphans", "compiler.request", "ir", "runtime"},
+    "compiler.isolated": {"ir", "runtime"},
+    "compiler.server": {"compiler.build", "compiler.forked", "compiler.request", "runtime"},
     "compiler.forked": {"compiler.orphans"},
     "compiler.orphans": set(),
+    "ahead": {
+        "backends", "compiler.options", "compiler.pipeline", "compiler.request", "custom", "frontends",
+        "frontends.table", "ir", "passes", "runtime", "targets", "tune", "version",
+    },
     "session": {"frontends.onnx", "ir", "runtime", "jangin"},
     "onnx_backend": {"ir", "runtime", "jangin"},
+    "torch_backend": {"frontends.torch", "ir", "jangin"},
     "bench": {"backends", "frontends.table", "ir", "runtime", "targets", "jangin"},
     "commands": {
-        "backends", "bench", "compiler.account", "compiler.driver", "compiler.kernels", "compiler.options",
-        "compiler.pipeline", "compiler.request", "frontends", "frontends.onnx", "frontends.table", "host",
-        "ir", "passes", "runtime", "schedule", "targets", "templates", "tune", "jangin",
+        "ahead", "backends", "bench", "compiler.account", "compiler.build", "compiler.kernels",
+        "compiler.local", "compiler.options", "compiler.pipeline", "compiler.request", "frontends",
+        "frontends.nnef", "frontends.onnx", "frontends.table", "host", "ir", "passes", "runtime", "schedule",
+        "targets", "templates", "tune", "jangin",
     },
     "cli": {"commands", "ir", "runtime", "schedule", "version"},
     "jangin": {"version"},
@@ -78,7 +94,8 @@ modules of `compiler` stand on several levels, and have a line each; the front e
 format, and `frontends.table` alone of all."""
 
 NEUTRAL = {
-    "backends", "compiler.driver", "compiler.kernels", "compiler.pipeline", "compiler.request",
+    "backends", "compiler.driver", "compiler.kernels", "compiler.local", "compiler.pipeline",
+    "compiler.request",
     "compiler.source", "custom", "frontends", "ir", "libraries", "ops", "passes", "schedule", "targets",
     "templates", "tune",
 }  # fmt: skip
@@ -86,8 +103,8 @@ NEUTRAL = {
 A_FORMATS_WORDS = re.compile("onnx|opset|auto_pad", re.IGNORECASE)
 
 RUNTIME_SEES = {
-    "arithmetic", "dtype", "expr", "graph", "loop", "parse", "plan", "program", "program_text", "reader",
-    "simplify", "text", "types", "verify", "verify_program", "words",
+    "arithmetic", "checks", "dtype", "expr", "graph", "loop", "parse", "plan", "program", "program_text",
+    "reader", "simplify", "text", "types", "verify", "verify_program", "words",
 }  # fmt: skip
 
 

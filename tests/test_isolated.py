@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jangin
 from jangin.compiler import isolated
-from jangin.compiler.forked import in_processes
+from jangin.compiler.forked import sendable
 from jangin.runtime.threads import default_threads
 
 
@@ -144,29 +142,50 @@ class Odd(Exception):
 
 
 def test_an_exception_that_cannot_be_sent_is_told() -> None:
-    assert str(isolated._sendable(Odd("so it is"))) == "Odd: so it is"
-    assert isinstance(isolated._sendable(KeyError(1)), KeyError)
+    assert str(sendable(Odd("so it is"))) == "Odd: so it is"
+    assert isinstance(sendable(KeyError(1)), KeyError)
 
 
 def test_forked_processes_make_identical_bytes(tmp_path: Path) -> None:
     onnx.save(layers(9), tmp_path / "model.onnx")
     code = (
         "import sys; from pathlib import Path; from jangin.compiler.options import Options;"
-        "from jangin.targets import resolve;"
+        "from jangin.compiler.build import start_workers; from jangin.targets import resolve;"
+        "workers = start_workers(resolve('x86-64-v2'));"
         "from jangin.compiler.pipeline import build_artifact; folder = Path(sys.argv[1]);"
         "options = Options(resolve('x86-64-v2'));"
-        "[build_artifact(folder / 'model.onnx', options, processes=n).save(folder / str(n)) for n in (1, 2)]"
+        "[build_artifact(folder / 'model.onnx', options, workers=w).save(folder / str(n))"
+        " for n, w in ((2, workers), (1, None))]"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)  # this one may have threads
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
 
 
-def test_results_of_forked_processes_are_in_order() -> None:
-    told: list[tuple[int, int]] = []
-    squares = in_processes([partial(pow, n, 2) for n in range(9)], 2, lambda *step: told.append(step))
+WORK = """
+from functools import partial
+import os
+from jangin.compiler.forked import Workers
+told = []
+with Workers(2, lambda: 1 / 0) as workers:
+    squares = workers.do([partial(pow, n, 2) for n in range(9)], 2, lambda *step: told.append(step))
     assert squares == [n * n for n in range(9)]
     assert told == [(n + 1, 9) for n in range(9)]
-    with pytest.raises(ZeroDivisionError):
-        in_processes([partial(divmod, 1, n) for n in (1, 0)], 2)
-    with pytest.raises(BrokenProcessPool):
-        in_processes([partial(os._exit, 1)] * 2, 2)
+    assert workers.do([], 2) == []
+    assert len({*workers.do([os.getpid] * 3, 1)}) == 1, "where one is asked for, one does it"
+for job, error in ((partial(divmod, 1, 0), ZeroDivisionError), (partial(os._exit, 1), ChildProcessError)):
+    try:
+        with Workers(2, dict) as workers:
+            workers.do([job] * 2, 2)
+    except error:
+        continue
+    raise AssertionError(job)
+try:
+    os.wait()
+except ChildProcessError:
+    print("none left")
+"""
+
+
+def test_workers_give_results_in_order_and_end() -> None:
+    done = subprocess.run([sys.executable, "-c", WORK], capture_output=True, text=True)
+    assert done.stdout == "none left\n", done.stderr

@@ -108,6 +108,28 @@ def test_another_model_takes_the_layers_that_it_shares(tmp_path: Path, count: Si
     assert made_by(count, lambda: build(tmp_path, longer)) == (1, 1)
 
 
+def test_kernels_over_other_sizes_are_one(count: SimpleNamespace) -> None:
+    """However the model calls its sizes: each launch is of its own ones."""
+    names = [f"x{i}" for i in range(12)]
+    inputs = [helper.make_tensor_value_info(x, 1, [f"n{i}", f"m{i // 2}"]) for i, x in enumerate(names)]
+    nodes = [helper.make_node("Softmax", [x], [f"y{x}"], axis=1) for x in names]
+    joined = [helper.make_node("Concat", names[i : i + 2], [f"z{i}"], axis=0) for i in range(0, 12, 2)]
+    nodes += joined
+    outputs = [helper.make_empty_tensor_value_info(o) for n in nodes for o in n.output]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    assert made_by(count, lambda: build_artifact(model, Options(resolve(TARGET), verify=True))) == (2, 2)
+    exe = jangin.compile(model, cache=False, isolated=False)
+    rng = np.random.default_rng(0)
+    fed = {x: rng.standard_normal((i % 5 + 1, 7 + i // 2), np.float32) for i, x in enumerate(names)}
+    got = exe.run(fed)
+    for i, x in enumerate(names):
+        raised = np.exp(fed[x] - fed[x].max(1, keepdims=True))
+        np.testing.assert_allclose(got[f"y{x}"], raised / raised.sum(1, keepdims=True), 1e-5, 1e-6)
+        if i % 2 == 0:
+            np.testing.assert_array_equal(got[f"z{i}"], np.concatenate([fed[n] for n in names[i : i + 2]]))
+
+
 def test_what_else_decides_what_a_kernel_becomes(
     tmp_path: Path, count: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

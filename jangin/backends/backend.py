@@ -32,16 +32,19 @@ class Kernel(Protocol):
 class Backend(Protocol):
     """Makes code of one kind, for targets that name it (`Target.backend`).
 
-    `templates`: those that make its kernels, the most special first; the last must take every workload.
-    `calls_libraries`: whether it can write a `LibraryCall`. `forms`: texts that a kernel's code has, by
+    `calls_libraries`: whether it can write a `LibraryCall`. `forks`: whether a process that has
+    made code can be forked. `forms`: texts that a kernel's code has, by
     name, for `jangin inspect --show`."""
 
     @property
-    def templates(self) -> Mapping[str, Match]: ...
-    @property
     def calls_libraries(self) -> bool: ...
     @property
+    def forks(self) -> bool: ...
+    @property
     def forms(self) -> Mapping[str, Callable[[Func, Target], str]]: ...
+
+    def templates(self, target: Target) -> Mapping[str, Match]:
+        """Those that make its kernels, the most special first; every workload must fit one."""
 
     def passes(self, target: Target) -> Sequence[Pass]:
         """Graph passes that run after the compiler's own, in order."""
@@ -60,7 +63,7 @@ class Backend(Protocol):
         which leaves them to Python."""
 
 
-BACKENDS = {"llvm": "jangin.backends.llvm.backend"}
+BACKENDS = {"llvm": "jangin.backends.llvm.backend", "opencl": "jangin.backends.opencl.backend"}
 """By the name that targets have for a back end, the module whose `BACKEND` it is: imported when needed."""
 
 

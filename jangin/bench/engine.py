@@ -12,8 +12,8 @@ from jangin.ir.graph import Array
 class Job:
     """What a worker is told. `inputs`: an .npz file with the model's inputs, in order; `outputs`: their
     names, in order; `shapes` fixes the model's size symbols (empty: they stay symbolic). `target`,
-    `winograd`, `tune` (a time, as `jangin tune --budget` takes it; empty: untuned) and `libraries` are
-    Jangin's."""
+    `winograd`, `tune` (a time, as `jangin tune --budget` takes it; empty: untuned), `libraries` and
+    `unchecked` are Jangin's."""
 
     engine: str
     threads: int
@@ -25,6 +25,7 @@ class Job:
     winograd: bool = True
     tune: str = ""
     libraries: str = "never"
+    unchecked: bool = False
 
     def feeds(self) -> dict[str, Array]:
         import numpy as np

@@ -33,6 +33,7 @@ def _jangin(job: Job) -> Engine:
         dict(job.shapes),
         winograd=job.winograd,
         libraries=job.libraries,
+        unchecked=job.unchecked,
         cache=False,
         tune=job.tune or None,
     )

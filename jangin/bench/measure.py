@@ -39,7 +39,7 @@ class Options:
     `inputs`: arrays by name, the others are random; `symbolic`: keep the size symbols in the
     compiled models, and give the sizes of `shapes` only when they run; `files` and `pythons`: an
     engine's own file of the model, and the interpreter it lives in, where they aren't the common ones;
-    `tune`: a time for tuning Jangin, empty for none; `libraries`: see `jangin.compile`."""
+    `tune`: a time for tuning Jangin, empty for none; `libraries` and `unchecked`: see `jangin.compile`."""
 
     peers: tuple[str, ...] = ("onnxruntime",)
     rounds: int = 15
@@ -54,6 +54,7 @@ class Options:
     pythons: Mapping[str, str] = field(default_factory=dict)
     tune: str = ""
     libraries: str = "never"
+    unchecked: bool = False
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,7 @@ def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list
             options.winograd,
             options.tune,
             options.libraries,
+            options.unchecked,
         )
         for engine in ("jangin", *options.peers, "sgemm", "reference")
     ]

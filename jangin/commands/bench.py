@@ -68,6 +68,7 @@ def bench(
         _arrays(inputs),
         tune=tune,
         libraries=settings.libraries,
+        unchecked=settings.unchecked,
     )
     found = []
     console = terminal()

@@ -39,12 +39,13 @@ EfficientNet-B0: reading the model and its passes take the time before."""
 @dataclass(frozen=True)
 class Settings:
     """The options before the command. `cache`: a folder, True for the user's own, False for none;
-    `winograd`: whether its rounding is allowed; `libraries`: see `Options`."""
+    `winograd`: whether its rounding is allowed; `libraries` and `unchecked`: see `Options`."""
 
     cache: bool | Path = True
     winograd: bool = True
     verbose: bool = False
     libraries: str = "never"
+    unchecked: bool = False
 
 
 def terminal(error: bool = False) -> Console:
@@ -103,6 +104,7 @@ def executable(
             shapes,
             winograd=settings.winograd,
             libraries=settings.libraries,
+            unchecked=settings.unchecked,
             cache=settings.cache,
             progress=tell,
         )

@@ -9,6 +9,8 @@ from jangin.bench.engines import PEERS, TITLES, installed
 from jangin.bench.report import machine
 from jangin.commands.common import terminal
 from jangin.ir.dtype import F32
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices import opencl_devices
 from jangin.runtime.libraries import TITLES as TITLES_OF_LIBRARIES
 from jangin.runtime.libraries import find
 from jangin.runtime.threads import default_threads
@@ -23,10 +25,11 @@ def devices() -> None:
     host = resolve("cpu")
     console.print(f"{here['processor']}, {here['system']}, Python {here['python']}")
     console.print(f"threads this process may use: {default_threads()}")
-    table = Table("target", "LLVM", "vector", "registers", "FMA", "L1", "L2", "L3", "")
+    table = Table("target", "LLVM", "vector", "registers", "FMA", "L1", "L2", "L3", "--emit", "")
     for target in NAMED.values():
         table.add_row(*_row(host if target.name == host.name else target, target.name == host.name))
     console.print(table)
+    console.print(_opencl())
     libraries = Table("library", "version", "used for")
     libraries.add_row("llvmlite (LLVM)", _llvm(), "all code that Jangin generates")
     libraries.add_row("NumPy", np.__version__, "arrays; its SGEMM as a yardstick")
@@ -36,6 +39,23 @@ def devices() -> None:
     for peer in PEERS:
         libraries.add_row(TITLES[peer], installed(peer) or "absent", "comparison in `jangin bench`")
     console.print(libraries)
+
+
+def _opencl() -> Table | str:
+    """The OpenCL devices, with their figures and what they lack, or why there are none."""
+    try:
+        there = opencl_devices.devices()
+    except LoadError as error:
+        return f"OpenCL: {error}"
+    table = Table("OpenCL", "platform", "device", "driver", "kind", "units", "vector", "memory", "lacks")
+    for d in there:
+        lacks = [f for f in opencl_devices.EXTENSIONS if f not in d.features]
+        vector, memory = f"{32 * d.lanes} bits", f"{d.memory >> 20} MiB{', the host' if d.unified else ''}"
+        name = f"opencl:{d.number}"
+        table.add_row(
+            name, d.platform, d.name, d.driver, d.kind, str(d.units), vector, memory, ", ".join(lacks)
+        )
+    return table
 
 
 def _row(target: Target, here: bool) -> list[str]:
@@ -49,6 +69,7 @@ def _row(target: Target, here: bool) -> list[str]:
         str(target.registers),
         fma,
         *caches,
+        ", ".join(target.outputs),
         "this machine (cpu)" if here else "",
     ]
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
 import jangin
@@ -81,7 +82,7 @@ def inspect(
         return
     if after and after not in AFTER:
         raise ValueError(f"no pass is called {after!r}; there are {', '.join(AFTER)}")
-    options = Options(resolve(target), parse_shapes(shapes), settings.winograd)
+    options = Options(resolve(target), parse_shapes(shapes), settings.winograd, unchecked=settings.unchecked)
     shown = (*SCHEDULE, *backend_of(options.target).forms)
     if show not in shown:
         raise ValueError(f"--show {show!r} is unknown; known: {', '.join(shown)}")
@@ -227,7 +228,8 @@ def _summary(model: Path, options: Options, kernels: Kernels, plan: Plan) -> Non
     for launch in plan.launches:
         template = kernels[launch.kernel][1].template
         sources = "; ".join(launch.sources)
-        table.add_row(launch.kernel, template, str(launch.tasks), str(launch.grain), sources[:100])
+        sizes = str(launch.tasks), str(launch.grain)
+        table.add_row(escape(launch.kernel), template, *sizes, escape(sources[:100]))
     console.print(table)
 
 

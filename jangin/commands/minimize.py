@@ -46,7 +46,14 @@ def minimize(
         names = _symbols(part) | {i.name for i in part.graph.input}
         kept = {name: size for name, size in bound.items() if name in names}
         return jangin.compile(
-            part, target, 1, kept, winograd=settings.winograd, libraries=settings.libraries, cache=False
+            part,
+            target,
+            1,
+            kept,
+            winograd=settings.winograd,
+            libraries=settings.libraries,
+            unchecked=settings.unchecked,
+            cache=False,
         )
 
     test = failure(compiled)

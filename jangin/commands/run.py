@@ -24,6 +24,7 @@ from jangin.commands.common import (
 )
 from jangin.compiler.account import Account
 from jangin.ir.graph import Array
+from jangin.runtime.encryption import save_encrypted
 from jangin.runtime.layout import Frame, Layout
 from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.program_artifact import ProgramArtifact
@@ -127,10 +128,11 @@ def _file_name(name: str) -> str:
 
 def compile_file(
     model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str, timings: bool = False,
-    key: Path | None = None,
+    key: Path | None = None, secret: Path | None = None,
 ) -> None:  # fmt: skip
     """Compile a model into a `.jgn` file, for this machine or another, and say what is in it; with `timings`
-    from nothing, and where the time went. `key`: the PEM file of the key that signs it."""
+    from nothing, and where the time went. `key`: the PEM file of the key that signs it, `secret`: the file
+    of that which encrypts it."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already")
     start = time.perf_counter()
@@ -143,20 +145,25 @@ def compile_file(
         with progress(settings) as tell:
             made = jangin.build(
                 model, target, 1, parse_shapes(shapes), winograd=settings.winograd,
-                libraries=settings.libraries, cache=settings.cache, progress=tell,
+                libraries=settings.libraries, unchecked=settings.unchecked, cache=settings.cache,
+                progress=tell,
             )  # fmt: skip
     seconds = time.perf_counter() - start
     account.tell(0, 1, "save")
-    made.save(output)
+    prefix = None
+    if secret is None:
+        made.save(output)
+    else:
+        prefix = save_encrypted(output, secret, made.write)
     account.tell(1, 1, "save")
-    signature = None if key is None else sign(output, key)
-    console = terminal()
+    signature = None if key is None else sign(output, key, prefix)
+    console, lock = terminal(), "" if secret is None else f" encrypted by {secret}"
     if timings:
         from jangin.commands.timings import kernels_table, steps_table
 
         console.print(kernels_table(account), steps_table(account))
     console.print(summary(made))
-    console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB, compiled in {seconds:.2f} s")
+    console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB{lock}, compiled in {seconds:.2f} s")
     if signature is not None:
         console.print(f"{signature}: its signature by {key}")
 

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from jangin.commands.common import Settings
 from jangin.compiler.account import Account, KernelSeconds
+from jangin.compiler.build import start_workers
 from jangin.compiler.request import Request, carry_out
-from jangin.runtime.threads import default_threads
 from jangin.runtime.variants_artifact import Compiled
 from jangin.targets import resolve
 
@@ -25,9 +25,11 @@ def build_timed(
 ) -> Compiled:
     """A model compiled by this process and those it forks, nothing taken from the cache."""
     request = Request(
-        model, resolve(target), 1, shapes, settings.winograd, settings.libraries, False, None, {}
+        model, resolve(target), 1, shapes, settings.winograd, settings.libraries, False, None, {},
+        settings.unchecked,
     )  # fmt: skip
-    return carry_out(request, account.tell, processes=default_threads(), account=account)[0]
+    with start_workers(request.target) as workers:
+        return carry_out(request, account.tell, workers=workers, account=account)[0]
 
 
 def steps_table(account: Account) -> Table:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from jangin.bench.layers import computes, made_by
 from jangin.commands.common import Settings, fixed_sizes, parse_shapes, terminal
-from jangin.compiler.driver import device_for
+from jangin.compiler.local import device_for
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import tune_model
 from jangin.compiler.request import parse_seconds, with_winners
@@ -46,7 +46,7 @@ def tune(
     bound = parse_shapes(shapes)
     sizes = fixed_sizes(bound)
     kept = {name: size for name, size in bound.items() if name not in sizes} if symbolic else bound
-    options = Options(resolve(target), kept, settings.winograd, settings.libraries)
+    options = Options(resolve(target), kept, settings.winograd, settings.libraries, settings.unchecked)
     device_for(options.target)  # measuring runs the code
     count = threads or default_threads()
     store = None if settings.cache is False else Store(None if settings.cache is True else settings.cache)

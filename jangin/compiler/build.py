@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +13,14 @@ from typing import NamedTuple
 
 from jangin.backends.backend import Kernel, backend_of
 from jangin.compiler.account import Account, KernelSeconds
-from jangin.compiler.forked import in_processes
+from jangin.compiler.forked import Workers
 from jangin.compiler.kernels import Job
 from jangin.compiler.shared import Made, SharedKernels
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
 from jangin.runtime.artifact import Artifact
+from jangin.runtime.threads import default_threads
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Scheduled
 
@@ -31,20 +33,19 @@ Progress = Callable[[int, int], None]
 class Build:
     """A plan's kernels and code in the making; a context, which ends its threads.
 
-    With `processes` = 1, kernels are made on the caller's thread, while others compile the last ones. With
-    more, that many forked processes (see `compiler.forked`) do all of it. Either way equal kernels in equal
-    order give identical bytes. Those that are `shared` already are taken as they are; the `account` gets the
-    seconds of each of the others."""
+    Without `workers`, kernels are made on the caller's thread, while others compile the last ones; else
+    workers do all of it. Either way equal kernels in equal order give identical bytes. Those that are
+    `shared` already are taken as they are; the `account` gets the seconds of each of the others."""
 
     def __init__(
         self,
         target: Target,
-        processes: int = 1,
+        workers: Workers | None = None,
         shared: SharedKernels | None = None,
         account: Account | None = None,
     ) -> None:
         self._target, self._backend = target, backend_of(target)
-        self._processes = processes
+        self._workers = workers
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1)
         self._running: list[Future[bytes]] = []
         self._shared = SharedKernels() if shared is None else shared
@@ -78,10 +79,10 @@ class Build:
     def _make(
         self, jobs: Sequence[Job], progress: Progress | None
     ) -> Iterator[tuple[Scheduled, Future[bytes]]]:
-        processes = min(self._processes, len(jobs) // JOBS_PER_PROCESS)
-        if processes > 1:
-            work = [partial(self._compile, job) for job in jobs]
-            for kernel, code, seconds in in_processes(work, processes, progress):
+        if self._workers is not None and jobs:
+            work = [partial(_compiled, self._target, job) for job in jobs]
+            most = math.ceil(len(jobs) / JOBS_PER_PROCESS)
+            for kernel, code, seconds in self._workers.do(work, most, progress, forks=self._backend.forks):
                 self._account.kernels.append(seconds)
                 yield kernel, _done(code)
             return
@@ -92,18 +93,10 @@ class Build:
             kernel = job()
             yield kernel, self._threads.submit(self._code, kernel, time.thread_time() - start)
 
-    def _compile(self, job: Job) -> tuple[Scheduled, bytes, KernelSeconds]:
-        start = time.thread_time()
-        kernel = job()
-        code = self._code(kernel, time.thread_time() - start)
-        return kernel, code, self._account.kernels[-1]
-
     def _code(self, kernel: Kernel, schedule: float = 0.0) -> bytes:
         """The code of a kernel whose schedule took so many seconds."""
-        laps = [time.thread_time()]
-        code = self._backend.code(kernel, self._target, lambda: laps.append(time.thread_time()))
-        text, made = laps[-1] - laps[0], time.thread_time() - laps[-1]
-        self._account.kernels.append(KernelSeconds(kernel.func.name, schedule, text, made))
+        code, seconds = _code(self._target, kernel, schedule)
+        self._account.kernels.append(seconds)
         return code
 
     def add(self, kernel: Kernel) -> None:
@@ -114,7 +107,14 @@ class Build:
         """The plan, all of whose kernels were added, with its code; new kernels are shared from now on.
         `progress(done, total)` is called as kernels finish. Raises RuntimeError that names the kernel where
         there is no code for it."""
-        made = self._backend.finish(plan, self._codes(progress), self._target)
+        codes = self._codes(progress)
+        if self._workers is None:
+            made = self._backend.finish(plan, codes, self._target)
+        else:
+            made = self._workers.do(
+                [partial(_finished, replace(plan, constants={}), [*codes], self._target)], 1
+            )[0]
+            made = replace(made, plan=plan)
         self._shared.put({i: Made(kernel, code.result()) for i, (kernel, code) in self._new.items()})
         return replace(made, device=self._target.device_name)
 
@@ -123,6 +123,31 @@ class Build:
             yield code.result()
             if progress is not None:
                 progress(n, len(self._running))
+
+
+def start_workers(target: Target) -> Workers:
+    """Workers for this machine's processors. The first imports what makes the target's kernels, and makes
+    what all of its plans have in common."""
+    nothing = Plan("", str(target), (), (), (), (), (), (), {})
+    return Workers(default_threads(), partial(_finished, nothing, (), target))
+
+
+def _compiled(target: Target, job: Job) -> tuple[Scheduled, bytes, KernelSeconds]:
+    start = time.thread_time()
+    kernel = job()
+    return kernel, *_code(target, kernel, time.thread_time() - start)
+
+
+def _code(target: Target, kernel: Kernel, schedule: float) -> tuple[bytes, KernelSeconds]:
+    """The code of a kernel whose schedule took so many seconds, and the seconds of all."""
+    laps = [time.thread_time()]
+    code = backend_of(target).code(kernel, target, lambda: laps.append(time.thread_time()))
+    text, made = laps[-1] - laps[0], time.thread_time() - laps[-1]
+    return code, KernelSeconds(kernel.func.name, schedule, text, made)
+
+
+def _finished(plan: Plan, codes: Sequence[bytes], target: Target) -> Artifact:
+    return backend_of(target).finish(plan, codes, target)
 
 
 def _done(code: bytes) -> Future[bytes]:

@@ -109,6 +109,10 @@ class Cache:
         """Bytes that the entries take."""
         return sum(size for _, size, _ in self._entries())
 
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+        return next(self.folder.glob(f"??/*{_SUFFIX}"), None) is None
+
     def trim(self, keep: Path | None = None) -> None:
         """Drop the least recently used entries beyond the limit, but never `keep`."""
         entries = sorted(self._entries())

@@ -7,42 +7,156 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
+import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from contextlib import suppress
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 from jangin.compiler.orphans import end_with
 
 T = TypeVar("T")
+Progress = Callable[[int, int], None]
 
-_jobs: Sequence[Callable[[], Any]] = ()
-"""In a forked process, what there is to do: it found it in the memory it was forked with."""
+AHEAD = 2
+"""Jobs that a worker has at most: one that it does, and the next."""
 
 
-def in_processes(
-    jobs: Sequence[Callable[[], T]], processes: int, progress: Callable[[int, int], None] | None = None
+class Workers:
+    """Up to `count` processes that carry out jobs; a context, at whose end they end.
+
+    One is forked here and does `prepare` (imports, say) while this process goes on; it forks the others
+    when there is work for them, so that they find all prepared. What `prepare` raises, a job will."""
+
+    def __init__(self, count: int, prepare: Callable[[], object]) -> None:
+        pipes = [Pipe() for _ in range(count)]
+        self._pipes = [ours for ours, _ in pipes]
+        self._running = 1
+        own = [theirs for _, theirs in pipes]
+        self._first = _fork(lambda: _first(own, prepare), self._pipes)
+        for theirs in own:
+            theirs.close()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self.close()
+        if error is not None:
+            os.kill(self._first, signal.SIGKILL)
+        os.waitpid(self._first, 0)
+
+    def close(self) -> None:
+        """There is no more work: they end, while this process goes on."""
+        for pipe in self._pipes:
+            pipe.close()
+
+    def do(
+        self,
+        jobs: Sequence[Callable[[], T]],
+        most: int,
+        progress: Progress | None = None,
+        *,
+        forks: bool = True,
+    ) -> list[T]:
+        """What the jobs give, in order, computed by at `most` so many processes. Jobs and results travel
+        pickled. `progress(done, total)`; `forks`: whether a process that did such a job can be forked: else
+        all are before it does. Raises what a job raises, and ChildProcessError where a process dies; after
+        that there is no work for the others."""
+        used = self._pipes[: max(1, min(most, len(jobs)))]
+        wanted = len(used) if forks else len(self._pipes)
+        try:
+            if wanted > self._running:
+                self._pipes[0].send(("fork", wanted - self._running))
+                self._running = wanted
+            return _handed_out(jobs, used, progress)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise ChildProcessError("a process that made kernels ended early") from None
+
+
+def _handed_out(
+    jobs: Sequence[Callable[[], T]], pipes: Sequence[Connection], progress: Progress | None
 ) -> list[T]:
-    """What the jobs give, in order, computed by forked processes, which hand the results back pickled.
-    `progress(done, total)`. Raises what a job raises, and BrokenProcessPool where a process dies."""
-    gc.freeze()  # collecting in a process would copy the pages of every object
-    results: list[T] = []
+    """Each job goes to a process that has fewer than `AHEAD`."""
+    left, results = iter(range(len(jobs))), dict[int, T]()
+    together = pickle.dumps(jobs, pickle.HIGHEST_PROTOCOL)  # most of each is the target, which all share
+    for pipe in pipes:
+        pipe.send(together)
+    for pipe, n in zip([*pipes] * AHEAD, left, strict=False):
+        pipe.send(n)
+    while len(results) < len(jobs):
+        for ready in wait(pipes):
+            assert isinstance(ready, Connection)
+            done, result, error = ready.recv()
+            if error is not None:
+                raise error
+            results[done] = result
+            if progress is not None:
+                progress(len(results), len(jobs))
+            if (more := next(left, None)) is not None:
+                ready.send(more)
+    return [results[n] for n in range(len(jobs))]
+
+
+def _fork(life: Callable[[], object], others: Sequence[Connection]) -> int:
+    """Start a process that does `life` and ends; it closes the pipes of `others`. Gives its number."""
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        return child
     try:
-        with ProcessPoolExecutor(processes, get_context("fork"), _take, (jobs, os.getpid())) as pool:
-            for result in pool.map(_run, range(len(jobs))):
-                results.append(result)
-                if progress is not None:
-                    progress(len(results), len(jobs))
+        end_with(parent)
+        gc.disable()  # collecting would copy the pages of every object
+        for pipe in others:
+            pipe.close()
+        life()
     finally:
-        gc.unfreeze()
-    return results
+        os._exit(0)
 
 
-def _take(jobs: Sequence[Callable[[], Any]], parent: int) -> None:
-    global _jobs
-    end_with(parent)
-    _jobs = jobs
+def _first(pipes: Sequence[Connection], prepare: Callable[[], object]) -> None:
+    with suppress(Exception):
+        prepare()
+    spare = [*pipes]
+    children = _work(spare.pop(0), spare)
+    for child in children:
+        os.waitpid(child, 0)
 
 
-def _run(n: int) -> Any:
-    return _jobs[n]()
+def _work(pipe: Connection, spare: list[Connection]) -> list[int]:
+    """Carry out what the pipe says: jobs, pickled all together; the numbers of those to be done here; and to
+    fork others, for `spare` pipes. Gives the numbers of these processes."""
+    jobs: Sequence[Callable[[], Any]] = ()
+    children: list[int] = []
+    with suppress(EOFError):
+        while True:
+            said = pipe.recv()
+            if isinstance(said, bytes):
+                jobs = pickle.loads(said)
+            elif isinstance(said, int):
+                pipe.send((said, *_result(jobs[said])))
+            else:
+                for _ in range(said[1]):
+                    own = spare.pop(0)
+                    children.append(_fork(partial(_work, own, []), [pipe, *spare]))
+                    own.close()
+    return children
+
+
+def _result(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return job(), None
+    except Exception as error:
+        return None, sendable(error)
+
+
+def sendable(error: Exception) -> Exception:
+    """The exception, or, where a pipe can't carry it, one that says the same."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # any class may refuse, in its own way
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,19 +12,29 @@ from typing import Any
 from jangin.backends.backend import backend_of
 from jangin.compiler.cache import key
 from jangin.compiler.options import Options
-from jangin.ir.core import Kernel, LoopNest
-from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars
+from jangin.ir.checks import Check
+from jangin.ir.core import IndexCheck, Kernel, LoopNest
+from jangin.ir.expr import Buffer, Const, Expr, Var, const, eq, free_vars, rewrite, select, substitute
 from jangin.ir.graph import Array, Graph, Node, Value
+from jangin.ir.groups import grouped, threads
 from jangin.ir.kernel import scratch_bytes
 from jangin.ir.loop import Func
-from jangin.ir.plan import Launch, Plan
-from jangin.ir.simplify import Range
+from jangin.ir.plan import ONE, ZERO, Launch, Plan
+from jangin.ir.simplify import Range, prove, simplify
 from jangin.ir.text import print_func, print_ranges
 from jangin.ir.verify import checked, verify_func, verify_plan
 from jangin.libraries import candidates as library_kernels
 from jangin.passes.constraints import constraints
 from jangin.passes.memory import plan_buffers
-from jangin.passes.stages import canonical, is_opaque, opaque_func, opaque_params, opaque_stages, stages
+from jangin.passes.stages import (
+    canonical,
+    is_opaque,
+    opaque_func,
+    opaque_params,
+    opaque_stages,
+    stages,
+    with_symbols,
+)
 from jangin.passes.views import (
     Part,
     View,
@@ -35,7 +46,9 @@ from jangin.passes.views import (
 )
 from jangin.passes.work import nest_work, stages_work
 from jangin.runtime.libraries import FINDERS
-from jangin.templates.choose import candidates, choose, opaque
+from jangin.runtime.threads import default_threads
+from jangin.targets.gpu import GpuTarget
+from jangin.templates.choose import Match, candidates, choose, opaque
 from jangin.templates.scheduled import Packing, Scheduled
 from jangin.templates.template import Candidate, Template, Workload
 
@@ -75,17 +88,22 @@ def schedule_kernels(
     wanted = {n.outputs[0]: jobs.add(n) for n in graph.nodes if n.op == "kernel"}
     todo = [*jobs.by_text.values()]
     made = dict(zip(jobs.by_text, make(todo) if make else [job() for job in todo], strict=True))
-    return {result: (made[text], args) for result, (text, args) in wanted.items()}
+    return {
+        result: (replace(made[text], sizes=jobs.sizes.get(result, {})), args)
+        for result, (text, args) in wanted.items()
+    }
 
 
 class _Jobs:
-    """What makes the kernels of a graph. `by_text`: equal kernels have one text, and one job."""
+    """What makes the kernels of a graph. `by_text`: equal kernels have one text, and one job. `sizes`: of the
+    kernel that makes a result, what its symbols are in the graph."""
 
     def __init__(self, graph: Graph, options: Options) -> None:
         self.graph, self.options = graph, options
         self.found = views(graph)
         self.by_text: dict[str, Job] = {}
         self.nests: dict[object, str] = {}
+        self.sizes: dict[str, Mapping[Var, Var]] = {}
 
     def add(self, node: Node) -> tuple[str, tuple[str, ...]]:
         """The text of the job that makes the node's kernel, and the kernel's arguments, where views are the
@@ -117,6 +135,9 @@ class _Jobs:
         if parts := parameter_parts(workload.inputs, workload.stages[-1].out, args, self.found, graph):
             workload = _over_wholes(workload, parts, graph.symbols)
             text += _wholes(parts)
+        if names := _canonical_sizes(workload, graph.symbols):
+            text, workload = _over_sizes(workload, names)
+            self.sizes[node.outputs[0]] = {new: old for old, new in names.items()}
         self._job(text, workload, candidate, partial(_kernel, workload, options, candidate))
         return text, args
 
@@ -166,6 +187,30 @@ def _over_wholes(workload: Workload, parts: Mapping[str, Part], known: Mapping[V
     )
 
 
+def _canonical_sizes(workload: Workload, symbols: Mapping[Var, Range]) -> dict[Var, Var]:
+    """Names for those of the graph's symbols that a kernel mentions, in the order in which it does."""
+    own = [v for v in workload.symbols if v in symbols]
+    buffers = (*workload.inputs, *(s.out for s in workload.stages))
+    found = [v for b in buffers for d in b.shape for v in own if v in free_vars(d)]
+    return {v: Var(f"size{i}") for i, v in enumerate(dict.fromkeys((*found, *own)))}
+
+
+def _over_sizes(workload: Workload, names: Mapping[Var, Var]) -> tuple[str, Workload]:
+    """The kernel with its symbols so called, and its text: kernels over other sizes share it."""
+
+    def bound(e: Expr | None) -> Expr | None:
+        return None if e is None else substitute(e, names)
+
+    ranges = {new: workload.symbols[v] for v, new in names.items()} | {
+        v: r for v, r in workload.symbols.items() if v not in names
+    }
+    symbols = {v: (bound(low), bound(high)) for v, (low, high) in ranges.items()}
+    stages, inputs = with_symbols(workload.stages, workload.inputs, names, symbols)
+    text = f"{canonical(stages, inputs, stages[-1].out, symbols)[3]}:{','.join(workload.constants)}"
+    text += f"@{stages[-1].at}" if stages[-1].at else ""
+    return text, replace(workload, stages=stages, inputs=inputs, symbols=symbols)
+
+
 def kernel_workload(
     node: Node, graph: Graph, options: Options, name: str = "kernel"
 ) -> tuple[str, Workload, tuple[str, ...]]:
@@ -181,7 +226,7 @@ def kernel_workload(
 def make_kernel(workload: Workload, options: Options, candidate: Candidate | None = None) -> Scheduled:
     """A kernel by the candidate, with the work it does. Without one (or where it is none of this kernel's), a
     library that the options name makes what it can, and else the template that should be quickest."""
-    called, templates = _library_kernels(workload, options), backend_of(options.target).templates
+    called, templates = _library_kernels(workload, options), _templates(options)
     if called and candidate is None and options.libraries in FINDERS:
         candidate = Candidate(called[0].name, called[0].space()[0])
     out = workload.stages[-1].out
@@ -192,7 +237,11 @@ def make_kernel(workload: Workload, options: Options, candidate: Candidate | Non
 def kernel_candidates(workload: Workload, options: Options) -> list[tuple[Candidate, float]]:
     """All ways to make a kernel, of templates and of the libraries allowed, with the seconds each should
     take, the best first."""
-    return candidates(workload, _library_kernels(workload, options), backend_of(options.target).templates)
+    return candidates(workload, _library_kernels(workload, options), _templates(options))
+
+
+def _templates(options: Options) -> Mapping[str, Match]:
+    return backend_of(options.target).templates(options.target)
 
 
 def _library_kernels(workload: Workload, options: Options) -> list[Template]:
@@ -232,7 +281,8 @@ def make_plan(
             kernel, args = scheduled[node.outputs[0]]
             args = _arguments(kernel, args, packings, values)
             nodes.append(replace(node, inputs=args[:-1], outputs=args[-1:]))
-            launches.append(_launch(kernel, args, node, found.get(node.outputs[0])))
+            launch = _launch(kernel, args, node, found.get(node.outputs[0]), options)
+            launches.append(_unless_empty(launch, graph.shape(node.outputs[0]), graph.symbols))
             funcs[kernel.func.name] = kernel.func
             if kernel.call is not None:
                 calls[kernel.func.name] = kernel.call
@@ -240,17 +290,25 @@ def make_plan(
             nodes.append(node)
     _pack(constants, packings, {*graph.outputs, *(n for node in nodes for n in node.inputs)})
     packed = replace(graph, values=values).with_nodes(nodes, values=values, constants=constants)
-    buffers = plan_buffers(packed, packed.nodes)
+    checks = tuple(c for n in nodes if n.op == "kernel" for c in _checks(n))
+    buffers = plan_buffers(packed, packed.nodes, [c.buffer for c in checks])
     used = {b.name: constants[b.name] for b in buffers if b.kind == "constant"}
     symbols = tuple(graph.symbols.items())
     required = tuple(dict.fromkeys((*graph.constraints, *(constraints(graph) if symbols else ()))))
     plan = Plan(
         graph.name, str(options.target), graph.inputs, graph.outputs, symbols, required, buffers,
-        tuple(launches), used, funcs, calls, graph.bound,
+        tuple(launches), used, funcs, calls, graph.bound, checks,
     )  # fmt: skip
     if options.verify:
         checked("planning", verify_plan, plan)
     return plan
+
+
+def _checks(kernel: Node) -> Iterator[Check]:
+    """What a kernel checks of the indices that it reads."""
+    for node in kernel.of(Kernel).body.nodes:
+        if isinstance(node.attrs, IndexCheck):
+            yield Check(kernel.outputs[0], node.attrs.sizes, node.attrs.from_end, node.source or node.name)
 
 
 def _arguments(
@@ -272,27 +330,57 @@ def _arguments(
 def _pack(
     constants: dict[str, Array], packings: Mapping[str, tuple[str, Packing]], needed: Collection[str]
 ) -> None:
-    """Leave the constants that are needed, some of them packed. The largest are packed first, while there
-    are few others; each source goes with its last packing."""
+    """Leave the constants that are needed, some of them packed, on all cores. The largest are packed first,
+    while there are few others; each source goes with its last packing."""
     left = Counter(source for source, _ in packings.values())
     for name in [n for n in constants if n not in needed and n not in left]:
         del constants[name]
-    for name, (source, packing) in sorted(packings.items(), key=lambda item: -constants[item[1][0]].nbytes):
-        constants[name] = packing.apply(constants[source])
-        left[source] -= 1
-        if not left[source] and source not in needed:
-            del constants[source]
+    order = sorted(packings.items(), key=lambda item: -constants[item[1][0]].nbytes)
+    with ThreadPoolExecutor(default_threads()) as threads:
+        packed = threads.map(lambda item: item[1][1].apply(constants[item[1][0]]), order)
+        for (name, (source, _)), array in zip(order, packed, strict=True):
+            constants[name] = array
+            left[source] -= 1
+            if not left[source] and source not in needed:
+                del constants[source]
 
 
-def _launch(kernel: Scheduled, args: tuple[str, ...], node: Node, view: View | None) -> Launch:
+def _unless_empty(launch: Launch, shape: Sequence[Expr], symbols: Mapping[Var, Range]) -> Launch:
+    """The launch with no tasks where its result, of this shape, has no elements: loops around an empty one
+    may be of any length, as those of a Tile of nothing, 2**40 times."""
+    tasks, rounds = launch.tasks, launch.rounds
+    for size in shape:
+        if prove(size > 0, symbols) or (rounds == ONE and _vanishes(tasks, size)):
+            continue
+        empty = eq(size, ZERO)
+        tasks = simplify(select(empty, ZERO, tasks), symbols)
+        rounds = rounds if rounds == ONE else simplify(select(empty, ZERO, rounds), symbols)
+    return replace(launch, tasks=tasks, rounds=rounds)
+
+
+def _vanishes(count: Expr, size: Expr) -> bool:
+    """Whether a number of tasks or rounds is plainly 0 where the size is."""
+    return simplify(rewrite(count, lambda e: ZERO if e is size else None)) == ZERO
+
+
+def _launch(
+    kernel: Scheduled, args: tuple[str, ...], node: Node, view: View | None, options: Options
+) -> Launch:
     func: Func = kernel.func
     start: dict[Var, Expr] = (
         {} if view is None else dict(zip(start_symbols(func.params[-1]), map(const, view.start), strict=True))
     )
+
+    def of_model(e: Expr) -> Expr:
+        return simplify(substitute(e, kernel.sizes)) if kernel.sizes else e
+
     grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
+    groups = isinstance(options.target, GpuTarget)
+    local = (threads(func),) if groups and grouped(func) else ()
     alone = isinstance(tasks := kernel.tasks, Const) and int(tasks.value) <= grain
     return Launch(
-        func.name, args, tuple(start.get(v, v) for v, _ in func.symbols), tasks, 0 if alone else grain,
-        scratch_bytes(func), tuple(node.source.split("; ")), kernel.label, kernel.flops, kernel.bytes,
-        kernel.call.library if kernel.call else "", kernel.rounds, kernel.function,
+        func.name, args, tuple({**kernel.sizes, **start}.get(v, v) for v, _ in func.symbols),
+        of_model(tasks), 0 if alone else grain, of_model(scratch_bytes(func, groups=groups)),
+        tuple(node.source.split("; ")), kernel.label, of_model(kernel.flops), of_model(kernel.bytes),
+        kernel.call.library if kernel.call else "", of_model(kernel.rounds), kernel.function, local,
     )  # fmt: skip

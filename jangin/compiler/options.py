@@ -24,6 +24,8 @@ class Options:
     Winograd's method, with errors up to 1e-5 of the output's largest value. `libraries`: which other makers'
     kernels compete with ours in tuning ("never": none; "auto": all that are here; "openblas" or "onednn":
     that one). Untuned kernels are ours, or of a library that is asked for by name wherever it can.
+    `unchecked`: an index that is out of range at run time is taken for the nearest that is in range (and an
+    update at it left out), where else the run fails.
     `verify` checks the IR after every pass; it changes no result, so it is in no key. `choices`: the
     candidates that tuning found for kernels, by digest (see `kernels.kernel_workload`)."""
 
@@ -31,6 +33,7 @@ class Options:
     shapes: Mapping[str, Any] = field(default_factory=dict)
     winograd: bool = True
     libraries: str = "never"
+    unchecked: bool = False
     choices: Mapping[str, Candidate] = field(default_factory=dict)
     verify: bool = field(default=False, compare=False)
 
@@ -42,7 +45,7 @@ class Options:
         """A text that differs where the results do."""
         choices = sorted((digest, str(c)) for digest, c in self.choices.items())
         bound = sorted(self.shapes.items())
-        return f"{self.target!r} {bound!r} {self.winograd} {self.libraries} {choices}"
+        return f"{self.target!r} {bound!r} {self.winograd} {self.libraries} {self.unchecked} {choices}"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jangin.backends.backend import backend_of
 from jangin.compiler.account import Account
 from jangin.compiler.build import Build
+from jangin.compiler.forked import Workers
 from jangin.compiler.kernels import Job, make_plan, schedule_kernels
 from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.shared import SharedKernels
@@ -77,17 +78,17 @@ def build_artifact(
     options: Options,
     progress: Progress | None = None,
     own: Extensions = NONE,
-    processes: int = 1,
+    workers: Workers | None = None,
     shared: SharedKernels | None = None,
     account: Account | None = None,
 ) -> Compiled:
-    """The compiler itself. `processes`, `shared`, `account`: see `compiler.build.Build`; a model's variants
+    """The compiler itself. `workers`, `shared`, `account`: see `compiler.build.Build`; a model's variants
     and the parts of a program share their kernels in any case."""
     shared = SharedKernels() if shared is None else shared
     _tell(progress, 0, 1, "load")
     imported = load(model, options.shapes, own.formats)
     found = cases(imported, options, progress, own)
-    parts = (_build(c.graph, imported, options, progress, processes, shared, account) for c in found.made)
+    parts = (_build(c.graph, imported, options, progress, workers, shared, account) for c in found.made)
     if len(found.made) == 1 and not found.absent:
         return next(parts)
     return VariantsArtifact.of(parts, [c.sizes for c in found.made], found.absent)
@@ -98,16 +99,16 @@ def _build(
     imported: Imported,
     options: Options,
     progress: Progress | None,
-    processes: int,
+    workers: Workers | None,
     shared: SharedKernels,
     account: Account | None,
 ) -> Artifact | ProgramArtifact:
     """A lowered graph of an imported model."""
     if not has_steps(graph):
-        made = build_plan(graph, options, progress, processes, shared, account)
+        made = build_plan(graph, options, progress, workers, shared, account)
         return replace(made, metadata=imported.metadata)
     program, segments = partition(graph, str(options.target))
-    parts = tuple(build_plan(s, options, progress, processes, shared, account) for s in segments)
+    parts = tuple(build_plan(s, options, progress, workers, shared, account) for s in segments)
     flow = backend_of(options.target).flow(options.target)
     return ProgramArtifact(program, parts, flow, imported.metadata, options.target.device_name)
 
@@ -116,12 +117,12 @@ def build_plan(
     graph: Graph,
     options: Options,
     progress: Progress | None = None,
-    processes: int = 1,
+    workers: Workers | None = None,
     shared: SharedKernels | None = None,
     account: Account | None = None,
 ) -> Artifact:
     """A lowered graph of core operators alone: one plan and its code."""
-    with Build(options.target, processes, shared, account) as builder:
+    with Build(options.target, workers, shared, account) as builder:
         made = partial(builder.make, progress=lambda n, total: _tell(progress, n, total, "kernels"))
         plan = lowered_plan(graph, options, progress, made)
         _tell(progress, 0, 1, "compile")
@@ -195,7 +196,7 @@ def lowered(
     target, figures = options.target, options.target.recurrence
     width = min(figures.vector_bytes, target.vector_bytes)
     tile = RegisterTile(figures.accumulators, width, figures.rows)
-    graph = lower(imported, {(o.domain, o.name): o.lower for o in own.operators}, tile)
+    graph = lower(imported, {(o.domain, o.name): o.lower for o in own.operators}, tile, options.unchecked)
     if options.verify and not has_steps(graph):
         checked("lower", verify_graph, graph, CORE)
     return graph

@@ -18,6 +18,7 @@ from jangin.targets import Target
 from jangin.tune.store import Store, place_of
 
 if TYPE_CHECKING:
+    from jangin.compiler.forked import Workers
     from jangin.frontends.format import ModelSource
     from jangin.runtime.variants_artifact import Compiled
 
@@ -39,6 +40,7 @@ class Request:
     cache: bool | str | Path
     tune: float | None
     sizes: Mapping[str, int]
+    unchecked: bool = False
     source: Source | None = None
 
     @property
@@ -62,7 +64,7 @@ class Request:
 
     def options(self) -> Options:
         """With the candidates that won on this machine."""
-        options = Options(self.target, dict(self.shapes), self.winograd, self.libraries)
+        options = Options(self.target, dict(self.shapes), self.winograd, self.libraries, self.unchecked)
         return options if self.winners is None else with_winners(options, self.threads, self.winners)
 
 
@@ -70,11 +72,11 @@ def carry_out(
     request: Request,
     progress: Progress | None = None,
     own: Extensions = NONE,
-    processes: int = 1,
+    workers: Workers | None = None,
     account: Account | None = None,
 ) -> tuple[Compiled, Path | None]:
-    """Tune, if that is asked for, and compile, in this process and `processes` that it forks. Gives the file
-    that the cache keeps too. `account`: gets the seconds of each new kernel."""
+    """Tune, if that is asked for, and compile, in this process and by `workers`. Gives the file that the
+    cache keeps too. `account`: gets the seconds of each new kernel."""
     from jangin.compiler.pipeline import build_artifact, tune_model
 
     options = request.options()
@@ -94,7 +96,7 @@ def carry_out(
             if kept is not None:
                 return kept, entries.path(name)
     shared = None if own else request.kernels
-    artifact = build_artifact(request.model, options, progress, own, processes, shared, account)
+    artifact = build_artifact(request.model, options, progress, own, workers, shared, account)
     if entries is None or source is None or not source.unchanged():
         return artifact, None
     return artifact, entries.put(entry_name(source, options), artifact.save)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from jangin.frontends.order import topological
 from jangin.ir.dtype import from_numpy
-from jangin.ir.expr import Const, Expr, Var, const, substitute
-from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value
+from jangin.ir.expr import Const, Expr, Var, const, free_vars, substitute
+from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
 from jangin.ir.simplify import Range
 from jangin.ir.types import STRING, tensor_type
 
@@ -61,7 +62,7 @@ def body_graph(
 
 def bound_to(graph: Graph, symbols: Collection[Var], size: int) -> Graph:
     """An imported graph for one size of some symbols."""
-    known = {v: const(size) for v in symbols}
+    known: dict[Var, Expr] = {v: const(size) for v in symbols}
 
     def sized(shape: Shape | None) -> Shape | None:
         return None if shape is None else tuple(substitute(d, known) for d in shape)
@@ -71,7 +72,27 @@ def bound_to(graph: Graph, symbols: Collection[Var], size: int) -> Graph:
         return replace(value, shape=sized(value.shape), type=kind)
 
     others = {v: limits for v, limits in graph.symbols.items() if v not in symbols}
-    return replace(graph, values={n: of(v) for n, v in graph.values.items()}, symbols=others)
+    values = {n: of(v) for n, v in graph.values.items()}
+    nodes = tuple(replace(n, attrs=substituted(n.of(ImportedAttributes), known)) for n in graph.nodes)
+    return replace(graph, values=values, nodes=nodes, symbols=others)
+
+
+def substituted(attrs: ImportedAttributes, known: Mapping[Var, Expr]) -> ImportedAttributes:
+    """A node's attributes with sizes put in."""
+    if not known:
+        return attrs
+    return ImportedAttributes(attrs.key, {k: _within(v, known) for k, v in attrs.items()})
+
+
+def _within(value: Any, known: Mapping[Var, Expr]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_within(v, known) for v in value)
+    if isinstance(value, Expr) and free_vars(value) & known.keys():
+        return substitute(value, known)
+    if isinstance(value, Graph):
+        nodes = (replace(n, attrs=substituted(n.of(ImportedAttributes), known)) for n in value.nodes)
+        return replace(value, nodes=tuple(nodes))
+    return value
 
 
 def _graph(

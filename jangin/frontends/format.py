@@ -8,11 +8,11 @@ only loading needs where it loads.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jangin.ir.graph import CompileError
 from jangin.mapped import map_file
@@ -31,6 +31,12 @@ class Message(Protocol):
 
 ModelSource = str | os.PathLike[str] | bytes | Message
 """A model as a caller gives it: a path, its bytes or a message."""
+
+
+def is_live(model: object) -> bool:
+    """Whether a model is an object of a framework, which is traced rather than read."""
+    given = isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview))
+    return not given and not hasattr(model, "SerializeToString")
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,27 @@ def opened(model: ModelSource) -> Contents:
     return contents
 
 
+@dataclass(frozen=True)
+class Example:
+    """How a live model of a framework is called: with such arguments; `dynamic_shapes` says, as the framework
+    has it, which of their sizes may change."""
+
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    dynamic_shapes: Any = None
+
+
+class Prepared(Protocol):
+    """A live model of a framework, ready to be compiled."""
+
+    @property
+    def model(self) -> ModelSource:
+        """What is compiled."""
+
+    def finished(self, executable: Any) -> Any:
+        """What its caller gets: it is called as the model is."""
+
+
 class Format(Protocol):
     """A model format. A class of its own derives from this one, for what most formats have in common."""
 
@@ -80,6 +107,11 @@ class Format(Protocol):
         """The other files that loading the model may read, by how it names them, None for one that it won't:
         the compile cache knows a model by their contents too. ValueError where they can't be told."""
         return {}
+
+    def prepare(self, model: object, example: Example) -> Prepared | None:
+        """A live model of the framework whose format this is, which is traced by running it; None where
+        it is none."""
+        return None
 
     def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
         """The model, read once. `shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} a symbol's

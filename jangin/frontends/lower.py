@@ -24,14 +24,19 @@ Custom = Mapping[tuple[str, str], Callable[..., Any]]
 """A caller's own operators by domain and name."""
 
 
-def lower(imported: Imported, custom: Custom | None = None, tile: RegisterTile = ANY_MACHINE) -> Graph:
-    """The imported graph in core operators. CompileError lists every unsupported node at once,
-    before any work; or names the node that can't be lowered, its inputs and why."""
+def lower(
+    imported: Imported,
+    custom: Custom | None = None,
+    tile: RegisterTile = ANY_MACHINE,
+    unchecked: bool = False,
+) -> Graph:
+    """The imported graph in core operators; `unchecked`: runs don't check indices. CompileError lists every
+    unsupported node at once, before any work; or names the node that can't be lowered, its inputs and why."""
     dialect = imported.dialect
     graph = dialect.rewrite(imported.graph)
     own = {f"{domain or dialect.domain}.{name}": fn for (domain, name), fn in (custom or {}).items()}
     lowering = _Lowering(dialect, own)
-    b = Builder(graph.name, graph.symbols, tile)
+    b = Builder(graph.name, graph.symbols, tile, unchecked)
     lowering.refuse(graph.nodes)
     env: Env = {n: _input(b, graph.value(n)) for n in graph.inputs}
     for name in graph.outputs:
@@ -42,8 +47,8 @@ def lower(imported: Imported, custom: Custom | None = None, tile: RegisterTile =
     given = (env[n] for n in graph.inputs)
     if any(map(is_step, b.nodes)) or any(isinstance(v, NonTensor) for v in (*given, *results)):
         return replace(_program(b, results, graph.outputs), bound=graph.bound)
-    lowered = b.graph([r for r in results if isinstance(r, Tensor)], graph.outputs)
-    return replace(lowered, constraints=constraints(prune(lowered)), bound=graph.bound)
+    lowered = prune(b.graph([r for r in results if isinstance(r, Tensor)], graph.outputs))
+    return replace(lowered, constraints=constraints(lowered), bound=graph.bound)
 
 
 def _program(b: Builder, results: Sequence[Item], names: Sequence[str]) -> Graph:

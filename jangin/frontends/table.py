@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jangin.frontends.format import Contents, Format, ModelSource, opened
+from jangin.frontends.darknet.format import DarknetFormat
+from jangin.frontends.format import Contents, Example, Format, ModelSource, Prepared, opened
+from jangin.frontends.nnef.format import NnefFormat
 from jangin.frontends.onnx.format import OnnxFormat
+from jangin.frontends.tflite.format import TfliteFormat
+from jangin.frontends.torch.format import TorchFormat
 from jangin.ir.graph import CompileError
 
 if TYPE_CHECKING:
     from jangin.frontends.assemble import ShapeBindings
     from jangin.frontends.dialect import Imported
 
-FORMATS: tuple[Format, ...] = (OnnxFormat(),)
+FORMATS: tuple[Format, ...] = (
+    TorchFormat(), TfliteFormat(), NnefFormat(), DarknetFormat(), OnnxFormat(),
+)  # fmt: skip
 """In the order in which they are asked: one that knows its files by more goes before one that takes any."""
 
 
@@ -27,6 +33,16 @@ def load(model: ModelSource, shapes: ShapeBindings | None = None, first: Sequenc
     except (UnicodeDecodeError, OverflowError, RecursionError, MemoryError) as error:
         why = f"{type(error).__name__}: {error}"
         raise CompileError(f"the {reader.name} model is malformed: {why}") from error
+
+
+def prepare(model: object, example: Example, first: Sequence[Format] = ()) -> Prepared:
+    """A live model of a framework. Raises CompileError where no format knows it."""
+    for reader in (*first, *FORMATS):
+        found = reader.prepare(model, example)
+        if found is not None:
+            return found
+    names = ", ".join(f.name for f in (*first, *FORMATS))
+    raise CompileError(f"a {type(model).__name__} is no model that is read here ({names})")
 
 
 def format_of(contents: Contents, first: Sequence[Format] = ()) -> Format:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from jangin.ir.checks import IN_RANGE
 from jangin.ir.dtype import DType
-from jangin.ir.expr import Expr, Var
+from jangin.ir.expr import Expr, Var, eq, land, lor, minimum, select
 from jangin.ir.graph import Attributes, CompileError, Graph, Shape
 from jangin.ir.loop import Stmt
 from jangin.ir.program import Slicing
@@ -35,6 +36,7 @@ def _is_a(*types: type) -> Callable[[Any], bool]:
 
 CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "int": _is_int,
+    "int | None": lambda v: v is None or _is_int(v),
     "float": _is_a(int, float, np.number),
     "bool": _is_a(bool, np.bool_),
     "str": _is_a(str),
@@ -146,6 +148,31 @@ class Gather(CoreAttributes, operator="gather"):
 
     def check(self) -> None:
         self.need(self.axis >= 0, f"axis {self.axis} is negative")
+
+
+@dataclass(frozen=True)
+class IndexCheck(CoreAttributes, operator="index_check"):
+    """The smallest of the operand's indices that is out of range, `ir.checks.IN_RANGE` where none is: i64 [].
+    `sizes`: of the axis that all of them are for, or, along the operand's last axis, of one axis each;
+    `from_end`: negative ones count from the end; one that is `ignored` is none. A run fails by it."""
+
+    sizes: tuple[Expr, ...]
+    from_end: bool = True
+    ignored: int | None = None
+
+    def check(self) -> None:
+        self.need(bool(self.sizes), "no sizes")
+
+    def wrong(self, index: Expr, size: Expr) -> Expr:
+        """The index (i64) if it is out of range, else IN_RANGE; the largest integer as the one before it."""
+        fine = land(index >= (0 - size if self.from_end else 0), index < size)
+        if self.ignored is not None:
+            fine = lor(fine, eq(index, self.ignored))
+        return select(fine, IN_RANGE, minimum(index, IN_RANGE - 1))
+
+    @property
+    def lasting(self) -> bool:
+        return True
 
 
 # --- computing -------------------------------------------------------------------------------
@@ -288,6 +315,10 @@ class Kernel(CoreAttributes, operator="kernel"):
 
     body: Graph
 
+    @property
+    def lasting(self) -> bool:
+        return any(n.attrs.lasting for n in self.body.nodes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GraphStep(CoreAttributes):
@@ -333,8 +364,8 @@ class LoopStep(GraphStep, operator="loop"):
 LOWERED: Mapping[str, type[CoreAttributes]] = {
     c.operator: c
     for c in (
-        Map, Transpose, Expand, Slice, Concat, Pad, Gather, Compute, Reduce, Pool, Softmax, Normalize, MatMul,
-        Conv, Reshape, LoopNest, Kernel, HostStep, BindStep, IfStep, LoopStep,
+        Map, Transpose, Expand, Slice, Concat, Pad, Gather, IndexCheck, Compute, Reduce, Pool, Softmax,
+        Normalize, MatMul, Conv, Reshape, LoopNest, Kernel, HostStep, BindStep, IfStep, LoopStep,
     )
 }  # fmt: skip
 """The attributes of all nodes of lowered graphs, by operator."""

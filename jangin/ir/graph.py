@@ -62,6 +62,11 @@ class Attributes:
         """The attributes by name."""
         return dict(vars(self))
 
+    @property
+    def lasting(self) -> bool:
+        """Whether a node stays although nothing reads its result."""
+        return False
+
 
 A = TypeVar("A", bound=Attributes)
 

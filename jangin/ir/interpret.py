@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.arithmetic import apply, convert, reduce
+from jangin.ir.checks import IN_RANGE, Check, failure
 from jangin.ir.dtype import F32, F64, I64
 from jangin.ir.expr import (
     Binary,
@@ -393,7 +394,7 @@ _FLOAT: Mapping[str, Callable[[Any, Any], Any]] = {
 
 def run_plan(plan: Plan, feeds: Arrays) -> dict[str, Array]:
     """The outputs of a plan, through its kernels' loop nests. Arena buffers with offsets share one
-    block of memory, so that a planner's mistake shows. `feeds` are not written."""
+    block of memory, so that a planner's mistake shows. `feeds` are not written. Raises IndexOutOfRange."""
     inputs = [plan.buffer(n) for n in plan.inputs]
     symbols = bind_symbols([(b.name, b.shape, feeds[b.name].shape) for b in inputs], dict(plan.symbols))
     for rule in plan.constraints:
@@ -405,7 +406,15 @@ def run_plan(plan: Plan, feeds: Arrays) -> dict[str, Array]:
         args = {p.name: arrays[a] for p, a in zip(func.params, launch.args, strict=True)}
         values = [size(e, symbols) for e in launch.symbols]
         run_func(func, args, {v.name: n for (v, _), n in zip(func.symbols, values, strict=True)})
+    for check in plan.checks:
+        check_indices(check, arrays[check.buffer], symbols)
     return {n: arrays[n].copy() for n in plan.outputs}
+
+
+def check_indices(check: Check, found: Array, symbols: Mapping[str, int]) -> None:
+    """Raises IndexOutOfRange where the smallest index out of range that was found is one."""
+    if int(found) != IN_RANGE:
+        raise failure(check, int(found), lambda e: size(e, symbols))
 
 
 def _memory(plan: Plan, feeds: Arrays, symbols: Mapping[str, int]) -> dict[str, Array]:

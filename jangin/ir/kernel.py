@@ -6,6 +6,7 @@ import math
 
 from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars, maximum, substitute
 from jangin.ir.graph import CompileError
+from jangin.ir.groups import threads
 from jangin.ir.loop import Alloc, For, Func, Let, Stmt, loop_range, sub_statements, task_loops
 from jangin.ir.simplify import Range, simplify
 
@@ -36,17 +37,21 @@ def sizes(func: Func) -> tuple[tuple[Var, Range], ...]:
     return func.symbols if loop is None else (*func.symbols, (loop.var, loop_range(loop)))
 
 
-def scratch_bytes(func: Func) -> Expr:
-    """Bytes of scratch memory that a worker needs, in terms of the symbols. CompileError names the
+def scratch_bytes(func: Func, *, groups: bool = False) -> Expr:
+    """Bytes of scratch memory that a worker needs, in terms of the symbols. With `groups`, work-groups are
+    the workers, have their shared memory elsewhere, and each work-item its own part. CompileError names the
     kernel where that depends on something else."""
+    memory = ("scratch",) if groups else ("scratch", "shared")
 
     def need(s: Stmt, lanes: int) -> Expr:
         if isinstance(s, For) and s.kind == "vector" and isinstance(s.extent, Const):
             lanes *= max(1, int(s.extent.value))
+        if groups and isinstance(s, For) and s.kind == "thread":
+            lanes *= threads(func)
         most: Expr = const(0)
         for sub in sub_statements(s):
             most = simplify(maximum(most, need(sub, lanes)), dict(func.symbols))
-        if isinstance(s, Alloc) and s.buffer.memory == "scratch":
+        if isinstance(s, Alloc) and s.buffer.memory in memory:
             return simplify(most + buffer_bytes(func, s.buffer) * lanes, dict(func.symbols))
         return most
 

@@ -14,8 +14,10 @@ from typing import Any
 from jangin.ir.expr import Buffer, Const, Expr, Load, Var, buffers_loaded, const, rewrite, substitute
 from jangin.ir.simplify import Range
 
-FOR_KINDS = ("serial", "parallel", "vector", "unroll")
-MEMORY = ("global", "scratch", "register")
+FOR_KINDS = ("serial", "parallel", "vector", "unroll", "block", "thread")
+TASK_KINDS = ("parallel", "block")
+"""Kinds of the loop whose iterations are a kernel's tasks."""
+MEMORY = ("global", "scratch", "register", "shared")
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,9 @@ class For(Stmt):
     """`for var in [0, extent)`. parallel: iterations are independent, and the loop is outermost
     (runs of it are handed to threads), or directly in a serial loop that is (a round: all threads
     end one before the next begins). vector: iterations are lanes; the extent is constant. unroll: the
-    extent is constant and every iteration is copied out."""
+    extent is constant and every iteration is copied out. block: as parallel; on a GPU each iteration is a
+    work-group. thread: directly or not in a block loop, whose thread loops all have one constant extent and
+    independent iterations; on a GPU iteration i is what the group's work-item i does (see `ir.groups`)."""
 
     var: Var
     extent: Expr
@@ -59,7 +63,8 @@ class Prefetch(Stmt):
 
 @dataclass(frozen=True)
 class Alloc(Stmt):
-    """A scratch or register buffer that lives for `body`; its contents start undefined."""
+    """A scratch, register or shared buffer that lives for `body`; its contents start undefined. shared: of a
+    block, near to all its threads."""
 
     buffer: Buffer
     body: Stmt
@@ -115,13 +120,14 @@ def block(*stmts: Stmt) -> Stmt:
 
 
 def task_loops(body: Stmt) -> tuple[For | None, For | None]:
-    """(the serial loop over rounds, the parallel loop over tasks) of a kernel, as far as it has them."""
+    """(the serial loop over rounds, the parallel or block loop over tasks) of a kernel, as far as it has
+    them."""
     if isinstance(body, For) and body.kind == "serial":
         tasks = body.body
-        return (body, tasks) if isinstance(tasks, For) and tasks.kind == "parallel" else (None, None)
+        return (body, tasks) if isinstance(tasks, For) and tasks.kind in TASK_KINDS else (None, None)
     while isinstance(body, (Let, Alloc)):
         body = body.body
-    return None, body if isinstance(body, For) and body.kind == "parallel" else None
+    return None, body if isinstance(body, For) and body.kind in TASK_KINDS else None
 
 
 def sub_statements(s: Stmt) -> tuple[Stmt, ...]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from jangin.ir.checks import Check
 from jangin.ir.dtype import DTYPES, DType
 from jangin.ir.expr import Buffer, Expr, Var
 from jangin.ir.graph import Array
@@ -89,7 +90,7 @@ class _Loops(Reader):
         return block(*found)
 
     def alloc(self) -> Stmt:
-        memory = self.choice(MEMORY, "scratch or register")
+        memory = self.choice(MEMORY, "scratch, register or shared")
         name = self.name()
         self.need(":")
         dtype = self.dtype()
@@ -218,21 +219,24 @@ class _Plans(Reader):
         constraints: list[Expr] = []
         buffers: list[PlanBuffer] = []
         launches: list[Launch] = []
+        checks: list[Check] = []
         while not self.take("}"):
             if self.take("launch"):
                 launches.append(self.launch())
             elif self.take("require"):
                 constraints.append(self.expr())
+            elif self.take("check"):
+                checks.append(self.check())
             else:
                 buffers.append(self.plan_buffer())
         held = {b.name: constants[b.name] for b in buffers if b.name in constants}
         return Plan(
             name, target, inputs, outputs, symbols, tuple(constraints), tuple(buffers), tuple(launches), held,
-            bound=bound,
+            bound=bound, checks=tuple(checks),
         )  # fmt: skip
 
     def plan_buffer(self) -> PlanBuffer:
-        kind = self.choice(BUFFER_KINDS, "a buffer, launch or require")
+        kind = self.choice(BUFFER_KINDS, "a buffer, launch, check or require")
         name = self.name()
         self.need(":")
         dtype, shape = self.dtype(), self.dims()
@@ -245,6 +249,13 @@ class _Plans(Reader):
             live = (first, self.integer())
         return PlanBuffer(name, dtype, shape, kind, live, offset, base)
 
+    def check(self) -> Check:
+        buffer, signed = self.name(), self.take("signed")
+        self.need("within")
+        sizes = tuple(self.items(self.expr))
+        self.need("from")
+        return Check(buffer, sizes, signed, self.string())
+
     def launch(self) -> Launch:
         kernel = self.name()
         function = self.name() if self.take("as") else ""
@@ -253,6 +264,7 @@ class _Plans(Reader):
         rounds = self.expr() if self.take("rounds") else ONE
         self.need("tasks")
         tasks = self.expr()
+        local = tuple(self.items(self.integer)) if self.take("local") else ()
         self.need("grain")
         grain = self.integer()
         self.need("scratch")
@@ -268,5 +280,5 @@ class _Plans(Reader):
         sources = tuple(self.items(self.string)) if self.take("from") else ()
         return Launch(
             kernel, args, symbols, tasks, grain, scratch, sources, template, flops, moved, library, rounds,
-            function,
+            function, local,
         )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from jangin.ir.checks import Check
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Expr, Var, const
 from jangin.ir.graph import Array
@@ -44,6 +45,8 @@ class Launch:
     """One kernel over `args` (buffer names, outputs last). `symbols`: the values for the
     kernel's symbol parameters, in its order. `tasks`: how many independent iterations there are
     to share among threads; `grain`: the fewest worth a hand-out; 0 runs it on the caller alone.
+    `local`: on devices whose work-items share memory by groups, a group's extents, so that a task is a
+    group; empty where a task is one work-item's, or one thread's.
     `rounds`: how often it is run with all its tasks, each time with the round's number as one symbol
     more.
     `function`: what its code exports it as, which says nothing of the model: as `kernel` where it isn't
@@ -65,6 +68,7 @@ class Launch:
     library: str = ""
     rounds: Expr = ONE
     function: str = ""
+    local: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "function", self.function or self.kernel)
@@ -77,7 +81,8 @@ class Plan:
     checked. `constraints` must hold (they are non-zero) for the sizes of a run. `target` is the
     LLVM triple/cpu/features the objects were made for. `kernels` (name to Func) is kept only in
     the compiling process, for the interpreter and `inspect`; it isn't saved. Nor are `calls`: the code of
-    those kernels whose Func only says what a library computes for them. `bound`: as of `Graph`."""
+    those kernels whose Func only says what a library computes for them. `bound`: as of `Graph`. A run whose
+    `checks` don't all hold fails with the first that doesn't."""
 
     name: str
     target: str
@@ -91,6 +96,7 @@ class Plan:
     kernels: Mapping[str, Func] = field(default_factory=dict)
     calls: Mapping[str, LibraryCall] = field(default_factory=dict)
     bound: Mapping[str, int] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
 
     def __hash__(self) -> int:
         return id(self)

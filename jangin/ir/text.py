@@ -15,7 +15,7 @@ Shared:
 Loop:
 
     func   = "func" name "(" {name ":" ["out"] [MEMORY] type} ")" [ranges] "{" {stmt} "}"
-    stmt   = ("serial" | "parallel" | "vector" | "unroll") name "in" expr "{" {stmt} "}"
+    stmt   = ("serial" | "parallel" | "vector" | "unroll" | "block" | "thread") name "in" expr "{" {stmt} "}"
            | "alloc" MEMORY name ":" type                     lives to the end of its braces
            | "let" name "=" expr                              likewise
            | "if" expr "{" {stmt} "}" ["else" "{" {stmt} "}"]
@@ -43,10 +43,12 @@ Plan (constants and kernels are kept beside the text):
 
     plan   = "plan" name "target" string [ranges] [bound] "{" "inputs" names "outputs" names {item} "}"
     item   = "require" expr
+           | "check" name ["signed"] "within" "(" {expr} ")" "from" string
            | ("input" | "output" | "constant" | "arena" | "alias") name ":" type ["of" name]
              ["at" INTEGER] ["live" INTEGER ".." INTEGER]
            | "launch" kernel ["as" function] "(" {name} ")" ["symbols" "(" {expr} ")"]
-             ["rounds" expr] "tasks" expr "grain" INTEGER "scratch" expr ["calls" name]
+             ["rounds" expr] "tasks" expr ["local" "(" {INTEGER ","} ")"] "grain" INTEGER
+             "scratch" expr ["calls" name]
              ["by" string "flops" expr "bytes" expr] ["from" "(" {string} ")"]
 """
 
@@ -58,6 +60,7 @@ from typing import Any
 
 import numpy as np
 
+from jangin.ir.checks import Check
 from jangin.ir.dtype import DType, from_numpy
 from jangin.ir.expr import Binary, Buffer, Expr, Load, Var, walk
 from jangin.ir.graph import Array
@@ -86,7 +89,14 @@ def print_plan(plan: Plan) -> str:
     lines += [f"  require {e}" for e in plan.constraints]
     lines += [f"  {_plan_buffer(b)}" for b in plan.buffers]
     lines += [f"  {_launch(x)}" for x in plan.launches]
+    lines += [f"  {_check(c)}" for c in plan.checks]
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _check(c: Check) -> str:
+    signed = " signed" if c.from_end else ""
+    sizes = ", ".join(map(str, c.sizes))
+    return f"check {quote(c.buffer)}{signed} within ({sizes}) from {print_string(c.source)}"
 
 
 def digest(array: Array) -> str:
@@ -260,7 +270,10 @@ def _launch(x: Launch) -> str:
         text += f" symbols ({', '.join(map(str, x.symbols))})"
     if x.rounds != ONE:
         text += f" rounds {x.rounds}"
-    text += f" tasks {x.tasks} grain {x.grain} scratch {x.scratch}"
+    text += f" tasks {x.tasks}"
+    if x.local:
+        text += f" local ({', '.join(map(str, x.local))})"
+    text += f" grain {x.grain} scratch {x.scratch}"
     if x.library:
         text += f" calls {quote(x.library)}"
     if x.template:

@@ -10,13 +10,39 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
+from jangin.ir.checks import Check
 from jangin.ir.core import Kernel
 from jangin.ir.dtype import BOOL, I64, DType
-from jangin.ir.expr import Binary, Buffer, Call, Const, Expr, Load, Select, Var, free_vars, substitute, walk
+from jangin.ir.expr import (
+    Binary,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    free_vars,
+    substitute,
+    walk,
+)
 from jangin.ir.graph import CompileError, Graph, Node, Shape, Value, static_shape
-from jangin.ir.loop import FOR_KINDS, Alloc, For, Func, If, Let, Prefetch, Stmt, Store, sub_statements
+from jangin.ir.loop import (
+    FOR_KINDS,
+    TASK_KINDS,
+    Alloc,
+    For,
+    Func,
+    If,
+    Let,
+    Prefetch,
+    Stmt,
+    Store,
+    sub_statements,
+)
 from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range, simplify
+from jangin.ir.verify_groups import verify_groups
 from jangin.ir.words import BINARY, INTRINSICS
 
 MAX_BYTES = 1 << 47
@@ -113,7 +139,7 @@ class Scope:
 
 def verify_func(func: Func) -> None:
     """Names are defined once, before use; types agree; loops and allocations keep their kinds' rules;
-    inputs aren't stored to."""
+    inputs aren't stored to; threads of a work-group don't race."""
     scope = Scope(f"func {func.name}", {}, {})
     scope.ranges(func.symbols)
     if not 0 <= func.outputs <= len(func.params):
@@ -127,6 +153,7 @@ def verify_func(func: Func) -> None:
             scope.expr(d, I64, f"the shape of {p.name}")
         scope.buffers[p.name] = p
     _verify_stmt(func.body, scope, frozenset(b.name for b in func.inputs), ())
+    verify_groups(func, scope.fail)
 
 
 def _verify_stmt(s: Stmt, scope: Scope, inputs: frozenset[str], loops: tuple[For, ...]) -> None:
@@ -163,22 +190,23 @@ def _verify_loop(s: For, scope: Scope, loops: tuple[For, ...]) -> None:
         scope.fail(f"loop variable {s.var} must be i64, not {s.var.dtype}")
     if s.kind in ("vector", "unroll") and not isinstance(s.extent, Const):
         scope.fail(f"{s.kind} loop {s.var} needs a constant extent, not {s.extent}")
-    if s.kind == "parallel" and loops and (len(loops) > 1 or loops[0].kind != "serial" or loops[0].body != s):
-        scope.fail(f"parallel loop {s.var} must be outermost, it is inside loop {loops[-1].var}")
+    rounds = len(loops) == 1 and loops[0].kind == "serial" and loops[0].body == s
+    if s.kind in TASK_KINDS and loops and not rounds:
+        scope.fail(f"{s.kind} loop {s.var} must be outermost, it is inside loop {loops[-1].var}")
     if s.kind == "vector" and any(outer.kind == "vector" for outer in loops):
         scope.fail(f"vector loop {s.var} is inside another vector loop")
 
 
 def _verify_alloc(s: Alloc, scope: Scope) -> None:
     b = s.buffer
-    if b.memory not in ("scratch", "register"):
+    if b.memory not in ("scratch", "register", "shared"):
         scope.fail(f"{b.name} can't be allocated in {b.memory} memory")
     if b.name in scope.buffers:
         scope.fail(f"buffer {b.name} is declared twice")
     for d in b.shape:
         scope.expr(d, I64, f"the shape of {b.name}")
-        if b.memory == "register" and not isinstance(d, Const):
-            scope.fail(f"register buffer {b.name} needs a constant shape, not {d}")
+        if b.memory in ("register", "shared") and not isinstance(d, Const):
+            scope.fail(f"{b.memory} buffer {b.name} needs a constant shape, not {d}")
 
 
 # --- graphs ----------------------------------------------------------------------------------
@@ -316,6 +344,8 @@ def verify_plan(plan: Plan) -> None:
     written = {b.name for b in plan.buffers if b.kind in ("input", "constant")}
     for n, launch in enumerate(plan.launches):
         _verify_launch(plan, n, launch, buffers, written, scope)
+    for check in plan.checks:
+        _verify_check(plan, check, buffers, written, scope)
     for name in plan.outputs:
         root = buffers[name].base or name
         if plan.kernels and root not in written:
@@ -386,6 +416,8 @@ def _verify_launch(
         scope.expr(e, I64)
     if not 0 <= launch.grain < MAX_BYTES:
         scope.fail(f"grain {launch.grain} can't be")
+    if not all(0 < n < MAX_BYTES for n in launch.local):
+        scope.fail(f"groups of {launch.local} work-items can't be")
     for e in (launch.rounds, launch.tasks, launch.scratch):
         if isinstance(e, Const) and not 0 <= e.value < MAX_BYTES:
             scope.fail(f"{e} rounds, tasks or bytes of scratch can't be")
@@ -418,6 +450,20 @@ def _verify_launch(
             written.add(root.name)
         elif root.name not in written:
             scope.fail(f"{arg!r} is read before it is written")
+
+
+def _verify_check(
+    plan: Plan, check: Check, buffers: Mapping[str, PlanBuffer], written: set[str], scope: Scope
+) -> None:
+    for size in check.sizes:
+        scope.expr(size, I64, "the size of a checked axis")
+    b = buffers.get(check.buffer)
+    if b is None or (b.kind, b.dtype, b.shape) != ("arena", I64, ()):
+        scope.fail(f"{check.buffer!r}, which a check reads, is no arena buffer i64[]")
+    if b.live[1] < len(plan.launches) - 1 or (plan.kernels and b.name not in written):
+        scope.fail(f"{check.buffer!r}, which a check reads, isn't there at the end")
+    if not check.sizes:
+        scope.fail(f"the check of {check.buffer!r} is of no axis")
 
 
 def checked(stage: str, check: Callable[..., None], *args: Any) -> None:

@@ -29,6 +29,7 @@ from jangin.ir.expr import (
 from jangin.ir.graph import CompileError
 from jangin.ops.axes import clamped, divide
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.index import in_range
 from jangin.ops.operands import wide
 
 LOWEST = {F32: -3.4028234663852886e38, F64: -1.7976931348623157e308}
@@ -213,5 +214,5 @@ def rotary_embedding(
         value = own * c + select(first, -other, other) * si
         return select(d < turned, value, own)
 
-    extra = [] if positions is None else [positions]
+    extra = [] if positions is None else [in_range(b, positions, cos.shape[0], from_end=False)]
     return b.compute(x.dtype, x.shape, [x, cos, sin, *extra], at)

@@ -86,12 +86,19 @@ ANY_MACHINE = RegisterTile()
 
 class Builder(Editor):
     """The editor that lowers imported nodes. `source`, `results` and `scope` are set for the imported
-    node in hand: its name for messages, how many outputs it has, and the values it may name."""
+    node in hand: its name for messages, how many outputs it has, and the values it may name. `unchecked`:
+    runs don't check indices."""
 
-    def __init__(self, name: str, symbols: Mapping[Var, Range], tile: RegisterTile = ANY_MACHINE) -> None:
+    def __init__(
+        self,
+        name: str,
+        symbols: Mapping[Var, Range],
+        tile: RegisterTile = ANY_MACHINE,
+        unchecked: bool = False,
+    ) -> None:
         super().__init__(symbols)
         self.name = name
-        self.tile = tile
+        self.tile, self.unchecked = tile, unchecked
         self.inputs: list[str] = []
         self.source = ""
         self.results = 1

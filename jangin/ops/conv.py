@@ -41,6 +41,9 @@ def conv(
     and pads 0 where none are given; `pads` (begins, then ends) may depend on sizes, and crop where they
     are negative. `dtype`: of the sums, x's if not given."""
     rank = len(kernel_size(x, w))
+    filters = static_shape(w.shape[:1])
+    if groups < 1 or (filters is not None and filters[0] % groups):
+        raise CompileError(f"{groups} groups of filters {w}: their number must be a multiple of the groups")
     around = explicit_pads(pads, rank)
     amounts = static_shape(tuple(around))
     if amounts is None or min(amounts, default=0) < 0:

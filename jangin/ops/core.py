@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Generic, TypeVar
 
 from jangin.ir.core import (
@@ -17,6 +18,7 @@ from jangin.ir.core import (
     CoreAttributes,
     Expand,
     Gather,
+    IndexCheck,
     LoopNest,
     Map,
     MatMul,
@@ -348,6 +350,27 @@ def _gather_te(ins: Sequence[Buffer], out: Buffer, attrs: Gather) -> tuple[Stage
     return (compute(out, at),)
 
 
+def _index_check_infer(ins: Sequence[Value], attrs: IndexCheck) -> Typed:
+    _, shape = typed(ins[0])
+    if len(attrs.sizes) > 1 and (not shape or shape[-1] != const(len(attrs.sizes))):
+        raise CompileError(f"index tuples {ins[0]} for {len(attrs.sizes)} axes")
+    return I64, ()
+
+
+def _index_check_te(ins: Sequence[Buffer], out: Buffer, attrs: IndexCheck) -> tuple[Stage, ...]:
+    x, sizes = ins[0], attrs.sizes
+    extents = x.shape if len(sizes) == 1 else x.shape[:-1]
+
+    def smallest(_: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        place = k[: len(extents)]
+        if len(sizes) == 1:
+            return attrs.wrong(cast(I64, Load(x, place)), sizes[0])
+        entries = [cast(I64, Load(x, (*place, const(n)))) for n in range(len(sizes))]
+        return reduce(minimum, map(attrs.wrong, entries, sizes))
+
+    return (reduction(out, extents or [const(1)], "min", smallest),)
+
+
 def _compute_infer(ins: Sequence[Value], attrs: Compute) -> Typed:
     out = attrs.stages[-1].out
     return out.dtype, out.shape
@@ -376,6 +399,7 @@ CORE: Mapping[str, CoreOp[Any]] = {
         CoreOp(Concat, "injective", _concat_infer, _concat_te),
         CoreOp(Pad, "injective", _pad_infer, _pad_te),
         CoreOp(Gather, "injective", _gather_infer, _gather_te),
+        CoreOp(IndexCheck, "reduction", _index_check_infer, _index_check_te),
         CoreOp(Compute, "rows", _compute_infer, _compute_te),
         CoreOp(Reduce, "reduction", _reduce_infer, _reduce_te),
         CoreOp(Pool, "reduction", pool_infer, pool_te),

@@ -1,17 +1,20 @@
 """Elements picked by index: gathers and one-hot vectors; and the loops that imperative operators are made of.
 
-Indices are integers of any type; negative ones count from the end, and all are moved into range, so that no
-input can reach outside a buffer.
+Indices are integers of any type; negative ones count from the end. A run checks them (`in_range`), and all
+are moved into range where they are used, so that no input can reach outside a buffer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from jangin.ir.core import IndexCheck
 from jangin.ir.dtype import I64
-from jangin.ir.expr import Buffer, Const, Expr, Var, cast, eq, select
-from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.expr import Buffer, Expr, Var, cast, const, eq, lor, select
+from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ir.loop import For, Stmt
+from jangin.ir.simplify import prove, simplify
 from jangin.ops.axes import axis_of, clamped, wrapped
 from jangin.ops.builder import Builder, Tensor
 
@@ -28,17 +31,51 @@ def index_vars(count: int, prefix: str = "i") -> tuple[Var, ...]:
     return tuple(Var(f"{prefix}{n}") for n in range(count))
 
 
+def in_range(
+    b: Builder, indices: Tensor, *sizes: Expr, from_end: bool = True, ignored: int | None = None
+) -> Tensor:
+    """The indices, for an axis of a size, or along their last axis for axes of several. What is known of them
+    is checked here (CompileError), else a run checks them, if it needs the tensor that comes back, and unless
+    the builder is for runs that are `unchecked`. `from_end`: negative ones count from the end; one that is
+    `ignored` is none."""
+    limits = tuple(simplify(n, b.symbols) for n in sizes)
+    if _known_to_be_inside(b, indices, limits, from_end, ignored) or b.unchecked:
+        return indices
+    indices = b.materialize(indices)
+    b.add(IndexCheck(limits, from_end, ignored), [indices.name], f"{b.prefix}.indices", b.source)
+    return indices
+
+
+def _known_to_be_inside(
+    b: Builder, indices: Tensor, sizes: Sequence[Expr], from_end: bool, ignored: int | None
+) -> bool:
+    """CompileError where an index is known to be out of range."""
+    known = b.constant_value(indices)
+    columns: Sequence[Any] = [indices.data if known is None else known]
+    if columns[0] is None:
+        return False
+    if len(sizes) > 1:
+        columns = [columns[0][..., n] for n in range(len(sizes))]
+    inside = True
+    for column, size in zip(columns, sizes, strict=True):
+        for i in _extremes(column, ignored) if known is not None else column.flat:
+            low = 0 - size if from_end else const(0)
+            if prove(lor(i < low, size <= i), b.symbols):
+                raise CompileError(f"index {i} is out of range for an axis of {size} entries")
+            inside = inside and prove(low <= i, b.symbols) and prove(size > i, b.symbols)
+    return inside
+
+
+def _extremes(known: Array, ignored: int | None) -> list[Expr]:
+    """The smallest and largest index; none of no indices."""
+    counted = known.reshape(-1) if ignored is None else known[known != ignored]
+    return [const(int(counted.min())), const(int(counted.max()))] if counted.size else []
+
+
 def gather(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    """numpy.take of x at `indices` along `axis`: [*before, *indices, *after]. CompileError where a constant
-    index is out of range."""
+    """numpy.take of x at `indices` along `axis`: [*before, *indices, *after]."""
     at = axis_of(axis, x.rank)
-    places, size = b.constant_value(indices), x.shape[at]
-    if places is not None and places.size and isinstance(size, Const):
-        low, high, n = int(places.min()), int(places.max()), int(size.value)
-        if low < -n or high >= n:
-            wrong = low if low < -n else high
-            raise CompileError(f"index {wrong} is out of range for axis {at} of {x}, which has {n} entries")
-    return b.gather(x, indices, at)
+    return b.gather(x, in_range(b, indices, x.shape[at]), at)
 
 
 def gather_elements(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
@@ -46,6 +83,11 @@ def gather_elements(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) ->
     if indices.rank != x.rank:
         raise CompileError(f"the elements of {x} at {indices}: the ranks differ")
     at = axis_of(axis, x.rank)
+    return take_along(b, x, in_range(b, indices, x.shape[at]), at)
+
+
+def take_along(b: Builder, x: Tensor, indices: Tensor, at: int) -> Tensor:
+    """`gather_elements` at indices that are in range."""
 
     def pick(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         i = cast(I64, bufs[1][index])
@@ -62,6 +104,7 @@ def gather_nd(b: Builder, x: Tensor, indices: Tensor, *, batch_dims: int = 0) ->
     taken = batch_dims + depth
     if indices.rank == 0 or taken > x.rank:
         raise CompileError(f"the slices of {x} at {indices}: the index tuples are too long")
+    indices = in_range(b, indices, *x.shape[batch_dims:taken])
     outer = indices.rank - 1
 
     def pick(bufs: Sequence[Buffer], *index: Expr) -> Expr:

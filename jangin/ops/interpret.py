@@ -7,23 +7,27 @@ from dataclasses import replace
 
 import numpy as np
 
-from jangin.ir.core import Kernel, LoopNest, Reshape
+from jangin.ir.checks import Check
+from jangin.ir.core import IndexCheck, Kernel, LoopNest, Reshape
 from jangin.ir.expr import Buffer
 from jangin.ir.graph import Array, Graph, Node
-from jangin.ir.interpret import Arrays, bind_symbols, evaluate_stage, run_func, size, undefined
+from jangin.ir.interpret import Arrays, bind_symbols, check_indices, evaluate_stage, run_func, size, undefined
 from jangin.ir.loop import Func, Stmt
 from jangin.ops.core import core_op
 
 
 def run_graph(graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = None) -> dict[str, Array]:
     """The outputs of a graph of core operators and kernels. `symbols` are bound from the shapes of
-    `feeds` unless they are given."""
+    `feeds` unless they are given. Raises IndexOutOfRange."""
     if symbols is None:
         shapes = [(n, graph.shape(n), feeds[n].shape) for n in graph.inputs]
         symbols = bind_symbols(shapes, graph.symbols)
     values: dict[str, Array] = {**graph.constants, **{n: np.asarray(feeds[n]) for n in graph.inputs}}
     for node in graph.nodes:
         values.update(_run_node(graph, node, values, symbols))
+        if isinstance(node.attrs, IndexCheck):
+            check = Check(node.outputs[0], node.attrs.sizes, node.attrs.from_end, node.source or node.name)
+            check_indices(check, values[check.buffer], symbols)
     return {n: values[n] for n in graph.outputs}
 
 

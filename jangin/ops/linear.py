@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jangin.ir.dtype import F64, DType
-from jangin.ir.expr import Expr, cast, const, is_const
+from jangin.ir.dtype import BOOL, F64, DType
+from jangin.ir.expr import Expr, cast, const, eq, is_const, land, lor
 from jangin.ir.graph import CompileError
+from jangin.ir.simplify import prove, simplify
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder, Tensor
 
@@ -52,9 +53,21 @@ def gemm(
     if x.rank != 2 or y.rank != 2:
         raise CompileError(f"a gemm of {x} and {y}: both must be matrices")
     out = b.matmul(x, y, transpose_a=transpose_x, transpose_b=transpose_y)
+    if c is not None:
+        c = _bias(b, c, out)
     if c is not None and beta != 0:
         return b.map(lambda p, q: scaled(p, alpha) + scaled(q, beta), out, c)
     return out if alpha == 1 else b.map(lambda p: scaled(p, alpha), out)
+
+
+def _bias(b: Builder, c: Tensor, out: Tensor) -> Tensor:
+    """What broadcasts to the product, and doesn't make it larger."""
+    fits: Expr = const(c.rank <= out.rank, BOOL)
+    for d, size in zip(c.shape, out.shape[out.rank - c.rank :], strict=False):
+        fits = land(fits, lor(eq(d, size), eq(d, 1)))
+    if is_const(fits := simplify(fits, b.symbols), False):
+        raise CompileError(f"{c} doesn't broadcast to a product {out}")
+    return c if prove(fits, b.symbols) else b.requiring(c, fits)
 
 
 # -- Einstein sums -------------------------------------------------------------------------------

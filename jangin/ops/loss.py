@@ -10,6 +10,7 @@ from jangin.ir.graph import CompileError
 from jangin.ops.axes import clamped
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import widen
+from jangin.ops.index import in_range
 from jangin.ops.reduce import reduce_over
 
 
@@ -28,6 +29,7 @@ def nll_loss(
     if reduction not in ("none", "sum", "mean"):
         raise CompileError(f"reduction {reduction!r} is none of none, sum, mean")
     wide, classes = widen(b, x), x.shape[1]
+    target = in_range(b, target, classes, from_end=False, ignored=ignore_index)
     weights = [] if weight is None else [widen(b, weight)]
 
     def share(bufs: Sequence[Buffer], label: Expr) -> Expr:

@@ -13,6 +13,7 @@ from jangin.ir.simplify import Ranges, prove, simplify
 from jangin.ops.axes import axes_of, axis_of, ceil_div, clamped, divide, integers, product
 from jangin.ops.builder import DATA_LIMIT, Builder, Tensor
 from jangin.ops.folding import FOLD_LIMIT
+from jangin.ops.index import in_range
 
 UNBOUNDED = (1 << 31) - 1
 """Slice bounds from here on (exporters write the largest i32 or i64) mean the end of the axis."""
@@ -102,6 +103,7 @@ def reverse_sequence(
 ) -> Tensor:
     """x with the first `lengths[n]` entries along `time_axis` of each item n of `batch_axis` reversed."""
     batch, time = axis_of(batch_axis, x.rank), axis_of(time_axis, x.rank)
+    lengths = in_range(b, lengths, x.shape[time] + 1, from_end=False)
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         t = index[time]

@@ -27,6 +27,7 @@ from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.simplify import simplify
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.builder import Builder, RegisterTile, Tensor
+from jangin.ops.index import in_range
 from jangin.ops.operands import wide
 
 Activation = Callable[[Expr], Expr]
@@ -411,7 +412,7 @@ def _recurrent(
     blocks = Blocks(b, directions, len(cell.gates), hidden, tile.lanes)
     tensors = _inputs(b, layer, blocks, cell)
     if layer.lengths is not None:
-        tensors["lengths"] = layer.lengths
+        tensors["lengths"] = in_range(b, layer.lengths, steps + 1, from_end=False)
     for name, state in zip(cell.states, initial, strict=True):
         given = state or b.expand(b.scalar(0, x.dtype), [directions, batch, hidden])
         tensors[name] = blocks.padded(given)

@@ -31,7 +31,7 @@ from jangin.ir.simplify import simplify
 from jangin.ops.axes import clamped, divide, product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.conv import add_bias, kernel_size
-from jangin.ops.index import index_vars, nest
+from jangin.ops.index import in_range, index_vars, nest
 from jangin.ops.operands import wide
 from jangin.ops.resize import cubic, triangle
 from jangin.ops.window import Sizes, steps
@@ -156,6 +156,7 @@ def roi_align(
         raise CompileError(f"a grid of {samples} samples a side, of which there may be {MAX_SAMPLES}")
     height, width = x.shape[2:]
     shape = (rois.shape[0], x.shape[1], *map(const, size))
+    batch = in_range(b, batch, x.shape[0], from_end=False)
     src, boxes, which = (Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate((x, rois, batch)))
     out, acc = Buffer("out", x.dtype, shape), Buffer("acc", F32, (const(1),), "register")
     n, c, *bins = index_vars(4)
@@ -203,12 +204,17 @@ def roi_max_pool(b: Builder, x: Tensor, rois: Tensor, *, size: tuple[int, int], 
     """The maximum of each of the cells that a region of x [N, C, H, W], rounded to pixels, is cut into, 0 if
     empty: [R, C, *size]. rois [R, 5]: the image, then x and y of two corners, by `scale` (Girshick 2015)."""
     shape = (rois.shape[0], x.shape[1], *map(const, size))
-    src, boxes, out = (
-        Buffer("x0", x.dtype, x.shape), Buffer("x1", rois.dtype, rois.shape), Buffer("out", x.dtype, shape)
-    )  # fmt: skip
+
+    def number(bufs: Sequence[Buffer], n: Expr) -> Expr:
+        """The image of a region, or a number that is none's."""
+        given = cast(F32, Load(bufs[0], (n, const(0))))
+        return cast(I64, minimum(maximum(call("floor", given), -(2.0**31)), 2.0**31))
+
+    images = in_range(b, b.compute(I64, (rois.shape[0],), [rois], number), x.shape[0], from_end=False)
+    src, boxes, which = (Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate((x, rois, images)))
+    out = Buffer("out", x.dtype, shape)
     n, c, *cells = index_vars(4)
-    image = index_of(cast(F32, Load(boxes, (n, const(0)))), x.shape[0])
-    binds: list[tuple[Var, Expr]] = [(Var("image"), image)]
+    binds: list[tuple[Var, Expr]] = [(Var("image"), clamped(Load(which, (n,)), x.shape[0]))]
     starts, counts, steps = [], [], (Var("sy"), Var("sx"))
     for axis, (pooled, cell) in enumerate(zip(size, cells, strict=True)):
         extent = x.shape[2 + axis]
@@ -230,7 +236,7 @@ def roi_max_pool(b: Builder, x: Tensor, rois: Tensor, *, size: tuple[int, int], 
     for var, bound in reversed(binds):
         body = Let(var, bound, body)
     loops = nest(shape, place, body, "parallel")
-    return b.loop_nest([x, rois], loops, x.dtype, shape)
+    return b.loop_nest([x, rois, images], loops, x.dtype, shape)
 
 
 # -- deformable convolutions ---------------------------------------------------------------------------

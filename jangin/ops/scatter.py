@@ -1,7 +1,7 @@
 """Elements written at indices: imperative nests, in the order of the updates.
 
-Every index is checked, so that no input can make a kernel write outside its buffer; updates whose
-index is out of range are left out.
+A run checks the indices; and updates whose index is out of range are left out, so that no input can make a
+kernel write outside its buffer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jangin.ir.loop import If, Let, Stmt, Store, block
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import axis_of, product, wrapped
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.index import index_vars, nest, tuple_length
+from jangin.ops.index import in_range, index_vars, nest, tuple_length
 
 
 def combined(reduction: str, old: Expr, new: Expr) -> Expr:
@@ -66,6 +66,7 @@ def scatter_elements(
     if not x.rank == indices.rank == updates.rank:
         raise CompileError(f"{x} updated at {indices} with {updates}: the ranks differ")
     at = axis_of(axis, x.rank)
+    indices = in_range(b, indices, x.shape[at])
     source, where, new, out = _buffers([x, indices, updates])
     row, j = index_vars(x.rank), Var("j")
     target = (*row[:at], j, *row[at + 1 :])
@@ -80,6 +81,7 @@ def scatter_nd(b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduc
     depth = tuple_length(indices)
     if depth > x.rank or updates.rank != indices.rank - 1 + x.rank - depth:
         raise CompileError(f"{x} updated at {indices} with {updates}: the shapes don't fit")
+    indices = in_range(b, indices, *x.shape[:depth])
     source, where, new, out = _buffers([x, indices, updates])
     row, inner = index_vars(indices.rank - 1), index_vars(x.rank - depth, "s")
     picked = index_vars(depth, "j")
@@ -95,6 +97,7 @@ def unpool(b: Builder, x: Tensor, indices: Tensor, shape: Shape) -> Tensor:
     """A tensor of `shape`, 0 but for x's elements, each at its own index into the flattened result: what
     takes a max pooling back (Zeiler et al. 2011)."""
     total = simplify(product(shape), b.symbols)
+    indices = in_range(b, indices, total, from_end=False)
     values, where = Buffer("x0", x.dtype, x.shape), Buffer("x1", indices.dtype, x.shape)
     out = Buffer("out", x.dtype, (total,))
     row, j, c = index_vars(x.rank), Var("j"), Var("c")

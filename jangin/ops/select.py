@@ -15,7 +15,7 @@ from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.simplify import prove, simplify
 from jangin.ops.axes import axis_of, product
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.index import gather_elements, index_vars, nest
+from jangin.ops.index import index_vars, nest, take_along
 
 ZERO = (const(0),)
 
@@ -72,7 +72,7 @@ def top_k(b: Builder, x: Tensor, k: Expr, *, axis: int = -1, largest: bool = Tru
     if prove(k > x.shape[at], b.symbols):
         raise CompileError(f"the top {k} of {x}: axis {at} has fewer than {k} entries")
     indices = top_indices(b, x, k, at, largest)
-    return gather_elements(b, x, indices, axis=at), indices
+    return take_along(b, x, indices, at), indices
 
 
 def non_zero(b: Builder, x: Tensor) -> Tensor:

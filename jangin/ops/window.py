@@ -34,7 +34,9 @@ def check_taps(kernel: Sizes) -> None:
 
 
 def steps(given: Sizes, rank: int) -> tuple[int, ...]:
-    """Strides or dilations; 1 along every axis where none are given."""
+    """Strides or dilations; 1 along every axis where none are given. CompileError for one below 1."""
+    if min(given, default=1) < 1:
+        raise CompileError(f"steps of {list(given)}: strides and dilations are from 1 on")
     return tuple(given) or (1,) * rank
 
 

@@ -6,11 +6,11 @@ from jangin.ir.graph import Graph
 
 
 def dce(graph: Graph) -> Graph:
-    """The graph without what its outputs don't need; inputs stay, used or not."""
+    """The graph without what its outputs and checks don't need; inputs stay, used or not."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):
-        if needed.intersection(node.outputs):
+        if needed.intersection(node.outputs) or node.attrs.lasting:
             kept.append(node)
             needed.update(node.inputs)
     return graph.with_nodes(kept[::-1])

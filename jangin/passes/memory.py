@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from jangin.ir.graph import CompileError, Graph, Node, static_shape
@@ -14,8 +14,11 @@ MOST_BYTES = 1 << 38
 """A value of known shape may take 256 GiB: more is a mistake in a model, or an attack."""
 
 
-def plan_buffers(graph: Graph, order: Sequence[Node]) -> tuple[PlanBuffer, ...]:
-    """The buffers of a fused graph run in `order` (kernels and reshapes; launch i is the i-th kernel).
+def plan_buffers(
+    graph: Graph, order: Sequence[Node], lasting: Collection[str] = ()
+) -> tuple[PlanBuffer, ...]:
+    """The buffers of a fused graph run in `order` (kernels and reshapes; launch i is the i-th kernel); those
+    that are `lasting` live to the end.
 
     A reshape is an alias of what it reads. Where a model output is a reshape of what a kernel
     computes, the kernel writes the output itself, and the value is an alias of it; an output that
@@ -29,6 +32,8 @@ def plan_buffers(graph: Graph, order: Sequence[Node]) -> tuple[PlanBuffer, ...]:
         base = bases[name]
         low, high = lives.get(base, (first, last))
         lives[base] = (min(low, first), max(high, last))
+    last = sum(n.op != "reshape" for n in order) - 1
+    lives |= {bases[n]: (lives[bases[n]][0], last) for n in lasting}
     needed = [n for n in bases if n in touched or n in graph.inputs or n in graph.outputs]
     wanted = dict.fromkeys([*graph.inputs, *(bases[n] for n in needed), *needed])
     buffers = [_buffer(graph, n, bases[n], lives.get(bases[n], (0, 0))) for n in wanted]

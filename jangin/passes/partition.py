@@ -145,11 +145,13 @@ def _graph_variables(graph: Graph) -> Iterator[Var]:
 
 
 def prune(graph: Graph) -> Graph:
-    """The graph without nodes that no output needs, through values or through symbols."""
+    """The graph without nodes that no output needs, through values or through symbols, and without checks of
+    what nothing else needs."""
     needed: set[str | Var] = set(graph.outputs)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if not needed.isdisjoint((*node.outputs, *defined(node))):
+        used = node.inputs if node.attrs.lasting else (*node.outputs, *defined(node))
+        if not needed.isdisjoint(used):
             kept.append(node)
             needed |= {*node.inputs, *needed_symbols(graph, node)}
     return graph.with_nodes(kept[::-1])

@@ -10,11 +10,27 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from jangin.ir.core import Concat, Conv, Expand, Gather, MatMul, Pad, Reduce, Reshape, Slice, Transpose
-from jangin.ir.expr import Const, Expr, const, is_const
+from jangin.ir.checks import IN_RANGE
+from jangin.ir.core import (
+    Compute,
+    Concat,
+    Conv,
+    Expand,
+    Gather,
+    IndexCheck,
+    MatMul,
+    Pad,
+    Reduce,
+    Reshape,
+    Slice,
+    Transpose,
+)
+from jangin.ir.dtype import I64
+from jangin.ir.expr import Buffer, Const, Expr, cast, const, is_const
 from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.simplify import prove
 from jangin.ir.simplify import simplify as simplify_expr
+from jangin.ir.te import reduction
 from jangin.passes.dce import dce
 from jangin.passes.rules import State
 from jangin.passes.simplify_map import MAP_RULES
@@ -22,6 +38,9 @@ from jangin.passes.simplify_map import MAP_RULES
 Result = Node | str | None
 """Another node for the same output, an existing value instead of it, or nothing."""
 Rule = Callable[[State, Node], Result]
+MANY = 1 << 16
+"""From so many on, indices are checked in parts."""
+MOST_PARTS = 64
 ROUNDS = 10
 """Most sweeps over a graph; nearly all graphs need two or three."""
 
@@ -211,6 +230,22 @@ def _in_range(i: int, size: Expr) -> Expr:
     return size > i if i >= 0 else size >= -i
 
 
+def _index_check(s: State, node: Node) -> Result:
+    """Many indices are checked in parts, by several threads: the parts' smallest wrong ones then are."""
+    (x,), check = node.inputs, node.of(IndexCheck)
+    count = math.prod(static_shape(s.shape(x)) or ())
+    parts = next((n for n in range(MOST_PARTS, 1, -1) if count % n == 0), 1)
+    if count < MANY or parts == 1 or len(check.sizes) > 1:
+        return None
+    flat = Buffer("x0", s.dtype(x), (const(parts), const(count // parts)))
+    out = Buffer("out", I64, flat.shape[:1])
+    body = reduction(
+        out, flat.shape[1:], "min", lambda i, k: check.wrong(cast(I64, flat[(*i, *k)]), check.sizes[0])
+    )
+    wrong = s.add(Compute((body,)), [s.reshaped(x, flat.shape, node)], f"{node.name}.parts", node.source)
+    return replace(node, inputs=(wrong,), attrs=replace(check, ignored=IN_RANGE))
+
+
 def _reduce(s: State, node: Node) -> Result:
     """Axes of size 1 need no reduction."""
     (x,), own = node.inputs, node.of(Reduce)
@@ -279,6 +314,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "slice": (_slice,),
     "concat": (_concat,),
     "pad": (_pad,),
+    "index_check": (_index_check,),
     "gather": (_gather,),
     "reduce": (_reduce,),
     "conv": (_conv_pad,),

@@ -135,6 +135,29 @@ def canonical(
     return renamed, params, names[out.name], hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
+def with_symbols(
+    stages: Sequence[Stage], inputs: Sequence[Buffer], names: Mapping[Var, Var], symbols: Mapping[Var, Range]
+) -> tuple[tuple[Stage, ...], tuple[Buffer, ...]]:
+    """The kernel's stages and inputs with other names for size symbols, which then have these ranges."""
+
+    def sizes(given: Sequence[Expr]) -> tuple[Expr, ...]:
+        return tuple(simplify(substitute(e, names), symbols) for e in given)
+
+    def axes(given: Sequence[Axis]) -> tuple[Axis, ...]:
+        return tuple(map(Axis, (a.var for a in given), sizes([a.extent for a in given])))
+
+    of = {b.name: replace(b, shape=sizes(b.shape)) for b in (*inputs, *(s.out for s in stages))}
+    found = []
+    for stage in (redirect(s, of) for s in stages):
+        epilogue = None if stage.epilogue is None else substitute(stage.epilogue, names)
+        new = replace(
+            stage, axes=axes(stage.axes), reduce_axes=axes(stage.reduce_axes), at=sizes(stage.at),
+            body=substitute(stage.body, names), epilogue=epilogue,
+        )  # fmt: skip
+        found.append(_simplified(new, symbols))
+    return tuple(found), tuple(of[b.name] for b in inputs)
+
+
 def _numbered(stage: Stage) -> Stage:
     """The stage with its axes named by position (a change of layout leaves them in another order)."""
     axes = tuple(Axis(Var(f"i{d}"), a.extent) for d, a in enumerate(stage.axes))

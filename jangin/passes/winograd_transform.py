@@ -19,9 +19,10 @@ from jangin.ir.graph import Array
 
 TAPS = 3
 """Rows, and columns, of the weights."""
-AT_ONCE = 1 << 11
-"""Weights of a tap transformed at once: their products stay in the L2 cache, and the matrix library doesn't
-share so small a product among threads, which would wait for one another longer than they compute."""
+AT_ONCE = 1 << 9
+"""Weights of a tap transformed at once: their products stay in the L2 cache, and the matrix library
+(OpenBLAS, from 2^18 multiplications on) shares no product so small among threads, which would wait for one
+another longer than they compute."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,16 @@ class Transform:
             rows += [np.array([1, s, s * s]) / norm for s in (q, -q)]
         matrix = np.stack([*rows, np.array([0.0, 0, 1])])
         both = np.kron(matrix, matrix)
-        taps = g.transpose(2, 3, 1, 0).reshape(TAPS * TAPS, -1)
-        products = np.empty((self.products, taps.shape[1]), np.float32)
-        for at in range(0, taps.shape[1], AT_ONCE):
-            products[:, at : at + AT_ONCE] = both @ taps[:, at : at + AT_ONCE].astype(np.float64)
-        return products.reshape(self.products, g.shape[1], g.shape[0])
+        outputs, channels = g.shape[:2]
+        products = np.empty((self.products, channels, outputs), np.float32)
+        step = max(1, AT_ONCE // outputs)
+        for first in range(0, outputs, AT_ONCE):
+            some = slice(first, first + AT_ONCE)
+            for at in range(0, channels, step):
+                taps = g[some, at : at + step].transpose(2, 3, 1, 0).astype(np.float64)
+                made = both @ taps.reshape(TAPS * TAPS, -1)
+                products[:, at : at + step, some] = made.reshape(self.products, *taps.shape[2:])
+        return products
 
 
 def _coefficients(pairs: Sequence[float]) -> list[float]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from jangin.ir.expr import Expr, Load, Var, free_vars, loads
 from jangin.ir.loop import (
+    TASK_KINDS,
     Alloc,
     For,
     Func,
@@ -39,8 +40,8 @@ def well_formed(func: Func) -> Func:
             buffers.append(s.buffer.name)
         elif isinstance(s, For):
             names.append(s.var.name)
-            if s.kind == "parallel" and outside is not None:
-                raise ScheduleError(f"{func.name}: loop {s.var} can't be parallel inside loop {outside.var}")
+            if s.kind in TASK_KINDS and outside is not None:
+                raise ScheduleError(f"{func.name}: loop {s.var} can't be {s.kind} inside loop {outside.var}")
             if s.kind == "vector" and in_vector:
                 raise ScheduleError(f"{func.name}: vector loop {s.var} would be inside another one")
             outside, in_vector = s, in_vector or s.kind == "vector"

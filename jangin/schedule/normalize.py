@@ -8,6 +8,7 @@ from dataclasses import replace
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Const, Expr, Var, const, is_const
 from jangin.ir.loop import (
+    TASK_KINDS,
     Alloc,
     Block,
     For,
@@ -58,7 +59,7 @@ def _loop(s: For, ranges: Mapping[Var, Range]) -> Stmt:
     extent = simplify(s.extent, ranges)
     if is_const(extent, 0):
         return EMPTY
-    if is_const(extent, 1) and s.kind != "parallel":
+    if is_const(extent, 1) and s.kind not in ("thread", *TASK_KINDS):
         return _go(substitute_stmt(s.body, {s.var: const(0)}), ranges)
     body = _go(s.body, {**ranges, s.var: loop_range(replace(s, extent=extent))})
     return EMPTY if body == EMPTY else replace(s, extent=extent, body=body)

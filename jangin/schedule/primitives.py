@@ -32,6 +32,7 @@ from jangin.ir.expr import (
 )
 from jangin.ir.loop import (
     FOR_KINDS,
+    TASK_KINDS,
     Alloc,
     Block,
     For,
@@ -51,7 +52,7 @@ from jangin.ir.loop import (
     substitute_stmt,
     with_children,
 )
-from jangin.ir.simplify import Range, Ranges, prove, simplify
+from jangin.ir.simplify import Range, Ranges, interval, prove, simplify
 from jangin.schedule.checks import (
     ScheduleError,
     any_order,
@@ -141,16 +142,16 @@ def _renamed(s: Stmt, name: Callable[[str], str]) -> Stmt:
 
 
 def set_kind(func: Func, loop: str, kind: str) -> Func:
-    """Mark a loop serial, parallel, vector or unroll."""
+    """Mark a loop as one of FOR_KINDS."""
     if kind not in FOR_KINDS:
         raise ScheduleError(f"unknown loop kind {kind!r}")
 
     def mark(s: For) -> Stmt:
-        if kind in ("vector", "unroll") and not isinstance(s.extent, Const):
+        if kind in ("vector", "unroll", "thread") and not isinstance(s.extent, Const):
             raise ScheduleError(
                 f"{func.name}: loop {loop} of extent {s.extent} can't be {kind}: not constant"
             )
-        if kind in ("vector", "parallel"):
+        if kind in ("vector", "thread", *TASK_KINDS):
             independent(func, s, kind)
         return replace(s, kind=kind)
 
@@ -311,7 +312,14 @@ def _distribute(alloc: Alloc, loops: Sequence[For], guards: Sequence[Expr], padd
             return replace(s, body=descend(s.body))
         return tiled(_inside(s, guards, loops[-1].var, padded), "", ())
 
-    return Alloc(wide, block(tiled(init, "_z", ()), descend(reduce_nest), tiled(final, "_w", guards)))
+    return Alloc(
+        wide,
+        block(
+            tiled(_inside(init, guards, loops[-1].var, padded), "_z", ()),
+            descend(reduce_nest),
+            tiled(final, "_w", guards),
+        ),
+    )
 
 
 def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -> Stmt:
@@ -338,10 +346,10 @@ def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -
     return map_stmt(s, lambda e: rewrite(e, load))
 
 
-def pack(func: Func, at: str, load: str, over: Sequence[str], name: str) -> Func:
+def pack(func: Func, at: str, load: str, over: Sequence[str], name: str, memory: str = "scratch") -> Func:
     """At the top of loop `at`, compute the one expression that reads buffer `load` (where there are
     several, the one that moves with most of the loops `over`) for all iterations of the inner loops `over`
-    into scratch buffer `name`, and read that instead. The copying loops are called `name`_<loop>."""
+    into buffer `name` in a memory, and read that instead. The copying loops are called `name`_<loop>."""
     inside = find(func, at)
     loops = {s.var.name: s for s in statements(inside.body) if isinstance(s, For)}
     missing = [n for n in over if n not in loops]
@@ -356,7 +364,9 @@ def pack(func: Func, at: str, load: str, over: Sequence[str], name: str) -> Func
     expr = reads.pop()
     extents = [loops[n].extent for n in over]
     _check_packable(func, inside, expr, [loops[n] for n in over])
-    buffer = Buffer(name, expr.dtype, tuple(extents), "scratch")
+    ranges = ranges_at(func, at)
+    shape = [e if free_vars(e) <= {v for v, _ in func.symbols} else _most(e, ranges) for e in extents]
+    buffer = Buffer(name, expr.dtype, tuple(shape), memory)
     fresh = {loops[n].var: Var(f"{name}_{n}") for n in over}
     copy: Stmt = Store(buffer, tuple(fresh.values()), substitute(expr, dict(fresh)))
     for n in reversed(over):
@@ -369,6 +379,12 @@ def pack(func: Func, at: str, load: str, over: Sequence[str], name: str) -> Func
     return at_loop(
         func, at, lambda s: replace(s, body=Alloc(buffer, block(copy, map_stmt(s.body, redirect))))
     )
+
+
+def _most(extent: Expr, ranges: Ranges) -> Expr:
+    """The largest that an extent can be, as a number; itself where that isn't known."""
+    high = interval(extent, ranges)[1]
+    return extent if high is None else const(high)
 
 
 def _check_packable(func: Func, at: For, expr: Expr, over: Sequence[For]) -> None:

@@ -199,7 +199,9 @@ def partial_sums(func: Func, loop: str) -> Func:
     summation", 1993). The order of additions changes."""
 
     def change(s: For) -> Stmt:
-        stores = [n for n in statements(s.body) if isinstance(n, Store)]
+        every = list(statements(s.body))
+        local = {n.buffer.name for n in every if isinstance(n, Alloc)}
+        stores = [n for n in every if isinstance(n, Store) and n.buffer.name not in local]
         accs = {n.buffer for n in stores}
         if len(accs) != 1 or not all(_adds(n) for n in stores):
             raise ScheduleError(f"{func.name}: {loop} isn't of one sum")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jangin.ir.loop import Func
 from jangin.ir.reader import Reader
 from jangin.ir.words import quote
-from jangin.schedule import guards, normalize, prefetch, primitives, stages
+from jangin.schedule import guards, normalize, prefetch, primitives, stages, threads
 
 Argument = str | int | tuple["Argument", ...]
 
@@ -78,10 +78,20 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "partial_sums": stages.partial_sums,
     "rfactor": stages.rfactor,
     "predicate": guards.predicate,
+    "begin_with": guards.begin_with,
+    "place": threads.place,
+    "join_axes": threads.join_axes,
+    "enclose": threads.enclose,
+    "alone": threads.alone,
+    "group_tasks": threads.group_tasks,
+    "tree": threads.tree,
+    "pad_terms": threads.pad_terms,
     "prefetch_panels": prefetch.prefetch_panels,
     "prefetch_tile": prefetch.prefetch_tile,
     "hoist_guards": guards.hoist_guards,
     "vectorize": _kind("vector"),
     "unroll": _kind("unroll"),
     "parallelize": _kind("parallel"),
+    "bind_block": _kind("block"),
+    "bind_thread": _kind("thread"),
 }

@@ -21,11 +21,13 @@ from jangin.templates.contraction import roles
 from jangin.templates.rows import vectorize_stage
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import Roles, unroll_sum
+from jangin.templates.tiling import Roles, by_lane, unroll_sum
 
 TILES = ((6, 2), (4, 3))
 """Register tiles: rows by vectors of columns, for 16 registers and (more rows) for 32."""
 MORE_TILES = ((12, 2), (8, 3))
+LANE_TILES = ((7, 3), (5, 4))
+"""Where vectors of the rows' terms are held too, of 32 registers."""
 BLOCKS = (1, 2, 4)
 """Parts of half the L2 cache that a block's scores may fill."""
 PACK = 1.5
@@ -75,7 +77,7 @@ class Attention(Template):
 
     def space(self) -> Sequence[Params]:
         target = self.workload.target
-        tiles = TILES if target.registers <= 16 else MORE_TILES
+        tiles = LANE_TILES if target.lane_operands else TILES if target.registers <= 16 else MORE_TILES
         found = []
         for mr, nv in tiles:
             for part in BLOCKS:
@@ -104,7 +106,8 @@ class Attention(Template):
     def _product(self, params: Params, columns: int, depth: int) -> float:
         mr, nv = params["mr"], params["nv"]
         tiles = math.ceil(self.queries / mr) * math.ceil(columns / (nv * self.lanes))
-        step = cost.tile_step(self.workload.target, mr, nv, UNROLL)
+        rows = mr / self.lanes if self.workload.target.lane_operands else None
+        step = cost.tile_step(self.workload.target, mr, nv, UNROLL, rows)
         return tiles * (depth * step + mr * nv + cost.LOOP)
 
     def schedule(self, params: Params) -> Scheduled:
@@ -139,7 +142,10 @@ class Attention(Template):
         rec.do("pack", task, role.right.buffer.name, [f"{column}oo", k, *tile[1:]], panels)
         if role.right.index[-1] == Var(role.column):
             rec.do("vectorize", f"{panels}_{tile[2]}")
-        unroll_sum(rec, k, UNROLL)
+        local = {s.out.name for s in self.workload.stages}  # all of them in the scores' memory
+        rows = self.workload.stages[0].out.name if role.left.buffer.name in local else role.left.buffer.name
+        rows = rows if by_lane(role, stage, self.workload) else ""
+        unroll_sum(rec, k, UNROLL, rows, tile[0])
         for suffix in ("", "_z", "_w"):
             rec.do("unroll", tile[0] + suffix)
             rec.do("unroll", tile[1] + suffix)

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from jangin.ir.expr import Const, loads
 from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loops
+from jangin.targets.gpu import GpuTarget
 from jangin.templates import attention, contraction, elementwise, rows, separable, window, winograd
+from jangin.templates.gpu import nests
 from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Candidate, Template, Workload
 
@@ -70,6 +72,8 @@ LANES = 8
 def opaque(func: Func, workload: Workload) -> Scheduled:
     """A kernel that came as a loop nest runs as it is; its own parallel loop, if any, gives the tasks. One
     of several nests, with stages between them (the workload's), is a convolution by Winograd's method."""
+    if isinstance(workload.target, GpuTarget):
+        return nests.schedule(func, workload)
     if workload.stages:
         return winograd.schedule(func, workload)
     nest = Recorder(func).finish("nest", {}, NEST_COST)

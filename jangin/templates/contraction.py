@@ -9,6 +9,10 @@ registers; a task is `row_tiles` tiles by `panels` panels.
 
     parallel task { panel { [pack B] row tile { acc = 0; k { acc += a[row] * panel[k] }; write back } } }
 
+Where multiply-adds take one lane of a vector (NEON), a vector holds the next terms of a row, or the rows
+themselves are packed, term by term, for a task's tiles and all panels, so that a vector holds several rows'
+values of one term: fewer loads, and more registers left for the tile.
+
 Where a panel of a deep sum is too long for the L1 cache, all row tiles take one block of `terms` terms
 after the other, and partial sums wait in memory (as in Goto and van de Geijn, "Anatomy of
 high-performance matrix multiplication", 2008).
@@ -36,7 +40,7 @@ from jangin.templates.cost import (
 )
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import Roles, Tiler, packing_positions
+from jangin.templates.tiling import Roles, Tiler, by_lane, packing_positions
 
 MAX_ROWS = 8
 """Rows of a register tile: each holds its address in a general register, of which there are 15."""
@@ -61,6 +65,10 @@ TILES = 7
 MOST = 40
 REUSE_ROWS = 48
 """Rows that a panel should be read for before the next task reads it again."""
+MAX_PACKED_ROWS = 12
+"""Rows of a register tile that are packed and have no addresses of their own."""
+PACK_ROW = 0.75
+"""Cycles to pack an element of the rows, which are turned in registers."""
 PACKING = 4
 """A panel that each task packs itself comes so many times slower than from the L2 cache: its elements are
 read far apart, and written once more."""
@@ -150,12 +158,18 @@ class Contraction(Template):
         self.inner = size[role.k[-1]]
         self.batches = role.groups * math.prod(size[b] for b in role.batch)
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
+        self.by_lane = by_lane(role, self.stage, workload)
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
 
     def space(self) -> Sequence[Params]:
         """Tiles that keep the multiply-adds busy, by tasks of several sizes; deep sums in blocks; the panels
         inside the rows or outside; the sum unrolled more."""
         found: list[Params] = []
+        if self.by_lane:
+            packed = [
+                self._packed_rows(*tile, ops) for tile in self.tiles(packed=True) for ops in TASK_OPS[:2]
+            ]
+            found += [{**p, "panels_inside": inside} for p in packed for inside in (0, 1)]
         for mr, nv in self.tiles():
             blocks = [self._blocks(mr, nv, ops) for ops in TASK_OPS]
             for b in blocks:
@@ -177,7 +191,8 @@ class Contraction(Template):
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
-        tile = self.tile_cycles(mr, nv)
+        rows_packed = bool(params.get("rows_packed"))
+        tile = self.tile_cycles(mr, nv, rows_packed, params["unroll"])
         panel = width * self.depth * self.right_bytes
         row_bytes = mr * self.inner * self.left_bytes * params["row_tiles"]
         whole = self.columns * self.depth * self.right_bytes
@@ -201,7 +216,9 @@ class Contraction(Template):
         if whole <= t.l1 / SHARE and params["panels"] > 1 and not params["panels_inside"]:
             written = self.batches * self.rows * self.columns * self.stage.out.dtype.bytes
             cycles += SCATTERED * written / rate(t, written)
-        if params["unroll"] > UNROLL:
+        if rows_packed:
+            cycles += self.batches * across * self.rows * self.depth * PACK_ROW
+        if params["unroll"] > UNROLL and not t.issue:
             cycles *= LONG_LOOP if mr > 1 else 1 / LONG_LOOP
         return launch(cycles, tasks) / t.clock
 
@@ -215,29 +232,38 @@ class Contraction(Template):
         """Schedule the product's loops; gives those that may be tasks."""
         return Tiler(self.workload, self.role, self.lanes, params, self.packed, rec).run()
 
-    def tiles(self) -> list[tuple[int, int]]:
-        """The register tiles (mr, nv) worth a try, the best first."""
-        return sorted(self._tiles(), key=lambda t: self.tile_cycles(*t) * self._tile_count(*t))[:TILES]
+    def tiles(self, packed: bool = False) -> list[tuple[int, int]]:
+        """The register tiles (mr, nv) worth a try, the best first. `packed`: of rows that are packed."""
+        cycles = {t: self.tile_cycles(*t, packed) * self._tile_count(*t) for t in self._tiles(packed)}
+        return sorted(cycles, key=lambda t: cycles[t])[:TILES]
 
-    def _tiles(self) -> Iterator[tuple[int, int]]:
-        """(mr, nv) whose accumulators, with a panel's vectors and one element of the rows, fit the
+    def _tiles(self, packed: bool) -> Iterator[tuple[int, int]]:
+        """(mr, nv) whose accumulators, with a panel's vectors and what is held of the rows, fit the
         registers."""
+        rows = range(self.lanes, MAX_PACKED_ROWS + 1, self.lanes) if packed else range(1, MAX_ROWS + 1)
         for nv in range(1, min(math.ceil(self.columns / self.lanes), 6) + 1):
-            for mr in range(1, MAX_ROWS + 1):
-                if mr * nv + nv + 1 <= self.workload.target.registers and (
+            for mr in rows:
+                held = math.ceil(self._row_loads(mr, packed)) if packed else mr if self.by_lane else 1
+                if mr * nv + nv + held + self.by_lane <= self.workload.target.registers and (
                     mr <= self.rows or not self.known_rows
                 ):
                     yield mr, nv
 
-    def tile_cycles(self, mr: int, nv: int) -> float:
+    def _row_loads(self, mr: int, packed: bool) -> float:
+        """Loads of a term of the rows: one of each, or of vectors of a row's next terms; packed ones are
+        loaded in pairs."""
+        return mr / self.lanes / (2 if packed else 1) if self.by_lane else mr
+
+    def tile_cycles(self, mr: int, nv: int, packed: bool = False, unroll: int = UNROLL) -> float:
         """Of one tile: per term mr*nv multiply-adds, mr + nv loads, at least a multiply-add's latency, its
         share of the loop, and its part of a panel that the L1 cache doesn't hold; then what begins and
         ends it."""
         t = self.workload.target
-        step = tile_step(t, mr, nv, UNROLL)
+        step = tile_step(t, mr, nv, unroll if t.issue else UNROLL, self._row_loads(mr, packed))
         if nv * self.lanes * self.depth * self.right_bytes > t.l1 // SHARE:
             step = max(step, nv * t.vector_bytes / t.l2_rate)
-        return self.depth * step + self.depth / self.inner * LOOP + mr * nv + LOOP
+        inner = self.depth if packed else self.inner
+        return self.depth * step + self.depth / inner * LOOP + mr * nv + LOOP
 
     def _tile_count(self, mr: int, nv: int) -> float:
         rows = math.ceil(self.rows / mr) if self.known_rows else self.rows / mr
@@ -270,6 +296,18 @@ class Contraction(Template):
             across, down = (across + 1, down) if across < panels else (across, min(down + 1, tiles))
         row_tiles = math.ceil(tiles / down) if self.known_rows else row_tiles
         return {"row_tiles": row_tiles, "panels": math.ceil(panels / across)}
+
+    def _packed_rows(self, mr: int, nv: int, task_ops: float) -> Params:
+        """A task that packs its rows, and takes all panels."""
+        panels = math.ceil(self.columns / (nv * self.lanes))
+        tiles = math.ceil(self.rows / mr)
+        fit = max(1, self.workload.target.l2 // SHARE // (self.depth * self.left_bytes * mr))
+        wanted = max(1, round(task_ops / (mr * self.columns * self.depth)))
+        down = math.ceil(tiles / min(tiles, fit, wanted))
+        block = {"row_tiles": math.ceil(tiles / down), "panels": panels}
+        terms = self.workload.target.packed_terms  # half of them where one turn would be all there are
+        turn = {"unroll": terms if self.depth > terms else terms // 2, "panels_inside": 0}
+        return {"mr": mr, "nv": nv, **block, **turn, "rows_packed": 1}
 
     def task_ops(self, params: Params) -> float:
         """Multiply-adds that a task takes as long as."""

@@ -24,6 +24,8 @@ LOOP = 8.0
 """Cycles to begin and leave an inner loop; half a mispredicted branch."""
 CALL = 12.0
 """Vector instructions of an exp, log or tanh."""
+LOOP_INSTRUCTIONS = 4.0
+"""Of a turn of an inner loop: its counter, a branch, and two addresses that move on."""
 DIVIDE = 5.0
 """A division or root takes the arithmetic units for as long as so many multiply-adds."""
 
@@ -91,10 +93,15 @@ def vector_cycles(target: Target, instructions: float, reads: float, writes: flo
     return max(instructions / target.multiply_adds, reads / target.loads, writes / target.stores)
 
 
-def tile_step(target: Target, mr: int, nv: int, unroll: int) -> float:
-    """Cycles of a register tile's one term: mr*nv multiply-adds, mr + nv loads, at least a multiply-add's
-    latency, and its share of the loop."""
-    return max(mr * nv / target.multiply_adds, (mr + nv) / target.loads, target.latency) + 1 / unroll
+def tile_step(target: Target, mr: int, nv: int, unroll: int, rows: float | None = None) -> float:
+    """Cycles of a register tile's one term: mr*nv multiply-adds, nv loads of a panel's vectors (which come in
+    pairs) and `rows` of the rows (mr where each value is loaded alone), at least a multiply-add's latency,
+    and its share of the loop."""
+    loads = (mr if rows is None else rows) + nv
+    step = max(mr * nv / target.multiply_adds, loads / target.loads, target.latency) + 1 / unroll
+    if not target.issue:
+        return step
+    return max(step, (mr * nv + loads - nv / 2 + LOOP_INSTRUCTIONS / unroll) / target.issue)
 
 
 def reads(stages: Sequence[te.Stage]) -> int:

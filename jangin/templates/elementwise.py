@@ -53,6 +53,8 @@ class Elementwise(Template):
         if not axes:
             return rec.finish(self.name, {}, weight)
         lanes = lanes_for(p)
+        if p.target.issue and _turns(rec, axes, lanes):
+            return self._turned(rec, axes, lanes, params, weight)
         loop, count = _fuse_suffix(rec, axes, lanes)
         outer = axes[: len(axes) - count]
         extent = primitives.find(rec.func, loop).extent
@@ -69,6 +71,33 @@ class Elementwise(Template):
             work = weight * params["elements"]
         rec.do("parallelize", task)
         return rec.finish(self.name, params, work / lanes)
+
+    def _turned(
+        self, rec: Recorder, axes: Sequence[str], lanes: int, params: Params, weight: float
+    ) -> Scheduled:
+        """By vectors along the last axis but one, all of the last in turn."""
+        *outer, loop, last = axes
+        size = primitives.find(rec.func, loop).extent
+        rec.do("reorder", [last, loop])
+        rec.do("unroll", last)
+        task = fuse_all(rec, outer, "t")
+        vectorize(rec, loop, size, lanes)
+        if isinstance(size, Const) and int(size.value) >= 3 * lanes:  # what only borders need leaves the rest
+            rec.do("peel", f"{loop}o", 1, 1)
+        rec.do("parallelize", task)
+        each = float(size.value) if isinstance(size, Const) else 256.0
+        return rec.finish(self.name, params, weight * each / lanes)
+
+
+def _turns(rec: Recorder, axes: Sequence[str], lanes: int) -> bool:
+    """Whether the last axis is too short for vectors, and isn't read together with that before it."""
+    if len(axes) < 3:
+        return False
+    extents = [primitives.find(rec.func, n).extent for n in axes[-2:]]
+    short = isinstance(extents[1], Const) and 1 < int(extents[1].value) < lanes
+    long = not isinstance(extents[0], Const) or int(extents[0].value) >= lanes
+    trial = primitives.fuse(rec.func, axes[-2], axes[-1], "v")
+    return short and long and messy(trial, Var("v"), primitives.ranges_at(trial, "v"))
 
 
 def _fuse_suffix(rec: Recorder, axes: Sequence[str], lanes: int) -> tuple[str, int]:

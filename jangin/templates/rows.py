@@ -89,7 +89,7 @@ class Rows(Template):
         rec = Recorder(te.lower(p.name, group, p.inputs, p.symbols))
         lanes = lanes_for(p)
         several = len(group) > 1
-        depth = _shared_rows(rec, group)
+        depth = shared_rows(rec, group)
         if several and depth:
             rec.do("merge", depth, [f"r{d}" for d in range(depth)])
         outer = [f"{'r' if several else 'i'}{d}" for d in range(depth)]
@@ -108,7 +108,7 @@ def _contiguous(stage: te.Stage, var: Var) -> bool:
     return all(stride(n, var, {}) in (0, 1) for n in loads(stage.body))
 
 
-def _shared_rows(rec: Recorder, group: Sequence[te.Stage]) -> int:
+def shared_rows(rec: Recorder, group: Sequence[te.Stage]) -> int:
     """How many leading axes all stages share, so that a local is only read in the row it was written."""
     if len(group) == 1:
         return _single_depth(group[0])

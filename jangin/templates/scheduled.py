@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
-from jangin.ir.expr import Expr
+from jangin.ir.expr import Expr, Var
 from jangin.ir.graph import Array
 from jangin.ir.kernel import rounds, tasks
 from jangin.ir.library import LibraryCall
@@ -54,7 +54,8 @@ class Scheduled:
     `packings` says which parameters it reads in another layout; `cost` is the estimate in
     operations of one task, from which the hand-out's grain follows; `flops` and `bytes` are what the
     whole kernel has to do (see `Launch`). With a `call`, a library does what `func` only says.
-    `function`: what its code exports it as, where that isn't the name of `func`."""
+    `function`: what its code exports it as, where that isn't the name of `func`. `sizes`: what the kernel's
+    symbols are in the model that it is used in, where they are called otherwise there."""
 
     template: str
     func: Func
@@ -66,6 +67,7 @@ class Scheduled:
     bytes: Expr = ZERO
     call: LibraryCall | None = None
     function: str = ""
+    sizes: Mapping[Var, Var] = field(default_factory=dict)
 
     @property
     def label(self) -> str:

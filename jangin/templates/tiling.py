@@ -10,7 +10,7 @@ numbered through as `m`, and of the column `c` (an output axis) there are
 
 and a sum's `k` has `ko` around `ki`, its unrolled terms. The tile's loops have copies: _z begin the sums, _w
 write them back; where a sum is made in blocks, _l fetch the partial sums and _s keep them. The loops that
-copy a panel are called panel_*. Outer loops that become tasks are fused to `t`.
+copy a panel are called panel_*, those that pack rows rows_*. Outer loops that become tasks are fused to `t`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jangin.ir.expr import Const, Expr, Load, Var, const, row_major
+from jangin.ir import te
+from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, row_major, walk
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import linear, simplify
 from jangin.schedule.primitives import find, loop_names
-from jangin.templates.common import fuse_all
+from jangin.templates.common import fuse_all, stride
 from jangin.templates.scheduled import Packing, Params, Recorder
 from jangin.templates.template import Workload
 
@@ -70,6 +71,13 @@ def packing_positions(role: Roles) -> tuple[int, tuple[int, ...], tuple[int, ...
     return column, ks, rest
 
 
+def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:
+    """Whether the next terms of a row are loaded as a vector, of which the target multiplies by one lane."""
+    alike = role.left.dtype is stage.body.dtype
+    inner = Var(role.k[-1])
+    return workload.target.lane_operands and alike and stride(role.left, inner, dict(workload.symbols)) == 1
+
+
 class Tiler:
     """Makes the schedule of a product for one set of parameters."""
 
@@ -77,8 +85,11 @@ class Tiler:
         self, workload: Workload, role: Roles, lanes: int, params: Params, packed: bool, rec: Recorder
     ) -> None:
         (self.stage,) = workload.stages
+        self.workload = workload
         self.role, self.lanes, self.params = role, lanes, params
-        self.l2 = workload.target.l2
+        self.l2, self.hints = workload.target.l2, workload.target.hints
+        self.rows_packed = bool(params.get("rows_packed"))
+        self.by_lane = by_lane(role, self.stage, workload)
         self.s = rec
         self.packed = packed
         self.symbols = dict(self.s.func.symbols)
@@ -98,6 +109,7 @@ class Tiler:
             column += "i"
         if self.packed:
             self._pack()
+        bias = begin_with_bias(self.s, self.workload, self.stage, self.width) if role.groups == 1 else ()
         row = fuse_all(self.s, role.rows, "m")
         self._tile(row, column)
         outer = [*batch, "moo", f"{column}ooo"]
@@ -105,29 +117,63 @@ class Tiler:
         inside = [f"{column}ooi", "moi"]
         do("reorder", [*outer, *(reversed(inside) if self.params["panels_inside"] else inside), *tile])
         acc = f"{self.stage.out.name}.acc"
-        do("privatize", acc, tile, (role.right.buffer.name,) if self.packed else ())
+        do("privatize", acc, tile, (*bias, *((role.right.buffer.name,) if self.packed else ())))
         k = self._reduction_loops()
         if not self.packed:
             do("pack", f"{column}ooi", role.right.buffer.name, [*k, *tile[1:]], "panel")
             self._vector_copy(tile)
+        if self.rows_packed:
+            self._pack_rows(column, k)
+            while len(k) > 1:
+                do("fuse", k[-2], k[-1], f"{k[-2]}{k[-1]}")
+                k[-2:] = [f"{k[-2]}{k[-1]}"]
         blocks = self._block_loops(k)
         parts = self._part_loop([n for n in k if n not in blocks])
-        short = self._short_loops(k)
+        short = () if self.rows_packed else self._short_loops(k)
         if short:
             for loop in short:
                 do("unroll", loop)
         else:
-            unroll_sum(self.s, k[-1], self.params["unroll"])
+            rows = role.left.buffer.name if self.by_lane and not self.rows_packed else ""
+            unroll_sum(self.s, k[-1], self.params["unroll"], rows, tile[0])
+        if self.rows_packed:
+            self._load_packed(k[-1])
         if blocks:
             do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
         for suffix in ("", "_z", "_w", "_l", "_s") if blocks else ("", "_z", "_w"):
             do("unroll", tile[0] + suffix)
             do("unroll", tile[1] + suffix)
             do("vectorize", tile[2] + suffix)
-        self._prefetch(k[-1], column, blocks)
+        if self.hints:
+            self._prefetch(k[-1], column, blocks)
         if parts:
             do("partial_sums", parts)
         return outer
+
+    def _pack_rows(self, column: str, k: Sequence[str]) -> None:
+        """Copy the rows of a task's tiles term by term, by vectors along the terms, which are turned in
+        registers."""
+        do, last = self.s.do, f"rows_{k[-1]}"
+        do("pack", f"{column}ooo", self.role.left.buffer.name, ["moi", *k, "mi"], "rows")
+        if not self.by_lane:
+            return
+        do("split", last, self.lanes, "cut")
+        do("pack", f"{last}o", self.role.left.buffer.name, ["rows_mi", f"{last}i"], "turned", "register")
+        do("unroll", "turned_rows_mi")
+        do("vectorize", f"turned_{last}i")
+        do("unroll", f"{last}i")
+        do("vectorize", "rows_mi")
+
+    def _load_packed(self, k: str) -> None:
+        """Load a term of the tile's packed rows as vectors."""
+        for n, loop in enumerate(self._loops(f"{k}i", f"{k}t") or [k]):
+            self.s.do("pack", loop, "rows", ["mi"], f"row{n}", "register")
+            self.s.do("vectorize", f"row{n}_mi")
+
+    def _loops(self, *names: str) -> list[str]:
+        """Those of the loops that there are."""
+        there = loop_names(self.s.func)
+        return [n for n in names if n in there]
 
     def _prefetch(self, k: str, column: str, blocks: Sequence[str]) -> None:
         """Hints for the write-back, and for the next panel (or block of one) where panels come from far."""
@@ -222,14 +268,45 @@ class Tiler:
             self.s.do("vectorize", f"panel_{tile[2]}")
 
 
-def unroll_sum(rec: Recorder, loop: str, most: int) -> None:
-    """Unroll the loop over a sum's terms (less where that leaves a remainder)."""
+def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: int) -> tuple[str, ...]:
+    """Let sums begin with a constant that is added to them column by column, packed by panels of `width`,
+    where instructions are few: one less a result. Gives the constant's name, if there is one."""
+    column = stage.axes[-1].var
+
+    def adds(e: Expr) -> list[Load]:
+        parts = [e.a, e.b] if isinstance(e, Binary) and e.op == "add" else []
+        return [p for p in parts if isinstance(p, Load) and stage.acc in parts and p.index == (column,)]
+
+    found = [b for e in walk(stage.result) for b in adds(e) if b.buffer.name in workload.constants]
+    once = len({b.buffer.name for b in found}) == 1 and sum(b is stage.acc for b in walk(stage.result)) == 1
+    if (
+        not workload.target.issue
+        or stage.combiner != "sum"
+        or not once
+        or found[0].dtype is not stage.acc.dtype
+    ):
+        return ()
+    name = found[0].buffer.name
+    rec.do("begin_with", f"{stage.out.name}.acc", name)
+    rec.pack(name, Packing((0,), 0, 1, width))
+    return (name,)
+
+
+def unroll_sum(rec: Recorder, loop: str, most: int, rows: str = "", row: str = "") -> None:
+    """Unroll the loop over a sum's terms (less where that leaves a remainder). Of the buffer `rows`, if any,
+    the terms of a turn come as vectors for each iteration of loop `row`."""
     extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
     if isinstance(extent, Const):
         n = int(extent.value)
         factor = next((f for f in range(most, 1, -1) if n % f == 0), most if n > FEW_TURNS * most else 1)
     else:
         factor = most
-    if factor > 1 and not (isinstance(extent, Const) and int(extent.value) <= factor):
-        rec.do("split", loop, factor, "cut")
-        rec.do("unroll", f"{loop}i")
+    if factor == 1 or (isinstance(extent, Const) and int(extent.value) <= factor):
+        return
+    rec.do("split", loop, factor, "cut")
+    if rows:
+        name = f"{loop}_rows"
+        rec.do("pack", f"{loop}o", rows, [row, f"{loop}i"], name, "register")
+        rec.do("unroll", f"{name}_{row}")
+        rec.do("vectorize", f"{name}_{loop}i")
+    rec.do("unroll", f"{loop}i")

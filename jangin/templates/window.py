@@ -16,6 +16,7 @@ from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, shorten_sum, stride
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
+from jangin.templates.tiling import begin_with_bias
 
 LARGEST_WINDOW = 64
 """Taps of a window, where a row has several; of rows of one, those along the row up to this are unrolled:"""
@@ -208,6 +209,7 @@ class _Scheduler:
         rec, c, x, tile = self.rec, self.column, self.row, self.params["tile"]
         if self.weights is not None:
             self._pack(self.weights.buffer)
+        self.bias = begin_with_bias(rec, self.window.workload, self.stage, self.lanes)
         rec.do("predicate", self.acc)
         rec.do("split", c, self.lanes)
         rec.do("split", f"{c}o", self.params["vectors"])
@@ -232,7 +234,7 @@ class _Scheduler:
         if pixels:
             tile = [pixels, *tile]
             rec.do("reorder", [*([tiles] if tiles else []), f"{c}oo{suffix}", *tile])
-        constants = (self.weights.buffer.name,) if self.weights is not None else ()
+        constants = (*self.bias, *((self.weights.buffer.name,) if self.weights is not None else ()))
         rec.do("privatize", self.acc + suffix, tile, constants)
         for tap in self._unrolled():
             rec.do("unroll", tap + suffix)

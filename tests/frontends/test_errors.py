@@ -186,8 +186,6 @@ def test_the_nearest_way_round() -> None:
     refused(model([node("Sofmax", "x", "y")], [X], ["y"]), "Softmax is called alike")
     refused(model([node("Frobnicate", "x", "y")], [X], ["y"]), "operators=[...]")
     taken = model([node("Gather", "x i", "y")], [X], ["y"], {"i": np.array([1, -3])})
-    refused(
-        taken, "Gather 'gather_y'", "index -3 is out of range for axis 0 of f32[2, 3], which has 2 entries"
-    )
+    refused(taken, "Gather 'gather_y'", "index -3 is out of range for an axis of 2 entries")
     summed = model([node("ReduceSum", "x a", "y")], [X, info("a", [1], TensorProto.INT64)], ["y"])
     refused(summed, "axes must be a constant", "make it an initializer")

@@ -183,6 +183,7 @@ def sample_plan(buffers: int, launches: int) -> Plan:
             n * 9,
             n + i,
             function=f"k_{i}" if i % 2 else "",
+            local=(8, 4) if i % 3 else (),
         )
         for i in range(launches)
     ]

@@ -12,7 +12,7 @@ from templates.kernels import SYMBOL, SYMBOLS, Built, buffer, conv, matmul, node
 from jangin.ir import te
 from jangin.ir.core import Map, Normalize, Reduce, Softmax, Transpose
 from jangin.ir.dtype import F32
-from jangin.ir.expr import Var, call
+from jangin.ir.expr import Var, call, const, maximum
 from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func, size
 from jangin.ir.loop import For, Func, Stmt, map_children, substitute_stmt
@@ -38,6 +38,19 @@ ROUNDED = ("softmax", "normalize")
 """Kernels whose terms aren't whole numbers, so that the order of additions shows."""
 
 
+def _biased(built: Built) -> Built:
+    """A product that something is added to column by column."""
+    (stage,), inputs = built
+    bias = buffer("bias", stage.axes[-1].extent)
+    return (replace(stage, epilogue=maximum(stage.acc + bias[stage.axes[-1].var], const(0.0, F32))),), [
+        *inputs,
+        bias,
+    ]
+
+
+KERNELS["biased"] = _biased(matmul((5, 6), (6, 7)))
+
+
 def naive(name: str) -> Func:
     """The naive nest of one of `KERNELS`."""
     stages, inputs = KERNELS[name]
@@ -61,9 +74,9 @@ def result(func: Func, symbols: Mapping[str, int], other_layouts: Mapping[str, A
 
 
 def backwards(s: Stmt) -> Stmt:
-    """The statement with its parallel and vector loops run last iteration first."""
+    """The statement with its loops of independent iterations run last iteration first."""
     s = map_children(s, backwards)
-    if isinstance(s, For) and s.kind in ("parallel", "vector"):
+    if isinstance(s, For) and s.kind in ("parallel", "vector", "block", "thread"):
         return replace(s, body=substitute_stmt(s.body, {s.var: s.extent - 1 - s.var}))
     return s
 

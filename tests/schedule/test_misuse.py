@@ -103,6 +103,7 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     "rfactor of a nest": ("max", [("rfactor", "k0", 4, 1)], "expected a plain reduction over k0"),
     "no lanes": ("sum", [("rfactor", "k0", 0, 1)], "1 vectors of 0 lanes"),
     "rfactor unknown": ("sum", [("rfactor", "q", 4, 1)], "q isn't the one loop"),
+    "nothing to begin with": ("matmul", [("begin_with", "out.acc", "w")], "w is added to out.acc 0 times"),
     "predicate": ("map", [("predicate", "out.acc")], "no accumulator out.acc"),
 }  # fmt: skip
 

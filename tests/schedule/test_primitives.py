@@ -12,7 +12,7 @@ from templates.kernels import buffer
 from jangin.ir import te
 from jangin.ir.expr import const
 from jangin.ir.interpret import size
-from jangin.ir.loop import Alloc, For, Func, If, block, statements
+from jangin.ir.loop import Alloc, For, Func, If, Store, block, statements
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
 from jangin.schedule.primitives import distinct, find, loop_names
@@ -273,6 +273,28 @@ def test_predicate() -> None:
     assert any(isinstance(s, If) for s in statements(find(func, "k2").body))
     do(naive("pool"), ("predicate", "out.acc"), ("hoist_guards",))
     assert do(naive("matmul"), ("predicate", "out.acc")) == naive("matmul")
+
+
+def test_begin_with() -> None:
+    func = do(naive("biased"), ("begin_with", "out.acc", "bias"))
+    first, *_, last = (s for s in statements(func.body) if isinstance(s, Store))
+    assert "bias" in str(first.value) and "bias" not in str(last.value)
+    tile = ("split", "i1", 4), ("split", "i0", 2), ("reorder", ["i0o", "i1o", "i0i", "i1i"])
+    do(func, *tile, ("privatize", "out.acc", ["i0i", "i1i"]), ("vectorize", "i1i_z"))
+
+
+def test_pack_into_registers() -> None:
+    func = do(naive("matmul"), ("split", "k0", 4, "cut"), ("pack", "k0o", "x", ["k0i"], "terms", "register"),
+              ("vectorize", "terms_k0i"), ("unroll", "k0i"))  # fmt: skip
+    (buffer,) = (s.buffer for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == "terms")
+    assert buffer.memory == "register"
+
+
+def test_pack_of_a_shortened_loop() -> None:
+    """What is packed has room for the longest."""
+    func = do(naive("matmul"), ("split", "i0", 2, "bound"), ("pack", "i0o", "x", ["i0i", "k0"], "rows"))
+    (buffer,) = (s.buffer for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == "rows")
+    assert [str(d) for d in buffer.shape] == ["2", "6"]
 
 
 def test_hoist_guards_out_of_what_they_do_not_mention() -> None:

@@ -15,6 +15,7 @@ from jangin.ir import te
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Binary, Const, Expr, Load, const, loads, substitute
 from jangin.ir.graph import CompileError
+from jangin.ir.groups import barriers, shared_layout, threads
 from jangin.ir.kernel import buffer_bytes, sizes
 from jangin.ir.loop import (
     Alloc,
@@ -38,7 +39,8 @@ from jangin.ir.simplify import Range, interval, linear, simplify
 
 class Kernel:
     """Says the statements of one kernel to a writer. CompileError names the kernel where there is no code
-    for something in it."""
+    for something in it. Where the writer's language has work-groups, the kernel is what one work-item does
+    (`ir.groups.per_thread`)."""
 
     def __init__(self, func: Func, writer: Writer) -> None:
         self.func, self.w = func, writer
@@ -49,6 +51,9 @@ class Kernel:
         self.scratch: Expr = const(0)
         self._vector_bodies: dict[int, Stmt | None] = {}
         self._rounds, self._split = task_loops(func.body)
+        self._item = writer.work_item() if self._split is not None and self._split.kind == "block" else None
+        self._barriers = barriers(func) if self._item else frozenset[int]()
+        self._in_thread = False
 
     def run(self) -> None:
         with ExitStack() as stack:
@@ -89,6 +94,8 @@ class Kernel:
             )
         if s is self._rounds:
             self.statement(s.body)
+        elif s.kind == "thread" and self._item is not None:
+            self._thread(s, self._item)
         elif s is self._split:
             self._serial(s, self.w.lo, self.w.hi)
         elif extent is not None and (extent <= 1 or s.kind == "unroll"):
@@ -96,13 +103,24 @@ class Kernel:
         elif s.kind == "vector" and extent is not None:
             if self.ix.lane is not None:
                 self._unrolled(s, extent)
-            elif (body := self._vector_body(s)) is not None:
+            elif extent <= self.w.most_lanes and (body := self._vector_body(s)) is not None:
                 with self.ix.by_lane(s.var, extent), self.ix.bound(s.var, loop_range(s), self.depth):
                     self.statement(body)
             else:
                 self._serial(s, self.w.index(0), self.w.index(extent))
         else:
             self._serial(s, self.w.index(0), self.x.evaluate(s.extent))
+
+    def _thread(self, s: For, item: Value) -> None:
+        """A work-item's own iteration of a thread loop, for which it may have to wait for the others."""
+        if id(s) in self._barriers:
+            self.w.barrier()
+            for name in self.memory.bases:
+                self.memory.written(name)
+        self._in_thread = True
+        with self.x.binding(s.var, item), self.ix.bound(s.var, loop_range(s), 0):
+            self.statement(s.body)
+        self._in_thread = False
 
     def _serial(self, s: For, first: Value, end: Value) -> None:
         for name in buffers_written(s.body):
@@ -234,9 +252,17 @@ class Kernel:
                     f"not {list(buffer.shape)}"
                 )
             bases[buffer.name] = self.w.registers(in_memory(buffer.dtype), math.prod(shape))
-        elif buffer.memory == "scratch":
-            bases[buffer.name] = self.w.scratch(in_memory(buffer.dtype), self.x.evaluate(start))
-            self.scratch = simplify(start + buffer_bytes(self.func, buffer), dict(self.func.symbols))
+        elif buffer.memory == "shared" and self._item is not None:
+            at = self.w.index(shared_layout(self.func)[0][buffer.name])
+            bases[buffer.name] = self.w.shared(in_memory(buffer.dtype), at)
+        elif buffer.memory in ("scratch", "shared"):
+            own = buffer_bytes(self.func, buffer)
+            at = self.x.evaluate(start)
+            if self._in_thread and self._item is not None:
+                share = self.w.binary("mul", self._item, self.x.evaluate(own))
+                at, own = self.w.binary("add", at, share), own * threads(self.func)
+            bases[buffer.name] = self.w.scratch(in_memory(buffer.dtype), at)
+            self.scratch = simplify(start + own, dict(self.func.symbols))
         else:
             raise CompileError(f"{self.func.name}: {buffer.name} is allocated in {buffer.memory} memory")
         self.memory.written(buffer.name)

@@ -19,7 +19,7 @@ def parts(func: Func, target: Target) -> list[Func]:
     memory, each with a register tile, one for each. What LLVM would move out of one's loops (constants, a
     bias) would else take registers from the other's. Else the kernel as it is."""
     rounds, split = task_loops(func.body)
-    if split is None or rounds is not None or split is not func.body:
+    if split is None or rounds is not None or split is not func.body or split.kind == "block":
         return [func]
     scratch: list[Buffer] = []
     task = split.body

@@ -54,10 +54,11 @@ class Writer(ABC):
     equal loads of changed memory. Operands of one operation have equal lanes, but that a scalar condition
     may select vectors.
 
-    `lo`, `hi`: the range of tasks to run."""
+    `lo`, `hi`: the range of tasks to run; `most_lanes`: what a vector can have."""
 
     lo: Value
     hi: Value
+    most_lanes: int = 1 << 20
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -124,6 +125,21 @@ class Writer(ABC):
     @abstractmethod
     def size(self, number: int) -> Value:
         """An integer that the kernel is given."""
+
+    # --- work-groups
+
+    def work_item(self) -> Value | None:
+        """The number (i64) of the work-item that this code runs on in its group; None in languages without
+        groups, where a loop does what each would."""
+        return None
+
+    def shared(self, dtype: DType, at: Value) -> Pointer:
+        """The place so many bytes into the memory that a group shares."""
+        raise NotImplementedError
+
+    def barrier(self) -> None:
+        """Wait until all of the group's work-items are here, and see what they wrote."""
+        raise NotImplementedError
 
     # --- values of lanes
 

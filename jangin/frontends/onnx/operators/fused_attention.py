@@ -15,6 +15,7 @@ from jangin.ops.attention import Window, attention, join_heads, rotary_embedding
 from jangin.ops.axes import divide
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import widened
+from jangin.ops.index import gather, in_range
 from jangin.ops.linear import matmul
 from jangin.ops.move import parts_of
 from jangin.ops.normalize import layer_norm
@@ -174,7 +175,8 @@ def group_query_attention(
     q, k, v = _grouped_heads(b, query, key, value, num_heads, kv_num_heads)
     tokens = q.shape[2]
     room = _room(b, past_key, tokens, total_sequence_length)
-    counts = b.map(lambda n: cast(I64, n) + 1, b.reshape(seqlens_k, (q.shape[0],)))
+    lengths = in_range(b, b.reshape(seqlens_k, (q.shape[0],)), room, from_end=False)
+    counts = b.map(lambda n: cast(I64, n) + 1, lengths)
     prompt = past_key is None or is_const(past_key.shape[2], 0)
     before = b.map(lambda n: const(0) if prompt else maximum(n - tokens, 0), counts)
     if do_rotary:
@@ -229,9 +231,9 @@ def embed_layer_normalization(
     sum."""
     n, s = words.shape
     positions = position_ids if position_ids is not None else b.compute(I64, (1, s), [], lambda _, i, j: j)
-    total = _added(b, b.gather(word_table, words, 0), b.gather(position_table, positions, 0))
+    total = _added(b, gather(b, word_table, words), gather(b, position_table, positions))
     if segments is not None and segment_table is not None:
-        total = _added(b, total, b.gather(segment_table, segments, 0))
+        total = _added(b, total, gather(b, segment_table, segments))
     y = layer_norm(b, total, gamma, beta, epsilon=epsilon)
     if mask is None:
         return y, b.expand(b.scalar(0, I32), (n,)), total

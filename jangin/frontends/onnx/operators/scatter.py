@@ -12,6 +12,7 @@ from jangin.ir.graph import CompileError
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import axis_of
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.index import in_range
 from jangin.ops.scatter import scatter_elements, scatter_nd, unpool
 
 SCATTER = family({"Scatter": scatter_elements}, since=9)
@@ -29,10 +30,12 @@ def tensor_scatter(
     axis: int = -2,
 ) -> Tensor:
     """A cache with new entries along `axis`, from the index of each batch item on; in mode "circular"
-    they go on at the front. Those beyond the end are left out."""
+    they go on at the front, else all have to fit."""
     if mode not in ("linear", "circular") or x.rank != update.rank:
         raise CompileError(f"TensorScatter of {update} into {x} with mode {mode!r} is not defined")
     at, size = axis_of(axis, x.rank), x.shape[axis_of(axis, x.rank)]
+    if indices is not None and mode == "linear":
+        indices = in_range(b, indices, size - update.shape[at] + 1, from_end=False)
     inputs = [x, update] if indices is None else [x, update, indices]
 
     def value(bufs: Sequence[Buffer], *index: Expr) -> Expr:

@@ -9,8 +9,8 @@ import numpy as np
 
 from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import element_type
-from jangin.ir.dtype import I64, DType
-from jangin.ir.expr import Expr, Var, cast, const, eq, is_const, maximum, ne, select
+from jangin.ir.dtype import BOOL, I64, DType
+from jangin.ir.expr import Expr, Var, cast, const, eq, is_const, land, lor, maximum, ne, select
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ir.simplify import prove, simplify
 from jangin.ops import nontensor
@@ -155,7 +155,11 @@ def split_13(
 @op("Expand")
 def expand(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
     want = tuple(b.require_sizes(shape, "Expand's shape"))
-    return b.expand(x, broadcast(want, x.shape))  # a symbol that meets another: `want` is the result's
+    dims = broadcast(want, x.shape)  # a symbol that meets another: `want` is the result's
+    fits: Expr = const(True, BOOL)
+    for wanted, dim in zip(want, dims[len(dims) - len(want) :], strict=True):
+        fits = land(fits, lor(eq(wanted, dim), eq(wanted, 1)))
+    return b.expand(x if prove(fits, b.symbols) else b.requiring(x, fits), dims)
 
 
 @op("Tile")

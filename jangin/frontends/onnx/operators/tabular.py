@@ -32,7 +32,7 @@ from jangin.ir.graph import Array, CompileError
 from jangin.ir.loop import Alloc, For, If, Store, block
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.index import index_vars, nest
+from jangin.ops.index import gather, index_vars, nest
 from jangin.ops.nontensor import Item, NonTensor
 
 BINARIZER = unary({"Binarizer": lambda x, threshold=0.0: cast(x.dtype, x > threshold)}, domain=DOMAIN)
@@ -81,7 +81,7 @@ def imputer(
 def array_feature_extractor(b: Builder, x: Tensor, indices: Tensor) -> Tensor:
     """Elements along the last axis; a vector counts as a matrix of one row."""
     count = product(indices.shape)
-    picked = b.gather(x, b.reshape(indices, (count,)), x.rank - 1)
+    picked = gather(b, x, b.reshape(indices, (count,)), axis=-1)
     return picked if x.rank > 1 else b.reshape(picked, (1, count))
 
 

@@ -1,0 +1,108 @@
+"""What the caller's process does to compile: looks for what was compiled and tuned here before, has made what
+wasn't, and loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jangin.compiler.isolated import Apart
+from jangin.compiler.options import Extensions
+from jangin.compiler.request import Progress, Request, carry_out, entry_name, parse_seconds, read_entry
+from jangin.compiler.source import Source
+from jangin.frontends.format import Example, is_live
+from jangin.frontends.table import prepare
+from jangin.runtime.device import Device, LoadError, device_of
+from jangin.runtime.threads import default_threads
+from jangin.runtime.variants import executable, host_functions
+from jangin.runtime.variants_artifact import detached
+from jangin.targets import Target, resolve
+
+if TYPE_CHECKING:
+    from jangin.custom import CustomOperator
+    from jangin.frontends.format import Format, ModelSource
+    from jangin.runtime.variants_artifact import Compiled
+
+
+def build(
+    apart: Apart | None,
+    model: ModelSource,
+    target: str | Target,
+    threads: int | None,
+    shapes: Mapping[str, Any] | None,
+    *,
+    winograd: bool = True,
+    libraries: str = "never",
+    unchecked: bool = False,
+    operators: Sequence[CustomOperator] = (),
+    formats: Sequence[Format] = (),
+    cache: bool | str | Path = True,
+    tune: str | float | None = None,
+    sizes: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
+) -> Compiled:
+    """`driver.build`, by the process `apart` or this one."""
+    if is_live(model):
+        model = prepare(model, Example(), formats).model
+    threads = threads if threads is not None else default_threads()
+    seconds = None if tune is None else parse_seconds(tune)
+    found = resolve(target)
+    if "jgn" not in found.outputs:
+        made = " or ".join(found.outputs)
+        raise ValueError(f"no .jgn file is made for {found.name}: jangin.emit(kind={made!r}) compiles for it")
+    if seconds is not None:
+        device_for(found)
+    own = Extensions(operators, formats, None if isinstance(target, str) else target)
+    where = cache if own.target is None else False
+    request = Request(
+        model, found, threads, shapes or {}, winograd, libraries, where, seconds, sizes or {},
+        unchecked,
+    )  # fmt: skip
+    entries = None if own else request.entries
+    if entries is not None and seconds is None:
+        source = Source.of(model)
+        request = replace(request, source=source)
+        if source is not None:
+            kept = entries.load(entry_name(source, request.options()), read_entry)
+            if kept is not None:
+                return kept
+    return detached(carry_out(request, progress, own)[0]) if apart is None else apart.build(request, progress)
+
+
+def compile(
+    apart: Apart | None,
+    model: Any,
+    target: str | Target,
+    threads: int | None,
+    shapes: Mapping[str, Any] | None,
+    example_inputs: Sequence[Any] | None,
+    example_kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    operators: Sequence[CustomOperator],
+    formats: Sequence[Format],
+    **options: Any,
+) -> Any:
+    """`driver.compile`, by the process `apart` or this one."""
+    device = device_for(resolve(target))
+    live = None
+    if example_inputs is not None or example_kwargs is not None or is_live(model):
+        example = Example(example_inputs or (), example_kwargs or {}, dynamic_shapes)
+        live = prepare(model, example, formats)
+        model = live.model
+    built = build(apart, model, target, threads, shapes, operators=operators, formats=formats, **options)
+    loaded = executable(built, threads, host_functions(operators), device)
+    return loaded if live is None else live.finished(loaded)
+
+
+def device_for(target: Target) -> Device:
+    """The device that runs a target's code. Raises LoadError where this machine can't."""
+    device = device_of(target.device)
+    reason = device.why_not(str(target))
+    if reason:
+        raise LoadError(
+            f"this machine can't run code for {target.name}: {reason}; jangin.build, or `jangin compile -o`, "
+            "makes a file for a machine that can"
+        )
+    return device
