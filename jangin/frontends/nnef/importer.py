@@ -15,7 +15,7 @@ import numpy as np
 
 from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
 from jangin.frontends.nnef.files import GRAPH, QUANTIZATION, Files
-from jangin.frontends.nnef.operators.registry import DTYPES
+from jangin.frontends.nnef.operators.common import DTYPES
 from jangin.frontends.nnef.parser import Operation, Parsed, parse
 from jangin.frontends.nnef.tensors import read_tensor
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value

@@ -8,7 +8,7 @@ from typing import Any
 
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
 from jangin.frontends.tflite.operators import BUILTINS
-from jangin.frontends.tflite.operators.registry import Call, Quantization
+from jangin.frontends.tflite.operators.common import Call, Quantization
 from jangin.ir.graph import ImportedAttributes, Node
 from jangin.ops.builder import Builder
 

@@ -10,7 +10,7 @@ from jangin.frontends.assemble import substituted
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
 from jangin.frontends.torch.control import CONTROL
 from jangin.frontends.torch.operators import OPERATORS
-from jangin.frontends.torch.operators.registry import Result
+from jangin.frontends.torch.operators.common import Result
 from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops.builder import Builder, Tensor

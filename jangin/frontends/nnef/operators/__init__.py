@@ -1,9 +1,9 @@
 """NNEF's operations, a file a family."""
 
 from jangin.frontends.nnef.operators import elementwise, move, reduce, window
-from jangin.frontends.nnef.operators.registry import operations
+from jangin.frontends.registry import declared
 
-OPERATIONS = operations((elementwise, move, reduce, window))
+OPERATIONS = declared((elementwise, move, reduce, window))
 """Lowerings by the operation's name."""
 DEFINED = (
     "rms_pool", "local_mean_normalization", "local_variance_normalization", "local_contrast_normalization",

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jangin.frontends.nnef.operators.registry import DTYPES, Operand, Table, aligned, mapped, nnef, tensor
+from jangin.frontends.nnef.operators.common import DTYPES, Operand, aligned, mapped, tensor
+from jangin.frontends.registry import Table, lowers
 from jangin.ir.dtype import BOOL
 from jangin.ir.expr import (
     Expr,
@@ -86,27 +87,27 @@ BINARY = Table({
 })  # fmt: skip
 
 
-@nnef("pow")
+@lowers("pow")
 def pow_(b: Builder, x: Operand, y: Operand) -> Tensor:
     return elementwise.pow_(b, *aligned(b, x, y))
 
 
-@nnef("prelu")
+@lowers("prelu")
 def prelu(b: Builder, x: Operand, alpha: Operand) -> Tensor:
     return mapped(b, activation.leaky_relu, x, alpha)
 
 
-@nnef("copy")
+@lowers("copy")
 def copy(b: Builder, x: Operand) -> Tensor:
     return tensor(b, x)
 
 
-@nnef("copy_n")
+@lowers("copy_n")
 def copy_n(b: Builder, x: Operand, times: int) -> list[Tensor]:
     return [tensor(b, x)] * times
 
 
-@nnef("add_n")
+@lowers("add_n")
 def add_n(b: Builder, x: list[Operand]) -> Tensor:
     if not x:
         raise CompileError("there is nothing to add")
@@ -116,12 +117,12 @@ def add_n(b: Builder, x: list[Operand]) -> Tensor:
     return total
 
 
-@nnef("select")
+@lowers("select")
 def choose(b: Builder, condition: Operand, true_value: Operand, false_value: Operand) -> Tensor:
     return mapped(b, select, condition, true_value, false_value)
 
 
-@nnef("clamp")
+@lowers("clamp")
 def clamp(b: Builder, x: Operand, a: Operand, **upper: Operand) -> Tensor:
     """max(min(x, b), a): `a` wins where they cross."""
     (b_,) = upper.values()  # called as the builder is
@@ -130,7 +131,7 @@ def clamp(b: Builder, x: Operand, a: Operand, **upper: Operand) -> Tensor:
     return mapped(b, lambda v, low, high: maximum(minimum(v, high), low), x, a, b_)
 
 
-@nnef("cast")
+@lowers("cast")
 def cast(b: Builder, input: Operand, type: str) -> Tensor:
     x, dtype = tensor(b, input), DTYPES[type]
     if dtype is BOOL and x.dtype is not BOOL:
@@ -138,7 +139,7 @@ def cast(b: Builder, input: Operand, type: str) -> Tensor:
     return b.cast(x, dtype)
 
 
-@nnef("update")
+@lowers("update")
 def update(b: Builder, variable: Operand, value: Operand) -> Tensor:
     raise CompileError(
         "variables keep their values between runs, and updating them is not supported: "
@@ -160,19 +161,19 @@ def _linear(b: Builder, x: Operand, low: Operand, high: Operand, levels: float) 
     return mapped(b, body, x, low, high)
 
 
-@nnef("min_max_linear_quantize")
+@lowers("min_max_linear_quantize")
 def min_max_linear_quantize(
     b: Builder, x: Operand, min: Operand, max: Operand, bits: int, signed: bool, symmetric: bool
 ) -> Tensor:
     return _linear(b, x, min, max, float(_levels(bits) - int(signed and symmetric)))
 
 
-@nnef("linear_quantize")
+@lowers("linear_quantize")
 def linear_quantize(b: Builder, x: Operand, min: Operand, max: Operand, bits: int) -> Tensor:
     return _linear(b, x, min, max, float(_levels(bits)))
 
 
-@nnef("zero_point_linear_quantize")
+@lowers("zero_point_linear_quantize")
 def zero_point_linear_quantize(
     b: Builder, x: Operand, zero_point: Operand, scale: Operand, bits: int, signed: bool, symmetric: bool
 ) -> Tensor:
@@ -186,7 +187,7 @@ def zero_point_linear_quantize(
     return mapped(b, body, x, b.cast(tensor(b, zero_point), DTYPES["scalar"]), scale)
 
 
-@nnef("logarithmic_quantize")
+@lowers("logarithmic_quantize")
 def logarithmic_quantize(b: Builder, x: Operand, max: Operand, bits: int) -> Tensor:
     levels = float(_levels(bits))
 

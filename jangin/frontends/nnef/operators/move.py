@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jangin.frontends.nnef.operators.registry import Operand, nnef, tensor
+from jangin.frontends.nnef.operators.common import Operand, tensor
+from jangin.frontends.registry import lowers
 from jangin.ir.expr import Buffer, Expr, const, maximum, minimum, select
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import simplify
@@ -45,12 +46,12 @@ def _mirrored(b: Builder, x: Tensor, padding: Padding) -> Tensor:
     return b.compute(x.dtype, shape, [x], at)
 
 
-@nnef("pad")
+@lowers("pad")
 def pad(b: Builder, input: Operand, padding: Padding, border: str, value: float) -> Tensor:
     return bordered(b, tensor(b, input), padding, border, value)
 
 
-@nnef("reshape")
+@lowers("reshape")
 def reshape(
     b: Builder, input: Operand, shape: Sequence[int], axis_start: int = 0, axis_count: int = -1
 ) -> Tensor:
@@ -66,7 +67,7 @@ def reshape(
     return move.reshape_to(b, x, [*x.shape[:axis_start], *inner, *x.shape[end:]], keep_zero=True)
 
 
-@nnef("transpose")
+@lowers("transpose")
 def transpose(b: Builder, input: Operand, axes: Sequence[int]) -> Tensor:
     """Axes that aren't named stay behind those that are."""
     x = tensor(b, input)
@@ -75,7 +76,7 @@ def transpose(b: Builder, input: Operand, axes: Sequence[int]) -> Tensor:
     return b.transpose(x, [*axes, *range(len(axes), x.rank)])
 
 
-@nnef("concat")
+@lowers("concat")
 def concat(b: Builder, values: Sequence[Operand], axis: int) -> Tensor:
     if not values:
         raise CompileError("there is nothing to concatenate")
@@ -84,7 +85,7 @@ def concat(b: Builder, values: Sequence[Operand], axis: int) -> Tensor:
     return b.concat(xs, axis)
 
 
-@nnef("split")
+@lowers("split")
 def split(b: Builder, value: Operand, axis: int, ratios: Sequence[int]) -> Sequence[Tensor]:
     x = tensor(b, value)
     total, at = sum(ratios), axis_of(axis, x.rank)
@@ -94,7 +95,7 @@ def split(b: Builder, value: Operand, axis: int, ratios: Sequence[int]) -> Seque
     return move.split_into(b, x, at, [simplify(unit * r, b.symbols) for r in ratios])
 
 
-@nnef("slice")
+@lowers("slice")
 def slice_(
     b: Builder, input: Operand, axes: Sequence[int], begin: Sequence[int], end: Sequence[int],
     stride: Sequence[int] = (),
@@ -107,14 +108,14 @@ def slice_(
     return move.slice_axes(b, tensor(b, input), list(map(const, begin)), list(map(const, ends)), axes, steps)
 
 
-@nnef("squeeze")
+@lowers("squeeze")
 def squeeze(b: Builder, input: Operand, axes: Sequence[int]) -> Tensor:
     x = tensor(b, input)
     gone = axes_of(axes, x.rank)
     return b.reshape(x, [d for i, d in enumerate(x.shape) if i not in gone])
 
 
-@nnef("unsqueeze")
+@lowers("unsqueeze")
 def unsqueeze(b: Builder, input: Operand, axes: Sequence[int]) -> Tensor:
     x = tensor(b, input)
     new = axes_of(axes, x.rank + len(axes))
@@ -122,12 +123,12 @@ def unsqueeze(b: Builder, input: Operand, axes: Sequence[int]) -> Tensor:
     return b.reshape(x, [const(1) if i in new else next(rest) for i in range(x.rank + len(axes))])
 
 
-@nnef("stack")
+@lowers("stack")
 def stack(b: Builder, values: Sequence[Operand], axis: int) -> Tensor:
     return concat(b, [unsqueeze(b, v, [axis]) for v in values], axis)
 
 
-@nnef("unstack")
+@lowers("unstack")
 def unstack(b: Builder, value: Operand, axis: int) -> Sequence[Tensor]:
     x = tensor(b, value)
     return [
@@ -135,11 +136,11 @@ def unstack(b: Builder, value: Operand, axis: int) -> Sequence[Tensor]:
     ]
 
 
-@nnef("tile")
+@lowers("tile")
 def tile(b: Builder, input: Operand, repeats: Sequence[int]) -> Tensor:
     return move.repeat(b, tensor(b, input), list(map(const, repeats)))
 
 
-@nnef("gather")
+@lowers("gather")
 def gather(b: Builder, input: Operand, indices: Operand, axis: int = 0) -> Tensor:
     return index.gather(b, tensor(b, input), tensor(b, indices), axis=axis)

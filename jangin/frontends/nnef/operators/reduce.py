@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from jangin.frontends.nnef.operators.registry import Operand, Table, aligned, mapped, nnef, tensor
+from jangin.frontends.nnef.operators.common import Operand, aligned, mapped, tensor
+from jangin.frontends.registry import Table, lowers
 from jangin.ir.expr import call, const
 from jangin.ir.simplify import simplify
 from jangin.ops import linear as neutral
@@ -44,19 +45,19 @@ REDUCTIONS = Table({
 })  # fmt: skip
 
 
-@nnef("sum_reduce")
+@lowers("sum_reduce")
 def sum_reduce(b: Builder, input: Operand, axes: Sequence[int], normalize: bool = False) -> Tensor:
     return _reduce("mean" if normalize else "sum")(b, input, axes)
 
 
-@nnef("moments")
+@lowers("moments")
 def moments(b: Builder, input: Operand, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
     mean = _reduce("mean")(b, input, axes)
     square = mapped(b, lambda v, m: (v - m) * (v - m), input, mean)
     return mean, _reduce("mean")(b, square, axes)
 
 
-@nnef("softmax")
+@lowers("softmax")
 def softmax(b: Builder, x: Operand, axes: Sequence[int] = (1,)) -> Tensor:
     t = tensor(b, x)
     if len(axes) == 1:
@@ -66,7 +67,7 @@ def softmax(b: Builder, x: Operand, axes: Sequence[int] = (1,)) -> Tensor:
     return b.map(lambda v, s: v / s, e, _reduce("sum")(b, e, axes))
 
 
-@nnef("batch_normalization")
+@lowers("batch_normalization")
 def batch_normalization(
     b: Builder, input: Operand, mean: Operand, variance: Operand, offset: Operand, scale: Operand,
     epsilon: float,
@@ -75,12 +76,12 @@ def batch_normalization(
     return normalize.batch_norm(b, x, s, o, m, v, epsilon=epsilon)
 
 
-@nnef("matmul")
+@lowers("matmul")
 def matmul(b: Builder, A: Operand, B: Operand, transposeA: bool = False, transposeB: bool = False) -> Tensor:
     return b.matmul(tensor(b, A), tensor(b, B), transpose_a=transposeA, transpose_b=transposeB)
 
 
-@nnef("linear")
+@lowers("linear")
 def linear(b: Builder, input: Operand, filter: Operand, bias: Operand = 0.0) -> Tensor:
     gemm = partial(neutral.gemm, b, tensor(b, input), tensor(b, filter), transpose_y=True)
     if not isinstance(bias, Tensor):

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from jangin.frontends.nnef.operators.common import Operand, mapped, tensor
 from jangin.frontends.nnef.operators.move import Padding, bordered
-from jangin.frontends.nnef.operators.registry import Operand, mapped, nnef, tensor
+from jangin.frontends.registry import lowers
 from jangin.ir.expr import Const, Expr, cast, const
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
@@ -50,7 +51,7 @@ def _bias(b: Builder, y: Tensor, bias: Operand) -> Tensor:
     return neutral.add_bias(b, y, b.reshape(bias, bias.shape[-1:]))
 
 
-@nnef("conv")
+@lowers("conv")
 def conv(
     b: Builder, input: Operand, filter: Operand, bias: Operand = 0.0, border: str = "constant",
     padding: Padding = (), stride: Sizes = (), dilation: Sizes = (), groups: int = 1,
@@ -93,7 +94,7 @@ def _size(d: Expr, x: Tensor) -> int:
     return int(d.value)
 
 
-@nnef("deconv")
+@lowers("deconv")
 def deconv(
     b: Builder, input: Operand, filter: Operand, bias: Operand = 0.0, border: str = "constant",
     padding: Padding = (), stride: Sizes = (), dilation: Sizes = (), output_shape: Sizes = (),
@@ -164,7 +165,7 @@ class _Windows:
         return self.b.reshape(y, y.shape[2:]) if self.nested else y
 
 
-@nnef("box")
+@lowers("box")
 def box(
     b: Builder, input: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
     stride: Sizes = (), dilation: Sizes = (), normalize: bool = False,
@@ -183,12 +184,12 @@ def box(
     return windows.result(y)
 
 
-@nnef("avg_pool")
+@lowers("avg_pool")
 def avg_pool(b: Builder, input: Operand, **given: Any) -> Tensor:
     return box(b, input, **given, normalize=True)
 
 
-@nnef("max_pool")
+@lowers("max_pool")
 def max_pool(
     b: Builder, input: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
     stride: Sizes = (), dilation: Sizes = (),
@@ -197,7 +198,7 @@ def max_pool(
     return windows.result(pool.max_pool(b, windows.x, windows.window))
 
 
-@nnef("debox")
+@lowers("debox")
 def debox(
     b: Builder, input: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
     stride: Sizes = (), dilation: Sizes = (), output_shape: Sizes = (), normalize: bool = False,
@@ -236,7 +237,7 @@ def _plane(
     return bordered(b, x, pads, *(("constant", -math.inf) if border == "ignore" else (border, 0.0)))
 
 
-@nnef("max_pool_with_index")
+@lowers("max_pool_with_index")
 def max_pool_with_index(
     b: Builder, input: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
     stride: Sizes = (), dilation: Sizes = (),
@@ -248,12 +249,12 @@ def max_pool_with_index(
     return best, b.map(lambda i: i % plane, at)
 
 
-@nnef("argmax_pool")
+@lowers("argmax_pool")
 def argmax_pool(b: Builder, input: Operand, **given: Any) -> Tensor:
     return max_pool_with_index(b, input, **given)[1]
 
 
-@nnef("sample")
+@lowers("sample")
 def sample(
     b: Builder, input: Operand, index: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
     stride: Sizes = (), dilation: Sizes = (),
@@ -265,7 +266,7 @@ def sample(
     return b.reshape(take_along(b, b.reshape(x, [*x.shape[:2], plane]), flat, 2), at.shape)
 
 
-@nnef("desample")
+@lowers("desample")
 def desample(
     b: Builder, input: Operand, index: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
     stride: Sizes = (), dilation: Sizes = (), output_shape: Sizes = (),
@@ -301,7 +302,7 @@ def desample(
 # -- changing sizes ------------------------------------------------------------------------------
 
 
-@nnef("nearest_upsample")
+@lowers("nearest_upsample")
 def nearest_upsample(b: Builder, input: Operand, factor: Sizes) -> Tensor:
     x = tensor(b, input)
     return resize.resize(
@@ -322,7 +323,7 @@ METHODS = {
 """Where an entry of the result lies in the input."""
 
 
-@nnef("multilinear_upsample")
+@lowers("multilinear_upsample")
 def multilinear_upsample(
     b: Builder, input: Operand, factor: Sizes, method: str = "symmetric", border: str = "replicate"
 ) -> Tensor:
@@ -339,7 +340,7 @@ def multilinear_upsample(
     return b.slice(y, [0, 0, *factor], [*x.shape[:2], *out], [1] * x.rank)
 
 
-@nnef("local_response_normalization")
+@lowers("local_response_normalization")
 def local_response_normalization(
     b: Builder, input: Operand, size: Sizes, alpha: float = 1.0, beta: float = 0.5, bias: float = 1.0
 ) -> Tensor:

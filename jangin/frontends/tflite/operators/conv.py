@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jangin.frontends.tflite.operators.registry import (
+from jangin.frontends.registry import lowers
+from jangin.frontends.tflite.operators.common import (
     Call,
     Factors,
     Quantization,
     activated,
-    builtin,
     limits,
     real,
     requantized,
@@ -49,14 +49,14 @@ def _filters(b: Builder, w: Tensor) -> Tensor:
     return b.transpose(w, [0, 3, 1, 2])
 
 
-@builtin("CONV_2D")
+@lowers("CONV_2D")
 def conv_2d(call: Call) -> Tensor:
     x = channels_first(call.b, call.x())
     w = _filters(call.b, call.x(1))
     return _convolved(call, x, w, divide(x.shape[1], w.shape[1], call.b.symbols))
 
 
-@builtin("DEPTHWISE_CONV_2D")
+@lowers("DEPTHWISE_CONV_2D")
 def depthwise_conv_2d(call: Call) -> Tensor:
     """Filters [1, H, W, C * multiplier]."""
     x = channels_first(call.b, call.x())
@@ -119,7 +119,7 @@ def _scaled(call: Call, sums: Tensor, bias: Tensor | None, once: bool = False) -
     return requantized(call, sums, Factors.of(b, factors, sums.rank - 1, sums.rank, once=once))
 
 
-@builtin("FULLY_CONNECTED")
+@lowers("FULLY_CONNECTED")
 def fully_connected(call: Call) -> Tensor:
     """Rows times weights [out, in] transposed. Weights of floats' layers that are integers are widened."""
     b, x, w = call.b, call.x(), call.x(1)
@@ -141,7 +141,7 @@ def fully_connected(call: Call) -> Tensor:
     return b.reshape(activated(call, y), shape)
 
 
-@builtin("TRANSPOSE_CONV")
+@lowers("TRANSPOSE_CONV")
 def transpose_conv(call: Call) -> Tensor:
     """Inputs: the result's shape, filters [out, H, W, in], x, and maybe a bias."""
     b = call.b
@@ -174,7 +174,7 @@ def _window(call: Call, x: Tensor) -> Window:
     return Window.over(call.b, x, kernel, strides=strides)
 
 
-@builtin("MAX_POOL_2D")
+@lowers("MAX_POOL_2D")
 def max_pool_2d(call: Call) -> Tensor:
     x = channels_first(call.b, call.x())
     y = channels_last(call.b, pool.max_pool(call.b, x, _window(call, x)))
@@ -188,7 +188,7 @@ def _limited(call: Call, y: Tensor) -> Tensor:
     return call.b.map(lambda v: minimum(maximum(v, const(low, v.dtype)), const(high, v.dtype)), y)
 
 
-@builtin("AVERAGE_POOL_2D")
+@lowers("AVERAGE_POOL_2D")
 def average_pool_2d(call: Call) -> Tensor:
     """Of integers the sum divided by the count, rounded half away from zero."""
     b, x = call.b, channels_first(call.b, call.x())
@@ -213,7 +213,7 @@ def average_pool_2d(call: Call) -> Tensor:
     return _limited(call, channels_last(b, b.map(mean, sums, counts)))
 
 
-@builtin("L2_POOL_2D")
+@lowers("L2_POOL_2D")
 def l2_pool_2d(call: Call) -> Tensor:
     call.only_floats()
     x = channels_first(call.b, call.x())
@@ -225,7 +225,7 @@ def _root(v: Expr) -> Expr:
     return intrinsic("sqrt", v)
 
 
-@builtin("BATCH_MATMUL")
+@lowers("BATCH_MATMUL")
 def batch_matmul(call: Call) -> Tensor:
     call.only_floats()
     o = call.options

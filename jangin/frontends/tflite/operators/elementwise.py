@@ -8,14 +8,12 @@ from functools import partial
 
 import numpy as np
 
+from jangin.frontends.registry import Lowering, Table, lowers
 from jangin.frontends.tflite import fixed
-from jangin.frontends.tflite.operators.registry import (
+from jangin.frontends.tflite.operators.common import (
     Call,
     Factors,
-    Lowering,
-    Table,
     activated,
-    builtin,
     constants,
     limits,
     lookup,
@@ -78,14 +76,14 @@ def _bounded(kind: int) -> Lowering:
 BOUNDED = Table({"RELU": _bounded(1), "RELU_N1_TO_1": _bounded(2), "RELU6": _bounded(3)})
 
 
-@builtin("LOGISTIC")
+@lowers("LOGISTIC")
 def logistic(call: Call) -> Tensor:
     if not call.is_integer:
         return call.b.map(activation.sigmoid, call.x())
     return _saturating(call, fixed.logistic, 8)
 
 
-@builtin("TANH")
+@lowers("TANH")
 def tanh(call: Call) -> Tensor:
     if not call.is_integer:
         return call.b.map(lambda v: intrinsic("tanh", v), call.x())
@@ -109,13 +107,13 @@ def _saturating(call: Call, fn: Callable[[int, int], int], digits: int) -> Tenso
     return lookup(call, at)
 
 
-@builtin("HARD_SWISH")
+@lowers("HARD_SWISH")
 def hard_swish(call: Call) -> Tensor:
     call.only_floats()
     return call.b.map(activation.hard_swish, call.x())
 
 
-@builtin("LEAKY_RELU")
+@lowers("LEAKY_RELU")
 def leaky_relu(call: Call) -> Tensor:
     alpha = call.options["alpha"]
     if not call.is_integer:
@@ -135,7 +133,7 @@ def leaky_relu(call: Call) -> Tensor:
     return lookup(call, at)
 
 
-@builtin("PRELU")
+@lowers("PRELU")
 def prelu(call: Call) -> Tensor:
     call.only_floats()
     return call.b.map(activation.leaky_relu, call.x(), call.x(1))
@@ -171,7 +169,7 @@ def _sum(sign: int) -> Lowering:
     return lower
 
 
-@builtin("MUL")
+@lowers("MUL")
 def mul(call: Call) -> Tensor:
     if not call.is_integer:
         return activated(call, call.b.map(_times, call.x(), call.x(1)))
@@ -228,13 +226,13 @@ BINARY = Table({
 })  # fmt: skip
 
 
-@builtin("POW")
+@lowers("POW")
 def power(call: Call) -> Tensor:
     call.only_floats()
     return pow_(call.b, call.x(), call.x(1))
 
 
-@builtin("ADD_N")
+@lowers("ADD_N")
 def add_n(call: Call) -> Tensor:
     call.only_floats()
     total = call.x()
@@ -268,7 +266,7 @@ COMPARISONS = Table({
 })  # fmt: skip
 
 
-@builtin("SELECT", "SELECT_V2")
+@lowers("SELECT", "SELECT_V2")
 def select_v2(call: Call) -> Tensor:
     """SELECT's condition may be a vector, of whole rows."""
     condition, x = call.x(), call.x(1)
@@ -280,14 +278,14 @@ def select_v2(call: Call) -> Tensor:
 # -- types ---------------------------------------------------------------------------------------
 
 
-@builtin("CAST")
+@lowers("CAST")
 def cast_(call: Call) -> Tensor:
     dtype = call.out.dtype
     assert dtype is not None
     return call.b.map(lambda v: ne(v, const(0, v.dtype)) if dtype is BOOL else cast(dtype, v), call.x())
 
 
-@builtin("QUANTIZE")
+@lowers("QUANTIZE")
 def quantize(call: Call) -> Tensor:
     """From floats: x / scale rounded half away from zero; from integers: rescaled."""
     out, b = call.out, call.b
@@ -314,12 +312,12 @@ def quantize(call: Call) -> Tensor:
     return requantized(call, centred, Factors.of(b, [call.given[0].scale / out.scale]), 0)
 
 
-@builtin("DEQUANTIZE")
+@lowers("DEQUANTIZE")
 def dequantize(call: Call) -> Tensor:
     return real(call)
 
 
-@builtin("FAKE_QUANT")
+@lowers("FAKE_QUANT")
 def fake_quant(call: Call) -> Tensor:
     """Rounded to what integers of so many bits between `min` and `max` stand for."""
     o = call.options

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jangin.frontends.tflite.operators.registry import Call, Factors, Quantization, builtin, requantized
+from jangin.frontends.registry import lowers
+from jangin.frontends.tflite.operators.common import Call, Factors, Quantization, requantized
 from jangin.ir.dtype import I32, I64
 from jangin.ir.expr import Buffer, Expr, cast, const, land, maximum, minimum, select
 from jangin.ir.graph import CompileError
@@ -18,7 +19,7 @@ from jangin.ops.scatter import scatter_nd
 from jangin.ops.select import non_zero, top_k
 
 
-@builtin("RESHAPE")
+@lowers("RESHAPE")
 def reshape(call: Call) -> Tensor:
     shape = call.optional(1)
     if shape is not None and shape.rank == 1:
@@ -28,14 +29,14 @@ def reshape(call: Call) -> Tensor:
     return move.reshape_to(call.b, call.x(), sizes, True)
 
 
-@builtin("EXPAND_DIMS")
+@lowers("EXPAND_DIMS")
 def expand_dims(call: Call) -> Tensor:
     x = call.x()
     at = axis_of(call.integers(1)[0], x.rank + 1)
     return call.b.reshape(x, [*x.shape[:at], 1, *x.shape[at:]])
 
 
-@builtin("SQUEEZE")
+@lowers("SQUEEZE")
 def squeeze(call: Call) -> Tensor:
     x = call.x()
     dims = [d % x.rank for d in call.options.get("squeeze_dims", [])]
@@ -43,17 +44,17 @@ def squeeze(call: Call) -> Tensor:
     return call.b.reshape(x, [d for i, d in enumerate(x.shape) if i not in gone])
 
 
-@builtin("TRANSPOSE")
+@lowers("TRANSPOSE")
 def transpose(call: Call) -> Tensor:
     return call.b.transpose(call.x(), [d % call.x().rank for d in call.integers(1)])
 
 
-@builtin("SHAPE")
+@lowers("SHAPE")
 def shape(call: Call) -> Tensor:
     return call.b.sizes(call.x().shape, call.out.dtype or I32)
 
 
-@builtin("RANK")
+@lowers("RANK")
 def rank(call: Call) -> Tensor:
     return call.b.const(np.array(call.x().rank, np.int32))
 
@@ -71,13 +72,13 @@ def _into(call: Call, i: int, x: Tensor) -> Tensor:
     return requantized(call, centred, Factors.of(call.b, [call.given[i].scale / call.out.scale]), 0)
 
 
-@builtin("CONCATENATION")
+@lowers("CONCATENATION")
 def concatenation(call: Call) -> Tensor:
     parts = [_into(call, i, call.x(i)) for i in range(len(call.inputs))]
     return call.b.concat(parts, axis_of(call.options["axis"], parts[0].rank))
 
 
-@builtin("PACK")
+@lowers("PACK")
 def pack(call: Call) -> Tensor:
     parts = [call.x(i) for i in range(len(call.inputs))]
     at = axis_of(call.options["axis"], parts[0].rank + 1)
@@ -85,7 +86,7 @@ def pack(call: Call) -> Tensor:
     return call.b.concat(rows, at)
 
 
-@builtin("UNPACK")
+@lowers("UNPACK")
 def unpack(call: Call) -> tuple[Tensor, ...]:
     x = call.x()
     at = axis_of(call.options["axis"], x.rank)
@@ -93,7 +94,7 @@ def unpack(call: Call) -> tuple[Tensor, ...]:
     return tuple(call.b.reshape(p, [d for i, d in enumerate(x.shape) if i != at]) for p in parts)
 
 
-@builtin("SPLIT")
+@lowers("SPLIT")
 def split(call: Call) -> tuple[Tensor, ...]:
     """Inputs: the axis, x."""
     x = call.x(1)
@@ -101,7 +102,7 @@ def split(call: Call) -> tuple[Tensor, ...]:
     return move.split_into(call.b, x, at, move.equal_sizes(call.b, x, at, count))
 
 
-@builtin("SPLIT_V")
+@lowers("SPLIT_V")
 def split_v(call: Call) -> tuple[Tensor, ...]:
     """Inputs: x, the sizes, the axis; a size of -1 is what is left."""
     x, sizes = call.x(), call.integers(1)
@@ -112,7 +113,7 @@ def split_v(call: Call) -> tuple[Tensor, ...]:
     return move.split_into(call.b, x, at, parts)
 
 
-@builtin("SLICE")
+@lowers("SLICE")
 def slice_(call: Call) -> Tensor:
     """From a start, so many entries; -1 is all that follow."""
     x, starts, sizes = call.x(), call.sizes(1), call.sizes(2)
@@ -120,7 +121,7 @@ def slice_(call: Call) -> Tensor:
     return call.b.slice(x, starts, counts, [1] * x.rank)
 
 
-@builtin("STRIDED_SLICE")
+@lowers("STRIDED_SLICE")
 def strided_slice(call: Call) -> Tensor:
     """NumPy's slicing, whose masks say where a bound isn't given, and which axes an index leaves out."""
     b, x, o = call.b, call.x(), call.options
@@ -139,7 +140,7 @@ def strided_slice(call: Call) -> Tensor:
     return b.reshape(cut, [d for i, d in enumerate(cut.shape) if i not in gone])
 
 
-@builtin("PAD", "PADV2")
+@lowers("PAD", "PADV2")
 def pad(call: Call) -> Tensor:
     """Integers are padded by what stands for 0."""
     pads, value = call.integers(1), call.optional(2)
@@ -150,7 +151,7 @@ def pad(call: Call) -> Tensor:
     return call.b.pad(call.x(), [*begins, *ends], "constant", fill)
 
 
-@builtin("MIRROR_PAD")
+@lowers("MIRROR_PAD")
 def mirror_pad(call: Call) -> Tensor:
     pads = call.integers(1)
     if call.options["mode"] == 1:
@@ -158,17 +159,17 @@ def mirror_pad(call: Call) -> Tensor:
     return call.b.pad(call.x(), [*pads[0::2], *pads[1::2]], "reflect")
 
 
-@builtin("TILE")
+@lowers("TILE")
 def tile(call: Call) -> Tensor:
     return move.repeat(call.b, call.x(), call.sizes(1))
 
 
-@builtin("BROADCAST_TO")
+@lowers("BROADCAST_TO")
 def broadcast_to(call: Call) -> Tensor:
     return call.b.expand(call.x(), call.sizes(1))
 
 
-@builtin("REVERSE_V2")
+@lowers("REVERSE_V2")
 def reverse(call: Call) -> Tensor:
     x = call.x()
     turned = {a % x.rank for a in call.integers(1)}
@@ -176,47 +177,47 @@ def reverse(call: Call) -> Tensor:
     return call.b.slice(x, starts, x.shape, [-1 if i in turned else 1 for i in range(x.rank)])
 
 
-@builtin("FILL")
+@lowers("FILL")
 def fill(call: Call) -> Tensor:
     return call.b.expand(call.x(1), call.sizes(0))
 
 
-@builtin("ZEROS_LIKE")
+@lowers("ZEROS_LIKE")
 def zeros_like(call: Call) -> Tensor:
     return call.b.expand(call.b.scalar(0, call.x().dtype), call.x().shape)
 
 
-@builtin("RANGE")
+@lowers("RANGE")
 def range_(call: Call) -> Tensor:
     return move.arange(call.b, call.x(0), call.x(1), call.x(2))
 
 
-@builtin("GATHER")
+@lowers("GATHER")
 def gather(call: Call) -> Tensor:
     if call.options.get("batch_dims", 0):
         raise CompileError("GATHER with batch_dims is not supported")
     return index.gather(call.b, call.x(), call.x(1), axis=call.options.get("axis", 0))
 
 
-@builtin("GATHER_ND")
+@lowers("GATHER_ND")
 def gather_nd(call: Call) -> Tensor:
     return index.gather_nd(call.b, call.x(), call.x(1))
 
 
-@builtin("EMBEDDING_LOOKUP")
+@lowers("EMBEDDING_LOOKUP")
 def embedding_lookup(call: Call) -> Tensor:
     """Inputs: indices, the table."""
     return index.gather(call.b, call.x(1), call.x(0), axis=0)
 
 
-@builtin("SCATTER_ND")
+@lowers("SCATTER_ND")
 def scatter(call: Call) -> Tensor:
     """Inputs: index tuples, updates, the shape. What meets in a place is added."""
     zeros = call.b.expand(call.b.scalar(0, call.x(1).dtype), call.sizes(2))
     return scatter_nd(call.b, zeros, call.x(0), call.x(1), reduction="add")
 
 
-@builtin("ONE_HOT")
+@lowers("ONE_HOT")
 def one_hot(call: Call) -> Tensor:
     """Inputs: indices, depth, the values of on and off."""
     values = call.b.concat([call.b.reshape(call.x(i), [1]) for i in (3, 2)], 0)
@@ -224,30 +225,30 @@ def one_hot(call: Call) -> Tensor:
     return index.one_hot(call.b, call.x(), depth, values, axis=call.options["axis"])
 
 
-@builtin("TOPK_V2")
+@lowers("TOPK_V2")
 def topk(call: Call) -> tuple[Tensor, Tensor]:
     values, at = top_k(call.b, call.x(), call.sizes(1)[0])
     return values, call.b.cast(at, I32)
 
 
-@builtin("WHERE")
+@lowers("WHERE")
 def where(call: Call) -> Tensor:
     return call.b.transpose(non_zero(call.b, call.x()), [1, 0])
 
 
-@builtin("DEPTH_TO_SPACE")
+@lowers("DEPTH_TO_SPACE")
 def depth_to_space(call: Call) -> Tensor:
     x = channels_first(call.b, call.x())
     return channels_last(call.b, move.depth_to_space(call.b, x, call.options["block_size"]))
 
 
-@builtin("SPACE_TO_DEPTH")
+@lowers("SPACE_TO_DEPTH")
 def space_to_depth(call: Call) -> Tensor:
     x = channels_first(call.b, call.x())
     return channels_last(call.b, move.space_to_depth(call.b, x, call.options["block_size"]))
 
 
-@builtin("SPACE_TO_BATCH_ND")
+@lowers("SPACE_TO_BATCH_ND")
 def space_to_batch(call: Call) -> Tensor:
     """Blocks of spatial axes to the batch, after padding."""
     b, x, blocks, pads = call.b, call.x(), call.integers(1), call.integers(2)
@@ -269,7 +270,7 @@ def _exact(d: Expr, n: int, call: Call) -> Expr:
     return divide(d, const(n), call.b.symbols)
 
 
-@builtin("BATCH_TO_SPACE_ND")
+@lowers("BATCH_TO_SPACE_ND")
 def batch_to_space(call: Call) -> Tensor:
     """The inverse: blocks back from the batch, then cropped."""
     b, x, blocks, crops = call.b, call.x(), call.integers(1), call.integers(2)
@@ -293,7 +294,7 @@ def _resized(call: Call, style: Style) -> Tensor:
     return channels_last(call.b, resize(call.b, x, lines, style))
 
 
-@builtin("RESIZE_BILINEAR")
+@lowers("RESIZE_BILINEAR")
 def resize_bilinear(call: Call) -> Tensor:
     call.only_floats()
     o = call.options
@@ -301,7 +302,7 @@ def resize_bilinear(call: Call) -> Tensor:
     return _resized(call, Style("linear", place, "floor"))
 
 
-@builtin("RESIZE_NEAREST_NEIGHBOR")
+@lowers("RESIZE_NEAREST_NEIGHBOR")
 def resize_nearest(call: Call) -> Tensor:
     o = call.options
     if o["align_corners"]:
@@ -309,7 +310,7 @@ def resize_nearest(call: Call) -> Tensor:
     return _resized(call, Style("nearest", pixel_centre if o["half_pixel_centers"] else asymmetric, "floor"))
 
 
-@builtin("DYNAMIC_UPDATE_SLICE")
+@lowers("DYNAMIC_UPDATE_SLICE")
 def dynamic_update_slice(call: Call) -> Tensor:
     """x with `update` written from the given start on, which is moved inside."""
     b, x, update = call.b, call.x(), call.x(1)

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from jangin.frontends.registry import Lowering, Table, lowers
 from jangin.frontends.tflite import fixed
-from jangin.frontends.tflite.operators.registry import (
+from jangin.frontends.tflite.operators.common import (
     Call,
-    Lowering,
-    Table,
-    builtin,
     constants,
     limits,
     rescaled,
@@ -81,7 +79,7 @@ def _arg(combiner: str) -> Lowering:
 ARGS = Table({"ARG_MAX": _arg("max"), "ARG_MIN": _arg("min")})
 
 
-@builtin("SOFTMAX")
+@lowers("SOFTMAX")
 def softmax(c: Call) -> Tensor:
     beta = c.options["beta"]
     if c.is_integer:
@@ -147,13 +145,13 @@ def _inside(x: Expr) -> Expr:
     return minimum(maximum(x, const(fixed.LOW, I64)), const(fixed.HIGH, I64))
 
 
-@builtin("LOG_SOFTMAX")
+@lowers("LOG_SOFTMAX")
 def log_softmax(c: Call) -> Tensor:
     c.only_floats()
     return c.b.softmax(c.x(), c.x().rank - 1, True)
 
 
-@builtin("L2_NORMALIZATION")
+@lowers("L2_NORMALIZATION")
 def l2_normalization(c: Call) -> Tensor:
     """Over the last axis."""
     c.only_floats()
@@ -161,7 +159,7 @@ def l2_normalization(c: Call) -> Tensor:
     return c.b.map(lambda v, s: v / maximum(call("sqrt", s), 1e-6), c.x(), squares)
 
 
-@builtin("LOCAL_RESPONSE_NORMALIZATION")
+@lowers("LOCAL_RESPONSE_NORMALIZATION")
 def lrn(c: Call) -> Tensor:
     """x / (bias + alpha * the sum of squares within `radius` channels) ** beta."""
     o = c.options
@@ -171,7 +169,7 @@ def lrn(c: Call) -> Tensor:
     return c.b.transpose(y, [0, 2, 3, 1])
 
 
-@builtin("CUMSUM")
+@lowers("CUMSUM")
 def cumsum(c: Call) -> Tensor:
     o = c.options
     return cumulate(

@@ -1,5 +1,6 @@
 """ATen's operators, a file a family."""
 
+from jangin.frontends.registry import declared
 from jangin.frontends.torch.operators import (
     conv,
     elementwise,
@@ -13,9 +14,8 @@ from jangin.frontends.torch.operators import (
     resize,
     sizes,
 )
-from jangin.frontends.torch.operators.registry import operators
 
-OPERATORS = operators(
+OPERATORS = declared(
     (conv, elementwise, index, linear, move, normalize, order, recurrent, reduce, resize, sizes)
 )
 """Lowerings by name, of all overloads ("add") or of one ("max.dim")."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jangin.frontends.torch.operators.registry import Result, Table, aten, size
+from jangin.frontends.registry import Table, lowers
+from jangin.frontends.torch.operators.common import Result, size
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Buffer, Const, Expr, cast, const
 from jangin.ir.graph import CompileError, static_shape
@@ -29,7 +30,7 @@ def _each(given: Sequence[int], rank: int, default: int = 1) -> list[int]:
     return [int(g) for g in (given if len(given) == rank else list(given) * rank)]
 
 
-@aten("convolution")
+@lowers("convolution")
 def convolution(
     b: Builder, out: Result, input: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
@@ -110,7 +111,7 @@ POOLS = Table({
 })  # fmt: skip
 
 
-@aten("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d")
+@lowers("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d")
 def adaptive_avg_pool(b: Builder, out: Result, self: Tensor, output_size: Sequence[Any]) -> Tensor:
     """Position i of an axis of n out of m entries is the mean of those from i m / n, rounded down, to
     (i + 1) m / n, rounded up."""
@@ -144,7 +145,7 @@ def _averaged(b: Builder, x: Tensor, axis: int, n: Expr) -> Tensor:
     return b.transpose(y, [order.index(i) for i in range(x.rank)])
 
 
-@aten("adaptive_max_pool2d", "adaptive_max_pool3d")
+@lowers("adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_max_pool(
     b: Builder, out: Result, self: Tensor, output_size: Sequence[Any]
 ) -> tuple[Tensor, Tensor | None]:
@@ -188,7 +189,7 @@ def _entries(m: int, n: int) -> Any:
     return np.minimum(first[:, None] + np.arange(longest), last[:, None]).astype(np.int64)
 
 
-@aten("max_pool2d_with_indices_backward")
+@lowers("max_pool2d_with_indices_backward")
 def max_pool_backward(
     b: Builder, out: Result, grad_output: Tensor, self: Tensor, indices: Tensor, **given: Any
 ) -> Tensor:
@@ -201,7 +202,7 @@ def max_pool_backward(
     return b.reshape(scatter_elements(b, start, at, new, axis=1, reduction="add"), out.shape)
 
 
-@aten("col2im")
+@lowers("col2im")
 def col2im(
     b: Builder, out: Result, self: Tensor, output_size: Sequence[Any], kernel_size: Sequence[int],
     dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int],

@@ -6,14 +6,12 @@ import math
 from functools import partial
 from typing import Any
 
-from jangin.frontends.torch.operators.registry import (
-    Lowering,
+from jangin.frontends.registry import Lowering, Table, lowers
+from jangin.frontends.torch.operators.common import (
     Number,
     Operand,
     Result,
-    Table,
     applied,
-    aten,
     scalar,
 )
 from jangin.ir.dtype import BOOL, F32, F64
@@ -110,7 +108,7 @@ UNARY = Table({
 })  # fmt: skip
 
 
-@aten("logical_not")
+@lowers("logical_not")
 def logical_not(b: Builder, out: Result, self: Tensor) -> Tensor:
     return applied(b, self.dtype, lambda x: eq(x, const(0, x.dtype)), self)
 
@@ -195,13 +193,13 @@ BINARY = Table({
 })  # fmt: skip
 
 
-@aten("atan2", "arctan2")
+@lowers("atan2", "arctan2")
 def atan2(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
     """In the result's type, which is a float for integers too."""
     return applied(b, out.dtype, lambda x, y: call("atan2", x, y), self, other)
 
 
-@aten("add")
+@lowers("add")
 def add(b: Builder, out: Result, self: Operand, other: Operand, alpha: Number = 1) -> Tensor:
     """self + alpha * other; truth values are joined."""
     if out.dtype is BOOL:
@@ -209,12 +207,12 @@ def add(b: Builder, out: Result, self: Operand, other: Operand, alpha: Number = 
     return applied(b, out.dtype, lambda x, y: x + _times(y, alpha), self, other)
 
 
-@aten("sub")
+@lowers("sub")
 def sub(b: Builder, out: Result, self: Operand, other: Operand, alpha: Number = 1) -> Tensor:
     return applied(b, out.dtype, lambda x, y: x - _times(y, alpha), self, other)
 
 
-@aten("rsub")
+@lowers("rsub")
 def rsub(b: Builder, out: Result, self: Operand, other: Operand, alpha: Number = 1) -> Tensor:
     return sub(b, out, other, self, alpha)
 
@@ -225,7 +223,7 @@ def _times(x: Expr, factor: Number) -> Expr:
     return x if factor == 1 else x * const(factor, x.dtype)
 
 
-@aten("div")
+@lowers("div")
 def div(b: Builder, out: Result, self: Operand, other: Operand, rounding_mode: str = "") -> Tensor:
     """The quotient, a float where it isn't rounded."""
     if rounding_mode == "floor":
@@ -235,22 +233,22 @@ def div(b: Builder, out: Result, self: Operand, other: Operand, rounding_mode: s
     return applied(b, out.dtype, lambda x, y: x / y, self, other)
 
 
-@aten("floor_divide")
+@lowers("floor_divide")
 def floor_divide(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
     return div(b, out, self, other, "floor")
 
 
-@aten("pow")
+@lowers("pow")
 def pow(b: Builder, out: Result, self: Operand, exponent: Operand) -> Tensor:
     return pow_(b, scalar(b, self, out.dtype), scalar(b, exponent, out.dtype))
 
 
-@aten("where")
+@lowers("where")
 def where(b: Builder, out: Result, condition: Tensor, self: Operand, other: Operand) -> Tensor:
     return choose(b, b.cast(condition, BOOL), scalar(b, self, out.dtype), scalar(b, other, out.dtype))
 
 
-@aten("clamp", "clamp_min", "clamp_max")
+@lowers("clamp", "clamp_min", "clamp_max")
 def clamp(
     b: Builder, out: Result, self: Tensor, min: Operand | None = None, max: Operand | None = None
 ) -> Tensor:
@@ -261,7 +259,7 @@ def clamp(
     return y if max is None else applied(b, out.dtype, minimum, y, max)
 
 
-@aten("_to_copy", "to")
+@lowers("_to_copy", "to")
 def to_copy(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
     """In the result's type: floats are truncated to integers, and true where they aren't 0."""
     return converted(b, self, out)
@@ -274,12 +272,12 @@ def converted(b: Builder, x: Tensor, out: Result) -> Tensor:
     return b.cast(x, out.dtype)
 
 
-@aten("view.dtype")
+@lowers("view.dtype")
 def view_dtype(b: Builder, out: Result, self: Tensor, dtype: Any) -> Tensor:
     return bitcast(b, self, out.dtype)
 
 
-@aten("copysign")
+@lowers("copysign")
 def copysign(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
     def body(x: Expr, y: Expr) -> Expr:
         word = {F32: "bitcast_i32", F64: "bitcast_i64"}[wide(x).dtype]

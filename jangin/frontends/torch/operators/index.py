@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jangin.frontends.torch.operators.registry import Number, Operand, Result, aten, scalar
+from jangin.frontends.registry import lowers
+from jangin.frontends.torch.operators.common import Number, Operand, Result, scalar
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import binary, cast, const, maximum, select
 from jangin.ir.graph import CompileError, Shape
@@ -20,14 +21,14 @@ from jangin.ops.scatter import scatter_elements, scatter_nd
 from jangin.ops.select import non_zero
 
 
-@aten("embedding")
+@lowers("embedding")
 def embedding(
     b: Builder, out: Result, weight: Tensor, indices: Tensor, padding_idx: int = -1, **given: Any
 ) -> Tensor:
     return neutral.gather(b, weight, indices, axis=0)
 
 
-@aten("index_select")
+@lowers("index_select")
 def index_select(b: Builder, out: Result, self: Tensor, dim: int, index: Tensor) -> Tensor:
     if not self.rank:
         return b.expand(self, out.shape)
@@ -64,7 +65,7 @@ def _arranged(b: Builder, self: Tensor, indices: Indices) -> tuple[list[int], Te
     return order, b.concat(columns, len(shape)), shape, at[0] if neighbours else 0
 
 
-@aten("index")
+@lowers("index")
 def index(b: Builder, out: Result, self: Tensor, indices: Indices) -> Tensor:
     """NumPy's indexing by tensors: the axes that the indices broadcast to stand where the first of the
     indexed axes stood, or first where these aren't neighbours."""
@@ -79,7 +80,7 @@ def index(b: Builder, out: Result, self: Tensor, indices: Indices) -> Tensor:
     return b.transpose(taken, [*kept[:before], *range(rank), *kept[before:]])
 
 
-@aten("index_put", "_unsafe_index_put")
+@lowers("index_put", "_unsafe_index_put")
 def index_put(
     b: Builder, out: Result, self: Tensor, indices: Indices, values: Tensor, accumulate: bool = False
 ) -> Tensor:
@@ -102,7 +103,7 @@ def index_put(
     return b.transpose(written, [order.index(i) for i in range(self.rank)])
 
 
-@aten("scatter", "scatter_reduce")
+@lowers("scatter", "scatter_reduce")
 def scatter(
     b: Builder, out: Result, self: Tensor, dim: int, index: Tensor, src: Tensor | None = None,
     value: Number | None = None, reduce: str = "", include_self: bool = True,
@@ -138,12 +139,12 @@ def _mean(b: Builder, total: Tensor, count: Tensor) -> Tensor:
     return b.map(share, total, count)
 
 
-@aten("scatter_add")
+@lowers("scatter_add")
 def scatter_add(b: Builder, out: Result, self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return scatter(b, out, self, dim, index, src, reduce="sum")
 
 
-@aten("index_add")
+@lowers("index_add")
 def index_add(
     b: Builder, out: Result, self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Number = 1
 ) -> Tensor:
@@ -157,12 +158,12 @@ def index_add(
     return b.transpose(y, [*range(1, axis + 1), 0, *range(axis + 1, self.rank)])
 
 
-@aten("masked_fill")
+@lowers("masked_fill")
 def masked_fill(b: Builder, out: Result, self: Tensor, mask: Tensor, value: Operand) -> Tensor:
     return where(b, mask, scalar(b, value, out.dtype), b.cast(self, out.dtype))
 
 
-@aten("masked_scatter")
+@lowers("masked_scatter")
 def masked_scatter(b: Builder, out: Result, self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """`self` with the elements where `mask` holds replaced by those of `source`, in order."""
     flags = b.reshape(b.expand(mask, out.shape), [simplify(product(out.shape), b.symbols)])
@@ -172,14 +173,14 @@ def masked_scatter(b: Builder, out: Result, self: Tensor, mask: Tensor, source: 
     return where(b, b.reshape(flags, out.shape), b.reshape(b.cast(taken, out.dtype), out.shape), self)
 
 
-@aten("masked_select")
+@lowers("masked_select")
 def masked_select(b: Builder, out: Result, self: Tensor, mask: Tensor) -> Tensor:
     """The elements where `mask` holds, in order."""
     shape = broadcast(self.shape, mask.shape)
     return index(b, out, b.expand(self, shape), [b.expand(mask, shape)])
 
 
-@aten("_embedding_bag")
+@lowers("_embedding_bag")
 def embedding_bag(
     b: Builder, out: Result, weight: Tensor, indices: Tensor, offsets: Tensor, mode: int = 0,
     per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int = -1,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jangin.frontends.torch.operators.registry import Number, Result, aten
+from jangin.frontends.registry import lowers
+from jangin.frontends.torch.operators.common import Number, Result
 from jangin.ir.expr import Expr, const
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import simplify
@@ -23,7 +24,7 @@ def _number(x: Number) -> float:
     return float(x)
 
 
-@aten("mm", "bmm", "matmul", "mv", "dot")
+@lowers("mm", "bmm", "matmul", "mv", "dot")
 def matmul(
     b: Builder,
     out: Result,
@@ -37,7 +38,7 @@ def matmul(
     return multiply(b, self, right)
 
 
-@aten("addmm", "baddbmm", "addmv", "addbmm")
+@lowers("addmm", "baddbmm", "addmv", "addbmm")
 def addmm(
     b: Builder, out: Result, self: Tensor, beta: Number = 1, alpha: Number = 1, **matrices: Tensor
 ) -> Tensor:
@@ -58,7 +59,7 @@ def _scaled_sum(b: Builder, out: Result, y: Tensor, c: Tensor, alpha: float, bet
     return b.map(lambda p, q: times(p, alpha) + times(q, beta), y, b.cast(c, y.dtype))
 
 
-@aten("linear")
+@lowers("linear")
 def linear(b: Builder, out: Result, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input [..., K] times weight[N, K] transposed, plus bias[N]; 16-bit floats are rounded once."""
     x, w = widen(b, input), widen(b, weight)
@@ -70,12 +71,12 @@ def linear(b: Builder, out: Result, input: Tensor, weight: Tensor, bias: Tensor 
     return b.cast(y if bias is None else b.map(lambda p, q: p + q, y, widen(b, bias)), out.dtype)
 
 
-@aten("einsum")
+@lowers("einsum")
 def einsum(b: Builder, out: Result, equation: str, tensors: Sequence[Tensor], path: Any = None) -> Tensor:
     return einstein(b, *tensors, equation=equation)
 
 
-@aten("scaled_dot_product_attention")
+@lowers("scaled_dot_product_attention")
 def attention(
     b: Builder, out: Result, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
@@ -104,7 +105,7 @@ def _with_heads(b: Builder, x: Tensor) -> Tensor:
     return b.reshape(x, [first, outer[-1] if outer else const(1), rows, columns])
 
 
-@aten("_scaled_dot_product_flash_attention_for_cpu")
+@lowers("_scaled_dot_product_flash_attention_for_cpu")
 def flash_attention(
     b: Builder, out: Result, query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0,
     is_causal: bool = False, attn_mask: Tensor | None = None, scale: float | None = None,

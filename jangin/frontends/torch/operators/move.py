@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jangin.frontends.torch.operators.registry import (
+from jangin.frontends.registry import Table, lowers
+from jangin.frontends.torch.operators.common import (
     Number,
     Result,
-    Table,
-    aten,
     scalar,
     size,
 )
@@ -42,17 +41,17 @@ COPIES = Table(dict.fromkeys(_COPIES.split(), _same))
 RESHAPES = Table(dict.fromkeys(_RESHAPES.split(), _reshaped))
 
 
-@aten("expand", "expand_copy", "broadcast_to")
+@lowers("expand", "expand_copy", "broadcast_to")
 def expand(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
     return b.expand(self, out.shape)
 
 
-@aten("permute", "permute_copy")
+@lowers("permute", "permute_copy")
 def permute(b: Builder, out: Result, self: Tensor, dims: Sequence[int]) -> Tensor:
     return b.transpose(self, [d % self.rank for d in dims])
 
 
-@aten("transpose", "t", "transpose_copy")
+@lowers("transpose", "t", "transpose_copy")
 def transpose(b: Builder, out: Result, self: Tensor, dim0: int = 0, dim1: int = 1) -> Tensor:
     order = list(range(self.rank))
     if self.rank > 1:
@@ -61,7 +60,7 @@ def transpose(b: Builder, out: Result, self: Tensor, dim0: int = 0, dim1: int = 
     return b.transpose(self, order)
 
 
-@aten("select", "select_copy")
+@lowers("select", "select_copy")
 def select_int(b: Builder, out: Result, self: Tensor, dim: int, index: Number) -> Tensor:
     axis = dim % self.rank
     starts = [_from_front(index, d) if i == axis else const(0) for i, d in enumerate(self.shape)]
@@ -76,7 +75,7 @@ def _from_front(index: Number, length: Expr) -> Expr:
     return length + int(index) if index < 0 else const(int(index))
 
 
-@aten("slice", "slice_copy")
+@lowers("slice", "slice_copy")
 def slice_tensor(
     b: Builder, out: Result, self: Tensor, dim: int = 0, start: Number = 0, end: Number = END, step: int = 1
 ) -> Tensor:
@@ -84,20 +83,20 @@ def slice_tensor(
     return b.reshape(cut, out.shape)
 
 
-@aten("split_with_sizes", "split_with_sizes_copy", "split", "chunk")
+@lowers("split_with_sizes", "split_with_sizes_copy", "split", "chunk")
 def split(b: Builder, out: Result, self: Tensor, dim: int = 0, **given: Any) -> tuple[Tensor, ...]:
     axis = dim % self.rank
     return parts_of(b, self, axis, [shape[axis] for _, shape in out.all])
 
 
-@aten("unbind")
+@lowers("unbind")
 def unbind(b: Builder, out: Result, self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     axis = dim % self.rank
     parts = parts_of(b, self, axis, [const(1)] * len(out.all))
     return tuple(b.reshape(p, shape) for p, (_, shape) in zip(parts, out.all, strict=True))
 
 
-@aten("cat")
+@lowers("cat")
 def cat(b: Builder, out: Result, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Vectors without elements join with tensors of any rank."""
     rank = len(out.shape)
@@ -106,14 +105,14 @@ def cat(b: Builder, out: Result, tensors: Sequence[Tensor], dim: int = 0) -> Ten
     return b.reshape(b.concat(joined, dim % rank), out.shape)
 
 
-@aten("stack")
+@lowers("stack")
 def stack(b: Builder, out: Result, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     axis = dim % len(out.shape)
     rows = [b.reshape(b.cast(t, out.dtype), (*t.shape[:axis], const(1), *t.shape[axis:])) for t in tensors]
     return b.concat(rows, axis)
 
 
-@aten("repeat")
+@lowers("repeat")
 def repeat(b: Builder, out: Result, self: Tensor, repeats: Sequence[Number]) -> Tensor:
     wide = b.reshape(self, [const(1)] * (len(repeats) - self.rank) + list(self.shape))
     if not repeats:
@@ -121,7 +120,7 @@ def repeat(b: Builder, out: Result, self: Tensor, repeats: Sequence[Number]) -> 
     return b.reshape(repeated(b, wide, [size(n) for n in repeats]), out.shape)
 
 
-@aten("flip")
+@lowers("flip")
 def flip(b: Builder, out: Result, self: Tensor, dims: Sequence[int]) -> Tensor:
     turned = {d % max(self.rank, 1) for d in dims} if self.rank else set()
     starts = [d - 1 if i in turned else const(0) for i, d in enumerate(self.shape)]
@@ -138,24 +137,24 @@ def _pads(x: Tensor, pad: Sequence[Number]) -> list[Expr]:
     return [*begins, *ends]
 
 
-@aten("constant_pad_nd")
+@lowers("constant_pad_nd")
 def constant_pad(b: Builder, out: Result, self: Tensor, pad: Sequence[Number], value: Number = 0) -> Tensor:
     if isinstance(value, Expr):
         raise CompileError("it pads with a size: pad with a number")
     return b.pad(self, _pads(self, pad), "constant", value)
 
 
-@aten("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
+@lowers("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 def reflection_pad(b: Builder, out: Result, self: Tensor, padding: Sequence[Number]) -> Tensor:
     return b.pad(self, _pads(self, padding), "reflect")
 
 
-@aten("replication_pad1d", "replication_pad2d", "replication_pad3d")
+@lowers("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def replication_pad(b: Builder, out: Result, self: Tensor, padding: Sequence[Number]) -> Tensor:
     return b.pad(self, _pads(self, padding), "edge")
 
 
-@aten("diagonal", "diagonal_copy")
+@lowers("diagonal", "diagonal_copy")
 def diagonal(b: Builder, out: Result, self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """The elements whose index along `dim2` is `offset` more than that along `dim1`, as the last axis."""
     rows, columns = dim1 % self.rank, dim2 % self.rank
@@ -168,14 +167,14 @@ def diagonal(b: Builder, out: Result, self: Tensor, offset: int = 0, dim1: int =
     return b.compute(self.dtype, out.shape, [self], at)
 
 
-@aten("select_scatter")
+@lowers("select_scatter")
 def select_scatter(b: Builder, out: Result, self: Tensor, src: Tensor, dim: int, index: Number) -> Tensor:
     axis = dim % self.rank
     row = b.reshape(b.cast(src, self.dtype), (*src.shape[:axis], const(1), *src.shape[axis:]))
     return _written(b, self, row, axis, _from_front(index, self.shape[axis]), 1)
 
 
-@aten("slice_scatter")
+@lowers("slice_scatter")
 def slice_scatter(
     b: Builder, out: Result, self: Tensor, src: Tensor, dim: int = 0, start: Number = 0, end: Number = END,
     step: int = 1,
@@ -201,7 +200,7 @@ def _written(b: Builder, x: Tensor, rows: Tensor, axis: int, first: Expr, step: 
     return b.compute(x.dtype, x.shape, [x, rows], at)
 
 
-@aten("as_strided", "as_strided_copy")
+@lowers("as_strided", "as_strided_copy")
 def as_strided(
     b: Builder, out: Result, self: Tensor, size: Sequence[Number], stride: Sequence[Number],
     storage_offset: Number = 0,
@@ -221,7 +220,7 @@ def as_strided(
 # -- new tensors ---------------------------------------------------------------------------------
 
 
-@aten("arange")
+@lowers("arange")
 def arange(
     b: Builder, out: Result, end: Number, start: Number = 0, step: Number = 1, dtype: Any = None
 ) -> Tensor:
@@ -237,7 +236,7 @@ def arange(
     return b.compute(out.dtype, out.shape, [], at)
 
 
-@aten("full", "full_like", "fill.Scalar", "new_full", "scalar_tensor")
+@lowers("full", "full_like", "fill.Scalar", "new_full", "scalar_tensor")
 def full(
     b: Builder, out: Result, fill_value: Number | None = None, value: Number | None = None,
     s: Number | None = None, **given: Any,
@@ -246,7 +245,7 @@ def full(
     return b.expand(scalar(b, number, out.dtype), out.shape)
 
 
-@aten("fill.Tensor")
+@lowers("fill.Tensor")
 def fill(b: Builder, out: Result, self: Tensor, value: Tensor) -> Tensor:
     return b.expand(b.cast(value, out.dtype), out.shape)
 
@@ -267,12 +266,12 @@ FILLED = Table({
 """What `empty` holds is nobody's to know."""
 
 
-@aten("copy")
+@lowers("copy")
 def copy(b: Builder, out: Result, self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return b.expand(b.cast(src, out.dtype), out.shape)
 
 
-@aten("pixel_shuffle")
+@lowers("pixel_shuffle")
 def pixel_shuffle(b: Builder, out: Result, self: Tensor, upscale_factor: int) -> Tensor:
     """[..., C r², H, W] as [..., C, H r, W r] (Shi et al. 2016)."""
     *outer, _, height, width = self.shape
@@ -284,7 +283,7 @@ def pixel_shuffle(b: Builder, out: Result, self: Tensor, upscale_factor: int) ->
     return b.reshape(y, out.shape)
 
 
-@aten("native_dropout")
+@lowers("native_dropout")
 def native_dropout(
     b: Builder, out: Result, input: Tensor, p: float, train: bool = False
 ) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import ml_dtypes
 
-from jangin.frontends.torch.operators.registry import Result, aten
+from jangin.frontends.registry import lowers
+from jangin.frontends.torch.operators.common import Result
 from jangin.ir.dtype import F64
 from jangin.ir.expr import const
 from jangin.ir.simplify import simplify
@@ -21,7 +22,7 @@ def _ones(b: Builder, like: Tensor, count: Any) -> Tensor:
     return b.expand(b.scalar(1, like.dtype), [count])
 
 
-@aten("layer_norm", "native_layer_norm")
+@lowers("layer_norm", "native_layer_norm")
 def layer_norm(
     b: Builder, out: Result, input: Tensor, normalized_shape: Sequence[Any], eps: float = 1e-5,
     weight: Tensor | None = None, bias: Tensor | None = None, cudnn_enable: bool = True,
@@ -42,7 +43,7 @@ def layer_norm(
     return y, b.reshape(centre, out.all[1][1]), b.reshape(inverse, out.all[2][1])
 
 
-@aten("rms_norm", "_fused_rms_norm")
+@lowers("rms_norm", "_fused_rms_norm")
 def rms_norm(
     b: Builder, out: Result, input: Tensor, normalized_shape: Sequence[Any], weight: Tensor | None = None,
     eps: float | None = None,
@@ -54,7 +55,7 @@ def rms_norm(
     return b.cast(y if weight is None else neutral.scale_shift(b, y, weight, None, out.dtype), out.dtype)
 
 
-@aten("group_norm", "native_group_norm")
+@lowers("group_norm", "native_group_norm")
 def group_norm(
     b: Builder, out: Result, input: Tensor, eps: float = 1e-5, weight: Tensor | None = None,
     bias: Tensor | None = None, num_groups: int = 0, group: int = 0, **given: Any,
@@ -74,7 +75,7 @@ def group_norm(
     return y, b.reshape(centre, out.all[1][1]), b.reshape(inverse, out.all[2][1])
 
 
-@aten("instance_norm")
+@lowers("instance_norm")
 def instance_norm(
     b: Builder, out: Result, input: Tensor, use_input_stats: bool, eps: float, momentum: float = 0.1,
     weight: Tensor | None = None, bias: Tensor | None = None, running_mean: Tensor | None = None,
@@ -89,7 +90,7 @@ def instance_norm(
     return neutral.batch_norm(b, input, scale, shift, running_mean, running_var, epsilon=eps)
 
 
-@aten(
+@lowers(
     "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "batch_norm", "native_batch_norm",
     "_batch_norm_no_update",
 )  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jangin.frontends.torch.operators.registry import Number, Result, Table, aten, size
+from jangin.frontends.registry import Table, lowers
+from jangin.frontends.torch.operators.common import Number, Result, size
 from jangin.ir.dtype import BOOL, F64, I32, I64
 from jangin.ir.expr import Expr, binary, call, cast, const, eq, lor, select
 from jangin.ir.graph import CompileError
@@ -40,7 +41,7 @@ def _best(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> tuple[Ten
     return take_along(b, x, at, axis), at
 
 
-@aten("topk")
+@lowers("topk")
 def topk(
     b: Builder, out: Result, self: Tensor, k: Number, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
@@ -50,7 +51,7 @@ def topk(
     return _best(b, self, size(k), dim % self.rank, largest)
 
 
-@aten("sort")
+@lowers("sort")
 def sort(
     b: Builder, out: Result, self: Tensor, dim: int = -1, descending: bool = False, stable: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -61,7 +62,7 @@ def sort(
     return _best(b, self, self.shape[axis], axis, descending)
 
 
-@aten("kthvalue")
+@lowers("kthvalue")
 def kthvalue(
     b: Builder, out: Result, self: Tensor, k: Number, dim: int = -1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -81,7 +82,7 @@ def _entry(b: Builder, x: Tensor, axis: int, at: Expr) -> Tensor:
     return b.slice(x, starts, sizes, [1] * x.rank)
 
 
-@aten("median.dim")
+@lowers("median.dim")
 def median(
     b: Builder, out: Result, self: Tensor, dim: int = -1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -102,7 +103,7 @@ def median(
     return b.reshape(value, out.shape), b.reshape(place, out.shape)
 
 
-@aten("median.default")
+@lowers("median.default")
 def median_of_all(b: Builder, out: Result, self: Tensor) -> Tensor:
     count = simplify(product(self.shape), b.symbols)
     if count == const(0):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from jangin.frontends.torch.operators.registry import Result, aten
+from jangin.frontends.registry import lowers
+from jangin.frontends.torch.operators.common import Result
 from jangin.ir.graph import CompileError
 from jangin.ops import recurrent as neutral
 from jangin.ops.activation import relu
@@ -63,24 +64,24 @@ def _rows(b: Builder, x: Tensor, first: int, count: int) -> Tensor:
     return b.slice(x, [first, *rest], [count, *x.shape[1:]], [1] * x.rank)
 
 
-@aten("lstm.input")
+@lowers("lstm.input")
 def lstm(b: Builder, out: Result, hx: Sequence[Tensor], **given: Any) -> tuple[Tensor, ...]:
     run = partial(neutral.lstm, gates=LSTM_GATES)
     return _stacked(b, out, run, {"h": hx[0], "c": hx[1]}, 4, **given)
 
 
-@aten("gru.input")
+@lowers("gru.input")
 def gru(b: Builder, out: Result, hx: Tensor, **given: Any) -> tuple[Tensor, ...]:
     run = partial(neutral.gru, gates=GRU_GATES, reset_after=True)
     return _stacked(b, out, run, {"h": hx}, 3, **given)
 
 
-@aten("rnn_tanh.input")
+@lowers("rnn_tanh.input")
 def rnn_tanh(b: Builder, out: Result, hx: Tensor, **given: Any) -> tuple[Tensor, ...]:
     return _stacked(b, out, neutral.rnn, {"h": hx}, 1, **given)
 
 
-@aten("rnn_relu.input")
+@lowers("rnn_relu.input")
 def rnn_relu(b: Builder, out: Result, hx: Tensor, **given: Any) -> tuple[Tensor, ...]:
     def run(b: Builder, layer: neutral.Layer, **states: Tensor) -> tuple[Tensor, ...]:
         functions = [[relu]] * len(layer.backward)

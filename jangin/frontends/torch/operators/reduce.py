@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from jangin.frontends.registry import Table, lowers
+from jangin.frontends.torch.operators.common import Number, Result, axes_given
 from jangin.frontends.torch.operators.elementwise import converted
-from jangin.frontends.torch.operators.registry import Number, Result, Table, aten, axes_given
 from jangin.ir.dtype import BOOL, F64, I64
 from jangin.ir.expr import call, cast, const, maximum, ne
 from jangin.ir.graph import CompileError, static_shape
@@ -91,7 +92,7 @@ EXTREMES = Table({
 })  # fmt: skip
 
 
-@aten("var", "var_mean")
+@lowers("var", "var_mean")
 def var(
     b: Builder, out: Result, self: Tensor, dim: Any = None, correction: Number | None = None,
     keepdim: bool = False, unbiased: bool = True,
@@ -115,13 +116,13 @@ def var(
     return spread, b.cast(b.reshape(centre, out.all[1][1]), out.dtype)
 
 
-@aten("cumsum")
+@lowers("cumsum")
 def cumsum(b: Builder, out: Result, self: Tensor, dim: int, dtype: Any = None) -> Tensor:
     x = b.cast(self, out.dtype)
     return cumulate(b, x, "sum", axis=dim) if self.rank else x
 
 
-@aten("cumprod")
+@lowers("cumprod")
 def cumprod(b: Builder, out: Result, self: Tensor, dim: int, dtype: Any = None) -> Tensor:
     x = b.cast(self, out.dtype)
     return cumulate(b, x, "prod", axis=dim) if self.rank else x
@@ -143,18 +144,18 @@ SOFTMAX = Table({
 })  # fmt: skip
 
 
-@aten("logsumexp")
+@lowers("logsumexp")
 def logsumexp(b: Builder, out: Result, self: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     return log_sum_exp(b, b.cast(self, out.dtype), axes_given(dim, self.rank), keepdim)
 
 
-@aten("nonzero")
+@lowers("nonzero")
 def nonzero(b: Builder, out: Result, self: Tensor) -> Tensor:
     """[count, rank]: the places of the elements that aren't 0, in order."""
     return b.transpose(non_zero(b, self), [1, 0])
 
 
-@aten("gather")
+@lowers("gather")
 def gather_along(
     b: Builder, out: Result, self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False
 ) -> Tensor:
@@ -167,7 +168,7 @@ def gather_along(
     return gather_elements(b, self, index, axis=dim)
 
 
-@aten("linalg_vector_norm")
+@lowers("linalg_vector_norm")
 def vector_norm(
     b: Builder, out: Result, self: Tensor, ord: Number = 2, dim: Any = None, keepdim: bool = False,
     dtype: Any = None,
@@ -191,7 +192,7 @@ def _norm(b: Builder, x: Tensor, p: float, axes: Any, keepdim: bool = False) -> 
     return b.cast(b.map(lambda v: power(v, 1 / p), total), x.dtype)
 
 
-@aten("_pdist_forward")
+@lowers("_pdist_forward")
 def pdist(b: Builder, out: Result, self: Tensor, p: float = 2) -> Tensor:
     """The p-norms of the differences of every two of the rows [N, M]: [N (N - 1) / 2]."""
     n, _ = static_shape(self.shape) or (None, None)
@@ -202,7 +203,7 @@ def pdist(b: Builder, out: Result, self: Tensor, p: float = 2) -> Tensor:
     return _norm(b, apart, p, [1])
 
 
-@aten("_cdist_forward")
+@lowers("_cdist_forward")
 def cdist(b: Builder, out: Result, x1: Tensor, x2: Tensor, p: float, compute_mode: Any = None) -> Tensor:
     """The p-norms of differences of rows x1[..., P, M] and x2[..., R, M]: [..., P, R]."""
     rows = b.reshape(x1, (*x1.shape[:-1], const(1), x1.shape[-1]))

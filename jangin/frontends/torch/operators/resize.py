@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jangin.frontends.torch.operators.registry import Result, Table, aten, size
+from jangin.frontends.registry import Table, lowers
+from jangin.frontends.torch.operators.common import Result, size
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.resize import (
     Line,
@@ -61,7 +62,7 @@ UPSAMPLES = Table({
 })  # fmt: skip
 
 
-@aten("grid_sampler_2d", "grid_sampler_3d", "grid_sampler")
+@lowers("grid_sampler_2d", "grid_sampler_3d", "grid_sampler")
 def grid_sampler(
     b: Builder, out: Result, input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int,
     align_corners: bool,

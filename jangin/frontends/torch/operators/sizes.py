@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jangin.frontends.torch.operators.registry import Number, Result, Table, size
+from jangin.frontends.registry import Table
+from jangin.frontends.torch.operators.common import Number, Result, size
 from jangin.ir.dtype import I64
 from jangin.ops.builder import Builder, Tensor
 

@@ -1,48 +1,22 @@
-"""How an NNEF operation is declared: one decorated function that lowers it to core operators."""
+"""What NNEF's operations share.
+
+One is declared by `frontends.registry.lowers`; its lowering is called as `fn(b, **arguments)`, by the names
+that the standard gives its parameters, and gives a Tensor, or several.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from types import ModuleType
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
 
 from jangin.ir.dtype import BOOL, F32, I64, DType
 from jangin.ir.expr import ExprLike
 from jangin.ops.builder import Builder, Tensor
 
-Lowering = Callable[..., Any]
-F = TypeVar("F", bound=Lowering)
 Operand = Tensor | float
 """An argument of tensor type: a tensor, or a literal in its place."""
 
 DTYPES: Mapping[str, DType] = {"scalar": F32, "integer": I64, "logical": BOOL}
 """What NNEF's abstract types of numbers are computed in."""
-
-
-def nnef(*names: str) -> Callable[[F], F]:
-    """Declare the decorated function as the lowering of operations: `fn(b, **arguments)`, by the names that
-    the standard gives its parameters; it gives a Tensor, or several."""
-
-    def mark(fn: F) -> F:
-        fn.__dict__["operations"] = names
-        return fn
-
-    return mark
-
-
-class Table(dict[str, Lowering]):
-    """Lowerings of operations that differ by a detail."""
-
-
-def operations(modules: Iterable[ModuleType]) -> Mapping[str, Lowering]:
-    """Every lowering that is declared in the modules, by its operation's name."""
-    found: dict[str, Lowering] = {}
-    for module in modules:
-        for value in vars(module).values():
-            if isinstance(value, Table):
-                found |= value
-            found |= dict.fromkeys(getattr(value, "operations", ()), value)
-    return found
 
 
 def tensor(b: Builder, value: Operand) -> Tensor:

@@ -1,11 +1,15 @@
-"""How an ATen operator is declared: one decorated function that lowers it to core operators."""
+"""What the lowering of an ATen operator is given beside its arguments, and what many of them share.
+
+An operator is declared by `frontends.registry.lowers` as "add" for all overloads of one, "sum.default" for
+a single one, which goes first. Its lowering is called with the `Builder`, the `Result`, and the arguments of
+the operator's schema by name: tensors as `Tensor`, types as `DType`, sizes as numbers or expressions; those
+that are None are left out. It gives a `Tensor`, or a tuple of them, None for one that isn't wanted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Expr, ExprLike, cast, const
@@ -13,8 +17,6 @@ from jangin.ir.graph import Shape
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import Body, widened
 
-Lowering = Callable[..., Any]
-F = TypeVar("F", bound=Lowering)
 Number = bool | int | float | Expr
 """An argument that isn't a tensor; an expression where it is a size."""
 Operand = Tensor | Number
@@ -41,40 +43,6 @@ class Result:
     def operands(self) -> DType:
         """The type that operands are computed in."""
         return self.common or self.dtype
-
-
-def aten(*names: str) -> Callable[[F], F]:
-    """Declare the decorated lowering as that of ATen's operators: "add" for all overloads of one,
-    "sum.default" for a single one, which goes first.
-
-    It is called with the `Builder`, the `Result`, and the arguments of the operator's schema by name: tensors
-    as `Tensor`, types as `DType`, sizes as numbers or expressions; those that are None are left out. It gives
-    a `Tensor`, or a tuple of them, None for one that isn't wanted."""
-
-    def mark(fn: F) -> F:
-        fn.__dict__.setdefault("aten", []).extend(names)
-        return fn
-
-    return mark
-
-
-@dataclass(frozen=True)
-class Table:
-    """Operators that differ only in what they compute: lowerings by name."""
-
-    lowerings: Mapping[str, Lowering]
-
-
-def operators(modules: Iterable[ModuleType]) -> Mapping[str, Lowering]:
-    """Every lowering that the modules declare, by name."""
-    found: dict[str, Lowering] = {}
-    for module in modules:
-        for value in vars(module).values():
-            if isinstance(value, Table):
-                found |= value.lowerings
-            else:
-                found |= dict.fromkeys(getattr(value, "__dict__", {}).get("aten", ()), value)
-    return found
 
 
 def applied(b: Builder, dtype: DType, body: Body, *operands: Operand) -> Tensor:

@@ -1,11 +1,11 @@
-"""How a builtin operator is declared, and what quantized ones share: rescaling by fixed-point multipliers."""
+"""What a builtin operator's lowering is called with, and what quantized ones share: rescaling by fixed-point
+multipliers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -96,38 +96,6 @@ class Call:
         """CompileError where it is quantized: a result in floats would not be the reference's."""
         if any(q.integer for q in (*self.given[:1], self.out)):
             raise CompileError(f"quantized to {self.given[0].dtype}, this operator is not supported")
-
-
-Lowering = Callable[[Call], Any]
-F = TypeVar("F", bound=Lowering)
-
-
-def builtin(*names: str) -> Callable[[F], F]:
-    """Declare the decorated lowering as that of builtin operators."""
-
-    def mark(fn: F) -> F:
-        fn.__dict__.setdefault("tflite", []).extend(names)
-        return fn
-
-    return mark
-
-
-@dataclass(frozen=True)
-class Table:
-    """Operators that differ only in what they compute."""
-
-    lowerings: Mapping[str, Lowering]
-
-
-def builtins(modules: Iterable[ModuleType]) -> Mapping[str, Lowering]:
-    found: dict[str, Lowering] = {}
-    for module in modules:
-        for value in vars(module).values():
-            if isinstance(value, Table):
-                found |= value.lowerings
-            else:
-                found |= dict.fromkeys(getattr(value, "__dict__", {}).get("tflite", ()), value)
-    return found
 
 
 # -- fused activations ---------------------------------------------------------------------------
