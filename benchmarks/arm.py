@@ -1,12 +1,14 @@
 """Count the instructions that Arm processors execute for a run of the benchmark models, without a board.
 
-    python benchmarks/arm.py              # Debian's qemu-user and gcc-aarch64-linux-gnu
+    python benchmarks/arm.py
     python benchmarks/arm.py --target cortex-a7 --models squeezenet1_1,mobilenet_v1 --kernels
     python benchmarks/arm.py --peers results.jsonl --write           # the table into benchmarks/RESULTS.md
 
 Each model is compiled for the target, linked with arm/run.c, and run by QEMU's user mode under the plugin
 arm/count.c, which counts what is executed by kind of instruction, run after run the same. Its outputs are
 compared with those of this machine's own code. One thread, batch 1, float32.
+Needs Debian's qemu-user, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross (for ARMv7 gcc-arm-linux-gnueabihf
+and libc6-dev-armhf-cross).
 `--user-space`: a folder with another qemu/usr/bin/qemu-aarch64. `--peers`: what other libraries execute, a
 JSON object a line with peer, model, cpu and the total.
 """
@@ -125,7 +127,10 @@ def link(artifact: Artifact, program: Path) -> None:
 def _call(command: Sequence[str]) -> str:
     if shutil.which(command[0]) is None:
         raise SystemExit(f"{command[0]} is missing; Debian has it in a package of its name")
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{command[0]} failed:\n{done.stderr}")
+    return done.stdout
 
 
 @dataclass(frozen=True)
