@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Const, Var, walk
+from jangin.ir.expr import Const, Var, loads, walk
 from jangin.ir.loop import Func
 from jangin.schedule import primitives
 from jangin.templates import cost
-from jangin.templates.common import fuse_all, lanes_for, messy, vectorize
+from jangin.templates.common import fuse_all, lanes_for, messy, stride, vectorize
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
@@ -31,18 +31,25 @@ class Elementwise(Template):
         (self.stage,) = workload.stages
         self.workload = workload
         self.count = cost.size(workload, self.stage.axes)
-        each = cost.vector_cycles(
-            workload.target, cost.arithmetic(self.stage.body), cost.reads([self.stage]), 1
-        )
-        self.work = each * self.count / lanes_for(workload)
+        lanes, apart = lanes_for(workload), self._apart()
+        reads = cost.reads([self.stage]) + apart * (lanes - 1)
+        each = cost.vector_cycles(workload.target, cost.arithmetic(self.stage.body), reads, 1)
+        self.work = each * self.count / lanes
+        self.hidden = not apart
         self.traffic = cost.traffic(workload)
+
+    def _apart(self) -> int:
+        """Loads of which a vector's elements lie apart, each loaded by itself from a line of its own."""
+        along, ranges = self.stage.axes[-1:], dict(self.workload.symbols)
+        return sum(stride(n, a.var, ranges) not in (0, 1) for a in along for n in loads(self.stage.body))
 
     def space(self) -> Sequence[Params]:
         return [{"elements": n} for n in TASK_ELEMENTS]
 
     def estimate(self, params: Params) -> float:
         t, tasks = self.workload.target, math.ceil(self.count / params["elements"])
-        return cost.launch(max(self.work, self.traffic), tasks) / t.clock
+        cycles = max(self.work, self.traffic) if self.hidden else self.work + self.traffic
+        return cost.launch(cycles, tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
         """The stage by vectors: the innermost axes that every access runs through evenly are one loop."""

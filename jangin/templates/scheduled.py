@@ -93,6 +93,12 @@ class Recorder:
         self.steps: list[Step] = []
         self.packings: dict[str, Packing] = {}
 
+    def copy(self) -> Recorder:
+        """What was done so far, to go on from."""
+        other = Recorder(self.func)
+        other.steps, other.packings = list(self.steps), dict(self.packings)
+        return other
+
     def do(self, name: str, *args: Argument | list[str]) -> None:
         """One step; a list of loops is an argument too."""
         step = Step(name, tuple([tuple(a) if isinstance(a, list) else a for a in args]))

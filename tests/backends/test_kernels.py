@@ -9,13 +9,17 @@ import pytest
 from machine import run, runnable, target
 
 from jangin.backends.llvm.module import emit_kernel
+from jangin.ir.core import Transpose
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from jangin.ir.expr import Buffer, Expr, Load, Var, binary, call, cast, const, eq, land, maximum, select
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.interpret import run_func, size
 from jangin.ir.kernel import scratch_bytes, tasks
 from jangin.ir.loop import Alloc, For, Func, If, Let, Stmt, Store, block
+from jangin.ops.core import CORE
 from jangin.targets.x86 import V3
+from jangin.templates.choose import TEMPLATES
+from jangin.templates.template import Workload
 
 N, M = Var("N"), Var("M")
 R, J, K, L, P = (Var(n) for n in "ijklp")
@@ -324,3 +328,14 @@ def test_errors_name_the_kernel(body: Stmt, message: str) -> None:
 def test_same_text_each_time() -> None:
     body = tiles(N, 8, If(R * 8 + L < N, Store(Y, (R * 8 + L,), call("erf", X[R * 8 + L]))))
     assert emit_kernel(kernel([X, Y], body), V3) == emit_kernel(kernel([X, Y], body), V3)
+
+
+@each_target
+@pytest.mark.parametrize("dtype", [BOOL, U8, F16, I32, F32, I64, F64], ids=str)
+@pytest.mark.parametrize("shape", [(33, 59), (64, 48)])
+def test_tiles_turned_in_registers(on: str, dtype: DType, shape: tuple[int, int]) -> None:
+    x, attrs = buffer("x", *shape, dtype=dtype), Transpose((1, 0))
+    stages = CORE[attrs.op].te([x], buffer("out", *shape[::-1], dtype=dtype), attrs)
+    template = TEMPLATES["transpose"](Workload("kernel", stages, (x,), {}, (), target(on)))
+    assert template is not None
+    check(template.schedule(template.space()[0]).func, on, rtol=0)

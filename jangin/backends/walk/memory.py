@@ -112,6 +112,8 @@ class Memory:
         dtype = in_memory(buffer.dtype)
         if not masks and where.step == 2 and self.ix.lanes % 2 == 0:
             return self._load_every_second(buffer, where)
+        if not masks and buffer.memory == "register" and self._is_column(where):
+            return self._load_column(buffer, where)
         if masks or self.w.target.row("gather", dtype) is not None:
             at = self.pointer(buffer, where)
             return self.w.gather(dtype, at, self._offsets(where), self._state(buffer), masks)
@@ -126,6 +128,18 @@ class Memory:
         )
         picks = [2 * n if 2 * n < lanes else lanes + 2 * n - (lanes - 1) for n in range(lanes)]
         return self.w.shuffle(low, high, picks)
+
+    def _is_column(self, where: Linear) -> bool:
+        """Whether lanes are of one column of a square tile, at a known place."""
+        lanes = self.ix.lanes
+        return where.step == lanes and not where.uniform.terms and lanes & (lanes - 1) == 0
+
+    def _load_column(self, buffer: Buffer, where: Linear) -> Value:
+        """All columns of a tile are made together: equal operations are written once."""
+        dtype, lanes, state = in_memory(buffer.dtype), self.ix.lanes, self._state(buffer)
+        column = where.offset % lanes
+        at = [self.pointer(buffer, where, n * lanes - column) for n in range(lanes)]
+        return self.w.turned([self.w.load(dtype, lanes, p, state) for p in at])[column]
 
     # --- stores
 

@@ -21,6 +21,8 @@ from jangin.targets.target import Target
 
 Pointer = str
 """The name of an element's address."""
+INTERLEAVED = 16
+"""Bytes within which processors interleave the elements of two vectors in one instruction."""
 
 
 class Value(NamedTuple):
@@ -304,3 +306,26 @@ class Writer(ABC):
         if lanes == 1:
             return scalar(*args)
         return self.from_lanes([scalar(*(self.lane(a, n) for a in args)) for n in range(lanes)])
+
+    def turned(self, rows: Sequence[Value]) -> Sequence[Value]:
+        """The columns of a square tile of rows: halves of two rows change places, then halves of these,
+        down to what can be interleaved."""
+        lanes = len(rows)
+        block, size = max(1, min(lanes, INTERLEAVED // rows[0].dtype.bytes)), lanes
+        while size > block:
+            size //= 2
+            low = [j + lanes - size if j & size else j for j in range(lanes)]
+            high = [j + lanes if j & size else j + size for j in range(lanes)]
+            rows = [
+                self.shuffle(rows[i & ~size], rows[i | size], high if i & size else low) for i in range(lanes)
+            ]
+        half = block // 2
+        firsts = [j // block * block + j % block // 2 + lanes * (j % 2) for j in range(lanes)]
+        picks = firsts, [p + half for p in firsts]
+        for _ in range(block.bit_length() - 1):
+            rows = [
+                self.shuffle(rows[g + i // 2], rows[g + i // 2 + half], picks[i % 2])
+                for g in range(0, lanes, block)
+                for i in range(block)
+            ]
+        return rows

@@ -1,0 +1,152 @@
+"""Copies and maps that read along another axis than they write: square tiles turned in registers.
+
+Vectors are loaded along the axis that is contiguous where it is read, and stored along the one that is where
+it is written; in between, a tile's lanes change places. Some tiles side by side read whole cache lines.
+
+    parallel task { r { x { tile { load a vector for each x; turn; store a vector for each r } } } }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jangin.ir import te
+from jangin.ir.expr import Load, Var, loads
+from jangin.ir.loop import Func, Store, statements
+from jangin.schedule import primitives
+from jangin.templates import cost
+from jangin.templates.common import fuse_all, lanes_for, messy, stride, vectorize
+from jangin.templates.scheduled import Params, Recorder, Scheduled
+from jangin.templates.template import Template, Workload
+
+LINE = 64
+"""Bytes of a cache line."""
+TURN = 3.0
+"""Instructions that turning takes for each vector: one a doubling of the lanes."""
+TILES = 4
+"""Read from one row before the next."""
+TASK_ELEMENTS = 16384
+"""Of one task at least."""
+
+
+def match(workload: Workload) -> Transpose | None:
+    """The kernel as tiles that are turned, or None where it reads as it writes."""
+    if len(workload.stages) != 1 or workload.stages[0].reduce_axes or len(workload.stages[0].axes) < 2:
+        return None
+    lanes = lanes_for(workload)
+    axes = _merged(workload) if lanes > 1 and lanes & (lanes - 1) == 0 else None
+    return Transpose(workload, axes, lanes) if axes and min(axes.rows, axes.columns) >= lanes else None
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """The loops of a nest whose neighbours are merged where every access runs through them evenly: `outer`
+    ones, the one along which `buffer` is read, and the last; with the sizes of these two."""
+
+    rec: Recorder
+    outer: Sequence[str]
+    along: str
+    last: str
+    buffer: str
+    rows: int
+    columns: int
+
+
+def _merged(workload: Workload) -> _Axes | None:
+    """None where not just one access is across, or nothing is contiguous to it."""
+    (stage,) = workload.stages
+    rec = Recorder(te.lower(workload.name, workload.stages, workload.inputs, workload.symbols))
+    axes = [a.var.name for a in stage.axes]
+    for n in range(len(axes) - 2, -1, -1):
+        name = f"{axes[n]}{axes[n + 1]}"
+        trial = primitives.fuse(rec.func, axes[n], axes[n + 1], name)
+        if not messy(trial, Var(name), primitives.ranges_at(trial, name)):
+            rec.do("fuse", axes[n], axes[n + 1], name)
+            axes[n : n + 2] = [name]
+    *outer, last = axes
+    across = [n for n in _reads(rec.func) if _step(rec.func, n, last) not in (0, 1)]
+    if len(across) != 1 or sum(n.buffer == across[0].buffer for n in _reads(rec.func)) > 1:
+        return None
+    along = [n for n in outer if _step(rec.func, across[0], n) == 1]
+    if len(along) != 1 or _step(rec.func, across[0], last) is None:
+        return None
+    rows, columns = (workload.size(primitives.find(rec.func, n).extent) for n in (along[0], last))
+    outer.remove(along[0])
+    return _Axes(rec, outer, along[0], last, across[0].buffer.name, rows, columns)
+
+
+def _reads(func: Func) -> set[Load]:
+    return {n for s in statements(func.body) if isinstance(s, Store) for n in loads(s.value)}
+
+
+def _step(func: Func, load: Load, loop: str) -> int | None:
+    return stride(load, Var(loop), primitives.ranges_at(func, loop))
+
+
+class Transpose(Template):
+    name = "transpose"
+
+    def __init__(self, workload: Workload, axes: _Axes, lanes: int) -> None:
+        (self.stage,) = workload.stages
+        self.workload, self.axes, self.lanes = workload, axes, lanes
+        self.count = cost.size(workload, self.stage.axes)
+        self.read = next(b for b in workload.inputs if b.name == axes.buffer)
+        work = cost.arithmetic(self.stage.body) + TURN
+        each = cost.vector_cycles(workload.target, work, cost.reads([self.stage]), 1)
+        self.work = each * self.count / lanes
+        self.traffic = cost.traffic(workload)
+
+    def space(self) -> Sequence[Params]:
+        """Tiles along the axis that is read, before the next columns: some cache lines, or one vector."""
+        return [{"tiles": n} for n in dict.fromkeys((min(TILES, self.axes.rows // self.lanes), 1))]
+
+    def estimate(self, params: Params) -> float:
+        """The arithmetic and turning, or the data, of which lines read in parts come again."""
+        read = params["tiles"] * self.lanes * self.read.dtype.bytes
+        again = cost.EXPOSED * max(0.0, LINE / read - 1)
+        cycles = max(self.work, self.traffic * (1 + again))
+        return cost.launch(cycles, math.ceil(self.count / TASK_ELEMENTS)) / self.workload.target.clock
+
+    def schedule(self, params: Params) -> Scheduled:
+        axes, lanes = self.axes, self.lanes
+        rec, wide = axes.rec.copy(), lanes * params["tiles"]
+        rec.do("reorder", [*axes.outer, axes.along, axes.last])
+        rec.do("rename", axes.along, "r")
+        rec.do("rename", axes.last, "c")
+        rows = math.ceil(max(1, TASK_ELEMENTS // axes.columns) / wide) * wide
+        rec.do("split", "r", rows, "bound")
+        task = fuse_all(rec, [*axes.outer, "ro"], "t") if axes.outer else "ro"
+        self._tiles(rec, "ri", "c", wide)
+        if wide > lanes and "rit" in primitives.loop_names(rec.func):
+            self._tiles(rec, "rit", "ct", lanes)
+        rest = next((n for n in primitives.loop_names(rec.func) if n in ("ct", "ctt")), "")
+        if rest:
+            vectorize(rec, rest, primitives.find(rec.func, rest).extent, lanes)
+        rec.do("parallelize", task)
+        weight = 1.0 + cost.arithmetic(self.stage.body)
+        return rec.finish(self.name, params, weight * rows * axes.columns / lanes)
+
+    def _tiles(self, rec: Recorder, r: str, c: str, wide: int) -> None:
+        """Loop `r` around `c` as tiles of `wide` rows, by as many columns as are a line of the result; rows
+        that are left keep both loops, called `r`t and `c`t, and columns that are left are read by vectors
+        and stored one by one."""
+        do, x, lanes = rec.do, f"{c}x", self.lanes
+        line = max(lanes, LINE // self.stage.out.dtype.bytes)
+        do("split", r, wide, "cut")
+        do("rename", c, x)
+        do("reorder", [x, f"{r}i"])
+        do("split", x, lanes if self.axes.columns % line else line, "cut")
+        if f"{r}it" in primitives.loop_names(rec.func):
+            do("split", f"{r}it", lanes)
+            do("vectorize", f"{r}iti")
+        do("split", f"{r}i", lanes)
+        do("split", f"{x}i", lanes)
+        do("reorder", [f"{r}io", f"{x}io", f"{r}ii", f"{x}ii"])
+        turned = f"turned_{r}"
+        do("pack", f"{x}io", self.read.name, [f"{x}ii", f"{r}ii"], turned, "register")
+        do("unroll", f"{turned}_{x}ii")
+        do("vectorize", f"{turned}_{r}ii")
+        do("unroll", f"{r}ii")
+        do("vectorize", f"{x}ii")

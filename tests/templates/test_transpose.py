@@ -1,0 +1,47 @@
+"""Tiles turned in registers against their stages, at odd sizes (native code: backends/test_kernels)."""
+
+from __future__ import annotations
+
+import pytest
+
+from jangin.ir.core import Map, Transpose
+from jangin.ir.expr import Var
+from jangin.targets import NAMED, Target
+from jangin.templates.choose import TEMPLATES, choose
+
+from .kernels import SYMBOL, SYMBOLS, Built, assert_equal_to_stages, buffer, node, scheduled, workload
+
+TARGETS = [NAMED[n] for n in ("x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64")]
+TRANSPOSES: dict[str, Built] = {
+    "plane": node(Transpose((1, 0)), [buffer("x", 37, 51)]),
+    "whole lines": node(Transpose((1, 0)), [buffer("x", 48, 70)]),
+    "to channels last": node(Transpose((0, 2, 3, 1)), [buffer("x", 2, 19, 7, 5)]),
+    "from channels last": node(Transpose((0, 3, 1, 2)), [buffer("x", 1, 6, 7, 35)]),
+    "reversed": node(Transpose((3, 2, 1, 0)), [buffer("x", 17, 3, 2, 21)]),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("name", TRANSPOSES)
+def test_equal_to_its_stages(name: str, target: Target) -> None:
+    built = TRANSPOSES[name]
+    for params in TEMPLATES["transpose"](workload(built, target=target)).space():
+        found = TEMPLATES["transpose"](workload(built, target=target)).schedule(params)
+        assert_equal_to_stages(found, built)
+
+
+@pytest.mark.parametrize("size", [8, 19, 43])
+def test_symbolic_sizes(size: int) -> None:
+    built = node(Transpose((1, 0)), [buffer("x", SYMBOL, 21)])
+    assert_equal_to_stages(scheduled("transpose", workload(built, SYMBOLS)), built, {"n": size})
+
+
+def test_it_is_what_is_chosen() -> None:
+    for built in TRANSPOSES.values():
+        assert choose(workload(built)).template == "transpose"
+
+
+def test_copies_in_order_are_none() -> None:
+    assert TEMPLATES["transpose"](workload(node(Transpose((1, 0, 2)), [buffer("x", 9, 20, 40)]))) is None
+    x, y = Var("x0"), Var("x1")
+    assert TEMPLATES["transpose"](workload(node(Map(x + y), [buffer("x", 9, 40), buffer("y", 40)]))) is None
