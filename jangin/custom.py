@@ -17,10 +17,10 @@ the inputs, None being a size that only a run tells:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jangin.ir.expr import wrap
+from jangin.ir.records import dataclass
 from jangin.ir.types import tensor_type
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item, host

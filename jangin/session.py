@@ -7,13 +7,14 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import IntEnum
 from typing import Any
 
 from jangin.frontends.onnx.types import element_name
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array
+from jangin.ir.records import dataclass
 from jangin.ir.types import STRING
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.variants import Runnable

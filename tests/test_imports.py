@@ -45,7 +45,7 @@ ALLOWED = {
     "environment": set(),
     "compiler.cache": {"environment"},
     "compiler.source": {"frontends", "frontends.table", "ir", "mapped"},
-    "compiler.options": {"targets", "templates"},
+    "compiler.options": {"ir", "targets", "templates"},
     "compiler.kernels": {
         "backends", "compiler.cache", "compiler.options", "ir", "libraries", "mapped", "passes", "runtime",
         "targets", "templates",
@@ -61,7 +61,7 @@ ALLOWED = {
     },
     "compiler.request": {
         "compiler.account", "compiler.cache", "compiler.options", "compiler.pipeline", "compiler.shared",
-        "compiler.source", "runtime", "targets", "tune",
+        "compiler.source", "ir", "runtime", "targets", "tune",
     },
     "compiler.driver": {"compiler.cache", "compiler.isolated", "compiler.local"},
     "compiler.local": {
@@ -104,7 +104,7 @@ A_FORMATS_WORDS = re.compile("onnx|opset|auto_pad", re.IGNORECASE)
 
 RUNTIME_SEES = {
     "arithmetic", "checks", "dtype", "expr", "graph", "loop", "parse", "plan", "program", "program_text",
-    "reader", "simplify", "text", "types", "verify", "verify_program", "words",
+    "reader", "records", "simplify", "text", "types", "verify", "verify_program", "words",
 }  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from jangin.compiler.request import with_winners
 from jangin.frontends.table import load
 from jangin.ir.graph import CompileError, Graph
 from jangin.ir.plan import Plan
+from jangin.ir.records import dataclass
 from jangin.passes.partition import has_steps
 from jangin.targets import Target, resolve
 from jangin.tune.store import Store

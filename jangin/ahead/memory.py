@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from jangin.ir.expr import Const, Expr, Var, const, maximum
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
+from jangin.ir.records import dataclass
 from jangin.runtime.arena import layout
 from jangin.runtime.sizes import Evaluator
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,6 +14,7 @@ from jangin.ir.expr import Expr, Var
 from jangin.ir.graph import Array
 from jangin.ir.loop import Func
 from jangin.ir.plan import ALIGN, Plan
+from jangin.ir.records import dataclass
 from jangin.runtime.sizes import Evaluator
 from jangin.targets.target import Target
 

@@ -10,11 +10,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, children
+from jangin.ir.records import dataclass
 from jangin.runtime.functions import Function
 
 

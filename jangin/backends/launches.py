@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from jangin.backends.functions import FunctionWriter, Value, i64, signature
 from jangin.ir.expr import Const
 from jangin.ir.plan import ONE, Launch
+from jangin.ir.records import dataclass
 from jangin.runtime.functions import KERNEL
 
 

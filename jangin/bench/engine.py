@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from jangin.ir.graph import Array
+from jangin.ir.records import dataclass
 
 
 @dataclass(frozen=True)

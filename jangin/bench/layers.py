@@ -7,7 +7,7 @@ import re
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -17,6 +17,7 @@ from rich.table import Table
 from jangin.bench.report import machine, threads_text
 from jangin.bench.roofs import Roofs
 from jangin.ir.graph import Array
+from jangin.ir.records import dataclass
 from jangin.runtime.executable import Executable
 from jangin.runtime.profile import WARM_UP, Launches
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from jangin.bench.engine import Job
 from jangin.ir.graph import Array, Graph
+from jangin.ir.records import dataclass
 
 CALIBRATION_SECONDS = 0.004
 SLOW = 0.8

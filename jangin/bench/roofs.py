@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from jangin.backends.llvm.objects import compile_modules
 from jangin.bench.engine import Job
 from jangin.bench.engines import make
+from jangin.ir.records import dataclass
 from jangin.runtime.elf import Image
 from jangin.targets import resolve
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 import jangin
 from jangin.compiler.account import Account
 from jangin.ir.graph import Array
+from jangin.ir.records import dataclass
 from jangin.runtime.executable import Executable
 from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.sizes import TensorSpec

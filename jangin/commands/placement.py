@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from rich.markup import escape
@@ -15,6 +15,7 @@ from jangin.host.table import why
 from jangin.ir.graph import Graph, Node
 from jangin.ir.plan import Launch
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Step
+from jangin.ir.records import dataclass
 
 KINDS = {
     "compiled": "compiled code",

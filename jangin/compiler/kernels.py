@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from jangin.ir.groups import grouped, threads
 from jangin.ir.kernel import scratch_bytes
 from jangin.ir.loop import Func
 from jangin.ir.plan import ONE, ZERO, Launch, Plan
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, prove, simplify
 from jangin.ir.text import print_func, print_ranges
 from jangin.ir.verify import checked, verify_func, verify_plan

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from jangin.targets.target import Target
-from jangin.templates.template import Candidate
+from jangin.ir.records import dataclass
 
 if TYPE_CHECKING:
     from jangin.custom import CustomOperator
     from jangin.frontends.format import Format
+    from jangin.targets.target import Target
+    from jangin.templates.template import Candidate
 
 Shapes = Mapping[str, int | tuple[int, int] | Sequence[int | None]]
 LIBRARIES = ("never", "auto", "openblas", "onednn")

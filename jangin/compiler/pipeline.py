@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +23,7 @@ from jangin.ir.expr import Var, eq, free_vars
 from jangin.ir.graph import CompileError, Graph
 from jangin.ir.plan import Plan
 from jangin.ir.program import Program
+from jangin.ir.records import dataclass
 from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
 from jangin.ops.builder import RegisterTile

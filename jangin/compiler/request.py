@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jangin.compiler.account import Account
 from jangin.compiler.cache import Cache, key, source_digest
 from jangin.compiler.options import NONE, Extensions, Options
-from jangin.compiler.shared import SharedKernels
 from jangin.compiler.source import Source
+from jangin.ir.records import dataclass
 from jangin.runtime.variants_artifact import checked, read_artifact
-from jangin.targets import Target
-from jangin.tune.store import Store, place_of
 
 if TYPE_CHECKING:
+    from jangin.compiler.account import Account
     from jangin.compiler.forked import Workers
+    from jangin.compiler.shared import SharedKernels
     from jangin.frontends.format import ModelSource
     from jangin.runtime.variants_artifact import Compiled
+    from jangin.targets import Target
+    from jangin.tune.store import Store
 
 Progress = Callable[[int, int, str], None]
 """Steps done, steps in all, what is done now."""
@@ -51,12 +52,20 @@ class Request:
     @property
     def kernels(self) -> SharedKernels | None:
         """Where kernels are kept that other models share, if they are."""
-        return None if self.cache is False else SharedKernels(Cache(self._folder).folder)
+        if self.cache is False:
+            return None
+        from jangin.compiler.shared import SharedKernels
+
+        return SharedKernels(Cache(self._folder).folder)
 
     @property
     def winners(self) -> Store | None:
         """Where what tuning found is kept, if it is."""
-        return None if self.cache is False else Store(self._folder)
+        if self.cache is False:
+            return None
+        from jangin.tune.store import Store
+
+        return Store(self._folder)
 
     @property
     def _folder(self) -> str | Path | None:
@@ -115,6 +124,8 @@ def entry_name(source: Source, options: Options) -> str:
 def with_winners(options: Options, threads: int, store: Store) -> Options:
     """The options with the candidates that won on this machine: those of libraries only where tuned with
     the same `libraries`."""
+    from jangin.tune.store import place_of
+
     found = {
         digest: finding.candidate
         for libraries in dict.fromkeys(("never", options.libraries))

@@ -7,12 +7,12 @@ them back; a write into a mapped page may leave them), so that all that is read 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from jangin.frontends.format import ModelSource, opened
 from jangin.frontends.table import format_of
 from jangin.ir.graph import CompileError
+from jangin.ir.records import dataclass
 from jangin.mapped import digest, map_file
 
 

@@ -8,7 +8,7 @@ of the graphs around them as further inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import Const, Expr, Var, const, eq, free_vars, maximum
 from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.program import Slicing
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.types import ANY, Type, tensor_type
 from jangin.ops.axes import axis_of

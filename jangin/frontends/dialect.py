@@ -7,10 +7,11 @@ lowers them one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from jangin.ir.graph import Graph, ImportedAttributes, Node
+from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
 

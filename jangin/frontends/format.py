@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jangin.ir.graph import CompileError
+from jangin.ir.records import dataclass
 from jangin.mapped import map_file
 
 if TYPE_CHECKING:

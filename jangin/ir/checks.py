@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from jangin.ir.expr import Expr
+from jangin.ir.records import dataclass
 
 IN_RANGE = (1 << 63) - 1
 """What an `ir.core.IndexCheck` gives where every index is in range."""

@@ -8,7 +8,7 @@ What the operators compute stands in `ops.core`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from jangin.ir.expr import Expr, Var, eq, land, lor, minimum, select
 from jangin.ir.graph import Attributes, CompileError, Graph, Shape
 from jangin.ir.loop import Stmt
 from jangin.ir.program import Slicing
+from jangin.ir.records import dataclass
 from jangin.ir.te import COMBINERS, Stage
 
 

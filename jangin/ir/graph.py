@@ -8,13 +8,14 @@ core operators those of `ir.core`, before the pass `lower` those of the format (
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar, TypeVar
 
 from numpy.typing import NDArray
 
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Const, Expr, Var
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
 from jangin.ir.types import Type
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jangin.ir.expr import Buffer, Const, Expr, const, loads
 from jangin.ir.loop import (
@@ -36,6 +36,7 @@ from jangin.ir.loop import (
     sub_statements,
     task_loops,
 )
+from jangin.ir.records import dataclass
 
 SHARED_ALIGN = 16
 """Bytes; of each shared buffer: the widest load of most GPUs."""

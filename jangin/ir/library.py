@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from jangin.ir.expr import Expr, const
 from jangin.ir.loop import Func
+from jangin.ir.records import dataclass
 
 
 @dataclass(frozen=True)

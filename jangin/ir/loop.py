@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from jangin.ir.expr import Buffer, Const, Expr, Load, Var, buffers_loaded, const, rewrite, substitute
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
 
 FOR_KINDS = ("serial", "parallel", "vector", "unroll", "block", "thread")

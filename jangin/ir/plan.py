@@ -7,7 +7,7 @@ Buffers with arena offsets, packed constants, and launches of kernels in order. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from jangin.ir.checks import Check
 from jangin.ir.dtype import DType
@@ -15,6 +15,7 @@ from jangin.ir.expr import Expr, Var, const
 from jangin.ir.graph import Array
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
 
 ZERO: Expr = const(0)

@@ -8,11 +8,12 @@ plan has no program.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from jangin.ir.expr import Var
 from jangin.ir.graph import Array, Value
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
 
 

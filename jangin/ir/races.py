@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -36,6 +35,7 @@ from jangin.ir.expr import (
 )
 from jangin.ir.graph import Array
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, expressions, loop_range, sub_statements
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Monomial, Range, interval, prove, simplify, terms
 
 POINTS = 1 << 18

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jangin.ir.dtype import BOOL, DType
 from jangin.ir.expr import (
@@ -31,6 +31,7 @@ from jangin.ir.expr import (
     wrap,
 )
 from jangin.ir.loop import Alloc, For, Func, Stmt, Store, block, replace_buffer
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, simplify
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Expr, Var
+from jangin.ir.records import dataclass
 
 STRING = DType("string", 0, "s")
 """The element type of tensors of text: arrays of Python strings at run time, never in a plan."""

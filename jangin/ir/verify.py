@@ -1,7 +1,8 @@
 """Verifiers of the three IRs: each raises `VerifyError` that names what is wrong and where.
 
 Passes may assume verified input and must give verified output; the pipeline checks between them
-when it is asked to, and whatever is read from text is checked.
+when it is asked to, and whatever is read from text is checked. What kernels and graphs alone need is imported
+when they are verified: whoever loads a plan has no use for it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from jangin.ir.checks import Check
-from jangin.ir.core import Kernel
 from jangin.ir.dtype import BOOL, I64, DType
 from jangin.ir.expr import (
     Binary,
@@ -42,7 +42,6 @@ from jangin.ir.loop import (
 )
 from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range, simplify
-from jangin.ir.verify_groups import verify_groups
 from jangin.ir.words import BINARY, INTRINSICS
 
 MAX_BYTES = 1 << 47
@@ -140,6 +139,8 @@ class Scope:
 def verify_func(func: Func) -> None:
     """Names are defined once, before use; types agree; loops and allocations keep their kinds' rules;
     inputs aren't stored to; threads of a work-group don't race."""
+    from jangin.ir.verify_groups import verify_groups
+
     scope = Scope(f"func {func.name}", {}, {})
     scope.ranges(func.symbols)
     if not 0 <= func.outputs <= len(func.params):
@@ -221,6 +222,8 @@ def verify_graph(graph: Graph, operators: Mapping[str, Operator] | None = None) 
 def _verify_graph(
     g: Graph, operators: Mapping[str, Operator] | None, outer: frozenset[str], symbols: frozenset[Var]
 ) -> None:
+    from jangin.ir.core import Kernel
+
     def fail(message: str) -> NoReturn:
         raise VerifyError(f"graph {g.name}: {message}")
 
@@ -287,6 +290,8 @@ def _verify_values(g: Graph, symbols: frozenset[Var], names: Iterable[str], fail
 
 
 def _verify_node(g: Graph, node: Node, operators: Mapping[str, Operator] | None, fail: Any) -> None:
+    from jangin.ir.core import Kernel
+
     if isinstance(node.attrs, Kernel):
         body = node.attrs.body
         if (len(body.inputs), len(body.outputs)) != (len(node.inputs), len(node.outputs)):

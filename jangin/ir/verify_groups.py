@@ -4,7 +4,6 @@ beside thread loops, and that threads don't race."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NoReturn
 
 from jangin.ir.expr import Const, Var, loads
@@ -22,6 +21,7 @@ from jangin.ir.loop import (
     sub_statements,
 )
 from jangin.ir.races import race
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
 
 Fail = Callable[[str], NoReturn]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from jangin.ir.dtype import BOOL, F32, F64, I64, DType
@@ -27,6 +26,7 @@ from jangin.ir.expr import (
     select,
 )
 from jangin.ir.graph import CompileError
+from jangin.ir.records import dataclass
 from jangin.ops.axes import clamped, divide
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.index import in_range

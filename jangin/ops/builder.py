@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from jangin.ir.expr import (
 )
 from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import Stmt
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, prove, simplify
 from jangin.ir.te import Stage, compute, reduction
 from jangin.ops.bounds import accesses, limits, parts

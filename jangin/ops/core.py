@@ -7,7 +7,7 @@ expressions. Everything exotic is a `compute` (its tensor expressions as an attr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Any, Generic, TypeVar
 
@@ -49,6 +49,7 @@ from jangin.ir.expr import (
     substitute,
 )
 from jangin.ir.graph import CompileError, Node, Shape, Value
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.te import Stage, compute, redirect, reduction
 from jangin.ops.core_window import conv_infer, conv_te, pool_infer, pool_te

@@ -7,12 +7,13 @@ what isn't becomes a step that runs in Python.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from jangin.ir.core import HostStep
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError, Value
+from jangin.ir.records import dataclass
 from jangin.ir.types import ANY, STRING, Type, optional_of, sequence_of, tensor_type
 from jangin.ops.builder import Builder, Tensor
 

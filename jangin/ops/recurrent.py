@@ -15,7 +15,6 @@ the sequence. Steps and batch may be symbolic. The nest, in the names of its var
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -24,6 +23,7 @@ from jangin.ir.dtype import I64
 from jangin.ir.expr import Buffer, Const, Expr, Load, Var, cast, const, minimum, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.builder import Builder, RegisterTile, Tensor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from functools import reduce as fold
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from jangin.ir.dtype import BOOL, F32, F64, I64
 from jangin.ir.expr import Buffer, Expr, Load, call, cast, const, eq, lor, maximum, minimum, select
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.te import COMBINERS, Stage, reduction
 from jangin.ops.axes import axis_of, product

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from functools import partial, reduce
 from itertools import product as combinations
@@ -33,6 +33,7 @@ from jangin.ir.expr import (
     select,
 )
 from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Ranges, from_poly, prove, simplify, terms
 from jangin.ir.te import identity
 from jangin.ops.axes import clamped, divide

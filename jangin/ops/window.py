@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from jangin.ir.expr import Const, Expr, ExprLike, const, maximum, minimum, wrap
 from jangin.ir.graph import CompileError
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Ranges, simplify
 from jangin.ops.axes import ceil_div
 from jangin.ops.builder import Builder, Tensor

@@ -7,7 +7,7 @@ rounded once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from jangin.ir.core import Conv, Map, MatMul
 from jangin.ir.dtype import F64
 from jangin.ir.expr import Binary, Call, Const, Expr, Var, children
 from jangin.ir.graph import Array, Graph, Node
+from jangin.ir.records import dataclass
 from jangin.ops.editor import Editor
 
 Affine = tuple[Array, Array]

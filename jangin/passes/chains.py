@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from jangin.ir.core import Kernel
 from jangin.ir.graph import Graph, Node
+from jangin.ir.records import dataclass
 from jangin.ops.editor import kernel_node
 from jangin.passes.stages import is_opaque
 

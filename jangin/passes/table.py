@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from jangin.ir.graph import Graph
+from jangin.ir.records import dataclass
 from jangin.passes.attention import attention
 from jangin.passes.batchnorm import batchnorm
 from jangin.passes.cse import cse

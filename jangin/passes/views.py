@@ -7,12 +7,13 @@ value's memory their operands and results lie, and kernels are made over the who
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jangin.ir.core import Concat, Slice
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, is_const, rewrite
 from jangin.ir.graph import Graph, static_shape
 from jangin.ir.loop import Func, replace_buffer
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.te import Stage
 

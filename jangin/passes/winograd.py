@@ -17,13 +17,14 @@ sum as it stands: 1e-7 to 4e-7). F(4x4) at the usual points 0, +-1, +-2 has 3e-6
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jangin.ir.core import Compute, Conv, Kernel, LoopNest, MatMul, Pad
 from jangin.ir.dtype import BOOL, F32
 from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const, free_vars, loads, substitute
 from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.loop import Stmt
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.te import Stage, redirect, reduction, value_at
 from jangin.ops.editor import Editor

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jangin.ir.dtype import F32
+from jangin.ir.records import dataclass
 from jangin.passes.winograd_transform import F2, F4, TAPS, Transform
 from jangin.targets.figures import WinogradFigures
 

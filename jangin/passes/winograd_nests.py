@@ -7,11 +7,11 @@ without tests; the others test each position.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, land, select
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
+from jangin.ir.records import dataclass
 from jangin.ops.operands import TRUE
 from jangin.passes.winograd_transform import Transform
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Expr, const
 from jangin.ir.graph import Array
+from jangin.ir.records import dataclass
 
 TAPS = 3
 """Rows, and columns, of the weights."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
+from jangin.ir.records import dataclass
 from jangin.runtime import relocations
 from jangin.runtime.relocations import Relocation, Stub
 

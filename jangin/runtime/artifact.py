@@ -17,7 +17,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +27,7 @@ import numpy as np
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.plan import ALIGN, Plan
+from jangin.ir.records import dataclass
 from jangin.mapped import Digests, InMemory, release
 
 MAGIC = b"\x8aJGN\r\n\x1a\n"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jangin.ir.graph import Array
 from jangin.ir.plan import Plan, PlanBuffer
+from jangin.ir.records import dataclass
 from jangin.runtime.layout import Layout
 from jangin.runtime.profile import Launches
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from jangin.ir.expr import Var, free_vars
 from jangin.ir.graph import Value
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Step
+from jangin.ir.records import dataclass
 from jangin.runtime.executable import Executable
 from jangin.runtime.layout import LAYOUTS
 from jangin.runtime.script import Script

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from jangin.ir.graph import Array
+from jangin.ir.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ import importlib.util
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 
 PREFIX = "jangin_"

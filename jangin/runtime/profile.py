@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from jangin.ir.plan import Launch, Plan
+from jangin.ir.records import dataclass
 from jangin.runtime.layout import Layout
 
 WARM_UP = 1

@@ -13,7 +13,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -22,6 +22,7 @@ import numpy as np
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array
 from jangin.ir.program import Branch, HostCall, Loop, Program, Region
+from jangin.ir.records import dataclass
 from jangin.runtime.artifact import (
     PREFIX,
     VERSION,

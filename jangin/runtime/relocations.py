@@ -12,9 +12,10 @@ RISC-V ELF psABI, "Relocations".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+
+from jangin.ir.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from jangin.ir.expr import (
 )
 from jangin.ir.graph import Value
 from jangin.ir.plan import Plan, PlanBuffer
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import linear
 
 Sizes = tuple[int, ...]

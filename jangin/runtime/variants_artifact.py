@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
@@ -21,6 +21,7 @@ import numpy as np
 from jangin.ir.dtype import from_numpy
 from jangin.ir.expr import Expr, Var, const, eq, free_vars, substitute
 from jangin.ir.graph import Array, Shape
+from jangin.ir.records import dataclass
 from jangin.mapped import Digests, InMemory, copied, owned
 from jangin.runtime.artifact import (
     ENCRYPTED_MAGIC,

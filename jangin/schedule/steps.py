@@ -6,10 +6,10 @@ steps = {step}    step = PRIMITIVE "(" [arg {"," arg}] ")"    arg = name | INTEG
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from jangin.ir.loop import Func
 from jangin.ir.reader import Reader
+from jangin.ir.records import dataclass
 from jangin.ir.words import quote
 from jangin.schedule import guards, normalize, prefetch, primitives, stages, threads
 

@@ -5,7 +5,7 @@ A wrong figure costs speed, never correctness. The defaults were measured on x86
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from jangin.ir.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from jangin.ir.records import dataclass
 from jangin.targets.figures import FusionFigures, WinogradFigures
 from jangin.targets.target import Target
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, SMALL, DType
 from jangin.ir.expr import Expr
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
+from jangin.ir.records import dataclass
 from jangin.targets import small
 
 FLOATS = (F32, F64)

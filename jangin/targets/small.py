@@ -9,8 +9,6 @@ a subnormal one. (IEEE 754; OCP 8-bit Floating Point Specification 1.0 and Micro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jangin.ir.dtype import (
     BF16,
     F4E2M1,
@@ -27,6 +25,7 @@ from jangin.ir.dtype import (
     DType,
 )
 from jangin.ir.expr import Const, Expr, Var, binary, call, cast, const, eq, land, select
+from jangin.ir.records import dataclass
 
 ARGUMENT = "argument"
 """The variable that a formula of one argument is an expression of."""

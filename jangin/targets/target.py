@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from jangin.ir.dtype import DType
+from jangin.ir.records import dataclass
 from jangin.runtime.abi import Abi, abi_of
 from jangin.targets.figures import FusionFigures, RecurrenceFigures, WinogradFigures
 from jangin.targets.rows import Row

@@ -4,11 +4,11 @@ kept in scratch while it is worked on."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from jangin.ir import te
 from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, loads, walk
 from jangin.ir.loop import For, Func, expressions, statements
+from jangin.ir.records import dataclass
 from jangin.schedule import primitives, stages
 from jangin.schedule.checks import ScheduleError
 from jangin.targets.target import Target

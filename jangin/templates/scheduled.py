@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, field
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from jangin.ir.kernel import rounds, tasks
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
 from jangin.ir.plan import ZERO
+from jangin.ir.records import dataclass
 from jangin.mapped import fill
 from jangin.schedule.steps import Argument, Step, apply
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from jangin.ir import te
 from jangin.ir.expr import Buffer, Const, Expr, Var
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, interval
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Params, Scheduled

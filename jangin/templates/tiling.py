@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from jangin.ir import te
 from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, row_major, walk
 from jangin.ir.graph import static_shape
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import linear, simplify
 from jangin.schedule.primitives import find, loop_names
 from jangin.templates.common import fuse_all, stride

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.plan import Plan
+from jangin.ir.records import dataclass
 from jangin.ops.editor import Editor, kernel_node
 from jangin.runtime.executable import Executable
 from jangin.runtime.profile import Call

@@ -13,11 +13,11 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from jangin.compiler.cache import make_folder, own, source_digest
 from jangin.environment import cache_folder
+from jangin.ir.records import dataclass
 from jangin.runtime.processor import processor_name
 from jangin.targets.target import Target
 from jangin.templates.template import Candidate

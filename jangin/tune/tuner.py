@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import (
@@ -24,6 +24,7 @@ from jangin.compiler.kernels import (
 )
 from jangin.compiler.options import Options
 from jangin.ir.graph import Array, Graph, Node
+from jangin.ir.records import dataclass
 from jangin.ir.text import print_func
 from jangin.passes.stages import is_opaque
 from jangin.runtime.executable import Executable

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, SMALL, U8, U16, U32, U64, DType
 from jangin.ir.kernel import sizes
 from jangin.ir.loop import Func
+from jangin.ir.records import dataclass
 from jangin.runtime.functions import KERNEL
 from jangin.targets.rows import Row
 from jangin.targets.target import Target

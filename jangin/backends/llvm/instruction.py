@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 
 from jangin.backends.llvm.types import literal, scalar_type, vector_type
 from jangin.ir.dtype import DTYPES, DType
+from jangin.ir.records import dataclass
 from jangin.targets.rows import Row
 
 Lines = tuple[tuple[str, str], ...]

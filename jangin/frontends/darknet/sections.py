@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from jangin.ir.graph import Array, CompileError
+from jangin.ir.records import dataclass
 
 Value = int | float | str
 

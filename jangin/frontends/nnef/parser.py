@@ -6,13 +6,13 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from jangin.frontends.nnef.operators import DEFINED, OPERATIONS
 from jangin.ir.graph import CompileError
+from jangin.ir.records import dataclass
 
 MOST_SECONDS = 60
 """Until a parser that doesn't end is stopped."""

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
-from jangin.frontends.onnx import control, functions
+from jangin.frontends.onnx import control
 from jangin.frontends.onnx.importer import split_op
 from jangin.frontends.onnx.operators import OPERATORS
 from jangin.frontends.onnx.operators.strings import MEASURING, MOVING, is_text, moved
 from jangin.frontends.onnx.qdq import fuse_quantized
 from jangin.frontends.onnx.registry import find
-from jangin.frontends.onnx.schema import check_types
+from jangin.frontends.onnx.schema import check_types, has_body
 from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import type_of
@@ -39,7 +39,7 @@ class Onnx(Dialect):
         opset: int = node.of(ImportedAttributes)["opset"]
         if find(OPERATORS, *split_op(node.op), opset) is not None:
             return self._by_operator
-        return self._by_body if functions.has_body(node.op, opset) else None
+        return self._by_body if has_body(*split_op(node.op), opset) else None
 
     def _by_operator(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
         """By the lowering of the version in force."""
@@ -55,7 +55,10 @@ class Onnx(Dialect):
         return lowered
 
     def _by_body(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
-        """By the body that the standard gives for the operator."""
+        """By the body that the standard gives for the operator. Few models need it, and all of ONNX's library
+        with it."""
+        from jangin.frontends.onnx import functions
+
         types = [None if t is None else type_of(t) for t in inputs]
         check_types(*split_op(node.op), node.of(ImportedAttributes)["opset"], types)
         body = functions.body(node, types)

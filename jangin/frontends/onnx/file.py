@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from mmap import mmap
 from pathlib import Path
+
+from jangin.ir.records import dataclass
 
 LARGE = 1 << 16
 """Bytes of a constant from which on its contents stay outside the message."""

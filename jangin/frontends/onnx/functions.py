@@ -19,12 +19,6 @@ from jangin.ir.types import STRING, Type
 _CODES = {dtype: code for code, dtype in TYPES.items()}
 
 
-def has_body(op: str, opset: int) -> bool:
-    """Whether the standard defines the operator by others."""
-    known = schema(*split_op(op), opset)
-    return known is not None and (known.has_function or known.has_context_dependent_function)
-
-
 def body(node: Node, types: Sequence[Type | None]) -> Graph | None:
     """The standard's body of an imported node, for these input types; None where there is none.
     Its inputs and outputs are the operator's formal ones, in order."""

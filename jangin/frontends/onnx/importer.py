@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import onnx
-
 from jangin.frontends.assemble import ShapeBindings, Symbols, body_graph, model_graph
 from jangin.frontends.onnx.file import Folder
+from jangin.frontends.onnx.library import messages
 from jangin.frontends.onnx.proto import (
     ModelFile,
     attribute,
@@ -39,7 +38,7 @@ def imported_graph(read: ModelFile, shapes: ShapeBindings) -> Graph:
     return _Importer(read, Symbols(shapes)).graph()
 
 
-def metadata(proto: onnx.ModelProto) -> dict[str, Any]:
+def metadata(proto: messages.ModelProto) -> dict[str, Any]:
     """What the model says of itself, under the names that `jangin.session.ModelMetadata` has."""
     return {
         "producer_name": proto.producer_name,
@@ -61,7 +60,7 @@ def split_op(op: str) -> tuple[str, str]:
     return "" if domain == "onnx" else domain, name
 
 
-def opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+def opsets(imports: Iterable[messages.OperatorSetIdProto]) -> dict[str, int]:
     """Version by domain; a model that imports none is of the first opset."""
     return {_domain(i.domain): i.version for i in imports} or {"": 1}
 
@@ -70,7 +69,7 @@ def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
-Functions = Mapping[tuple[str, str, str], onnx.FunctionProto]
+Functions = Mapping[tuple[str, str, str], messages.FunctionProto]
 
 
 @dataclass
@@ -91,11 +90,11 @@ class NodeReader:
     def __init__(self) -> None:
         self.count = 0
 
-    def nodes(self, protos: Iterable[onnx.NodeProto], scope: Scope) -> list[Node]:
+    def nodes(self, protos: Iterable[messages.NodeProto], scope: Scope) -> list[Node]:
         seen: dict[str, int] = {}
         return [self._node(p, scope, seen) for p in protos]
 
-    def _node(self, proto: onnx.NodeProto, scope: Scope, seen: dict[str, int]) -> Node:
+    def _node(self, proto: messages.NodeProto, scope: Scope, seen: dict[str, int]) -> Node:
         self.count += 1
         if self.count > NODE_LIMIT:
             raise CompileError(f"the model has more than {NODE_LIMIT} nodes, its functions expanded")
@@ -128,11 +127,11 @@ class NodeReader:
             unique, inputs, outputs, ImportedAttributes(node_op(domain, proto.op_type), attrs), source
         )
 
-    def check_size(self, proto: onnx.FunctionProto, scope: Scope) -> None:
+    def check_size(self, proto: messages.FunctionProto, scope: Scope) -> None:
         """CompileError where a function with all that it calls, which may multiply, has too many nodes."""
         sizes: dict[int, int] = {}
 
-        def size(function: onnx.FunctionProto, depth: int) -> int:
+        def size(function: messages.FunctionProto, depth: int) -> int:
             if depth > MOST_CALLS:
                 raise CompileError(
                     f"function '{proto.name}' calls itself, or is nested more than {MOST_CALLS} deep"
@@ -141,7 +140,7 @@ class NodeReader:
                 sizes[id(function)] = sum(cost(n, depth) for n in function.node)
             return sizes[id(function)]
 
-        def cost(node: onnx.NodeProto, depth: int) -> int:
+        def cost(node: messages.NodeProto, depth: int) -> int:
             called = scope.functions.get((_domain(node.domain), node.op_type, getattr(node, "overload", "")))
             inner = sum(cost(n, depth) for a in node.attribute for g in (a.g, *a.graphs) for n in g.node)
             return 1 + inner + (0 if called is None else size(called, depth + 1))
@@ -149,7 +148,7 @@ class NodeReader:
         if self.count + size(proto, 0) > NODE_LIMIT:
             raise CompileError(f"the model has more than {NODE_LIMIT} nodes, its functions expanded")
 
-    def _attributes(self, proto: onnx.NodeProto, what: str, scope: Scope) -> dict[str, Any]:
+    def _attributes(self, proto: messages.NodeProto, what: str, scope: Scope) -> dict[str, Any]:
         attrs: dict[str, Any] = {}
         for a in proto.attribute:
             if a.name in attrs:
@@ -162,19 +161,19 @@ class NodeReader:
                     )
                 if a.ref_attr_name in scope.references:
                     attrs[a.name] = scope.references[a.ref_attr_name]
-            elif a.type == onnx.AttributeProto.GRAPH:
+            elif a.type == messages.AttributeProto.GRAPH:
                 attrs[a.name] = self.subgraph(a.g, scope)
             else:
                 attrs[a.name] = attribute(a, what, scope.folder)
         return attrs
 
-    def subgraph(self, proto: onnx.GraphProto, scope: Scope) -> Graph:
+    def subgraph(self, proto: messages.GraphProto, scope: Scope) -> Graph:
         """A sub-graph; names that it does not define are of the graph around it."""
         constants = {t.name: tensor(t, f"constant '{t.name}'", scope.folder) for t in proto.initializer}
         inputs, outputs = [i.name for i in proto.input], [o.name for o in proto.output]
         return body_graph(proto.name, inputs, outputs, self.nodes(proto.node, scope), constants)
 
-    def function(self, proto: onnx.FunctionProto, attrs: Mapping[str, Any], scope: Scope) -> Graph:
+    def function(self, proto: messages.FunctionProto, attrs: Mapping[str, Any], scope: Scope) -> Graph:
         """A function's body with its attributes' values put in."""
         if scope.depth > MOST_CALLS:
             raise CompileError(
@@ -232,12 +231,12 @@ class _Importer:
             inputs[info.name] = self._input(info)
         return list(inputs.values())
 
-    def _input(self, info: onnx.ValueInfoProto) -> Value:
+    def _input(self, info: messages.ValueInfoProto) -> Value:
         what = f"input '{info.name}'"
         if info.type.WhichOneof("value") != "tensor_type":
             return Value(info.name, None, None, type_of(info.type, what))
         declared = info.type.tensor_type
-        text = declared.elem_type == onnx.TensorProto.STRING
+        text = declared.elem_type == messages.TensorProto.STRING
         dtype = STRING if text else dtype_of(declared.elem_type, what)
         sizes = [_declared_size(d) for d in declared.shape.dim] if declared.HasField("shape") else None
         shape = self.symbols.shape(info.name, sizes)
@@ -248,7 +247,7 @@ class _Importer:
         return Value(info.name, dtype, shape)
 
 
-def _declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
+def _declared_size(dim: messages.TensorShapeProto.Dimension) -> int | str:
     """A fixed size, or a symbol's name ("" for a nameless one, which exporters also write as "?")."""
     if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:
         return int(dim.dim_value)

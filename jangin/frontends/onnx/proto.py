@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, numpy_helper
 
 from jangin.frontends.format import Contents
 from jangin.frontends.onnx.file import Folder, split
+from jangin.frontends.onnx.library import messages
 from jangin.frontends.onnx.types import TYPES
 from jangin.ir.dtype import DType
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError
+from jangin.ir.records import dataclass
 from jangin.ir.types import ANY, STRING, Type, optional_of, sequence_of, tensor_type
 from jangin.mapped import map_file
 
@@ -26,17 +26,17 @@ def dtype_of(code: int, what: str) -> DType:
     """The element type of an ONNX type code; CompileError naming `what` where there is none."""
     if code in TYPES:
         return TYPES[code]
-    known = code in TensorProto.DataType.values()
-    name = TensorProto.DataType.Name(code).lower() if known else f"number {code}"
+    known = code in messages.TensorProto.DataType.values()
+    name = messages.TensorProto.DataType.Name(code).lower() if known else f"number {code}"
     raise CompileError(f"{what} has element type {name}, which is not supported")
 
 
-def type_of(proto: onnx.TypeProto, what: str) -> Type:
+def type_of(proto: messages.TypeProto, what: str) -> Type:
     """The type of a sequence, optional or map, or of their elements."""
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":
         code = proto.tensor_type.elem_type
-        dtype = STRING if code == TensorProto.STRING else dtype_of(code, what)
+        dtype = STRING if code == messages.TensorProto.STRING else dtype_of(code, what)
         if not proto.tensor_type.HasField("shape"):
             return tensor_type(dtype, None)
         dims = proto.tensor_type.shape.dim
@@ -47,22 +47,24 @@ def type_of(proto: onnx.TypeProto, what: str) -> Type:
         return optional_of(type_of(proto.optional_type.elem_type, what))
     if kind == "map_type":
         code = proto.map_type.key_type
-        key = STRING if code == TensorProto.STRING else dtype_of(code, what)
+        key = STRING if code == messages.TensorProto.STRING else dtype_of(code, what)
         return Type("map", key, None, type_of(proto.map_type.value_type, what))
     raise CompileError(f"{what} is a {kind or 'value of no type'}, which is not supported")
 
 
-def tensor(proto: TensorProto, what: str, folder: Folder | None, raw: memoryview | None = None) -> Array:
+def tensor(
+    proto: messages.TensorProto, what: str, folder: Folder | None, raw: memoryview | None = None
+) -> Array:
     """A tensor's contents (strings as an object array). External data are of `folder`, and `raw` are those
     that were split off; sizes are checked before any memory is taken."""
-    if proto.data_type == TensorProto.STRING:
+    if proto.data_type == messages.TensorProto.STRING:
         return _strings(proto, what)
     dtype = dtype_of(proto.data_type, what)
     dims = tuple(proto.dims)
     if any(d < 0 for d in dims):
         raise CompileError(f"{what} has shape {list(dims)}: a dimension is negative")
     count = math.prod(dims)
-    if proto.data_location == TensorProto.EXTERNAL:
+    if proto.data_location == messages.TensorProto.EXTERNAL:
         return _external(proto, what, folder, dtype, dims)
     if raw is None and proto.HasField("raw_data"):
         raw = memoryview(proto.raw_data)
@@ -74,7 +76,7 @@ def tensor(proto: TensorProto, what: str, folder: Folder | None, raw: memoryview
             )
         return _elements(proto, dtype, dims, raw)
     try:
-        array: Array = numpy_helper.to_array(proto)
+        array = _unpacked(proto)
     except (ValueError, TypeError, OverflowError) as error:
         raise CompileError(f"{what} of shape {list(dims)} and type {dtype} can't be read: {error}") from None
     if array.shape != dims or array.dtype != dtype.numpy:
@@ -82,7 +84,7 @@ def tensor(proto: TensorProto, what: str, folder: Folder | None, raw: memoryview
     return array
 
 
-def _strings(proto: TensorProto, what: str) -> Array:
+def _strings(proto: messages.TensorProto, what: str) -> Array:
     dims = tuple(proto.dims)
     if any(d < 0 for d in dims) or len(proto.string_data) != math.prod(dims):
         raise CompileError(f"{what} has shape {list(dims)}, but holds {len(proto.string_data)} strings")
@@ -95,7 +97,7 @@ def _packed(count: int, dtype: DType) -> int:
 
 
 def _external(
-    proto: TensorProto, what: str, folder: Folder | None, dtype: DType, dims: tuple[int, ...]
+    proto: messages.TensorProto, what: str, folder: Folder | None, dtype: DType, dims: tuple[int, ...]
 ) -> Array:
     info = {entry.key: entry.value for entry in proto.external_data}
     location = info.get("location", "")
@@ -126,19 +128,25 @@ def _shown(location: str) -> str:
     return repr(location if len(location) <= 80 else location[:77] + "...")
 
 
-def _elements(proto: TensorProto, dtype: DType, dims: tuple[int, ...], raw: memoryview) -> Array:
+def _elements(proto: messages.TensorProto, dtype: DType, dims: tuple[int, ...], raw: memoryview) -> Array:
     """The array that `raw` is: where it lies, or unpacked."""
     if dtype.bits >= 8:
         return np.frombuffer(raw, dtype.numpy).reshape(dims)
-    small = TensorProto(data_type=proto.data_type, dims=dims, raw_data=bytes(raw))
-    unpacked: Array = numpy_helper.to_array(small)
-    return unpacked
+    return _unpacked(messages.TensorProto(data_type=proto.data_type, dims=dims, raw_data=bytes(raw)))
 
 
-def attribute(proto: onnx.AttributeProto, what: str, folder: Folder | None) -> Any:
+def _unpacked(proto: messages.TensorProto) -> Array:
+    """The array of a tensor that isn't one already, as ONNX's library makes it, imported for few models."""
+    from onnx import numpy_helper
+
+    array: Array = numpy_helper.to_array(proto)
+    return array
+
+
+def attribute(proto: messages.AttributeProto, what: str, folder: Folder | None) -> Any:
     """An attribute as a number, string, tuple of them or array. Graphs are the caller's part."""
     kind = proto.type
-    kinds = onnx.AttributeProto
+    kinds = messages.AttributeProto
     if kind in (kinds.FLOAT, kinds.INT):
         return proto.f if kind == kinds.FLOAT else proto.i
     if kind == kinds.STRING:
@@ -170,7 +178,7 @@ class ModelFile:
     """A parsed model. `contents`: the raw data of large initializers, by number, which aren't in the message;
     `folder`: where external data lie, where the model has a path."""
 
-    proto: onnx.ModelProto
+    proto: messages.ModelProto
     contents: Mapping[int, memoryview] = field(default_factory=dict)
     folder: Folder | None = None
 
@@ -180,7 +188,7 @@ def read_model(given: Contents) -> ModelFile:
     if given.message is not None:
         return ModelFile(given.message)
     parts = split(memoryview(given.data))
-    proto = onnx.ModelProto()
+    proto = messages.ModelProto()
     size = len(given.data)
     try:
         proto.ParseFromString(parts.message)

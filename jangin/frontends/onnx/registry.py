@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
+
+from jangin.ir.records import dataclass
 
 Lowering = Callable[..., Any]
 F = TypeVar("F", bound=Lowering)

@@ -10,27 +10,31 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import onnx
-from onnx import defs
-
+from jangin.frontends.onnx.library import messages, schemas
 from jangin.frontends.onnx.types import type_name
 from jangin.ir.graph import CompileError
 from jangin.ir.types import Type
 
-_KINDS = onnx.AttributeProto.AttributeType
+_KINDS = messages.AttributeProto.AttributeType
 
 
 @cache
 def schema(domain: str, name: str, opset: int) -> Any:
     """The standard's description of an operator in force at `opset`; None where there is none."""
     try:
-        found = defs.get_schema(name, opset, domain)
-    except (defs.SchemaError, OverflowError, TypeError):
+        found = schemas.get_schema(name, opset, domain)
+    except (schemas.SchemaError, OverflowError, TypeError):
         return None
     return None if found.deprecated else found
 
 
-def check_node(proto: onnx.NodeProto, domain: str, opset: int, what: str) -> None:
+def has_body(domain: str, name: str, opset: int) -> bool:
+    """Whether the standard defines the operator by others."""
+    known = schema(domain, name, opset)
+    return known is not None and (known.has_function or known.has_context_dependent_function)
+
+
+def check_node(proto: messages.NodeProto, domain: str, opset: int, what: str) -> None:
     """CompileError for attributes that the operator doesn't have or of another kind, and for too
     few or too many inputs or outputs."""
     known = schema(domain, proto.op_type, opset)
@@ -70,7 +74,7 @@ def check_types(domain: str, name: str, opset: int, given: Sequence[Type | None]
     for i, type in enumerate(given):
         formal = known.inputs[min(i, len(known.inputs) - 1)]
         if type is None:
-            if formal.option == defs.OpSchema.FormalParameterOption.Single:
+            if formal.option == schemas.OpSchema.FormalParameterOption.Single:
                 raise CompileError(f"its input '{formal.name}' is missing")
             continue
         types = allowed.get(formal.type_str, frozenset({formal.type_str}))

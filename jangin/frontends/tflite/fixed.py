@@ -7,7 +7,8 @@ A number of `n` integer bits is an int32 that stands for it times 2 ** (31 - n).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from jangin.ir.records import dataclass
 
 LOW, HIGH = -(1 << 31), (1 << 31) - 1
 ONE = HIGH

@@ -10,7 +10,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.expr import Const, Expr, Var, substitute
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Value
 from jangin.ir.graph_text import graph_arrays, parse_graph, print_graph
+from jangin.ir.records import dataclass
 
 MAGIC = b"\x8aJGT\r\n\x1a\n"
 PREFIX = struct.Struct("<8sQ")

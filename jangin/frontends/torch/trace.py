@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +18,7 @@ from jangin.frontends.torch.sizes import size_of
 from jangin.ir.dtype import DTYPES, I64, DType
 from jangin.ir.expr import Const, Expr, Var, const, free_vars
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
+from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
 
 MAX_SIZE = (1 << 31) - 1

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from jangin.ir.checks import IN_RANGE, failure
 from jangin.ir.graph import Array
 from jangin.ir.plan import Launch, Plan, PlanBuffer
+from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError, NativeCall
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, library, of_target, select
 from jangin.runtime.functions import address

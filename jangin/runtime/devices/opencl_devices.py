@@ -10,13 +10,13 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from jangin.environment import opencl_vendors, tell_drivers
+from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 
 PREFIX = "opencl"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from jangin.frontends.onnx.operators.activation import NAMES
@@ -11,6 +10,7 @@ from jangin.frontends.onnx.operators.window import Sliding
 from jangin.frontends.onnx.registry import op
 from jangin.ir.expr import Expr, ExprLike, const
 from jangin.ir.graph import CompileError
+from jangin.ir.records import dataclass
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.axes import integers
 from jangin.ops.builder import Builder, Tensor

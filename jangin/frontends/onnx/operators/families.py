@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jangin.frontends.onnx.registry import Lowering, Operator
 from jangin.ir.graph import CompileError
+from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import Body, widened
 

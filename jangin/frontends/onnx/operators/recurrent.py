@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,6 +10,7 @@ from jangin.frontends.onnx.operators.activation import NAMES
 from jangin.frontends.onnx.registry import op
 from jangin.ir.expr import Expr
 from jangin.ir.graph import CompileError
+from jangin.ir.records import dataclass
 from jangin.ops import recurrent
 from jangin.ops.activation import ACTIVATIONS, clip, parameters
 from jangin.ops.builder import Builder, Tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +30,7 @@ from jangin.ir.expr import (
 )
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.loop import Alloc, For, Let, Stmt, Store, block
+from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.nontensor import Item
 

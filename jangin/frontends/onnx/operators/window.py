@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jangin.frontends.onnx.operators.families import family
 from jangin.frontends.onnx.registry import op
 from jangin.ir.expr import Expr, const
 from jangin.ir.graph import CompileError
+from jangin.ir.records import dataclass
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.pool import (

@@ -4,7 +4,6 @@ multipliers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from jangin.ir.dtype import F32, I8, I16, I32, I64, U8, DType
 from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import Array, CompileError
+from jangin.ir.records import dataclass
 from jangin.ir.te import identity
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.nontensor import Item

@@ -8,12 +8,12 @@ that are None are left out. It gives a `Tensor`, or a tuple of them, None for on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Expr, ExprLike, cast, const
 from jangin.ir.graph import Shape
+from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import Body, widened
 

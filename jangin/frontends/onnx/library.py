@@ -1,0 +1,34 @@
+"""The two parts of ONNX's library that reading a model takes: its messages and the standard's schemas.
+
+They are imported without the package around them, whose other parts (checker, helpers, Protobuf's JSON) take
+four times as long. Whoever imports the package later gets these very modules in it.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx as messages
+    from onnx import defs as schemas
+
+    __all__ = ["messages", "schemas"]
+else:
+
+    def _part(name: str) -> ModuleType:
+        whole = f"onnx.{name}"
+        if whole not in sys.modules:
+            package = find_spec("onnx")
+            if package is None:
+                raise ModuleNotFoundError("reading ONNX models needs the package onnx", name="onnx")
+            found = PathFinder.find_spec(whole, package.submodule_search_locations)
+            module = sys.modules[whole] = module_from_spec(found)
+            found.loader.exec_module(module)
+        return sys.modules[whole]
+
+    messages = _part("onnx_ml_pb2")
+    schemas = _part("onnx_cpp2py_export").defs
