@@ -1,4 +1,4 @@
-"""`jangin convert`: a model of any format as one of NNEF, kept only where it computes the same."""
+"""`jangin convert`: a model of any format as one of ONNX or NNEF, kept only where it computes the same."""
 
 from __future__ import annotations
 
@@ -6,36 +6,45 @@ import io
 import os
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import jangin
 from jangin.commands.common import Settings, parse_shapes, random_input, terminal
 from jangin.frontends import table
 from jangin.frontends.lower import lower
-from jangin.frontends.nnef.writer import written
+from jangin.frontends.nnef import writer as nnef
+from jangin.frontends.onnx import writer as onnx
 from jangin.ir.graph import Array, CompileError
+from jangin.runtime.sizes import TensorSpec
 
 ARCHIVES = (".tgz", ".tar.gz", ".tar")
+SIZE = 3
+"""The first open size that is tried; the next ones are tried as the next numbers."""
 
 
 def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]) -> None:
-    """Write a model as an NNEF folder, or as an archive where `output` ends as one. Raises CompileError where
-    NNEF can't say it, or where what was written gives other bits on random inputs; then nothing is left."""
+    """Write a model as an ONNX file where `output` ends as one, else as an NNEF folder or archive. Raises
+    CompileError where that format can't say it, or where what was written gives other bits on random inputs;
+    then nothing is left."""
     if output.exists():
         raise FileExistsError(f"{output} exists already: remove it, or name another")
     bound = parse_shapes(shapes)
-    files = written(lower(table.load(model, bound)))
+    imported = table.load(model, bound)
+    graph = lower(imported)
+    single = output.suffix == ".onnx"
+    files = {output.name: onnx.written(graph, imported.metadata)} if single else nnef.written(graph)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".convert-") as folder:
         made = Path(folder, "model")
-        _keep(files, made, output.name)
+        if single:
+            made.write_bytes(files[output.name])
+        else:
+            _keep(files, made, output.name)
         _check(model, made, settings, bound)
         os.replace(made, output)
-    size = sum(map(len, files.values()))
-    terminal().print(
-        f"{output}: {len(files)} files, {size / 1e6:.1f} MB, the same bits as {model} on random inputs"
-    )
+    size, many = sum(map(len, files.values())), f"{len(files)} files, " if len(files) > 1 else ""
+    terminal().print(f"{output}: {many}{size / 1e6:.1f} MB, the same bits as {model} on random inputs")
 
 
 def _keep(files: Mapping[str, bytes], made: Path, name: str) -> None:
@@ -52,16 +61,19 @@ def _keep(files: Mapping[str, bytes], made: Path, name: str) -> None:
 
 
 def _check(model: Path, made: Path, settings: Settings, shapes: Mapping[str, object]) -> None:
-    """CompileError unless both give the same bits."""
+    """CompileError unless both give the same bits, where sizes are open for some."""
     first = jangin.compile(model, threads=1, shapes=shapes, cache=settings.cache)
     second = jangin.compile(made, threads=1, cache=False)
-    feeds = [random_input(spec, {}, seed) for seed, spec in enumerate(first.inputs)]
+    open_sizes = {d: SIZE + n for n, d in enumerate(_symbols(first.inputs))}
+    feeds = [random_input(spec, open_sizes, seed) for seed, spec in enumerate(first.inputs)]
     pairs = zip(_tuple(first(*feeds)), _tuple(second(*feeds)), strict=True)
     for spec, (x, y) in zip(first.outputs, pairs, strict=True):
         if x.dtype != y.dtype or x.tobytes() != y.tobytes():
-            raise CompileError(
-                f"read back, output '{spec.name}' is another: NNEF can't say this model exactly"
-            )
+            raise CompileError(f"read back, output '{spec.name}' is another: it can't be said there exactly")
+
+
+def _symbols(specs: Iterable[TensorSpec]) -> list[str]:
+    return sorted({d for spec in specs for d in spec.shape if isinstance(d, str)})
 
 
 def _tuple(found: Array | tuple[Array, ...]) -> tuple[Array, ...]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from jangin.frontends.nnef.tensors import tensor_bytes
+from jangin.frontends.writer import Name, Pattern, Words, Writer, identifier
 from jangin.ir import core
 from jangin.ir.dtype import BOOL, F32, I64, DType
-from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, ne
 from jangin.ir.graph import Array, CompileError, Graph, Node, static_shape
 from jangin.ops import activation
 
@@ -26,6 +27,7 @@ BINARIES = ("add", "sub", "mul", "div", "pow", "min", "max", "and", "or", "lt", 
 CALLS = (
     "neg", "abs", "not", "sqrt", "exp", "log", "log2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
     "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "floor", "ceil", "round", "sign",
+    "rsqrt",
 )  # fmt: skip
 REDUCTIONS = {
     "sum": "sum_reduce",
@@ -35,11 +37,14 @@ REDUCTIONS = {
     "and": "all_reduce",
 }
 BORDERS = {"constant": "constant", "edge": "replicate", "reflect": "reflect"}
-WHOLE: Mapping[Expr, str] = {
-    activation.softplus(Var("x0", F32)): "softplus",
-    activation.elu(Var("x0", F32)): "elu",
-}
-"""Bodies that are one operation of NNEF, which lacks their parts."""
+PATTERNS: tuple[Pattern, ...] = (
+    (activation.softplus(Var("x0", F32)), "softplus", ()),
+    (activation.elu(Var("x0", F32)), "elu", ()),
+)
+RESERVED = (
+    "version", "extension", "graph", "fragment", "tensor", "integer", "scalar", "logical", "string", "true",
+    "false", "for", "in", "if", "else", "yield", "shape_of", "length_of", "range_of",
+)  # fmt: skip
 
 
 def written(graph: Graph) -> dict[str, bytes]:
@@ -62,60 +67,38 @@ def _value(v: Any) -> str:
     return repr(v)
 
 
-class _Name(str):
-    """A tensor's, among arguments."""
-
-
-class _Writer:
+class _Writer(Writer):
     """One graph being written."""
 
+    format = "NNEF"
+    patterns = PATTERNS
+    reserved = RESERVED
+    copy = "copy"
+
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.names: dict[str, _Name] = {}
-        self.taken: set[str] = set()
+        super().__init__(graph)
         self.labels: dict[str, Array] = {}
         self.lines: list[str] = []
 
     def files(self) -> dict[str, bytes]:
         graph = self.graph
-        for name in (*graph.inputs, *graph.outputs):  # first, so that they keep their names
-            self._named(name)
         inputs = [self._declared(n) for n in graph.inputs]
-        for name in graph.constants:
-            self._constant(name)
-        wrong: list[str] = []
-        for node in graph.nodes:
-            try:
-                self._node(node)
-            except CompileError as error:
-                wrong.append(f"  {node.source or node.name}: {error}")
-        if wrong:
-            many = f"{len(wrong)} parts have" if len(wrong) > 1 else "1 part has"
-            raise CompileError(f"{many} no words in NNEF:\n" + "\n".join(dict.fromkeys(wrong)))
+        self.body()
         outputs = [self.names[n] for n in graph.outputs]
         body = "".join(f"    {line};\n" for line in self.lines)
-        name = re.sub(r"\W", "_", graph.name, flags=re.ASCII)
-        title = name if name[:1].isalpha() else f"graph_{name}"
-        text = f"version 1.0;\n\ngraph {title}({', '.join(inputs)}) -> ({', '.join(outputs)})\n{{\n{body}}}\n"
+        title = f"{identifier(graph.name)}({', '.join(inputs)}) -> ({', '.join(outputs)})"
+        text = f"version 1.0;\n\ngraph {title}\n{{\n{body}}}\n"
         found = {"graph.nnef": text.encode()}
         return found | {f"{label}.dat": tensor_bytes(a) for label, a in self.labels.items()}
 
     # -- values ---------------------------------------------------------------------------------
 
-    def _named(self, name: str) -> _Name:
-        if name not in self.names:
-            self.names[name] = self._fresh(name)
-        return self.names[name]
+    def plain(self, name: str) -> str:
+        return identifier(name)
 
-    def _fresh(self, hint: str) -> _Name:
-        """An identifier of NNEF that nothing else has."""
-        plain = re.sub(r"\W", "_", hint, flags=re.ASCII)
-        plain = plain if plain[:1].isalpha() else f"t_{plain}"
-        found, count = plain, 1
-        while found in self.taken or found in RESERVED:
-            found, count = f"{plain}_{count}", count + 1
-        self.taken.add(found)
-        return _Name(found)
+    def check(self, value: str) -> None:
+        self._type(self.graph.dtype(value))
+        self._shape(value)
 
     def _shape(self, name: str) -> tuple[int, ...]:
         shape = static_shape(self.graph.shape(name))
@@ -129,12 +112,12 @@ class _Writer:
             raise CompileError(f"NNEF has no tensors of {dtype}")
         return TYPES[dtype]
 
-    def _declared(self, name: str) -> _Name:
+    def _declared(self, name: str) -> Name:
         given = f"<{self._type(self.graph.dtype(name))}>(shape = {_value(list(self._shape(name)))})"
-        self.lines.append(f"{self._named(name)} = external{given}")
+        self.lines.append(f"{self.named(name)} = external{given}")
         return self.names[name]
 
-    def _constant(self, name: str) -> None:
+    def constant(self, name: str) -> None:
         array = self.graph.constants[name]
         label = "/".join(p for p in re.sub(r"[^\w./-]", "_", name).split("/") if p.strip(".")) or "constant"
         while label in self.labels:
@@ -142,59 +125,47 @@ class _Writer:
         kind = self._type(self.graph.dtype(name))
         self.labels[label] = array
         self.lines.append(
-            f"{self._named(name)} = variable<{kind}>(shape = {_value(list(array.shape))}, label = '{label}')"
+            f"{self.named(name)} = variable<{kind}>(shape = {_value(list(array.shape))}, label = '{label}')"
         )
 
-    def _emit(self, operation: str, *inputs: Any, to: str = "", hint: str = "", **given: Any) -> _Name:
-        """Add a line, and give what it is called: `to`'s name, where that is a value of the graph."""
-        name = self._named(to) if to else self._fresh(hint or operation)
-        arguments = [i if isinstance(i, _Name) else self._listed(i) for i in inputs]
+    def emit(self, operation: str, *inputs: Any, result: str = "", hint: str = "", **given: Any) -> Name:
+        name = self.named(result) if result else self.fresh(hint or operation.partition("<")[0])
+        arguments = [i if isinstance(i, Name) else self._listed(i) for i in inputs]
         arguments += [f"{k} = {_value(v)}" for k, v in given.items()]
         self.lines.append(f"{name} = {operation}({', '.join(arguments)})")
         return name
 
     def _listed(self, value: Any) -> str:
-        if isinstance(value, list) and all(isinstance(v, _Name) for v in value):
+        if isinstance(value, list) and all(isinstance(v, Name) for v in value):
             return f"[{', '.join(value)}]"
         return _value(value)
 
-    def _of_rank(self, name: str, rank: int) -> _Name:
+    def _of_rank(self, name: str, rank: int) -> Name:
         """A value with leading axes of size 1."""
         shape = self._shape(name)
         if len(shape) in (0, rank):
-            return self._named(name)
-        return self._emit("unsqueeze", self._named(name), axes=list(range(rank - len(shape))), hint=name)
+            return self.named(name)
+        return self.emit("unsqueeze", self.named(name), axes=list(range(rank - len(shape))), hint=name)
 
     # -- nodes ----------------------------------------------------------------------------------
 
-    def _node(self, node: Node) -> None:
-        for name in (*node.inputs, *node.outputs):
-            self._type(self.graph.dtype(name))
-            self._shape(name)
-        if isinstance(node.attrs, core.IndexCheck):
-            return  # what takes the indices checks them
-        write: Callable[[Node, Any], None] | None = getattr(self, f"_write_{node.op}", None)
-        if write is None:
-            raise CompileError(f"a {node.op.replace('_', ' ')} can't be said in NNEF")
-        write(node, node.attrs)
-
-    def _write_reshape(self, node: Node, attrs: core.Reshape) -> None:
+    def write_reshape(self, node: Node, attrs: core.Reshape) -> None:
         shape = self._shape(node.outputs[0])
-        self._emit("reshape", self._named(node.inputs[0]), shape=list(shape), to=node.outputs[0])
+        self.emit("reshape", self.named(node.inputs[0]), shape=list(shape), result=node.outputs[0])
 
-    def _write_transpose(self, node: Node, attrs: core.Transpose) -> None:
-        self._emit("transpose", self._named(node.inputs[0]), axes=list(attrs.perm), to=node.outputs[0])
+    def write_transpose(self, node: Node, attrs: core.Transpose) -> None:
+        self.emit("transpose", self.named(node.inputs[0]), axes=list(attrs.perm), result=node.outputs[0])
 
-    def _write_expand(self, node: Node, attrs: core.Expand) -> None:
+    def write_expand(self, node: Node, attrs: core.Expand) -> None:
         wanted, given = self._shape(node.outputs[0]), self._shape(node.inputs[0])
         x = self._of_rank(node.inputs[0], len(wanted))
         if not given and wanted:
-            x = self._emit("reshape", x, shape=[1] * len(wanted))
+            x = self.emit("reshape", x, shape=[1] * len(wanted))
         padded = (*[1] * (len(wanted) - len(given)), *given)
         repeats = [w // g for w, g in zip(wanted, padded, strict=True)]
-        self._emit("tile", x, repeats=repeats, to=node.outputs[0])
+        self.emit("tile", x, repeats=repeats, result=node.outputs[0])
 
-    def _write_slice(self, node: Node, attrs: core.Slice) -> None:
+    def write_slice(self, node: Node, attrs: core.Slice) -> None:
         shape, out = self._shape(node.inputs[0]), self._shape(node.outputs[0])
         starts = static_shape(attrs.starts)
         if starts is None:
@@ -206,62 +177,62 @@ class _Writer:
         steps = [attrs.steps[i] for i in axes]
         if all(s == 1 for s in steps):
             ends = [0 if e == shape[i] else e for e, i in zip(ends, axes, strict=True)]
-        self._emit(
-            "slice", self._named(node.inputs[0]), axes=axes, begin=[starts[i] for i in axes], end=ends,
-            stride=steps, to=node.outputs[0],
+        self.emit(
+            "slice", self.named(node.inputs[0]), axes=axes, begin=[starts[i] for i in axes], end=ends,
+            stride=steps, result=node.outputs[0],
         )  # fmt: skip
 
-    def _write_concat(self, node: Node, attrs: core.Concat) -> None:
-        self._emit("concat", [self._named(n) for n in node.inputs], axis=attrs.axis, to=node.outputs[0])
+    def write_concat(self, node: Node, attrs: core.Concat) -> None:
+        self.emit("concat", [self.named(n) for n in node.inputs], axis=attrs.axis, result=node.outputs[0])
 
-    def _write_pad(self, node: Node, attrs: core.Pad) -> None:
+    def write_pad(self, node: Node, attrs: core.Pad) -> None:
         pads = static_shape(attrs.pads)
         if pads is None or attrs.mode not in BORDERS or self.graph.dtype(node.inputs[0]) is not F32:
             raise CompileError(f"padding by '{attrs.mode}' or of integers can't be said in NNEF")
         half = len(pads) // 2
-        self._emit(
-            "pad", self._named(node.inputs[0]), padding=list(zip(pads[:half], pads[half:], strict=True)),
-            border=BORDERS[attrs.mode], value=float(attrs.value), to=node.outputs[0],
+        self.emit(
+            "pad", self.named(node.inputs[0]), padding=list(zip(pads[:half], pads[half:], strict=True)),
+            border=BORDERS[attrs.mode], value=float(attrs.value), result=node.outputs[0],
         )  # fmt: skip
 
-    def _write_gather(self, node: Node, attrs: core.Gather) -> None:
-        self._emit("gather", *map(self._named, node.inputs), axis=attrs.axis, to=node.outputs[0])
+    def write_gather(self, node: Node, attrs: core.Gather) -> None:
+        self.emit("gather", *map(self.named, node.inputs), axis=attrs.axis, result=node.outputs[0])
 
-    def _write_reduce(self, node: Node, attrs: core.Reduce) -> None:
+    def write_reduce(self, node: Node, attrs: core.Reduce) -> None:
         if attrs.combiner not in REDUCTIONS or self.graph.dtype(node.inputs[0]) is I64:
             raise CompileError(
                 f"a reduction by '{attrs.combiner}' of integers or by products is none of NNEF's"
             )
         axes, operation = list(attrs.axes), REDUCTIONS[attrs.combiner]
-        x = self._named(node.inputs[0])
+        x = self.named(node.inputs[0])
         if attrs.keepdims:
-            self._emit(operation, x, axes=axes, to=node.outputs[0])
+            self.emit(operation, x, axes=axes, result=node.outputs[0])
         else:
-            self._emit("squeeze", self._emit(operation, x, axes=axes), axes=axes, to=node.outputs[0])
+            self.emit("squeeze", self.emit(operation, x, axes=axes), axes=axes, result=node.outputs[0])
 
-    def _write_softmax(self, node: Node, attrs: core.Softmax) -> None:
+    def write_softmax(self, node: Node, attrs: core.Softmax) -> None:
         if attrs.log:
             raise CompileError("NNEF has no logarithm of a softmax")
-        self._emit("softmax", self._named(node.inputs[0]), axes=[attrs.axis], to=node.outputs[0])
+        self.emit("softmax", self.named(node.inputs[0]), axes=[attrs.axis], result=node.outputs[0])
 
-    def _write_matmul(self, node: Node, attrs: core.MatMul) -> None:
+    def write_matmul(self, node: Node, attrs: core.MatMul) -> None:
         rank = len(self._shape(node.outputs[0]))
-        self._emit(
+        self.emit(
             "matmul", *(self._of_rank(n, rank) for n in node.inputs), transposeA=attrs.transpose_a,
-            transposeB=attrs.transpose_b, to=node.outputs[0],
+            transposeB=attrs.transpose_b, result=node.outputs[0],
         )  # fmt: skip
 
-    def _write_conv(self, node: Node, attrs: core.Conv) -> None:
+    def write_conv(self, node: Node, attrs: core.Conv) -> None:
         if attrs.dtype not in (None, F32):
             raise CompileError("NNEF has no convolution of integers")
         half = len(attrs.kernel)
-        self._emit(
-            "conv", *map(self._named, node.inputs), border="constant",
+        self.emit(
+            "conv", *map(self.named, node.inputs), border="constant",
             padding=list(zip(attrs.pads[:half], attrs.pads[half:], strict=True)), stride=list(attrs.strides),
-            dilation=list(attrs.dilations), groups=attrs.groups, to=node.outputs[0],
+            dilation=list(attrs.dilations), groups=attrs.groups, result=node.outputs[0],
         )  # fmt: skip
 
-    def _write_pool(self, node: Node, attrs: core.Pool) -> None:
+    def write_pool(self, node: Node, attrs: core.Pool) -> None:
         half = len(attrs.kernel)
         sizes, extents = self._shape(node.inputs[0])[2:], self._shape(node.outputs[0])[2:]
         padding = [(0, 0), (0, 0)]
@@ -277,54 +248,34 @@ class _Writer:
         if attrs.combiner == "sum":
             given["normalize"] = bool(attrs.average)
         operation = "box" if attrs.combiner == "sum" else "max_pool"
-        self._emit(operation, self._named(node.inputs[0]), **given, to=node.outputs[0])
+        self.emit(operation, self.named(node.inputs[0]), **given, result=node.outputs[0])
 
     # -- maps -----------------------------------------------------------------------------------
 
-    def _write_map(self, node: Node, attrs: core.Map) -> None:
+    def write_map(self, node: Node, attrs: core.Map) -> None:
         rank = len(self._shape(node.outputs[0]))
-        operands = {f"x{i}": self._of_rank(n, rank) for i, n in enumerate(node.inputs)}
-        if attrs.body in WHOLE:
-            self._emit(WHOLE[attrs.body], operands["x0"], to=node.outputs[0])
-            return
-        made: dict[Expr, Any] = {}
-        found = self._expression(attrs.body, operands, made, node.outputs[0])
-        if not isinstance(attrs.body, (Binary, Call, Select, Cast)):
-            self._emit("copy", found, to=node.outputs[0])
+        dtypes = map(self.graph.dtype, node.inputs)
+        operands: dict[Expr, Name] = {
+            Var(f"x{i}", dtype): self._of_rank(name, rank)
+            for i, (name, dtype) in enumerate(zip(node.inputs, dtypes, strict=True))
+        }
+        self.expression(attrs.body, operands, result=node.outputs[0])
 
-    def _expression(self, e: Expr, operands: Mapping[str, _Name], made: dict[Expr, Any], to: str = "") -> Any:
-        """A tensor's name, or a number."""
-        if e not in made:
-            made[e] = self._made(e, operands, made, to)
-        return made[e]
+    def number(self, e: Const) -> Any:
+        self._type(e.dtype)
+        return bool(e.value) if e.dtype is BOOL else float(np.float32(e.value))
 
-    def _made(self, e: Expr, operands: Mapping[str, _Name], made: dict[Expr, Any], to: str) -> Any:
-        def inner(*parts: Expr) -> list[Any]:
-            return [self._expression(p, operands, made) for p in parts]
-
+    def words(self, e: Expr) -> Words | None:
         self._type(e.dtype)
         match e:
-            case Const():
-                return bool(e.value) if e.dtype is BOOL else float(np.float32(e.value))
-            case Var(name):
-                return operands[name]
             case Select(cond, a, b):
-                return self._emit("select", *inner(cond, a, b), to=to)
+                return Words("select", (cond, a, b))
             case Cast():
-                return self._emit(f"cast<{TYPES[e.dtype]}>", *inner(e.a), to=to)
+                return Words(f"cast<{TYPES[e.dtype]}>", (e.a,))
             case Binary(op, a, b) if op in BINARIES and a.dtype is not I64:
-                return self._emit(op, *inner(a, b), to=to)
+                return Words(op, (a, b))
             case Call(fn, args) if fn in CALLS and e.dtype is not I64:
-                return self._emit(fn, *inner(*args), to=to)
-            case Call("rsqrt", args):
-                return self._emit("rsqrt", *inner(*args), to=to)
+                return Words(fn, args)
             case Call("isnan", (a,)):
-                return self._emit("ne", *inner(a, a), to=to)
-        what = e.op if isinstance(e, Binary) else e.fn if isinstance(e, Call) else type(e).__name__.lower()
-        raise CompileError(f"'{what}' of {e.dtype} is no operation of NNEF")
-
-
-RESERVED: Sequence[str] = (
-    "version", "extension", "graph", "fragment", "tensor", "integer", "scalar", "logical", "string", "true",
-    "false", "for", "in", "if", "else", "yield", "shape_of", "length_of", "range_of",
-)  # fmt: skip
+                return Words("", (ne(a, a),))
+        return None

@@ -1,0 +1,307 @@
+"""Expressions and tensor expressions in ONNX's operators.
+
+An expression on elements becomes one operator an operation. A tensor expression becomes these on whole
+tensors: each axis, of the result and of what is summed over, is an axis of all of them, an index its numbers
+along that axis, and a load what is gathered there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin.frontends.onnx.types import TYPES
+from jangin.frontends.writer import Name, Pattern, Words, Writer
+from jangin.ir import core
+from jangin.ir.dtype import BOOL, F32, F64, I32, I64, U64, DType
+from jangin.ir.expr import (
+    Binary,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    binary,
+    call,
+    cast,
+    const,
+    eq,
+    free_vars,
+    is_const,
+    land,
+    lor,
+    maximum,
+    minimum,
+    rewrite,
+    row_major,
+    select,
+)
+from jangin.ir.graph import CompileError, Node, Shape
+from jangin.ir.simplify import Range, prove, simplify
+from jangin.ir.te import Stage
+from jangin.ops import activation
+from jangin.ops.core import CORE
+
+CODES: Mapping[DType, int] = {dtype: code for code, dtype in TYPES.items()}
+X, A = Var("x0", F32), Var("alpha", F32)
+PATTERNS: tuple[Pattern, ...] = (
+    (activation.softplus(X), "Softplus", ()),
+    (activation.elu(X), "Elu", ()),
+    (select(X > 0, X, call("expm1", X) * A), "Elu", ("alpha",)),
+    (maximum(X, 0) + minimum(call("expm1", X), 0), "Celu", ()),
+    (maximum(X, 0) + minimum(call("expm1", X / A) * A, 0), "Celu", ("alpha",)),
+)
+ARITHMETIC = {
+    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "min": "Min", "max": "Max", "pow": "Pow",
+}  # fmt: skip
+COMPARISONS = {"lt": "Less", "gt": "Greater", "le": "LessOrEqual", "ge": "GreaterOrEqual", "eq": "Equal"}
+LOGIC = {"and": "And", "or": "Or", "xor": "Xor"}
+BITS = {"and": "BitwiseAnd", "or": "BitwiseOr", "xor": "BitwiseXor"}
+CALLS = {
+    "neg": "Neg", "abs": "Abs", "sqrt": "Sqrt", "exp": "Exp", "log": "Log", "sin": "Sin", "cos": "Cos",
+    "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh",
+    "tanh": "Tanh", "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh", "erf": "Erf", "sigmoid": "Sigmoid",
+    "floor": "Floor", "ceil": "Ceil", "round": "Round", "sign": "Sign", "isnan": "IsNaN", "isinf": "IsInf",
+}  # fmt: skip
+REDUCTIONS = {"sum": "ReduceSum", "prod": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin"}
+COMPUTED = (F64, F32, I64, I32, U64)
+"""The types of numbers that ONNX Runtime's arithmetic is for; smaller ones are computed in one of them."""
+TOP = 1 << 63
+
+
+def words(e: Expr) -> Words | None:
+    """One operation on elements in ONNX's words; None where it has none."""
+    match e:
+        case Cast():
+            return Words("Cast", (e.a,), {"to": CODES[e.dtype]})
+        case Select(cond, a, b):
+            if e.dtype is BOOL:
+                return Words("", (lor(land(cond, a), land(call("not", cond), b)),))
+            return Words("Where", (cond, a, b))
+        case Binary(op, a, b):
+            return _binary(op, a, b)
+        case Call(fn, args):
+            return _call(fn, args)
+    return None
+
+
+def _binary(op: str, a: Expr, b: Expr) -> Words | None:
+    if op in LOGIC and a.dtype is BOOL:
+        return Words(LOGIC[op], (a, b))
+    if op == "ne":
+        return Words("", (call("not", eq(a, b)),))
+    if op == "eq" and a.dtype is BOOL:
+        return Words("Equal", (a, b))
+    if op in ("min", "max") and a.dtype is BOOL:
+        return Words("And" if op == "min" else "Or", (a, b))
+    if op in BITS:
+        return Words(BITS[op], (a, b))
+    if a.dtype not in COMPUTED:
+        wide = _wide(a.dtype)
+        value = binary(op, cast(wide, a), cast(wide, b))
+        return Words("", (value if value.dtype is BOOL else cast(a.dtype, value),))
+    if op in COMPARISONS:
+        return Words(COMPARISONS[op], (a, b))
+    if op in ("mod", "rem"):
+        return Words("Mod", (a, b), {"fmod": int(op == "rem")}) if op == "rem" or a.dtype.is_int else None
+    if op == "floordiv" and a.dtype.is_int:
+        return Words("", (binary("div", a - binary("mod", a, b), b),))
+    if op in ("shl", "shr"):
+        return _shifted(op, a, b)
+    return Words(ARITHMETIC[op], (a, b)) if op in ARITHMETIC else None
+
+
+def _wide(dtype: DType) -> DType:
+    """The type that a smaller one is computed in."""
+    return F32 if dtype.is_float else I32 if dtype.bits < 32 else I64
+
+
+def _shifted(op: str, a: Expr, b: Expr) -> Words:
+    """BitShift is of unsigned numbers: a signed one is moved among them first, and back afterwards."""
+    if a.dtype is U64:
+        return Words("BitShift", (a, b), {"direction": "RIGHT" if op == "shr" else "LEFT"})
+    x, count = cast(U64, cast(I64, a)), cast(U64, b)
+    if op == "shl":
+        return Words("", (cast(a.dtype, cast(I64, binary("shl", x, count))),))
+    top = const(TOP, U64)
+    moved = cast(I64, binary("shr", binary("xor", x, top), count)) - cast(I64, Binary("shr", top, count))
+    return Words("", (cast(a.dtype, moved),))
+
+
+def _call(fn: str, args: tuple[Expr, ...]) -> Words | None:
+    (a, *rest) = args
+    if fn == "not":
+        return Words("Not" if a.dtype is BOOL else "BitwiseNot", args)
+    if fn == "fma":
+        return Words("", (a * rest[0] + rest[1],))
+    if fn == "rsqrt":
+        return Words("", (1 / call("sqrt", a),))
+    if fn == "trunc":
+        return Words("", (select(a < 0, call("ceil", a), call("floor", a)),))
+    if fn not in CALLS:
+        return None
+    if a.dtype in COMPUTED:
+        return Words(CALLS[fn], args)
+    value = call(fn, cast(_wide(a.dtype), a))
+    return Words("", (value if value.dtype is BOOL else cast(a.dtype, value),))
+
+
+class Stages(Writer):
+    """The part of the writer that says tensor expressions."""
+
+    def array(self, values: Any, dtype: DType = I64, hint: str = "value") -> Name:
+        raise NotImplementedError
+
+    def dims(self, shape: Shape) -> Name:
+        raise NotImplementedError
+
+    def scalar(self, e: Expr) -> Name:
+        raise NotImplementedError
+
+    def staged(self, node: Node, attrs: core.CoreAttributes) -> None:
+        """A node as what its stages compute."""
+        inputs = tuple(
+            Buffer(f"x{i}", self.graph.dtype(n), self.graph.shape(n)) for i, n in enumerate(node.inputs)
+        )
+        out = Buffer("out", self.graph.dtype(node.outputs[0]), self.graph.shape(node.outputs[0]))
+        parts = CORE[node.op].te(inputs, out, attrs)
+        held = {f"x{i}": self.named(n) for i, n in enumerate(node.inputs)}
+        for stage in parts:
+            held[stage.out.name] = self._stage(stage, held, node, stage is parts[-1])
+
+    def _stage(self, stage: Stage, held: Mapping[str, Name], node: Node, last: bool) -> Name:
+        if stage.at:
+            raise CompileError("a part of a larger result can't be said in ONNX")
+        space = _Space(self, stage, held, node.name)
+        value = space.value(stage.body)
+        rank = len(stage.axes)
+        if stage.reduce_axes:
+            whole = space.whole(value, stage.body)
+            over = tuple(range(rank, len(space.axes)))
+            value = self.reduced(stage.combiner, whole, stage.body.dtype, over, "", False)
+            if stage.epilogue is not None:
+                after = _Space(self, stage, held, node.name, rank)
+                after.known[stage.acc] = value
+                value = after.value(stage.epilogue)
+        else:
+            value = space.whole(value, stage.body)
+        return self.emit("Identity", value, result=node.outputs[0]) if last else value
+
+    def reduced(
+        self, combiner: str, x: Name, dtype: DType, axes: Sequence[int], result: str, keeps: bool
+    ) -> Name:
+        """A reduction; of truth values, the smallest or largest of 0 and 1."""
+        given: dict[str, Any] = {"keepdims": int(keeps)}
+        over = self.array(list(axes), hint="axes")
+        wide = I32 if dtype is BOOL else dtype if dtype in COMPUTED else _wide(dtype)
+        operation = REDUCTIONS[{"and": "min", "or": "max"}.get(combiner, combiner)]
+        if wide is dtype:
+            return self.emit(operation, x, over, result=result, hint=x, **given)
+        y = self.emit(operation, self.emit("Cast", x, hint=x, to=CODES[wide]), over, hint=x, **given)
+        return self.emit("Cast", y, result=result, hint=x, to=CODES[dtype])
+
+
+class _Space:
+    """The index space of one stage: `known`, what is said already of it, as tensors of an axis for each of
+    the stage's axes, or none."""
+
+    def __init__(
+        self, writer: Stages, stage: Stage, held: Mapping[str, Name], hint: str, rank: int | None = None
+    ) -> None:
+        self.writer, self.held, self.hint = writer, held, hint
+        self.axes = (*stage.axes, *stage.reduce_axes)[:rank]
+        self.places = {a.var: i for i, a in enumerate(self.axes)}
+        self.known: dict[Expr, Name] = {}
+        self.ranges: dict[Var, Range] = {
+            **writer.graph.symbols,
+            **{a.var: (const(0), a.extent - 1) for a in self.axes},
+        }
+
+    def value(self, body: Expr) -> Name:
+        """An expression of indices, loads and sizes."""
+        loaded: dict[Expr, Name] = {}
+
+        def held(e: Expr) -> Expr | None:
+            """A load as a variable for what it gives."""
+            if not isinstance(e, Load):
+                return None
+            name = self._load(e, loaded)
+            stands = Var(str(name), e.dtype)
+            loaded[stands] = name
+            return stands
+
+        plain = rewrite(body, held)
+        return self._said(plain, loaded)
+
+    def _said(self, e: Expr, loaded: Mapping[Expr, Name]) -> Name:
+        for v in free_vars(e):
+            if v not in loaded and v not in self.known:
+                self.known[v] = self._index(v) if v in self.places else self.writer.scalar(v)
+        found: Name = self.writer.expression(e, {**self.known, **loaded}, hint=self.hint)
+        return found
+
+    def whole(self, value: Name, e: Expr) -> Name:
+        """The tensor with all its axes, where an expression may not depend on all of them."""
+        if all(a.var in free_vars(e) or is_const(a.extent, 1) for a in self.axes) and free_vars(e):
+            return value
+        sizes = self.writer.dims(tuple(a.extent for a in self.axes))
+        return self.writer.emit("Expand", value, sizes, hint=self.hint)
+
+    def _index(self, v: Var) -> Name:
+        """The numbers of an axis, along it."""
+        place = self.places[v]
+        extent = self.axes[place].extent
+        spread = [-1 if i == place else 1 for i in range(len(self.axes))]
+        if isinstance(extent, Const):
+            return self.writer.array(np.arange(int(extent.value)).reshape(spread), hint="index")
+        write = self.writer
+        numbers = write.emit("Range", write.array(0), write.scalar(extent), write.array(1), hint="index")
+        return write.emit("Reshape", numbers, write.array(spread), hint="index")
+
+    def _load(self, e: Load, loaded: Mapping[Expr, Name]) -> Name:
+        """What lies at an index, which is held in range: a choice may guard it."""
+        x, shape = self.held[e.buffer.name], e.buffer.shape
+        if not shape:
+            return x
+        index = [self._inside(i, d) for i, d in zip(e.index, shape, strict=True)]
+        straight = self._straight(index, shape)
+        if straight is not None:
+            return self._spread(x, straight)
+        emit, array = self.writer.emit, self.writer.array
+        flat = emit("Reshape", x, array([-1]), hint=self.hint)
+        at = self._said(simplify(row_major(index, shape), self.ranges), loaded)
+        return emit("Gather", flat, at, hint=self.hint, axis=0)
+
+    def _inside(self, i: Expr, size: Expr) -> Expr:
+        i = i if prove(i >= 0, self.ranges) else maximum(i, 0)
+        return i if prove(i < size, self.ranges) else minimum(i, size - 1)
+
+    def _straight(self, index: Sequence[Expr], shape: Shape) -> list[int | None] | None:
+        """The place of the axis that each index is (None: the only entry of an axis); or None, where one is
+        something else."""
+        found: list[int | None] = []
+        for i, size in zip(index, shape, strict=True):
+            place = self.places.get(i) if isinstance(i, Var) else None
+            if place is not None and self.axes[place].extent == size and place not in found:
+                found.append(place)
+            elif is_const(i, 0) and is_const(size, 1):
+                found.append(None)
+            else:
+                return None
+        return found
+
+    def _spread(self, x: Name, places: Sequence[int | None]) -> Name:
+        """A tensor with its axes where they are in the space, and 1 elsewhere."""
+        order = sorted(range(len(places)), key=lambda i: -1 if places[i] is None else places[i])  # type: ignore
+        if order != sorted(order):
+            x = self.writer.emit("Transpose", x, hint=self.hint, perm=order)
+        rank, ones = len(self.axes), sum(p is None for p in places)
+        if ones:
+            x = self.writer.emit("Squeeze", x, self.writer.array(list(range(ones))), hint=self.hint)
+        missing = [i for i in range(rank) if i not in places]
+        return self.writer.emit("Unsqueeze", x, self.writer.array(missing), hint=self.hint) if missing else x

@@ -1,0 +1,327 @@
+"""Lowered graphs as ONNX models: every core operator that the standard has words for.
+
+What it has none for is said as its tensor expressions (`expressions.py`), if those say it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from jangin.frontends.onnx.expressions import PATTERNS, Stages, words
+from jangin.frontends.onnx.importer import metadata
+from jangin.frontends.onnx.operators.resize import COORDINATES, ROUNDING, resize_11
+from jangin.frontends.onnx.types import TYPES
+from jangin.frontends.writer import Name, Offer, Words, Writer
+from jangin.ir import core
+from jangin.ir.dtype import I8, I32, I64, U8, DType
+from jangin.ir.expr import Const, Expr, Var, const, free_vars
+from jangin.ir.graph import CompileError, Graph, Node, Shape, static_shape
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.core import CORE
+from jangin.version import __version__
+
+OPSET, IR_VERSION = 21, 10
+RMS_OPSET = 23
+"""The first that has RMSNormalization."""
+CODES: Mapping[DType, int] = {dtype: code for code, dtype in TYPES.items()}
+MOST_BYTES = (1 << 31) - (1 << 20)
+"""Of a protocol buffer, with room for what isn't weights."""
+LAST = np.iinfo(np.int64).max
+
+
+def written(graph: Graph, described: Mapping[str, Any] | None = None) -> bytes:
+    """A lowered graph as the bytes of an ONNX model; `described`: its metadata, as `Imported` has it.
+    CompileError naming every part that ONNX can't say."""
+    size = sum(a.nbytes for a in graph.constants.values())
+    if size > MOST_BYTES:
+        raise CompileError(f"weights of {size / 1e9:.1f} GB don't fit into one ONNX file: it holds 2 GB")
+    return _Writer(graph).model(described or {})
+
+
+class _Writer(Stages, Writer):
+    """One graph being written."""
+
+    format = "ONNX"
+    patterns = PATTERNS
+    reserved = ("",)
+    copy = "Identity"
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.nodes: list[onnx.NodeProto] = []
+        self.tensors: list[onnx.TensorProto] = []
+        self.numbers: dict[Any, Name] = {}
+        self.opset = OPSET
+
+    def model(self, described: Mapping[str, Any]) -> bytes:
+        graph = self.graph
+        self.body()
+        inputs, outputs = ([self._typed(n) for n in names] for names in (graph.inputs, graph.outputs))
+        made = helper.make_graph(self.nodes, graph.name or "graph", inputs, outputs, self.tensors)
+        opsets = [helper.make_opsetid("", self.opset)]
+        model = helper.make_model(made, opset_imports=opsets, ir_version=IR_VERSION)
+        known = metadata(model) | {"producer_name": "Jangin"} | {k: v for k, v in described.items() if v}
+        model.producer_name, model.producer_version = known["producer_name"], __version__
+        model.domain, model.doc_string = known["domain"], known["description"]
+        model.graph.doc_string = known["graph_description"]
+        model.model_version = int(known["version"])
+        helper.set_model_props(model, known["custom_metadata_map"])
+        data: bytes = model.SerializeToString(deterministic=True)
+        return data
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def check(self, value: str) -> None:
+        held = self.graph.value(value)
+        if held.dtype is None or held.dtype not in CODES:
+            raise CompileError(f"'{value}' is a {held}, and steps on such values can't be said in ONNX yet")
+
+    def _typed(self, name: str) -> onnx.ValueInfoProto:
+        self.check(name)
+        sizes = [int(d.value) if isinstance(d, Const) else str(d) for d in self.graph.shape(name)]
+        return helper.make_tensor_value_info(self.named(name), CODES[self.graph.dtype(name)], sizes)
+
+    def constant(self, name: str) -> None:
+        self.check(name)
+        array = np.ascontiguousarray(self.graph.constants[name])
+        self.tensors.append(
+            numpy_helper.from_array(array.reshape(self.graph.constants[name].shape), self.named(name))
+        )
+
+    def array(self, values: Any, dtype: DType = I64, hint: str = "value") -> Name:
+        """A constant of the writer's own, once for all that are equal."""
+        array = np.asarray(values, dtype.numpy)
+        key = dtype, array.shape, array.tobytes()
+        if key not in self.numbers:
+            self.numbers[key] = self.fresh(hint)
+            self.tensors.append(numpy_helper.from_array(array, self.numbers[key]))
+        return self.numbers[key]
+
+    def number(self, e: Const) -> Name:
+        return self.array(e.value, e.dtype, "number")
+
+    def words(self, e: Expr) -> Words | None:
+        return words(e)
+
+    def attribute(self, e: Expr) -> Any:
+        return float(super().attribute(e))
+
+    def emit(self, operation: str, *inputs: Any, result: str = "", hint: str = "", **given: Any) -> Name:
+        name = self.named(result) if result else self.fresh(f"{hint or 'made'}.{operation.lower()}")
+        attributes = {k: v for k, v in given.items() if v is not None}
+        self.nodes.append(helper.make_node(operation, list(inputs), [name], name=str(name), **attributes))
+        return name
+
+    def dims(self, shape: Shape) -> Name:
+        """Sizes as a tensor of one axis."""
+        known = static_shape(shape)
+        if known is not None:
+            return self.array(known, hint="shape")
+        parts = [self.emit("Reshape", self.scalar(d), self.array([1]), hint="size") for d in shape]
+        return parts[0] if len(parts) == 1 else self.emit("Concat", *parts, hint="shape", axis=0)
+
+    def scalar(self, e: Expr) -> Name:
+        """A size as a tensor of no axes."""
+        if e not in self.numbers:
+            self.numbers[e] = self.expression(e, {v: self._symbol(v) for v in free_vars(e)}, hint="size")
+        return self.numbers[e]
+
+    def _symbol(self, v: Var) -> Name:
+        if v not in self.numbers:
+            places = ((n, i) for n in self.graph.inputs for i, d in enumerate(self.graph.shape(n)) if d == v)
+            found = next(places, None)
+            if found is None:
+                raise CompileError(f"the size {v} is that of no input, which can't be said in ONNX yet")
+            shape = self.emit("Shape", self.named(found[0]), hint=str(v))
+            self.numbers[v] = self.emit("Gather", shape, self.array(found[1]), hint=str(v), axis=0)
+        return self.numbers[v]
+
+    # -- moving data ----------------------------------------------------------------------------
+
+    def write_reshape(self, node: Node, attrs: core.Reshape) -> None:
+        zero = any(d == const(0) for d in attrs.shape)
+        x, shape = self.named(node.inputs[0]), self.dims(attrs.shape)
+        self.emit("Reshape", x, shape, result=node.outputs[0], allowzero=1 if zero else None)
+
+    def write_transpose(self, node: Node, attrs: core.Transpose) -> None:
+        self.emit("Transpose", self.named(node.inputs[0]), result=node.outputs[0], perm=list(attrs.perm))
+
+    def write_expand(self, node: Node, attrs: core.Expand) -> None:
+        self.emit("Expand", self.named(node.inputs[0]), self.dims(attrs.shape), result=node.outputs[0])
+
+    def write_slice(self, node: Node, attrs: core.Slice) -> None:
+        """The end of what goes backwards is counted from the axis's end, so that -1 isn't its last entry."""
+        given = self.graph.shape(node.inputs[0])
+        whole = (const(0), 1)
+        rows = zip(given, attrs.starts, attrs.steps, attrs.shape, strict=True)
+        cut = [i for i, (d, start, step, n) in enumerate(rows) if (start, step) != whole or n != d]
+        if not cut:
+            self.emit("Identity", self.named(node.inputs[0]), result=node.outputs[0])
+            return
+        ends = [attrs.starts[i] + attrs.shape[i] * attrs.steps[i] for i in cut]
+        ends = [e - given[i] if attrs.steps[i] < 0 else e for e, i in zip(ends, cut, strict=True)]
+        begins = tuple(attrs.starts[i] for i in cut)
+        axes, steps = self.array(cut), self.array([attrs.steps[i] for i in cut])
+        operands = self.dims(begins), self.dims(tuple(ends)), axes, steps
+        self.emit("Slice", self.named(node.inputs[0]), *operands, result=node.outputs[0])
+
+    def write_concat(self, node: Node, attrs: core.Concat) -> None:
+        self.emit("Concat", *map(self.named, node.inputs), result=node.outputs[0], axis=attrs.axis)
+
+    def write_pad(self, node: Node, attrs: core.Pad) -> None:
+        x, dtype = self.named(node.inputs[0]), self.graph.dtype(node.inputs[0])
+        value = [self.array(attrs.value, dtype, "number")] if attrs.mode == "constant" else []
+        self.emit("Pad", x, self.dims(attrs.pads), *value, result=node.outputs[0], mode=attrs.mode)
+
+    def write_gather(self, node: Node, attrs: core.Gather) -> None:
+        x, at = map(self.named, node.inputs)
+        if self.graph.dtype(node.inputs[1]) not in (I32, I64):
+            at = self.emit("Cast", at, hint=at, to=CODES[I64])
+        self.emit("Gather", x, at, result=node.outputs[0], axis=attrs.axis)
+
+    # -- computing ------------------------------------------------------------------------------
+
+    def write_map(self, node: Node, attrs: core.Map) -> None:
+        operands: dict[Expr, Name] = {
+            Var(f"x{i}", self.graph.dtype(n)): self.named(n) for i, n in enumerate(node.inputs)
+        }
+        read = {v.name for v in free_vars(attrs.body)}
+        shapes = [self.graph.shape(n) for i, n in enumerate(node.inputs) if f"x{i}" in read]
+        out = self.graph.shape(node.outputs[0])
+        if any(
+            len(s) == len(out) and all(d == o or o == const(1) for d, o in zip(s, out, strict=True))
+            for s in shapes
+        ):
+            self.expression(attrs.body, operands, result=node.outputs[0], hint=node.name)
+            return
+        y = self.expression(attrs.body, operands, hint=node.name)
+        self.emit("Expand", y, self.dims(out), result=node.outputs[0])
+
+    def write_reduce(self, node: Node, attrs: core.Reduce) -> None:
+        x = self.named(node.inputs[0])
+        self.reduced(
+            attrs.combiner, x, self.graph.dtype(node.inputs[0]), attrs.axes, node.outputs[0], attrs.keepdims
+        )
+
+    def write_softmax(self, node: Node, attrs: core.Softmax) -> None:
+        operation = "LogSoftmax" if attrs.log else "Softmax"
+        self.emit(operation, self.named(node.inputs[0]), result=node.outputs[0], axis=attrs.axis)
+
+    def write_normalize(self, node: Node, attrs: core.Normalize) -> None:
+        """Over the last axes; others are put there first."""
+        shape, x = self.graph.shape(node.inputs[0]), self.named(node.inputs[0])
+        rank, dtype = len(shape), self.graph.dtype(node.inputs[0])
+        order = [*(i for i in range(rank) if i not in attrs.axes), *attrs.axes]
+        sizes = static_shape(tuple(shape[i] for i in attrs.axes))
+        if sizes is None:
+            raise CompileError("a normalization over sizes that aren't fixed can't be said: give shapes=")
+        operation = "RMSNormalization" if attrs.rms else "LayerNormalization"
+        self.opset = RMS_OPSET if attrs.rms else self.opset
+        given: dict[str, Any] = {"axis": rank - len(sizes), "epsilon": attrs.epsilon}
+        scale = self.array(np.ones(sizes), dtype, "ones")
+        if order == list(range(rank)):
+            self.emit(operation, x, scale, result=node.outputs[0], **given)
+            return
+        turned = self.emit("Transpose", x, hint=x, perm=order)
+        y = self.emit(operation, turned, scale, hint=x, **given)
+        self.emit("Transpose", y, result=node.outputs[0], perm=[order.index(i) for i in range(rank)])
+
+    def write_matmul(self, node: Node, attrs: core.MatMul) -> None:
+        kinds = [self.graph.dtype(n) for n in node.inputs]
+        whole = attrs.dtype is I32 and all(k in (I8, U8) for k in kinds)
+        if attrs.dtype not in (None, kinds[0]) and not whole:
+            raise CompileError(
+                f"a product of {kinds[0]} and {kinds[1]} in {attrs.dtype} can't be said in ONNX"
+            )
+        turns = zip(node.inputs, (attrs.transpose_a, attrs.transpose_b), strict=True)
+        operands = [self._turned(n) if turn else self.named(n) for n, turn in turns]
+        self.emit("MatMulInteger" if whole else "MatMul", *operands, result=node.outputs[0])
+
+    def _turned(self, name: str) -> Name:
+        rank = len(self.graph.shape(name))
+        order = [*range(rank - 2), rank - 1, rank - 2]
+        return self.emit("Transpose", self.named(name), hint=name, perm=order)
+
+    def write_conv(self, node: Node, attrs: core.Conv) -> None:
+        kinds = [self.graph.dtype(n) for n in node.inputs]
+        whole = attrs.dtype is I32 and all(k in (I8, U8) for k in kinds)
+        if attrs.layout != "first" or (attrs.dtype not in (None, kinds[0]) and not whole):
+            raise CompileError(
+                f"a convolution of {kinds[0]} and {kinds[1]} in {attrs.dtype} can't be said in ONNX"
+            )
+        self.emit(
+            "ConvInteger" if whole else "Conv", *map(self.named, node.inputs), result=node.outputs[0],
+            kernel_shape=list(attrs.kernel), strides=list(attrs.strides), dilations=list(attrs.dilations),
+            pads=list(attrs.pads), group=attrs.groups,
+        )  # fmt: skip
+
+    def write_pool(self, node: Node, attrs: core.Pool) -> None:
+        """Sums without a division, and integers' averages, are said as tensor expressions."""
+        dtype = self.graph.dtype(node.inputs[0])
+        if attrs.layout != "first" or (attrs.combiner == "sum" and not (attrs.average and dtype.is_float)):
+            self.other(node, attrs)
+            return
+        half = len(attrs.kernel)
+        sizes = static_shape(self.graph.shape(node.inputs[0])[2:])
+        extents = static_shape(attrs.extents)
+        begins, ends = list(attrs.pads[:half]), list(attrs.pads[half:])
+        ceil = None
+        if sizes is not None and extents is not None:
+            spans = [k * d - d + 1 for k, d in zip(attrs.kernel, attrs.dilations, strict=True)]
+            reach = [
+                (n - 1) * s + k - size - b
+                for n, s, k, size, b in zip(extents, attrs.strides, spans, sizes, begins, strict=True)
+            ]
+            if attrs.average == "all" and any(r > e for r, e in zip(reach, ends, strict=True)):
+                ceil = 1
+            else:
+                ends = [max(e, r) for e, r in zip(ends, reach, strict=True)]
+        given: dict[str, Any] = {"kernel_shape": list(attrs.kernel), "strides": list(attrs.strides)}
+        given |= {"dilations": list(attrs.dilations), "pads": [*begins, *ends], "ceil_mode": ceil}
+        if attrs.combiner == "sum":
+            given["count_include_pad"] = int(attrs.average == "all")
+        operation = "AveragePool" if attrs.combiner == "sum" else "MaxPool"
+        self.emit(operation, self.named(node.inputs[0]), result=node.outputs[0], **given)
+
+    # -- tensor expressions ---------------------------------------------------------------------
+
+    def write_compute(self, node: Node, attrs: core.Compute) -> None:
+        """As the operator of the standard that lowers to it, or as what it computes."""
+        found = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
+        if found is None:
+            self.other(node, attrs)
+            return
+        sizes = self.dims(self.graph.shape(node.outputs[0]))
+        self.emit("Resize", self.named(node.inputs[0]), "", "", sizes, result=node.outputs[0], **found)
+
+    def _resizes(self, node: Node) -> Sequence[Offer]:
+        given, wanted = self.graph.shape(node.inputs[0]), self.graph.shape(node.outputs[0])
+        if len(given) != len(wanted) or given == wanted:
+            return []
+        places = [p for p in COORDINATES if p != "tf_crop_and_resize"]
+        nearest = (
+            {"mode": "nearest", "coordinate_transformation_mode": p, "nearest_mode": r}
+            for p, r in itertools.product(places, ROUNDING)
+        )
+        linear = (
+            {"mode": m, "coordinate_transformation_mode": p}
+            for m, p in itertools.product(("linear", "cubic"), places)
+        )
+        return [(how, partial(_resized, wanted, how)) for how in (*nearest, *linear)]
+
+    def other(self, node: Node, attrs: Any) -> None:
+        """As what the operator computes, stage by stage."""
+        if node.op not in CORE or CORE[node.op].kind in ("opaque", "alias"):
+            super().other(node, attrs)
+        self.staged(node, attrs)
+
+
+def _resized(wanted: Shape, how: Mapping[str, Any], b: Builder, x: Tensor) -> Tensor:
+    return resize_11(b, x, None, None, b.sizes(wanted), **how)
