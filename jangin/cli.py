@@ -140,11 +140,12 @@ def convert(
     context: typer.Context,
     model: Model,
     output: Annotated[
-        Path, typer.Argument(metavar="OUTPUT", help="The NNEF folder to write, or an archive (.tgz, .tar).")
+        Path,
+        typer.Argument(metavar="OUTPUT", help="An .onnx file to write; else an NNEF folder (or .tgz, .tar)."),
     ],
     shape: Shapes = None,
 ) -> None:
-    """Write a model of any format as one of NNEF, if that can say it and gives the same bits."""
+    """Write a model of any format as ONNX or NNEF, if that can say it and gives the same bits."""
     from jangin.commands.convert import convert as work
 
     work(model, context.obj, output, shape or [])

@@ -33,7 +33,7 @@ class Words:
 Pattern = tuple[Expr, str, tuple[str, ...]]
 """An expression, the operation that it is, and which of its variables are constants: attributes of that name.
 The operand is x0."""
-Offer = tuple[Mapping[str, Any], Callable[..., Any]]
+Offer = tuple[Any, Callable[..., Any]]
 """What says an operation that a node may have been lowered from, and its lowering: a builder and tensors."""
 
 
@@ -180,16 +180,18 @@ class Writer:
 
     # -- operators that were lowered ------------------------------------------------------------
 
-    def matched(self, node: Node, offers: Iterable[Offer]) -> Mapping[str, Any] | None:
-        """What says the first of some operations, on the node's operands, that lowers to just this node."""
+    def matched(self, node: Node, offers: Iterable[Offer]) -> Any:
+        """What says the first of some operations, on the node's operands, that lowers to just this node,
+        but for checks of indices."""
         for given, lower in offers:
             b = Builder("offer", self.graph.symbols)
             inputs = [self._operand(b, n) for n in node.inputs]
             try:
                 lower(b, *inputs)
-            except CompileError:
+            except (CompileError, IndexError):
                 continue
-            if len(b.nodes) == 1 and b.nodes[0].attrs == node.attrs:
+            made = [n for n in b.nodes if not isinstance(n.attrs, core.IndexCheck)]
+            if len(made) == 1 and made[0].attrs == node.attrs:
                 return given
         return None
 

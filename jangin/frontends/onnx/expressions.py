@@ -37,6 +37,7 @@ from jangin.ir.expr import (
     lor,
     maximum,
     minimum,
+    ne,
     rewrite,
     row_major,
     select,
@@ -44,6 +45,7 @@ from jangin.ir.expr import (
 from jangin.ir.graph import CompileError, Node, Shape
 from jangin.ir.simplify import Range, prove, simplify
 from jangin.ir.te import Stage
+from jangin.ir.words import BITCASTS
 from jangin.ops import activation
 from jangin.ops.core import CORE
 
@@ -82,6 +84,9 @@ def words(e: Expr) -> Words | None:
         case Select(cond, a, b):
             if e.dtype is BOOL:
                 return Words("", (lor(land(cond, a), land(call("not", cond), b)),))
+            if e.dtype not in COMPUTED:
+                wide = _wide(e.dtype)
+                return Words("", (cast(e.dtype, select(cond, cast(wide, a), cast(wide, b))),))
             return Words("Where", (cond, a, b))
         case Binary(op, a, b):
             return _binary(op, a, b)
@@ -107,8 +112,12 @@ def _binary(op: str, a: Expr, b: Expr) -> Words | None:
         return Words("", (value if value.dtype is BOOL else cast(a.dtype, value),))
     if op in COMPARISONS:
         return Words(COMPARISONS[op], (a, b))
-    if op in ("mod", "rem"):
-        return Words("Mod", (a, b), {"fmod": int(op == "rem")}) if op == "rem" or a.dtype.is_int else None
+    if op == "rem" or (op == "mod" and a.dtype.is_int):
+        return Words("Mod", (a, b), {"fmod": int(op == "rem")})
+    if op == "mod":
+        rest = binary("rem", a, b)
+        other = land(ne(rest, 0), ne(rest < 0, b < 0))
+        return Words("", (select(other, rest + b, rest),))
     if op == "floordiv" and a.dtype.is_int:
         return Words("", (binary("div", a - binary("mod", a, b), b),))
     if op in ("shl", "shr"):
@@ -137,6 +146,8 @@ def _call(fn: str, args: tuple[Expr, ...]) -> Words | None:
     (a, *rest) = args
     if fn == "not":
         return Words("Not" if a.dtype is BOOL else "BitwiseNot", args)
+    if fn in BITCASTS:
+        return Words("BitCast", args, {"to": CODES[BITCASTS[fn]]})
     if fn == "fma":
         return Words("", (a * rest[0] + rest[1],))
     if fn == "rsqrt":

@@ -16,20 +16,23 @@ from onnx import helper, numpy_helper
 
 from jangin.frontends.onnx.expressions import PATTERNS, Stages, words
 from jangin.frontends.onnx.importer import metadata
+from jangin.frontends.onnx.nests import Said, nests
 from jangin.frontends.onnx.operators.resize import COORDINATES, ROUNDING, resize_11
 from jangin.frontends.onnx.types import TYPES
 from jangin.frontends.writer import Name, Offer, Words, Writer
 from jangin.ir import core
-from jangin.ir.dtype import I8, I32, I64, U8, DType
+from jangin.ir.dtype import F4E2M1, F8E8M0, I2, I8, I32, I64, U2, U8, DType
 from jangin.ir.expr import Const, Expr, Var, const, free_vars
 from jangin.ir.graph import CompileError, Graph, Node, Shape, static_shape
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core import CORE
 from jangin.version import __version__
 
-OPSET, IR_VERSION = 21, 10
-RMS_OPSET = 23
-"""The first that has RMSNormalization."""
+OPSET = 21
+"""What is written in, unless an operator or a type came later."""
+OPSETS: Mapping[str | DType, int] = {
+    "RMSNormalization": 23, "BitCast": 26, "CumProd": 26, F4E2M1: 23, F8E8M0: 24, I2: 25, U2: 25,
+}  # fmt: skip
 CODES: Mapping[DType, int] = {dtype: code for code, dtype in TYPES.items()}
 MOST_BYTES = (1 << 31) - (1 << 20)
 """Of a protocol buffer, with room for what isn't weights."""
@@ -62,11 +65,12 @@ class _Writer(Stages, Writer):
 
     def model(self, described: Mapping[str, Any]) -> bytes:
         graph = self.graph
-        self.body()
         inputs, outputs = ([self._typed(n) for n in names] for names in (graph.inputs, graph.outputs))
+        self.body()
         made = helper.make_graph(self.nodes, graph.name or "graph", inputs, outputs, self.tensors)
         opsets = [helper.make_opsetid("", self.opset)]
-        model = helper.make_model(made, opset_imports=opsets, ir_version=IR_VERSION)
+        model = helper.make_model(made, opset_imports=opsets)
+        model.ir_version = helper.find_min_ir_version_for(opsets)
         known = metadata(model) | {"producer_name": "Jangin"} | {k: v for k, v in described.items() if v}
         model.producer_name, model.producer_version = known["producer_name"], __version__
         model.domain, model.doc_string = known["domain"], known["description"]
@@ -81,7 +85,8 @@ class _Writer(Stages, Writer):
     def check(self, value: str) -> None:
         held = self.graph.value(value)
         if held.dtype is None or held.dtype not in CODES:
-            raise CompileError(f"'{value}' is a {held}, and steps on such values can't be said in ONNX yet")
+            raise CompileError(f"'{value}' is a {held}, and only tensors of numbers are written as ONNX")
+        self.opset = max(self.opset, OPSETS.get(held.dtype, 0))
 
     def _typed(self, name: str) -> onnx.ValueInfoProto:
         self.check(name)
@@ -113,10 +118,17 @@ class _Writer(Stages, Writer):
     def attribute(self, e: Expr) -> Any:
         return float(super().attribute(e))
 
-    def emit(self, operation: str, *inputs: Any, result: str = "", hint: str = "", **given: Any) -> Name:
+    def emit(
+        self, operation: str, *inputs: Any, result: str = "", hint: str = "", place: int = 0, **given: Any
+    ) -> Name:
+        """`place`: of the outputs, the one that is wanted."""
         name = self.named(result) if result else self.fresh(f"{hint or 'made'}.{operation.lower()}")
+        self.opset = max(self.opset, OPSETS.get(operation, 0))
+        unread = [self.fresh(f"{name}.{i}") for i in range(place)]
         attributes = {k: v for k, v in given.items() if v is not None}
-        self.nodes.append(helper.make_node(operation, list(inputs), [name], name=str(name), **attributes))
+        self.nodes.append(
+            helper.make_node(operation, list(inputs), [*unread, name], name=str(name), **attributes)
+        )
         return name
 
     def dims(self, shape: Shape) -> Name:
@@ -138,10 +150,17 @@ class _Writer(Stages, Writer):
             places = ((n, i) for n in self.graph.inputs for i, d in enumerate(self.graph.shape(n)) if d == v)
             found = next(places, None)
             if found is None:
-                raise CompileError(f"the size {v} is that of no input, which can't be said in ONNX yet")
+                raise CompileError(f"the size {v} is that of no input, so that ONNX has no words for it")
             shape = self.emit("Shape", self.named(found[0]), hint=str(v))
             self.numbers[v] = self.emit("Gather", shape, self.array(found[1]), hint=str(v), axis=0)
         return self.numbers[v]
+
+    def write_bind(self, node: Node, attrs: core.BindStep) -> None:
+        """Elements that become sizes."""
+        flat = self.emit("Reshape", self.named(node.inputs[0]), self.array([-1]), hint=node.name)
+        for i, v in enumerate(attrs.symbols):
+            size = self.emit("Gather", flat, self.array(i), hint=str(v), axis=0)
+            self.numbers[v] = self.emit("Cast", size, hint=str(v), to=CODES[I64])
 
     # -- moving data ----------------------------------------------------------------------------
 
@@ -192,6 +211,7 @@ class _Writer(Stages, Writer):
         operands: dict[Expr, Name] = {
             Var(f"x{i}", self.graph.dtype(n)): self.named(n) for i, n in enumerate(node.inputs)
         }
+        operands |= {v: self.scalar(v) for v in free_vars(attrs.body) if v not in operands}
         read = {v.name for v in free_vars(attrs.body)}
         shapes = [self.graph.shape(n) for i, n in enumerate(node.inputs) if f"x{i}" in read]
         out = self.graph.shape(node.outputs[0])
@@ -223,7 +243,6 @@ class _Writer(Stages, Writer):
         if sizes is None:
             raise CompileError("a normalization over sizes that aren't fixed can't be said: give shapes=")
         operation = "RMSNormalization" if attrs.rms else "LayerNormalization"
-        self.opset = RMS_OPSET if attrs.rms else self.opset
         given: dict[str, Any] = {"axis": rank - len(sizes), "epsilon": attrs.epsilon}
         scale = self.array(np.ones(sizes), dtype, "ones")
         if order == list(range(rank)):
@@ -315,6 +334,22 @@ class _Writer(Stages, Writer):
             for m, p in itertools.product(("linear", "cubic"), places)
         )
         return [(how, partial(_resized, wanted, how)) for how in (*nearest, *linear)]
+
+    def write_loop_nest(self, node: Node, attrs: core.LoopNest) -> None:
+        """As the operator of the standard that lowers to it."""
+        rank = len(self.graph.shape(node.inputs[0])) if node.inputs else 0
+        said: Said | None = self.matched(node, nests(attrs, len(node.inputs), rank))
+        if said is None:
+            self.other(node, attrs)
+            return
+        more = [self.array(m) if isinstance(m, int) else self.dims((m,)) for m in said.more]
+        operands = [*map(self.named, node.inputs), *more]
+        result = "" if said.flat else node.outputs[0]
+        y = self.emit(
+            said.operation, *operands, result=result, hint=node.name, place=said.place, **said.attributes
+        )
+        if said.flat:
+            self.emit("Reshape", y, self.array([-1]), result=node.outputs[0])
 
     def other(self, node: Node, attrs: Any) -> None:
         """As what the operator computes, stage by stage."""

@@ -1,0 +1,232 @@
+"""Lowered graphs written as ONNX: read back they compute the same, and ONNX Runtime takes them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.backend.test.loader import load_model_tests
+
+import jangin
+from jangin.commands.common import Settings
+from jangin.commands.convert import convert
+from jangin.frontends import table
+from jangin.frontends.lower import lower
+from jangin.frontends.onnx.writer import written
+from jangin.ir.graph import CompileError
+from jangin.ops.interpret import run_graph
+from jangin.passes.partition import has_steps
+
+
+def session(model: bytes) -> Any:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def equal(a: Any, b: Any) -> bool:
+    return (
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and (a.tobytes() == b.tobytes() or np.array_equal(a, b, equal_nan=True))
+    )
+
+
+@cache
+def cases() -> Sequence[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return sorted(load_model_tests(kind="node"), key=lambda t: t.name)
+
+
+NO_RUNTIME = (
+    "bfloat16",
+    "bf16",
+    "FLOAT4",
+    "FLOAT8",
+    "float8",
+    "f8",
+    "int2",
+    "INT2",
+    "bitcast",
+    "INT4",
+    "int4",
+    "uint16",
+)
+"""Names of tests whose types ONNX Runtime lacks operators for."""
+
+
+def round_trip(case: Any) -> str:
+    """One of the standard's own tests of an operator: what became of it."""
+    try:
+        graph = lower(table.load(case.model))
+    except CompileError:
+        return "not lowered"
+    try:
+        data = written(graph)
+    except CompileError as error:
+        assert "ONNX" in str(error), case.name
+        return "refused"
+    onnx.checker.check_model(data, full_check=True)
+    again = lower(table.load(data))
+    feeds = dict(zip(graph.inputs, case.data_sets[0][0], strict=True))
+    if has_steps(graph) or any(isinstance(v, (list, dict)) for v in feeds.values()):
+        return "no tensors alone"
+    feeds = {n: np.asarray(v) for n, v in feeds.items()}
+    first, second = run_graph(graph, feeds), run_graph(again, feeds)
+    for a, b in zip(first.values(), second.values(), strict=True):
+        assert equal(np.asarray(a), np.asarray(b)), case.name
+    if any(n in case.name for n in NO_RUNTIME):
+        return "same"
+    for a, b in zip(first.values(), session(data).run(None, feeds), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-5, err_msg=case.name)
+    return "same"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(12))
+def test_all_operators(part: int) -> None:
+    """The standard's own tests of operators: what is lowered and has no steps is nearly always said."""
+    done = [round_trip(case) for case in cases()[part::12]]
+    assert done.count("same") > 90 and done.count("refused") <= len(done) // 10
+
+
+# -- what those tests don't have ---------------------------------------------------------------------
+
+
+def model(nodes: Sequence[Any], shape: Sequence[Any], outputs: int = 1, **constants: Any) -> bytes:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        list(nodes), "net", [value("x", TensorProto.FLOAT, shape)],
+        [onnx.ValueInfoProto(name=f"y{i}" if i else "y") for i in range(outputs)],
+        [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    made.doc_string = "what it is"
+    helper.set_model_props(made, {"labels": "cat dog"})
+    return bytes(made.SerializeToString())
+
+
+node = helper.make_node
+RANDOM = np.random.default_rng(0)
+
+
+def weights(*shape: int) -> Any:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+MODELS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "top": ([node("TopK", ["x", "k"], ["y", "y1"], axis=1)], {"k": [2]}),
+    "sum": ([node("CumSum", ["x", "a"], ["y"], reverse=1)], {"a": 2}),
+    "found": ([node("Greater", ["x", "o"], ["g"]), node("NonZero", ["g"], ["y"])], {"o": np.float32(0)}),
+    "linear": (
+        [node("Resize", ["x", "", "", "s"], ["y"], mode="linear", axes=[1, 2])], {"s": np.array([6, 14])}
+    ),
+    "nearest": ([node("Resize", ["x", "", "f"], ["y"])], {"f": np.float32([1, 2, 3])}),
+    "activations": (
+        [node("MatMul", ["x", "w"], ["m"]), node("Softplus", ["m"], ["s"]), node("Gelu", ["s"], ["g"]),
+         node("Celu", ["g"], ["c"], alpha=0.3), node("LogSoftmax", ["c"], ["y"])], {"w": weights(7, 5)},
+    ),
+    "norms": (
+        [node("LayerNormalization", ["x", "w"], ["n"], axis=2),
+         node("InstanceNormalization", ["n", "v", "v"], ["y"])], {"w": weights(7), "v": weights(3)},
+    ),
+    "shapes": (
+        [node("Shape", ["x"], ["s"]), node("Gather", ["s", "z"], ["n"]),
+         node("Range", ["z", "n", "o"], ["r"]), node("Cast", ["r"], ["f"], to=1),
+         node("Unsqueeze", ["f", "at"], ["u"]),
+         node("Mul", ["x", "u"], ["y"])], {"z": np.int64(0), "o": np.int64(1), "at": np.array([1, 2])},
+    ),
+    "backwards": (
+        [node("Slice", ["x", "b", "e", "a", "t"], ["y"])],
+        {"b": [-1, 5], "e": [-9, 0], "a": [1, 2], "t": [-1, -2]},
+    ),
+    "pools": (
+        [node("AveragePool", ["x"], ["a"], kernel_shape=[2], strides=[3], pads=[1, 1], ceil_mode=1),
+         node("MaxPool", ["x"], ["m"], kernel_shape=[2], strides=[3], pads=[1, 1], ceil_mode=1),
+         node("LpPool", ["x"], ["l"], kernel_shape=[3], strides=[3], p=1),
+         node("AveragePool", ["x"], ["c"], kernel_shape=[3], strides=[2], count_include_pad=1, ceil_mode=1),
+         node("Concat", ["a", "m", "l", "c"], ["y"], axis=2)], {},
+    ),
+    "integers": (
+        [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("Cast", ["q"], ["i"], to=6),
+         node("Mod", ["i", "m"], ["r"]), node("Div", ["i", "m"], ["d"]), node("Less", ["r", "d"], ["g"]),
+         node("BitwiseXor", ["r", "d"], ["b"]), node("Cast", ["b"], ["u"], to=2),
+         node("Max", ["u", "z"], ["p"]), node("Where", ["g", "p", "z"], ["w"]),
+         node("Cast", ["w"], ["y"], to=1)],
+        {"s": np.float32(0.05), "z": np.uint8(120), "m": np.int32(-7)},
+    ),
+    "indices": (
+        [node("GatherElements", ["x", "i"], ["a"], axis=2), node("OneHot", ["i", "d", "v"], ["o"]),
+         node("ReduceSum", ["o", "t"], ["q"], keepdims=0), node("Trilu", ["a"], ["l"], upper=0),
+         node("Add", ["l", "q"], ["y"])],
+        {"i": np.array([[[1], [-2], [0]]]), "d": np.int64(7), "v": np.float32([0, 1]), "t": [3]},
+    ),
+    "moved": (
+        [node("Pad", ["x", "p"], ["e"], mode="reflect"),
+         node("Einsum", ["e", "e"], ["n"], equation="abc,adc->bd"),
+         node("Transpose", ["n"], ["y"])], {"p": [0, 0, 1, 0, 0, 2]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("first", [2, "n"])
+def test_the_same_bits(name: str, first: Any, tmp_path: Path) -> None:
+    """Fixed sizes and open ones; `convert` compares the bits."""
+    nodes, constants = MODELS[name]
+    outputs = len(nodes[-1].output)
+    source, output = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    source.write_bytes(model(nodes, [first, 3, 7], outputs, **constants))
+    convert(source, Settings(cache=False), output, [])
+    data = output.read_bytes()
+    onnx.checker.check_model(data, full_check=True)
+    x = np.random.default_rng(3).standard_normal((2, 3, 7)).astype(np.float32)
+    for a, b in zip(
+        session(source.read_bytes()).run(None, {"x": x}), session(data).run(None, {"x": x}), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    made = onnx.load_from_string(data)
+    assert made.doc_string == "what it is" and made.metadata_props[0].value == "cat dog"
+    assert [i.name for i in made.graph.input] == ["x"] and made.graph.output[0].name == "y"
+
+
+def test_what_onnx_cannot_say(tmp_path: Path) -> None:
+    """Each by the author's name, and nothing is written."""
+    source = tmp_path / "a.onnx"
+    w, r = (np.ones((1, 12, k), np.float32) for k in (7, 3))
+    source.write_bytes(
+        model([node("LSTM", ["x", "w", "r"], ["y"], name="memory", hidden_size=3)], [2, 3, 7], w=w, r=r)
+    )
+    with pytest.raises(CompileError, match=r"1 part has no words in ONNX:\n.*'memory'.*loop nest"):
+        convert(source, Settings(cache=False), tmp_path / "b.onnx", [])
+    assert list(tmp_path.iterdir()) == [source]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["squeezenet1_1", "mobilenetv2", "resnet18", "minilm"])
+def test_real_models(name: str, tmp_path: Path) -> None:
+    source = Path(__file__).parents[3] / ".cache" / "models" / f"{name}.onnx"
+    if not source.exists():
+        pytest.skip(f"{source} is missing: benchmarks/make_models.py makes it")
+    convert(source, Settings(cache=False), tmp_path / "b.onnx", [])
+    data = (tmp_path / "b.onnx").read_bytes()
+    onnx.checker.check_model(data, full_check=True)
+    random = np.random.default_rng(4)
+    feeds = {"input": random.standard_normal((1, 3, 224, 224)).astype(np.float32)}
+    exe = jangin.compile(data, threads=2, cache=False)
+    if name == "minilm":
+        feeds = {s.name: random.integers(0, 2, (2, 9)) for s in exe.inputs}
+    else:
+        feeds = {exe.inputs[0].name: feeds["input"]}
+    for a, b in zip(exe.run(feeds).values(), session(data).run(None, feeds), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max())
