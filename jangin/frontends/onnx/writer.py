@@ -14,11 +14,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from jangin.frontends.onnx.expressions import PATTERNS, Stages, words
+from jangin.frontends.onnx.expressions import CODES, PATTERNS, Stages, words
 from jangin.frontends.onnx.importer import metadata
 from jangin.frontends.onnx.nests import Said, nests
 from jangin.frontends.onnx.operators.resize import COORDINATES, ROUNDING, resize_11
-from jangin.frontends.onnx.types import TYPES
 from jangin.frontends.writer import Name, Offer, Words, Writer
 from jangin.ir import core
 from jangin.ir.dtype import F4E2M1, F8E8M0, I2, I8, I32, I64, U2, U8, DType
@@ -26,14 +25,12 @@ from jangin.ir.expr import Const, Expr, Var, const, free_vars
 from jangin.ir.graph import CompileError, Graph, Node, Shape, static_shape
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core import CORE
-from jangin.version import __version__
 
 OPSET = 21
 """What is written in, unless an operator or a type came later."""
 OPSETS: Mapping[str | DType, int] = {
     "RMSNormalization": 23, "BitCast": 26, "CumProd": 26, F4E2M1: 23, F8E8M0: 24, I2: 25, U2: 25,
 }  # fmt: skip
-CODES: Mapping[DType, int] = {dtype: code for code, dtype in TYPES.items()}
 MOST_BYTES = (1 << 31) - (1 << 20)
 """Of a protocol buffer, with room for what isn't weights."""
 LAST = np.iinfo(np.int64).max
@@ -72,8 +69,8 @@ class _Writer(Stages, Writer):
         model = helper.make_model(made, opset_imports=opsets)
         model.ir_version = helper.find_min_ir_version_for(opsets)
         known = metadata(model) | {"producer_name": "Jangin"} | {k: v for k, v in described.items() if v}
-        model.producer_name, model.producer_version = known["producer_name"], __version__
-        model.domain, model.doc_string = known["domain"], known["description"]
+        model.producer_name, model.domain = known["producer_name"], known["domain"]
+        model.doc_string = known["description"]
         model.graph.doc_string = known["graph_description"]
         model.model_version = int(known["version"])
         helper.set_model_props(model, known["custom_metadata_map"])
