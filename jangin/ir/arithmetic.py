@@ -41,6 +41,11 @@ def _sigmoid(x: Any) -> Any:
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
+def _dot2(a: Any, b: Any) -> Any:
+    x, y = (np.asarray(v, np.int64) for v in (a, b))
+    return (x << 48 >> 48) * (y << 48 >> 48) + (x >> 16) * (y >> 16)
+
+
 def _bits_as(dtype: DType, a: Any) -> Any:
     return np.asarray(a).view(dtype.numpy)
 
@@ -58,7 +63,7 @@ _EXACT: Mapping[str, Callable[..., Any]] = {
     "neg": np.negative, "abs": np.abs, "not": np.invert, "sign": np.sign,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "isnan": np.isnan, "isinf": np.isinf,
-    "fma": lambda a, b, c: a * b + c,
+    "fma": lambda a, b, c: a * b + c, "dot2": _dot2,
     **{name: partial(_bits_as, dtype) for name, dtype in BITCASTS.items()},
 }  # fmt: skip
 _IN_F64: Mapping[str, Callable[..., Any]] = {

@@ -81,9 +81,11 @@ class CoreAttributes(Attributes):
 
 @dataclass(frozen=True)
 class Reshape(CoreAttributes, operator="reshape"):
-    """Same elements in the same order, in another shape."""
+    """Same elements in the same order, in another shape; or, where a `dtype` is given, the same bytes as
+    elements of that type."""
 
     shape: Shape
+    dtype: DType | None = None
 
 
 @dataclass(frozen=True)
@@ -225,17 +227,20 @@ class Normalize(CoreAttributes, operator="normalize"):
 @dataclass(frozen=True)
 class MatMul(CoreAttributes, operator="matmul"):
     """Matrix products of the last two axes, which `transpose_a` and `transpose_b` swap; batch axes
-    broadcast. `dtype`: the result's and accumulator's, the operands' if None."""
+    broadcast. `dtype`: the result's and accumulator's, the operands' if None. `pairs`: operands are i32, each
+    element two int16 terms of the sum (see `dot2` in `ir.words`)."""
 
     transpose_a: bool = False
     transpose_b: bool = False
     dtype: DType | None = None
+    pairs: bool = False
 
 
 @dataclass(frozen=True)
 class Conv(CoreAttributes, operator="conv"):
     """Convolution of operand 0 with weights [O, C/groups, *kernel]. `pads`: begins of the spatial axes,
-    then ends; `layout`: channels "first" (N, C, ...) or "last" (N, ..., C); `dtype`: as of `MatMul`."""
+    then ends; `layout`: channels "first" (N, C, ...) or "last" (N, ..., C); `dtype`, `pairs` (of channels):
+    as of `MatMul`."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -244,6 +249,7 @@ class Conv(CoreAttributes, operator="conv"):
     groups: int = 1
     layout: str = "first"
     dtype: DType | None = None
+    pairs: bool = False
 
     def check(self) -> None:
         _check_window(self, self)

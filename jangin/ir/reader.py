@@ -15,7 +15,7 @@ from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select
 from jangin.ir.graph import CompileError, Shape
 from jangin.ir.loop import MEMORY
 from jangin.ir.simplify import Range
-from jangin.ir.words import BINARY, IDENTIFIER, INFIX, INTRINSICS
+from jangin.ir.words import ARITY, BINARY, IDENTIFIER, INFIX, INTRINSICS
 
 T = TypeVar("T")
 _TOKEN = re.compile(
@@ -235,7 +235,7 @@ class Reader:
             self.need(")")
             return e
         args = self.items(self.expr)
-        arity = 3 if name in ("select", "fma") else 2 if name in BINARY or name == "atan2" else 1
+        arity = ARITY.get(name, 1)
         if name not in BINARY and name not in INTRINSICS and name != "select":
             raise self.error(f"unknown function {name}", start)
         if len(args) != arity:

@@ -42,7 +42,7 @@ from jangin.ir.loop import (
 )
 from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range, simplify
-from jangin.ir.words import BINARY, INTRINSICS
+from jangin.ir.words import ARITY, BINARY, INTRINSICS
 
 MAX_BYTES = 1 << 47
 """Bytes that a process can address: no size is larger."""
@@ -103,8 +103,7 @@ class Scope:
             if n.cond.dtype != BOOL or n.a.dtype != n.b.dtype:
                 self.fail(f"select of {n.cond.dtype}, {n.a.dtype}, {n.b.dtype}: {n}")
         elif isinstance(n, Call):
-            arity = {"fma": 3, "atan2": 2}.get(n.fn, 1)
-            if n.fn not in INTRINSICS or len(n.args) != arity:
+            if n.fn not in INTRINSICS or len(n.args) != ARITY.get(n.fn, 1):
                 self.fail(f"unknown function {n.fn} of {len(n.args)} argument(s)")
             if any(a.dtype != n.args[0].dtype for a in n.args):
                 self.fail(f"{n.fn} of {', '.join(str(a.dtype) for a in n.args)}: {n}")

@@ -133,7 +133,7 @@ def _matmul_te(ins: Sequence[Buffer], out: Buffer, attrs: MatMul) -> tuple[Stage
         left = (k[0], m) if ta else (m, k[0])
         right = (n, k[0]) if tb else (k[0], n)
         return multiplied(
-            broadcast_index(a, (*batch, *left)), broadcast_index(b, (*batch, *right)), out.dtype
+            broadcast_index(a, (*batch, *left)), broadcast_index(b, (*batch, *right)), out.dtype, attrs.pairs
         )
 
     return (reduction(out, [k_extent], "sum", term),)
@@ -233,8 +233,12 @@ def _transpose_te(ins: Sequence[Buffer], out: Buffer, attrs: Transpose) -> tuple
     return (compute(out, lambda *i: Load(ins[0], tuple(i[perm.index(d)] for d in range(len(perm))))),)
 
 
-def _shape_infer(ins: Sequence[Value], attrs: Reshape | Expand | Slice) -> Typed:
+def _shape_infer(ins: Sequence[Value], attrs: Expand | Slice) -> Typed:
     return typed(ins[0])[0], attrs.shape
+
+
+def _reshape_infer(ins: Sequence[Value], attrs: Reshape) -> Typed:
+    return attrs.dtype or typed(ins[0])[0], attrs.shape
 
 
 def _no_te(ins: Sequence[Buffer], out: Buffer, attrs: Reshape | LoopNest) -> tuple[Stage, ...]:
@@ -408,7 +412,7 @@ CORE: Mapping[str, CoreOp[Any]] = {
         CoreOp(Normalize, "rows", _same_infer, _normalize_te),
         CoreOp(MatMul, "contraction", _matmul_infer, _matmul_te),
         CoreOp(Conv, "contraction", conv_infer, conv_te),
-        CoreOp(Reshape, "alias", _shape_infer, _no_te),
+        CoreOp(Reshape, "alias", _reshape_infer, _no_te),
         CoreOp(LoopNest, "opaque", _nest_infer, _no_te),
     )
 }

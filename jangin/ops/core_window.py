@@ -96,7 +96,9 @@ def conv_te(ins: Sequence[Buffer], out: Buffer, attrs: Conv) -> tuple[Stage, ...
         pos, inside = _window_index(spatial, at, taps, attrs, False)
         channel = c if groups == 1 else simplify((o // per_group_out) * w.shape[1] + c)
         value = Load(x, join_layout(n, channel, pos, layout))
-        return multiplied(select(inside, value, const(0, x.dtype)), Load(w, (o, c, *taps)), out.dtype)
+        return multiplied(
+            select(inside, value, const(0, x.dtype)), Load(w, (o, c, *taps)), out.dtype, attrs.pairs
+        )
 
     return (reduction(out, [*(const(k) for k in attrs.kernel), w.shape[1]], "sum", term),)
 

@@ -39,7 +39,8 @@ def _run_node(graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, in
         return {outer: results[n] for outer, n in zip(node.outputs, body.outputs, strict=True)}
     if isinstance(node.attrs, Reshape):
         shape = [size(d, symbols) for d in graph.shape(node.outputs[0])]
-        return {node.outputs[0]: values[node.inputs[0]].reshape(shape)}
+        elements = np.ascontiguousarray(values[node.inputs[0]])
+        return {node.outputs[0]: elements.view(graph.dtype(node.outputs[0]).numpy).reshape(shape)}
     out = Buffer(node.outputs[0], graph.dtype(node.outputs[0]), graph.shape(node.outputs[0]))
     if isinstance(node.attrs, LoopNest):
         return {out.name: _run_nest(graph, node, node.attrs.body, replace(out, name="out"), values, symbols)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jangin.ir.dtype import BOOL, DType
-from jangin.ir.expr import Buffer, Const, Expr, Load, cast, const, is_const
+from jangin.ir.expr import Buffer, Const, Expr, Load, call, cast, const, is_const
 from jangin.ir.graph import CompileError, Shape, Value
 
 Typed = tuple[DType, Shape]
@@ -51,8 +51,10 @@ def wide(e: Expr) -> Expr:
     return cast(e.dtype.wide, e) if e.dtype.is_float else e
 
 
-def multiplied(a: Expr, b: Expr, dtype: DType) -> Expr:
-    """a * b, of integers in `dtype`."""
+def multiplied(a: Expr, b: Expr, dtype: DType, pairs: bool = False) -> Expr:
+    """a * b, of integers in `dtype`; of `pairs` the sum of both products."""
+    if pairs:
+        return call("dot2", a, b)
     if dtype.is_int:
         return cast(dtype, a) * cast(dtype, b)
     return wide(a) * wide(b)

@@ -6,12 +6,7 @@ by block along it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import add
-
-import numpy as np
+from collections.abc import Sequence
 
 from jangin.ir.dtype import (
     F4E2M1,
@@ -33,7 +28,7 @@ from jangin.ir.dtype import (
     DType,
 )
 from jangin.ir.expr import Expr, ExprLike, call, cast, const, eq, maximum, minimum, select
-from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.graph import CompileError
 from jangin.ir.te import identity
 from jangin.ops.axes import axis_of
 from jangin.ops.builder import Builder, Tensor
@@ -157,16 +152,14 @@ def requantize(b: Builder, sums: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
 
 # -- products ------------------------------------------------------------------------------------
 
-EXACT = 1 << 24
-"""f32 has every whole number up to this: sums that stay below are exact in it, in any order."""
-
 
 def _centred(b: Builder, x: Tensor, zero: Tensor | None) -> Tensor:
-    """x - zero in i32, where the zero point is not 0."""
-    value = b.constant_value(zero)
+    """x - zero as i16, which holds it, or i32 where x has more than 8 bits. A constant without zero point
+    stays itself."""
+    value, dtype = b.constant_value(zero), I16 if x.dtype.bits <= 8 else I32
     if zero is None or (value is not None and not value.any()):
-        return x
-    return b.map(lambda v, z: cast(I32, v) - cast(I32, z), x, zero)
+        return b.cast(x, dtype) if dtype is I16 and b.constant_value(x) is None else x
+    return b.map(lambda v, z: cast(dtype, v) - cast(dtype, z), x, zero)
 
 
 def leading(b: Builder, t: Tensor, rank: int) -> Tensor:
@@ -174,85 +167,21 @@ def leading(b: Builder, t: Tensor, rank: int) -> Tensor:
     return b.reshape(t, [*t.shape, *[1] * (rank - 1)]) if t.rank == 1 else t
 
 
-MOST_RUNS = 16
-"""Products that one is made of at most, so that the sums of each are exact in f32."""
-
-
-def _runs(
-    b: Builder, x: Tensor, right: Tensor, reach: int, axis: int, over: Sequence[int], most: int = MOST_RUNS
-) -> list[range]:
-    """The runs of terms along `axis` of the right operand whose sums, `over` which axes, f32 holds exactly
-    whatever x of at most 8 bits is less its zero point; none where there are too many, or it can't be known.
-    Where the operand isn't constant, none of it is larger than `reach`."""
-    known, sizes = b.constant_value(right), static_shape(tuple(right.shape[a] for a in over))
-    if x.dtype.bits > 8 or sizes is None or (known is None and not reach):
-        return []
-    size = sizes[list(over).index(axis)]
-    if known is None:
-        terms = np.full((1, size), reach * math.prod(sizes) // max(1, size), np.int64)
-    else:
-        others = tuple(a for a in over if a != axis)
-        terms = np.abs(known.astype(np.int64)).sum(others, keepdims=True)
-        terms = np.moveaxis(terms, axis, -1).reshape(-1, size)
-    for count in range(1, min(most, size) + 1):
-        starts = range(0, size, -(-size // count))
-        if 255 * np.add.reduceat(terms, list(starts), -1).max(initial=0) < EXACT:
-            return [range(n, min(n + starts.step, size)) for n in starts]
-    return []
-
-
-def _summed(
-    b: Builder, left: Tensor, right: Tensor, axes: tuple[int, int], runs: Sequence[range],
-    product: Callable[[Tensor, Tensor, DType], Tensor],
-) -> Tensor:  # fmt: skip
-    """The product of whole numbers in f32, whose instructions are quicker: as one where its sums are exact,
-    else the sum in i32 of those of `runs` along these axes of the operands. Without runs it is one of i32."""
-    dtype = F32 if runs else I32
-    left, right = b.cast(left, dtype), b.cast(right, dtype)
-    if len(runs) < 2:
-        return product(left, right, dtype)
-    parts = [product(_cut(b, left, axes[0], r), _cut(b, right, axes[1], r), dtype) for r in runs]
-    return b.map(lambda *sums: reduce(add, (cast(I32, v) for v in sums)), *parts)
-
-
-def _cut(b: Builder, t: Tensor, axis: int, run: range) -> Tensor:
-    """Elements of `run` along one axis."""
-    starts = [run.start if a == axis else 0 for a in range(t.rank)]
-    sizes: list[ExprLike] = [len(run) if a == axis else d for a, d in enumerate(t.shape)]
-    return b.slice(t, starts, sizes, [1] * t.rank)
-
-
-def _reach(x: Tensor, zero: Tensor | None) -> int:
-    """What a value of 8 bits, less its zero point, doesn't pass; 0 for larger types."""
-    return 0 if x.dtype.bits > 8 else 255 if zero is not None or x.dtype.kind == "u" else 128
-
-
 def integer_conv(
     b: Builder, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None, *,
     strides: Sizes = (), dilations: Sizes = (), pads: Sequence[ExprLike] = (), groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """The exact sums of `conv` of x - x_zero and w - w_zero, in i32, or f32 where that holds them. `w_zero`
-    is single, or one a filter. Padding counts as x's zero point, so it is 0 after centring."""
+    """The exact sums of `conv` of x - x_zero and w - w_zero, in i32. `w_zero` is single, or one a filter.
+    Padding counts as x's zero point, so it is 0 after centring."""
     left = _centred(b, x, x_zero)
     right = _centred(b, w, None if w_zero is None else leading(b, w_zero, w.rank))
-    most = MOST_RUNS if groups == 1 else 1
-    runs = _runs(b, x, right, _reach(w, w_zero), 1, range(1, w.rank), most)
-
-    def product(p: Tensor, q: Tensor, dtype: DType) -> Tensor:
-        return conv(b, p, q, strides=strides, dilations=dilations, pads=pads, groups=groups, dtype=dtype)
-
-    return _summed(b, left, right, (1, 1), runs, product)
+    return conv(b, left, right, strides=strides, dilations=dilations, pads=pads, groups=groups, dtype=I32)
 
 
 def integer_matmul(
     b: Builder, x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
 ) -> Tensor:
-    """The exact sums of `matmul` of x - x_zero and y - y_zero, in i32, or f32 where that holds them. x_zero
-    is single, or one a row, or broadcasts to x, y_zero to y."""
+    """The exact sums of `matmul` of x - x_zero and y - y_zero, in i32. x_zero is single, or one a row, or
+    broadcasts to x, y_zero to y."""
     left = _centred(b, x, None if x_zero is None else leading(b, x_zero, 2))
-    right = _centred(b, y, y_zero)
-    terms = max(0, y.rank - 2)
-    runs = _runs(b, x, right, _reach(y, y_zero), terms, [terms])
-    return _summed(
-        b, left, right, (x.rank - 1, terms), runs, lambda p, q, dtype: matmul(b, p, q, dtype=dtype)
-    )
+    return matmul(b, left, _centred(b, y, y_zero), dtype=I32)

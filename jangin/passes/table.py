@@ -13,6 +13,7 @@ from jangin.passes.dce import dce
 from jangin.passes.fold import fold
 from jangin.passes.fuse import fuse
 from jangin.passes.in_place import in_place
+from jangin.passes.integers import integers
 from jangin.passes.layout import layout
 from jangin.passes.separable import separable
 from jangin.passes.simplify import simplify
@@ -45,6 +46,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("fold", anywhere(fold)),
     Pass("cse", anywhere(cse)),
     Pass("dce", anywhere(dce)),
+    Pass("integers", integers),
     Pass("fuse", fuse),
     Pass("attention", attention),
     Pass("separable", separable),

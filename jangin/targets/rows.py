@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, SMALL, DType
+from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I32, SMALL, DType
 from jangin.ir.expr import Expr
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
@@ -33,7 +33,8 @@ class Row:
     one value for all lanes; `memory` is an address, the others are values.
     `reference`: what is done for lane `i`, in Loop IR; it leaves the result in `r`.
     `llvm`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, `{T.bytes}`
-    its size, `{i32:16}` a constant, `%x` an operand. The last line is the result or the effect.
+    its size, `{i32:16}` a constant, `{pairs}` two i16 for each lane, `%x` an operand. The last line is the
+    result or the effect. `lanes`: how many it takes; 0 for any number.
     `c`: C with GNU's vector types, on operands that fill a vector register: an expression, in which `{bits}`
     is what the names of x86's intrinsics call the register ("" of 128 bits), `{reg}` its bits, `{s}` the type
     of its floats (s or d) and `{T}` the result's. Where it is empty, and for one lane, C does what the
@@ -53,6 +54,7 @@ class Row:
     becomes: str = ""
     expansion: Expr | None = None
     c: str = ""
+    lanes: int = 0
 
     def func(self, dtype: DType) -> Func:
         """The reference as a kernel of symbolic size N (and M, where memory has another)."""
@@ -87,6 +89,23 @@ def _extreme(name: str, order: str) -> tuple[Row, Row]:
 _FMA = Row(
     "fma", FLOATS, "x: T[N], y: T[N], z: T[N]", "T", "r[i] = x[i] * y[i] + z[i]",
     "%product = fmul {T} %x, %y\nfadd {T} %product, %z", c="x * y + z",
+)  # fmt: skip
+
+
+_DOT2 = Row(
+    "dot2", (I32,), "x: T[N], y: T[N], z: T[N]", "T",
+    "r[i] = z[i] + ((x[i] << i32(16)) >> i32(16)) * ((y[i] << i32(16)) >> i32(16)) "
+    "+ (x[i] >> i32(16)) * (y[i] >> i32(16))", """
+    %left = shl {T} %x, {i32:16}
+    %right = shl {T} %y, {i32:16}
+    %x0 = ashr {T} %left, {i32:16}
+    %y0 = ashr {T} %right, {i32:16}
+    %x1 = ashr {T} %x, {i32:16}
+    %y1 = ashr {T} %y, {i32:16}
+    %first = mul {T} %x0, %y0
+    %second = mul {T} %x1, %y1
+    %both = add {T} %first, %second
+    add {T} %both, %z""",
 )  # fmt: skip
 
 
@@ -161,6 +180,7 @@ PORTABLE: tuple[Row, ...] = (
     _unary("round", "roundeven", "round[ps]"),
     _unary("sqrt", "sqrt", "sqrt[ps]"),
     *(row for rows in _CONVERSIONS.values() for row in rows),
+    _DOT2,
     *_MASKED,
     _BROADCAST,
 )
@@ -197,8 +217,29 @@ _C_ROUNDING = {"floor": 9, "ceil": 10, "trunc": 11, "round": 8}
 """The operand that says how x86's instruction rounds; no exception is raised."""
 _C_ROUNDS = {n: f"_mm{{bits}}_round_p{{s}}(x, {how})" for n, how in _C_ROUNDING.items()}
 
+
+def _pairs(lanes: int, function: str, needs: tuple[str, ...] = (), fused: str = "") -> Row:
+    """`dot2` of one vector register. `fused`: C's function where one instruction adds too."""
+    called = f"call {{T}} @llvm.x86.{function}({{pairs}} %a, {{pairs}} %b)"
+    llvm = f"%a = bitcast {{T}} %x to {{pairs}}\n%b = bitcast {{T}} %y to {{pairs}}\n%both = {called}\n"
+    x, y, z = (f"(__m{{reg}}i){n}" for n in "xyz")
+    c = (
+        f"({{T}})_mm{{bits}}_{fused}({z}, {x}, {y})"
+        if fused
+        else f"({{T}})_mm{{bits}}_madd_epi16({x}, {y}) + z"
+    )
+    return replace(
+        _DOT2, llvm=llvm + "add {T} %both, %z", needs=needs, lanes=lanes, c=c,
+        becomes="vpdpwssd" if fused else "pmaddwd",
+    )  # fmt: skip
+
+
+SSE4: tuple[Row, ...] = (_pairs(4, "sse2.pmadd.wd"), *PORTABLE)
+
 AVX2: tuple[Row, ...] = (
     replace(_FUSED, needs=("fma",), becomes="vfmadd", c="_mm{bits}_fmadd_p{s}(x, y, z)"),
+    _pairs(8, "avx2.pmadd.wd", ("avxvnni",), "dpwssd_avx_epi32"),
+    _pairs(8, "avx2.pmadd.wd", ("avx2",)),
     *_F16C,
     *_single(("avx2",), FOUR, _MASKMOV, {
         "masked_load": "({T})_mm{bits}_maskload_epi32((const int *)memory, (__m{reg}i)mask)",
@@ -208,7 +249,7 @@ AVX2: tuple[Row, ...] = (
     *_single(("avx2",), WORDS, {"broadcast": "broadcast"}),
     *_single(("avx2",), FLOATS, _ROUNDS, _C_ROUNDS),
     *_single(("avx2",), FLOATS, {"sqrt": "sqrt[ps]"}, {"sqrt": "_mm{bits}_sqrt_p{s}(x)"}),
-    *PORTABLE,
+    *SSE4,
 )  # fmt: skip
 
 
@@ -238,6 +279,8 @@ _MASKED_MOVE = {"masked_load": r"vmov.*\{%k", "masked_store": r"vmov.*\{%k"}
 _MASK = "_mm{bits}_test_epi32_mask((__m{reg}i)mask, (__m{reg}i)mask)"
 
 AVX512: tuple[Row, ...] = (
+    _pairs(16, "avx512.pmaddw.d.512", ("avx512vnni",), "dpwssd_epi32"),
+    _pairs(16, "avx512.pmaddw.d.512", ("avx512bw",)),
     *_single(("avx512f", "avx512bw", "avx512vl"), FOUR, _MASKED_MOVE, {
         "masked_load": f"({{T}})_mm{{bits}}_maskz_loadu_epi32({_MASK}, memory)",
         "masked_store": f"_mm{{bits}}_mask_storeu_epi32(memory, {_MASK}, (__m{{reg}}i)x)",

@@ -37,6 +37,8 @@ class Target:
     their makers' optimization guides; a wrong one costs speed, never correctness. `winograd` and `fusion` are
     what graph passes decide by, `recurrence` what lowering does.
 
+    `pairs`: one instruction adds up two products of int16, and products of small integers are made of these.
+
     `outputs`: what `jangin compile --emit` can make for it; `c_flags`: what gcc and clang are given to
     compile C for it; `c_compiler`: the one that `jangin compile` asks how large the code becomes."""
 
@@ -55,6 +57,7 @@ class Target:
     issue: int = 0
     packed_terms: int = 8
     hints: bool = True
+    pairs: bool = False
     multiply_adds: int = 2
     latency: int = 4
     loads: int = 2
@@ -92,9 +95,8 @@ class Target:
         """Whether the processor has a feature, by LLVM's name."""
         return f"+{feature}" in self.features.split(",")
 
-    def row(self, name: str, dtype: DType) -> Row | None:
-        """The first row for an operation on a type whose needs are met; None where there is none."""
-        return next(
-            (r for r in self.rows if r.name == name and dtype in r.dtypes and all(map(self.has, r.needs))),
-            None,
-        )
+    def row(self, name: str, dtype: DType, lanes: int = 0) -> Row | None:
+        """The first row for an operation on so many values of a type (0: any number) whose needs are met;
+        None where there is none."""
+        found = (r for r in self.rows if r.name == name and dtype in r.dtypes and r.lanes in (0, lanes))
+        return next((r for r in found if all(map(self.has, r.needs))), None)

@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Var, const, free_vars, walk
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, children, const, free_vars, walk
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import interval, simplify
 from jangin.templates.common import fuse_all
@@ -49,7 +49,8 @@ FEWEST_COLUMNS = 2
 TASK_OPS = (1e6, 4e6, 0.25e6)
 """Multiply-adds that one task may be worth; the first, some 20 us on one core, in doubt."""
 UNROLL = 4
-"""Terms of the sum in one turn of its loop."""
+"""Terms of the sum in one turn of its loop; of pairs one, as LLVM adds up several of integers in another order,
+for which it needs more registers."""
 LONG_LOOP = 1.01
 """What more instructions in the innermost loop cost in doubt; a single row gains by them, as more loads are
 under way."""
@@ -97,9 +98,12 @@ def match(workload: Workload) -> Contraction | None:
 
 def roles(stage: te.Stage) -> Roles | None:
     """The stage's axes sorted by operand, or None where this template doesn't fit."""
-    if stage.combiner != "sum" or not (isinstance(stage.body, Binary) and stage.body.op == "mul"):
+    body = stage.body
+    plain = isinstance(body, Binary) and body.op == "mul"
+    if stage.combiner != "sum" or not (plain or (isinstance(body, Call) and body.fn == "dot2")):
         return None
-    operands = _operand(stage.body.a), _operand(stage.body.b)
+    factors = children(body)
+    operands = _operand(factors[0]), _operand(factors[1])
     found = (_roles(stage, *pair) for pair in (operands, operands[::-1]))  # a product of i64 may be turned
     return next((r for r in found if r is not None), None)
 
@@ -159,6 +163,8 @@ class Contraction(Template):
         self.batches = role.groups * math.prod(size[b] for b in role.batch)
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
         self.by_lane = by_lane(role, self.stage, workload)
+        self.pairs = isinstance(self.stage.body, Call)
+        self.unroll = 1 if self.pairs else UNROLL
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
 
     def space(self) -> Sequence[Params]:
@@ -173,12 +179,12 @@ class Contraction(Template):
         for mr, nv in self.tiles():
             blocks = [self._blocks(mr, nv, ops) for ops in TASK_OPS]
             for b in blocks:
-                params = {"mr": mr, "nv": nv, **b, "unroll": UNROLL, "panels_inside": 0}
+                params = {"mr": mr, "nv": nv, **b, "unroll": self.unroll, "panels_inside": 0}
                 found.append(params)
                 if terms := self._terms(nv):
                     task = self._blocks(mr, nv, TASK_OPS[blocks.index(b)], terms)
                     found.append({**params, **task, "terms": terms})
-                if b is blocks[0]:
+                if b is blocks[0] and not self.pairs:
                     found.append({**params, "unroll": 2 * UNROLL})
                 if self.packed and b["panels"] > 1 and b["row_tiles"] > 1:
                     found.append({**params, "panels_inside": 1})
@@ -244,7 +250,7 @@ class Contraction(Template):
         for nv in range(1, min(math.ceil(self.columns / self.lanes), 6) + 1):
             for mr in rows:
                 held = math.ceil(self._row_loads(mr, packed)) if packed else mr if self.by_lane else 1
-                if mr * nv + nv + held + self.by_lane <= self.workload.target.registers and (
+                if mr * nv + nv + held + self.by_lane + 2 * self.pairs <= self.workload.target.registers and (
                     mr <= self.rows or not self.known_rows
                 ):
                     yield mr, nv

@@ -45,7 +45,9 @@ def blocks(p: Buffer) -> bool:
 
 
 def widths(row: Row, dtype: DType, on: Target) -> list[int]:
-    """Numbers of lanes to try: one, an odd number, a vector register and two."""
+    """Numbers of lanes to try: the row's own, else one, an odd number, a vector register and two."""
+    if row.lanes:
+        return [row.lanes]
     func = row.func(dtype)
     full = on.lanes(max(p.dtype.bytes for p in func.params))
     vectors_only = any(address(p) or isinstance(p.shape[0], Const) for p in func.params)
@@ -107,7 +109,7 @@ def module(row: Row, dtypes: tuple[DType, ...], lanes: dict[DType, list[int]], o
 def assembly(row: Row, dtype: DType, on: Target) -> str:
     """What one vector register's worth becomes on a target."""
     lanes = widths(row, dtype, on)
-    full = lanes[lanes.index(3) + 1]
+    full = row.lanes or lanes[lanes.index(3) + 1]
     parsed = llvm.parse_assembly(module(row, (dtype,), {dtype: [full]}, on))
     return str(target_machine(on).emit_assembly(parsed))
 

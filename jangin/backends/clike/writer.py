@@ -223,7 +223,7 @@ class ClikeWriter(Writer):
 
     def _call(self, name: str, dtype: DType, lanes: int, *operands: str, at: Pointer = "") -> str:
         """A call of the target's row for an operation, of memory `at` an address where it is one."""
-        row, space = self.row(name, dtype), self._spaces[at] if at else ""
+        row, space = self.row(name, dtype, lanes), self._spaces[at] if at else ""
         called = function_name(row, dtype, lanes, space)
         if called not in self.definitions:
             for p in row.func(dtype).params:

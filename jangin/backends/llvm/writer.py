@@ -84,7 +84,7 @@ class LlvmWriter(Writer):
         """The last instruction of the target's row for an operation, those before it written."""
         form = self._forms.get((name, dtype, lanes))
         if form is None:
-            form = self._forms[name, dtype, lanes] = lines(self.row(name, dtype), dtype, lanes)
+            form = self._forms[name, dtype, lanes] = lines(self.row(name, dtype, lanes), dtype, lanes)
         for line, text in form[:-1]:
             operands[line] = self.named(text % operands)
         return form[-1][1] % operands

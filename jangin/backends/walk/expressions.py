@@ -19,7 +19,7 @@ from jangin.targets.small import ARGUMENT
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
 _ELEMENTARY = frozenset({
-    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "isnan", "isinf",
+    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "dot2", "isnan", "isinf",
     *BITCASTS,
 })  # fmt: skip
 CHEAP_NODES = 24
@@ -122,12 +122,14 @@ class Expressions:
         return self.math.binary(e.op, self.value(e.a), self.value(e.b))
 
     def _multiply_add(self, e: Binary) -> Value | None:
-        """A sum with a product of floats, as one instruction where the target has it."""
-        if e.dtype.is_float:
-            for product, other in ((e.b, e.a), (e.a, e.b)):
-                if isinstance(product, Binary) and product.op == "mul":
-                    x, y, z = self.value(product.a), self.value(product.b), self.value(other)
-                    return self.math.fma(x, y, z)
+        """A sum with a product of floats, or of pairs, as one instruction where the target has it."""
+        for product, other in ((e.b, e.a), (e.a, e.b)):
+            if e.dtype.is_float and isinstance(product, Binary) and product.op == "mul":
+                x, y, z = self.value(product.a), self.value(product.b), self.value(other)
+                return self.math.fma(x, y, z)
+            if isinstance(product, Call) and product.fn == "dot2":
+                x, y = map(self.value, product.args)
+                return self.math.dot2(x, y, self.value(other))
         return None
 
     def _quotient(self, e: Binary) -> Value | None:
@@ -164,6 +166,8 @@ class Expressions:
         x = args[0]
         if fn == "fma":
             return self.math.fma(*args)
+        if fn == "dot2":
+            return self.math.dot2(x, args[1], self.w.like(0, x))
         simple = self.math.elementary(fn, x)
         if simple is not None:
             return simple

@@ -69,7 +69,7 @@ class Writer(ABC):
         self._count = 0
         self._known: dict[object, str] = {}
         self._scopes: list[list[object]] = [[]]
-        self._found: dict[tuple[str, DType], Row] = {}
+        self._found: dict[tuple[str, DType, int], Row] = {}
 
     # --- names
 
@@ -105,13 +105,13 @@ class Writer(ABC):
                 return Value(ref, dtype, lanes)
         return self.op(texts[-1], dtype, lanes, state)
 
-    def row(self, name: str, dtype: DType) -> Row:
-        """The target's row for an operation on a type."""
-        row = self._found.get((name, dtype))
+    def row(self, name: str, dtype: DType, lanes: int = 0) -> Row:
+        """The target's row for an operation on so many values of a type (0: any number)."""
+        row = self._found.get((name, dtype, lanes))
         if row is None:
-            row = self.target.row(name, dtype)
+            row = self.target.row(name, dtype, lanes)
             assert row is not None, f"{self.target.name} has no row for {name} of {dtype}"
-            self._found[name, dtype] = row
+            self._found[name, dtype, lanes] = row
         return row
 
     @abstractmethod

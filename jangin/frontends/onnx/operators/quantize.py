@@ -8,7 +8,7 @@ from jangin.frontends.onnx.operators.conv import Convolution
 from jangin.frontends.onnx.operators.families import family
 from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import element_type
-from jangin.ir.dtype import F32, I32, U8
+from jangin.ir.dtype import F32, U8
 from jangin.ir.expr import Expr, cast
 from jangin.ops.axes import per_channel
 from jangin.ops.builder import Builder, Tensor
@@ -83,7 +83,7 @@ def conv_integer(
     w_zero: Tensor | None = None,
     **window: Any,
 ) -> Tensor:
-    return b.cast(integer_conv(b, x, w, x_zero, w_zero, **Convolution(**window).arguments(b, x, w)), I32)
+    return integer_conv(b, x, w, x_zero, w_zero, **Convolution(**window).arguments(b, x, w))
 
 
 @op("QLinearConv", since=10)
@@ -93,7 +93,7 @@ def qlinear_conv(
 ) -> Tensor:  # fmt: skip
     sums = integer_conv(b, x, w, x_zero, w_zero, **Convolution(**window).arguments(b, x, w))
     if bias is not None:
-        sums = add_bias(b, b.cast(sums, I32), bias)
+        sums = add_bias(b, sums, bias)
     return _rescaled(b, sums, x_scale, per_channel(b, w_scale, x.rank), y_scale, y_zero)
 
 
@@ -101,7 +101,7 @@ def qlinear_conv(
 def matmul_integer(
     b: Builder, x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
 ) -> Tensor:
-    return b.cast(integer_matmul(b, x, y, x_zero, y_zero), I32)
+    return integer_matmul(b, x, y, x_zero, y_zero)
 
 
 @op("QLinearMatMul", since=10)

@@ -1,0 +1,299 @@
+"""Products of small integers, as the machine does them best; their sums stay exact.
+
+Where one instruction adds up two products of int16 (`Target.pairs`), operands are kept as int16, and a product
+reads pairs of their channels, or of their columns, as words: the same bytes as i32, two terms of a sum each. So
+a product of integers has the loops of one of f32, and half the terms. Weights become words here.
+
+Elsewhere a product is one of f32 where that holds its sums exactly, or the i32 sum of a few such over runs of
+the terms, as multiply-adds of f32 are quicker than those of i32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from jangin.ir.core import Conv, Expand, Map, MatMul, Pad, Reshape, Slice, Transpose
+from jangin.ir.dtype import F32, I16, I32, U16, DType
+from jangin.ir.expr import Binary, Cast, Const, Expr, Var, cast, const
+from jangin.ir.graph import Array, Graph, Node, static_shape
+from jangin.ops.editor import Editor
+from jangin.passes.dce import dce
+from jangin.targets.target import Target
+
+EXACT = 1 << 24
+"""f32 has every whole number up to this: sums that stay below are exact in it, in any order."""
+MOST_RUNS = 16
+"""Products that one is made of at most, so that the sums of each are exact in f32."""
+FEWEST = 3
+"""Channels of a group that are read as pairs; of fewer, too much would be padding."""
+MOVES = (Transpose, Reshape, Slice, Expand, Pad)
+"""Operators whose results have no other numbers than their operands, but 0."""
+
+
+def integers(graph: Graph, target: Target) -> Graph:
+    """The graph with its products of integers of at most 16 bits made so."""
+    if not any(is_small(node, graph) for node in graph.nodes):
+        return graph
+    run = _Integers(_offsets_kept(graph), target.pairs)
+    for node in run.graph.nodes:
+        run.visit(node)
+    return dce(run.rewritten(graph))
+
+
+def is_small(node: Node, graph: Graph) -> bool:
+    """Whether a node is a product of integers of at most 16 bits, with sums of i32."""
+    if not isinstance(node.attrs, (Conv, MatMul)) or node.attrs.dtype is not I32:
+        return False
+    return all(graph.dtype(n).is_int and graph.dtype(n).bits <= 16 for n in node.inputs)
+
+
+# --- offsets ---------------------------------------------------------------------------------
+
+
+def _offset(node: Node, graph: Graph) -> int | None:
+    """What a map takes from numbers of 8 bits to give them as int16 (a zero point); None of any other."""
+    if not isinstance(node.attrs, Map) or len(node.inputs) != 1 or graph.dtype(node.inputs[0]).bits != 8:
+        return None
+    whole = cast(I16, Var("x0", graph.dtype(node.inputs[0])))
+    body = node.attrs.body
+    if body == whole:
+        return 0
+    if isinstance(body, Binary) and body.op == "sub" and body.a == whole and isinstance(body.b, Const):
+        return int(body.b.value)
+    return None
+
+
+def _offsets_kept(graph: Graph) -> Graph:
+    """Numbers of 8 bits that some node wants as int16, less their zero point, are kept as these alone: other
+    readers add the zero point again."""
+    run = Editor(graph.symbols, graph.values, graph.constants)
+    users, made = graph.consumers(), {o for n in graph.nodes for o in n.outputs}
+    wanted: dict[str, Node] = {}
+    for node in graph.nodes:
+        if _offset(node, graph) is not None and made.issuperset(node.inputs):
+            wanted.setdefault(node.inputs[0], node)
+    wanted = {q: n for q, n in wanted.items() if len(users[q]) > 1 and q not in graph.outputs}
+    if not wanted:
+        return graph
+    kept = {n.outputs[0] for n in wanted.values()}
+
+    def read(name: str) -> str:
+        if name not in wanted:
+            return name
+        (whole,), zero = wanted[name].outputs, _offset(wanted[name], graph)
+        body = cast(graph.dtype(name), Var("x0", I16) + const(zero or 0, I16))
+        return run.add(Map(body), [whole], f"{name}.again", f"{name} again")
+
+    for node in graph.nodes:
+        if node.outputs[0] in kept:
+            continue
+        run.emit(replace(node, inputs=tuple(map(read, node.inputs))))
+        for name in node.outputs:
+            if name in wanted:
+                run.emit(wanted[name])
+    return run.rewritten(graph)
+
+
+class _Integers(Editor):
+    """One run. `made`: values in other types, and as words, by what they are made of."""
+
+    def __init__(self, graph: Graph, pairs: bool) -> None:
+        super().__init__(graph.symbols, graph.values, graph.constants)
+        self.graph, self.pairs, self.producers = graph, pairs, graph.producers()
+        self.made: dict[object, str] = {}
+
+    def visit(self, node: Node) -> None:
+        if not is_small(node, self.graph):
+            self.emit(node)
+        elif self.pairs and self.fits(node):
+            self.paired(node)
+        else:
+            self.summed(node)
+
+    def cast(self, name: str, dtype: DType) -> str:
+        """The value in another type."""
+        if self.dtype(name) is dtype:
+            return name
+        key = name, dtype
+        if key not in self.made:
+            if name in self.constants:
+                self.made[key] = self.constant(self.constants[name].astype(dtype.numpy), f"{name}.{dtype}")
+            else:
+                body = cast(dtype, Var("x0", self.dtype(name)))
+                self.made[key] = self.add(Map(body), [name], f"{name}.{dtype}", f"{dtype} of {name}")
+        return self.made[key]
+
+    def axes(self, node: Node) -> tuple[int, int]:
+        """The axes of both operands along which terms are paired, or cut into runs."""
+        attrs = node.attrs
+        if isinstance(attrs, Conv):
+            return (len(self.shape(node.inputs[0])) - 1 if attrs.layout == "last" else 1), 1
+        assert isinstance(attrs, MatMul)
+        left, right = (len(self.shape(n)) for n in node.inputs)
+        return left - (2 if attrs.transpose_a else 1), right - (1 if attrs.transpose_b else 2)
+
+    # --- pairs
+
+    def fits(self, node: Node) -> bool:
+        """Whether the product's operands can be read as pairs of terms."""
+        attrs, (x, w), (at, of) = node.attrs, node.inputs, self.axes(node)
+        sizes = [static_shape(self.shape(n)[a : a + 1]) for n, a in ((x, at), (w, of))]
+        if any(s is None for s in sizes) or U16 in (self.dtype(x), self.dtype(w)):
+            return False
+        if not isinstance(attrs, Conv):
+            return True
+        terms = int(str(self.shape(w)[1]))
+        few = terms < FEWEST or (attrs.groups > 1 and terms % 2 > 0)
+        return attrs.layout == "last" and not few and w in self.constants
+
+    def paired(self, node: Node) -> None:
+        attrs, (x, w), (at, of) = node.attrs, node.inputs, self.axes(node)
+        if isinstance(attrs, Conv):
+            attrs = replace(attrs, pairs=True)
+        elif isinstance(attrs, MatMul):
+            apart = w not in self.constants
+            attrs = replace(attrs, pairs=True, transpose_a=False, transpose_b=attrs.transpose_b or apart)
+        inputs = self.words(x, at), self.words(w, of)
+        self.emit(replace(node, inputs=inputs, attrs=attrs))
+
+    def words(self, name: str, axis: int) -> str:
+        """Pairs along an axis as words, an odd one filled up with 0. Of a value that is no constant that axis
+        is the last then."""
+        key = name, "words", axis
+        if key not in self.made:
+            known = self.constants.get(name)
+            self.made[key] = (
+                self.constant(_words(known, axis), f"{name}.words") if known is not None
+                else self.view(self.turned(name, axis))
+            )  # fmt: skip
+        return self.made[key]
+
+    def turned(self, name: str, axis: int) -> str:
+        """The value with an axis last."""
+        rank = len(self.shape(name))
+        if axis == rank - 1:
+            return name
+        perm = (*(a for a in range(rank) if a != axis), axis)
+        return self.add(Transpose(perm), [self.cast(name, I16)], f"{name}.turned", f"turned {name}")
+
+    def view(self, name: str) -> str:
+        """Pairs along the last axis, as they lie. What is padded around them is padded as words."""
+        shape, pad = self.shape(name), self.producers.get(name)
+        odd = int(str(shape[-1])) % 2
+        if pad is not None and not odd and _around(pad.attrs):
+            return self.add(
+                pad.of(Pad), [self.words(pad.inputs[0], len(shape) - 1)], f"{name}.words", pad.source
+            )
+        narrow = self.cast(name, I16)
+        if odd:
+            pads = (*[const(0)] * (2 * len(shape) - 1), const(1))
+            narrow = self.add(Pad(pads), [narrow], f"{name}.even", f"even {name}")
+        half = (*shape[:-1], const((int(str(shape[-1])) + 1) // 2))
+        return self.add(Reshape(half, I32), [narrow], f"{name}.words", f"words of {name}")
+
+    # --- sums in f32
+
+    def summed(self, node: Node) -> None:
+        """As one product of f32 where its sums are exact, else the sum in i32 of those of runs. Without runs
+        it stays one of i32."""
+        (x, w), (out,), axes = node.inputs, node.outputs, self.axes(node)
+        runs = self.runs(node, axes[1])
+        if not runs:
+            self.emit(node)
+            return
+        own = replace(node.of(Conv) if isinstance(node.attrs, Conv) else node.of(MatMul), dtype=F32)
+        left, right = self.cast(x, F32), self.cast(w, F32)
+        parts = [
+            self.add(
+                own, [self.cut(left, axes[0], r), self.cut(right, axes[1], r)], f"{out}.sum", node.source
+            )
+            for r in (runs if len(runs) > 1 else [None])
+        ]
+        total = reduce(add, (cast(I32, Var(f"x{n}", F32)) for n in range(len(parts))))
+        self.emit(Node(out, tuple(parts), (out,), Map(total), node.source))
+
+    def cut(self, name: str, axis: int, run: range | None) -> str:
+        """Elements of a run along one axis."""
+        if run is None:
+            return name
+        if name in self.constants:
+            part = np.take(self.constants[name], np.arange(run.start, run.stop), axis)
+            return self.constant(part, f"{name}.part")
+        shape = self.shape(name)
+        starts = tuple(const(run.start if a == axis else 0) for a in range(len(shape)))
+        sizes = tuple(const(len(run)) if a == axis else d for a, d in enumerate(shape))
+        return self.add(Slice(starts, (1,) * len(shape), sizes), [name], f"{name}.part", f"part of {name}")
+
+    def runs(self, node: Node, axis: int) -> list[range]:
+        """The runs of terms along `axis` of the right operand whose sums f32 holds exactly; none where there
+        are too many, or it can't be known."""
+        (x, w), attrs = node.inputs, node.attrs
+        over = range(1, len(self.shape(w))) if isinstance(attrs, Conv) else [axis]
+        known, sizes = self.constants.get(w), static_shape(tuple(self.shape(w)[a] for a in over))
+        if sizes is None:
+            return []
+        size = sizes[list(over).index(axis)]
+        if known is None:
+            terms = np.full((1, size), self.reach(w) * math.prod(sizes) // max(1, size), np.int64)
+        else:
+            others = tuple(a for a in over if a != axis)
+            terms = np.abs(known.astype(np.int64)).sum(others, keepdims=True)
+            terms = np.moveaxis(terms, axis, -1).reshape(-1, size)
+        grouped = isinstance(attrs, Conv) and attrs.groups > 1
+        for count in range(1, min(1 if grouped else MOST_RUNS, size) + 1):
+            starts = range(0, size, -(-size // count))
+            if self.reach(x) * np.add.reduceat(terms, list(starts), -1).max(initial=0) < EXACT:
+                return [range(n, min(n + starts.step, size)) for n in starts]
+        return []
+
+    def reach(self, name: str) -> int:
+        """What no number of a value passes."""
+        if name in self.constants:
+            return int(np.abs(self.constants[name].astype(np.int64)).max(initial=0))
+        node = self.producers.get(name)
+        if node is not None and isinstance(node.attrs, MOVES) and not getattr(node.attrs, "value", 0):
+            return self.reach(node.inputs[0])
+        if node is None or not isinstance(node.attrs, Map):
+            return _most(self.dtype(name))
+        return _reach(node.attrs.body, [self.reach(n) if self.dtype(n).is_int else 0 for n in node.inputs])
+
+
+def _most(dtype: DType) -> int:
+    return (1 << dtype.bits) - 1 if dtype.kind == "u" else 1 << (dtype.bits - 1)
+
+
+def _reach(e: Expr, reaches: Sequence[int]) -> int:
+    """What an integer expression of operands doesn't pass."""
+    if isinstance(e, Const):
+        return abs(int(e.value))
+    if isinstance(e, Var):
+        return reaches[int(e.name[1:])]
+    found = _most(e.dtype)
+    if isinstance(e, Cast) and e.a.dtype.is_int:
+        return min(found, _reach(e.a, reaches))
+    if isinstance(e, Binary) and e.op in ("add", "sub"):
+        return min(found, _reach(e.a, reaches) + _reach(e.b, reaches))
+    return found
+
+
+def _around(attrs: object) -> bool:
+    """Whether an operator puts zeros around all axes but the last."""
+    if not isinstance(attrs, Pad) or attrs.mode != "constant" or attrs.value != 0:
+        return False
+    half = len(attrs.pads) // 2
+    return attrs.pads[half - 1] == attrs.pads[-1] == const(0)
+
+
+def _words(array: Array, axis: int) -> Array:
+    """Pairs along an axis as i32, the first in the low bits."""
+    low, high = (np.moveaxis(array.astype(np.int16), axis, -1)[..., n::2] for n in (0, 1))
+    both = np.zeros((*low.shape, 2), np.int16)
+    both[..., 0] = low
+    both[..., : high.shape[-1], 1] = high
+    return np.ascontiguousarray(np.moveaxis(both.view(np.int32)[..., 0], -1, axis))
