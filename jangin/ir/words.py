@@ -23,8 +23,8 @@ INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "dot2",
 }  # fmt: skip
-"""round is half to even; fma(a, b, c) = a*b + c, which may be fused; not: bool or bits. dot2(a, b) of i32, each
-a pair of int16 (the first in the low bits): the sum of the products of the firsts and of the seconds."""
+"""round is half to even; fma(a, b, c) = a*b + c, which may be fused; not: bool or bits. dot2(a, b) of i32,
+each a pair of int16, the first in the low bits: the sum of the products of the firsts and of the seconds."""
 ARITY = {"fma": 3, "select": 3, "atan2": 2, "dot2": 2, **dict.fromkeys(BINARY, 2)}
 """Of functions that take more than one argument."""
 

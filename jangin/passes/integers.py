@@ -1,8 +1,8 @@
 """Products of small integers, as the machine does them best; their sums stay exact.
 
-Where one instruction adds up two products of int16 (`Target.pairs`), operands are kept as int16, and a product
-reads pairs of their channels, or of their columns, as words: the same bytes as i32, two terms of a sum each. So
-a product of integers has the loops of one of f32, and half the terms. Weights become words here.
+Where one instruction adds up two products of int16 (`Target.pairs`), operands are kept as int16, and a
+product reads pairs of their channels, or of their columns, as words: the same bytes as i32, two terms of a
+sum each. So a product of integers has the loops of one of f32, and half the terms. Weights become words here.
 
 Elsewhere a product is one of f32 where that holds its sums exactly, or the i32 sum of a few such over runs of
 the terms, as multiply-adds of f32 are quicker than those of i32.

@@ -49,8 +49,8 @@ FEWEST_COLUMNS = 2
 TASK_OPS = (1e6, 4e6, 0.25e6)
 """Multiply-adds that one task may be worth; the first, some 20 us on one core, in doubt."""
 UNROLL = 4
-"""Terms of the sum in one turn of its loop; of pairs one, as LLVM adds up several of integers in another order,
-for which it needs more registers."""
+"""Terms of the sum in one turn of its loop; of pairs one, as LLVM adds up several of integers in another
+order, for which it needs more registers."""
 LONG_LOOP = 1.01
 """What more instructions in the innermost loop cost in doubt; a single row gains by them, as more loads are
 under way."""

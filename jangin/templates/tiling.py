@@ -247,8 +247,9 @@ class Tiler:
         return k[:inside]
 
     def _part_loop(self, k: Sequence[str]) -> str:
-        """The innermost loop around parts of a long sum, each long enough; "" where there is none, or sums are
-        exact. No loop is split for it: what leaves a loop more often costs 1 to 5 % of a product's time."""
+        """The innermost loop around parts of a long sum, each long enough; "" where there is none, or the sum
+        is exact. No loop is split for it: what leaves a loop more often costs 1 to 5 % of a product's
+        time."""
         if self.stage.body.dtype.is_int:
             return ""
         extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]

@@ -4,6 +4,7 @@ type of elements, at odd sizes, through the passes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ WIDENED = [*ANY][: [*ANY].index("max-pool")]
 WIDENED.remove("one-row")
 """Products of halves that read none: their operands are widened before."""
 IN_RUNS = ("3x3", "strided", "1x1", "product")
-"""Products of bytes that f32 holds exactly in a few parts."""
+"""Products of bytes that f32 holds exactly in a few parts, for machines that don't multiply pairs."""
 CASES = [
     *((layer, dtype, make) for layer, make in ANY.items() for dtype in (*FLOATS, *WHOLE)),
     *((layer, dtype, make) for layer, make in OF_FLOATS.items() for dtype in FLOATS),
@@ -179,11 +180,34 @@ def test_every_type(layer: str, dtype: DType, make: Layer, target: Target) -> No
     if layer in ANY:
         like = anchor(graph_of(F32, ANY[layer])[0], options).template
         assert anchor(graph, options).template in {like, *(["rows", "contraction"] * (layer == "one-row"))}
-    if (layer in WIDENED and dtype in (F16, BF16)) or (layer in IN_RUNS and dtype is U8):
-        assert {p.dtype for p in anchor(graph, options).func.inputs} == {F32}
+    if layer in WIDENED and dtype in (F16, BF16):
+        assert read_by_anchor(graph, options) == {F32}
+    if dtype is U8 and layer != "max-pool":
+        assert read_by_anchor(graph, options) == {I32}, "pairs of int16"
+    hold(graph, t, fused, chosen, options, run=target is TARGETS[0])
+
+
+@pytest.mark.parametrize("layer", OF_BYTES)
+def test_bytes_where_pairs_are_not_multiplied(layer: str) -> None:
+    options = Options(replace(TARGETS[0], pairs=False), winograd=False, verify=True)
+    graph, t = graph_of(U8, OF_BYTES[layer])
+    if layer in IN_RUNS:
+        assert read_by_anchor(graph, options) == {F32}
+    hold(graph, t, *kernels(graph, options), options, run=True)
+
+
+def read_by_anchor(graph: Graph, options: Options) -> set[DType]:
+    return {p.dtype for p in anchor(graph, options).func.inputs}
+
+
+def hold(
+    graph: Graph, t: Layers, fused: Graph, chosen: dict[str, tuple[Scheduled, tuple[str, ...]]],
+    options: Options, run: bool,
+) -> None:  # fmt: skip
+    """No kernel is a scalar nest, and what they compute is what the interpreter does."""
     for kernel, _ in chosen.values():
         assert scalar_share(kernel) <= SCALAR, f"{kernel.label}\n{kernel.func}"
-    if target is not TARGETS[0]:
+    if not run:
         return
     model = Executable(build(make_plan(fused, chosen, options), options.target), 1)
     arrays = {n: t.numbers(graph.dtype(n), *(int(str(d)) for d in graph.shape(n))) for n in graph.inputs}

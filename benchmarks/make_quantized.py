@@ -1,0 +1,68 @@
+"""Quantize the benchmark models to int8 by ONNX Runtime's quantizer: static, QDQ, per channel.
+
+    .venv/bin/python benchmarks/make_quantized.py mobilenetv2 resnet18 resnet50
+
+The models come from benchmarks/make_models.py and have random weights, so that random pictures calibrate
+them as well as any: activations are u8 by their range, weights s8 with a scale a channel. Each becomes
+NAME_int8.onnx beside its model.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from catalogue import CATALOGUE, MODELS, Model
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+PICTURES = 4
+"""That calibrate."""
+
+
+class Pictures(CalibrationDataReader):  # type: ignore[misc]
+    """Random inputs of a model."""
+
+    def __init__(self, path: Path, model: Model) -> None:
+        (entry,) = onnx.load(path, load_external_data=False).graph.input
+        dims = entry.type.tensor_type.shape.dim
+        shape = [d.dim_value or model.sizes.get(d.dim_param, 1) for d in dims]
+        rng = np.random.default_rng(0)
+        self.feeds = iter([{entry.name: rng.standard_normal(shape, np.float32)} for _ in range(PICTURES)])
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self.feeds, None)
+
+
+def quantized(path: Path) -> Path:
+    """Where a model's int8 twin lies."""
+    return path.with_name(f"{path.stem}_int8.onnx")
+
+
+def make(model: Model, folder: Path) -> Path:
+    """Quantize one model into a folder."""
+    out = folder / quantized(model.path).name
+    prepared = out.with_suffix(".prepared")
+    quant_pre_process(model.path, prepared, skip_symbolic_shape=True)
+    quantize_static(
+        prepared, out, Pictures(prepared, model), quant_format=QuantFormat.QDQ, per_channel=True,
+        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+    )  # fmt: skip
+    prepared.unlink()
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("models", nargs="+", choices=CATALOGUE)
+    parser.add_argument("--out", type=Path, default=MODELS, help="the folder (default: where the models lie)")
+    args = parser.parse_args()
+    for name in args.models:
+        print(make(CATALOGUE[name], args.out))
+
+
+if __name__ == "__main__":
+    main()
