@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from jangin.ir.checks import IndexOutOfRange
     from jangin.ir.graph import CompileError
     from jangin.runtime.executable import Executable
+    from jangin.runtime.load import load
     from jangin.runtime.program import ProgramExecutable
-    from jangin.runtime.variants import VariantsExecutable, load
+    from jangin.runtime.several import SeveralExecutable
+    from jangin.runtime.variants import VariantsExecutable
     from jangin.session import InferenceSession, SessionOptions
 
 _HOMES = {
@@ -36,8 +38,9 @@ _HOMES = {
     "emit": "jangin.ahead.emit",
     "hosted": "jangin.custom",
     "ProgramExecutable": "jangin.runtime.program",
+    "SeveralExecutable": "jangin.runtime.several",
     "VariantsExecutable": "jangin.runtime.variants",
-    "load": "jangin.runtime.variants",
+    "load": "jangin.runtime.load",
     "operator": "jangin.custom",
 }
 
@@ -48,6 +51,7 @@ __all__ = [
     "InferenceSession",
     "ProgramExecutable",
     "SessionOptions",
+    "SeveralExecutable",
     "VariantsExecutable",
     "__version__",
     "build",

@@ -11,8 +11,8 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 import jangin
 from jangin.ir.graph import Array, CompileError
+from jangin.runtime.load import Runnable
 from jangin.runtime.sizes import TensorSpec
-from jangin.runtime.variants import Runnable
 
 MAX_SIZE = (1 << 31) - 1
 T = TypeVar("T")

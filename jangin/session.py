@@ -16,8 +16,8 @@ from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.ir.types import STRING
+from jangin.runtime.load import Runnable
 from jangin.runtime.sizes import TensorSpec
-from jangin.runtime.variants import Runnable
 
 PROVIDER = "CPUExecutionProvider"
 

@@ -60,8 +60,13 @@ ALLOWED = {
         "passes", "runtime", "templates", "tune",
     },
     "compiler.request": {
-        "compiler.account", "compiler.cache", "compiler.options", "compiler.pipeline", "compiler.shared",
-        "compiler.source", "ir", "runtime", "targets", "tune",
+        "compiler.account", "compiler.cache", "compiler.options", "compiler.pipeline", "compiler.several",
+        "compiler.shared", "compiler.source", "ir", "runtime", "targets", "tune",
+    },
+    "compiler.place": {"ir", "runtime"},
+    "compiler.several": {
+        "compiler.account", "compiler.forked", "compiler.options", "compiler.pipeline", "compiler.place",
+        "compiler.shared", "frontends", "frontends.table", "ir", "passes", "runtime", "targets", "tune",
     },
     "compiler.driver": {"compiler.cache", "compiler.isolated", "compiler.local"},
     "compiler.local": {

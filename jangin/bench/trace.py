@@ -22,6 +22,7 @@ from jangin.runtime.elf import Image
 from jangin.runtime.executable import Executable
 from jangin.runtime.functions import KERNEL
 from jangin.runtime.profile import WARM_UP
+from jangin.runtime.several import SeveralExecutable, nobody
 from jangin.targets import resolve
 
 Event = dict[str, Any]
@@ -101,6 +102,26 @@ def trace_events(found: Account, exe: Executable, feeds: Mapping[str, Array], pr
         for piece in log[1:].reshape(PIECES, _WORDS)[: log[0]]:
             events.append(_piece(layer, [int(n) for n in piece], process, start, (base, stride)))
     image.close()
+    return events
+
+
+def several_events(exe: SeveralExecutable, feeds: Mapping[str, Array], process: int) -> list[Event]:
+    """The events of one run on several devices, one track a device, once the first runs have settled how it
+    runs; with what that is."""
+    found = exe.ways(feeds)
+    while found is not None and not found.settled:
+        exe.run(feeds)
+    pieces: list[tuple[int, str, float, float]] = []
+    exe.record = lambda *piece: pieces.append(piece)
+    start = time.perf_counter()
+    exe.run(feeds)
+    exe.record = nobody
+    names = exe.artifact.names
+    events = [_named("process_name", process, 0, f"{exe.name} on {', '.join(names)}")]
+    events += [_named("thread_name", process, n, name) for n, name in enumerate(names)]
+    for device, what, began, ended in pieces:
+        times = {"ts": (began - start) * 1e6, "dur": (ended - began) * 1e6}
+        events.append({"name": what, "cat": names[device], "ph": "X", "pid": process, "tid": device, **times})
     return events
 
 

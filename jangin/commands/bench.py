@@ -16,7 +16,7 @@ from jangin.bench.layers import Account, account, summary
 from jangin.bench.layers import as_json as layers_json
 from jangin.bench.layers import table as layers_table
 from jangin.bench.roofs import measure
-from jangin.bench.trace import Event, trace_events
+from jangin.bench.trace import Event, several_events, trace_events
 from jangin.commands.common import (
     Settings,
     executable,
@@ -31,6 +31,7 @@ from jangin.compiler.pipeline import import_model
 from jangin.compiler.request import parse_seconds
 from jangin.ir.graph import Array
 from jangin.passes.work import flops
+from jangin.runtime.several import SeveralExecutable
 from jangin.runtime.threads import default_threads
 from jangin.targets import resolve
 
@@ -103,6 +104,9 @@ def layers(
         for model in models:
             loaded = executable(model, settings, count, target, {} if model.suffix == ".jgn" else bound)
             feeds = read_inputs(loaded, inputs, fixed_sizes(bound))
+            if isinstance(loaded, SeveralExecutable) and trace is not None:
+                events += several_events(loaded, feeds, process=len(events))
+                continue
             exe = single_plan(loaded, model, feeds)
             found.append(account(model.stem, bound, exe, feeds, roofs))
             console.print(layers_table(found[-1]))

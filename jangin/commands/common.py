@@ -17,9 +17,11 @@ from jangin.compiler.account import Account
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.runtime.executable import Executable
+from jangin.runtime.load import Runnable
 from jangin.runtime.program import ProgramExecutable
+from jangin.runtime.several import SeveralExecutable
 from jangin.runtime.sizes import TensorSpec
-from jangin.runtime.variants import Runnable, VariantsExecutable
+from jangin.runtime.variants import VariantsExecutable
 
 PIXELS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
     "unit": ((0.0,), (1.0,)),
@@ -156,6 +158,8 @@ def single_plan(exe: Runnable, model: Path, feeds: Mapping[str, Array]) -> Execu
     """What runs these inputs, for what is about one plan; ValueError where that is a program."""
     if isinstance(exe, VariantsExecutable):
         exe = exe.variant(feeds)
+    if isinstance(exe, SeveralExecutable):
+        raise ValueError(f"{model} is for several devices at once; this is for models that are for one")
     if isinstance(exe, ProgramExecutable):
         raise ValueError(
             f"{model} is a program of {len(exe.artifact.parts)} plans; this is for models that are one"

@@ -42,10 +42,12 @@ from jangin.passes.stages import is_opaque, opaque_func, stages
 from jangin.passes.table import GRAPH_PASSES, Pass
 from jangin.passes.work import flops
 from jangin.runtime.artifact import Artifact
+from jangin.runtime.compiled import checked, read_artifact
 from jangin.runtime.explain import explain_plan, explain_program, explain_variants
 from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.several_artifact import SeveralArtifact
 from jangin.runtime.sizes import Signature, TensorSpec, spec_of
-from jangin.runtime.variants_artifact import VariantsArtifact, checked, listed, read_artifact
+from jangin.runtime.variants_artifact import VariantsArtifact, listed
 from jangin.targets import Target, resolve
 from jangin.templates.scheduled import Scheduled
 
@@ -92,6 +94,11 @@ def inspect(
     if sizes:
         with progress(settings) as tell:
             print(_explained(model, options, tell))
+        return
+    if len(options.target.each) > 1:
+        made = jangin.build(model, options.target.name, shapes=options.shapes, winograd=settings.winograd)
+        assert isinstance(made, SeveralArtifact)
+        _inspect_several(made, after, placement, memory)
         return
     if placement:
         _placement(model, settings, options, output)
@@ -155,8 +162,18 @@ def _inspect_compiled(model: Path, after: str, kernel: str, placement: bool, mem
         for sizes, part in zip(made.sizes, made.parts, strict=True):
             terminal().print(f"variant for {listed(sizes)}:")
             _inspect_part(part, after, placement, memory)
+    elif isinstance(made, SeveralArtifact):
+        _inspect_several(made, after, placement, memory)
     else:
         _inspect_part(made, after, placement, memory)
+
+
+def _inspect_several(made: SeveralArtifact, after: str, placement: bool, memory: bool) -> None:
+    terminal().print(nodes.devices_table(made) if placement else summary(made))
+    for name, part in zip(made.names, made.parts, strict=True) if after or memory else ():
+        terminal().print(f"on {name}:")
+        for whole in part.parts if isinstance(part, VariantsArtifact) else [part]:
+            _inspect_part(whole, after, placement, memory)
 
 
 def _inspect_part(made: Artifact | ProgramArtifact, after: str, placement: bool, memory: bool) -> None:

@@ -16,6 +16,9 @@ from jangin.ir.graph import Graph, Node
 from jangin.ir.plan import Launch
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Step
 from jangin.ir.records import dataclass
+from jangin.runtime.artifact import Artifact
+from jangin.runtime.compiled import plans
+from jangin.runtime.several_artifact import SeveralArtifact
 
 KINDS = {
     "compiled": "compiled code",
@@ -111,3 +114,26 @@ def table(rows: Sequence[Placed]) -> Table:
 
 def as_json(rows: Sequence[Placed]) -> dict[str, Any]:
     return {"counts": {kind: counts(rows)[kind] for kind in KINDS}, "nodes": [asdict(row) for row in rows]}
+
+
+def devices_table(made: SeveralArtifact) -> Table:
+    """For each node of a model for several devices, where it runs, and in which way of running the model."""
+    whole = f"each has rows of {made.rows}" if made.rows else "whichever is quicker"
+    reason = "" if made.rows else f"; a batch isn't shared out: {made.reason}"
+    table = Table("node", "device", *made.placed, title=f"{', '.join(made.names)}: {whole}{reason}")
+    targets = [next(plans(p)).plan.target for p in made.parts]
+    placed: dict[str, dict[str, list[str]]] = {name: {} for name in made.placed}
+    for name, program in made.placed.items():
+        for n, part in enumerate(program.parts):
+            at = f"{made.names[targets.index(part.plan.target)]}, segment {n}"
+            for source in _sources(part):
+                placed[name].setdefault(source, []).append(at)
+    found = {source: None for part in made.parts for p in plans(part) for source in _sources(p)}
+    for source in found:
+        where = ["; ".join(placed[name].get(source, ())) for name in made.placed]
+        table.add_row(escape(source), escape(" or ".join(made.names)), *map(escape, where))
+    return table
+
+
+def _sources(part: Artifact) -> dict[str, None]:
+    return {source: None for launch in part.plan.launches for source in launch.sources}

@@ -24,14 +24,17 @@ from jangin.commands.common import (
 )
 from jangin.compiler.account import Account
 from jangin.ir.graph import Array
+from jangin.runtime.compiled import Compiled, plans, signature
 from jangin.runtime.encryption import save_encrypted
 from jangin.runtime.layout import Frame, Layout
+from jangin.runtime.load import Runnable
 from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.several import SeveralExecutable
+from jangin.runtime.several_artifact import SeveralArtifact
 from jangin.runtime.signing import sign
 from jangin.runtime.sizes import Evaluator, TensorSpec
-from jangin.runtime.variants import Runnable
-from jangin.runtime.variants_artifact import Compiled, VariantsArtifact, listed, plans, signature
+from jangin.runtime.variants_artifact import VariantsArtifact, listed
 
 TOP = 5
 PROFILED = 30
@@ -81,6 +84,8 @@ def run(
 
 def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
     """The launches by the time they take, the longest first."""
+    if isinstance(exe, SeveralExecutable):
+        raise ValueError("--profile is for one device; this model is for several at once")
     if isinstance(exe, ProgramExecutable):
         raise ValueError("--profile is for models that are one plan; this one is a program of several")
     found = exe.profile(feeds)
@@ -174,6 +179,11 @@ def summary(made: Compiled) -> Table:
     for kind, specs in zip(("input", "output"), signature(made), strict=True):
         for spec in specs:
             table.add_row(kind, _spec_text(spec))
+    if isinstance(made, SeveralArtifact):
+        table.add_row("devices", ", ".join(made.names))
+        table.add_row("batch", f"shared out by {made.rows}" if made.rows else f"stays whole: {made.reason}")
+        table.add_row("placed", ", ".join(made.placed) or "nothing: measured times don't speak for it")
+        return table
     if isinstance(made, ProgramArtifact):
         table.add_row("segments", f"{len(made.parts)} plans between steps")
         return table

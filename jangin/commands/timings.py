@@ -13,7 +13,7 @@ from jangin.commands.common import Settings
 from jangin.compiler.account import Account, KernelSeconds
 from jangin.compiler.build import start_workers
 from jangin.compiler.request import Request, carry_out
-from jangin.runtime.variants_artifact import Compiled
+from jangin.runtime.compiled import Compiled
 from jangin.targets import resolve
 
 SLOWEST = 20

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from jangin.compiler.request import Progress
     from jangin.custom import CustomOperator
     from jangin.frontends.format import Format, ModelSource
-    from jangin.runtime.variants import Runnable
-    from jangin.runtime.variants_artifact import Compiled
+    from jangin.runtime.compiled import Compiled
+    from jangin.runtime.load import Runnable
     from jangin.targets import Target
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jangin.compiler.request import Progress, Request
-    from jangin.runtime.variants_artifact import Compiled
+    from jangin.runtime.compiled import Compiled
 
 _START = (
     "import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
@@ -72,7 +72,7 @@ class Apart:
     def build(self, request: Request, progress: Progress | None = None) -> Compiled:
         """As `request.carry_out`, by that process. Raises what it raises, and CompileError where it dies."""
         from jangin.ir.graph import CompileError
-        from jangin.runtime.variants_artifact import read_artifact
+        from jangin.runtime.compiled import read_artifact
 
         if not isinstance(request.model, (str, os.PathLike, bytes)):
             request = replace(request, model=request.model.SerializeToString())

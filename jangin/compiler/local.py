@@ -14,16 +14,16 @@ from jangin.compiler.request import Progress, Request, carry_out, entry_name, pa
 from jangin.compiler.source import Source
 from jangin.frontends.format import Example, is_live
 from jangin.frontends.table import prepare
+from jangin.runtime.compiled import detached
 from jangin.runtime.device import Device, LoadError, device_of
+from jangin.runtime.load import executable, host_functions
 from jangin.runtime.threads import default_threads
-from jangin.runtime.variants import executable, host_functions
-from jangin.runtime.variants_artifact import detached
 from jangin.targets import Target, resolve
 
 if TYPE_CHECKING:
     from jangin.custom import CustomOperator
     from jangin.frontends.format import Format, ModelSource
-    from jangin.runtime.variants_artifact import Compiled
+    from jangin.runtime.compiled import Compiled
 
 
 def build(
@@ -52,7 +52,7 @@ def build(
     if "jgn" not in found.outputs:
         made = " or ".join(found.outputs)
         raise ValueError(f"no .jgn file is made for {found.name}: jangin.emit(kind={made!r}) compiles for it")
-    if seconds is not None:
+    if seconds is not None or len(found.each) > 1:
         device_for(found)
     own = Extensions(operators, formats, None if isinstance(target, str) else target)
     where = cache if own.target is None else False
@@ -96,8 +96,14 @@ def compile(
     return loaded if live is None else live.finished(loaded)
 
 
-def device_for(target: Target) -> Device:
-    """The device that runs a target's code. Raises LoadError where this machine can't."""
+def device_for(target: Target) -> Device | None:
+    """The device that runs a target's code; None where the target is several, each of which is here. Raises
+    LoadError where this machine can't."""
+    found = list(map(_device, target.each))
+    return found[0] if len(found) == 1 else None
+
+
+def _device(target: Target) -> Device:
     device = device_of(target.device)
     reason = device.why_not(str(target))
     if reason:

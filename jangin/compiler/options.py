@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from jangin.ir.records import dataclass
@@ -41,6 +41,27 @@ class Options:
     def __post_init__(self) -> None:
         if self.libraries not in LIBRARIES:
             raise ValueError(f"libraries={self.libraries!r} is unknown; known: {', '.join(LIBRARIES)}")
+
+    @property
+    def parts(self) -> list[Options]:
+        """Those of each device, where the target is several, whose choices begin with the device's number."""
+        if len(self.target.each) == 1:
+            return [self]
+        return [
+            replace(
+                self,
+                target=target,
+                choices={k.partition(" ")[2]: c for k, c in self.choices.items() if k.startswith(f"{n} ")},
+            )
+            for n, target in enumerate(self.target.each)
+        ]
+
+    def of_parts(self, choices: Sequence[Mapping[str, Candidate]]) -> Options:
+        """With the choices of each of `parts`."""
+        if len(self.target.each) == 1:
+            return replace(self, choices=choices[0])
+        numbered = {f"{n} {k}": c for n, own in enumerate(choices) for k, c in own.items()}
+        return replace(self, choices=numbered)
 
     def key(self) -> str:
         """A text that differs where the results do."""

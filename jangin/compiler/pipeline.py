@@ -32,9 +32,10 @@ from jangin.passes.constraints import squeezed, taken_for_others
 from jangin.passes.partition import has_steps, partition, prune
 from jangin.passes.table import GRAPH_PASSES, Pass
 from jangin.runtime.artifact import Artifact
+from jangin.runtime.compiled import Compiled
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import Evaluator
-from jangin.runtime.variants_artifact import Absent, Compiled, VariantsArtifact
+from jangin.runtime.variants_artifact import Absent, VariantsArtifact
 from jangin.templates.scheduled import Scheduled
 from jangin.tune.store import Store, place_of
 

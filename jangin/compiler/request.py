@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +11,14 @@ from jangin.compiler.cache import Cache, key, source_digest
 from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.source import Source
 from jangin.ir.records import dataclass
-from jangin.runtime.variants_artifact import checked, read_artifact
+from jangin.runtime.compiled import checked, read_artifact
 
 if TYPE_CHECKING:
     from jangin.compiler.account import Account
     from jangin.compiler.forked import Workers
     from jangin.compiler.shared import SharedKernels
     from jangin.frontends.format import ModelSource
-    from jangin.runtime.variants_artifact import Compiled
+    from jangin.runtime.compiled import Compiled
     from jangin.targets import Target
     from jangin.tune.store import Store
 
@@ -86,18 +85,11 @@ def carry_out(
 ) -> tuple[Compiled, Path | None]:
     """Tune, if that is asked for, and compile, in this process and by `workers`. Gives the file that the
     cache keeps too. `account`: gets the seconds of each new kernel."""
-    from jangin.compiler.pipeline import build_artifact, tune_model
-
     options = request.options()
     entries = None if own else request.entries
     source = request.source
     if request.tune is not None:
-        found = tune_model(
-            request.model, options, request.threads, request.tune, request.sizes, request.winners,
-            lambda done, total, what: progress and progress(round(done), round(total), f"tune {what}"),
-            own,
-        )  # fmt: skip
-        options = replace(options, choices={**options.choices, **found.choices})
+        options = _tuned(request, options, progress, own)
         source = None if entries is None else Source.of(request.model)
         if entries is not None and source is not None:
             name = entry_name(source, options)
@@ -105,10 +97,46 @@ def carry_out(
             if kept is not None:
                 return kept, entries.path(name)
     shared = None if own else request.kernels
-    artifact = build_artifact(request.model, options, progress, own, workers, shared, account)
+    artifact = _built(request, options, progress, own, workers, shared, account)
     if entries is None or source is None or not source.unchanged():
         return artifact, None
     return artifact, entries.put(entry_name(source, options), artifact.save)
+
+
+def _built(request: Request, options: Options, *more: Any) -> Compiled:
+    from jangin.compiler.pipeline import build_artifact
+
+    if len(request.target.each) == 1:
+        return build_artifact(request.model, options, *more)
+    from jangin.compiler.several import build_several
+
+    return build_several(request.model, options, request.threads, request.sizes, *more)
+
+
+def _tuned(request: Request, options: Options, progress: Progress | None, own: Extensions) -> Options:
+    """With what measuring candidates finds, for each device a part of the time."""
+    from jangin.compiler.pipeline import tune_model
+
+    assert request.tune is not None
+    parts = options.parts
+    choices = []
+    for part, count in zip(parts, _threads(parts, request.threads), strict=True):
+        found = tune_model(
+            request.model, part, count, request.tune / len(parts), request.sizes, request.winners,
+            lambda done, total, what: progress and progress(round(done), round(total), f"tune {what}"),
+            own,
+        )  # fmt: skip
+        choices.append({**part.choices, **found.choices})
+    return options.of_parts(choices)
+
+
+def _threads(parts: Sequence[Options], threads: int) -> list[int]:
+    """How many each device will run on."""
+    if len(parts) == 1:
+        return [threads]
+    from jangin.runtime.device import threads_of
+
+    return threads_of([(p.target.device_name, str(p.target)) for p in parts], threads)
 
 
 def read_entry(entry: Path) -> Compiled:
@@ -126,13 +154,18 @@ def with_winners(options: Options, threads: int, store: Store) -> Options:
     the same `libraries`."""
     from jangin.tune.store import place_of
 
-    found = {
-        digest: finding.candidate
-        for libraries in dict.fromkeys(("never", options.libraries))
-        for digest, finding in store.get(place_of(options.target, threads, libraries)).items()
-        if finding.better
-    }
-    return replace(options, choices=found)
+    parts = options.parts
+    return options.of_parts(
+        [
+            {
+                digest: finding.candidate
+                for libraries in dict.fromkeys(("never", options.libraries))
+                for digest, finding in store.get(place_of(part.target, count, libraries)).items()
+                if finding.better
+            }
+            for part, count in zip(parts, _threads(parts, threads), strict=True)
+        ]
+    )
 
 
 def parse_seconds(text: str | float) -> float:

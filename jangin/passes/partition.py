@@ -36,6 +36,16 @@ def partition(graph: Graph, target: str) -> tuple[Program, list[Graph]]:
     return program, maker.segments
 
 
+def segmented(graph: Graph, runs: Sequence[Sequence[Node]], target: str) -> tuple[Program, list[Graph]]:
+    """A graph without steps as a program of these runs of its nodes, and the graph of each."""
+    maker = _Partition(graph.symbols)
+    maker.segments = [maker.segment(graph, nodes) for nodes in runs]
+    steps = tuple(Segment(n, s.inputs, s.outputs) for n, s in enumerate(maker.segments))
+    values = {n: v for n, v in graph.values.items() if n in {*graph.inputs, *graph.outputs}}
+    region = Region(graph.inputs, graph.outputs, values, steps)
+    return Program(graph.name, target, dict(graph.symbols), region, {}, graph.bound), maker.segments
+
+
 class _Partition:
     """One program being made: its segments so far, and the constants that steps read."""
 
@@ -52,7 +62,7 @@ class _Partition:
             here = [n for n, at in zip(graph.nodes, levels, strict=True) if at == level]
             core = [n for n in here if not is_step(n)]
             if core:
-                cut = self._segment(graph, core)
+                cut = self.segment(graph, core)
                 steps.append(Segment(len(self.segments), cut.inputs, cut.outputs))
                 self.segments.append(cut)
             steps += [self._step(n) for n in here if is_step(n)]
@@ -73,7 +83,7 @@ class _Partition:
             self.constants[unique] = owned(graph.constants[name])
         return renamed(graph, names)
 
-    def _segment(self, graph: Graph, nodes: Sequence[Node]) -> Graph:
+    def segment(self, graph: Graph, nodes: Sequence[Node]) -> Graph:
         made = {o for n in nodes for o in n.outputs}
         read = dict.fromkeys(name for n in nodes for name in n.inputs if name)
         inputs = tuple(n for n in read if n not in made and n not in graph.constants)

@@ -51,6 +51,15 @@ class NativeCall:
     held: Any
 
 
+@dataclass(frozen=True)
+class Transfer:
+    """What it takes that a value goes from one device to another: seconds for anything at all, which are
+    those of waking a thread and being done, and seconds for each byte."""
+
+    startup: float
+    byte: float
+
+
 class Module(Protocol):
     """A plan's code and constants on a device; both go with the object. `threads`: how many work on a run;
     `alignment`: bytes that the place of each value in the arena is a multiple of."""
@@ -75,6 +84,12 @@ class Device(Protocol):
 
     def why_not(self, target: str) -> str:
         """Why code for a target (a plan's `target`) can't run here; "" where it can."""
+
+    def is_processor(self, target: str) -> bool:
+        """Whether code for a target runs on this machine's processor, whose threads others may need too."""
+
+    def transfer(self, target: str) -> Transfer:
+        """What it takes to give this device a value that another made, or the other way: measured now."""
 
     def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Module | None) -> Module:
         """A plan's code, as its back end's `finish` put it together. `beside`: another module of the device,
@@ -103,3 +118,10 @@ def device_of(device: str | Device) -> Device:
     module = importlib.import_module(DEVICES[kind])
     found: Device = module.of(which) if which else module.DEVICE
     return found
+
+
+def threads_of(devices: Sequence[tuple[str, str]], threads: int) -> list[int]:
+    """How many threads each device has, by its name and its target's text. Raises LoadError where there is
+    no such device."""
+    own = [device_of(name).is_processor(target) for name, target in devices]
+    return [max(1, threads // sum(own)) if processor else threads for processor in own]

@@ -122,7 +122,7 @@ class Executable:
 
     def launches(self, feeds: Mapping[str, Any]) -> Launches:
         """A run on these inputs that can be made launch by launch."""
-        arrays = self._accept([feeds[s.name] for s in self.inputs])
+        arrays = self.accept([feeds[s.name] for s in self.inputs])
         sizes = () if self._static is not None else self._signature.bind([a.shape for a in arrays])
         chosen = self._layout(sizes)
         self._confirm()
@@ -140,7 +140,7 @@ class Executable:
         return self._run_at(self._layout(sizes), arrays)
 
     def _run(self, given: Sequence[Any]) -> list[Array]:
-        arrays = self._accept(given)
+        arrays = self.accept(given)
         chosen = self._static
         if chosen is None:
             shapes = tuple([a.shape for a in arrays])
@@ -167,7 +167,7 @@ class Executable:
         finally:
             self._idle.append(memory)
 
-    def _accept(self, given: Sequence[Any]) -> list[Array]:
+    def accept(self, given: Sequence[Any]) -> list[Array]:
         """The inputs as contiguous arrays of the right dtype; of a static model, the right shape."""
         if len(given) != len(self._expected):
             raise ValueError(f"expected {len(self._expected)} inputs, got {len(given)}; {self._signature}")

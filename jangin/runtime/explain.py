@@ -10,9 +10,11 @@ from jangin.ir.expr import Const, Expr, Var, const, free_vars, maximum, substitu
 from jangin.ir.plan import Plan
 from jangin.ir.program import Bind, Branch, Loop, Program, Region, Segment
 from jangin.ir.simplify import Monomial, Range, simplify, terms
+from jangin.runtime.compiled import Compiled, signature
 from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.several_artifact import SeveralArtifact
 from jangin.runtime.sizes import TensorSpec
-from jangin.runtime.variants_artifact import Absent, Compiled, VariantsArtifact, listed, signature
+from jangin.runtime.variants_artifact import Absent, VariantsArtifact, listed
 
 SYMBOLIC = "symbolic: given by the inputs' shapes"
 ANY_SIZE = (1 << 31) - 1
@@ -26,6 +28,8 @@ def explain(made: Compiled) -> str:
             (sizes, signature(p)[1], explain(p)) for sizes, p in zip(made.sizes, made.parts, strict=True)
         ]
         return explain_variants(parts, made.absent)
+    if isinstance(made, SeveralArtifact):
+        return explain(made.parts[0])
     if isinstance(made, ProgramArtifact):
         return explain_program(made.program, [p.plan for p in made.parts], signature(made)[0])
     return explain_plan(made.plan, signature(made)[0])

@@ -11,13 +11,13 @@ import numpy as np
 
 from jangin.host.table import FUNCTIONS, HostFunction
 from jangin.ir.program import Program
+from jangin.runtime.compiled import signature
 from jangin.runtime.device import Device, device_of
 from jangin.runtime.executable import Executable, as_array
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.steps import RegionRunner, Resources
 from jangin.runtime.threads import default_threads
-from jangin.runtime.variants_artifact import signature
 
 
 class ProgramExecutable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path, PurePosixPath
 
 
@@ -15,6 +16,19 @@ def default_threads(root: Path = Path("/")) -> int:
     except AttributeError:  # not Linux
         allowed = os.cpu_count() or 1
     return max(1, min([allowed, *(math.ceil(quota) for quota in _quotas(root))]))
+
+
+def handover(turns: int = 20) -> float:
+    """Seconds from when one thread has work for another until it knows that it was done: the median."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    taken = []
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(turns):
+            start = time.perf_counter()
+            other.submit(int).result()
+            taken.append(time.perf_counter() - start)
+    return sorted(taken)[turns // 2]
 
 
 def _quotas(root: Path) -> list[float]:

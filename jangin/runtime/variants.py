@@ -1,4 +1,4 @@
-"""A compiled model of variants, loaded and ready to run; and loading of `.jgn` files of every kind."""
+"""A compiled model of variants, loaded and ready to run."""
 
 from __future__ import annotations
 
@@ -11,20 +11,14 @@ import numpy as np
 
 from jangin.host.table import HostFunction
 from jangin.ir.expr import Var
+from jangin.runtime.compiled import signature
 from jangin.runtime.device import Device
 from jangin.runtime.executable import SHAPES, Executable
 from jangin.runtime.profile import LaunchTime
 from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import Evaluator, Sizes, solved
-from jangin.runtime.variants_artifact import (
-    Compiled,
-    VariantsArtifact,
-    Whole,
-    listed,
-    read_artifact,
-    signature,
-)
+from jangin.runtime.variants_artifact import VariantsArtifact, Whole, listed
 
 
 class VariantsExecutable:
@@ -150,17 +144,13 @@ def _shape(value: Any) -> Sizes:
         return ()
 
 
-Runnable = Executable | ProgramExecutable | VariantsExecutable
-"""A compiled model of any kind, ready to run."""
-
-
-def executable(
-    artifact: Compiled,
+def single(
+    artifact: Whole | VariantsArtifact,
     threads: int | None = None,
     functions: Mapping[str, HostFunction] | None = None,
     device: Device | None = None,
-) -> Runnable:
-    """An artefact of any kind, ready to run."""
+) -> Executable | ProgramExecutable | VariantsExecutable:
+    """What an artefact for one device is run by."""
     if isinstance(artifact, VariantsArtifact):
         return VariantsExecutable(artifact, threads, functions, device)
     return _whole(artifact, threads, functions, device)
@@ -176,28 +166,3 @@ def _whole(
     if isinstance(artifact, ProgramArtifact):
         return ProgramExecutable(artifact, threads, functions, device, share)
     return Executable(artifact, threads, share, device)
-
-
-def load(
-    path: str | os.PathLike[str],
-    threads: int | None = None,
-    operators: Sequence[Any] = (),
-    device: Device | None = None,
-    trust: str | os.PathLike[str] | None = None,
-    key: str | os.PathLike[str] | None = None,
-    mapped: bool | None = None,
-) -> Runnable:
-    """Load a `.jgn` file; `operators` are a caller's own that run in Python (see `jangin.hosted`), `device`
-    what runs it, where that isn't one of Jangin's own (see `jangin.runtime.device`). `trust`, the PEM file of
-    a public key: load only what its owner signed (`jangin compile --sign`). `key`: the file of the key by
-    which it is encrypted (`--encrypt`); both need the extra `crypto`. `mapped`: leave the weights in the
-    file, which nobody may then cut short or overwrite while it is in use (see SECURITY.md), or else read all
-    of it now; by default files of more than 128 MiB are mapped.
-    Raises FileNotFoundError, ArtifactError for a file that is no artefact, is damaged or isn't signed so,
-    LoadError where this machine can't run its code, ValueError for a key of another kind."""
-    return executable(read_artifact(path, trust, key, mapped), threads, host_functions(operators), device)
-
-
-def host_functions(operators: Sequence[Any]) -> dict[str, HostFunction]:
-    """The Python functions of a caller's own operators, by the names that programs call them by."""
-    return {o.host_name: o.function for o in operators if o.function is not None}

@@ -1,4 +1,4 @@
-"""Compiled models of every kind, and that of several variants, each for other sizes: one `.jgn` file.
+"""A compiled model of several variants, each for other sizes: one `.jgn` file.
 
 The file of variants: 8 bytes of magic, u32 version, u32 length of the header, SHA-256 of the header, the
 header (JSON: the sizes of each variant and of those that there are not, each variant's length and digest, the
@@ -11,25 +11,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from jangin.ir.dtype import from_numpy
-from jangin.ir.expr import Expr, Var, const, eq, free_vars, substitute
+from jangin.ir.expr import Expr, Var, eq, free_vars
 from jangin.ir.graph import Array, Shape
 from jangin.ir.records import dataclass
-from jangin.mapped import Digests, InMemory, copied, owned
+from jangin.mapped import Digests
 from jangin.runtime.artifact import (
-    ENCRYPTED_MAGIC,
     MAGIC,
     PREFIX,
     VERSION,
     Artifact,
-    ArtifactError,
     Constants,
     Pool,
     aligned,
@@ -49,13 +46,8 @@ from jangin.runtime.program_artifact import (
     read_bodies,
     write_bodies,
 )
-from jangin.runtime.signing import check_signature
-from jangin.runtime.sizes import Signature, TensorSpec, spec_of
 
 VARIANTS_MAGIC = b"\x8aJGV\r\n\x1a\n"
-COPIED = 128 << 20
-"""Files of up to so many bytes are copied to memory unless the caller says otherwise: that takes a fraction
-of the time of loading them. (435 MB took a second, where mapping them took none, on a virtual machine.)"""
 Whole = Artifact | ProgramArtifact
 """What runs a model by itself."""
 
@@ -93,7 +85,7 @@ class VariantsArtifact:
         if len(sizes) == 1:
             return cls(tuple(parts), tuple(sizes), tuple(absent))
         known: dict[tuple[bytes, str, tuple[int, ...]], Array] = {}
-        return cls(tuple(_sharing(part, known) for part in parts), tuple(sizes), tuple(absent))
+        return cls(tuple(sharing(part, known) for part in parts), tuple(sizes), tuple(absent))
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -102,7 +94,7 @@ class VariantsArtifact:
     @property
     def dims(self) -> tuple[Shape | None, ...]:
         """The shapes of the inputs in general, None for what is no tensor of known rank."""
-        return _dims(self.parts[0])
+        return dims_of(self.parts[0])
 
     def limits(self, n: int) -> tuple[Expr, ...]:
         """The sizes that part number `n` is for, and the ranges of the inputs' symbols."""
@@ -117,7 +109,9 @@ class VariantsArtifact:
     def conditions(self, n: int) -> tuple[Expr, ...]:
         """All that the symbols of the inputs must meet for part number `n`. A program may do without what
         is asked for in a branch that it doesn't take."""
-        constraints = [c for p in plans(self.parts[n]) for c in p.plan.constraints]
+        part = self.parts[n]
+        plans = [part] if isinstance(part, Artifact) else part.parts
+        constraints = [c for p in plans for c in p.plan.constraints]
         return (*self.limits(n), *self._of_inputs(constraints))
 
     def _of_inputs(self, rules: Iterable[Expr]) -> tuple[Expr, ...]:
@@ -130,20 +124,8 @@ class VariantsArtifact:
 
     def write(self, file: BinaryIO) -> None:
         """Write to an open file, from its start on."""
-        pool = Pool()
-        bodies, lines = bodies_of(self.parts, pool)
-        content = {
-            "sizes": self.sizes,
-            "absent": [[a.sizes, a.reason] for a in self.absent],
-            "parts": lines,
-            "constant_bytes": pool.bytes,
-        }
-        header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-        digest = hashlib.sha256(header).digest()
-        file.write(PREFIX.pack(VARIANTS_MAGIC, VERSION, len(header), digest) + header)
-        write_bodies(file, bodies)
-        file.write(bytes(aligned(file.tell()) - file.tell()))
-        pool.write(file)
+        absent = [[a.sizes, a.reason] for a in self.absent]
+        write_pooled(file, VARIANTS_MAGIC, {"sizes": self.sizes, "absent": absent}, self.parts)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> VariantsArtifact:
@@ -156,24 +138,57 @@ class VariantsArtifact:
         cls, file: BinaryIO, path: str | os.PathLike[str], end: int
     ) -> tuple[VariantsArtifact, bytes]:
         """As `Artifact.read_from`."""
-        text, digest = read_header(file, path, VARIANTS_MAGIC, "a compiled model of variants", end)
-        if hashlib.sha256(text).digest() != digest:
-            raise damaged(path, "its checksum is wrong")
+        header, parts, digest = read_pooled(file, path, end, VARIANTS_MAGIC, "a compiled model of variants")
         with refusing(path):
-            header = fields(text)
-            size, lines = header["constant_bytes"], header["parts"]
-            require(is_size(size) and size <= end, "the bytes of its constants")
-            pool = Constants(path, mapped(file, end - size, end))
-            parts = read_bodies(file, lines, end - size, lambda at: _read_part(file, path, at, pool))
-            if aligned(file.tell()) + size != end:
-                raise damaged(path, f"{end} bytes where {aligned(file.tell()) + size} belong")
-            sizes = tuple(map(_sizes, header["sizes"]))
-            require(0 < len(parts) == len(sizes) and not sizes[0], "the sizes of its variants")
-            names = [_names(p) for p in parts]
-            require(names.count(names[0]) == len(names), "the names of its inputs and outputs")
-            absent = tuple(Absent(_sizes(s), str(reason)) for s, reason in header["absent"])
+            return cls(parts, *variants_of(header["sizes"], header["absent"], parts)), digest
+
+
+def variants_of(
+    sizes: Sequence[Any], absent: Sequence[Any], parts: Sequence[Whole]
+) -> tuple[tuple[Mapping[str, int], ...], tuple[Absent, ...]]:
+    """What a header says of the parts' sizes. Raises ValueError where that can't be."""
+    found = tuple(map(_sizes, sizes))
+    require(0 < len(parts) == len(found) and not found[0], "the sizes of its variants")
+    require_same_ends(parts)
+    return found, tuple(Absent(_sizes(s), str(reason)) for s, reason in absent)
+
+
+def require_same_ends(parts: Sequence[Whole]) -> None:
+    """Raises ValueError where the parts don't take and give the same."""
+    names = [_names(p) for p in parts]
+    require(names.count(names[0]) == len(names), "the names of its inputs and outputs")
+
+
+def write_pooled(file: BinaryIO, magic: bytes, content: Mapping[str, Any], parts: Sequence[Whole]) -> None:
+    """A file of several artefacts, with the constants of all, each content once, behind them."""
+    pool = Pool()
+    bodies, lines = bodies_of(parts, pool)
+    content = {**content, "parts": lines, "constant_bytes": pool.bytes}
+    header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+    digest = hashlib.sha256(header).digest()
+    file.write(PREFIX.pack(magic, VERSION, len(header), digest) + header)
+    write_bodies(file, bodies)
+    file.write(bytes(aligned(file.tell()) - file.tell()))
+    pool.write(file)
+
+
+def read_pooled(
+    file: BinaryIO, path: str | os.PathLike[str], end: int, magic: bytes, kind: str
+) -> tuple[dict[str, Any], tuple[Whole, ...], bytes]:
+    """The header, the artefacts and the digest of what `write_pooled` wrote. Raises ArtifactError."""
+    text, digest = read_header(file, path, magic, kind, end)
+    if hashlib.sha256(text).digest() != digest:
+        raise damaged(path, "its checksum is wrong")
+    with refusing(path):
+        header = fields(text)
+        size, lines = header["constant_bytes"], header["parts"]
+        require(is_size(size) and size <= end, "the bytes of its constants")
+        pool = Constants(path, mapped(file, end - size, end))
+        parts = read_bodies(file, lines, end - size, lambda at: _read_part(file, path, at, pool))
+        if aligned(file.tell()) + size != end:
+            raise damaged(path, f"{end} bytes where {aligned(file.tell()) + size} belong")
         pool.start()
-        return cls(tuple(parts), sizes, absent), digest
+        return header, tuple(parts), digest
 
 
 def _read_part(
@@ -192,10 +207,10 @@ def _sizes(given: Mapping[str, Any]) -> dict[str, int]:
     return dict(given)
 
 
-def _sharing(part: Whole, known: dict[tuple[bytes, str, tuple[int, ...]], Array]) -> Whole:
+def sharing(part: Whole, known: dict[tuple[bytes, str, tuple[int, ...]], Array]) -> Whole:
     """The part with those of its constants that are `known` by content, which gets the others."""
     if isinstance(part, ProgramArtifact):
-        parts = (_sharing(p, known) for p in part.parts)
+        parts = (sharing(p, known) for p in part.parts)
         return replace(part, parts=tuple(p for p in parts if isinstance(p, Artifact)))
     constants = {n: np.asarray(a, order="C") for n, a in part.plan.constants.items()}
     digests = Digests([a.reshape(-1).view(np.uint8).data for a in constants.values()]).wait()
@@ -206,7 +221,7 @@ def _sharing(part: Whole, known: dict[tuple[bytes, str, tuple[int, ...]], Array]
     return replace(part, plan=replace(part.plan, constants=shared))
 
 
-def _dims(part: Whole, ends: Literal["inputs", "outputs"] = "inputs") -> tuple[Shape | None, ...]:
+def dims_of(part: Whole, ends: Literal["inputs", "outputs"] = "inputs") -> tuple[Shape | None, ...]:
     """The shapes of the inputs or outputs, None for what is no tensor of known rank."""
     if isinstance(part, Artifact):
         return tuple(part.plan.buffer(n).shape for n in getattr(part.plan, ends))
@@ -217,111 +232,3 @@ def _dims(part: Whole, ends: Literal["inputs", "outputs"] = "inputs") -> tuple[S
 def _names(part: Whole) -> tuple[tuple[str, ...], tuple[str, ...]]:
     ends = part.plan if isinstance(part, Artifact) else part.program.region
     return ends.inputs, ends.outputs
-
-
-Compiled = Artifact | ProgramArtifact | VariantsArtifact
-"""A compiled model of any kind."""
-
-
-def plans(made: Compiled) -> Iterator[Artifact]:
-    """Everything in it that is one plan and its code."""
-    if isinstance(made, Artifact):
-        yield made
-    else:
-        for part in made.parts:
-            yield from plans(part)
-
-
-def signature(made: Compiled) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The inputs and the outputs of a compiled model. Of outputs of variants, what is the same in all."""
-    if isinstance(made, Artifact):
-        found = Signature(made.plan)
-        return found.inputs, found.outputs
-    if isinstance(made, ProgramArtifact):
-        region = made.program.region
-        inputs, outputs = (
-            tuple(spec_of(region.values[n]) for n in ends) for ends in (region.inputs, region.outputs)
-        )
-        return inputs, outputs
-    inputs, outputs = signature(made.parts[0])
-    return inputs, tuple(_common(made, i, spec) for i, spec in enumerate(outputs))
-
-
-def _common(made: VariantsArtifact, n: int, spec: TensorSpec) -> TensorSpec:
-    """What is the same of output number `n` in all variants: where its rank is, and each of its sizes."""
-    general, *others = (_dims(p, "outputs")[n] for p in made.parts)
-    if spec.type or general is None or any(dims is None or len(dims) != len(general) for dims in others):
-        return spec if spec.type else replace(spec, shape=(), type=f"{from_numpy(spec.dtype)}[?]")
-    shape = list(spec.shape)
-    for dims, sizes in zip(others, made.sizes[1:], strict=True):
-        known = {Var(name): const(size) for name, size in sizes.items()}
-        for axis, (dim, other) in enumerate(zip(general, dims or (), strict=True)):
-            if substitute(dim, known) != other:
-                shape[axis] = "?"
-    return replace(spec, shape=tuple(shape))
-
-
-def read_artifact(
-    path: str | os.PathLike[str],
-    trust: str | os.PathLike[str] | None = None,
-    key: str | os.PathLike[str] | None = None,
-    mapped: bool | None = True,
-) -> Compiled:
-    """Read a `.jgn` file of any kind: with `trust`, the PEM file of a public key, only one that is signed
-    (see `jangin.runtime.signing`), with `key`, the file of a key, one that is encrypted by it (see
-    `jangin.runtime.encryption`), to memory; if not `mapped` (None: by its size), all of it is read now."""
-    with open(path, "rb") as opened:
-        if key is not None:
-            from jangin.runtime.encryption import decrypted
-
-            return _read(cast(BinaryIO, decrypted(path, opened, key)), path, trust)
-        if mapped or (mapped is None and os.fstat(opened.fileno()).st_size > COPIED):
-            return _read(opened, path, trust)
-        try:
-            memory = copied(opened)
-        except OSError as error:
-            raise damaged(path, str(error)) from None
-    return _read(cast(BinaryIO, memory), path, trust)
-
-
-def _read(file: BinaryIO, path: str | os.PathLike[str], trust: str | os.PathLike[str] | None) -> Compiled:
-    kinds: Mapping[bytes, type[VariantsArtifact] | type[ProgramArtifact]]
-    kinds = {VARIANTS_MAGIC: VariantsArtifact, PROGRAM_MAGIC: ProgramArtifact}
-    size = len(file) if isinstance(file, InMemory) else os.fstat(file.fileno()).st_size
-    prefix = file.read(PREFIX.size)
-    if prefix[: len(MAGIC)] == ENCRYPTED_MAGIC:
-        raise ArtifactError(f"{path}: is encrypted: give key=, the file of the key")
-    if trust is not None:
-        check_signature(path, prefix, trust)
-    file.seek(0)
-    kind = kinds.get(prefix[: len(MAGIC)], Artifact)
-    made, digest = kind.read_from(file, path, size)
-    if trust is not None and not prefix.endswith(digest):
-        raise damaged(path, "it changed while it was read")
-    return made
-
-
-def detached(made: Compiled) -> Compiled:
-    """With constants in memory of their own, which outlives the model's file or bytes that they may lie in.
-    What parts share they go on sharing."""
-    arrays = {id(a): a for part in plans(made) for a in part.plan.constants.values()}
-    copies = {n: owned(a) for n, a in arrays.items()}
-    if isinstance(made, VariantsArtifact):
-        return replace(made, parts=tuple(_detached(part, copies) for part in made.parts))
-    return _detached(made, copies)
-
-
-def _detached(part: Whole, copies: Mapping[int, Array]) -> Whole:
-    if isinstance(part, ProgramArtifact):
-        parts = (_detached(p, copies) for p in part.parts)
-        return replace(part, parts=tuple(p for p in parts if isinstance(p, Artifact)))
-    constants = {name: copies[id(a)] for name, a in part.plan.constants.items()}
-    return replace(part, plan=replace(part.plan, constants=constants))
-
-
-def checked(made: Compiled) -> Compiled:
-    """The same, once all its constants are known to be right. Raises ArtifactError where one isn't."""
-    for part in plans(made):
-        if part.check is not None:
-            part.check()
-    return made

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 from jangin.targets import arm, micro, opencl, riscv, wasm, x86
 from jangin.targets.host import host
+from jangin.targets.several import SEPARATOR, several
 from jangin.targets.target import Target
 
 NAMED: dict[str, Target] = {
@@ -18,10 +19,13 @@ NAMED: dict[str, Target] = {
 
 
 def resolve(target: str | Target) -> Target:
-    """The target of a name; "cpu" or "host" is the machine this runs on. A target of one's own is taken as it
-    is. Raises ValueError for an unknown name."""
+    """The target of a name; "cpu" or "host" is the machine this runs on, and names with "+" between them are
+    several devices at once. A target of one's own is taken as it is. Raises ValueError for an unknown
+    name."""
     if isinstance(target, Target):
         return target
+    if SEPARATOR in target:
+        return several(target, [resolve(name) for name in target.split(SEPARATOR)])
     if target in ("cpu", "host"):
         return host()
     if target.partition(":")[0] == "opencl":

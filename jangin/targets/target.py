@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,11 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.triple}/{self.cpu}/{self.features}"
+
+    @property
+    def each(self) -> Sequence[Target]:
+        """The targets that a model is compiled for: itself, or those that it stands for."""
+        return (self,)
 
     @property
     def abi(self) -> Abi:

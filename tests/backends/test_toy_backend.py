@@ -23,7 +23,7 @@ from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.text import print_func
 from jangin.passes.table import Pass
 from jangin.runtime.artifact import Artifact
-from jangin.runtime.device import LoadError, NativeCall
+from jangin.runtime.device import LoadError, NativeCall, Transfer
 from jangin.runtime.layout import Layout
 from jangin.runtime.profile import Launches
 from jangin.targets import Target
@@ -64,6 +64,12 @@ class ToyDevice:
 
     def why_not(self, target: str) -> str:
         return "" if target.startswith("toy-") else "it is no toy"
+
+    def is_processor(self, target: str) -> bool:
+        return True
+
+    def transfer(self, target: str) -> Transfer:
+        return Transfer(0.0, 0.0)
 
     def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: object) -> ToyModule:
         return ToyModule(plan, [parse_func(code.decode()) for code in codes])

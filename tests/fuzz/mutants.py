@@ -22,8 +22,8 @@ import numpy as np
 from jangin.runtime.artifact import ArtifactError
 from jangin.runtime.elf import LoadError
 from jangin.runtime.executable import Executable
+from jangin.runtime.load import load
 from jangin.runtime.program import ProgramExecutable
-from jangin.runtime.variants import load
 
 PREFIX = struct.Struct("<8sII32s")
 NUMBERS = (0, 1, -1, 3, 63, 64, 2**31 - 1, 2**31, 2**40, 2**62, 2**63, -(2**63), 10**30)

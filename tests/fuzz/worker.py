@@ -22,7 +22,7 @@ import jangin
 from jangin import CompileError, IndexOutOfRange
 from jangin.runtime.artifact import ArtifactError
 from jangin.runtime.device import LoadError
-from jangin.runtime.variants import Runnable
+from jangin.runtime.load import Runnable
 
 from . import mutants, seeds, values
 

@@ -162,3 +162,27 @@ def test_without_pyopencl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyopencl", None)
     with pytest.raises(LoadError, match=r"pip install 'jangin\[opencl\]'"):
         jangin.compile(network(), "opencl")
+
+
+@on_each
+def test_beside_the_processor(device: Found, tmp_path: Path) -> None:
+    model = network()
+    exe = jangin.compile(model, f"cpu+{name(device)}", cache=False)
+    assert isinstance(exe, jangin.SeveralExecutable)
+    exe.save(tmp_path / "m.jgn")
+    again = jangin.load(tmp_path / "m.jgn")
+    x = np.random.default_rng(0).standard_normal((6, 3, 8, 8)).astype(np.float32)
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    for run in (exe, again):
+        assert isinstance(run, jangin.SeveralExecutable)
+        worked: set[int] = set()
+        run.record = lambda device, what, start, end, worked=worked: worked.add(device)
+        for _ in range(9):  # of which some share the batch out
+            np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-6)
+        assert worked == {0, 1}
+        for feeds, made in zip(
+            [{"x": x[n : n + 1]} for n in range(6)],
+            run.stream([{"x": x[n : n + 1]} for n in range(6)]),
+            strict=True,
+        ):
+            np.testing.assert_allclose(made["y"], run(feeds["x"]), rtol=1e-5, atol=1e-6)

@@ -15,7 +15,7 @@ from plans import buffer, chain, compiled, plan
 from jangin.ir.dtype import BF16, BOOL, F16
 from jangin.runtime.artifact import MAGIC, Artifact, ArtifactError
 from jangin.runtime.executable import Executable
-from jangin.runtime.variants import load
+from jangin.runtime.load import load
 
 
 def big(words: int = 1000) -> Artifact:
@@ -68,7 +68,7 @@ _FRESH = """
 import sys, time
 start = time.process_time()
 import numpy as np
-from jangin.runtime.variants import load
+from jangin.runtime.load import load
 exe = load(sys.argv[1])
 x = np.ones(1000, np.float32)
 assert exe(x)[0] == 14

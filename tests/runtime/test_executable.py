@@ -237,7 +237,7 @@ def test_code_and_threads_are_released() -> None:
 _EXIT = """
 import sys, threading, time
 import numpy as np
-from jangin.runtime.variants import load
+from jangin.runtime.load import load
 exe = load(sys.argv[1], threads=3)
 x = np.ones(1000, np.float32)
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import jangin
-from jangin.runtime import variants_artifact
+from jangin.runtime import compiled
 from jangin.runtime.artifact import ArtifactError
 
 COUNT = 1 << 20
@@ -72,10 +72,10 @@ def test_large_files_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def copied(file: object) -> None:
         raise OSError("it was copied")
 
-    monkeypatch.setattr(variants_artifact, "copied", copied)
+    monkeypatch.setattr(compiled, "copied", copied)
     with pytest.raises(ArtifactError, match="it was copied"):
         jangin.load(path)
-    monkeypatch.setattr(variants_artifact, "COPIED", 1 << 20)
+    monkeypatch.setattr(compiled, "COPIED", 1 << 20)
     jangin.load(path)
     with pytest.raises(ArtifactError, match="it was copied"):
         jangin.load(path, mapped=False)

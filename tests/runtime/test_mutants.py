@@ -14,7 +14,7 @@ from plans import chain
 
 import jangin
 from jangin.runtime.artifact import ArtifactError
-from jangin.runtime.variants import load
+from jangin.runtime.load import load
 
 
 def sizes_by_data() -> onnx.ModelProto:

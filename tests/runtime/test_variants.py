@@ -11,8 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jangin
 from jangin.runtime.artifact import ArtifactError
-from jangin.runtime.variants import executable
-from jangin.runtime.variants_artifact import VariantsArtifact, plans
+from jangin.runtime.compiled import plans
+from jangin.runtime.load import executable
+from jangin.runtime.variants_artifact import VariantsArtifact
 
 FLOAT = TensorProto.FLOAT
 RNG = np.random.default_rng(0)

@@ -14,7 +14,7 @@ import numpy as np
 from jangin.ir.checks import IndexOutOfRange, failure
 from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
-from jangin.runtime.device import NativeCall
+from jangin.runtime.device import NativeCall, Transfer
 from jangin.runtime.elf import Image, process_symbol
 from jangin.runtime.functions import (
     ENTRY,
@@ -28,6 +28,7 @@ from jangin.runtime.layout import Layout
 from jangin.runtime.libraries import PREFIX, bind
 from jangin.runtime.processor import why_not
 from jangin.runtime.profile import Call, Launches
+from jangin.runtime.threads import handover
 
 
 class CPU:
@@ -37,6 +38,12 @@ class CPU:
 
     def why_not(self, target: str) -> str:
         return why_not(target)
+
+    def is_processor(self, target: str) -> bool:
+        return True
+
+    def transfer(self, target: str) -> Transfer:
+        return Transfer(handover(), 0.0)
 
     def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Code | None) -> Code:
         return Code(plan, codes, threads, beside)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,16 +19,20 @@ from jangin.ir.checks import IN_RANGE, failure
 from jangin.ir.graph import Array
 from jangin.ir.plan import Launch, Plan, PlanBuffer
 from jangin.ir.records import dataclass
-from jangin.runtime.device import LoadError, NativeCall
+from jangin.runtime.device import LoadError, NativeCall, Transfer
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, library, of_target, select
 from jangin.runtime.functions import address
 from jangin.runtime.layout import Layout
 from jangin.runtime.profile import Call, Launches
+from jangin.runtime.threads import handover
 
 SPREAD = 4
 """Work-items for each thread: those that end early take another's share."""
 PAGE = 4096
 """Bytes at a multiple of which drivers use the host's memory as it is."""
+PROBE = 16 << 20
+"""Bytes by whose copy a device's link is measured."""
+TURNS = 5
 LOG = 2000
 """Characters of a compiler's messages that an error repeats."""
 
@@ -53,6 +58,12 @@ class OpenCL:
         wanted = target.rpartition("/")[2]
         missing = [f[1:] for f in wanted.split(",") if f and f[1:] not in device.features]
         return f"{device} lacks {', '.join(missing)}" if missing else ""
+
+    def is_processor(self, target: str) -> bool:
+        return self.device(target).kind == "CPU"
+
+    def transfer(self, target: str) -> Transfer:
+        return transfer(self.device(target))
 
     def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Code | None) -> Code:
         device = self.device(plan.target)
@@ -120,6 +131,23 @@ def opened(device: Found) -> Opened:
         except cl.Error as error:
             raise LoadError(f"{device} can't be opened: {error}") from error
     return _OPENED[device.number]
+
+
+def transfer(device: Found) -> Transfer:
+    """See `runtime.device.Device.transfer`. Where the device's memory is the host's, no byte moves."""
+    cl, here = library(), opened(device)
+    queue = cl.CommandQueue(here.context, device.handle)
+    raw = np.zeros(PROBE, np.uint8)
+    buffer = cl.Buffer(here.context, cl.mem_flags.READ_WRITE, PROBE)
+    best = [math.inf, math.inf]
+    for _ in range(TURNS):
+        for n, size in enumerate((1, PROBE)):
+            start = time.perf_counter()
+            cl.enqueue_copy(queue, buffer, raw[:size], is_blocking=False)
+            queue.finish()
+            best[n] = min(best[n], time.perf_counter() - start)
+    rate = 0.0 if device.unified else max(0.0, best[1] - best[0]) / PROBE
+    return Transfer(handover() + best[0], rate)
 
 
 def load_program(device: Found, built: Built, *, same: bool) -> Any:

@@ -1,0 +1,180 @@
+"""Which device computes what: the parts of a graph, their measured times, and two ways to place them.
+
+A unit is a chain of nodes whose values nothing else needs. Branches: each unit begins where it ends first,
+those that the longest way hangs on before the others (Topcuoglu, Hariri, Wu: "Performance-effective and
+low-complexity task scheduling for heterogeneous computing", 2002). Stages: units in their order, cut into one
+run for each device, so that the longest is shortest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+from math import inf
+
+from jangin.ir.graph import Graph, Node
+from jangin.ir.plan import Launch
+from jangin.ir.records import dataclass
+from jangin.runtime.sizes import Evaluator
+
+
+@dataclass(frozen=True)
+class Unit:
+    """`needs`: the units whose results it takes, with their bytes."""
+
+    nodes: tuple[Node, ...]
+    needs: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Measured seconds: `units` on each device, by device and unit; `switch` from one device to another,
+    and `byte` for each byte that moves."""
+
+    units: Sequence[Sequence[float]]
+    switch: float
+    byte: float
+
+    def move(self, size: int, source: int, goal: int) -> float:
+        return 0.0 if source == goal else self.switch + size * self.byte
+
+
+@dataclass(frozen=True)
+class Placing:
+    """`device` of each unit, the `order` in which they begin, and the `seconds` between two results."""
+
+    device: Sequence[int]
+    order: Sequence[int]
+    seconds: float
+
+
+def units(graph: Graph, value: Evaluator) -> list[Unit]:
+    """The units of a lowered graph, in an order in which they can run; `value` has the sizes of a run."""
+    maker = {o: n for n, node in enumerate(graph.nodes) for o in node.outputs}
+    needs = [dict.fromkeys(maker[i] for i in node.inputs if i in maker) for node in graph.nodes]
+    users = [0] * len(graph.nodes)
+    for one in needs:
+        for n in one:
+            users[n] += 1
+    kept = {maker[o] for o in graph.outputs if o in maker}
+    group: list[int] = []
+    members: list[list[int]] = []
+    for n, one in enumerate(needs):
+        before = next(iter(one), -1)
+        if len(one) == 1 and users[before] == 1 and before not in kept:
+            group.append(group[before])
+            members[group[before]].append(n)
+        else:
+            group.append(len(members))
+            members.append([n])
+    order = sorted(range(len(members)), key=lambda g: members[g][-1])
+    number = {g: k for k, g in enumerate(order)}
+    made = []
+    for g in order:
+        sizes: dict[int, int] = {}
+        for n in members[g]:
+            for name in graph.nodes[n].inputs:
+                if name in maker and group[maker[name]] != g:
+                    size = graph.dtype(name).bytes
+                    for extent in value.shape(graph.shape(name)):
+                        size *= extent
+                    source = number[group[maker[name]]]
+                    sizes[source] = sizes.get(source, 0) + size
+        made.append(Unit(tuple(graph.nodes[n] for n in members[g]), sizes))
+    return made
+
+
+def unit_seconds(parts: Sequence[Unit], launches: Sequence[Launch], seconds: Sequence[float]) -> list[float]:
+    """What each unit takes of the launches of the whole model, each of which is for some of its nodes."""
+    places: dict[str, list[int]] = {}
+    for n, unit in enumerate(parts):
+        for source in dict.fromkeys(node.source for node in unit.nodes):
+            places.setdefault(source, []).append(n)
+    found = [0.0] * len(parts)
+    for launch, taken in zip(launches, seconds, strict=True):
+        numbers = [n for source in launch.sources for n in places.get(source, ())]
+        for n in numbers:
+            found[n] += taken / len(numbers)
+    return found
+
+
+def branches(parts: Sequence[Unit], times: Times) -> Placing:
+    """Units so placed that one run ends soonest."""
+    devices = range(len(times.units))
+    mean = [sum(t[n] for t in times.units) / len(devices) for n in range(len(parts))]
+    rank = list(mean)
+    for n in reversed(range(len(parts))):
+        for source, size in parts[n].needs.items():
+            rank[source] = max(rank[source], mean[source] + times.move(size, 0, 1) / 2 + rank[n])
+    order = sorted(range(len(parts)), key=lambda n: -rank[n])
+    free = [0.0] * len(devices)
+    end = [0.0] * len(parts)
+    device = [0] * len(parts)
+    for n in order:
+
+        def ends(d: int, n: int = n) -> float:
+            needs = parts[n].needs.items()
+            ready = max((end[s] + times.move(size, device[s], d) for s, size in needs), default=0.0)
+            return max(ready, free[d]) + times.units[d][n]
+
+        device[n] = min(devices, key=ends)
+        end[n] = free[device[n]] = ends(device[n])
+    return Placing(device, order, max(end, default=0.0))
+
+
+def stages(parts: Sequence[Unit], times: Times) -> Placing:
+    """Units in their order, cut so that the device which has most to do has least."""
+    count, best = len(parts), Placing([0] * len(parts), range(len(parts)), inf)
+    for devices in permutations(range(len(times.units))):
+        least, cuts = _cut(parts, times, devices)
+        if least < best.seconds:
+            ends = [*cuts, count]
+            device = [devices[next(k for k, end in enumerate(ends) if n < end)] for n in range(count)]
+            best = Placing(device, range(count), least)
+    return best
+
+
+def _cut(parts: Sequence[Unit], times: Times, devices: Sequence[int]) -> tuple[float, list[int]]:
+    """For devices in this order: the seconds of the longest stage, and where all but the first begin."""
+    count = len(parts)
+    best = [(_stage(parts, times, devices, 0, 0, n), list[int]()) for n in range(count + 1)]
+    for k in range(1, len(devices)):
+        after = []
+        for end in range(count + 1):
+            found = [
+                (max(best[cut][0], _stage(parts, times, devices, k, cut, end)), [*best[cut][1], cut])
+                for cut in range(end + 1)
+            ]
+            after.append(min(found))
+        best = after
+    return best[count]
+
+
+def _stage(parts: Sequence[Unit], times: Times, devices: Sequence[int], k: int, low: int, high: int) -> float:
+    """Seconds of stage number `k`, which is these units; what it takes from others is moved to it."""
+    if low == high:
+        return 0.0
+    moved = [size for n in range(low, high) for s, size in parts[n].needs.items() if s < low]
+    return sum(times.units[devices[k]][low:high]) + (times.switch if k else 0.0) + sum(moved) * times.byte
+
+
+def runs(parts: Sequence[Unit], placing: Placing) -> list[tuple[int, list[Node]]]:
+    """The placed units as runs of nodes, each on one device, in the order in which they begin: units that
+    follow each other on a device are one run, unless another device has to wait for the first, or the second
+    for what another device makes meanwhile."""
+    needed = {s for n, unit in enumerate(parts) for s in unit.needs if placing.device[s] != placing.device[n]}
+    last: dict[int, int] = {}
+    made: list[tuple[int, list[Node]]] = []
+    before: dict[int, set[int]] = {}
+    for n in placing.order:
+        device, unit = placing.device[n], parts[n]
+        waits = any(placing.device[s] != device for s in unit.needs)
+        number = last.get(device)
+        if number is not None and not waits and before[device].isdisjoint(needed):
+            made[number][1].extend(unit.nodes)
+            before[device].add(n)
+            continue
+        last[device] = len(made)
+        before[device] = {n}
+        made.append((device, list(unit.nodes)))
+    return made

@@ -1,0 +1,135 @@
+"""A model for several devices at once: the whole of it for each, by which symbol a batch is shared out, and
+where its nodes are placed, if times measured on the devices speak for that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jangin.compiler.account import Account
+from jangin.compiler.forked import Workers
+from jangin.compiler.options import NONE, Extensions, Options
+from jangin.compiler.pipeline import Cases, Progress, build_artifact, build_plan, cases
+from jangin.compiler.place import Placing, Times, Unit, branches, runs, stages, unit_seconds, units
+from jangin.compiler.shared import SharedKernels
+from jangin.frontends.format import ModelSource
+from jangin.frontends.table import load
+from jangin.ir.expr import Var
+from jangin.ir.graph import Graph
+from jangin.passes.partition import prune, segmented
+from jangin.passes.rows import Mixed, row_symbol
+from jangin.runtime.artifact import Artifact
+from jangin.runtime.device import device_of, threads_of
+from jangin.runtime.executable import Executable
+from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.several_artifact import SeveralArtifact
+from jangin.runtime.sizes import Evaluator
+from jangin.runtime.variants_artifact import VariantsArtifact, Whole
+from jangin.targets.several import SEPARATOR
+from jangin.tune.measure import random_feeds
+
+TURNS = 7
+"""Runs of which the quickest of each kernel counts."""
+BRANCHES_WORTH, STAGES_WORTH = 0.9, 0.8
+"""A placement is kept where its time should be at most this share of what there is without it: the quickest
+device alone, or all of them, each with every other input of a stream."""
+
+
+def build_several(
+    model: ModelSource,
+    options: Options,
+    threads: int,
+    sizes: Mapping[str, int],
+    progress: Progress | None = None,
+    own: Extensions = NONE,
+    workers: Workers | None = None,
+    shared: SharedKernels | None = None,
+    account: Account | None = None,
+) -> SeveralArtifact:
+    """As `pipeline.build_artifact`, for each device of the target. `threads`: of the processor, for all of
+    them; `sizes`: of symbols that stay open, for which placements are measured."""
+    shared = SharedKernels() if shared is None else shared
+    each = options.parts
+    parts = [build_artifact(model, o, progress, own, workers, shared, account) for o in each]
+    wholes = [p for p in parts if not isinstance(p, SeveralArtifact)]
+    found = cases(load(model, options.shapes, own.formats), each[0], progress, own)
+    rows, reason = _rows(found)
+    placed = {}
+    if len(found.made) == 1:
+        placed = _placements(prune(found.made[0].graph), each, wholes, threads, {rows: 1, **sizes})
+    artifacts = {name: _program(made, each, workers, shared, account) for name, made in placed.items()}
+    names = options.target.name.split(SEPARATOR)
+    return SeveralArtifact.of(wholes, names, rows, reason, artifacts)
+
+
+def _rows(found: Cases) -> tuple[str, str]:
+    """The symbol of the batch, or why there is none."""
+    try:
+        rows = row_symbol(found.made[0].graph)
+    except Mixed as error:
+        return "", str(error)
+    if any(rows in case.sizes for case in found.made):
+        return "", f"the model means something else where {rows} is 1"
+    return rows, ""
+
+
+def _placements(
+    graph: Graph,
+    each: Sequence[Options],
+    parts: Sequence[Whole | VariantsArtifact],
+    threads: int,
+    sizes: Mapping[str, int],
+) -> dict[str, tuple[Graph, Sequence[Unit], Placing]]:
+    """Those that measured times speak for, of a graph whose sizes are all known."""
+    plans = [p for p in parts if isinstance(p, Artifact)]
+    if len(plans) < len(parts) or any(v.name not in sizes for v in graph.symbols):
+        return {}
+    parts_of = units(graph, Evaluator({Var(name): size for name, size in sizes.items()}))
+    times = _measured(parts_of, plans, each, threads, sizes)
+    alone = [sum(t) for t in times.units]
+    side, stream = branches(parts_of, times), stages(parts_of, times)
+    found: dict[str, tuple[Graph, Sequence[Unit], Placing]] = {}
+    if len(set(side.device)) > 1 and side.seconds <= BRANCHES_WORTH * min(alone):
+        found["branches"] = graph, parts_of, side
+    if len(set(stream.device)) > 1 and stream.seconds <= STAGES_WORTH / sum(1 / t for t in alone):
+        found["stages"] = graph, parts_of, stream
+    return found
+
+
+def _measured(
+    parts_of: Sequence[Unit],
+    plans: Sequence[Artifact],
+    each: Sequence[Options],
+    threads: int,
+    sizes: Mapping[str, int],
+) -> Times:
+    named = [(o.target.device_name, str(o.target)) for o in each]
+    exes = [Executable(p, n) for p, n in zip(plans, threads_of(named, threads), strict=True)]
+    launches = [exe.launches(random_feeds(exe, sizes)) for exe in exes]
+    taken: list[list[list[float]]] = [[] for _ in exes]
+    for _ in range(TURNS):  # a slow moment falls on all devices
+        for one, passes in zip(launches, taken, strict=True):
+            passes.append([t for (t,) in one.passes(1)])
+    seconds = [
+        unit_seconds(parts_of, exe.plan.launches, [min(t) for t in zip(*passes, strict=True)])
+        for exe, passes in zip(exes, taken, strict=True)
+    ]
+    moves = [device_of(name).transfer(target) for name, target in named]
+    return Times(seconds, max(m.startup for m in moves), max(m.byte for m in moves))
+
+
+def _program(
+    placed: tuple[Graph, Sequence[Unit], Placing],
+    each: Sequence[Options],
+    workers: Workers | None,
+    shared: SharedKernels,
+    account: Account | None,
+) -> ProgramArtifact:
+    graph, parts_of, placing = placed
+    pieces = runs(parts_of, placing)
+    names = SEPARATOR.join(str(o.target) for o in each)
+    program, segments = segmented(graph, [nodes for _, nodes in pieces], names)
+    made = [
+        build_plan(segment, each[device], None, workers, shared, account)
+        for segment, (device, _) in zip(segments, pieces, strict=True)
+    ]
+    return ProgramArtifact(program, tuple(made), b"", device="several")

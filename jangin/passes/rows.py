@@ -1,0 +1,141 @@
+"""Which graphs compute the rows of a batch apart, so that any part of it can be computed elsewhere.
+
+Each value that depends on the batch must hold it along one axis, as `rows` times some elements; and a row of
+a result may come of the same rows of operands alone, whatever their number is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from jangin.ir.core import IndexCheck, LoopNest, Reshape
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, free_vars, loads, rewrite
+from jangin.ir.graph import Graph, Node, Shape
+from jangin.ir.simplify import linear, simplify
+from jangin.ir.te import Stage
+from jangin.ops.core import core_op
+from jangin.passes.partition import has_steps, needed_symbols
+
+Held = tuple[int, Expr]
+"""The axis along which a value has the batch, and how many elements a row has there."""
+
+
+COUNTS = "depends on a row's number or on how many there are"
+
+
+class Mixed(Exception):
+    """Why the rows of a batch can't be computed apart."""
+
+
+def row_symbol(graph: Graph) -> str:
+    """The symbol of a lowered graph that is the first size of inputs and outputs, and whose rows are computed
+    apart. Raises Mixed where there is none."""
+    if has_steps(graph):
+        raise Mixed("the model runs in steps")
+    firsts = dict.fromkeys(graph.shape(n)[0] for n in graph.inputs if graph.shape(n))
+    reasons = []
+    for rows in firsts:
+        if isinstance(rows, Var):
+            try:
+                _check(graph, rows)
+            except Mixed as error:
+                reasons.append(str(error))
+            else:
+                return rows.name
+    raise Mixed("; ".join(reasons) or "no input's first size is a symbol: compile it with a free batch")
+
+
+def _check(graph: Graph, rows: Var) -> None:
+    """Raises Mixed where the batch of this size can't be cut."""
+    held: dict[str, Held] = {}
+    for name in graph.inputs:
+        if _mentions(graph.shape(name), rows):
+            if graph.shape(name)[0] != rows or _mentions(graph.shape(name)[1:], rows):
+                raise Mixed(f"input {name!r} has {rows} not as its first size alone")
+            held[name] = 0, const(1)
+    for node in graph.nodes:
+        found = _of_node(graph, node, held, rows)
+        if found is not None:
+            held[node.outputs[0]] = found
+    for name in graph.outputs:
+        if held.get(name) != (0, const(1)):
+            raise Mixed(f"output {name!r} has no row for each of {rows}")
+
+
+def _of_node(graph: Graph, node: Node, held: dict[str, Held], rows: Var) -> Held | None:
+    """How the node's result has the batch; None where it doesn't depend on it."""
+    if isinstance(node.attrs, IndexCheck):
+        return None
+    (name,) = node.outputs
+    where = node.source or node.name
+    batched = [n for n in node.inputs if n in held]
+    if isinstance(node.attrs, Reshape) and batched:
+        return _reshaped(graph.shape(node.inputs[0]), held[node.inputs[0]], graph.shape(name), rows, where)
+    if not batched and rows not in needed_symbols(graph, node):
+        return None
+    if isinstance(node.attrs, (LoopNest, Reshape)):
+        raise Mixed(f"{where} may mix rows")
+    buffers = {n: Buffer(n, graph.dtype(n), graph.shape(n)) for n in (*node.inputs, name)}
+    stages = core_op(node).te([buffers[n] for n in node.inputs], buffers[name], node.attrs)
+    known = dict(held)
+    for stage in stages:
+        found = _of_stage(stage, known, rows, where)
+        if found is not None:
+            known[stage.out.name] = found
+    return known.get(name)
+
+
+def _of_stage(stage: Stage, held: dict[str, Held], rows: Var, where: str) -> Held | None:
+    parts = [stage.body, *([] if stage.epilogue is None else [stage.epilogue])]
+    reads = [n for e in parts for n in loads(e) if n.buffer.name in held]
+    axes = {n.index[held[n.buffer.name][0]] for n in reads}
+    extents = [a.extent for a in stage.axes]
+    along = [d for d, extent in enumerate(extents) if _mentions([extent], rows)]
+    used = {v for e in (*parts, *(a.extent for a in stage.reduce_axes)) for v in free_vars(e)}
+    if not reads and not along and rows not in used:
+        return None
+    if not reads and not along:
+        raise Mixed(f"{where} {COUNTS}")
+    if len(along) != 1 or axes - {stage.axes[along[0]].var}:
+        raise Mixed(f"{where} mixes rows")
+    axis = stage.axes[along[0]]
+    factor = _factor(axis.extent, rows, where)
+    if any(held[n.buffer.name][1] != factor for n in reads):
+        raise Mixed(f"{where} mixes rows")
+
+    def at_row(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.buffer.name in held:
+            place = held[e.buffer.name][0]
+            return Load(e.buffer, (*e.index[:place], const(0), *e.index[place + 1 :]))
+        return None
+
+    rest = [rewrite(e, at_row) for e in parts] + [a.extent for a in stage.reduce_axes] + list(stage.at)
+    used = {v for e in rest for v in free_vars(e)}
+    if used & {axis.var, rows}:
+        raise Mixed(f"{where} {COUNTS}")
+    return along[0], factor
+
+
+def _reshaped(before: Shape, held: Held, after: Shape, rows: Var, where: str) -> Held:
+    """Where the elements of a row stay together, whatever lies before and behind them."""
+    along = [d for d, size in enumerate(after) if _mentions([size], rows)]
+    if len(along) == 1 and _product(before[: held[0]]) == _product(after[: along[0]]):
+        return along[0], _factor(after[along[0]], rows, where)
+    raise Mixed(f"{where} mixes rows")
+
+
+def _factor(size: Expr, rows: Var, where: str) -> Expr:
+    """Elements of a row along an axis of this size."""
+    found = linear(size, rows)
+    if found is None or found[1] != const(0) or rows in free_vars(found[0]):
+        raise Mixed(f"{where} makes an axis of {size} elements")
+    return found[0]
+
+
+def _product(sizes: Sequence[Expr]) -> Expr:
+    return simplify(prod(sizes, start=const(1)))
+
+
+def _mentions(sizes: Sequence[Expr], rows: Var) -> bool:
+    return any(rows in free_vars(size) for size in sizes)

@@ -1,0 +1,137 @@
+"""Compiled models of every kind: what they have in common, and reading of `.jgn` files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import BinaryIO, cast
+
+from jangin.ir.dtype import from_numpy
+from jangin.ir.expr import Var, const, substitute
+from jangin.ir.graph import Array
+from jangin.mapped import InMemory, copied, owned
+from jangin.runtime.artifact import ENCRYPTED_MAGIC, MAGIC, PREFIX, Artifact, ArtifactError, damaged
+from jangin.runtime.program_artifact import PROGRAM_MAGIC, ProgramArtifact
+from jangin.runtime.several_artifact import SEVERAL_MAGIC, SeveralArtifact
+from jangin.runtime.signing import check_signature
+from jangin.runtime.sizes import Signature, TensorSpec, spec_of
+from jangin.runtime.variants_artifact import VARIANTS_MAGIC, VariantsArtifact, Whole, dims_of
+
+COPIED = 128 << 20
+"""Files of up to so many bytes are copied to memory unless the caller says otherwise: that takes a fraction
+of the time of loading them. (435 MB took a second, where mapping them took none, on a virtual machine.)"""
+Compiled = Artifact | ProgramArtifact | VariantsArtifact | SeveralArtifact
+"""A compiled model of any kind."""
+
+
+def plans(made: Compiled) -> Iterator[Artifact]:
+    """Everything in it that is one plan and its code."""
+    if isinstance(made, Artifact):
+        yield made
+    else:
+        for part in made.parts:
+            yield from plans(part)
+    for program in made.placed.values() if isinstance(made, SeveralArtifact) else ():
+        yield from program.parts
+
+
+def signature(made: Compiled) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """The inputs and the outputs of a compiled model. Of outputs of variants, what is the same in all."""
+    if isinstance(made, Artifact):
+        found = Signature(made.plan)
+        return found.inputs, found.outputs
+    if isinstance(made, ProgramArtifact):
+        region = made.program.region
+        inputs, outputs = (
+            tuple(spec_of(region.values[n]) for n in ends) for ends in (region.inputs, region.outputs)
+        )
+        return inputs, outputs
+    inputs, outputs = signature(made.parts[0])
+    if isinstance(made, SeveralArtifact):
+        return inputs, outputs
+    return inputs, tuple(_common(made, i, spec) for i, spec in enumerate(outputs))
+
+
+def _common(made: VariantsArtifact, n: int, spec: TensorSpec) -> TensorSpec:
+    """What is the same of output number `n` in all variants: where its rank is, and each of its sizes."""
+    general, *others = (dims_of(p, "outputs")[n] for p in made.parts)
+    if spec.type or general is None or any(dims is None or len(dims) != len(general) for dims in others):
+        return spec if spec.type else replace(spec, shape=(), type=f"{from_numpy(spec.dtype)}[?]")
+    shape = list(spec.shape)
+    for dims, sizes in zip(others, made.sizes[1:], strict=True):
+        known = {Var(name): const(size) for name, size in sizes.items()}
+        for axis, (dim, other) in enumerate(zip(general, dims or (), strict=True)):
+            if substitute(dim, known) != other:
+                shape[axis] = "?"
+    return replace(spec, shape=tuple(shape))
+
+
+def read_artifact(
+    path: str | os.PathLike[str],
+    trust: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    mapped: bool | None = True,
+) -> Compiled:
+    """Read a `.jgn` file of any kind: with `trust`, the PEM file of a public key, only one that is signed
+    (see `jangin.runtime.signing`), with `key`, the file of a key, one that is encrypted by it (see
+    `jangin.runtime.encryption`), to memory; if not `mapped` (None: by its size), all of it is read now."""
+    with open(path, "rb") as opened:
+        if key is not None:
+            from jangin.runtime.encryption import decrypted
+
+            return _read(cast(BinaryIO, decrypted(path, opened, key)), path, trust)
+        if mapped or (mapped is None and os.fstat(opened.fileno()).st_size > COPIED):
+            return _read(opened, path, trust)
+        try:
+            memory = copied(opened)
+        except OSError as error:
+            raise damaged(path, str(error)) from None
+    return _read(cast(BinaryIO, memory), path, trust)
+
+
+def _read(file: BinaryIO, path: str | os.PathLike[str], trust: str | os.PathLike[str] | None) -> Compiled:
+    kinds: Mapping[bytes, type[VariantsArtifact] | type[ProgramArtifact] | type[SeveralArtifact]]
+    kinds = {
+        VARIANTS_MAGIC: VariantsArtifact, PROGRAM_MAGIC: ProgramArtifact, SEVERAL_MAGIC: SeveralArtifact,
+    }  # fmt: skip
+    size = len(file) if isinstance(file, InMemory) else os.fstat(file.fileno()).st_size
+    prefix = file.read(PREFIX.size)
+    if prefix[: len(MAGIC)] == ENCRYPTED_MAGIC:
+        raise ArtifactError(f"{path}: is encrypted: give key=, the file of the key")
+    if trust is not None:
+        check_signature(path, prefix, trust)
+    file.seek(0)
+    kind = kinds.get(prefix[: len(MAGIC)], Artifact)
+    made, digest = kind.read_from(file, path, size)
+    if trust is not None and not prefix.endswith(digest):
+        raise damaged(path, "it changed while it was read")
+    return made
+
+
+def detached(made: Compiled) -> Compiled:
+    """With constants in memory of their own, which outlives the model's file or bytes that they may lie in.
+    What parts share they go on sharing."""
+    arrays = {id(a): a for part in plans(made) for a in part.plan.constants.values()}
+    copies = {n: owned(a) for n, a in arrays.items()}
+    if isinstance(made, SeveralArtifact):
+        return made.with_wholes(lambda whole: _detached(whole, copies))
+    if isinstance(made, VariantsArtifact):
+        return replace(made, parts=tuple(_detached(part, copies) for part in made.parts))
+    return _detached(made, copies)
+
+
+def _detached(part: Whole, copies: Mapping[int, Array]) -> Whole:
+    if isinstance(part, ProgramArtifact):
+        parts = (_detached(p, copies) for p in part.parts)
+        return replace(part, parts=tuple(p for p in parts if isinstance(p, Artifact)))
+    constants = {name: copies[id(a)] for name, a in part.plan.constants.items()}
+    return replace(part, plan=replace(part.plan, constants=constants))
+
+
+def checked(made: Compiled) -> Compiled:
+    """The same, once all its constants are known to be right. Raises ArtifactError where one isn't."""
+    for part in plans(made):
+        if part.check is not None:
+            part.check()
+    return made

@@ -1,0 +1,62 @@
+"""Loading compiled models of every kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from jangin.host.table import HostFunction
+from jangin.runtime.compiled import Compiled, read_artifact
+from jangin.runtime.device import Device, LoadError
+from jangin.runtime.executable import Executable
+from jangin.runtime.program import ProgramExecutable
+from jangin.runtime.several_artifact import SeveralArtifact
+from jangin.runtime.variants import VariantsExecutable, single
+
+if TYPE_CHECKING:
+    from jangin.runtime.several import SeveralExecutable
+
+Runnable: TypeAlias = "Executable | ProgramExecutable | VariantsExecutable | SeveralExecutable"
+"""A compiled model of any kind, ready to run."""
+
+
+def executable(
+    artifact: Compiled,
+    threads: int | None = None,
+    functions: Mapping[str, HostFunction] | None = None,
+    device: Device | None = None,
+) -> Runnable:
+    """An artefact of any kind, ready to run. Raises LoadError where this machine can't."""
+    if not isinstance(artifact, SeveralArtifact):
+        return single(artifact, threads, functions, device)
+    if device is not None:
+        raise LoadError("the model was compiled for several devices: it can't be loaded with device=")
+    from jangin.runtime.several import SeveralExecutable
+
+    return SeveralExecutable(artifact, threads, functions)
+
+
+def load(
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    operators: Sequence[Any] = (),
+    device: Device | None = None,
+    trust: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    mapped: bool | None = None,
+) -> Runnable:
+    """Load a `.jgn` file; `operators` are a caller's own that run in Python (see `jangin.hosted`), `device`
+    what runs it, where that isn't one of Jangin's own (see `jangin.runtime.device`). `trust`, the PEM file of
+    a public key: load only what its owner signed (`jangin compile --sign`). `key`: the file of the key by
+    which it is encrypted (`--encrypt`); both need the extra `crypto`. `mapped`: leave the weights in the
+    file, which nobody may then cut short or overwrite while it is in use (see SECURITY.md), or else read all
+    of it now; by default files of more than 128 MiB are mapped.
+    Raises FileNotFoundError, ArtifactError for a file that is no artefact, is damaged or isn't signed so,
+    LoadError where this machine can't run its code, ValueError for a key of another kind."""
+    return executable(read_artifact(path, trust, key, mapped), threads, host_functions(operators), device)
+
+
+def host_functions(operators: Sequence[Any]) -> dict[str, HostFunction]:
+    """The Python functions of a caller's own operators, by the names that programs call them by."""
+    return {o.host_name: o.function for o in operators if o.function is not None}

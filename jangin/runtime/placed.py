@@ -1,0 +1,75 @@
+"""A model whose segments are placed on several devices, ready to run.
+
+Each device has a thread, which does its segments in the plan's order, of one run after another, and waits
+where a segment needs what another device hasn't made yet. So branches overlap in one run, and stages in
+several.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from functools import partial
+
+from jangin.ir.graph import Array
+from jangin.ir.program import Segment
+from jangin.runtime.executable import Executable
+from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.sizes import Sizes
+
+Record = Callable[[int, str, float, float], None]
+"""Is told of each piece of work: the device's number, what it was, when it began and ended, in seconds."""
+
+
+class Placed:
+    """`segments`: for each plan of the program, the number of its device and what runs it."""
+
+    def __init__(
+        self,
+        artifact: ProgramArtifact,
+        segments: Sequence[tuple[int, Executable]],
+        devices: Sequence[Executor],
+    ) -> None:
+        self._region = artifact.program.region
+        self._steps = [s for s in self._region.steps if isinstance(s, Segment)]
+        self._segments, self._devices = segments, devices
+
+    def submit(
+        self, arrays: Sequence[Array], symbols: dict[str, int], record: Record
+    ) -> Callable[[], list[Array]]:
+        """Begin a run; what comes back waits for its outputs. `symbols`: the sizes of the run, by name."""
+        made: dict[str, Future[Array]] = {}
+        for name, array in zip(self._region.inputs, arrays, strict=True):
+            made[name] = Future()
+            made[name].set_result(array)
+        for step in self._steps:
+            device, exe = self._segments[step.plan]
+            sizes = tuple(symbols[v.name] for v, _ in exe.plan.symbols)
+            given = [made[n] for n in step.inputs]
+            results = [Future[Array]() for _ in step.outputs]
+            made |= zip(step.outputs, results, strict=True)
+            work = partial(_carry_out, exe, given, results, sizes, partial(record, device))
+            self._devices[device].submit(work)
+        outputs = [made[n] for n in self._region.outputs]
+        return lambda: [f.result() for f in outputs]
+
+
+def _carry_out(
+    exe: Executable,
+    given: Sequence[Future[Array]],
+    results: Sequence[Future[Array]],
+    sizes: Sizes,
+    record: Callable[[str, float, float], None],
+) -> None:
+    """Run a segment once all that it needs is there; what goes wrong is the result of what needs it."""
+    try:
+        arrays = [f.result() for f in given]
+        start = time.perf_counter()
+        made = exe.execute(arrays, sizes)
+        record(exe.name, start, time.perf_counter())
+        for result, array in zip(results, made, strict=True):
+            result.set_result(array)
+    except BaseException as error:
+        for result in results:
+            result.set_exception(error)

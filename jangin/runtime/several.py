@@ -1,0 +1,257 @@
+"""A model compiled for several devices at once, loaded and ready to run."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+import numpy as np
+
+from jangin.host.table import HostFunction
+from jangin.ir.expr import Const
+from jangin.runtime.artifact import Artifact
+from jangin.runtime.compiled import plans, signature
+from jangin.runtime.device import threads_of
+from jangin.runtime.executable import SHAPES, Executable
+from jangin.runtime.placed import Placed, Record
+from jangin.runtime.several_artifact import SeveralArtifact
+from jangin.runtime.shares import Trials, Way
+from jangin.runtime.sizes import Signature, Sizes
+from jangin.runtime.threads import default_threads
+from jangin.runtime.variants import single
+
+AHEAD = 2
+"""Inputs of a stream for each device that are on their way at once."""
+
+
+class SeveralExecutable:
+    """Runs a compiled model on several devices, as `Executable` does on one: `exe(x)`, `exe.run({"x": x})`,
+    or `exe.stream(feeds)` for many inputs one after another.
+
+    The first runs for inputs of each size try what there is: each device alone, the batch shared out by the
+    speed that the devices have shown, independent branches on different devices. After that the quickest
+    stays. The caller's thread does the first device's work, and each other device has a thread of its own.
+    `threads`: how many the processor has for all of this; devices that are the processor have an equal part
+    each."""
+
+    def __init__(
+        self,
+        artifact: SeveralArtifact,
+        threads: int | None = None,
+        functions: Mapping[str, HostFunction] | None = None,
+    ) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads must be at least 1, got {threads}")
+        self._artifact = artifact
+        self._threads = threads or default_threads()
+        targets = [next(plans(p)).plan.target for p in artifact.parts]
+        kinds = [next(plans(p)).device for p in artifact.parts]
+        counts = threads_of(list(zip(kinds, targets, strict=True)), self._threads)
+        self.parts = [single(p, n, functions) for p, n in zip(artifact.parts, counts, strict=True)]
+        self.inputs, self.outputs = signature(artifact)
+        self._names = [s.name for s in self.inputs]
+        self._batched = [n for n, s in enumerate(self.inputs) if artifact.rows in s.shape[:1]]
+        self._devices = [ThreadPoolExecutor(1, name) for name in artifact.names]
+        for device in self._devices[1:]:
+            device.submit(int)  # which starts its thread
+        self._placed = {name: self._placement(name, targets) for name in artifact.placed}
+        self._trials: OrderedDict[tuple[Sizes, ...], Trials] = OrderedDict()
+        self._lock = threading.Lock()
+        self.record: Record = nobody
+
+    def _placement(self, name: str, targets: Sequence[str]) -> Placed:
+        made = self._artifact.placed[name]
+        segments = []
+        for part in made.parts:
+            device = targets.index(part.plan.target)
+            whole = self.parts[device]
+            share = whole if isinstance(whole, Executable) else None
+            segments.append((device, Executable(part, whole.threads, share)))
+        return Placed(made, segments, self._devices)
+
+    @property
+    def name(self) -> str:
+        return self.parts[0].name
+
+    @property
+    def artifact(self) -> SeveralArtifact:
+        return self._artifact
+
+    @property
+    def threads(self) -> int:
+        return self._threads
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a `.jgn` file that `jangin.load` reads."""
+        self._artifact.save(Path(path))
+
+    def explain_shapes(self) -> str:
+        """As `Executable.explain_shapes`."""
+        return self.parts[0].explain_shapes()
+
+    def __call__(self, *values: Any) -> Any:
+        """The output, or a tuple of them. Raises TypeError for a dtype, ValueError for a count or shape that
+        is not what the model takes."""
+        if len(values) != len(self._names):
+            return self.parts[0](*values)  # which says what is wrong
+        made = self.run(dict(zip(self._names, values, strict=True)))
+        results = [made[s.name] for s in self.outputs]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """As a call, by name."""
+        found = self._found(feeds)
+        if found is None:
+            return self.parts[0].run(feeds)
+        way = found.next()
+        start = time.perf_counter()
+        made, each = self._run(way, feeds)
+        found.took(way, time.perf_counter() - start, each)
+        return made
+
+    def ways(self, feeds: Mapping[str, Any]) -> Trials | None:
+        """What was tried for inputs of these sizes, and what is done now; None where they can't be run."""
+        return self._found(feeds)
+
+    def _found(self, feeds: Mapping[str, Any]) -> Trials | None:
+        """What is known of inputs of these sizes; None where there is nothing to choose, or they are wrong,
+        which a device says."""
+        if set(feeds) != set(self._names):
+            return None
+        shapes = tuple(np.shape(feeds[n]) for n in self._names)
+        with self._lock:
+            found = self._trials.get(shapes)
+            if found is None:
+                rows = {shapes[n][0] if shapes[n] else 0 for n in self._batched}
+                several = rows.pop() if len(rows) == 1 else 0
+                fewest = self._fewest()
+                others = ["branches"] if "branches" in self._placed else []
+                found = Trials(len(self.parts), several if several >= fewest else 0, fewest, others)
+                self._trials[shapes] = found
+                if len(self._trials) > SHAPES:
+                    self._trials.popitem(last=False)
+        return found
+
+    def _fewest(self) -> int:
+        """The smallest batch that the model takes."""
+        whole = self._artifact.parts[0]
+        ranges = dict(whole.plan.symbols).items() if isinstance(whole, Artifact) else ()
+        low = next((low for v, (low, _) in ranges if v.name == self._artifact.rows), None)
+        return max(1, int(low.value)) if isinstance(low, Const) else 1
+
+    # --- one run
+
+    def _run(self, way: Way, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
+        """The outputs, and the seconds of each device."""
+        if isinstance(way, str):
+            return self._begin(way, feeds)(), []
+        jobs = {}
+        for d, (share, end) in enumerate(zip(way, accumulate(way), strict=True)):
+            if share:
+                rows = feeds if share == sum(way) else self._cut(feeds, end - share, end)
+                jobs[d] = partial(self._timed, d, rows)
+        others = {d: self._devices[d].submit(job) for d, job in jobs.items() if d}
+        try:
+            done = {0: jobs[0]()} if 0 in jobs else {}
+        finally:
+            wait(others.values())
+        done |= {d: future.result() for d, future in others.items()}
+        each = [done[d][1] if d in done else 0.0 for d in range(len(way))]
+        made = [done[d][0] for d in sorted(done)]
+        if len(made) == 1:
+            return made[0], each
+        return {s.name: np.concatenate([m[s.name] for m in made]) for s in self.outputs}, each
+
+    def _timed(self, device: int, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+        start = time.perf_counter()
+        made = self.parts[device].run(feeds)
+        end = time.perf_counter()
+        self.record(device, self.name, start, end)
+        return made, end - start
+
+    def _cut(self, feeds: Mapping[str, Any], low: int, high: int) -> dict[str, Any]:
+        """Some rows of a batch."""
+        batched = {self._names[n] for n in self._batched}
+        return {n: np.asarray(x)[low:high] if n in batched else x for n, x in feeds.items()}
+
+    def _begin(self, name: str, feeds: Mapping[str, Any]) -> Any:
+        """Begin a run of a placement; what comes back waits for the outputs, by name."""
+        whole = self.parts[0]
+        assert isinstance(whole, Executable)
+        arrays = whole.accept([feeds[n] for n in self._names])
+        bound = Signature(whole.plan)
+        sizes = bound.bind([a.shape for a in arrays]) if bound.symbols else ()
+        symbols = {v.name: n for v, n in zip(bound.symbols, sizes, strict=True)}
+        results = self._placed[name].submit(arrays, symbols, self.record)
+        return lambda: dict(zip([s.name for s in self.outputs], results(), strict=True))
+
+    # --- streams
+
+    def stream(self, feeds: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The outputs of many inputs, in their order, several of them on their way at once. Each device takes
+        the next input as it is done with one; or, where measured times speak for it, each input goes through
+        all devices, each of which has a part of the model."""
+        if "stages" in self._placed:
+            yield from self._pipeline(feeds)
+            return
+        order: Queue[Future[dict[str, Any]] | None] = Queue(AHEAD * len(self.parts))
+        taken, ended = threading.Lock(), threading.Event()
+        source = iter(feeds)
+
+        def work(device: int) -> None:
+            while not ended.is_set():
+                future = Future[dict[str, Any]]()
+                with taken:
+                    if ended.is_set():
+                        return
+                    try:
+                        item = next(source)
+                    except StopIteration:
+                        ended.set()
+                        order.put(None)
+                        return
+                    except BaseException as error:
+                        ended.set()
+                        future.set_exception(error)
+                        order.put(future)
+                        order.put(None)
+                        return
+                    order.put(future)
+                try:
+                    future.set_result(self._timed(device, item)[0])
+                except BaseException as error:
+                    future.set_exception(error)
+
+        running = [device.submit(work, n) for n, device in enumerate(self._devices)]
+        try:
+            while (future := order.get()) is not None:
+                yield future.result()
+        finally:
+            ended.set()
+            while not all(f.done() for f in running):
+                try:
+                    order.get(timeout=0.01)
+                except Empty:
+                    continue
+
+    def _pipeline(self, feeds: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        running = []
+        for item in feeds:
+            running.append(self._begin("stages", item))
+            if len(running) == AHEAD * len(self.parts):
+                yield running.pop(0)()
+        for results in running:
+            yield results()
+
+
+def nobody(device: int, what: str, start: float, end: float) -> None:
+    """Whom pieces of work are told that nobody wants to know of."""

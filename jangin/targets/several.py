@@ -1,0 +1,35 @@
+"""Targets of several devices at once, each of which gets the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from jangin.ir.records import dataclass
+from jangin.targets.target import Target
+
+SEPARATOR = "+"
+"""Between the names of targets: "cpu+opencl:0"."""
+
+
+@dataclass(frozen=True)
+class SeveralTarget(Target):
+    """What the figures say is true of the first of `parts`."""
+
+    parts: tuple[Target, ...] = ()
+
+    @property
+    def each(self) -> Sequence[Target]:
+        return self.parts
+
+    def __str__(self) -> str:
+        return SEPARATOR.join(map(str, self.parts))
+
+
+def several(name: str, parts: Sequence[Target]) -> SeveralTarget:
+    """The target of a list. Raises ValueError for one that is in it twice."""
+    twice = next((p for n, p in enumerate(parts) if str(p) in map(str, parts[:n])), None)
+    if twice is not None:
+        raise ValueError(f"target {name!r} has {twice.name} twice: name each device once")
+    first = {f.name: getattr(parts[0], f.name) for f in fields(Target)}
+    return SeveralTarget(**{**first, "name": name, "outputs": ("jgn",), "parts": tuple(parts)})
