@@ -88,8 +88,9 @@ def evaluate_stage(stage: Stage, arrays: Arrays, symbols: Mapping[str, int]) -> 
     clipped into it: only a lazy Select may hold them, and it drops what they give."""
     extents = [size(a.extent, symbols) for a in (*stage.axes, *stage.reduce_axes)]
     out = np.empty(extents[: len(stage.axes)], stage.out.dtype.numpy)
-    with np.errstate(all="ignore"):
-        _fill(stage, arrays, symbols, [(0, n) for n in extents], out)
+    if out.size:
+        with np.errstate(all="ignore"):
+            _fill(stage, arrays, symbols, [(0, n) for n in extents], out)
     return out
 
 
@@ -106,12 +107,15 @@ def _fill(
             _fill(stage, arrays, symbols, [*ranges[:longest], part, *ranges[longest + 1 :]], out)
         return
     shape = tuple(hi - lo for lo, hi in ranges)
-    value = _on_grid(stage.body, (*stage.axes, *stage.reduce_axes), ranges, arrays, symbols)
+    value: Any = None
+    if points:
+        value = _on_grid(stage.body, (*stage.axes, *stage.reduce_axes), ranges, arrays, symbols)
     if stage.reduce_axes:
         initial = identity(stage.combiner, stage.body.dtype).value
-        full = np.broadcast_to(value, shape)
-        axes = tuple(range(outer, len(shape)))
-        acc = reduce(stage.combiner, full, axes, initial, stage.body.dtype)
+        acc = np.full(shape[:outer], initial, stage.body.dtype.numpy)  # what nothing adds up to
+        if points:
+            full = np.broadcast_to(value, shape)
+            acc = reduce(stage.combiner, full, tuple(range(outer, len(shape))), initial, stage.body.dtype)
         extra = {stage.acc.name: acc}
         value = _on_grid(stage.result, stage.axes, ranges[:outer], arrays, symbols, extra)
     out[tuple(slice(lo, hi) for lo, hi in ranges[:outer])] = convert(value, stage.out.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jangin.ir.expr import Expr, ExprLike, const, floordiv, is_const, maximum, minimum, select
+from jangin.ir.expr import Const, Expr, ExprLike, const, floordiv, is_const, maximum, minimum, select, wrap
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import Monomial, Poly, Ranges, from_poly, simplify, terms
 from jangin.ops.builder import Builder, Tensor
@@ -47,8 +47,11 @@ def channels_last(b: Builder, x: Tensor) -> Tensor:
 
 
 def product(dims: Iterable[ExprLike]) -> Expr:
+    """CompileError where known sizes multiply to more than 64 bits hold."""
     total: Expr = const(1)
-    for d in dims:
+    for d in map(wrap, dims):
+        if isinstance(total, Const) and isinstance(d, Const) and abs(total.value * d.value) >= 1 << 63:
+            raise CompileError(f"the sizes {total} and {d} multiply to more than any tensor has")
         total = total * d
     return total
 

@@ -28,6 +28,8 @@ from jangin.ir.expr import (
     const,
     eq,
     is_const,
+    maximum,
+    minimum,
     ne,
     row_major,
     select,
@@ -49,7 +51,9 @@ kernel grows with the square of their number."""
 DATA_LIMIT = 256
 """Elements up to which the contents of integer tensors are followed through the graph."""
 MAX_SIZE = (1 << 31) - 1
-"""Bound of sizes that are computed at run time."""
+"""Bound of sizes that are computed at run time: a larger one is refused."""
+FAR = 1 << 62
+"""Positions from here on, computed at run time, mean the end of their axis; a size may be added to them."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class Builder(Editor):
         self.source = ""
         self.results = 1
         self.prefix = "v"
-        self.bound: dict[str, list[Var]] = {}
+        self.bound: dict[tuple[str, bool], list[Var]] = {}
         self.pending: list[Var] = []
         self.known: dict[str, NDArray[Any]] = {}
         self.conditions: dict[str, Expr] = {}
@@ -165,20 +169,25 @@ class Builder(Editor):
             )
         return value
 
-    def require_sizes(self, t: Tensor | None, what: str, low: int = 0) -> list[Expr]:
+    def require_sizes(
+        self, t: Tensor | None, what: str, low: int = 0, *, positions: bool = False
+    ) -> list[Expr]:
         """A 1-D integer tensor's contents as expressions. Where they are computed at run time, they are
-        bound then, and must be at least `low`; CompileError where not even their number is known."""
-        if t is not None and t.data is not None:
-            return list(t.data.reshape(-1))
-        known = self.constant_value(t)
+        bound then, and must be from `low` to MAX_SIZE, or are `positions`, of any number and sign;
+        CompileError where not even their number is known."""
+        known = t.data if t is not None and t.data is not None else self.constant_value(t)
         if known is not None:
-            return [const(int(v)) for v in known.reshape(-1)]
+            sizes = [wrap(v) for v in known.reshape(-1).tolist()]
+            beyond = [d for d in sizes if isinstance(d, Const) and abs(d.value) > FAR and not positions]
+            if beyond:
+                raise CompileError(f"{what}: no tensor has a size of {beyond[0]}")
+            return sizes
         if t is None or not t.dtype.is_int or static_shape(t.shape) is None:
             raise CompileError(f"the number of {what} must be known; here it is computed at run time ({t})")
         parts = self.joined(t)
         if parts:
-            return [d for p in parts for d in self.require_sizes(p, what, low)]
-        return self.bind(t, low)
+            return [d for p in parts for d in self.require_sizes(p, what, low, positions=positions)]
+        return self.bind(t, low, positions=positions)
 
     def joined(self, t: Tensor) -> list[Tensor]:
         """The parts that a vector is concatenated of: some may be known where the whole isn't."""
@@ -220,15 +229,20 @@ class Builder(Editor):
         self.pending.clear()
         self.emit(Node(self.fresh(), tuple(inputs), tuple(outputs), attrs, self.source))
 
-    def bind(self, t: Tensor, low: int = 0) -> list[Expr]:
-        """The elements of an integer tensor of static shape as symbols, read when it is computed."""
-        done = self.bound.get(t.name)
+    def bind(self, t: Tensor, low: int = 0, *, positions: bool = False) -> list[Expr]:
+        """The elements of an integer tensor of static shape as symbols, read when it is computed: sizes from
+        `low` to MAX_SIZE, or `positions`, held within FAR on either side."""
+        key = (t.name, positions)
+        done = self.bound.get(key)
         if done is None:
             count = math.prod(static_shape(t.shape) or ())
             if count > DATA_LIMIT:
                 raise CompileError(f"{t} has too many elements to be sizes")
-            source = self.materialize(self.cast(t, I64))
-            done = self.bound[t.name] = [self.symbol(low) for _ in range(count)]
+            limits = (-FAR, FAR) if positions else (low, MAX_SIZE)
+            whole = self.cast(t, I64)
+            source = self.map(lambda v: minimum(maximum(v, -FAR), FAR), whole) if positions else whole
+            source = self.materialize(source)
+            done = self.bound[key] = [self.symbol(*limits) for _ in range(count)]
             self.step(core.BindStep(), [source.name], [])
         return list(done)
 

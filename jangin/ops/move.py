@@ -7,11 +7,25 @@ from collections.abc import Sequence
 import numpy as np
 
 from jangin.ir.dtype import F64, I64
-from jangin.ir.expr import Buffer, Const, Expr, call, cast, const, is_const, land, maximum, minimum, select
+from jangin.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    call,
+    cast,
+    const,
+    eq,
+    is_const,
+    land,
+    maximum,
+    minimum,
+    ne,
+    select,
+)
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import Ranges, prove, simplify
 from jangin.ops.axes import axes_of, axis_of, ceil_div, clamped, divide, integers, product
-from jangin.ops.builder import DATA_LIMIT, Builder, Tensor
+from jangin.ops.builder import DATA_LIMIT, MAX_SIZE, Builder, Tensor
 from jangin.ops.folding import FOLD_LIMIT
 from jangin.ops.index import in_range
 
@@ -177,7 +191,7 @@ def repeat(b: Builder, x: Tensor, counts: Sequence[Expr]) -> Tensor:
         inner += [const(1), d] if split_axis else [d]
         outer += [n, d] if split_axis else [n if is_const(d, 1) else d]
     wide = b.expand(b.reshape(x, inner), outer)
-    return b.reshape(wide, [d * n for d, n in zip(x.shape, counts, strict=True)])
+    return b.reshape(wide, [product(pair) for pair in zip(x.shape, counts, strict=True)])
 
 
 def _blocks(x: Tensor) -> tuple[Expr, Expr, Expr, Expr]:
@@ -212,12 +226,18 @@ def space_to_depth(b: Builder, x: Tensor, block: int, *, depth_last: bool = True
 def arange(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     """start + i * delta below `limit` (above it where delta is negative), all of one element, in start's
     dtype. Where the bounds are neither constants nor expressions of sizes, the count is bound when it is
-    computed."""
+    computed. CompileError for a step of 0, and for bounds that are no numbers."""
     values = [b.constant_value(t) for t in (start, limit, delta)]
     if all(v is not None for v in values):
         exact = np.int64 if start.dtype.is_int else np.float64
         first, last, step = (v.reshape(()).astype(exact) for v in values if v is not None)
-        count = max(int(np.ceil((last - first) / step)), 0)
+        with np.errstate(all="ignore"):
+            length = np.ceil((last - first) / step) if step else np.nan
+        if not length <= MAX_SIZE:
+            raise CompileError(
+                f"a range from {first} to {last} by steps of {step} has no length, or too long"
+            )
+        count = int(max(length, 0))
         if count > FOLD_LIMIT:
             low, by = (const(v.item(), F64 if exact is np.float64 else I64) for v in (first, step))
             return b.compute(
@@ -227,6 +247,8 @@ def arange(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     if start.data is None or limit.data is None or delta.data is None:
         return _computed_range(b, *(b.reshape(t, []) for t in (start, limit, delta)))
     (step_by,) = integers(b, delta, "a range's step")
+    if not step_by:
+        raise CompileError("a range by steps of 0 has no length")
     low, high = start.data.item(), limit.data.item()
     span = ceil_div(high - low, step_by) if step_by > 0 else ceil_div(low - high, -step_by)
     n = simplify(maximum(span, 0), b.symbols)
@@ -238,7 +260,10 @@ def arange(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
 
 def _computed_range(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     def length(first: Expr, last: Expr, step: Expr) -> Expr:
-        return cast(I64, maximum(call("ceil", (cast(F64, last) - cast(F64, first)) / cast(F64, step)), 0))
+        """Of a step of 0, and of what is no number, -1, which no size is."""
+        span = call("ceil", (cast(F64, last) - cast(F64, first)) / cast(F64, step))
+        count = select(span < 0, const(0, F64), minimum(span, 2.0 * MAX_SIZE))
+        return select(land(ne(step, 0), eq(span, span)), cast(I64, count), const(-1))
 
     (n,) = b.bind(b.map(length, start, limit, delta))
     return b.compute(

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from jangin.ir.core import Kernel, LoopNest
-from jangin.ir.expr import Buffer, Expr, Load, Var, const, loads, rewrite, substitute
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, is_const, loads, rewrite, substitute
 from jangin.ir.graph import Array, Node
 from jangin.ir.loop import Alloc, For, Func, Stmt, block, map_stmt
 from jangin.ir.simplify import Range, simplify
-from jangin.ir.te import Axis, Stage, compute, inline, nest, redirect
+from jangin.ir.te import Axis, Stage, compute, identity, inline, nest, redirect
 from jangin.ops.core import core_op
 
 Staged = tuple[tuple[Stage, ...], tuple[Buffer, ...], Buffer]
@@ -110,6 +110,11 @@ def _finished(anchor: Stage, final: Stage) -> Stage:
 
 
 def _simplified(stage: Stage, symbols: Mapping[Var, Range]) -> Stage:
+    """With simplified expressions; a reduction that is known to have no terms is its finished start."""
+    if any(is_const(a.extent, 0) for a in stage.reduce_axes):
+        start = substitute(stage.result, {stage.acc: identity(stage.combiner, stage.body.dtype)})
+        stage = replace(stage, body=start, reduce_axes=(), combiner="", epilogue=None)
+
     def ranges(axes: Sequence[Axis]) -> dict[Var, Range]:
         return {**symbols, **{a.var: (const(0), simplify(a.extent - 1, symbols)) for a in axes}}
 

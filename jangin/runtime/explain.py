@@ -116,6 +116,8 @@ def _symbol(var: Var, limits: Range, origin: str) -> str:
     low, high = limits
     least = 0 if low is None else low
     if high is None or (isinstance(high, Const) and int(high.value) >= ANY_SIZE):
+        if isinstance(low, Const) and int(low.value) <= -ANY_SIZE:
+            return f"size {var}: any number, {origin}"
         return f"size {var}: {least} or more, {origin}"
     return f"size {var}: {least} to {high}, {origin}"
 

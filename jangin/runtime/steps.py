@@ -22,8 +22,7 @@ Values = dict[str, Any]
 Symbols = dict[Var, int]
 Compute = Callable[[Values, Symbols], Sequence[Any]]
 Runner = Callable[[Values, Symbols], None]
-MAX_SIZE = (1 << 31) - 1
-"""Sizes that a run computes are clamped to this: the largest integers mean "to the end"."""
+_OTHER_RANGE = "; where it is an input's, compile the model again with another range for it in shapes="
 
 
 class Resources:
@@ -42,14 +41,11 @@ class Resources:
         self.driver = driver
         self.ranges = {v: tuple(_number(e) for e in r) for v, r in ranges.items()}
 
-    def check(self, var: Var, size: int, what: str) -> None:
+    def check(self, var: Var, size: int, what: str, remedy: str = "") -> None:
         low, high = self.ranges.get(var, (None, None))
         if (low is not None and size < low) or (high is not None and size > high):
             limits = f"{'any' if low is None else low} to {'any' if high is None else high}"
-            raise StepError(
-                f"{what}: the size {var} is {size}, but may be {limits}; where it is an input's, compile the "
-                "model again with another range for it in shapes="
-            )
+            raise StepError(f"{what}: the size {var} is {size}, but may be {limits}{remedy}")
 
 
 def _number(e: Expr | None) -> int | None:
@@ -118,7 +114,7 @@ class Matcher:
             raise StepError(f"{self.what} should be of rank {len(self.dims)}, not of shape {value.shape}")
         for dim, size in zip(self.dims, value.shape, strict=True):
             if isinstance(dim, Var) and dim not in symbols:
-                self.resources.check(dim, size, self.what)
+                self.resources.check(dim, size, self.what, _OTHER_RANGE)
                 symbols[dim] = size
         for axis, (dim, size) in enumerate(zip(self.dims, value.shape, strict=True)):
             if isinstance(dim, int):
@@ -180,7 +176,6 @@ def _segment(step: Segment, resources: Resources) -> Runner:
 def _bind(step: Bind, resources: Resources) -> Runner:
     def run(values: Values, symbols: Symbols) -> None:
         for var, size in zip(step.symbols, values[step.value].reshape(-1).tolist(), strict=True):
-            size = min(max(size, -MAX_SIZE), MAX_SIZE)
             resources.check(var, size, step.source)
             symbols[var] = size
 

@@ -12,8 +12,8 @@ from jangin.backends.walk.lanes import REDUCTIONS, privatized, reads_itself, red
 from jangin.backends.walk.memory import in_memory
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir import te
-from jangin.ir.dtype import I64
-from jangin.ir.expr import Binary, Const, Expr, Load, const, loads, substitute
+from jangin.ir.dtype import BOOL, I64
+from jangin.ir.expr import Binary, Const, Expr, Load, const, free_vars, land, loads, select, substitute
 from jangin.ir.graph import CompileError
 from jangin.ir.groups import barriers, shared_layout, threads
 from jangin.ir.kernel import buffer_bytes, sizes
@@ -109,7 +109,19 @@ class Kernel:
             else:
                 self._serial(s, self.w.index(0), self.w.index(extent))
         else:
-            self._serial(s, self.w.index(0), self.x.evaluate(s.extent))
+            self._serial(s, self.w.index(0), self.x.evaluate(self._trips(s)))
+
+    def _trips(self, s: For) -> Expr:
+        """How often a serial loop runs: not at all where it is directly around loops of which one has no
+        iterations, as it would do nothing, up to 2^31 times."""
+        runs: Expr = const(True, BOOL)
+        inner, own = s.body, {s.var}
+        while isinstance(inner, For):
+            if own.isdisjoint(free_vars(inner.extent)):
+                runs = land(runs, self.ix.condition(inner.extent > 0))
+            own.add(inner.var)
+            inner = inner.body
+        return select(runs, s.extent, 0)
 
     def _thread(self, s: For, item: Value) -> None:
         """A work-item's own iteration of a thread loop, for which it may have to wait for the others."""

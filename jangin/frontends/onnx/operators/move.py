@@ -33,8 +33,8 @@ def slice_(
     return slice_axes(
         b,
         x,
-        b.require_sizes(starts, "Slice's starts", -MAX_SIZE),
-        b.require_sizes(ends, "Slice's ends", -MAX_SIZE),
+        b.require_sizes(starts, "Slice's starts", positions=True),
+        b.require_sizes(ends, "Slice's ends", positions=True),
         None if axes is None else integers(b, axes, "Slice's axes"),
         None if steps is None else integers(b, steps, "Slice's steps"),
     )
