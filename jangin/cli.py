@@ -240,6 +240,13 @@ def inspect(
         typer.Option("--shapes", help="Which sizes are symbolic, specialised or depend on data; memory."),
     ] = False,
     json: Annotated[Path | None, typer.Option(help="With --placement: write it to this file.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT.html", help="Write a picture of the graph (with --after: that one)."),
+    ] = None,
+    times: Annotated[
+        bool, typer.Option("--times", help="With --html: measure each kernel on this machine.")
+    ] = False,
     minimize: Annotated[
         Path | None,
         typer.Option(
@@ -252,7 +259,20 @@ def inspect(
     from jangin.commands.inspect import inspect as work
 
     work(
-        model, context.obj, after, kernel, show, shape or [], target, placement, memory, json, minimize, sizes
+        model,
+        context.obj,
+        after,
+        kernel,
+        show,
+        shape or [],
+        target,
+        placement,
+        memory,
+        json,
+        minimize,
+        sizes,
+        html,
+        times,
     )
 
 

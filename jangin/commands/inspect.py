@@ -16,6 +16,7 @@ from jangin.backends.backend import backend_of
 from jangin.commands import placement as nodes
 from jangin.commands.common import Settings, parse_shapes, progress, terminal
 from jangin.commands.minimize import minimize
+from jangin.commands.picture.draw import draw
 from jangin.commands.program import program_text, steps_table
 from jangin.commands.run import summary
 from jangin.compiler.kernels import make_plan, schedule_kernels, used_symbols
@@ -70,14 +71,17 @@ def inspect(
     output: Path | None = None,
     minimal: Path | None = None,
     sizes: bool = False,
+    html: Path | None = None,
+    times: bool = False,
 ) -> None:
     """Print a summary; or the IR after a pass, one kernel's code, where nodes run (to `output` as JSON too),
-    where buffers lie, or what its sizes are; or write to `minimal` the smallest part that fails."""
+    where buffers lie, or what its sizes are; or write to `minimal` the smallest part that fails, or to `html`
+    a picture of the graph."""
     if model.suffix == ".jgn":
         if sizes:
             print(jangin.load(model).explain_shapes())
         else:
-            _inspect_compiled(model, after, kernel, placement, memory)
+            _inspect_compiled(model, after, kernel, placement, memory, html is not None)
         return
     if minimal is not None:
         minimize(model, settings, minimal, shapes, target)
@@ -88,6 +92,9 @@ def inspect(
     shown = (*SCHEDULE, *backend_of(options.target).forms)
     if show not in shown:
         raise ValueError(f"--show {show!r} is unknown; known: {', '.join(shown)}")
+    if html is not None:
+        draw(model, settings, options, after, html, times)
+        return
     if after and after != "plan":
         print(print_graph(import_model(model, options, until=after)), end="")
         return
@@ -151,8 +158,10 @@ def _placement(model: Path, settings: Settings, options: Options, output: Path |
         output.write_text(json.dumps(nodes.as_json(rows), indent=1) + "\n")
 
 
-def _inspect_compiled(model: Path, after: str, kernel: str, placement: bool, memory: bool) -> None:
-    if kernel or after not in ("", "plan"):
+def _inspect_compiled(
+    model: Path, after: str, kernel: str, placement: bool, memory: bool, html: bool
+) -> None:
+    if kernel or html or after not in ("", "plan"):
         raise ValueError(
             f"{model} is compiled: it has a plan, but no other IR; inspect the model it came from"
         )

@@ -96,7 +96,7 @@ def _node(g: Graph, node: Node) -> list[str]:
     called = f" {quote(node.name)}" if node.name else ""
     text = f"{results} = {quote(node.op)}{called}{print_names(node.inputs)}"
     source = f" from {print_string(node.source)}" if node.source else ""
-    attrs = [f"{quote(k)} = {_attribute(v)}" for k, v in sorted(_given(node.attrs).items())]
+    attrs = [f"{quote(k)} = {attribute_text(v)}" for k, v in sorted(_given(node.attrs).items())]
     if sum(map(len, attrs)) + len(text) > WIDTH or any("\n" in a for a in attrs):
         lines = [line for a in attrs for line in f"{a},".split("\n")]
         return [f"{text} {{", *indent(lines), f"}}{source}"]
@@ -113,10 +113,11 @@ def _given(attrs: Attributes) -> dict[str, Any]:
     return {k: v for k, v in attrs.named().items() if k not in left or v not in (None, ())}
 
 
-def _attribute(v: Any) -> str:
+def attribute_text(v: Any) -> str:
+    """An attribute's value as the text form has it."""
     if isinstance(v, Graph):
         return "\n".join(_graph(v))
-    return _stage(v) if isinstance(v, Stage) else print_attribute(v, _attribute)
+    return _stage(v) if isinstance(v, Stage) else print_attribute(v, attribute_text)
 
 
 def _stage(s: Stage) -> str:

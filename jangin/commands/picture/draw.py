@@ -1,0 +1,44 @@
+"""`jangin inspect --html`: what the picture shows, from import to measured times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import jangin
+from jangin.commands.common import Settings, fixed_sizes, progress, random_input, terminal
+from jangin.commands.picture.page import page
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import import_model, plan_model
+from jangin.runtime.executable import Executable
+
+REPEATS = 20
+"""Runs of which a kernel's time is the median."""
+
+
+def draw(model: Path, settings: Settings, options: Options, after: str, output: Path, times: bool) -> None:
+    """Write the page of a model's graph, as imported or after a pass. `times`: measure its kernels on this
+    machine; ValueError for a model that isn't one plan."""
+    if after == "plan":
+        raise ValueError("a plan is no graph: --html shows what a pass leaves, the last is `in_place`")
+    with progress(settings) as tell:
+        planned = plan_model(model, options, tell)
+    graph = import_model(model, options, until=after or "import")
+    launches = [x for plan in planned.plans for x in plan.launches]
+    seconds = _measured(model, settings, options) if times else {}
+    title = f"{model.name} after {after}" if after else model.name
+    output.write_text(page(title, graph, launches, seconds), "utf-8")
+    terminal().print(f"{output}: {len(graph.nodes)} nodes, {output.stat().st_size / 1e3:.0f} kB")
+
+
+def _measured(model: Path, settings: Settings, options: Options) -> Mapping[str, float]:
+    exe = jangin.compile(model, threads=1, shapes=dict(options.shapes), cache=settings.cache)
+    if not isinstance(exe, Executable):
+        raise ValueError("--times is for models that are one plan: give sizes by --shape, or leave it out")
+    sizes = fixed_sizes(options.shapes)
+    feeds = {spec.name: random_input(spec, sizes, seed) for seed, spec in enumerate(exe.inputs)}
+    found: Counter[str] = Counter()
+    for t in exe.launches(feeds).times(REPEATS):
+        found[t.launch.kernel] += t.seconds  # type: ignore[assignment]
+    return found

@@ -1,0 +1,142 @@
+"""Where the boxes of a graph and the lines between them lie: in layers, from what is given to what comes out
+(Sugiyama, Tagawa & Toda 1981).
+
+A line that passes layers goes through places of its own there, so that it crosses no box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+GAP, ROW = 24.0, 84.0
+"""Between neighbours of a layer, and from one layer to the next, in pixels."""
+THIN = 8.0
+"""The width of a line's place."""
+SWEEPS = 6
+"""How often layers are ordered, down and up."""
+
+
+@dataclass
+class _Place:
+    """A box, or where a line passes a layer."""
+
+    layer: int
+    width: float
+    above: list[int] = field(default_factory=list)
+    below: list[int] = field(default_factory=list)
+    x: float = 0.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`boxes`: each one's middle; `lines`: for each edge the points it goes through, and its ends."""
+
+    boxes: Sequence[tuple[float, float]]
+    lines: Sequence[Sequence[tuple[float, float]]]
+
+
+def layout(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Layout:
+    """Of boxes of these widths; an edge goes from one box to another that stands behind it in order."""
+    layers = _layers(len(widths), edges)
+    places = [_Place(layer, width) for layer, width in zip(layers, widths, strict=True)]
+    ways = [_way(places, start, end) for start, end in edges]
+    rows: list[list[int]] = [[] for _ in range(max(layers, default=-1) + 1)]
+    for i, place in enumerate(places):
+        rows[place.layer].append(i)
+    _order(places, rows)
+    _spread(places, rows)
+    points = [(p.x, p.layer * ROW) for p in places]
+    return Layout(points[: len(widths)], [[points[i] for i in way] for way in ways])
+
+
+def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Each box's layer: behind all that it reads, and what nothing is before close to its first reader."""
+    after: list[list[int]] = [[] for _ in range(count)]
+    found, given = [0] * count, [True] * count
+    for start, end in edges:
+        after[start].append(end)
+        given[end] = False
+    for i in range(count):
+        for reader in after[i]:
+            found[reader] = max(found[reader], found[i] + 1)
+    for i in range(count):
+        if given[i] and after[i]:
+            found[i] = min(found[reader] for reader in after[i]) - 1
+    return found
+
+
+def _way(places: list[_Place], start: int, end: int) -> list[int]:
+    """The places that an edge goes through, which it makes."""
+    way = [start]
+    for layer in range(places[start].layer + 1, places[end].layer):
+        places.append(_Place(layer, THIN))
+        way.append(len(places) - 1)
+    way.append(end)
+    for upper, lower in pairwise(way):
+        places[upper].below.append(lower)
+        places[lower].above.append(upper)
+    return way
+
+
+def _order(places: Sequence[_Place], rows: Sequence[list[int]]) -> None:
+    """Neighbours in an order that lets few lines cross: each near the middle of what it is joined to."""
+    at: dict[int, float] = {i: n for row in rows for n, i in enumerate(row)}
+    for sweep in range(SWEEPS):
+        down = sweep % 2 == 0
+        for row in rows if down else rows[::-1]:
+            ends = {i: places[i].above if down else places[i].below for i in row}
+            middle = {i: sum(at[j] for j in e) / len(e) if e else at[i] for i, e in ends.items()}
+            row.sort(key=middle.__getitem__)
+            at |= {i: n - len(row) / 2 for n, i in enumerate(row)}
+
+
+def _spread(places: Sequence[_Place], rows: Sequence[Sequence[int]]) -> None:
+    """Horizontal places: as near to the middle of what each is joined to as its neighbours let it."""
+    for row in rows:
+        wanted = 0.0
+        for i in row:
+            places[i].x = wanted + places[i].width / 2
+            wanted += places[i].width + GAP
+    for sweep in range(SWEEPS):
+        down = sweep % 2 == 0
+        for row in rows if down else rows[::-1]:
+            ends = [places[i].above if down else places[i].below for i in row]
+            wishes = [
+                sum(places[j].x for j in e) / len(e) if e else places[i].x
+                for i, e in zip(row, ends, strict=True)
+            ]
+            for i, x in zip(row, apart(wishes, [places[i].width for i in row]), strict=True):
+                places[i].x = x
+
+
+def apart(wishes: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """Middles of neighbours that don't overlap and keep their order, with the least sum of squared distances
+    to the wishes: those that collide move as one block (pool adjacent violators, Ayer et al. 1955)."""
+    offsets, total = [], 0.0
+    for n, width in enumerate(widths):
+        total += (widths[n - 1] + width) / 2 + GAP if n else 0.0
+        offsets.append(total)
+    blocks: list[tuple[float, int]] = []  # sum of what its members wish, less their offsets, and how many
+    for wish, offset in zip(wishes, offsets, strict=True):
+        block = wish - offset, 1
+        while blocks and blocks[-1][0] / blocks[-1][1] >= block[0] / block[1]:
+            before = blocks.pop()
+            block = before[0] + block[0], before[1] + block[1]
+        blocks.append(block)
+    bases = [s / n for s, n in blocks for _ in range(n)]
+    return [base + offset for base, offset in zip(bases, offsets, strict=True)]
+
+
+def extent(found: Layout, widths: Sequence[float], height: float) -> Mapping[str, float]:
+    """The smallest rectangle around it."""
+    xs = [x + side * w / 2 for (x, _), w in zip(found.boxes, widths, strict=True) for side in (-1, 1)]
+    ys = [y for _, y in found.boxes]
+    left, top = min(xs, default=0.0) - GAP, min(ys, default=0.0) - height
+    return {
+        "x": left,
+        "y": top,
+        "width": max(xs, default=0.0) + GAP - left,
+        "height": max(ys, default=0.0) + height - top,
+    }
