@@ -64,6 +64,9 @@ def options(
     unchecked: Annotated[
         bool, typer.Option("--unchecked", help="Runs take an index out of range for the nearest in range.")
     ] = False,
+    weights: Annotated[
+        Path | None, typer.Option(help="A Caffe or Darknet model's weights, if they lie elsewhere.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what takes time.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
     version: Annotated[
@@ -72,7 +75,7 @@ def options(
     ] = False,
 ) -> None:
     cache = False if no_cache else cache_dir or True
-    context.obj = Settings(cache, not no_winograd, verbose, libraries, unchecked)
+    context.obj = Settings(cache, not no_winograd, verbose, libraries, unchecked, weights)
 
 
 @app.command()

@@ -25,9 +25,10 @@ ALLOWED = {
     "frontends.nnef": {"frontends", "ir", "mapped", "ops"},
     "frontends.onnx": {"frontends", "ir", "mapped", "ops"},
     "frontends.table": {
-        "frontends", "frontends.darknet", "frontends.nnef", "frontends.onnx", "frontends.tflite",
-        "frontends.torch", "ir",
+        "frontends", "frontends.caffe", "frontends.darknet", "frontends.nnef", "frontends.onnx",
+        "frontends.tflite", "frontends.torch", "ir",
     },
+    "frontends.caffe": {"frontends", "ir", "mapped", "ops"},
     "frontends.darknet": {"frontends", "ir", "mapped", "ops"},
     "frontends.tflite": {"frontends", "ir", "mapped", "ops"},
     "frontends.torch": {"frontends", "ir", "mapped", "ops"},

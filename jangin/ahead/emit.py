@@ -17,6 +17,7 @@ from jangin.ahead.wasm import is_wasm, loader, wasm_module
 from jangin.compiler.options import Extensions, Options
 from jangin.compiler.pipeline import cases, lowered_plan
 from jangin.compiler.request import with_winners
+from jangin.frontends.format import Paired
 from jangin.frontends.table import load
 from jangin.ir.graph import CompileError, Graph
 from jangin.ir.plan import Plan
@@ -93,8 +94,9 @@ def emit(
     own = Extensions(operators, formats, None)
     plans = [*_plans(model, options, own, progress)]
     title = plans[0][0].name or "model"
-    if isinstance(model, (str, Path)):
-        title = Path(model).stem
+    path = model.structure if isinstance(model, Paired) else model
+    if isinstance(path, (str, Path)):
+        title = Path(path).stem
     prefix = identifier(name or title)
     made = Model.of(title, prefix, found, plans, beside=weights == "beside" or "wasm" in found.triple)
     files, code = _files(made, kind)

@@ -24,7 +24,8 @@ def emit_files(
     start = time.perf_counter()
     with progress(settings) as tell:
         made = emit(
-            model, kind, target, parse_shapes(shapes), name=name, weights=weights, winograd=settings.winograd,
+            settings.source(model), kind, target, parse_shapes(shapes), name=name, weights=weights,
+                winograd=settings.winograd,
             unchecked=settings.unchecked, cache=settings.cache, progress=tell,
         )  # fmt: skip
     console = terminal()

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 import jangin
 from jangin.compiler.account import Account
+from jangin.frontends.format import ModelSource, paired
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.runtime.executable import Executable
@@ -41,13 +42,20 @@ EfficientNet-B0: reading the model and its passes take the time before."""
 @dataclass(frozen=True)
 class Settings:
     """The options before the command. `cache`: a folder, True for the user's own, False for none;
-    `winograd`: whether its rounding is allowed; `libraries` and `unchecked`: see `Options`."""
+    `winograd`: whether its rounding is allowed; `libraries` and `unchecked`: see `Options`; `weights`: those
+    of a model whose structure and weights are two files."""
 
     cache: bool | Path = True
     winograd: bool = True
     verbose: bool = False
     libraries: str = "never"
     unchecked: bool = False
+    weights: Path | None = None
+
+    def source(self, model: Path) -> ModelSource:
+        """What is compiled of a model's path."""
+        found: ModelSource = paired(model, self.weights)
+        return found
 
 
 def terminal(error: bool = False) -> Console:
@@ -100,7 +108,7 @@ def executable(
         return jangin.load(model, threads=threads)
     with progress(settings) as tell:
         return jangin.compile(
-            model,
+            settings.source(model),
             target,
             threads,
             shapes,

@@ -30,7 +30,7 @@ def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]
     if output.exists():
         raise FileExistsError(f"{output} exists already: remove it, or name another")
     bound = parse_shapes(shapes)
-    imported = table.load(model, bound)
+    imported = table.load(settings.source(model), bound)
     graph = lower(imported)
     single = output.suffix == ".onnx"
     files = {output.name: onnx.written(graph, imported.metadata)} if single else nnef.written(graph)
@@ -62,7 +62,7 @@ def _keep(files: Mapping[str, bytes], made: Path, name: str) -> None:
 
 def _check(model: Path, made: Path, settings: Settings, shapes: Mapping[str, object]) -> None:
     """CompileError unless both give the same bits, where sizes are open for some."""
-    first = jangin.compile(model, threads=1, shapes=shapes, cache=settings.cache)
+    first = jangin.compile(settings.source(model), threads=1, shapes=shapes, cache=settings.cache)
     second = jangin.compile(made, threads=1, cache=False)
     open_sizes = {d: SIZE + n for n, d in enumerate(_symbols(first.inputs))}
     feeds = [random_input(spec, open_sizes, seed) for seed, spec in enumerate(first.inputs)]

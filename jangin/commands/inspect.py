@@ -32,6 +32,7 @@ from jangin.compiler.pipeline import (
     plan_graph,
     plan_model,
 )
+from jangin.frontends.format import ModelSource
 from jangin.frontends.table import load
 from jangin.ir import te
 from jangin.ir.graph import Graph, Node
@@ -55,6 +56,8 @@ from jangin.templates.scheduled import Scheduled
 SCHEDULE = ("naive", "steps", "loop")
 """What is shown of any kernel; back ends add the forms of their code."""
 AFTER = ("import", "lower", *(p.name for p in GRAPH_PASSES), "plan")
+SHOWN = 400
+"""Characters of what a model says of itself, an entry."""
 Kernels = dict[str, tuple[Node, Scheduled]]
 
 
@@ -88,6 +91,7 @@ def inspect(
         return
     if after and after not in AFTER:
         raise ValueError(f"no pass is called {after!r}; there are {', '.join(AFTER)}")
+    source = settings.source(model)
     options = Options(resolve(target), parse_shapes(shapes), settings.winograd, unchecked=settings.unchecked)
     shown = (*SCHEDULE, *backend_of(options.target).forms)
     if show not in shown:
@@ -96,11 +100,11 @@ def inspect(
         draw(model, settings, options, after, html, times)
         return
     if after and after != "plan":
-        print(print_graph(import_model(model, options, until=after)), end="")
+        print(print_graph(import_model(source, options, until=after)), end="")
         return
     if sizes:
         with progress(settings) as tell:
-            print(_explained(model, options, tell))
+            print(_explained(source, options, tell))
         return
     if len(options.target.each) > 1:
         made = jangin.build(model, options.target.name, shapes=options.shapes, winograd=settings.winograd)
@@ -108,11 +112,11 @@ def inspect(
         _inspect_several(made, after, placement, memory)
         return
     if placement:
-        _placement(model, settings, options, output)
+        _placement(source, settings, options, output)
         return
     with progress(settings) as tell:
-        graph = import_model(model, options, tell)
-        program = build_artifact(model, options, tell) if has_steps(graph) else None
+        graph = import_model(source, options, tell)
+        program = build_artifact(source, options, tell) if has_steps(graph) else None
     if isinstance(program, ProgramArtifact):
         _inspect_program(program, after, kernel)
         return
@@ -129,10 +133,10 @@ def inspect(
     elif memory:
         terminal().print(_memory(plan))
     else:
-        _summary(model, options, kernels, plan)
+        _summary(source, options, kernels, plan)
 
 
-def _explained(model: Path, options: Options, tell: Progress) -> str:
+def _explained(model: ModelSource, options: Options, tell: Progress) -> str:
     found = cases(load(model, options.shapes), options, tell)
     parts = [(case.sizes, *_variant(plan_graph(case.graph, options, tell))) for case in found.made]
     return explain_variants(parts, found.absent)
@@ -149,7 +153,7 @@ def _variant(planned: Planned) -> tuple[Sequence[TensorSpec], str]:
     return outputs, explain_program(planned.program, planned.plans, inputs)
 
 
-def _placement(model: Path, settings: Settings, options: Options, output: Path | None) -> None:
+def _placement(model: ModelSource, settings: Settings, options: Options, output: Path | None) -> None:
     with progress(settings) as tell:
         planned = plan_model(model, options, tell)
     rows = nodes.placement(import_model(model, options, until="import"), planned)
@@ -236,10 +240,13 @@ def _find(name: str, kernels: Kernels, plan: Plan) -> list[tuple[Node, Scheduled
     raise ValueError(f"no kernel or node is called {name!r}; {hint}")
 
 
-def _summary(model: Path, options: Options, kernels: Kernels, plan: Plan) -> None:
+def _summary(model: ModelSource, options: Options, kernels: Kernels, plan: Plan) -> None:
     console = terminal()
     source = load(model, options.shapes)
     imported = source.graph
+    for name, text in source.metadata.items():
+        if text:
+            console.print(f"{name}: {str(text)[:SHOWN]}", markup=False)
     for kind, names in (("input", imported.inputs), ("output", imported.outputs)):
         for name in names:
             console.print(f"{kind} {name}: {imported.value(name)}", markup=False)
@@ -259,7 +266,7 @@ def _summary(model: Path, options: Options, kernels: Kernels, plan: Plan) -> Non
     console.print(table)
 
 
-def _passes(model: Path, options: Options) -> Table:
+def _passes(model: ModelSource, options: Options) -> Table:
     table = Table("pass", "nodes after it", "seconds")
     imported = load(model, options.shapes)
     table.add_row("import", str(len(imported.graph.nodes)), "")

@@ -145,11 +145,11 @@ def compile_file(
     if timings:
         from jangin.commands.timings import build_timed
 
-        made = build_timed(model, target, parse_shapes(shapes), settings, account)
+        made = build_timed(settings.source(model), target, parse_shapes(shapes), settings, account)
     else:
         with progress(settings) as tell:
             made = jangin.build(
-                model, target, 1, parse_shapes(shapes), winograd=settings.winograd,
+                settings.source(model), target, 1, parse_shapes(shapes), winograd=settings.winograd,
                 libraries=settings.libraries, unchecked=settings.unchecked, cache=settings.cache,
                 progress=tell,
             )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
@@ -13,6 +12,7 @@ from jangin.commands.common import Settings
 from jangin.compiler.account import Account, KernelSeconds
 from jangin.compiler.build import start_workers
 from jangin.compiler.request import Request, carry_out
+from jangin.frontends.format import ModelSource
 from jangin.runtime.compiled import Compiled
 from jangin.targets import resolve
 
@@ -21,7 +21,7 @@ SLOWEST = 20
 
 
 def build_timed(
-    model: Path, target: str, shapes: Mapping[str, Any], settings: Settings, account: Account
+    model: ModelSource, target: str, shapes: Mapping[str, Any], settings: Settings, account: Account
 ) -> Compiled:
     """A model compiled by this process and those it forks, nothing taken from the cache."""
     request = Request(

@@ -61,7 +61,7 @@ def tune(
             clock = f"{done:.0f} of {total:.0f} s"
             bar.update(task, completed=done, total=total, description=escape(what[-40:]), time=clock)
 
-        found = tune_model(model, options, count, parse_seconds(budget), sizes, store, tell)
+        found = tune_model(settings.source(model), options, count, parse_seconds(budget), sizes, store, tell)
     console.print(table(found))
     console.print(summary(found, count, libraries(options)))
     for defect in found.defects[:DEFECTS]:

@@ -30,6 +30,7 @@ def build(
     threads: int | None = None,
     shapes: Mapping[str, Any] | None = None,
     *,
+    weights: str | Path | None = None,
     winograd: bool = True,
     libraries: str = "never",
     unchecked: bool = False,
@@ -41,8 +42,11 @@ def build(
     progress: Progress | None = None,
     isolated: bool | None = None,
 ) -> Compiled:
-    """Compile a model (path, bytes or message; ONNX, or of `formats`) for any target, whether this machine
-    runs its code or not. `save` writes what comes back as a file that `jangin.load` reads.
+    """Compile a model (path, bytes or message; of any format that Jangin knows, or of `formats`) for any
+    target, whether this machine runs its code or not. `save` writes what comes back as a file that
+    `jangin.load` reads.
+
+    `weights`: the path of a Caffe or Darknet model's weights, where they don't lie beside it under its stem.
 
     `target`: a name ("cpu" is this machine), or one of your own with its back end and device (see
     `jangin.targets.target`). `threads`: how many it will run on, which tuned kernels are for.
@@ -60,9 +64,10 @@ def build(
     target, and LoadError for `tune` where this machine can't run the target's code."""
     with _compiler(isolated, cache, target, operators, formats) as apart:
         from jangin.compiler import local
+        from jangin.frontends.format import paired
 
         return local.build(
-            apart, model, target, threads, shapes, winograd=winograd, libraries=libraries,
+            apart, paired(model, weights), target, threads, shapes, winograd=winograd, libraries=libraries,
             unchecked=unchecked, operators=operators, formats=formats, cache=cache, tune=tune, sizes=sizes,
             progress=progress,
         )  # fmt: skip
@@ -100,6 +105,7 @@ def compile(
     threads: int | None = None,
     shapes: Mapping[str, Any] | None = None,
     *,
+    weights: str | Path | None = None,
     operators: Sequence[CustomOperator] = (),
     formats: Sequence[Format] = (),
     example_inputs: Sequence[Any] | None = None,
@@ -116,10 +122,11 @@ def compile(
     isolated = options.pop("isolated", None)
     with _compiler(isolated, options.get("cache", True), target, operators, formats) as apart:
         from jangin.compiler import local
+        from jangin.frontends.format import paired
 
         return local.compile(
-            apart, model, target, threads, shapes, example_inputs, example_kwargs, dynamic_shapes, operators,
-            formats, **options,
+            apart, paired(model, weights), target, threads, shapes, example_inputs, example_kwargs,
+            dynamic_shapes, operators, formats, **options,
         )  # fmt: skip
 
 

@@ -74,8 +74,9 @@ class Apart:
         from jangin.ir.graph import CompileError
         from jangin.runtime.compiled import read_artifact
 
-        if not isinstance(request.model, (str, os.PathLike, bytes)):
-            request = replace(request, model=request.model.SerializeToString())
+        serialize = getattr(request.model, "SerializeToString", None)
+        if serialize is not None:
+            request = replace(request, model=serialize())
         process, pipe, spare = self._started or self._start()
         try:
             pipe.send((request, progress is not None))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from jangin.frontends.format import ModelSource, opened
+from jangin.frontends.format import ModelSource, Paired, opened
 from jangin.frontends.table import format_of
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
@@ -27,7 +27,8 @@ class Source:
     @classmethod
     def of(cls, model: ModelSource) -> Source | None:
         """None where what it names can't be found out: such a model is in no cache."""
-        path = Path(model) if isinstance(model, (str, os.PathLike)) else None
+        given = model.structure if isinstance(model, Paired) else model
+        path = Path(given) if isinstance(given, (str, os.PathLike)) else None
         if path is not None and not path.is_file():
             return None
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,24 +30,44 @@ class Message(Protocol):
         """Its bytes, as the format's files have them."""
 
 
-ModelSource = str | os.PathLike[str] | bytes | Message
-"""A model as a caller gives it: a path, its bytes or a message."""
+@dataclass(frozen=True)
+class Paired:
+    """A model whose structure and weights are two files, which don't lie beside each other."""
+
+    structure: str | os.PathLike[str]
+    weights: str | os.PathLike[str]
+
+
+ModelSource = str | os.PathLike[str] | bytes | Message | Paired
+"""A model as a caller gives it: a path, its bytes, a message or two paths."""
+
+
+def paired(model: Any, weights: str | os.PathLike[str] | None) -> Any:
+    """A model with its weights in a file of their own, if that is given. ValueError where the model is no
+    path."""
+    if weights is None:
+        return model
+    if not isinstance(model, (str, os.PathLike)):
+        raise ValueError("weights= goes with the path of a model's structure")
+    return Paired(model, weights)
 
 
 def is_live(model: object) -> bool:
     """Whether a model is an object of a framework, which is traced rather than read."""
-    given = isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview))
+    given = isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview, Paired))
     return not given and not hasattr(model, "SerializeToString")
 
 
 @dataclass(frozen=True)
 class Contents:
     """A model that was opened: `message` alone, or its bytes (mapped where they are a file's; none for a
-    folder), and its path where it has one. A file must stay as it is while arrays that lie in it are used."""
+    folder), its path where it has one, and that of its weights where it was given. A file must stay as it
+    is while arrays that lie in it are used."""
 
     data: mmap | bytes = b""
     path: Path | None = None
     message: Message | None = None
+    weights: Path | None = None
 
     def __str__(self) -> str:
         return "the model" if self.path is None else str(self.path)
@@ -55,6 +75,8 @@ class Contents:
 
 def opened(model: ModelSource) -> Contents:
     """The model, read by no format yet. CompileError where there is nothing to read."""
+    if isinstance(model, Paired):
+        return replace(opened(model.structure), weights=Path(model.weights))
     if isinstance(model, (bytes, bytearray, memoryview)):
         contents = Contents(bytes(model))
     elif not isinstance(model, (str, os.PathLike)):
@@ -118,3 +140,32 @@ class Format(Protocol):
         """The model, read once. `shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} a symbol's
         inclusive range, {"image": (1, 3, 224, 224)} a whole input (None keeps a dimension); see
         `frontends.assemble`. CompileError for anything malformed."""
+
+
+class TwoFiles(Format):
+    """What formats have in common that keep structure and weights apart: the path of a model is that of its
+    structure, and the weights lie beside it under the same stem, unless their path is given.
+
+    `structure`: what messages call that file ("a Darknet cfg"); `suffix`: the weights' (".weights")."""
+
+    structure: str
+    suffix: str
+
+    def beside(self, contents: Contents) -> Mapping[str, Path | None]:
+        path = self._weights(contents)
+        return {path.name: path if path.is_file() else None}
+
+    def found(self, contents: Contents) -> Path:
+        """The weights' file. CompileError where there is none."""
+        path = self._weights(contents)
+        if not path.is_file():
+            where = (
+                "there is no such file as" if contents.weights else "whose weights should lie beside it as"
+            )
+            raise CompileError(f"{contents} is {self.structure}, {where} {path}; weights= names another file")
+        return path
+
+    def _weights(self, contents: Contents) -> Path:
+        if contents.path is None:
+            raise CompileError(f"{self.structure} is read from a path, as its weights are another file")
+        return contents.weights or contents.path.with_suffix(self.suffix)

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jangin.frontends.caffe.format import CaffeFormat
 from jangin.frontends.darknet.format import DarknetFormat
-from jangin.frontends.format import Contents, Example, Format, ModelSource, Prepared, opened
+from jangin.frontends.format import (
+    Contents,
+    Example,
+    Format,
+    ModelSource,
+    Prepared,
+    TwoFiles,
+    opened,
+)
 from jangin.frontends.nnef.format import NnefFormat
 from jangin.frontends.onnx.format import OnnxFormat
 from jangin.frontends.tflite.format import TfliteFormat
@@ -18,7 +27,7 @@ if TYPE_CHECKING:
     from jangin.frontends.dialect import Imported
 
 FORMATS: tuple[Format, ...] = (
-    TorchFormat(), TfliteFormat(), NnefFormat(), DarknetFormat(), OnnxFormat(),
+    TorchFormat(), TfliteFormat(), NnefFormat(), DarknetFormat(), CaffeFormat(), OnnxFormat(),
 )  # fmt: skip
 """In the order in which they are asked: one that knows its files by more goes before one that takes any."""
 
@@ -28,6 +37,10 @@ def load(model: ModelSource, shapes: ShapeBindings | None = None, first: Sequenc
     where none does, and for anything malformed. `shapes`: see `Format.load`."""
     contents = opened(model)
     reader = format_of(contents, first)
+    if contents.weights is not None and not isinstance(reader, TwoFiles):
+        raise CompileError(
+            f"{contents} is {reader.name}, which has its weights in itself: leave weights= out"
+        )
     try:
         return reader.load(contents, shapes or {})
     except (UnicodeDecodeError, OverflowError, RecursionError, MemoryError) as error:

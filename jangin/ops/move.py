@@ -223,6 +223,17 @@ def space_to_depth(b: Builder, x: Tensor, block: int, *, depth_last: bool = True
     return b.reshape(y, [n, c * (s * s), rows, cols])
 
 
+def reorg(b: Builder, x: Tensor, block: int) -> Tensor:
+    """Blocks of an image [N, C, H, W] as channels, of the elements read as if there were fewer channels of a
+    larger image: what Darknet's reorg_cpu does (src/blas.c). CompileError where sizes aren't multiples."""
+    sizes = static_shape(x.shape[1:])
+    if sizes is None or block < 1 or sizes[0] % block**2 or sizes[1] % block or sizes[2] % block:
+        raise CompileError(f"reorg of {x} by {block} is not supported")
+    c, h, w = sizes
+    seen = b.reshape(x, [x.shape[0], c // block**2, h * block, w * block])
+    return b.reshape(space_to_depth(b, seen, block), [x.shape[0], c * block**2, h // block, w // block])
+
+
 def arange(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     """start + i * delta below `limit` (above it where delta is negative), all of one element, in start's
     dtype. Where the bounds are neither constants nor expressions of sizes, the count is bound when it is

@@ -163,7 +163,7 @@ def non_max_suppression(
     without those that score no more than `floor` or overlap a chosen one by more than `overlap`, as
     intersection over union (0 if not given). boxes [batch, boxes, 4]: two corners, or `centred`, a centre and
     sizes; scores [batch, classes, boxes]; the others have one element."""
-    chosen = _chosen(b, boxes, scores, limit, overlap, floor, centred)
+    chosen = chosen_boxes(b, boxes, scores, limit=limit, overlap=overlap, floor=floor, centred=centred)
     batch, classes, most = chosen.shape
     flat = b.reshape(chosen, [simplify(batch * classes * most, b.symbols)])
     flags = b.map(lambda v: v >= 0, flat)
@@ -176,11 +176,11 @@ def non_max_suppression(
     return b.concat([b.reshape(c, [n, const(1)]) for c in columns], 1)
 
 
-def _chosen(
-    b: Builder, boxes: Tensor, scores: Tensor, limit: Tensor, overlap: Tensor | None, floor: Tensor | None,
-    centred: bool,
+def chosen_boxes(
+    b: Builder, boxes: Tensor, scores: Tensor, *, limit: Tensor, overlap: Tensor | None = None,
+    floor: Tensor | None = None, centred: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The boxes chosen of each class, best first, then -1."""
+    """i64 [batch, classes, boxes]: what `non_max_suppression` chooses of each class, best first, then -1."""
     if boxes.rank != 3 or scores.rank != 3:
         raise CompileError(f"suppressing boxes {boxes} with scores {scores}: both must have rank 3")
     batch, classes, n = scores.shape
@@ -220,7 +220,8 @@ def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str,
         drop,
         Store(state, (leader,), const(1)),
     )
-    step = block(Store(best, ZERO, const(-1)), search, If(leader >= 0, take))
+    enough = Store(taken, ZERO, Load(limit, ZERO))
+    step = block(Store(best, ZERO, const(-1)), search, If(leader >= 0, take, enough))
     rounds = For(k, n, If(Load(taken, ZERO) < Load(limit, ZERO), step))
     one = block(For(i, n, start), Store(taken, ZERO, const(0)), rounds)
     inside = Alloc(state, Alloc(best, Alloc(taken, one)))

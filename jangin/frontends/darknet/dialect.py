@@ -137,12 +137,7 @@ def upsample(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def reorg(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """What reorg_cpu does (src/blas.c): blocks to channels of the elements read as if there were fewer
-    channels of larger images."""
-    x, s = _tensor(inputs[0]), node.of(ImportedAttributes)["stride"]
-    c, h, w = (int(d.value) for d in x.shape[1:])  # type: ignore[attr-defined]
-    seen = b.reshape(x, [x.shape[0], c // (s * s), h * s, w * s])
-    return b.reshape(move.space_to_depth(b, seen, s), [x.shape[0], c * s * s, h // s, w // s])
+    return move.reorg(b, _tensor(inputs[0]), node.of(ImportedAttributes)["stride"])
 
 
 def softmax(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:

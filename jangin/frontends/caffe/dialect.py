@@ -1,0 +1,50 @@
+"""Caffe's layers behind the protocol of all dialects."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from jangin.frontends.caffe.operators import LAYERS
+from jangin.frontends.caffe.operators.common import Layer
+from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
+from jangin.ir.graph import CompileError, ImportedAttributes, Node
+from jangin.ops.builder import Builder, Tensor
+
+MARKS = frozenset({"bottoms"})
+"""What the importer says of a node beside its layer's own parameters."""
+
+
+class Caffe(Dialect):
+    """Nodes are known by their layers' types ("caffe.Convolution")."""
+
+    domain = "caffe"
+
+    def lowering(self, node: Node) -> Lowering | None:
+        return self._lower if node.op.removeprefix("caffe.") in LAYERS else None
+
+    def _lower(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
+        given = [x for x in inputs if isinstance(x, Tensor)]
+        bottoms = node.of(ImportedAttributes)["bottoms"]
+        layer = Layer(
+            b, tuple(given[:bottoms]), tuple(given[bottoms:]), self.attributes(node), len(node.outputs)
+        )
+        made: Outputs = LAYERS[node.op.removeprefix("caffe.")](layer)
+        unread = layer.unread()
+        if unread:
+            raise CompileError(f"its parameters {', '.join(unread)} are not supported")
+        return made
+
+    def remedy(self, node: Node) -> str:
+        name = node.op.removeprefix("caffe.")
+        close = difflib.get_close_matches(name, LAYERS, 1, 0.8)
+        also = f" ({close[0]} is)" if close else ""
+        own = "give your own with operators=[...] (see jangin.custom)"
+        return f"layers of type {name} are not supported{also}: {own}"
+
+    def attributes(self, node: Node) -> Mapping[str, Any]:
+        return {k: v for k, v in node.of(ImportedAttributes).items() if k not in MARKS}
+
+
+CAFFE = Caffe()

@@ -1,0 +1,7 @@
+"""Caffe's layers, a file a family."""
+
+from jangin.frontends.caffe.operators import detection, elementwise, move, window
+from jangin.frontends.registry import declared
+
+LAYERS = declared((detection, elementwise, move, window))
+"""Lowerings by the layers' types."""
