@@ -64,11 +64,11 @@ def build(
     target, and LoadError for `tune` where this machine can't run the target's code."""
     with _compiler(isolated, cache, target, operators, formats) as apart:
         from jangin.compiler import local
-        from jangin.frontends.format import paired
 
         return local.build(
-            apart, paired(model, weights), target, threads, shapes, winograd=winograd, libraries=libraries,
-            unchecked=unchecked, operators=operators, formats=formats, cache=cache, tune=tune, sizes=sizes,
+            apart, model, target, threads, shapes, weights=weights, winograd=winograd,
+            libraries=libraries, unchecked=unchecked, operators=operators, formats=formats, cache=cache,
+                tune=tune, sizes=sizes,
             progress=progress,
         )  # fmt: skip
 
@@ -122,11 +122,10 @@ def compile(
     isolated = options.pop("isolated", None)
     with _compiler(isolated, options.get("cache", True), target, operators, formats) as apart:
         from jangin.compiler import local
-        from jangin.frontends.format import paired
 
         return local.compile(
-            apart, paired(model, weights), target, threads, shapes, example_inputs, example_kwargs,
-            dynamic_shapes, operators, formats, **options,
+            apart, model, target, threads, shapes, example_inputs, example_kwargs, dynamic_shapes, operators,
+            formats, weights=weights, **options,
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from jangin.compiler.isolated import Apart
 from jangin.compiler.options import Extensions
 from jangin.compiler.request import Progress, Request, carry_out, entry_name, parse_seconds, read_entry
 from jangin.compiler.source import Source
-from jangin.frontends.format import Example, is_live
+from jangin.frontends.format import Example, is_live, paired
 from jangin.frontends.table import prepare
 from jangin.runtime.compiled import detached
 from jangin.runtime.device import Device, LoadError, device_of
@@ -33,6 +33,7 @@ def build(
     threads: int | None,
     shapes: Mapping[str, Any] | None,
     *,
+    weights: str | Path | None = None,
     winograd: bool = True,
     libraries: str = "never",
     unchecked: bool = False,
@@ -46,6 +47,7 @@ def build(
     """`driver.build`, by the process `apart` or this one."""
     if is_live(model):
         model = prepare(model, Example(), formats).model
+    model = paired(model, weights)
     threads = threads if threads is not None else default_threads()
     seconds = None if tune is None else parse_seconds(tune)
     found = resolve(target)
