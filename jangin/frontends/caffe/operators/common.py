@@ -7,11 +7,12 @@ Tensor, or one for each top.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from jangin.ir.expr import Const
 from jangin.ir.graph import Array, CompileError
+from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder, Tensor
 
 UNSAID = frozenset({"engine", "force_nd_im2col", "share_in_parallel", "moving_average_fraction"})
