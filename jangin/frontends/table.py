@@ -16,6 +16,7 @@ from jangin.frontends.format import (
     TwoFiles,
     opened,
 )
+from jangin.frontends.gguf.format import GgufFormat
 from jangin.frontends.nnef.format import NnefFormat
 from jangin.frontends.onnx.format import OnnxFormat
 from jangin.frontends.tflite.format import TfliteFormat
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from jangin.frontends.dialect import Imported
 
 FORMATS: tuple[Format, ...] = (
-    TorchFormat(), TfliteFormat(), NnefFormat(), DarknetFormat(), CaffeFormat(), OnnxFormat(),
+    TorchFormat(), TfliteFormat(), GgufFormat(), NnefFormat(), DarknetFormat(), CaffeFormat(), OnnxFormat(),
 )  # fmt: skip
 """In the order in which they are asked: one that knows its files by more goes before one that takes any."""
 

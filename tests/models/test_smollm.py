@@ -1,8 +1,9 @@
-"""SmolLM2-135M with a cache of symbolic length: one plan reads prompts and adds tokens, and its text is
-ONNX Runtime's."""
+"""SmolLM2-135M as its GGUF file has it, with a cache of symbolic length: one plan reads prompts and adds
+tokens, and its logits are those of the network in float64."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,53 +14,62 @@ import jangin
 
 pytestmark = pytest.mark.slow
 
-for module in ("gguf", "tokenizers"):
-    pytest.importorskip(module, reason=f"{module} is not installed (see the extra `models`)")
+for module in ("gguf", "tokenizers", "jinja2"):
+    pytest.importorskip(module, reason=f"{module} is not installed (see the extra `gguf`)")
 
-TOKENS, THREADS = 64, 2
-PROMPTS = (
-    "The capital of France is",
-    "Once upon a time, in a village by the sea,",
-    "<|im_start|>user\nWhat is a compiler?<|im_end|>\n<|im_start|>assistant\n",
-)
+TOKENS, THREADS = 24, 2
 
 
 @pytest.fixture(scope="module")
-def file() -> Any:
-    from generate import weights
+def file() -> Path:
+    from generate import smollm
 
-    return weights()
+    return smollm()
 
 
 @pytest.fixture(scope="module")
-def compiled(file: Any) -> Any:
-    from generate import compiled, onnx_model
+def compiled(file: Path) -> Any:
+    from generate import compiled
 
-    exe = compiled(onnx_model(file), THREADS, cache=False)
+    exe = compiled(file, THREADS, cache=False)
     assert isinstance(exe, jangin.Executable)  # one plan, nothing in Python
     return exe
 
 
-def test_text_is_onnx_runtimes(file: Any, compiled: Any) -> None:
-    from generate import generate, onnx_model, onnxruntime
-    from llama import build_tokenizer
+def test_logits_are_the_networks(file: Path, compiled: Any) -> None:
+    from generate import empty_cache
+    from llama_reference import logits
 
-    tokenizer = build_tokenizer(file)
-    theirs = onnxruntime(onnx_model(file), THREADS)
-    for text in PROMPTS:
-        prompt = tokenizer.encode(text).ids
-        assert tokenizer.decode(prompt, skip_special_tokens=False) == text
-        ours, speed = generate(compiled.run, file, prompt, TOKENS)
-        expected, their_speed = generate(theirs, file, prompt, TOKENS)
-        print(f"\nJangin: {speed}; ONNX Runtime: {their_speed}\n{text}{tokenizer.decode(ours)}")
-        assert ours == expected
-        if text == PROMPTS[0]:
-            assert tokenizer.decode(ours).startswith(" Paris.")
+    from jangin.frontends.gguf.file import File
+    from jangin.frontends.gguf.text import Text
+
+    text = Text(file)
+    tokens = text.encode("The capital of France is")
+    assert text.decode(tokens, marks=True) == "The capital of France is"
+    results = compiled.run({"tokens": np.array([tokens]), **empty_cache(compiled)})
+    wanted = logits(File(file), tokens)
+    assert error(results["logits"][0, 0], wanted) < 1e-4
+    assert text.decode([int(wanted.argmax())]) == " Paris"
+
+
+def test_chat_answers(file: Path, compiled: Any) -> None:
+    from generate import empty_cache, generate
+
+    from jangin.frontends.gguf.text import Text
+
+    text = Text(file)
+    asked = text.chat([{"role": "user", "content": "What is a compiler?"}])
+    assert asked.endswith("<|im_start|>user\nWhat is a compiler?<|im_end|>\n<|im_start|>assistant\n")
+    tokens, speed = generate(compiled.run, empty_cache(compiled), text.encode(asked), TOKENS, text.end)
+    print(f"\n{speed}\n{text.decode(tokens)}")
+    assert "compiler" in text.decode(tokens)
 
 
 def test_the_cache_stands_for_what_was_read(compiled: Any) -> None:
+    from generate import empty_cache
+
     tokens = np.random.default_rng(0).integers(100, 40000, (1, 48))
-    empty = {s.name: np.zeros((1, 3, 0, 64), np.float32) for s in compiled.inputs if s.name != "tokens"}
+    empty = empty_cache(compiled)
     whole = compiled.run({"tokens": tokens, **empty})["logits"]
     part = compiled.run({"tokens": tokens[:, :31], **empty})
     cache = {name: part[name.replace("past", "present")] for name in empty}

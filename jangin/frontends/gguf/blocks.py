@@ -1,0 +1,145 @@
+"""ggml's blocks of weights: what the integers and scales in their bytes stand for (ggml-quants.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from jangin.ir.dtype import F32, I32
+from jangin.ir.expr import Buffer, Expr, binary, cast, const
+from jangin.ir.graph import Array, CompileError
+from jangin.ir.records import dataclass
+from jangin.ops import axes
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.folding import FOLD_LIMIT
+
+PLAIN = ("F32", "F16")
+Bytes = Callable[[Expr], Expr]
+"""A byte of a row's block, an i32, by its place among the integers of a block."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a block of `size` weights keeps what: `integers` reads one, given its place in the block and the
+    block's bytes from `start` to `end`; `group` weights share a scale. `scales` has the factors and, where
+    there are some, the offsets of each group, from the blocks' bytes [..., bytes]."""
+
+    size: int
+    bytes: int
+    start: int
+    end: int
+    group: int
+    integers: Callable[[Bytes, Expr], Expr]
+    scales: Callable[[Array], tuple[Array, ...]]
+
+
+def _shifted(value: Expr, by: Expr | int) -> Expr:
+    return binary("shr", value, cast(I32, by) if isinstance(by, Expr) else const(by, I32))
+
+
+def _low(value: Expr, bits: int) -> Expr:
+    return binary("and", value, const((1 << bits) - 1, I32))
+
+
+def _nibble(at: Bytes, k: Expr, span: int) -> Expr:
+    """Of `span` bytes the low halves first, then the high ones."""
+    byte = k // (2 * span) * span + k % span
+    return _low(_shifted(at(byte), k // span % 2 * 4), 4)
+
+
+def _half(data: Array) -> Array:
+    """16-bit floats of their two bytes, [..., 1]."""
+    return np.ascontiguousarray(data).view("<f2").astype(np.float32)
+
+
+def _k_scales(data: Array) -> tuple[Array, Array]:
+    """The eight factors and offsets of a block of 256: 6-bit integers in 12 bytes, times a float each."""
+    packed = data[..., 4:16].astype(np.uint8)
+    first, second, both = packed[..., :4], packed[..., 4:8], packed[..., 8:]
+    scale = np.concatenate([first & 63, (both & 15) | (first >> 6 << 4)], -1)
+    offset = np.concatenate([second & 63, (both >> 4) | (second >> 6 << 4)], -1)
+    return _half(data[..., :2]) * scale, -_half(data[..., 2:4]) * offset
+
+
+def _signed(data: Array) -> Array:
+    return data.view(np.int8).astype(np.float32)
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "Q4_0": Layout(32, 18, 2, 18, 32, lambda at, k: _nibble(at, k, 16) - 8, lambda d: (_half(d[..., :2]),)),
+    "Q4_1": Layout(
+        32, 20, 4, 20, 32, lambda at, k: _nibble(at, k, 16), lambda d: (_half(d[..., :2]), _half(d[..., 2:4]))
+    ),
+    "Q5_0": Layout(
+        32, 22, 2, 22, 32,
+        lambda at, k: _nibble(lambda i: at(i + 4), k, 16) + _low(_shifted(at(k // 8), k % 8), 1) * 16 - 16,
+        lambda d: (_half(d[..., :2]),),
+    ),
+    "Q5_1": Layout(
+        32, 24, 4, 24, 32,
+        lambda at, k: _nibble(lambda i: at(i + 4), k, 16) + _low(_shifted(at(k // 8), k % 8), 1) * 16,
+        lambda d: (_half(d[..., :2]), _half(d[..., 2:4])),
+    ),
+    "Q8_0": Layout(
+        32, 34, 2, 34, 32, lambda at, k: binary("xor", at(k), const(128, I32)) - 128,
+        lambda d: (_half(d[..., :2]),),
+    ),
+    "Q4_K": Layout(256, 144, 16, 144, 32, lambda at, k: _nibble(at, k, 32), _k_scales),
+    "Q5_K": Layout(
+        256, 176, 16, 176, 32,
+        lambda at, k: _nibble(lambda i: at(i + 32), k, 32) + _low(_shifted(at(k % 32), k // 32), 1) * 16,
+        _k_scales,
+    ),
+    "Q6_K": Layout(
+        256, 210, 0, 192, 16,
+        lambda at, k: _low(_shifted(at(k // 128 * 64 + k % 64), k // 64 % 2 * 4), 4)
+        + _low(_shifted(at(k // 128 * 32 + k % 32 + 128), k // 32 % 4 * 2), 2) * 16 - 32,
+        lambda d: (_half(d[..., 208:210]) * _signed(d[..., 192:208]),),
+    ),
+}  # fmt: skip
+
+
+def product(b: Builder, x: Tensor, t: Tensor, kind: str, width: int) -> Tensor:
+    """x [rows, width] times the transposed weights that a constant's blocks, u8 [outputs, bytes], stand for:
+    in parts, each small enough to be dequantized while compiling where that pays."""
+    if kind in PLAIN:
+        return b.matmul(x, b.cast(t, F32), transpose_b=True)
+    layout, data = LAYOUTS[kind], b.require_constant(t, "the weights")
+    each = max(FOLD_LIMIT // width, 1)
+    parts = [data[n : n + each] for n in range(0, len(data), each)]
+    matrices = (_dequantized(b, _columns(b, p, layout, kind, width), layout, width) for p in parts)
+    return b.concat([b.matmul(x, m, transpose_b=True) for m in matrices], 1)
+
+
+def rows(b: Builder, t: Tensor, kind: str, width: int, places: Tensor) -> Tensor:
+    """The weights' rows at `places`, f32 [*places, width]."""
+    if kind in PLAIN:
+        return b.cast(b.gather(t, places, 0), F32)
+    columns = _columns(b, b.require_constant(t, "the weights"), LAYOUTS[kind], kind, width)
+    flat = b.reshape(places, [axes.product(places.shape)])
+    chosen = _dequantized(b, [b.gather(c, flat, 0) for c in columns], LAYOUTS[kind], width)
+    return b.reshape(chosen, [*places.shape, width])
+
+
+def _columns(b: Builder, data: Array, layout: Layout, kind: str, width: int) -> list[Tensor]:
+    """Of each row the integers' bytes, the groups' factors, and their offsets where there are some."""
+    rows, count = data.shape[0], width // layout.size
+    if width % layout.size or data.shape != (rows, count * layout.bytes):
+        raise CompileError(f"{data.shape} bytes aren't rows of {width} weights of type {kind}")
+    blocks = data.reshape(rows, count, layout.bytes)
+    kept = np.ascontiguousarray(blocks[:, :, layout.start : layout.end])
+    return [b.const(np.ascontiguousarray(a.reshape(rows, -1))) for a in (kept, *layout.scales(blocks))]
+
+
+def _dequantized(b: Builder, parts: Sequence[Tensor], layout: Layout, width: int) -> Tensor:
+    """f32 [rows, width]: integers times their group's factor, and plus its offset where the type has one."""
+    each = layout.end - layout.start
+
+    def weight(bufs: Sequence[Buffer], row: Expr, k: Expr) -> Expr:
+        start, group = k // layout.size * each, k // layout.group
+        value = cast(F32, layout.integers(lambda i: cast(I32, bufs[0][row, start + i]), k % layout.size))
+        value = value * bufs[1][row, group]
+        return value + bufs[2][row, group] if len(bufs) > 2 else value
+
+    return b.compute(F32, (parts[0].shape[0], width), parts, weight)

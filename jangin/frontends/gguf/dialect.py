@@ -1,0 +1,96 @@
+"""The operators of ggml that LLaMA-like networks need, behind the protocol of all dialects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering
+from jangin.frontends.gguf import blocks
+from jangin.ir.dtype import I64
+from jangin.ir.graph import CompileError, ImportedAttributes, Node
+from jangin.ops.activation import swish
+from jangin.ops.attention import Window, attention, join_heads, rotary_embedding, split_heads
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.normalize import rms_norm
+
+
+def _tensors(inputs: Inputs) -> list[Tensor]:
+    return [x for x in inputs if isinstance(x, Tensor)]
+
+
+def get_rows(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    o = node.of(ImportedAttributes)
+    table, places = _tensors(inputs)
+    return blocks.rows(b, table, o["type"], o["width"], places)
+
+
+def mul_mat(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    """x times weights [outputs, inputs], plus a bias; with `heads`, its result's columns as those of heads:
+    [1, heads, seq, size]."""
+    o = node.of(ImportedAttributes)
+    x, w, *bias = _tensors(inputs)
+    y = blocks.product(b, b.reshape(x, [x.shape[1], x.shape[2]]), w, o["type"], o["width"])
+    for offset in bias:
+        y = b.map(lambda v, c: v + c, y, offset)
+    whole = b.reshape(y, [1, *y.shape])
+    return split_heads(b, whole, o["heads"]) if o["heads"] else whole
+
+
+def norm(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    x, scale = _tensors(inputs)
+    return rms_norm(b, x, scale, epsilon=node.of(ImportedAttributes)["epsilon"])
+
+
+def rope(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    """x [1, heads, seq, size] turned by the places of the tokens, which are those after what the cache
+    has."""
+    x, cosines, sines, tokens, past = _tensors(inputs)
+    start = past.shape[2]
+    places = b.compute(I64, tokens.shape, [], lambda bufs, n, s: s + start)
+    width = 2 * int(cosines.shape[1].value)  # type: ignore[attr-defined]
+    halves = node.of(ImportedAttributes)["halves"]
+    return rotary_embedding(b, x, cosines, sines, places, interleaved=not halves, width=width)
+
+
+def attend(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> tuple[Tensor, ...]:
+    """What queries see of all keys up to their own; and keys and values with those of the cache before
+    them."""
+    q, k, v, past_key, past_value = _tensors(inputs)
+    keys, values = (b.concat([old, new], 2) for old, new in ((past_key, k), (past_value, v)))
+    found = attention(b, q, keys, values, window=Window(causal=True), past=past_key.shape[2])
+    return join_heads(b, found.y), keys, values
+
+
+def swiglu(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    return b.map(lambda g, u: swish(g) * u, *_tensors(inputs))
+
+
+def add(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    x, y = _tensors(inputs)
+    if x.shape != y.shape:
+        raise CompileError(f"{x} and {y} must have the same shape")
+    return b.map(lambda v, w: v + w, x, y)
+
+
+def view(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    """The last of x [1, seq, width]: [1, 1, width]."""
+    (x,) = _tensors(inputs)
+    return b.slice(x, [0, x.shape[1] - 1, 0], [1, 1, x.shape[2]], [1] * 3)
+
+
+OPERATORS: Mapping[str, Lowering] = {
+    "add": add, "flash_attn_ext": attend, "get_rows": get_rows, "mul_mat": mul_mat, "rms_norm": norm,
+    "rope": rope, "swiglu": swiglu, "view": view,
+}  # fmt: skip
+
+
+class Ggml(Dialect):
+    """Nodes are known by the names of ggml's operators ("ggml.mul_mat")."""
+
+    domain = "ggml"
+
+    def lowering(self, node: Node) -> Lowering | None:
+        return OPERATORS.get(node.op.removeprefix("ggml."))
+
+
+GGML = Ggml()

@@ -1,0 +1,92 @@
+"""What a GGUF file holds: settings by key, and tensors whose weights stay in the file's own blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType as Kind
+from gguf import GGUFReader
+from gguf.quants import dequantize
+
+from jangin.ir.graph import Array, CompileError
+
+PLAIN = {Kind.F32: np.float32, Kind.F16: np.float16}
+BLOCKS = (Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)
+"""Block types that are compiled as they are; others become f32 here."""
+LONG = 32
+"""Longer lists are no metadata that a person reads."""
+
+
+class File:
+    """A GGUF file, whose tensors lie in it, mapped. CompileError for one that is damaged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._reader = GGUFReader(path)
+            self._tensors = {t.name: t for t in self._reader.tensors}
+        except (ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError) as error:
+            raise CompileError(f"{path} is a damaged GGUF file: {error}") from None
+
+    # -- settings -------------------------------------------------------------------------------
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """All of them, by key."""
+        try:
+            return {key: field.contents() for key, field in self._reader.fields.items()}
+        except (ValueError, IndexError, TypeError, UnicodeDecodeError) as error:
+            raise CompileError(f"{self.path} is a damaged GGUF file: {error}") from None
+
+    def setting(self, key: str, default: Any = None) -> Any:
+        """CompileError where there is none, and no default."""
+        found = self.settings.get(key, default)
+        if found is None:
+            raise CompileError(f"{self.path} has no setting {key}")
+        return found
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.setting(key, default)
+        if not isinstance(value, (int, float)):
+            raise CompileError(f"{self.path}: the setting {key} is {value!r}, and should be a number")
+        return value
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        value = self.number(key, default)
+        if value != int(value) or not 0 <= value < 1 << 31:
+            raise CompileError(f"{self.path}: the setting {key} is {value:g}, out of range")
+        return int(value)
+
+    def metadata(self) -> Mapping[str, Any]:
+        """What the file says of itself: its settings, but for the vocabulary."""
+        return {k: v for k, v in self.settings.items() if not (isinstance(v, list) and len(v) > LONG)}
+
+    # -- tensors --------------------------------------------------------------------------------
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """As NumPy has it, the outermost axis first. CompileError where there is no such tensor."""
+        if name not in self._tensors:
+            raise CompileError(f"{self.path} has no tensor {name}")
+        return tuple(int(n) for n in reversed(self._tensors[name].shape.tolist()))
+
+    def blocks(self, name: str) -> tuple[str, Array]:
+        """A tensor's type, and what is in the file: bytes [..., bytes of a row] of blocks, else floats. Of a
+        type that isn't compiled: F32, and what its blocks stand for."""
+        self.shape(name)
+        found = self._tensors[name]
+        kind = found.tensor_type
+        if kind in PLAIN:
+            return kind.name, found.data
+        if kind in BLOCKS:
+            return kind.name, found.data.view(np.uint8)
+        try:
+            return "F32", np.asarray(dequantize(found.data, kind), np.float32)
+        except NotImplementedError:
+            raise CompileError(f"{self.path}: tensor {name} is of type {kind.name}, not supported") from None

@@ -1,0 +1,150 @@
+"""LLaMA-like networks of GGUF files as imported graphs, in the operators of ggml."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
+from jangin.frontends.gguf.file import File
+from jangin.ir.dtype import F32, I64
+from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
+from jangin.ir.records import dataclass
+
+
+@dataclass(frozen=True)
+class Family:
+    """How an architecture differs from LLaMA's. `halves`: a turned pair is one element of each half of a
+    head, not two neighbours."""
+
+    halves: bool = False
+
+
+FAMILIES = {"llama": Family(), "qwen2": Family(halves=True), "qwen3": Family(halves=True)}
+"""By `general.architecture`. Mistral's, SmolLM's and TinyLlama's files say llama."""
+UNSUPPORTED = ("expert_count", "attention.sliding_window", "attention.key_length_mla")
+
+
+class Llama:
+    """The graph in the making. `x` is always [1, seq, width]."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.kind: str = file.setting("general.architecture")
+        if self.kind not in FAMILIES:
+            known = ", ".join(FAMILIES)
+            raise CompileError(f"{file.path} is of architecture {self.kind}; those supported are {known}")
+        for key in UNSUPPORTED:
+            if file.settings.get(f"{self.kind}.{key}"):
+                raise CompileError(f"{file.path}: {self.kind}.{key} is not supported")
+        self.layers = self._whole("block_count")
+        self.width = self._whole("embedding_length")
+        self.heads = self._whole("attention.head_count")
+        self.kv_heads = self._whole("attention.head_count_kv", self.heads)
+        self.epsilon = float(file.number(f"{self.kind}.attention.layer_norm_rms_epsilon"))
+        if min(self.layers, self.width, self.heads, self.kv_heads) < 1 or self.heads % self.kv_heads:
+            raise CompileError(f"{file.path} has {self.heads} heads, and {self.kv_heads} of keys")
+        self.size = self._whole("attention.key_length", self.width // self.heads)
+        self.context = self._whole("context_length")
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Array] = {}
+
+    def _whole(self, key: str, default: int | None = None) -> int:
+        return self.file.whole(f"{self.kind}.{key}", default)
+
+    def imported(self, shapes: ShapeBindings) -> Graph:
+        """Takes `tokens` [1, seq] and, of each layer I, `past_key.I` and `past_value.I` [1, heads, past,
+        size]; gives the `logits` [1, vocabulary] of what follows the last token, and the `present_...` of
+        `past` and `seq` together."""
+        symbols = Symbols({"seq": (1, self.context), "past": (0, self.context - 1), **shapes})
+        cache: list[int | str] = [1, self.kv_heads, "past", self.size]
+        names = [f"{part}.{i}" for i in range(self.layers) for part in ("key", "value")]
+        inputs = [Value("tokens", I64, symbols.shape("tokens", [1, "seq"]))]
+        inputs += [Value(f"past_{n}", F32, symbols.shape(f"past_{n}", cache)) for n in names]
+        self._network()
+        outputs = ["logits", *(f"present_{n}" for n in names)]
+        name = str(self.file.settings.get("general.name", self.kind))
+        return model_graph(name, inputs, outputs, self.nodes, self.constants, symbols)
+
+    def _network(self) -> None:
+        self._angles()
+        embeddings = self._weights("token_embd.weight")
+        x = self._op("get_rows", "token_embd", [embeddings[0], "tokens"], **embeddings[1])
+        for i in range(self.layers):
+            x = self._block(x, f"blk.{i}", i)
+        last = self._op("view", "last_token", [x])
+        normal = self._norm(last, "output_norm")
+        shared = "output.weight" not in self.file
+        self._linear(normal, "token_embd" if shared else "output", "logits")
+
+    def _block(self, x: str, block: str, i: int) -> str:
+        attended = self._attention(self._norm(x, f"{block}.attn_norm"), block, i)
+        x = self._op("add", f"{block}.attended", [x, attended])
+        normal = self._norm(x, f"{block}.ffn_norm")
+        gate, up = (self._linear(normal, f"{block}.ffn_{part}") for part in ("gate", "up"))
+        both = self._op("swiglu", f"{block}.ffn_swiglu", [gate, up])
+        return self._op("add", f"{block}.out", [x, self._linear(both, f"{block}.ffn_down")])
+
+    def _attention(self, x: str, block: str, i: int) -> str:
+        parts = {}
+        for part, heads in (("q", self.heads), ("k", self.kv_heads), ("v", self.kv_heads)):
+            parts[part] = self._linear(x, f"{block}.attn_{part}", heads=heads)
+            if f"{block}.attn_{part}_norm.weight" in self.file:
+                parts[part] = self._norm(parts[part], f"{block}.attn_{part}_norm")
+        for part in "qk":
+            pair = [parts[part], "rope.cosines", "rope.sines", "tokens", "past_key.0"]
+            parts[part] = self._op("rope", f"{block}.{part}_rope", pair, halves=FAMILIES[self.kind].halves)
+        given = [*parts.values(), f"past_key.{i}", f"past_value.{i}"]
+        outputs = [f"{block}.attended_values", f"present_key.{i}", f"present_value.{i}"]
+        mixed = self._op("flash_attn_ext", outputs[0], given, outputs)
+        return self._linear(mixed, f"{block}.attn_output")
+
+    # -- nodes ----------------------------------------------------------------------------------
+
+    def _op(
+        self, kind: str, name: str, inputs: Sequence[str], outputs: Sequence[str] = (), **attrs: Any
+    ) -> str:
+        made = tuple(outputs) or (name,)
+        key = ImportedAttributes(f"ggml.{kind}", attrs)
+        self.nodes.append(Node(name, tuple(inputs), made, key, f"{kind} '{name}'"))
+        return made[0]
+
+    def _weights(self, name: str) -> tuple[str, dict[str, Any]]:
+        """A tensor as a constant, and what says how to read its blocks."""
+        kind, data = self.file.blocks(name)
+        self.constants[name] = data
+        return name, {"type": kind, "width": self.file.shape(name)[-1]}
+
+    def _linear(self, x: str, name: str, output: str = "", heads: int = 0) -> str:
+        weights, kind = self._weights(f"{name}.weight")
+        inputs = [x, weights]
+        if f"{name}.bias" in self.file:
+            inputs.append(self._floats(f"{name}.bias"))
+        return self._op("mul_mat", output or name, inputs, heads=heads, **kind)
+
+    def _norm(self, x: str, name: str) -> str:
+        return self._op("rms_norm", name, [x, self._floats(f"{name}.weight")], epsilon=self.epsilon)
+
+    def _floats(self, name: str) -> str:
+        kind, data = self.file.blocks(name)
+        if kind not in ("F32", "F16"):
+            raise CompileError(f"tensor {name} is of type {kind}, and should be floats")
+        self.constants[name] = data.astype(np.float32, copy=False)
+        return name
+
+    def _angles(self) -> None:
+        """Cosines and sines of each position's turn, [positions, pairs] (Su et al. 2021)."""
+        width = self._whole("rope.dimension_count", self.size)
+        speeds = self.file.number(f"{self.kind}.rope.freq_base", 10000.0) ** (-np.arange(0, width, 2) / width)
+        if "rope_freqs.weight" in self.file:
+            speeds = speeds / self.file.blocks("rope_freqs.weight")[1].astype(np.float64)
+        scaling = self.file.settings.get(f"{self.kind}.rope.scaling.type", "none")
+        if scaling == "linear":
+            speeds = speeds / self.file.number(f"{self.kind}.rope.scaling.factor")
+        elif scaling != "none":
+            raise CompileError(f"{self.file.path}: positions scaled by {scaling} are not supported")
+        turns = np.arange(self.context)[:, None] * speeds
+        self.constants["rope.cosines"] = np.cos(turns).astype(np.float32)
+        self.constants["rope.sines"] = np.sin(turns).astype(np.float32)
