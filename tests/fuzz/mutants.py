@@ -68,7 +68,7 @@ def rewrite(data: bytes, rng: random.Random) -> bytes:
         code = bytes(spoilt)
     else:
         text = rng.choice([k for k in ("plan", "program") if k in header])
-        header = _field(header, rng) if rng.random() < 0.4 else {**header, text: _text(header[text], rng)}
+        header = _field(header, rng) if rng.random() < 0.4 else {**header, text: words(header[text], rng)}
     new = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     digest = hashlib.sha256(new + code).digest()
     start = -(-(PREFIX.size + len(new) + len(code)) // 64) * 64
@@ -94,13 +94,13 @@ def _field(value: Any, rng: random.Random) -> Any:
     return copied
 
 
-def _text(text: str, rng: random.Random) -> str:
-    """Numbers and words of a plan's text changed, exchanged, left out or doubled."""
-    parts = re.split(r"(\s+|[(),:\[\]{}])", text)
-    words = [i for i, p in enumerate(parts) if p.strip()]
+def words(text: str, rng: random.Random) -> str:
+    """Numbers and words of a text changed, exchanged, left out or doubled."""
+    parts = re.split(r"(\s+|[(),:;=\[\]{}])", text)
+    places = [i for i, p in enumerate(parts) if p.strip()]
     for _ in range(rng.choice((1, 1, 2))):
-        i, j = rng.choice(words), rng.choice(words)
-        numbers = [i for i in words if parts[i].lstrip("-").isdecimal()]
+        i, j = rng.choice(places), rng.choice(places)
+        numbers = [i for i in places if parts[i].lstrip("-").isdecimal()]
         kind = rng.randrange(5)
         if kind < 2 and numbers:
             i = rng.choice(numbers)

@@ -18,10 +18,18 @@ import onnx
 
 import jangin
 
-from . import values
+from . import formats, values
 
-KINDS = ("fields", "bytes", "damage", "rewrite", "values")
-BATCH = {"fields": 100, "bytes": 200, "damage": 300, "rewrite": 300, "values": 1000}
+OTHERS = tuple(name for name, kind in formats.FORMATS.items() if kind.here)
+KINDS = ("fields", "bytes", "damage", "rewrite", "values", *OTHERS)
+BATCH = {
+    "fields": 100,
+    "bytes": 200,
+    "damage": 300,
+    "rewrite": 300,
+    "values": 1000,
+    **dict.fromkeys(OTHERS, 100),
+}
 """Mutants that a process gets: some seconds."""
 SECONDS = 60.0
 """Longer than this no mutant may take to compile or load; one that runs so long is ended, as a model may ask
@@ -52,6 +60,7 @@ def prepare(folder: Path, whole: bool) -> None:
         onnx.save(model, folder / "models" / f"{name}.onnx")
         built = jangin.build(model.SerializeToString(), cache=False, isolated=False)
         built.save(folder / "files" / f"{name}.jgn")
+    formats.prepare(folder)
     if whole:
         from onnx.backend.test.loader import load_model_tests
 
@@ -120,7 +129,9 @@ def _saved(folder: Path, kind: str, seed: str, first: int, number: int) -> Path:
     kept = folder / "wrong" / f"{kind}-{seed}-{number}"
     kept.parent.mkdir(exist_ok=True)
     current = folder / f"current-{kind}-{first}"
-    if current.exists():
+    if current.is_dir():
+        shutil.copytree(current, kept, dirs_exist_ok=True)
+    elif current.exists():
         shutil.copyfile(current, kept)
     return kept
 

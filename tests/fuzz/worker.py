@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import resource
+import shutil
 import sys
 import warnings
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from jangin.runtime.artifact import ArtifactError
 from jangin.runtime.device import LoadError
 from jangin.runtime.load import Runnable
 
-from . import mutants, seeds, values
+from . import formats, mutants, seeds, values
 
 MOST_BYTES = 4 << 30
 """Memory of its own that a process may take."""
@@ -42,8 +43,12 @@ class Worker:
     """The mutants of one kind; `folder` has what they are made of (see `__main__.prepare`)."""
 
     def __init__(self, kind: str, folder: Path) -> None:
-        self.do: Callable[[int, random.Random, Path], str] = getattr(self, f"_{kind}")
+        other = kind in formats.FORMATS
+        self.do: Callable[[int, random.Random, Path], str] = (
+            self._format if other else getattr(self, f"_{kind}")
+        )
         self.folder = folder
+        self.others = [formats.saved(p.parent) for p in sorted((folder / kind).glob("*/order"))]
         self.models = [p.read_bytes() for p in sorted((folder / "models").glob("*.onnx"))]
         self.files = [p.read_bytes() for p in sorted((folder / "files").glob("*.jgn"))]
         self.ready: list[Runnable] = []
@@ -67,6 +72,16 @@ class Worker:
         say(number, "compile")
         try:
             exe = jangin.compile(data, threads=1, cache=False, isolated=False)
+        except CompileError:
+            return "refused"
+        return self._run(number, exe, rng)
+
+    def _format(self, number: int, rng: random.Random, current: Path) -> str:
+        shutil.rmtree(current, ignore_errors=True)
+        path = formats.save(formats.mutant(rng.choice(self.others), rng), current)
+        say(number, "compile")
+        try:
+            exe = jangin.compile(path, threads=1, cache=False, isolated=False)
         except CompileError:
             return "refused"
         return self._run(number, exe, rng)

@@ -62,7 +62,7 @@ def _is_archive(contents: Contents) -> bool:
     try:
         with zipfile.ZipFile(io.BytesIO(contents.data)) as archive:
             return any(name.endswith(INSIDE) for name in archive.namelist())
-    except zipfile.BadZipFile:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):  # damaged, or too new
         return False
 
 

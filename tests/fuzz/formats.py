@@ -1,0 +1,214 @@
+"""Mutants of models in other formats than ONNX: of the files that a model consists of, and of their texts.
+
+A format is a line in `FORMATS`: what it needs, and models in it as files by name, first the one to compile.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import random
+import struct
+import sys
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from . import mutants, seeds
+
+Files = Mapping[str, bytes]
+TESTS = Path(__file__).parents[1] / "frontends"
+TEXTS = (".cfg", ".nnef", ".quant", ".prototxt")
+NUMBERS = (0, 1, 2, 3, 7, 127, 255, 1 << 15, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 << 32) - 2)
+HARM = ("../../etc/passwd", "/dev/zero", "nan", "1e999", "[]", "99999999999999999999", "a" * 5000, "(" * 3000)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`needs`: packages without which there are no mutants; `models` makes what they are made of."""
+
+    needs: Sequence[str]
+    models: Callable[[], Iterator[Files]]
+
+    @property
+    def here(self) -> bool:
+        return all(importlib.util.find_spec(n) for n in self.needs)
+
+
+def mutant(files: Files, rng: random.Random) -> Files:
+    """The model with one or two of its files changed, cut, lengthened, exchanged or missing."""
+    changed = dict(files)
+    for _ in range(rng.choice((1, 1, 2))):
+        name = rng.choice(list(changed))
+        how = rng.random()
+        if how < 0.05 and len(changed) > 1:
+            del changed[name]
+        elif how < 0.1:
+            changed[name] = changed[name] + rng.randbytes(rng.choice((1, 4, 1000)))
+        elif how < 0.2:
+            changed[name] = changed[name][: rng.randrange(len(changed[name]) + 1)]
+        elif how < 0.25:
+            changed[name] = changed[rng.choice(list(changed))]
+        elif name.endswith(TEXTS) and how < 0.85:
+            changed[name] = _text(changed[name], rng)
+        elif how < 0.6:
+            changed[name] = _words(changed[name], rng)
+        else:
+            changed[name] = seeds.damage(changed[name], rng)
+    return changed
+
+
+def _text(data: bytes, rng: random.Random) -> bytes:
+    text = data.decode("utf-8", "replace")
+    if not text.split():
+        return data
+    if rng.random() < 0.2:
+        place = rng.randrange(len(text))
+        return (text[:place] + rng.choice(HARM) + text[place:]).encode()
+    return mutants.words(text, rng).encode()
+
+
+def _words(data: bytes, rng: random.Random) -> bytes:
+    """Aligned words of 4 bytes, which are offsets, lengths and codes, as other numbers."""
+    changed = bytearray(data)
+    for _ in range(rng.choice((1, 1, 3))):
+        if len(changed) < 8:
+            break
+        at = rng.randrange(len(changed) // 4) * 4
+        (old,) = struct.unpack_from("<I", bytes(changed[at : at + 4]).ljust(4, b"\0"))
+        near = rng.random() < 0.5
+        new = (old + rng.choice((-4, -1, 1, 4))) % (1 << 32) if near else rng.choice(NUMBERS)
+        changed[at : at + 4] = struct.pack("<I", new)
+    return bytes(changed)
+
+
+# -- models --------------------------------------------------------------------------------------
+
+
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = found
+    spec.loader.exec_module(found)
+    return found
+
+
+def _tflite() -> Iterator[Files]:
+    """A quantized convolution, products, and operators that read shapes and indices from tensors."""
+    made = _module(TESTS / "tflite_format" / "files.py")
+    t, o, random = made.Tensor, made.Operator, np.random.default_rng(0)
+    image = t([1, 6, 6, 3], "int8", [0.05], [3])
+    filters = t([4, 3, 3, 3], "int8", [0.01] * 4, [0] * 4, 0, random.integers(-9, 9, (4, 3, 3, 3)))
+    bias = t([4], "int32", [0.0005] * 4, [0] * 4, 0, random.integers(-9, 9, 4))
+    window = {"StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1}
+    conv = o("CONV_2D", [0, 1, 2], [3], "Conv2DOptions", window)
+    yield {
+        "conv.tflite": made.written(
+            [image, filters, bias, t([1, 6, 6, 4], "int8", [0.2], [0])], [conv], [0], [3]
+        )
+    }
+    parts = [
+        t([2, 6]), t([5, 6], data=random.standard_normal((5, 6))), t([2, 5]), t([2], "int32", data=[5, 2]),
+        t([5, 2]), t([3], "int32", data=[4, 0, 2]), t([3, 2]),
+    ]  # fmt: skip
+    steps = [
+        o("FULLY_CONNECTED", [0, 1, -1], [2], "FullyConnectedOptions", {}), o("RESHAPE", [2, 3], [4]),
+        o("GATHER", [4, 5], [6], "GatherOptions", {"Axis": 0}),
+    ]  # fmt: skip
+    yield {"dense.tflite": made.written(parts, steps, [0], [6])}
+    cut = [t([2, 6]), *(t([2], "int32", data=d) for d in ([0, 1], [2, 6], [1, 2])), t([2, 3]), t([2, 3])]
+    steps = [
+        o("STRIDED_SLICE", [0, 1, 2, 3], [4], "StridedSliceOptions", {}),
+        o("SOFTMAX", [4], [5], "SoftmaxOptions", {"Beta": 1.0}),
+    ]
+    yield {"cut.tflite": made.written(cut, steps, [0], [5])}
+
+
+def _nnef() -> Iterator[Files]:
+    """Fragments and variables, as a folder, as an archive, and a quantized one."""
+    from jangin.frontends.nnef.tensors import tensor_bytes
+
+    made = _module(TESTS / "nnef_format" / "test_nnef_models.py")
+    filters = tensor_bytes(made.FILTER)
+    folder = {"graph.nnef": made.TEXT.encode(), "conv1/filter.dat": filters}
+    yield folder
+    yield {"graph.nnef": made.TEXT.encode(), "conv1/filter.dat": filters, "graph.quant": QUANTIZED}
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz") as archive:
+        for name, content in folder.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    yield {"net.nnef.tgz": held.getvalue()}
+
+
+QUANTIZED = b'"a": linear_quantize(min = 0.0, max = 9.5, bits = 8, signed = true, symmetric = false);\n'
+
+
+def _darknet() -> Iterator[Files]:
+    """A cfg and its weights for each group of layers."""
+    made = _module(TESTS / "darknet_format" / "test_darknet.py")
+    for text in made.NETWORKS.values():
+        with TemporaryDirectory() as folder:
+            path = made.write(Path(folder), made.NET + text)
+            yield {p.name: p.read_bytes() for p in (path, path.with_suffix(".weights"))}
+
+
+def _torch() -> Iterator[Files]:
+    """A traced convolution and a transformer's parts with an open size, and PyTorch's own archive."""
+    import torch
+
+    from jangin.frontends.torch.trace import traced
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.LayerNorm(4)
+
+        def forward(self, x: Any) -> Any:
+            y = self.norm(torch.relu(self.conv(x)).flatten(2).transpose(1, 2))
+            return torch.nn.functional.scaled_dot_product_attention(y, y, y)[:, ::2]
+
+    for shapes in (None, {"x": {0: torch.export.Dim("n", min=2, max=9)}}):
+        program = torch.export.export(Net().eval(), (torch.randn(3, 3, 5, 4),), dynamic_shapes=shapes)
+        yield {"traced": traced(program).model.SerializeToString()}
+    held = io.BytesIO()
+    torch.export.save(program, held)
+    yield {"model.pt2": held.getvalue()}
+
+
+FORMATS: Mapping[str, Kind] = {
+    "tflite": Kind(("tflite", "flatbuffers"), _tflite),
+    "nnef": Kind(("nnef",), _nnef),
+    "darknet": Kind((), _darknet),
+    "torch": Kind(("torch",), _torch),
+}
+
+
+def prepare(folder: Path) -> None:
+    """The models of all formats that are here, a folder each."""
+    for name, kind in FORMATS.items():
+        for i, files in enumerate(kind.models() if kind.here else ()):
+            save(files, folder / name / str(i))
+
+
+def save(files: Files, folder: Path) -> Path:
+    """Write a model; gives the path to compile. Which file that is, `order` beside it tells."""
+    for name, content in files.items():
+        path = folder / "files" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (folder / "order").write_text("\n".join(files))
+    return folder / "files" / next(iter(files))
+
+
+def saved(folder: Path) -> Files:
+    names = (folder / "order").read_text().splitlines()
+    return {name: (folder / "files" / name).read_bytes() for name in names}
