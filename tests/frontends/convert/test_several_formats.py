@@ -152,7 +152,7 @@ FORMATS: Mapping[str, Callable[[Path], Any]] = {
     "onnx": as_onnx, "nnef": as_nnef, "torch": as_torch, "darknet": as_darknet, "tflite": as_tflite,
 }  # fmt: skip
 SAME_KERNELS = ("onnx", "nnef", "torch")
-"""Formats with channels first and weights in ONNX's order: all kernels are ONNX's but the dense layer's, whose
+"""Formats with channels first and weights in ONNX's order: all kernels are ONNX's but the dense layer's, as its
 bias has another rank."""
 
 
