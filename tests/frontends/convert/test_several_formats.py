@@ -152,8 +152,8 @@ FORMATS: Mapping[str, Callable[[Path], Any]] = {
     "onnx": as_onnx, "nnef": as_nnef, "torch": as_torch, "darknet": as_darknet, "tflite": as_tflite,
 }  # fmt: skip
 SAME_KERNELS = ("onnx", "nnef", "torch")
-"""Formats with channels first and weights in ONNX's order: all kernels are ONNX's but the dense layer's, as its
-bias has another rank."""
+"""Formats with channels first and weights in ONNX's order: all kernels are ONNX's but that of the dense
+layer, whose bias has another rank."""
 
 
 @pytest.mark.parametrize("name", FORMATS)
