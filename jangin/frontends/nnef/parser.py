@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from jangin.frontends.nnef.fragments import FRAGMENTS, known
 from jangin.frontends.nnef.operators import DEFINED, OPERATIONS
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
@@ -58,7 +59,8 @@ def parse(what: str, graph: str, quantization: str) -> Parsed:
     text = _NOISE.sub(" ", graph)
     fragments = dict(_FRAGMENT.findall(text))
     _refuse_unknown(what, text, fragments)
-    lowered = [*DEFINED, *(name for name, end in fragments.items() if end == "{")]
+    own = [name for name, end in fragments.items() if end == "{" and name not in known(graph)]
+    lowered = [*DEFINED, *own]
     asked = {"graph": graph, "quantization": quantization, "lowered": lowered, "path": sys.path}
     command = [sys.executable, "-I", str(Path(__file__).with_name("parsing.py"))]
     try:
@@ -87,10 +89,17 @@ def parse(what: str, graph: str, quantization: str) -> Parsed:
 
 def _refuse_unknown(what: str, text: str, fragments: dict[str, str]) -> None:
     """CompileError naming every operation that is neither the standard's nor a fragment of the model's."""
-    known = {*OPERATIONS, *DEFINED, *DECLARED, *UNDEFINED_HERE, *BUILTIN, *fragments}
+    there = {
+        *(OPERATIONS.keys() - FRAGMENTS.keys()),
+        *DEFINED,
+        *DECLARED,
+        *UNDEFINED_HERE,
+        *BUILTIN,
+        *fragments,
+    }
     graph = re.search(r"\bgraph\s+(\w+)", text)
     called = {graph.group(1)} if graph else set()
-    unknown = sorted(set(_CALL.findall(text)) - known - called)
+    unknown = sorted(set(_CALL.findall(text)) - there - called)
     if unknown:
         many = f"{len(unknown)} operations are" if len(unknown) > 1 else "1 operation is"
         raise CompileError(

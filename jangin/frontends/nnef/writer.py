@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from jangin.frontends.nnef.fragments import EXTENSIONS, FRAGMENTS
+from jangin.frontends.nnef.operators.window import METHODS, multilinear_upsample, nearest_upsample
 from jangin.frontends.nnef.tensors import tensor_bytes
-from jangin.frontends.writer import Name, Pattern, Words, Writer, identifier
+from jangin.frontends.writer import Name, Offer, Pattern, Words, Writer, identifier
 from jangin.ir import core
 from jangin.ir.dtype import BOOL, F32, I64, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, ne
@@ -27,7 +30,7 @@ BINARIES = ("add", "sub", "mul", "div", "pow", "min", "max", "and", "or", "lt", 
 CALLS = (
     "neg", "abs", "not", "sqrt", "exp", "log", "log2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
     "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "floor", "ceil", "round", "sign",
-    "rsqrt",
+    "rsqrt", "erf",
 )  # fmt: skip
 REDUCTIONS = {
     "sum": "sum_reduce",
@@ -72,13 +75,14 @@ class _Writer(Writer):
 
     format = "NNEF"
     patterns = PATTERNS
-    reserved = RESERVED
+    reserved = (*RESERVED, *FRAGMENTS)
     copy = "copy"
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self.labels: dict[str, Array] = {}
         self.lines: list[str] = []
+        self.fragments: set[str] = set()
 
     def files(self) -> dict[str, bytes]:
         graph = self.graph
@@ -87,7 +91,9 @@ class _Writer(Writer):
         outputs = [self.names[n] for n in graph.outputs]
         body = "".join(f"    {line};\n" for line in self.lines)
         title = f"{identifier(graph.name)}({', '.join(inputs)}) -> ({', '.join(outputs)})"
-        text = f"version 1.0;\n\ngraph {title}\n{{\n{body}}}\n"
+        own = "".join(FRAGMENTS[name] for name in sorted(self.fragments))
+        head = f"version 1.0;\n{EXTENSIONS}{own}" if own else "version 1.0;\n"
+        text = f"{head}\ngraph {title}\n{{\n{body}}}\n"
         found = {"graph.nnef": text.encode()}
         return found | {f"{label}.dat": tensor_bytes(a) for label, a in self.labels.items()}
 
@@ -129,6 +135,8 @@ class _Writer(Writer):
         )
 
     def emit(self, operation: str, *inputs: Any, result: str = "", hint: str = "", **given: Any) -> Name:
+        if operation in FRAGMENTS:
+            self.fragments.add(operation)
         name = self.named(result) if result else self.fresh(hint or operation.partition("<")[0])
         arguments = [i if isinstance(i, Name) else self._listed(i) for i in inputs]
         arguments += [f"{k} = {_value(v)}" for k, v in given.items()]
@@ -211,9 +219,37 @@ class _Writer(Writer):
             self.emit("squeeze", self.emit(operation, x, axes=axes), axes=axes, result=node.outputs[0])
 
     def write_softmax(self, node: Node, attrs: core.Softmax) -> None:
-        if attrs.log:
-            raise CompileError("NNEF has no logarithm of a softmax")
-        self.emit("softmax", self.named(node.inputs[0]), axes=[attrs.axis], result=node.outputs[0])
+        self.emit(
+            "log_softmax" if attrs.log else "softmax",
+            self.named(node.inputs[0]),
+            axes=[attrs.axis],
+            result=node.outputs[0],
+        )
+
+    def write_normalize(self, node: Node, attrs: core.Normalize) -> None:
+        operation = "rms_normalization" if attrs.rms else "layer_normalization"
+        given: dict[str, Any] = {"axes": list(attrs.axes), "epsilon": float(attrs.epsilon)}
+        self.emit(operation, self.named(node.inputs[0]), **given, result=node.outputs[0])
+
+    def write_compute(self, node: Node, attrs: core.Compute) -> None:
+        """As the change of sizes that lowers to it."""
+        found = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
+        if found is None:
+            self.other(node, attrs)
+            return
+        operation, given = found
+        self.emit(operation, self.named(node.inputs[0]), **given, result=node.outputs[0])
+
+    def _resizes(self, node: Node) -> Iterator[Offer]:
+        given, wanted = self._shape(node.inputs[0]), self._shape(node.outputs[0])
+        whole = len(given) == len(wanted) > 2 and all(w % g == 0 for g, w in zip(given, wanted, strict=True))
+        if not whole or given[:2] != wanted[:2]:
+            return
+        factor = [w // g for g, w in zip(given[2:], wanted[2:], strict=True)]
+        yield ("nearest_upsample", {"factor": factor}), partial(nearest_upsample, factor=factor)
+        for method in METHODS:
+            how: dict[str, Any] = {"factor": factor, "method": method, "border": "replicate"}
+            yield ("multilinear_upsample", how), partial(multilinear_upsample, **how)
 
     def write_matmul(self, node: Node, attrs: core.MatMul) -> None:
         rank = len(self._shape(node.outputs[0]))

@@ -31,7 +31,7 @@ from jangin.ops.builder import Builder, Tensor
 
 CALLS = (
     "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh",
-    "acosh", "atanh", "abs", "sign", "floor", "ceil", "round", "sqrt", "sigmoid", "not",
+    "acosh", "atanh", "abs", "sign", "floor", "ceil", "round", "sqrt", "sigmoid", "not", "erf",
 )  # fmt: skip
 
 

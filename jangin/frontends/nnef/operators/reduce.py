@@ -67,6 +67,22 @@ def softmax(b: Builder, x: Operand, axes: Sequence[int] = (1,)) -> Tensor:
     return b.map(lambda v, s: v / s, e, _reduce("sum")(b, e, axes))
 
 
+@lowers("log_softmax")
+def log_softmax(b: Builder, x: Operand, axes: Sequence[int]) -> Tensor:
+    t = tensor(b, x)
+    return b.softmax(t, axes_of(axes, t.rank)[0], log=True)
+
+
+@lowers("layer_normalization")
+def layer_normalization(b: Builder, x: Operand, axes: Sequence[int], epsilon: float) -> Tensor:
+    return b.normalize(tensor(b, x), axes, epsilon)
+
+
+@lowers("rms_normalization")
+def rms_normalization(b: Builder, x: Operand, axes: Sequence[int], epsilon: float) -> Tensor:
+    return b.normalize(tensor(b, x), axes, epsilon, rms=True)
+
+
 @lowers("batch_normalization")
 def batch_normalization(
     b: Builder, input: Operand, mean: Operand, variance: Operand, offset: Operand, scale: Operand,
