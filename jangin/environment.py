@@ -17,6 +17,11 @@ def cache_folder() -> Path:
     return Path(named)
 
 
+def everything() -> dict[str, str]:
+    """The whole environment, as a process started now has it."""
+    return {**os.environ}
+
+
 def opencl_vendors() -> Path | None:
     """The folder of OpenCL's drivers that `OCL_ICD_VENDORS` names, if it does."""
     named = os.environ.get("OCL_ICD_VENDORS")

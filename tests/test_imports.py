@@ -75,8 +75,11 @@ ALLOWED = {
         "compiler.isolated", "compiler.options", "compiler.request", "compiler.source", "frontends",
         "frontends.table", "runtime", "targets",
     },
-    "compiler.isolated": {"ir", "runtime"},
-    "compiler.server": {"compiler.build", "compiler.forked", "compiler.request", "runtime"},
+    "compiler.isolated": {"environment", "ir", "runtime"},
+    "compiler.server": {
+        "compiler.build", "compiler.forked", "compiler.isolated", "compiler.pipeline", "compiler.request",
+        "frontends", "frontends.table", "ir", "runtime",
+    },
     "compiler.forked": {"compiler.orphans"},
     "compiler.orphans": set(),
     "ahead": {

@@ -29,14 +29,16 @@ class Workers:
     """Up to `count` processes that carry out jobs; a context, at whose end they end.
 
     One is forked here and does `prepare` (imports, say) while this process goes on; it forks the others
-    when there is work for them, so that they find all prepared. What `prepare` raises, a job will."""
+    when there is work for them, so that they find all prepared. What `prepare` raises, a job will. `running`
+    of them run; a process forked from this one may have them work too, when this one doesn't, and must then
+    tell it their number."""
 
     def __init__(self, count: int, prepare: Callable[[], object]) -> None:
         pipes = [Pipe() for _ in range(count)]
         self._pipes = [ours for ours, _ in pipes]
-        self._running = 1
+        self.running = 1
         own = [theirs for _, theirs in pipes]
-        self._first = _fork(lambda: _first(own, prepare), self._pipes)
+        self._first = fork(lambda: _first(own, prepare), self._pipes)
         for theirs in own:
             theirs.close()
 
@@ -69,9 +71,9 @@ class Workers:
         used = self._pipes[: max(1, min(most, len(jobs)))]
         wanted = len(used) if forks else len(self._pipes)
         try:
-            if wanted > self._running:
-                self._pipes[0].send(("fork", wanted - self._running))
-                self._running = wanted
+            if wanted > self.running:
+                self._pipes[0].send(("fork", wanted - self.running))
+                self.running = wanted
             return _handed_out(jobs, used, progress)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise ChildProcessError("a process that made kernels ended early") from None
@@ -101,7 +103,7 @@ def _handed_out(
     return [results[n] for n in range(len(jobs))]
 
 
-def _fork(life: Callable[[], object], others: Sequence[Connection]) -> int:
+def fork(life: Callable[[], object], others: Sequence[Connection]) -> int:
     """Start a process that does `life` and ends; it closes the pipes of `others`. Gives its number."""
     parent = os.getpid()
     child = os.fork()
@@ -141,7 +143,7 @@ def _work(pipe: Connection, spare: list[Connection]) -> list[int]:
             else:
                 for _ in range(said[1]):
                     own = spare.pop(0)
-                    children.append(_fork(partial(_work, own, []), [pipe, *spare]))
+                    children.append(fork(partial(_work, own, []), [pipe, *spare]))
                     own.close()
     return children
 

@@ -1,107 +1,193 @@
 """Compiling in a process of its own: its memory goes back to the system, and what ends it ends no other.
 
-What this imports is little, so that the other process starts before the caller's own imports."""
+It stays for a while, for the next compilation. What this imports is little, so that the other process starts
+before the caller's own imports."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
 import sys
-import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, NamedTuple
 
+from jangin.environment import everything
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from multiprocessing.connection import Connection
-    from pathlib import Path
 
     from jangin.compiler.request import Progress, Request
     from jangin.runtime.compiled import Compiled
+    from jangin.targets import Target
 
 _START = (
     "import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
-    "from jangin.compiler.orphans import end_with; end_with({parent}); "
-    "from jangin.compiler.server import serve; serve({pipe}, {spare})"
+    "from jangin.compiler.orphans import end_group_with; end_group_with({life}); "
+    "from jangin.compiler.server import serve; serve({pipe})"
 )
-"""Nothing is collected in a process that ends soon: hardly anything that it makes is in a circle."""
+"""Nothing is collected in processes that end soon, nor in one that makes little: hardly any of it is in a
+circle."""
+
+
+class Asked(NamedTuple):
+    """What the other process must know of a compilation before it hands the request on: the `target`, whether
+    the caller is to be `told` how it goes, the model's path where it has one, and the caller's folder."""
+
+    target: Target
+    told: bool
+    path: str | None
+    folder: str
 
 
 class _Started(NamedTuple):
-    """`spare`: the descriptor of the file for what the cache doesn't keep."""
+    """`life`: of a pipe the end whose closing is its end; `around`: the environment that it has, and where it
+    finds modules."""
 
     process: subprocess.Popen[bytes]
     pipe: Connection
-    spare: int
+    life: int
+    around: tuple[Mapping[str, str], Sequence[str]]
+
+    def ended(self, how: int = 0) -> os.waitid_result | None:
+        """How it ended, once it has; it isn't reaped, so that its number stays its group's."""
+        return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | how)
+
+    def end(self) -> None:
+        """It and those that it forked."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._close()
+
+    def forget(self) -> None:
+        """It is another process's."""
+        self.process.returncode = 0
+        self._close()
+
+    def _close(self) -> None:
+        self.pipe.close()
+        os.close(self.life)
+
+
+_waiting: list[_Started] = []
+"""The process that waits for this one's next compilation, if there is one."""
+
+
+def _end_waiting() -> None:
+    while _waiting:
+        _waiting.pop().end()
+
+
+def _forget_waiting() -> None:
+    """In a process forked from this one."""
+    while _waiting:
+        _waiting.pop().forget()
+
+
+atexit.register(_end_waiting)
+os.register_at_fork(after_in_child=_forget_waiting)
 
 
 class Apart:
-    """Another process, which builds what it is asked for; a context, at whose end it and those that it forks
-    end. It starts when it is first asked, or `at_once`.
+    """Another process, which builds what it is asked for; a context. It is the one that waits, or starts when
+    it is first asked, or `at_once`. Where all goes well it stays at the context's end, for the next; else it
+    and those that it forks end.
 
-    They are a group of their own, which the terminal's Ctrl-C doesn't reach; where this process is killed,
-    the system ends them. What they made comes in the cache's file or one that never had a name, so that
-    nothing is left of it either."""
+    They are a group of their own, which the terminal's Ctrl-C doesn't reach. They end when this process does,
+    however it does, and when nothing is asked of them for long. What they made comes in the cache's file or
+    one that never had a name, so that nothing is left of it either."""
 
     def __init__(self, at_once: bool = False) -> None:
-        self._stack = ExitStack()
-        self._started = self._start() if at_once else None
+        self._started = _start() if at_once and not _waiting else None
 
     def __enter__(self) -> Apart:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _start(self) -> _Started:
-        pipe, theirs = Pipe()
-        self._stack.enter_context(pipe)
-        spare = tempfile.TemporaryFile()  # noqa: SIM115 (the context's end closes it)
-        self._stack.callback(spare.close)
-        given = {"pipe": theirs.fileno(), "spare": spare.fileno()}
-        with theirs:
-            start = _START.format(path=sys.path, parent=os.getpid(), **given)
-            process = subprocess.Popen(
-                [sys.executable, "-c", start], pass_fds=[*given.values()], process_group=0
-            )
-        self._stack.callback(_end, process)
-        return _Started(process, pipe, spare.fileno())
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if self._started is None:
+            return
+        if error is None:
+            _waiting.append(self._started)
+            self._started = _waiting.pop(0) if len(_waiting) > 1 else None
+        if self._started is not None:
+            self._started.end()
 
     def build(self, request: Request, progress: Progress | None = None) -> Compiled:
         """As `request.carry_out`, by that process. Raises what it raises, and CompileError where it dies."""
         from jangin.ir.graph import CompileError
-        from jangin.runtime.compiled import read_artifact
 
         serialize = getattr(request.model, "SerializeToString", None)
         if serialize is not None:
             request = replace(request, model=serialize())
-        process, pipe, spare = self._started or self._start()
-        try:
-            pipe.send((request, progress is not None))
-            return read_artifact(_result(pipe, progress) or f"/proc/self/fd/{spare}")
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays its group's number
-            assert end is not None
-            raise CompileError(_epitaph(end.si_status, end.si_code == os.CLD_EXITED)) from None
+        path = os.path.abspath(request.model) if isinstance(request.model, (str, os.PathLike)) else None
+        told = progress is not None
+        asked = Asked(request.target, told, path, os.getcwd())
+        for last in (False, True):
+            started = self._started = self._started or _taken() or _start()
+            try:
+                started.pipe.send(asked)
+                started.pipe.send(request)
+                return _result(started.pipe, progress)
+            except (EOFError, BrokenPipeError, ConnectionResetError):
+                end = started.ended()
+                assert end is not None
+                exited = end.si_code == os.CLD_EXITED
+                if last or not exited or end.si_status:
+                    raise CompileError(_epitaph(end.si_status, exited)) from None
+            started.end()  # it had waited for too long, just when it was asked
+            self._started = None
+        raise AssertionError("the last one's end is an error")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _taken() -> _Started | None:
+    """The process that waits, if it still does, and is as one that started now would be."""
+    while _waiting:
+        started = _waiting.pop()
+        if started.ended(os.WNOHANG) is None and started.around == _around():
+            return started
+        started.end()
+    return None
 
 
-def _result(pipe: Connection, progress: Progress | None) -> Path | None:
-    """Where the cache has the compiled model, once it is made; None where that has been handed over."""
+def _around() -> tuple[Mapping[str, str], Sequence[str]]:
+    return everything(), [*sys.path]
+
+
+def _start() -> _Started:
+    pipe, theirs = Pipe()
+    ends, life = os.pipe()
+    given = {"pipe": theirs.fileno(), "life": ends}
+    try:
+        start = _START.format(path=sys.path, **given)
+        process = subprocess.Popen(
+            [sys.executable, "-c", start], pass_fds=[*given.values()], process_group=0
+        )  # fmt: skip
+    finally:
+        theirs.close()
+        os.close(ends)
+    return _Started(process, pipe, life, _around())
+
+
+def _result(pipe: Connection, progress: Progress | None) -> Compiled:
+    """What was built, from the cache's file or one that is handed over."""
+    from multiprocessing.reduction import recv_handle
+
+    from jangin.runtime.compiled import read_artifact
+
     while True:
         kind, *what = pipe.recv()
         if kind == "failed":
             raise what[0]
         if kind == "built":
-            path: Path | None = what[0]
-            return path
+            if what[0] is not None:
+                return read_artifact(what[0])
+            with os.fdopen(recv_handle(pipe), "rb") as file:
+                return read_artifact(f"/proc/self/fd/{file.fileno()}")
         if progress is not None:
             progress(*what)
 

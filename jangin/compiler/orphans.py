@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import select
 import signal
 import sys
 
@@ -17,4 +19,13 @@ def end_with(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it was gone before
+        os._exit(1)
+
+
+def end_group_with(other: int) -> None:
+    """Have the system end this process and its group as soon as nobody has the other end of a pipe open, in
+    which nothing is ever written: whoever started them is gone, while the thread that did may have ended."""
+    fcntl.fcntl(other, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(other, fcntl.F_SETFL, fcntl.fcntl(other, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([other], [], [], 0)[0]:  # it was gone before
         os._exit(1)

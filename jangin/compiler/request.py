@@ -48,14 +48,11 @@ class Request:
         """Where compiled models are kept, if they are."""
         return None if self.cache is False else Cache(self._folder)
 
-    @property
-    def kernels(self) -> SharedKernels | None:
-        """Where kernels are kept that other models share, if they are."""
-        if self.cache is False:
-            return None
+    def kernels(self, known: Mapping[str, bytes] | None = None) -> SharedKernels:
+        """The kernels that models share: those `known` to this process, pickled, and those of the cache."""
         from jangin.compiler.shared import SharedKernels
 
-        return SharedKernels(Cache(self._folder).folder)
+        return SharedKernels(None if self.entries is None else self.entries.folder, known=known)
 
     @property
     def winners(self) -> Store | None:
@@ -82,9 +79,11 @@ def carry_out(
     own: Extensions = NONE,
     workers: Workers | None = None,
     account: Account | None = None,
+    shared: SharedKernels | None = None,
 ) -> tuple[Compiled, Path | None]:
     """Tune, if that is asked for, and compile, in this process and by `workers`. Gives the file that the
-    cache keeps too. `account`: gets the seconds of each new kernel."""
+    cache keeps too. `account`: gets the seconds of each new kernel. `shared`: the request's kernels, where
+    others are known than the cache has."""
     options = request.options()
     entries = None if own else request.entries
     source = request.source
@@ -96,7 +95,8 @@ def carry_out(
             kept = entries.load(name, read_entry)
             if kept is not None:
                 return kept, entries.path(name)
-    shared = None if own else request.kernels
+    if shared is None and not own:
+        shared = request.kernels()
     artifact = _built(request, options, progress, own, workers, shared, account)
     if entries is None or source is None or not source.unchanged():
         return artifact, None

@@ -1,31 +1,155 @@
-"""What the compiler's own process does (see `compiler.isolated`)."""
+"""What the compiler's own process does (see `compiler.isolated`).
+
+It compiles no model itself: it has what all compilations need, the workers among it, and each is done by a
+process forked from it, whose memory goes when that ends. What is left of a model are its kernels, which the
+next one may share.
+"""
 
 from __future__ import annotations
 
-from multiprocessing.connection import Connection
+import os
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+from importlib import import_module
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import send_handle
+from typing import BinaryIO, NamedTuple, NoReturn, cast
 
 from jangin.compiler.build import start_workers
-from jangin.compiler.forked import sendable
-from jangin.compiler.request import carry_out
+from jangin.compiler.forked import Workers, fork, sendable
+from jangin.compiler.isolated import Asked
+from jangin.compiler.request import Request, carry_out
+from jangin.frontends.format import opened
+from jangin.frontends.table import format_of
+from jangin.ir.graph import CompileError
 from jangin.runtime.artifact import Artifact
+from jangin.runtime.compiled import Compiled
+
+IDLE = 30.0
+"""Seconds that the process waits for something to do before it ends."""
+KEPT = 64 << 20
+"""Bytes of kernels that it has for the next models, those used last."""
 
 
-def serve(pipe: int, spare: int) -> None:
-    """Build what the pipe asks for, tell how it goes, and end. What the cache doesn't keep is written to the
-    file `spare`. While the model is read, a worker gets ready to make its kernels."""
-    with Connection(pipe) as connection:
-        request, told = connection.recv()
+class _Done(NamedTuple):
+    """What is left of a compilation: how many workers run now, the identities of kernels that it used, and
+    the kernels that it made, pickled."""
+
+    running: int
+    used: tuple[str, ...]
+    made: Mapping[str, bytes]
+
+
+def serve(pipe: int) -> None:
+    """Build what the pipe asks for, one model after the other, and end where nothing is asked for long, where
+    the caller is gone, or where something went wrong."""
+    with Connection(pipe) as caller:
+        if not caller.poll(IDLE):
+            return
+        asked: Asked | None = (first := _asked(caller))
+        with start_workers(first.target) as workers:
+            known: Mapping[str, bytes] = {}
+            while asked is not None:
+                _import(asked)
+                done, asked = _in_a_fork(caller, asked, workers, known)
+                workers.running = done.running
+                known = _last({**known, **done.made}, done.used)
+                if asked is None and caller.poll(IDLE):
+                    asked = _asked(caller)
+
+
+def _import(asked: Asked) -> None:
+    """What the compilation will import: the next one has it too."""
+    import_module("jangin.compiler.pipeline")
+    if asked.path is not None:
+        with suppress(CompileError, OSError):  # the compilation will say so
+            for module in format_of(opened(asked.path)).modules:
+                import_module(module)
+
+
+def _in_a_fork(
+    caller: Connection, asked: Asked, workers: Workers, known: Mapping[str, bytes]
+) -> tuple[_Done, Asked | None]:
+    """Have a forked process compile. Gives what it left, and what the caller asks for already. This process
+    ends as that one does, where it doesn't end well, and with all of its group where the caller is gone."""
+    ours, theirs = Pipe(duplex=False)
+    child = fork(partial(_compile, caller, theirs, asked, workers, known), [ours])
+    theirs.close()
+    following: Asked | None = None
+    with ours:
         try:
-            tell = (lambda *step: connection.send(("step", *step))) if told else None
-            with start_workers(request.target) as workers:
-                artifact, path = carry_out(request, tell, workers=workers)
-                workers.close()
-                if path is None:
-                    with open(spare, "wb", closefd=False) as file:
-                        if isinstance(artifact, Artifact):
-                            artifact.write(file, kept=False)
-                        else:
-                            artifact.write(file)
-            connection.send(("built", path))
-        except Exception as error:
-            connection.send(("failed", sendable(error)))
+            ours.recv()  # the request is that process's to read, what comes then this one's
+            while not ours.poll(0 if following is None else None):
+                if caller in wait([ours, caller]):
+                    following = _asked(caller)
+            done: _Done = ours.recv()
+        except EOFError:
+            _end_like(os.waitpid(child, 0)[1])
+    os.waitpid(child, 0)
+    return done, following
+
+
+def _asked(caller: Connection) -> Asked:
+    """What the caller asks for. Where it is gone, this process and all of its group end."""
+    try:
+        asked: Asked = caller.recv()
+    except (EOFError, OSError):
+        os.killpg(0, signal.SIGKILL)
+    return asked
+
+
+def _end_like(status: int) -> NoReturn:
+    """End as a process ended: the caller asks how."""
+    if os.WIFSIGNALED(status):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _compile(
+    caller: Connection, done: Connection, asked: Asked, workers: Workers, known: Mapping[str, bytes]
+) -> None:
+    """The forked process: compiles what the caller says next, tells it how it goes, and hands down what is
+    left of it, unless it failed: what workers do then isn't known."""
+    os.chdir(asked.folder)
+    request: Request = caller.recv()
+    done.send(None)
+    kernels = request.kernels(known)
+    tell = (lambda *step: caller.send(("step", *step))) if asked.told else None
+    try:
+        artifact, path = carry_out(request, tell, workers=workers, shared=kernels)
+        with tempfile.TemporaryFile() if path is None else nullcontext() as file:
+            if file is not None:
+                _write(artifact, cast(BinaryIO, file))
+            caller.send(("built", path))
+            if file is not None:
+                send_handle(caller, file.fileno(), None)
+    except Exception as error:
+        caller.send(("failed", sendable(error)))
+    else:
+        done.send(_Done(workers.running, *kernels.pickled()))
+
+
+def _write(artifact: Compiled, file: BinaryIO) -> None:
+    """For a caller who waits for it."""
+    if isinstance(artifact, Artifact):
+        artifact.write(file, kept=False)
+    else:
+        artifact.write(file)
+    file.flush()
+
+
+def _last(known: Mapping[str, bytes], used: Sequence[str]) -> dict[str, bytes]:
+    """Of kernels, the oldest first, as many as are kept: those used last."""
+    order = [*(k for k in known if k not in used), *used]
+    room, kept = KEPT, list[str]()
+    for identity in reversed(order):
+        room -= len(known[identity])
+        if room < 0:
+            break
+        kept.append(identity)
+    return {identity: known[identity] for identity in reversed(kept)}

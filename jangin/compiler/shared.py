@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -54,19 +55,31 @@ class Made(NamedTuple):
 
 
 class SharedKernels:
-    """Kernels by identity (`kernels.Job`): those of this object, and with a `folder` (a cache's) those that
-    its file has, at most `limit` bytes. Those that call a library are not in the file: little is theirs."""
+    """Kernels by identity (`kernels.Job`): those of this object, those `known` (as `pickled` gave them), and
+    with a `folder` (a cache's) those that its file has, at most `limit` bytes. Those that call a library are
+    not in the file: little is theirs."""
 
-    def __init__(self, folder: Path | None = None, limit: int = LIMIT) -> None:
+    def __init__(
+        self, folder: Path | None = None, limit: int = LIMIT, known: Mapping[str, bytes] | None = None
+    ) -> None:
         self.path = None if folder is None else folder / FOLDER / FILE
         self.limit = limit
+        self._known = known or {}
         self._made: dict[str, Made] = {}
 
     def get(self, identities: Iterable[str]) -> dict[str, Made]:
         """Those that are known, each now the most recently used."""
         wanted = list(identities)
+        self._made |= {
+            i: Made(*pickle.loads(self._known[i])) for i in wanted if i in self._known and i not in self._made
+        }
         self._made |= self._read([i for i in wanted if i not in self._made])
         return {i: self._made[i] for i in wanted if i in self._made}
+
+    def pickled(self) -> tuple[tuple[str, ...], dict[str, bytes]]:
+        """The identities of those that were asked for or kept, and of these, pickled, what wasn't known."""
+        new = {i: pickle.dumps((*made,)) for i, made in self._made.items() if i not in self._known}
+        return tuple(self._made), new
 
     def put(self, made: Mapping[str, Made]) -> None:
         """Keep kernels."""

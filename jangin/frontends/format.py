@@ -122,6 +122,8 @@ class Format(Protocol):
 
     name: str
     """As messages call it: "ONNX"."""
+    modules: Sequence[str] = ()
+    """What `load` imports, for a process that is going to load several models."""
 
     def reads(self, contents: Contents) -> bool:
         """Whether the model is of this format, by its content: names of files say nothing."""

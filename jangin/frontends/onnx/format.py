@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 class OnnxFormat(Format):
     name = "ONNX"
+    modules = ("jangin.frontends.onnx.dialect", "jangin.frontends.onnx.importer")
 
     def reads(self, contents: Contents) -> bool:
         if contents.message is None:
