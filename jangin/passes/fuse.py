@@ -140,12 +140,29 @@ class _Fuser:
     # -- consumers ------------------------------------------------------------------------------
 
     def consume(self, group: Group) -> None:
-        """Take the maps that follow the anchor into the epilogue, while each step has one result."""
-        sizes = {group.result: 1}
+        """Take the maps that follow the anchor into the epilogue, while each step has one result; not a last
+        one that makes floats of small integers, if what reads them can."""
+        sizes, steps = {group.result: 1}, list[list[Node]]()
         while region := self.region(group, sizes):
-            for node in region:
-                self.join(group, node, EPILOGUE)
+            steps.append(region)
             group.result = region[-1].outputs[0]
+        if steps and self.widens(steps[-1]):
+            (node,) = steps.pop()
+            group.result = node.inputs[0]
+        for node in (n for region in steps for n in region):
+            self.join(group, node, EPILOGUE)
+
+    def widens(self, region: Sequence[Node]) -> bool:
+        """Whether a step of one operand makes floats of integers of at most 16 bits that one node reads,
+        which could evaluate it."""
+        node, name = region[0], region[0].outputs[0]
+        users = self.users.get(name, ())
+        if len(region) > 1 or len(node.inputs) > 1 or len(users) != 1 or name in self.graph.outputs:
+            return False
+        before, after = self.graph.dtype(node.inputs[0]), self.graph.dtype(name)
+        reads = (i for i, n in enumerate(users[0].inputs) if n == name)
+        small = before.is_int and before.bits <= 16 and after.is_float
+        return small and all("cheap" in self.inlinable(users[0], i) for i in reads)
 
     def region(self, group: Group, sizes: dict[str, int]) -> list[Node]:
         """The smallest set of maps that reads all of the group's result and has one result itself;

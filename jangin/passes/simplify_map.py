@@ -142,7 +142,9 @@ def _composed(s: State, node: Node) -> Result:
         var = Var(f"x{i}", s.dtype(name))
         others = [n for k, n in enumerate(node.inputs) if k != i]
         chain = s.single_use(name) and _scales(s, inner) and _scales(s, node) and _all_constant(s, others)
-        casts = len(inner.inputs) == 1 and isinstance(inner.of(Map).body, Cast) and _is_cast_of(body, var)
+        first = inner.of(Map).body
+        alone = s.single_use(name) or (isinstance(first, Cast) and isinstance(first.a, Var))
+        casts = len(inner.inputs) == 1 and isinstance(first, Cast) and alone and _is_cast_of(body, var)
         if not chain and not casts:
             continue
         count = len(node.inputs)

@@ -1,5 +1,6 @@
 """Convolutions and matrix products between DequantizeLinear and QuantizeLinear, as quantizers write
-them, become ONNX's operators on integers: their sums are exact, and rounded once.
+them, become ONNX's operators on integers: their sums are exact, and rounded once. What only moves or picks
+elements there does so with the integers.
 
 That is what the pattern means to ONNX Runtime too. It is found in the imported graph.
 """
@@ -18,6 +19,20 @@ from jangin.ir.graph import Graph, ImportedAttributes, Node
 DEQUANTIZE, QUANTIZE = "onnx.DequantizeLinear", "onnx.QuantizeLinear"
 QLINEAR_OPSET = 10
 EIGHT_BITS = ("int8", "uint8")
+MOVING = {
+    f"onnx.{name}"
+    for name in (
+        "MaxPool",
+        "Reshape",
+        "Transpose",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Slice",
+        "DepthToSpace",
+    )
+}
+"""Operators that give elements of their first operand, which compare as the integers that stand for them."""
 
 
 def fuse_quantized(graph: Graph) -> Graph:
@@ -39,7 +54,11 @@ class _Fusing:
         nodes: list[Node] = []
         fused: set[str] = set()
         for node in self.graph.nodes:
-            found = self.fused(node) if node.op in ("onnx.Conv", "onnx.MatMul") else None
+            found = None
+            if node.op in ("onnx.Conv", "onnx.MatMul"):
+                found = self.fused(node)
+            elif node.op in MOVING and len(node.outputs) == 1:
+                found = self.moved(node)
             if found is not None:
                 fused |= {*found.outputs}
                 nodes.append(found)
@@ -71,6 +90,20 @@ class _Fusing:
             outputs=after.outputs,
             attrs=ImportedAttributes(op, {**node.of(ImportedAttributes), "opset": QLINEAR_OPSET}),
         )
+
+    def moved(self, node: Node) -> Node | None:
+        """The node on integers, where the result is quantized as the operand was."""
+        before, after = self.makers.get(node.inputs[0]), self.readers.get(node.outputs[0])
+        if before is None or before.op != DEQUANTIZE or after is None or after.op != QUANTIZE:
+            return None
+        if self.uses[node.outputs[0]] != 1 or not (self.fits(before) and self.fits(after)):
+            return None
+        pairs = zip(before.inputs[1:], after.inputs[1:], strict=True)
+        same = all(np.array_equal(self.graph.constants[a], self.graph.constants[b]) for a, b in pairs)
+        kinds = {self.graph.constants[n.inputs[2]].dtype for n in (before, after)}
+        if not same or len(kinds) > 1 or self.graph.constants[before.inputs[1]] <= 0:
+            return None
+        return replace(node, inputs=(before.inputs[0], *node.inputs[1:]), outputs=after.outputs)
 
     def fits(self, node: Node, each: bool = False) -> bool:
         """Whether a node quantizes by one scale (or, if `each`, one for each entry of axis 0), to or from
