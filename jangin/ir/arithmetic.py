@@ -46,6 +46,12 @@ def _dot2(a: Any, b: Any) -> Any:
     return (x << 48 >> 48) * (y << 48 >> 48) + (x >> 16) * (y >> 16)
 
 
+def _of_pairs(op: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    x, y = np.broadcast_arrays(np.asarray(a, np.int32), np.asarray(b, np.int32))
+    made = op(*(np.ascontiguousarray(v).reshape(-1).view(np.int16) for v in (x, y)))
+    return made.view(np.int32).reshape(x.shape)
+
+
 def _bits_as(dtype: DType, a: Any) -> Any:
     return np.asarray(a).view(dtype.numpy)
 
@@ -64,6 +70,7 @@ _EXACT: Mapping[str, Callable[..., Any]] = {
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "isnan": np.isnan, "isinf": np.isinf,
     "fma": lambda a, b, c: a * b + c, "dot2": _dot2,
+    "add2": partial(_of_pairs, np.add), "sub2": partial(_of_pairs, np.subtract),
     **{name: partial(_bits_as, dtype) for name, dtype in BITCASTS.items()},
 }  # fmt: skip
 _IN_F64: Mapping[str, Callable[..., Any]] = {

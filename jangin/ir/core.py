@@ -239,8 +239,8 @@ class MatMul(CoreAttributes, operator="matmul"):
 @dataclass(frozen=True)
 class Conv(CoreAttributes, operator="conv"):
     """Convolution of operand 0 with weights [O, C/groups, *kernel]. `pads`: begins of the spatial axes,
-    then ends; `layout`: channels "first" (N, C, ...) or "last" (N, ..., C); `dtype`, `pairs` (of channels):
-    as of `MatMul`."""
+    then ends; `layout`: channels "first" (N, C, ...) or "last" (N, ..., C); `dtype`, `pairs` (of channels;
+    numbers of operand 0 are at most 256 in size then): as of `MatMul`."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]

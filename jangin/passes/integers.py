@@ -32,6 +32,8 @@ MOST_RUNS = 16
 """Products that one is made of at most, so that the sums of each are exact in f32."""
 FEWEST = 3
 """Channels of a group that are read as pairs; of fewer, too much would be padding."""
+MOST = 256
+"""What no number that a convolution reads as one of a pair passes: Winograd's method adds up four."""
 MOVES = (Transpose, Reshape, Slice, Expand, Pad)
 """Operators whose results have no other numbers than their operands, but 0."""
 
@@ -150,7 +152,7 @@ class _Integers(Editor):
             return True
         terms = int(str(self.shape(w)[1]))
         few = terms < FEWEST or (attrs.groups > 1 and terms % 2 > 0)
-        return attrs.layout == "last" and not few and w in self.constants
+        return attrs.layout == "last" and not few and w in self.constants and self.reach(x) <= MOST
 
     def paired(self, node: Node) -> None:
         attrs, (x, w), (at, of) = node.attrs, node.inputs, self.axes(node)
@@ -254,32 +256,44 @@ class _Integers(Editor):
 
     def reach(self, name: str) -> int:
         """What no number of a value passes."""
+        return max(map(abs, self.range(name)))
+
+    def range(self, name: str) -> tuple[int, int]:
+        """The smallest and the largest number that a value may have."""
         if name in self.constants:
-            return int(np.abs(self.constants[name].astype(np.int64)).max(initial=0))
+            numbers = self.constants[name]
+            return int(numbers.min(initial=0)), int(numbers.max(initial=0))
         node = self.producers.get(name)
         if node is not None and isinstance(node.attrs, MOVES) and not getattr(node.attrs, "value", 0):
-            return self.reach(node.inputs[0])
+            low, high = self.range(node.inputs[0])
+            return min(low, 0), max(high, 0)
         if node is None or not isinstance(node.attrs, Map):
-            return _most(self.dtype(name))
-        return _reach(node.attrs.body, [self.reach(n) if self.dtype(n).is_int else 0 for n in node.inputs])
+            return _limits(self.dtype(name))
+        return _range(
+            node.attrs.body, [self.range(n) if self.dtype(n).is_int else (0, 0) for n in node.inputs]
+        )
 
 
-def _most(dtype: DType) -> int:
-    return (1 << dtype.bits) - 1 if dtype.kind == "u" else 1 << (dtype.bits - 1)
+def _limits(dtype: DType) -> tuple[int, int]:
+    half = 1 << (dtype.bits - 1)
+    return (0, 2 * half - 1) if dtype.kind == "u" else (-half, half - 1)
 
 
-def _reach(e: Expr, reaches: Sequence[int]) -> int:
-    """What an integer expression of operands doesn't pass."""
+def _range(e: Expr, operands: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """What an integer expression of operands lies between."""
     if isinstance(e, Const):
-        return abs(int(e.value))
+        return int(e.value), int(e.value)
     if isinstance(e, Var):
-        return reaches[int(e.name[1:])]
-    found = _most(e.dtype)
+        return operands[int(e.name[1:])]
+    most = _limits(e.dtype)
     if isinstance(e, Cast) and e.a.dtype.is_int:
-        return min(found, _reach(e.a, reaches))
-    if isinstance(e, Binary) and e.op in ("add", "sub"):
-        return min(found, _reach(e.a, reaches) + _reach(e.b, reaches))
-    return found
+        found = _range(e.a, operands)
+    elif isinstance(e, Binary) and e.op in ("add", "sub"):
+        (a, b), (c, d) = _range(e.a, operands), _range(e.b, operands)
+        found = (a + c, b + d) if e.op == "add" else (a - d, b - c)
+    else:
+        return most
+    return found if most[0] <= found[0] and found[1] <= most[1] else most
 
 
 def _around(attrs: object) -> bool:

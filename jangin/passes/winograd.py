@@ -8,10 +8,10 @@ fused to the convolution). See `winograd_transform` for the method.
 Where V and M would go through memory and the weights are few, the three are stages of one kernel, which
 takes a block of tiles at a time (the template `winograd`).
 
-It changes rounding. Largest error against float64, as a share of the output's largest value, for
-normal and rectified inputs of 32 to 512 channels: F(2x2) 2e-7 to 7e-7, F(4x4) 0.8e-6 to 3e-6 (the
-sum as it stands: 1e-7 to 4e-7). F(4x4) at the usual points 0, +-1, +-2 has 3e-6 to 1e-5, and so has
-0, +-1, +-1/2; hence 0, +-sqrt(1/2), +-sqrt(2).
+Of integers (pairs of int16) F(2x2) is exact. Of floats it changes rounding. Largest error against
+float64, as a share of the output's largest value, for normal and rectified inputs of 32 to 512 channels:
+F(2x2) 2e-7 to 7e-7, F(4x4) 0.8e-6 to 3e-6 (the sum as it stands: 1e-7 to 4e-7). F(4x4) at the usual points
+0, +-1, +-2 has 3e-6 to 1e-5, and so has 0, +-1, +-1/2; hence 0, +-sqrt(1/2), +-sqrt(2).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jangin.ir.core import Compute, Conv, Kernel, LoopNest, MatMul, Pad
-from jangin.ir.dtype import BOOL, F32
+from jangin.ir.dtype import BOOL, F32, I32, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const, free_vars, loads, substitute
 from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.loop import Stmt
@@ -28,13 +28,14 @@ from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.te import Stage, redirect, reduction, value_at
 from jangin.ops.editor import Editor
+from jangin.ops.operands import multiplied
 from jangin.passes.chains import merge
 from jangin.passes.dce import dce
 from jangin.passes.fuse import producer_class
 from jangin.passes.stages import is_opaque, stages
 from jangin.passes.winograd_cost import Estimate
 from jangin.passes.winograd_nests import Patch, Tiling, input_nest, output_nest
-from jangin.passes.winograd_transform import TAPS, Transform
+from jangin.passes.winograd_transform import F2, F4, PAIRED, TAPS, Transform
 from jangin.targets.figures import WinogradFigures
 from jangin.targets.target import Target
 
@@ -60,6 +61,12 @@ class Match:
     width: int
     channels: int
     outputs: int
+    pairs: bool
+
+    @property
+    def dtype(self) -> DType:
+        """Of what is transformed, and of its products."""
+        return I32 if self.pairs else F32
 
 
 def match(kernel: Node, graph: Graph) -> Match | None:
@@ -76,7 +83,10 @@ def match(kernel: Node, graph: Graph) -> Match | None:
         return None
     height, width, outputs = sizes
     images = stage.out.shape[0]
-    return Match(kernel, stage, x, weights, images, height, width, channels[0], outputs)
+    pairs = node.of(Conv).pairs
+    if pairs and not PAIRED.exact(graph.constants[weights]):
+        return None
+    return Match(kernel, stage, x, weights, images, height, width, channels[0], outputs, pairs)
 
 
 def _fits(node: Node, graph: Graph) -> bool:
@@ -85,8 +95,7 @@ def _fits(node: Node, graph: Graph) -> bool:
     return (
         weights in graph.constants
         and x in graph.values
-        and graph.dtype(x) == graph.dtype(weights) == F32
-        and conv.dtype is None  # else the sums are to be exact
+        and (conv.pairs or (graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None))
         and conv.layout == "last"
         and conv.kernel == (TAPS, TAPS)
         and conv.groups == 1
@@ -122,19 +131,20 @@ class _Winograd(Editor):
         return dce(self.rewritten(self.graph))
 
     def estimate(self, m: Match) -> Estimate:
-        return Estimate(m.height, m.width, m.channels, m.outputs, self.figures)
+        transforms = (PAIRED,) if m.pairs else (F2, F4)
+        return Estimate(m.height, m.width, m.channels, m.outputs, self.figures, transforms)
 
     def kernels(self, m: Match, transform: Transform, blocks: bool) -> list[Node]:
         """The input transform, the products and the output transform."""
         out, source = m.kernel.outputs[0], m.kernel.source
         images = simplify(m.images, self.symbols)
-        tiling = Tiling(transform, images, m.height, m.width, self.figures.lanes, blocks)
+        tiling = Tiling(transform, images, m.height, m.width, self.figures.lanes, blocks, m.dtype)
         u = self.constant(transform.weights(self.graph.constants[m.weights]), f"{out}.u")
-        v = self.declare(f"{out}.v", F32, tiling.shape(m.channels))
-        products = self.declare(f"{out}.m", F32, tiling.shape(m.outputs))
+        v = self.declare(f"{out}.v", m.dtype, tiling.shape(m.channels))
+        products = self.declare(f"{out}.m", m.dtype, tiling.shape(m.outputs))
         patch, others = self.patch(m), tuple(dict.fromkeys(e.buffer.name for e in loads(m.stage.result)))
         before, after = self.input_nest(m, tiling, patch), self.output_nest(m, tiling, others)
-        product = self.product(m, v, u, products) if blocks else MatMul()
+        product = self.product(m, v, u, products) if blocks else _matmul(m)
         return [
             self.kernel(LoopNest(before, *self.typed(v)), patch.inputs, v, source),
             self.kernel(product, (v, u), products, source),
@@ -168,7 +178,7 @@ class _Winograd(Editor):
 
         def term(at: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
             tile, point, column = at
-            return left[tile, point, k[0]] * right[point, k[0], column]
+            return multiplied(left[tile, point, k[0]], right[point, k[0], column], m.dtype, m.pairs)
 
         return Compute((reduction(Buffer(out, *self.typed(out)), [m.channels], "sum", term),))
 
@@ -190,6 +200,10 @@ class _Winograd(Editor):
             lambda *at: value_at(stage, at),
             lambda h, w: substitute(inside, {row: h, column: w}),
         )
+
+
+def _matmul(m: Match) -> MatMul:
+    return MatMul(dtype=I32, pairs=True) if m.pairs else MatMul()
 
 
 def _padding(kernel: Node) -> tuple[Stage, tuple[str, ...]] | None:

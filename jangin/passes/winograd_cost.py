@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jangin.ir.dtype import F32
 from jangin.ir.records import dataclass
 from jangin.passes.winograd_transform import F2, F4, TAPS, Transform
@@ -17,11 +19,12 @@ class Estimate:
     channels: int
     outputs: int
     figures: WinogradFigures
+    transforms: Sequence[Transform] = (F2, F4)
 
     def best(self) -> Transform | None:
         """The transform that should be quickest; None where none is clearly quicker than the plain sums."""
         best, choice = self.figures.gain * self.plain(), None
-        for t in (F2, F4):
+        for t in self.transforms:
             time = min(self.whole(t), self.blocks(t))
             if time < best:
                 best, choice = time, t

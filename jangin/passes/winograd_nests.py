@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jangin.ir.dtype import F32
+from jangin.ir.dtype import F32, DType
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, land, select
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.records import dataclass
@@ -29,7 +29,7 @@ X = Var("x")
 class Tiling:
     """Tiles of a transform over `images` (may be symbolic) of `height` x `width` outputs. What is kept of
     a tile lies point by point, or together where kernels work on `blocks` of tiles. `lanes`: channels of a
-    vector loop."""
+    vector loop; `dtype`: of what is transformed and kept (i32: pairs of int16, and their products)."""
 
     transform: Transform
     images: Expr
@@ -37,6 +37,7 @@ class Tiling:
     width: int
     lanes: int
     blocks: bool = False
+    dtype: DType = F32
 
     @property
     def down(self) -> int:
@@ -97,7 +98,7 @@ class Patch:
 def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
     """V = B^T d B of each tile's patch."""
     size = tiling.transform.size
-    out = Buffer("out", F32, tiling.shape(channels))
+    out = Buffer("out", tiling.dtype, tiling.shape(channels))
 
     def inside(h: Expr, w: Expr) -> Expr:
         bottom, right = tiling.overhangs
@@ -110,7 +111,7 @@ def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
     def transformed(guarded: bool) -> Stmt:
         def read(i: int, j: int, c: Expr) -> Expr:
             value = patch.value(IMAGE, Y + i, X + j, c)
-            return select(inside(Y + i, X + j), value, const(0, F32)) if guarded else value
+            return select(inside(Y + i, X + j), value, const(0, tiling.dtype)) if guarded else value
 
         return tiling.over_channels(channels, lambda c: _input_tile(tiling, read, out, c))
 
@@ -123,7 +124,7 @@ def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
 def _input_tile(tiling: Tiling, read: Callable[[int, int, Expr], Expr], out: Buffer, c: Expr) -> Stmt:
     """Columns first; what they give is kept for the rows."""
     t = tiling.transform
-    line, grid = _registers("line", t.size), _registers("grid", t.size * t.size)
+    line, grid = _registers("line", t.size, tiling.dtype), _registers("grid", t.size * t.size, tiling.dtype)
     steps: list[Stmt] = []
     for j in range(t.size):
         steps += [Store(line, (const(i),), read(i, j, c)) for i in range(t.size)]
@@ -138,7 +139,7 @@ def _input_tile(tiling: Tiling, read: Callable[[int, int, Expr], Expr], out: Buf
 def output_nest(tiling: Tiling, out: Buffer, finish: Callable[[Expr, Sequence[Expr]], Expr]) -> Stmt:
     """out[n, h, w, o] = finish(A^T M A, index) of the products x0."""
     t, outputs = tiling.transform, int(str(out.shape[-1]))
-    products = Buffer("x0", F32, tiling.shape(outputs))
+    products = Buffer("x0", tiling.dtype, tiling.shape(outputs))
 
     def restored(guarded: bool) -> Stmt:
         def body(o: Expr) -> Stmt:
@@ -165,7 +166,7 @@ def _output_tile(
     guarded: bool,
 ) -> Stmt:
     t = tiling.transform
-    line, grid = _registers("line", t.tile), _registers("grid", t.tile * t.size)
+    line, grid = _registers("line", t.tile, tiling.dtype), _registers("grid", t.tile * t.size, tiling.dtype)
     steps: list[Stmt] = []
     for j in range(t.size):
         column = t.outputs([Load(products, tiling.at(i * t.size + j, o)) for i in range(t.size)])
@@ -175,11 +176,11 @@ def _output_tile(
         steps += [Store(line, (const(j),), e) for j, e in enumerate(row)]
         for j in range(t.tile):
             at = (IMAGE, Y + i, X + j, o)
-            store: Stmt = Store(out, at, finish(line[j], at))
+            store: Stmt = Store(out, at, finish(t.restored(line[j]), at))
             fits = land(Y + i < tiling.height, X + j < tiling.width)
             steps.append(If(fits, store) if guarded else store)
     return Alloc(line, Alloc(grid, block(*steps)))
 
 
-def _registers(name: str, count: int) -> Buffer:
-    return Buffer(name, F32, (const(count),), "register")
+def _registers(name: str, count: int, dtype: DType) -> Buffer:
+    return Buffer(name, dtype, (const(count),), "register")

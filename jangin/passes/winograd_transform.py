@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jangin.ir.dtype import F32
-from jangin.ir.expr import Expr, const
+from jangin.ir.dtype import I32
+from jangin.ir.expr import Expr, binary, call, const
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 
@@ -66,6 +66,10 @@ class Transform:
         out[-1] = m[-1] + out[-1]
         return out
 
+    def restored(self, e: Expr) -> Expr:
+        """A result, of what `outputs` gives."""
+        return e
+
     def weights(self, g: Array) -> Array:
         """G g G^T of weights [O, C, 3, 3] as [products, C, O], computed in float64, rounded to f32."""
         rows = [np.array([1.0, 0, 0]) / math.prod(-q * q for q in self.pairs)]
@@ -95,7 +99,7 @@ def _coefficients(pairs: Sequence[float]) -> list[float]:
 
 
 def _scaled(factor: float, e: Expr) -> Expr:
-    return e * const(factor, F32)
+    return e * const(factor, e.dtype)
 
 
 def _dot(factors: Sequence[float], values: Sequence[Expr]) -> Expr:
@@ -107,5 +111,33 @@ def _dot(factors: Sequence[float], values: Sequence[Expr]) -> Expr:
     return total
 
 
+@dataclass(frozen=True)
+class PairTransform(Transform):
+    """F(2x2) of pairs of int16 as words, which is exact: the weights are four times as large as G g G^T, and
+    what comes out is divided by 4. Inputs of 9 bits become sums of at most 11."""
+
+    def inputs(self, d: Sequence[Expr]) -> list[Expr]:
+        pairs = ("sub2", 2, 0), ("add2", 2, 1), ("sub2", 2, 1), ("sub2", 3, 1)
+        return [call(name, d[a], d[b]) for name, a, b in pairs]
+
+    def restored(self, e: Expr) -> Expr:
+        return binary("shr", e, const(2, I32))
+
+    def weights(self, g: Array) -> Array:
+        """Of words [O, C / 2, 3, 3], as words [products, C / 2, O]."""
+        matrix = np.array([[-2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]], np.int32)
+        outputs, channels = g.shape[:2]
+        pairs = np.ascontiguousarray(g.transpose(2, 3, 1, 0)).view(np.int16).astype(np.int32)
+        made = np.kron(matrix, matrix) @ pairs.reshape(TAPS * TAPS, -1)
+        return made.astype(np.int16).view(np.int32).reshape(self.products, channels, outputs)
+
+    def exact(self, g: Array) -> bool:
+        """Whether words [O, C / 2, 3, 3] and inputs of 9 bits leave room for both factors of 4."""
+        pairs = np.abs(np.ascontiguousarray(g).view(np.int16).astype(np.int64))
+        largest = pairs.reshape(len(g), -1).sum(1).max(initial=0)
+        return bool(pairs.max(initial=0) <= 256 and 4 * 256 * largest < 1 << 31)
+
+
 F2 = Transform((1.0,))
+PAIRED = PairTransform((1.0,))
 F4 = Transform((math.sqrt(0.5), math.sqrt(2.0)))

@@ -109,6 +109,21 @@ _DOT2 = Row(
 )  # fmt: skip
 
 
+def _of_pairs(name: str, operation: str, reference: str) -> Row:
+    """An operation on pairs of int16."""
+    llvm = "%a = bitcast {T} %x to {pairs}\n%b = bitcast {T} %y to {pairs}\n"
+    llvm += f"%both = {operation} {{pairs}} %a, %b\nbitcast {{pairs}} %both to {{T}}"
+    return Row(
+        name, (I32,), "x: T[N], y: T[N]", "T", f"r[i] = {reference}", llvm, becomes=f"p{operation}w"
+    )  # fmt: skip
+
+
+_LOW, _HIGH = "i32(2147450879)", "i32(-2147450880)"
+"""All bits but the highest of both numbers of a pair, and these: they are added up without carries."""
+_ADD2 = _of_pairs("add2", "add", f"((x[i] & {_LOW}) + (y[i] & {_LOW})) ^ ((x[i] ^ y[i]) & {_HIGH})")
+_SUB2 = _of_pairs("sub2", "sub", f"((x[i] | {_HIGH}) - (y[i] & {_LOW})) ^ ((x[i] ^ not(y[i])) & {_HIGH})")
+
+
 def _conversions(dtype: DType) -> tuple[Row, Row]:
     """To and from the type that a small type's values are computed in."""
     wide = dtype.wide.name
@@ -181,6 +196,8 @@ PORTABLE: tuple[Row, ...] = (
     _unary("sqrt", "sqrt", "sqrt[ps]"),
     *(row for rows in _CONVERSIONS.values() for row in rows),
     _DOT2,
+    _ADD2,
+    _SUB2,
     *_MASKED,
     _BROADCAST,
 )

@@ -13,14 +13,14 @@ from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import I32, I64
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var, children, walk
 from jangin.ir.graph import CompileError
-from jangin.ir.words import BITCASTS, COMPARE, INTRINSICS
+from jangin.ir.words import BITCASTS, COMPARE, INTRINSICS, PAIRS
 from jangin.targets.small import ARGUMENT
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
 _ELEMENTARY = frozenset({
     "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "dot2", "isnan", "isinf",
-    *BITCASTS,
+    *BITCASTS, *PAIRS,
 })  # fmt: skip
 CHEAP_NODES = 24
 """Both arms of a uniform Select are computed, rather than branched to, up to so many nodes each."""
@@ -166,6 +166,8 @@ class Expressions:
         x = args[0]
         if fn == "fma":
             return self.math.fma(*args)
+        if fn in PAIRS:
+            return self.w.instruction(fn, I32, I32, *self.w.unify(*args))
         if fn == "dot2":
             return self.math.dot2(x, args[1], self.w.like(0, x))
         simple = self.math.elementary(fn, x)

@@ -1,0 +1,143 @@
+"""Products of small integers: of pairs of int16 read as words, exact, and nothing wider between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from jangin.compiler.build import build
+from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import optimize
+from jangin.ir.core import Conv, Kernel, MatMul, Reshape
+from jangin.ir.dtype import F32, I8, I16, U8, DType
+from jangin.ir.expr import cast, const
+from jangin.ir.graph import Array, Graph
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.interpret import run_graph
+from jangin.ops.quantized import integer_conv, integer_matmul, quantize, requantize
+from jangin.runtime.executable import Executable
+from jangin.targets import resolve
+from jangin.targets.x86 import V3
+
+Net = Callable[[Builder, np.random.Generator], Tensor]
+
+
+def weights(random: np.random.Generator, *shape: int) -> Array:
+    return random.integers(-128, 127, shape, np.int8, endpoint=True)
+
+
+def image(b: Builder, channels: int, height: int, width: int, dtype: DType = U8) -> Tensor:
+    return b.input("x", dtype, tuple(const(d) for d in (2, channels, height, width)))
+
+
+def conv(channels: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, size: int = 11) -> Net:
+    def net(b: Builder, random: np.random.Generator) -> Tensor:
+        x = image(b, channels, size, size + 3)
+        w = b.const(weights(random, outputs, channels // groups, kernel, kernel))
+        pads = (kernel // 2,) * 4
+        return integer_conv(b, x, w, b.scalar(101, U8), strides=(stride,) * 2, pads=pads, groups=groups)
+
+    return net
+
+
+def product(left: DType, right: DType, depth: int) -> Net:
+    def net(b: Builder, random: np.random.Generator) -> Tensor:
+        x = b.input("x", left, (const(13), const(depth)))
+        y = b.input("y", right, (const(depth), const(37)))
+        zero = b.scalar(7, right) if right is not I16 else None
+        return integer_matmul(b, x, y, None, zero)
+
+    return net
+
+
+NETS: dict[str, Net] = {
+    "by Winograd's method": conv(32, 48, 3),
+    "by Winograd's method, odd channels": conv(35, 24, 3, size=12),
+    "few channels": conv(3, 40, 3),
+    "strided": conv(17, 33, 3, stride=2),
+    "a point": conv(64, 40, 1),
+    "groups": conv(24, 32, 3, groups=2),
+    "groups of odd channels": conv(15, 30, 3, groups=3),
+    "depthwise": conv(16, 16, 3, groups=16),
+    "a product": product(U8, I8, 67),
+    "a deep product": product(I8, U8, 4099),
+    "int16": product(I16, I16, 21),
+}
+
+
+def built(net: Net, seed: int) -> tuple[Graph, dict[str, Array]]:
+    random = np.random.default_rng(seed)
+    b = Builder("net", {})
+    out = net(b, random)
+    graph = b.graph([out], ["out"])
+    arrays = {}
+    for name in graph.inputs:
+        info = np.iinfo(graph.dtype(name).numpy)
+        shape = [int(str(d)) for d in graph.shape(name)]
+        arrays[name] = random.integers(info.min, info.max, shape, info.dtype, endpoint=True)
+    return graph, arrays
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_sums_are_exact(net: str) -> None:
+    """The optimized graph and its code give the lowered graph's integers; all values are as large as they
+    may be."""
+    graph, arrays = built(NETS[net], len(net))
+    want = run_graph(graph, arrays)["out"]
+    fused = optimize(graph, Options(V3, verify=True))
+    np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
+    np.testing.assert_array_equal(code(graph, Options(resolve("cpu"), verify=True), arrays), want)
+
+
+def code(graph: Graph, options: Options, arrays: dict[str, Array]) -> Array:
+    fused = optimize(graph, options)
+    plan = make_plan(fused, schedule_kernels(fused, options), options)
+    return Executable(build(plan, options.target), 1).run(arrays)["out"]
+
+
+def products(graph: Graph) -> list[Conv | MatMul]:
+    bodies = [n.of(Kernel).body for n in graph.nodes if isinstance(n.attrs, Kernel)]
+    return [n.attrs for body in bodies for n in body.nodes if isinstance(n.attrs, (Conv, MatMul))]
+
+
+@pytest.mark.parametrize("net", [n for n in NETS if "odd channels" not in n or "Winograd" in n])
+def test_products_are_of_pairs(net: str) -> None:
+    graph, _ = built(NETS[net], 0)
+    made = products(optimize(graph, Options(V3)))
+    assert made and all(p.pairs for p in made) == (net != "depthwise")
+
+
+def block(b: Builder, random: np.random.Generator) -> Tensor:
+    """A quantized residual block between convolutions."""
+    x = b.input("x", F32, tuple(const(d) for d in (1, 16, 14, 14)))
+    zero, scale = b.scalar(90, U8), b.scalar(0.01, F32)
+
+    def layer(q: Tensor, kernel: int) -> Tensor:
+        w = b.const(weights(random, 16, 16, kernel, kernel))
+        sums = integer_conv(b, q, w, zero, pads=(kernel // 2,) * 4)
+        return requantize(b, sums, b.const(random.uniform(1e-4, 1e-3, (16, 1, 1)).astype("f4")), zero)
+
+    def real(q: Tensor) -> Tensor:
+        return b.map(lambda v: (cast(F32, v) - 90.0) * 0.01, q)
+
+    first = layer(quantize(b, x, scale, zero, dtype=U8), 1)
+    second = layer(layer(first, 3), 1)
+    total = quantize(b, b.map(lambda p, q: p + q, real(first), real(second)), scale, zero, dtype=U8)
+    return layer(total, 1)
+
+
+def test_nothing_wider_than_int16_lies_between_integer_operators() -> None:
+    random = np.random.default_rng(3)
+    b = Builder("block", {})
+    out = block(b, random)
+    graph = b.graph([out], ["out"])
+    fused = optimize(graph, Options(V3, winograd=False))
+    values = [n.outputs[0] for n in fused.nodes if not isinstance(n.attrs, Reshape)]
+    kept = {n: fused.dtype(n) for n in values if n not in fused.outputs}
+    assert all(t in (I16, U8) or n.endswith("words") for n, t in kept.items()), kept
+    assert sum(t is I16 for t in kept.values()) == len(products(fused)), "each product's operand, once"
+    arrays = {"x": random.standard_normal((1, 16, 14, 14)).astype("f4")}
+    np.testing.assert_array_equal(run_graph(fused, arrays)["out"], run_graph(graph, arrays)["out"])
