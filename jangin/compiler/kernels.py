@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from jangin.ir.kernel import scratch_bytes
 from jangin.ir.loop import Func
 from jangin.ir.plan import ONE, ZERO, Launch, Plan
 from jangin.ir.records import dataclass
-from jangin.ir.simplify import Range, prove, simplify
+from jangin.ir.simplify import Range, interval, prove, simplify, terms
 from jangin.ir.text import print_func, print_ranges
 from jangin.ir.verify import checked, verify_func, verify_plan
 from jangin.libraries import candidates as library_kernels
@@ -58,6 +58,9 @@ Chosen = Mapping[str, tuple[Scheduled, tuple[str, ...]]]
 
 FUNCTION_DIGITS = 24
 """Hexadecimal digits of a kernel's identity that name its function: enough that no two are called alike."""
+
+MANY = 4
+"""Symbols that an input's size may be a sum of as it is."""
 
 GRAIN_OPS = 20_000.0
 """Vector operations that a hand-out to another thread should be worth: some 5 us."""
@@ -104,7 +107,7 @@ class _Jobs:
         self.found = views(graph)
         self.by_text: dict[str, Job] = {}
         self.nests: dict[object, str] = {}
-        self.sizes: dict[str, Mapping[Var, Var]] = {}
+        self.sizes: dict[str, Mapping[Var, Expr]] = {}
 
     def add(self, node: Node) -> tuple[str, tuple[str, ...]]:
         """The text of the job that makes the node's kernel, and the kernel's arguments, where views are the
@@ -136,9 +139,10 @@ class _Jobs:
         if parts := parameter_parts(workload.inputs, workload.stages[-1].out, args, self.found, graph):
             workload = _over_wholes(workload, parts, graph.symbols)
             text += _wholes(parts)
-        if names := _canonical_sizes(workload, graph.symbols):
+        workload, sums = _over_sums(workload)
+        if names := _canonical_sizes(workload, {*graph.symbols, *sums}):
             text, workload = _over_sizes(workload, names)
-            self.sizes[node.outputs[0]] = {new: old for old, new in names.items()}
+            self.sizes[node.outputs[0]] = {new: sums.get(old, old) for old, new in names.items()}
         self._job(text, workload, candidate, partial(_kernel, workload, options, candidate))
         return text, args
 
@@ -188,7 +192,40 @@ def _over_wholes(workload: Workload, parts: Mapping[str, Part], known: Mapping[V
     )
 
 
-def _canonical_sizes(workload: Workload, symbols: Mapping[Var, Range]) -> dict[Var, Var]:
+def _over_sums(workload: Workload) -> tuple[Workload, dict[Var, Expr]]:
+    """The kernel with each size of an input that is a sum of many symbols as a symbol of its own, and what
+    these stand for: so a kernel doesn't grow with what was concatenated before it."""
+    sums: dict[Var, Expr] = {}
+    values: dict[Var, Expr] = {}
+    symbols = dict(workload.symbols)
+    for size in dict.fromkeys(d for b in workload.inputs for d in b.shape if len(free_vars(d)) > MANY):
+        left = simplify(substitute(size, values))
+        member = _member(left, workload.symbols)
+        if member is None or len(free_vars(left)) <= MANY:
+            continue
+        own = Var(f"sum{len(sums)}")
+        low, high = interval(size, workload.symbols)
+        symbols[own] = (None if low is None else const(low), None if high is None else const(high))
+        value = {member: own - (left - member)}
+        values = {v: simplify(substitute(e, value)) for v, e in values.items()} | value
+        sums[own] = size
+    if not sums:
+        return workload, sums
+    stages, inputs = with_symbols(workload.stages, workload.inputs, values, symbols)
+    symbols = used_symbols(stages, (*inputs, stages[-1].out), symbols)
+    return replace(workload, stages=stages, inputs=inputs, symbols=symbols), sums
+
+
+def _member(size: Expr, symbols: Container[Var]) -> Var | None:
+    """One of the symbols that is just added to the rest of a size."""
+    for coefficient, atoms in terms(size):
+        var = atoms[0] if len(atoms) == 1 else None
+        if coefficient == 1 and isinstance(var, Var) and var in symbols:
+            return None if var in free_vars(simplify(size - var)) else var
+    return None
+
+
+def _canonical_sizes(workload: Workload, symbols: Collection[Var]) -> dict[Var, Var]:
     """Names for those of the graph's symbols that a kernel mentions, in the order in which it does."""
     own = [v for v in workload.symbols if v in symbols]
     buffers = (*workload.inputs, *(s.out for s in workload.stages))

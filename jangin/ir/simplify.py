@@ -132,6 +132,7 @@ class _Simplifier:
         self.ranges = ranges
         self.variables = list(ranges)
         self.order = {var: n for n, var in enumerate(ranges)}
+        self.plain = {v for v, r in ranges.items() if all(e is None or isinstance(e, Const) for e in r)}
         self.forget()
 
     def forget(self) -> None:
@@ -286,7 +287,11 @@ class _Simplifier:
         """A constant that p never passes (upper) or never falls below; None where there is none."""
         last = len(self.order)
         while True:  # innermost first, and each once: a bound mentions only variables outside it
-            found = [n for m in p for a in m if isinstance(a, Var) and (n := self.order.get(a, last)) < last]
+            found = [
+                n for m in p for a in m
+                if isinstance(a, Var) and (n := self.order.get(a, last)) < last
+                and (len(m) > 1 or a not in self.plain)  # what is just added cancels against nothing
+            ]  # fmt: skip
             if not found:
                 break
             last = max(found)

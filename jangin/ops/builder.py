@@ -42,6 +42,7 @@ from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, prove, simplify
 from jangin.ir.te import Stage, compute, reduction
 from jangin.ops.bounds import accesses, limits, parts
+from jangin.ops.core import CORE
 from jangin.ops.editor import Editor
 from jangin.ops.operands import broadcast
 
@@ -503,14 +504,21 @@ class Builder(Editor):
             return self.sizes(np.concatenate([x.data for x in xs if x.data is not None], axis), xs[0].dtype)
         if sum(not isinstance(x.shape[axis], Const) for x in xs) > MOST_SYMBOLIC:
             groups = [xs[i : i + MOST_SYMBOLIC] for i in range(0, len(xs), MOST_SYMBOLIC)]
-            return self.concat([self.copied(self.concat(g, axis)) for g in groups], axis)
+            return self.concat([self._concat_alone(g, axis) for g in groups], axis)
         return self.node(core.Concat(axis), xs)
 
-    def copied(self, x: Tensor) -> Tensor:
-        """x in memory of its own: nothing after it computes it once more."""
-        name = self.materialize(x)
-        source, out = Buffer("x0", name.dtype, name.shape), Buffer("out", name.dtype, name.shape)
-        return self.stages([compute(out, lambda *index: source[index])], [name])
+    def _concat_alone(self, xs: Sequence[Tensor], axis: int) -> Tensor:
+        """A concatenation that is a kernel of its own: what reads it doesn't compute it once more."""
+        real, attrs = [self.materialize(x) for x in xs], core.Concat(axis)
+        dtype, shape = self.infer(attrs, [x.name for x in real])
+        buffers = [Buffer(f"x{i}", x.dtype, x.shape) for i, x in enumerate(real)]
+        pairs = [
+            (d, o) for x in real for i, (d, o) in enumerate(zip(x.shape, shape, strict=True)) if i != axis
+        ]
+        fits = tuple(eq(d, o) for d, o in pairs if d != o)
+        return self.node(
+            core.Compute(CORE[attrs.op].te(buffers, Buffer("out", dtype, shape), attrs), fits), real
+        )
 
     def pad(self, x: Tensor, pads: Sequence[ExprLike], mode: str = "constant", value: float = 0) -> Tensor:
         """`pads`: begins of every axis, then ends."""

@@ -141,9 +141,10 @@ def canonical(
 
 
 def with_symbols(
-    stages: Sequence[Stage], inputs: Sequence[Buffer], names: Mapping[Var, Var], symbols: Mapping[Var, Range]
+    stages: Sequence[Stage], inputs: Sequence[Buffer], names: Mapping[Var, Expr], symbols: Mapping[Var, Range]
 ) -> tuple[tuple[Stage, ...], tuple[Buffer, ...]]:
-    """The kernel's stages and inputs with other names for size symbols, which then have these ranges."""
+    """The kernel's stages and inputs with other names for size symbols, or expressions of others, which then
+    have these ranges."""
 
     def sizes(given: Sequence[Expr]) -> tuple[Expr, ...]:
         return tuple(simplify(substitute(e, names), symbols) for e in given)

@@ -103,12 +103,21 @@ def messy(func: Func, var: Var, ranges: Ranges) -> bool:
 
 
 def _messy(e: Expr, var: Var, ranges: Ranges) -> bool:
-    if isinstance(e, Load):
-        flat = flat_index(e.buffer, e.index, ranges)
-        return _divided(flat, var) or linear(flat, var) is None
-    if isinstance(e, Binary) and e.op in ("floordiv", "mod"):
-        return var in free_vars(e)
-    return any(_messy(k, var, ranges) for k in children(e))
+    waiting, seen = [e], set[Expr]()
+    while waiting:
+        n = waiting.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if isinstance(n, Load):
+            flat = flat_index(n.buffer, n.index, ranges)
+            if _divided(flat, var) or linear(flat, var) is None:
+                return True
+        elif isinstance(n, Binary) and n.op in ("floordiv", "mod") and var in free_vars(n):
+            return True
+        else:
+            waiting += children(n)
+    return False
 
 
 def _divided(e: Expr, var: Var) -> bool:

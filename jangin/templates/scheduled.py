@@ -68,7 +68,7 @@ class Scheduled:
     bytes: Expr = ZERO
     call: LibraryCall | None = None
     function: str = ""
-    sizes: Mapping[Var, Var] = field(default_factory=dict)
+    sizes: Mapping[Var, Expr] = field(default_factory=dict)
 
     @property
     def label(self) -> str:

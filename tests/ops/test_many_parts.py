@@ -42,16 +42,38 @@ def test_splits(count: int) -> None:
     np.testing.assert_array_equal(np.concatenate(found), x)
 
 
-def test_a_concatenation_of_many_symbols() -> None:
-    """Each kernel joins a few: in one of all, the places would be as many sums of as many symbols."""
-    count = 20
+def symbolic(count: int) -> onnx.ModelProto:
+    """A concatenation of inputs of as many sizes, known only at run time."""
     names = [f"x{i}" for i in range(count)]
     node = helper.make_node("Concat", names, ["y"], axis=0)
-    inputs = [helper.make_tensor_value_info(n, 1, [f"s{i}"]) for i, n in enumerate(names)]
+    inputs = [helper.make_tensor_value_info(n, 1, [f"s{i}", 2]) for i, n in enumerate(names)]
     graph = helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info("y")])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
-    exe = jangin.compile(model, cache=False, isolated=False)
-    assert max(len(launch.args) for launch in exe.plan.launches) <= MOST_SYMBOLIC + 1
-    arrays = [np.full(1 + i % 4, i, np.float32) for i in range(count)]
-    found = exe.run(dict(zip(names, arrays, strict=True)))["y"]
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
+
+
+@pytest.mark.parametrize("count", [20, 150])
+def test_a_concatenation_of_many_symbols(count: int) -> None:
+    """Each kernel joins a few, and takes their sizes for symbols, of however many they are the sum: in one of
+    all, the places would be as many sums of as many symbols."""
+    exe = jangin.compile(symbolic(count), cache=False, isolated=False)
+    launches = exe.plan.launches
+    assert max(len(launch.args) for launch in launches) <= MOST_SYMBOLIC + 1
+    assert max(len(launch.symbols) for launch in launches) <= MOST_SYMBOLIC
+    assert len(launches) <= count / (MOST_SYMBOLIC - 1) + 3, "each element is copied once a level"
+    rng = np.random.default_rng(count)
+    arrays = [rng.random((1 + i % 4, 2)).astype(np.float32) for i in range(count)]
+    found = exe.run({f"x{i}": a for i, a in enumerate(arrays)})["y"]
     np.testing.assert_array_equal(found, np.concatenate(arrays))
+
+
+def test_symbolic_parts_must_fit() -> None:
+    """Also those that a kernel of its own joins."""
+    inputs = [helper.make_tensor_value_info(f"x{i}", 1, [f"s{i}", f"w{i}"]) for i in range(12)]
+    node = helper.make_node("Concat", [i.name for i in inputs], ["y"], axis=0)
+    graph = helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info("y")])
+    exe = jangin.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)]), cache=False)
+    arrays = [np.ones((2, 3), np.float32)] * 12
+    assert exe(*arrays).shape == (24, 3)
+    for odd in (2, 11):
+        with pytest.raises(ValueError, match="do not meet"):
+            exe(*arrays[:odd], np.ones((2, 4), np.float32), *arrays[odd + 1 :])
