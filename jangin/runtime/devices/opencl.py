@@ -11,6 +11,8 @@ import math
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from jangin.runtime.devices.opencl_devices import PREFIX, Found, library, of_tar
 from jangin.runtime.functions import address
 from jangin.runtime.layout import Layout
 from jangin.runtime.profile import Call, Launches
-from jangin.runtime.threads import handover
+from jangin.runtime.threads import default_threads, handover
 
 SPREAD = 4
 """Work-items for each thread: those that end early take another's share."""
@@ -68,9 +70,11 @@ class OpenCL:
     def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Code | None) -> Code:
         device = self.device(plan.target)
         built = [Built.of(code) for code in codes]
-        same = plan.target == device.target
-        programs = {b.kernel: load_program(device, b, same=same) for b in built}
-        return Code(plan, device, programs, threads)
+        opened(device)
+        load = partial(load_kernel, device, same=plan.target == device.target)
+        with ThreadPoolExecutor(default_threads()) as pool:
+            kernels = dict(zip([b.kernel for b in built], pool.map(load, built), strict=True))
+        return Code(plan, device, kernels, threads)
 
     def flow(self, code: bytes) -> Callable[[int], int] | None:
         return None
@@ -161,10 +165,27 @@ def load_program(device: Found, built: Built, *, same: bool) -> Any:
     return build_program(device, built.source)
 
 
+def load_kernel(device: Found, built: Built, *, same: bool) -> Any:
+    """The kernel of a program: making it is half of what loading the program takes in some drivers."""
+    program = load_program(device, built, same=same)
+    try:
+        return library().Kernel(program, built.kernel)
+    except library().Error as error:
+        raise LoadError(f"{device} has no kernel {built.kernel} in its program: {error}") from error
+
+
+def copy_of(kernel: Any) -> Any:
+    """Another of the same kernel, with arguments of its own."""
+    try:
+        return kernel.clone()
+    except library().Error:  # before version 2.1
+        return library().Kernel(kernel.program, kernel.function_name)
+
+
 def build_program(device: Found, source: bytes) -> Any:
     """A program of OpenCL C. Raises LoadError with what the driver's compiler says."""
     cl, here = library(), opened(device)
-    options = ["-cl-std=CL1.2"]
+    options = ["-cl-std=CL1.2", "-w"]  # nobody wrote this code who could heed warnings
     if device.rounded:
         options.append("-cl-fp32-correctly-rounded-divide-sqrt")
     try:
@@ -181,10 +202,10 @@ def binary_of(program: Any) -> bytes:
 
 
 class Code:
-    """Programs on a device, by their kernels, and the constants, uploaded once, or used where they lie."""
+    """Kernels on a device, by name, and the constants, uploaded once, or used where they lie."""
 
-    def __init__(self, plan: Plan, device: Found, programs: Mapping[str, Any], threads: int) -> None:
-        self.plan, self.device, self.programs = plan, device, programs
+    def __init__(self, plan: Plan, device: Found, kernels: Mapping[str, Any], threads: int) -> None:
+        self.plan, self.device, self.kernels = plan, device, kernels
         self.threads = min(threads, device.units)
         self.items = self.threads * (SPREAD if threads >= device.units else 1)
         self.opened = opened(device)
@@ -261,7 +282,7 @@ class Memory:
         code, plan = self._code, self._code.plan
         if self._queue is None:
             self._queue = self._new_queue()
-            self._kernels = [self._kernel(launch) for launch in plan.launches]
+            self._kernels = [copy_of(code.kernels[launch.function]) for launch in plan.launches]
         if self._arena is None or self._arena.size < layout.placement.arena:
             self._arena = code.room("the intermediate values", layout.placement.arena)
         placed: dict[tuple[int, int], Any] = {}
@@ -286,9 +307,6 @@ class Memory:
         cl = library()
         how = cl.command_queue_properties.PROFILING_ENABLE if timed else 0
         return cl.CommandQueue(self._code.opened.context, self._code.device.handle, how)
-
-    def _kernel(self, launch: Launch) -> Any:
-        return library().Kernel(self._code.programs[launch.function], launch.function)
 
     def _bytes(self, layout: Layout, buffer: PlanBuffer) -> int:
         return math.prod(layout.shapes[buffer.name]) * buffer.dtype.bytes

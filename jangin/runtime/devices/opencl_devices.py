@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
@@ -113,7 +114,8 @@ def of_target(target: str) -> Found:
 
 def library() -> ModuleType:
     """pyopencl. Raises LoadError where it isn't installed."""
-    if "pyopencl" not in sys.modules:
+    first = "pyopencl" not in sys.modules
+    if first:
         _prepare_drivers()
     try:
         import pyopencl
@@ -122,6 +124,8 @@ def library() -> ModuleType:
             f"OpenCL devices need pyopencl ({error}): pip install 'jangin[opencl]', and a driver: your "
             "system's, or for processors pip install pocl-binary-distribution or intel-opencl-rt"
         ) from None
+    if first:
+        warnings.filterwarnings("ignore", category=pyopencl.CompilerWarning)  # of code that nobody wrote
     made: ModuleType = pyopencl
     return made
 
