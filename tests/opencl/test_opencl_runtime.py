@@ -14,10 +14,14 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import jangin
+from jangin.backends.opencl import backend
+from jangin.backends.opencl.check import require_right as right
 from jangin.ir.checks import IndexOutOfRange
+from jangin.ir.loop import Func
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import opencl, opencl_devices
+from jangin.runtime.devices.opencl import build_program
 from jangin.runtime.devices.opencl_devices import Found
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
@@ -186,3 +190,87 @@ def test_beside_the_processor(device: Found, tmp_path: Path) -> None:
             strict=True,
         ):
             np.testing.assert_allclose(made["y"], run(feeds["x"]), rtol=1e-5, atol=1e-6)
+
+
+# --- drivers that do wrong
+
+
+def test_a_driver_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencl_devices, "KNOWN", frozenset())
+    checked: list[str] = []
+
+    def check(kernel: object, device: Found, func: Func) -> None:
+        checked.append(func.name)
+        right(kernel, device, func)
+
+    monkeypatch.setattr(backend, "require_right", check)
+    exe = jangin.compile(network(), name(DEVICES[0]), cache=False)
+    assert isinstance(exe, jangin.Executable)
+    assert len(checked) == len({x.function for x in exe.plan.launches})
+
+
+def test_a_driver_that_computes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencl_devices, "KNOWN", frozenset())
+    true = backend.build_program
+
+    def wrong(device: Found, source: bytes) -> object:
+        return true(device, source.replace(b"x > y", b"x < y"))
+
+    monkeypatch.setattr(backend, "build_program", wrong)
+    relu = one_node("Relu", {"x": (TensorProto.FLOAT, [50])}, TensorProto.FLOAT)
+    with pytest.raises(jangin.CompileError, match=r"doesn't know, computes k_.* wrong: \d+ of 50 elements"):
+        jangin.compile(relu, name(DEVICES[0]), cache=False)
+
+
+def test_pocl_s_wheel_without_a_linker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Found, "linker", property(lambda d: "no-such-linker"))
+    with pytest.raises(LoadError, match=r"needs the program 'no-such-linker'.*binutils"):
+        build_program(DEVICES[0], b"")
+    with pytest.raises(jangin.CompileError, match="binutils"):
+        jangin.compile(network(), name(DEVICES[0]), cache=False)
+
+
+def test_which_driver_needs_a_linker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencl_devices, "find_spec", lambda name: object())
+    for driver, linker in (("3.0-rc2", "ld"), ("3.1+debian", "")):
+        assert replace(DEVICES[0], platform=opencl_devices.POCL, driver=driver).linker == linker
+    assert not replace(DEVICES[0], platform="Another", driver="1").linker
+
+
+@on_each
+def test_a_build_that_fails(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "source", lambda func, target: "this is no OpenCL")
+    with pytest.raises(jangin.CompileError, match=r"k_.*: the compiler of opencl:\d .* failed"):
+        jangin.compile(network(), name(device), cache=False)
+
+
+@on_each
+def test_a_device_that_is_lost(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    exe = jangin.compile(network(), name(device), cache=False)
+    x = np.zeros((1, 3, 8, 8), np.float32)
+    exe(x)
+    cl = opencl_devices.library()
+
+    def lost(*_: object) -> None:
+        raise cl.LogicError("clEnqueueNDRangeKernel failed: DEVICE_NOT_AVAILABLE")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cl, "enqueue_nd_range_kernel", lost)
+        with pytest.raises(
+            RuntimeError, match=r"could not run the kernel k_.*computes .*load the model again"
+        ):
+            exe(x)
+    assert exe(x).shape == (1, 5)
+
+
+@on_each
+def test_a_device_without_memory(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    exe = jangin.compile(network(), name(device), cache=False)
+    cl = opencl_devices.library()
+
+    def full(*_: object, **__: object) -> None:
+        raise cl.MemoryError("clCreateBuffer failed: MEM_OBJECT_ALLOCATION_FAILURE")
+
+    monkeypatch.setattr(cl, "Buffer", full)
+    with pytest.raises(MemoryError, match=r"opencl:\d .* has no memory for the \d+ bytes of"):
+        exe(np.zeros((1, 3, 8, 8), np.float32))

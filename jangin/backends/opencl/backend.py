@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from jangin.backends.backend import Kernel
 from jangin.backends.clike.module import emit_kernels, exported
+from jangin.backends.opencl.check import require_right
 from jangin.backends.opencl.dialect import OpenCL
 from jangin.backends.opencl.groups import GroupedOpenCL
 from jangin.backends.opencl.types import require_types
@@ -20,7 +21,7 @@ from jangin.ir.plan import Plan
 from jangin.passes.table import Pass
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices.opencl import Built, binary_of, build_program
+from jangin.runtime.devices.opencl import Built, binary_of, build_program, load_kernel
 from jangin.runtime.devices.opencl_devices import of_target
 from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
@@ -59,9 +60,13 @@ class OpenCLBackend:
         except LoadError:  # whoever loads it builds it
             return Built(exported(func), text).packed
         try:
-            return Built(exported(func), text, binary_of(build_program(device, text))).packed
+            program = build_program(device, text)
         except LoadError as error:
             raise CompileError(f"{kernel.func.name}: {error}") from error
+        built = Built(exported(func), text, binary_of(program))
+        if not device.known:
+            require_right(load_kernel(device, built, same=True), device, kernel.func)
+        return built.packed
 
     def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
         return Artifact(plan, tuple(dict.fromkeys(codes)))

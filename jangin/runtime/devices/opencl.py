@@ -8,6 +8,7 @@ where they lie.
 from __future__ import annotations
 
 import math
+import shutil
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -184,6 +185,11 @@ def copy_of(kernel: Any) -> Any:
 
 def build_program(device: Found, source: bytes) -> Any:
     """A program of OpenCL C. Raises LoadError with what the driver's compiler says."""
+    if device.linker and shutil.which(device.linker) is None:
+        raise LoadError(
+            f"{device} needs the program {device.linker!r}, without which its driver ends this process: "
+            "install your system's binutils"
+        )
     cl, here = library(), opened(device)
     options = ["-cl-std=CL1.2", "-w"]  # nobody wrote this code who could heed warnings
     if device.rounded:

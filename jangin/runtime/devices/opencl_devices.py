@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,9 @@ VENDORS = Path("/etc/OpenCL/vendors")
 INTEL = "libintelocl.so"
 """The library of Intel's driver for processors, whose package for Python names a folder that isn't there."""
 KINDS = ("CPU", "GPU", "ACCELERATOR")
+POCL = "Portable Computing Language"
+KNOWN = frozenset({(POCL, "CPU"), ("Intel(R) OpenCL", "CPU")})
+"""Platforms, and kinds of their devices, with which the whole of Jangin is tested."""
 EXTENSIONS = {"fp64": "cl_khr_fp64", "fp16": "cl_khr_fp16"}
 """What a target calls its features."""
 
@@ -69,6 +73,17 @@ class Found:
     def target(self) -> str:
         """As a plan has it."""
         return f"{PREFIX}/{self.identity}/{','.join(f'+{f}' for f in self.features)}"
+
+    @property
+    def known(self) -> bool:
+        """Whether Jangin's kernels are tested with its driver."""
+        return (self.platform, self.kind) in KNOWN
+
+    @property
+    def linker(self) -> str:
+        """The program that its driver ends the process without; "" where there is none."""
+        brought = self.platform == POCL and not self.driver.endswith("debian")
+        return "ld" if brought and find_spec("pocl_binary_distribution") is not None else ""
 
     def __str__(self) -> str:
         return f"{PREFIX}:{self.number} ({self.identity})"

@@ -1,0 +1,113 @@
+"""Kernels run alone: what a driver that nobody has tested Jangin with makes of one is compared with native
+code of the same loop nest, once, when it is first built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from jangin.backends.llvm.module import emit_kernel
+from jangin.backends.llvm.objects import compile_modules
+from jangin.ir.expr import Const
+from jangin.ir.graph import Array, CompileError
+from jangin.ir.groups import grouped, threads
+from jangin.ir.interpret import size
+from jangin.ir.kernel import rounds, scratch_bytes, tasks
+from jangin.ir.loop import Func
+from jangin.runtime.devices.opencl import opened
+from jangin.runtime.devices.opencl_devices import Found, library
+from jangin.runtime.elf import Image
+from jangin.runtime.functions import KERNEL, address
+from jangin.targets.host import host
+
+SIZE = 3
+"""Of symbols that may have it."""
+TOLERANCE = 1e-3
+"""Difference as a share of the largest value, that sums in another order and functions may make."""
+
+
+def run_alone(
+    kernel: Any,
+    device: Found,
+    func: Func,
+    arrays: Mapping[str, Array],
+    symbols: Mapping[str, int],
+    items: int,
+) -> dict[str, Array]:
+    """The outputs of a kernel run by so many work-items (or groups), or as many as there are tasks."""
+    cl, here = library(), opened(device)
+    queue = cl.CommandQueue(here.context, device.handle)
+    flags = cl.mem_flags.READ_WRITE
+    memory = [cl.Buffer(here.context, flags, max(1, arrays[p.name].nbytes)) for p in func.params]
+    for p, m in zip(func.params, memory, strict=True):
+        if arrays[p.name].nbytes:
+            cl.enqueue_copy(queue, m, arrays[p.name].reshape(-1).view(np.uint8))
+    stride = -(-size(scratch_bytes(func, groups=grouped(func)), symbols) // 64) * 64
+    scratch = cl.Buffer(here.context, flags, max(1, stride * items))
+    count = size(tasks(func), symbols)
+    used = max(1, min(items, count))
+    values = [symbols[v.name] for v, _ in func.symbols]
+    for turn in range(size(rounds(func), symbols)):
+        numbers = map(np.int64, [*values, count, turn, 1])
+        for n, value in enumerate([*memory, *numbers, scratch, np.int64(stride)]):
+            kernel.set_arg(n, value)
+        cl.enqueue_nd_range_kernel(queue, kernel, (used * threads(func),), (threads(func),))
+    out = {p.name: np.empty_like(arrays[p.name]) for p in func.results}
+    for p, m in zip(func.params, memory, strict=True):
+        if p.name in out and out[p.name].nbytes:
+            cl.enqueue_copy(queue, out[p.name].reshape(-1).view(np.uint8), m)
+    queue.finish()
+    return out
+
+
+def require_right(kernel: Any, device: Found, func: Func) -> None:
+    """Raises CompileError where the device computes something else than native code does."""
+    symbols = {}
+    for v, (low, high) in func.symbols:
+        least = int(low.value) if isinstance(low, Const) else 1
+        symbols[v.name] = min(max(least, SIZE), int(high.value) if isinstance(high, Const) else SIZE + least)
+    shapes = {p.name: tuple(size(d, symbols) for d in p.shape) for p in func.params}
+    if any(d < 0 for shape in shapes.values() for d in shape):
+        return  # these sizes don't go together
+    rng = np.random.default_rng(0)
+    given = {}
+    for p in func.params:
+        kind, count = p.dtype.numpy, prod(shapes[p.name])
+        numbers = rng.integers(0, 2, count) if kind.kind in "iub" else rng.random(count, np.float32) * 2 - 1
+        given[p.name] = numbers.astype(kind).reshape(shapes[p.name])
+    want = _native(func, given, symbols)
+    for name, value in run_alone(kernel, device, func, given, symbols, 4).items():
+        wrong = _wrong(value, want[name])
+        if wrong:
+            raise CompileError(
+                f"{device}, whose driver Jangin doesn't know, computes {func.name} wrong: {wrong} of "
+                f"{value.size} elements differ from native code's; compile the model for another device, and "
+                "tell the maker of the driver, or Jangin's"
+            )
+
+
+def _native(func: Func, given: Mapping[str, Array], symbols: Mapping[str, int]) -> dict[str, Array]:
+    target = host()
+    image = Image([compile_modules([(func.name, emit_kernel(func, target))], target)])
+    held = {name: array.copy() for name, array in given.items()}
+    addresses = np.array([address(held[p.name]) for p in func.params], np.int64)
+    scratch = np.empty(size(scratch_bytes(func), symbols) + 64, np.uint8)
+    run = KERNEL.at(image.address(func.name))
+    for turn in range(size(rounds(func), symbols)):
+        values = np.array([*(symbols[v.name] for v, _ in func.symbols), turn], np.int64)
+        count = size(tasks(func), symbols)
+        run(address(addresses), address(values), 0, count, -(-address(scratch) // 64) * 64)
+    image.close()
+    return {p.name: held[p.name] for p in func.results}
+
+
+def _wrong(value: Array, want: Array) -> int:
+    """How many elements differ."""
+    if value.dtype.kind in "iub":
+        return int(np.count_nonzero(value != want))
+    a, b = value.astype(np.float64), want.astype(np.float64)
+    scale = float(np.max(np.abs(b[np.isfinite(b)]), initial=0.0))
+    return int(np.count_nonzero(~np.isclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * scale, equal_nan=True)))
