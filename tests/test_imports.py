@@ -25,10 +25,12 @@ ALLOWED = {
     "frontends.nnef": {"frontends", "ir", "mapped", "ops"},
     "frontends.onnx": {"frontends", "ir", "mapped", "ops"},
     "frontends.table": {
-        "frontends", "frontends.caffe", "frontends.darknet", "frontends.gguf", "frontends.nnef",
+        "frontends", "frontends.caffe", "frontends.coreml", "frontends.darknet", "frontends.gguf",
+        "frontends.nnef",
         "frontends.onnx", "frontends.tflite", "frontends.torch", "ir",
     },
     "frontends.caffe": {"frontends", "ir", "mapped", "ops"},
+    "frontends.coreml": {"frontends", "ir", "mapped", "ops"},
     "frontends.darknet": {"frontends", "ir", "mapped", "ops"},
     "frontends.gguf": {"frontends", "ir", "ops"},
     "frontends.tflite": {"frontends", "ir", "mapped", "ops"},

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jangin.frontends.caffe.format import CaffeFormat
+from jangin.frontends.coreml.format import CoreMLFormat
 from jangin.frontends.darknet.format import DarknetFormat
 from jangin.frontends.format import (
     Contents,
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from jangin.frontends.dialect import Imported
 
 FORMATS: tuple[Format, ...] = (
-    TorchFormat(), TfliteFormat(), GgufFormat(), NnefFormat(), DarknetFormat(), CaffeFormat(), OnnxFormat(),
+    TorchFormat(), TfliteFormat(), GgufFormat(), CoreMLFormat(), NnefFormat(), DarknetFormat(),
+        CaffeFormat(), OnnxFormat(),
 )  # fmt: skip
 """In the order in which they are asked: one that knows its files by more goes before one that takes any."""
 

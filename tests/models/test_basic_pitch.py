@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from compared import compiled, onnxruntime
 
+import jangin
+
 pytestmark = pytest.mark.slow
 
 SAMPLES, RATE = 43844, 22050
@@ -54,3 +56,15 @@ def test_notes(path: Path) -> None:
         alone = exe.run({exe.inputs[0].name: recordings()[row : row + 1]})
         for name in ours:
             np.testing.assert_allclose(alone[name][0], ours[name][row], atol=TOLERANCE[row])
+
+
+def test_core_ml_gives_the_same(path: Path) -> None:
+    """The package's Core ML program, of one recording at a time."""
+    pytest.importorskip("coremltools", reason="coremltools isn't installed: the extra `coreml` brings it")
+    exe = jangin.compile(path.with_suffix(".mlpackage"), cache=False)
+    x = recordings()[:1]
+    onnx = compiled(path)
+    wanted = onnx.run({onnx.inputs[0].name: x})
+    for name, result in exe.run({"input_2": x}).items():
+        same = [w for w in wanted.values() if w.shape == result.shape]
+        assert min(float(np.abs(result - w).max()) for w in same) < 5e-4, name

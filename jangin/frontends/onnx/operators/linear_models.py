@@ -9,27 +9,11 @@ import numpy as np
 from jangin.frontends.onnx.operators.scores import DOMAIN, features, labelled, output, transformed
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import I64
-from jangin.ir.expr import Buffer, Expr, Load, Var, call, cast, const, maximum, minimum, ne, select
-from jangin.ir.graph import Array, CompileError, static_shape
-from jangin.ir.loop import Alloc, For, If, Stmt, Store, block
+from jangin.ir.expr import cast, const, select
+from jangin.ir.graph import static_shape
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.elementwise import power
+from jangin.ops.linear_models import affine, kernel, opposed, pairs, probabilities
 from jangin.ops.nontensor import Item
-
-HERE = (const(0),)
-
-
-def _affine(b: Builder, x: Tensor, weights: Array, offsets: Sequence[float]) -> Tensor:
-    """x [rows, n] times weights [outputs, n], plus an offset for each output."""
-    scores = b.matmul(x, b.const(weights.astype(x.dtype.numpy)), transpose_b=True)
-    if not len(offsets):
-        return scores
-    return b.map(lambda s, o: s + o, scores, b.const(np.asarray(offsets, x.dtype.numpy)))
-
-
-def _opposed(b: Builder, scores: Tensor) -> Tensor:
-    """The score of the second of two classes, after that of the first, its negative."""
-    return b.concat([b.map(lambda s: -s, scores), scores], 1)
 
 
 @op("LinearRegressor", domain=DOMAIN)
@@ -38,7 +22,7 @@ def linear_regressor(
     targets: int = 1, post_transform: str = "NONE",
 ) -> Tensor:  # fmt: skip
     x = features(b, x)
-    scores = _affine(b, x, np.array(coefficients).reshape(targets, -1), intercepts)
+    scores = affine(b, x, np.array(coefficients).reshape(targets, -1), intercepts)
     return output(b, transformed(b, scores, post_transform))
 
 
@@ -53,9 +37,9 @@ def linear_classifier(
     classes = max(len(classlabels_ints), len(classlabels_strings))
     width = static_shape(x.shape[1:])
     rows = len(coefficients) // width[0] if width else max(classes, 1)
-    scores = _affine(b, x, np.array(coefficients).reshape(rows, -1), intercepts)
+    scores = affine(b, x, np.array(coefficients).reshape(rows, -1), intercepts)
     if rows == 1 and classes == 2:
-        scores = _opposed(b, scores)
+        scores = opposed(b, scores)
     scores = transformed(b, scores, post_transform)
     if rows > 1 or classes == 2:
         return labelled(b, scores, classlabels_ints, classlabels_strings), output(b, scores)
@@ -67,30 +51,6 @@ def linear_classifier(
 # -- support vector machines ---------------------------------------------------------------------
 
 
-def _kernel(b: Builder, x: Tensor, vectors: Array, kind: str, params: Sequence[float]) -> Tensor:
-    """[rows, vectors]: the kernel function of each row and each vector."""
-    gamma, offset, degree = params or (0.0, 0.0, 0.0)
-    held = b.const(vectors.astype(x.dtype.numpy))
-    if kind == "RBF":
-
-        def square(bufs: Sequence[Buffer], i: Sequence[Expr], k: Sequence[Expr]) -> Expr:
-            away = bufs[0][i[0], k[0]] - bufs[1][i[1], k[0]]
-            return away * away
-
-        shape = (x.shape[0], const(len(vectors)))
-        return b.reduction(
-            x.dtype, shape, [x.shape[1]], "sum", [x, held], square, lambda acc, _: call("exp", acc * -gamma)
-        )
-    dots = b.matmul(x, held, transpose_b=True)
-    if kind == "LINEAR":
-        return dots
-    if kind == "POLY":
-        return b.map(lambda d: power(d * gamma + offset, float(int(degree))), dots)
-    if kind == "SIGMOID":
-        return b.map(lambda d: call("tanh", d * gamma + offset), dots)
-    raise CompileError(f"kernel_type {kind!r} is none of LINEAR, POLY, RBF, SIGMOID")
-
-
 @op("SVMRegressor", domain=DOMAIN)
 def svm_regressor(
     b: Builder, x: Tensor, *, coefficients: Sequence[float], rho: Sequence[float], n_supports: int = 0,
@@ -100,8 +60,8 @@ def svm_regressor(
     """`one_class`: 1 for a row that belongs to the class, else -1."""
     x = features(b, x)
     if n_supports:
-        x = _kernel(b, x, np.array(support_vectors).reshape(n_supports, -1), kernel_type, kernel_params)
-    scores = _affine(b, x, np.array(coefficients).reshape(1, -1), rho[:1])
+        x = kernel(b, x, np.array(support_vectors).reshape(n_supports, -1), kernel_type, kernel_params)
+    scores = affine(b, x, np.array(coefficients).reshape(1, -1), rho[:1])
     if one_class:
         scores = b.map(lambda s: select(s > 0, const(1, s.dtype), const(-1, s.dtype)), scores)
     return output(b, transformed(b, scores, post_transform))
@@ -123,110 +83,16 @@ def svm_classifier(
     total = sum(vectors_per_class)
     if not total:
         offsets = [rho[0]] * classes
-        scores = _affine(b, x, np.array(coefficients).reshape(classes, -1), offsets)
+        scores = affine(b, x, np.array(coefficients).reshape(classes, -1), offsets)
         return labelled(b, scores, *labels), output(b, transformed(b, scores, post_transform))
-    near = _kernel(b, x, np.array(support_vectors).reshape(total, -1), kernel_type, kernel_params)
-    weights, won = _pairs(np.array(coefficients).reshape(-1, total), vectors_per_class)
-    decisions = _affine(b, near, weights, rho)
+    near = kernel(b, x, np.array(support_vectors).reshape(total, -1), kernel_type, kernel_params)
+    weights, won = pairs(np.array(coefficients).reshape(-1, total), vectors_per_class)
+    decisions = affine(b, near, weights, rho)
     wins = b.map(lambda s: cast(s.dtype, s > 0), decisions)
-    votes = _affine(b, wins, won, np.maximum(-won, 0).sum(1))
+    votes = affine(b, wins, won, np.maximum(-won, 0).sum(1))
     label = labelled(b, votes, *labels)
     if len(prob_a):
-        odds = _probabilities(b, decisions, classes, prob_a, prob_b)
+        odds = probabilities(b, decisions, classes, prob_a, prob_b)
         return label, output(b, transformed(b, odds, post_transform))
-    scores = _opposed(b, decisions) if len(rho) == 1 else decisions
+    scores = opposed(b, decisions) if len(rho) == 1 else decisions
     return label, output(b, transformed(b, scores, post_transform))
-
-
-def _pairs(coefficients: Array, counts: Sequence[int]) -> tuple[Array, Array]:
-    """Weights [pairs, vectors] of each pair's decision, and [classes, pairs] whether a class wins by a
-    positive one (1), by a negative one (-1), or has no part in it (0)."""
-    ends = np.cumsum(counts)
-    parts = [slice(int(e) - n, int(e)) for e, n in zip(ends, counts, strict=True)]
-    pairs = [(i, j) for i in range(len(counts)) for j in range(i + 1, len(counts))]
-    weights = np.zeros((len(pairs), int(ends[-1])))
-    won = np.zeros((len(counts), len(pairs)))
-    for p, (i, j) in enumerate(pairs):
-        weights[p, parts[i]] = coefficients[j - 1, parts[i]]
-        weights[p, parts[j]] = coefficients[i, parts[j]]
-        won[i, p], won[j, p] = 1, -1
-    return weights, won
-
-
-def _probabilities(
-    b: Builder, decisions: Tensor, classes: int, slopes: Sequence[float], offsets: Sequence[float]
-) -> Tensor:
-    """[rows, classes] from decisions of pairs: each one's sigmoid, and the probabilities that fit them
-    best, by iteration (Wu, Lin & Weng 2004, second method)."""
-
-    def chance(s: Expr, slope: Expr, offset: Expr) -> Expr:
-        return minimum(maximum(call("sigmoid", -(s * slope + offset)), 1e-7), 1 - 1e-7)
-
-    dtype = decisions.dtype
-    given = [b.const(np.asarray(v, dtype.numpy)) for v in (slopes, offsets)]
-    pairwise = b.map(chance, decisions, *given)
-    order = np.zeros((classes, classes), np.int64)
-    upper = np.triu_indices(classes, 1)
-    order[upper] = order.T[upper] = np.arange(len(upper[0]))
-
-    def placed(bufs: Sequence[Buffer], n: Expr, i: Expr, j: Expr) -> Expr:
-        value = bufs[0][n, bufs[1][i, j]]
-        return select(i < j, value, 1.0 - value)
-
-    shape = (decisions.shape[0], classes, classes)
-    table = b.compute(dtype, shape, [pairwise, b.const(order)], placed)
-    return _coupled(b, table, classes)
-
-
-def _coupled(b: Builder, table: Tensor, classes: int) -> Tensor:
-    """The iteration, for each row by itself."""
-    dtype, size = table.dtype, const(classes)
-    shape = (table.shape[0], size)
-    r, out = Buffer("x0", dtype, table.shape), Buffer("out", dtype, shape)
-    q, qp = Buffer("q", dtype, (size, size), "scratch"), Buffer("qp", dtype, (size,), "scratch")
-    total, worst, diff = (Buffer(n, dtype, (const(1),), "register") for n in ("total", "worst", "diff"))
-    row, t, j, turn = (Var(n) for n in ("row", "t", "j", "turn"))
-    zero = const(0, dtype)
-
-    def p(i: Expr) -> Expr:
-        return Load(out, (row, i))
-
-    def add(to: Buffer, at: tuple[Expr, ...], value: Expr) -> Stmt:
-        return Store(to, at, Load(to, at) + value)
-
-    rival = Load(r, (row, j, t))
-    matrix = For(t, size, block(
-        Store(out, (row, t), const(1 / classes, dtype)),
-        Store(q, (t, t), zero),
-        For(j, size, If(ne(j, t), block(
-            add(q, (t, t), rival * rival),
-            Store(q, (t, j), -rival * Load(r, (row, t, j))),
-        ))),
-    ))  # fmt: skip
-    away = call("abs", Load(qp, (t,)) - Load(total, HERE))
-    measure = block(
-        Store(total, HERE, zero), Store(worst, HERE, zero),
-        For(t, size, block(
-            Store(qp, (t,), zero),
-            For(j, size, add(qp, (t,), Load(q, (t, j)) * p(j))),
-            add(total, HERE, p(t) * Load(qp, (t,))),
-        )),
-        For(t, size, Store(worst, HERE, maximum(Load(worst, HERE), away))),
-    )  # fmt: skip
-    d = Load(diff, HERE)
-    grown = Load(total, HERE) + d * (d * Load(q, (t, t)) + Load(qp, (t,)) * 2.0)
-    step = For(t, size, block(
-        Store(diff, HERE, (Load(total, HERE) - Load(qp, (t,))) / Load(q, (t, t))),
-        add(out, (row, t), d),
-        Store(total, HERE, grown / ((d + 1.0) * (d + 1.0))),
-        For(j, size, block(
-            Store(out, (row, j), p(j) / (d + 1.0)),
-            Store(qp, (j,), (Load(qp, (j,)) + d * Load(q, (t, j))) / (d + 1.0)),
-        )),
-    ))  # fmt: skip
-    unfinished = Load(worst, HERE) >= const(0.005 / classes, dtype)
-    rounds = For(turn, const(max(100, classes)), If(unfinished, block(measure, If(unfinished, step))))
-    body: Stmt = block(Store(worst, HERE, const(1, dtype)), matrix, rounds)
-    for buffer in (q, qp, total, worst, diff):
-        body = Alloc(buffer, body)
-    return b.loop_nest([table], For(row, shape[0], body, "parallel"), dtype, shape)

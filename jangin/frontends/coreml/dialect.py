@@ -1,0 +1,56 @@
+"""Core ML's layers and operations behind the protocol of all dialects.
+
+Nodes are known by the kind of their model and their own: "coreml.mil.conv" of a program,
+"coreml.nn.convolution" of a neural network, "coreml.ml.scaler" of a model of its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jangin.frontends.coreml.mil.operators import OPERATIONS
+from jangin.frontends.coreml.mil.operators.common import Call
+from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
+from jangin.ir.graph import ImportedAttributes, Node
+from jangin.ops.builder import Builder, Tensor
+
+MARKS = frozenset({"inputs"})
+"""What the importer says of a node beside its operation's own arguments."""
+
+
+def _kind(node: Node) -> tuple[str, str]:
+    """The kind of model, and the operation's name."""
+    _, kind, name = node.op.split(".", 2)
+    return kind, name
+
+
+class CoreML(Dialect):
+    domain = "coreml"
+
+    def lowering(self, node: Node) -> Lowering | None:
+        kind, name = _kind(node)
+        return self._operation if kind == "mil" and name in OPERATIONS else None
+
+    def _operation(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
+        attrs = node.of(ImportedAttributes)
+        rest = iter(inputs)
+        given: dict[str, Sequence[Tensor]] = {}
+        for name, count in attrs["inputs"]:
+            found = [next(rest) for _ in range(count)]
+            given[name] = [x for x in found if isinstance(x, Tensor)]
+        made: Outputs = OPERATIONS[_kind(node)[1]](Call(b, given, self.attributes(node), len(node.outputs)))
+        return made
+
+    def remedy(self, node: Node) -> str:
+        name = _kind(node)[1]
+        close = difflib.get_close_matches(name, OPERATIONS, 1, 0.85)
+        also = f" ({close[0]} is)" if close else ""
+        return f"{name} is not supported{also}: give your own with operators=[...] (see jangin.custom)"
+
+    def attributes(self, node: Node) -> Mapping[str, Any]:
+        return {k: v for k, v in node.of(ImportedAttributes).items() if k not in MARKS}
+
+
+COREML = CoreML()

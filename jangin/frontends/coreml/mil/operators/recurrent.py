@@ -1,0 +1,111 @@
+"""Recurrent operations: MIL keeps an LSTM's gates in the order input, forget, output, cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jangin.frontends.coreml.mil.operators.common import Call
+from jangin.frontends.registry import lowers
+from jangin.ir.graph import CompileError
+from jangin.ops import activation, move
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.recurrent import Activation, Layer, gru, lstm, rnn
+
+LSTM = ("input", "forget", "output", "candidate")
+GRU = (2, 0, 1)
+"""Where a GRU's gates stand of which MIL has reset, candidate, update: update, reset, candidate."""
+FUNCTIONS: dict[str, Activation] = {
+    "relu": activation.relu, "sigmoid": activation.sigmoid, "tanh": activation.tanh,
+    "sigmoid_hard": activation.hard_sigmoid,
+}  # fmt: skip
+
+
+def _functions(c: Call, defaults: Sequence[tuple[str, str]], directions: int) -> list[list[Activation]]:
+    found = [c.text(name, default) for name, default in defaults]
+    unknown = [f for f in found if f not in FUNCTIONS]
+    if unknown:
+        raise CompileError(f"the activation {unknown[0]} is none of {', '.join(FUNCTIONS)}")
+    return [[FUNCTIONS[f] for f in found]] * directions
+
+
+def _both(c: Call, name: str, directions: int, order: Sequence[int] = ()) -> Tensor | None:
+    """A weight of both directions, [directions, ...]; a bias as [directions, 2, gates, hidden] later."""
+    parts = [c.optional(n) for n in (name, f"{name}_back")[:directions]]
+    found = [p for p in parts if p is not None]
+    if not found:
+        return None
+    if len(found) < directions:
+        raise CompileError(f"only one direction has {name}")
+    whole = c.b.concat([c.b.reshape(p, [1, *p.shape]) for p in found], 0)
+    if not order:
+        return whole
+    gates = move.parts_of(c.b, whole, 1, move.equal_sizes(c.b, whole, 1, len(order)))
+    return c.b.concat([gates[n] for n in order], 1)
+
+
+def _layer(
+    c: Call, gates: int, functions: Sequence[tuple[str, str]], order: Sequence[int] = ()
+) -> tuple[Layer, int]:
+    """The layer, its gates in another order if that is given, and how many directions it has."""
+    b, direction = c.b, c.text("direction", "forward")
+    if direction not in ("forward", "reverse", "bidirectional"):
+        raise CompileError(f"the direction {direction} is not supported")
+    count = 2 if direction == "bidirectional" else 1
+    w, r = (_both(c, n, count, order) for n in ("weight_ih", "weight_hh"))
+    if w is None or r is None:
+        raise CompileError("the weights aren't given")
+    inner, outer = (_both(c, n, count, order) for n in ("bias", "input_bias"))
+    bias = None
+    if inner is not None:
+        one = b.reshape(inner, [count, 1, gates, r.shape[2]])
+        zero = b.map(lambda v: v * 0.0, one)
+        bias = b.concat([zero if outer is None else b.reshape(outer, one.shape), one], 1)
+    backward = (False, True) if count == 2 else (direction == "reverse",)
+    return Layer(c.x(), w, r, bias, None, backward, _functions(c, functions, count)), count
+
+
+def _state(b: Builder, t: Tensor | None, count: int) -> Tensor | None:
+    """[batch, directions * hidden] as [directions, batch, hidden]."""
+    if t is None:
+        return None
+    return b.transpose(b.reshape(t, [t.shape[0], count, t.shape[1] // count]), [1, 0, 2])
+
+
+def _given(c: Call, y: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """[steps, batch, directions * hidden], or its last step, and the states [batch, directions * hidden]."""
+    b = c.b
+
+    def joined(t: Tensor) -> Tensor:
+        d, n, h = t.shape
+        return b.reshape(b.transpose(t, [1, 0, 2]), [n, d * h])
+
+    d, s, n, h = y.shape
+    ends = tuple(joined(t) for t in states)
+    if c.flag("output_sequence"):
+        return (b.reshape(b.transpose(y, [1, 2, 0, 3]), [s, n, d * h]), *ends)[: c.outputs]
+    return (b.reshape(ends[0], [1, n, d * h]), *ends)[: c.outputs]
+
+
+@lowers("lstm")
+def lstm_(c: Call) -> tuple[Tensor, ...]:
+    if c.optional("peephole") is not None or c.optional("clip") is not None:
+        raise CompileError("peepholes and clipping are not supported")
+    names = (("recurrent_activation", "sigmoid"), ("cell_activation", "tanh"), ("activation", "tanh"))
+    layer, count = _layer(c, 4, names)
+    h, cell = (_state(c.b, c.optional(n), count) for n in ("initial_h", "initial_c"))
+    y, *states = lstm(c.b, layer, h=h, c=cell, gates=LSTM)
+    return _given(c, y, states)
+
+
+@lowers("gru")
+def gru_(c: Call) -> tuple[Tensor, ...]:
+    layer, count = _layer(c, 3, (("recurrent_activation", "sigmoid"), ("activation", "tanh")), GRU)
+    y, *states = gru(c.b, layer, h=_state(c.b, c.optional("initial_h"), count), reset_after=True)
+    return _given(c, y, states)
+
+
+@lowers("rnn")
+def rnn_(c: Call) -> tuple[Tensor, ...]:
+    layer, count = _layer(c, 1, (("activation", "tanh"),))
+    y, *states = rnn(c.b, layer, h=_state(c.b, c.optional("initial_h"), count))
+    return _given(c, y, states)

@@ -1,0 +1,105 @@
+"""MIL's constants as arrays: those in the program, and those in the file of weights beside it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jangin.ir.graph import Array, CompileError
+from jangin.mapped import map_file
+
+TYPES: dict[int, Any] = {
+    1: np.bool_, 10: np.float16, 11: np.float32, 12: np.float64, 13: ml_dtypes.bfloat16, 21: np.int8,
+    22: np.int16, 23: np.int32, 24: np.int64, 31: np.uint8, 32: np.uint16, 33: np.uint32, 34: np.uint64,
+}  # fmt: skip
+"""By MIL's DataType."""
+BITS = {25: 4, 35: 4, 36: 2, 37: 1, 38: 6, 39: 3}
+"""Of types smaller than a byte; the first is signed."""
+SIGNED = 25
+STRING = 2
+SENTINEL = 0xDEADBEEF
+"""What an entry of a file of weights begins with."""
+Value = Array | str | list[str]
+
+
+class Weights:
+    """The files of weights beside a model; none where it is a single file."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._files: dict[str, Any] = {}
+
+    def entry(self, name: str, offset: int, size: int, what: str) -> Any:
+        """The bytes of an entry, whose header (64 bytes) says where they lie."""
+        data = self._file(name, what)
+        if offset + 64 > len(data):
+            raise CompileError(f"{what} should lie at {offset} of {name}, which has {len(data)} bytes")
+        mark = int(np.frombuffer(data, "<u4", 1, offset)[0])
+        length, start = (int(v) for v in np.frombuffer(data, "<u8", 2, offset + 8))
+        if mark != SENTINEL or length < size or start + size > len(data):
+            raise CompileError(f"{what} takes {size} bytes, and {name} has {length} of it at {offset}")
+        return memoryview(data)[start : start + size]
+
+    def _file(self, name: str, what: str) -> Any:
+        if name not in self._files:
+            if self.folder is None:
+                raise CompileError(
+                    f"{what} lies in {name}: give the path of the package, not the model's alone"
+                )
+            path = self.folder / name.removeprefix("@model_path/")
+            if self.folder.resolve() not in path.resolve().parents or not path.is_file():
+                raise CompileError(f"{what} should lie in {name}, which is no file of the package")
+            self._files[name] = map_file(path)
+        return self._files[name]
+
+
+def value(message: Any, weights: Weights, what: str) -> Value:
+    """A value of MIL: an array, or strings. CompileError for other types and for missing bytes."""
+    kind = message.type.WhichOneof("type")
+    if kind != "tensorType":
+        raise CompileError(f"{what} is a {kind}, which is not supported")
+    tensor = message.type.tensorType
+    if any(d.WhichOneof("dimension") != "constant" for d in tensor.dimensions):
+        raise CompileError(f"{what} has a size that isn't known")
+    shape = tuple(int(d.constant.size) for d in tensor.dimensions)
+    if tensor.dataType == STRING:
+        strings = list(message.immediateValue.tensor.strings.values)
+        return strings if shape else "".join(strings)
+    if tensor.dataType not in TYPES and tensor.dataType not in BITS:
+        raise CompileError(f"{what} is of MIL's data type {tensor.dataType}, which is not supported")
+    count = math.prod(shape)
+    if message.WhichOneof("value") == "blobFileValue":
+        blob = message.blobFileValue
+        found = _stored(
+            lambda size: weights.entry(blob.fileName, blob.offset, size, what), tensor.dataType, count
+        )
+    else:
+        found = _immediate(message.immediateValue.tensor, tensor.dataType, count)
+    if found.size != count:
+        raise CompileError(f"{what} has shape {list(shape)}, and {found.size} elements")
+    return found.reshape(shape)
+
+
+def _immediate(tensor: Any, kind: int, count: int) -> Array:
+    which = tensor.WhichOneof("value")
+    held = getattr(tensor, which).values if which else []
+    if isinstance(held, bytes):
+        return _stored(lambda size: held, kind, count)
+    return np.array(held, TYPES.get(kind, np.int8))
+
+
+def _stored(read: Any, kind: int, count: int) -> Array:
+    """Elements of bytes, those smaller than a byte packed from the lowest bit on."""
+    if kind not in BITS:
+        dtype = np.dtype(TYPES[kind])
+        data = read(count * dtype.itemsize)
+        return np.frombuffer(data, dtype, min(count, len(data) // max(dtype.itemsize, 1)))
+    bits = BITS[kind]
+    packed = np.frombuffer(read(-(-count * bits // 8)), np.uint8)
+    flags = np.unpackbits(packed, bitorder="little")[: count * bits].reshape(-1, bits)
+    found: Array = (flags << np.arange(bits, dtype=np.uint8)).sum(1).astype(np.uint8)
+    return ((found ^ 8).astype(np.int8) - 8) if kind == SIGNED else found
