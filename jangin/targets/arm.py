@@ -18,6 +18,7 @@ _NEON = "+neon,+fp-armv8"
 
 AARCH64 = Target(
     "aarch64", TRIPLE, "generic", _NEON, 16, 32, NEON, lane_operands=True, issue=2, hints=False,
+    several_loads="llvm.aarch64.neon.ld1x{count}.v4f32.p0",
     fusion=FusionFigures(few_channels=0), winograd=WinogradFigures(gain=0.95, transform=4, stream=1, lanes=4),
 )  # fmt: skip
 """Every 64-bit Arm processor (Armv8-A): NEON, 32 vector registers."""
@@ -28,7 +29,7 @@ def _processor(name: str, more: str = "") -> Target:
 
 
 CORTEX_A53 = _processor("cortex-a53")
-CORTEX_A72 = replace(_processor("cortex-a72"), packed_terms=16)
+CORTEX_A72 = _processor("cortex-a72")
 NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod")
 
 ARMV7 = Target(

@@ -27,9 +27,10 @@ class Target:
     `runtime.device.DEVICES`, or, from outside the package, the objects themselves.
 
     `lane_operands`: a multiply-add takes one lane of a vector for all lanes, rather than an element from
-    memory. `hints`: hints to fetch data early pay. `issue`: instructions that a core begins each cycle, where
-    that are so few that they decide what is quick, whatever their kind; 0 elsewhere. `packed_terms`: how many
-    terms of packed rows one turn of a loop may take before LLVM, scheduling for the processor, spills.
+    memory. `several_loads`: LLVM's name of the instruction that loads `{count}` vectors of f32, up to 4, and
+    moves its address on; empty where there is none. `hints`: hints to fetch data early pay. `issue`:
+    instructions that a core begins each cycle, where that are so few that they decide what is quick, whatever
+    their kind; 0 elsewhere.
 
     The rest is what one core does, for estimates: cycles a second, vector multiply-adds, loads and stores
     a cycle, a multiply-add's latency in cycles, and bytes a cycle that stream from
@@ -55,8 +56,8 @@ class Target:
     l3: int = 8 << 20
     clock: float = 3e9
     lane_operands: bool = False
+    several_loads: str = ""
     issue: int = 0
-    packed_terms: int = 8
     hints: bool = True
     pairs: bool = False
     multiply_adds: int = 2

@@ -15,13 +15,14 @@ from collections.abc import Sequence
 
 from jangin.ir import te
 from jangin.ir.expr import Var
+from jangin.ir.graph import static_shape
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for
 from jangin.templates.contraction import roles
-from jangin.templates.rows import vectorize_stage
+from jangin.templates.rows import vectorize_stage, vectors_at_once
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import Roles, by_lane, unroll_sum
+from jangin.templates.tiling import Roles, by_lane, in_registers, load_terms, unroll_sum
 
 TILES = ((6, 2), (4, 3))
 """Register tiles: rows by vectors of columns, for 16 registers and (more rows) for 32."""
@@ -122,12 +123,28 @@ class Attention(Template):
         task = fuse_all(rec, shared[:-1], "t") if self.depth > 2 else shared[0]
         named = [te.rename_axes(s, chr(97 + n)) for n, s in enumerate(parts)]
         for s in named[1:-1]:
-            vectorize_stage(rec, s, self.depth, self.lanes, PARTIALS)
+            vectorize_stage(rec, s, self.depth, self.lanes, PARTIALS, vectors_at_once(p.target))
         for stage, role in zip((named[0], named[-1]), self.products, strict=True):
             self._tile(rec, stage, role, params, task)
         rec.do("parallelize", task)
         ops = self.queries * self.keys * (self.inner + self.values)
         return rec.finish(self.name, params, ops / self.lanes)
+
+    def _whole(self, stage: te.Stage, nv: int) -> bool:
+        """Whether panels, and vectors of a row's terms, leave nothing over."""
+        sizes = static_shape((stage.axes[-1].extent, stage.reduce_axes[0].extent))
+        return sizes is not None and sizes[0] % (nv * self.lanes) == 0 and sizes[1] % self.lanes == 0
+
+    def _turn(self, rec: Recorder, buffer: str, k: str, columns: Sequence[str]) -> None:
+        """Let a panel be copied by vectors along the terms, which are turned in registers."""
+        vectors, lane = columns
+        rec.do("split", k, self.lanes)
+        rec.do("reorder", [f"{k}o", vectors, f"{k}i", lane])
+        rec.do("pack", vectors, buffer, [lane, f"{k}i"], f"{vectors}_turned", "register")
+        rec.do("unroll", f"{vectors}_turned_{lane}")
+        rec.do("vectorize", f"{vectors}_turned_{k}i")
+        rec.do("unroll", f"{k}i")
+        rec.do("vectorize", lane)
 
     def _tile(self, rec: Recorder, stage: te.Stage, role: Roles, params: Params, task: str) -> None:
         """One product in register tiles, its right operand packed at the top of the task."""
@@ -140,13 +157,17 @@ class Attention(Template):
         rec.do("privatize", f"{stage.out.name}.acc", tile)
         panels = f"{column}_panels"
         rec.do("pack", task, role.right.buffer.name, [f"{column}oo", k, *tile[1:]], panels)
+        copy = [f"{panels}_{n}" for n in tile[1:]]
         if role.right.index[-1] == Var(role.column):
-            rec.do("vectorize", f"{panels}_{tile[2]}")
+            rec.do("vectorize", copy[1])
+            if self.workload.target.issue:
+                rec.do("unroll", copy[0])
+        elif self._whole(stage, params["nv"]) and self.workload.target.lane_operands:
+            self._turn(rec, role.right.buffer.name, f"{panels}_{k}", copy)
         local = {s.out.name for s in self.workload.stages}  # all of them in the scores' memory
         rows = self.workload.stages[0].out.name if role.left.buffer.name in local else role.left.buffer.name
         rows = rows if by_lane(role, stage, self.workload) else ""
-        unroll_sum(rec, k, UNROLL, rows, tile[0])
-        for suffix in ("", "_z", "_w"):
-            rec.do("unroll", tile[0] + suffix)
-            rec.do("unroll", tile[1] + suffix)
-            rec.do("vectorize", tile[2] + suffix)
+        terms = unroll_sum(rec, k, UNROLL, rows, tile[0])
+        if rows and terms and self.workload.target.several_loads:
+            load_terms(rec, terms, panels, tile[1:], params["nv"], f"{column}_vectors")
+        in_registers(rec, tile)

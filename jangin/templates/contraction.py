@@ -37,10 +37,11 @@ from jangin.templates.cost import (
     overlapped,
     rate,
     tile_step,
+    vector_loads,
 )
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import Roles, Tiler, by_lane, packing_positions
+from jangin.templates.tiling import FEW_TURNS, Roles, Tiler, by_lane, packing_positions
 
 MAX_ROWS = 8
 """Rows of a register tile: each holds its address in a general register, of which there are 15."""
@@ -68,6 +69,8 @@ REUSE_ROWS = 48
 """Rows that a panel should be read for before the next task reads it again."""
 MAX_PACKED_ROWS = 12
 """Rows of a register tile that are packed and have no addresses of their own."""
+PACKED_TERMS = 8, 32
+"""Terms in one turn of the loop over packed rows, from and to, where such a number divides them all."""
 PACK_ROW = 0.75
 """Cycles to pack an element of the rows, which are turned in registers."""
 PACKING = 4
@@ -184,7 +187,7 @@ class Contraction(Template):
                 if terms := self._terms(nv):
                     task = self._blocks(mr, nv, TASK_OPS[blocks.index(b)], terms)
                     found.append({**params, **task, "terms": terms})
-                if b is blocks[0] and not self.pairs:
+                if b is blocks[0] and not self.pairs and self._fits(mr, nv, unroll=2 * UNROLL):
                     found.append({**params, "unroll": 2 * UNROLL})
                 if self.packed and b["panels"] > 1 and b["row_tiles"] > 1:
                     found.append({**params, "panels_inside": 1})
@@ -249,23 +252,31 @@ class Contraction(Template):
         rows = range(self.lanes, MAX_PACKED_ROWS + 1, self.lanes) if packed else range(1, MAX_ROWS + 1)
         for nv in range(1, min(math.ceil(self.columns / self.lanes), 6) + 1):
             for mr in rows:
-                held = math.ceil(self._row_loads(mr, packed)) if packed else mr if self.by_lane else 1
-                if mr * nv + nv + held + self.by_lane + 2 * self.pairs <= self.workload.target.registers and (
-                    mr <= self.rows or not self.known_rows
-                ):
+                if self._fits(mr, nv, packed) and (mr <= self.rows or not self.known_rows):
                     yield mr, nv
 
-    def _row_loads(self, mr: int, packed: bool) -> float:
-        """Loads of a term of the rows: one of each, or of vectors of a row's next terms; packed ones are
-        loaded in pairs."""
-        return mr / self.lanes / (2 if packed else 1) if self.by_lane else mr
+    def _fits(self, mr: int, nv: int, packed: bool = False, unroll: int = UNROLL) -> bool:
+        """Whether a tile's accumulators, a panel's vectors and what is held of the rows fit the registers.
+        Elsewhere than with lane operands, LLVM holds no more of the rows than there is room for."""
+        held = 1
+        if self.by_lane:
+            held = 1 + (math.ceil(mr / self.lanes / 2) if packed else mr * unroll // UNROLL)
+        return mr * nv + nv + held + 2 * self.pairs <= self.workload.target.registers
+
+    def _row_loads(self, mr: int, packed: bool, unroll: int) -> float:
+        """Loads of a term of the rows: one of each, or of vectors of a row's next terms, in pairs where they
+        are that many; packed ones as the panel's."""
+        if not self.by_lane:
+            return mr
+        vectors = mr // self.lanes
+        return vector_loads(self.workload.target, vectors) if packed else mr / max(unroll, self.lanes)
 
     def tile_cycles(self, mr: int, nv: int, packed: bool = False, unroll: int = UNROLL) -> float:
         """Of one tile: per term mr*nv multiply-adds, mr + nv loads, at least a multiply-add's latency, its
         share of the loop, and its part of a panel that the L1 cache doesn't hold; then what begins and
         ends it."""
         t = self.workload.target
-        step = tile_step(t, mr, nv, unroll if t.issue else UNROLL, self._row_loads(mr, packed))
+        step = tile_step(t, mr, nv, unroll if t.issue else UNROLL, self._row_loads(mr, packed, unroll))
         if nv * self.lanes * self.depth * self.right_bytes > t.l1 // SHARE:
             step = max(step, nv * t.vector_bytes / t.l2_rate)
         inner = self.depth if packed else self.inner
@@ -311,9 +322,11 @@ class Contraction(Template):
         wanted = max(1, round(task_ops / (mr * self.columns * self.depth)))
         down = math.ceil(tiles / min(tiles, fit, wanted))
         block = {"row_tiles": math.ceil(tiles / down), "panels": panels}
-        terms = self.workload.target.packed_terms  # half of them where one turn would be all there are
-        turn = {"unroll": terms if self.depth > terms else terms // 2, "panels_inside": 0}
-        return {"mr": mr, "nv": nv, **block, **turn, "rows_packed": 1}
+        fewest, most = PACKED_TERMS[0], min(PACKED_TERMS[1], self.depth // 2)
+        if not any(self.depth % n == 0 for n in range(fewest, most + 1)):
+            most = max(UNROLL, min(most, (self.depth - 1) // FEW_TURNS))
+        turn = {"unroll": most, "panels_inside": 0, "rows_packed": 1}
+        return {"mr": mr, "nv": nv, **block, **turn}
 
     def task_ops(self, params: Params) -> float:
         """Multiply-adds that a task takes as long as."""

@@ -26,6 +26,8 @@ CALL = 12.0
 """Vector instructions of an exp, log or tanh."""
 LOOP_INSTRUCTIONS = 4.0
 """Of a turn of an inner loop: its counter, a branch, and two addresses that move on."""
+MOST_LOADED = 4
+"""Vectors that one instruction loads at most, where a target has one for several."""
 DIVIDE = 5.0
 """A division or root takes the arithmetic units for as long as so many multiply-adds."""
 
@@ -94,14 +96,23 @@ def vector_cycles(target: Target, instructions: float, reads: float, writes: flo
 
 
 def tile_step(target: Target, mr: int, nv: int, unroll: int, rows: float | None = None) -> float:
-    """Cycles of a register tile's one term: mr*nv multiply-adds, nv loads of a panel's vectors (which come in
-    pairs) and `rows` of the rows (mr where each value is loaded alone), at least a multiply-add's latency,
-    and its share of the loop."""
+    """Cycles of a register tile's one term: mr*nv multiply-adds, nv loads of a panel's vectors and `rows` of
+    the rows (mr where each value is loaded alone), at least a multiply-add's latency, and its share of the
+    loop."""
     loads = (mr if rows is None else rows) + nv
     step = max(mr * nv / target.multiply_adds, loads / target.loads, target.latency) + 1 / unroll
     if not target.issue:
         return step
-    return max(step, (mr * nv + loads - nv / 2 + LOOP_INSTRUCTIONS / unroll) / target.issue)
+    instructions = mr * nv + loads - nv + vector_loads(target, nv) + LOOP_INSTRUCTIONS / unroll
+    return max(step, instructions / target.issue)
+
+
+def vector_loads(target: Target, vectors: int) -> float:
+    """Instructions that load so many neighbouring vectors for each term of a sum: of pairs, or of up to four,
+    which may be those of several terms."""
+    if not target.several_loads or vectors > MOST_LOADED:
+        return vectors / 2
+    return max(vectors / MOST_LOADED, float(vectors == MOST_LOADED - 1))
 
 
 def reads(stages: Sequence[te.Stage]) -> int:

@@ -11,6 +11,7 @@ from jangin.ir.loop import For, Func, expressions, statements
 from jangin.ir.records import dataclass
 from jangin.schedule import primitives, stages
 from jangin.schedule.checks import ScheduleError
+from jangin.schedule.primitives import loop_names
 from jangin.targets.target import Target
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, shorten_sum, stride, vectorize
@@ -19,6 +20,10 @@ from jangin.templates.template import Template, Workload
 
 PARTIALS = (4, 2, 8, 1)
 """Vectors of partial sums: as many additions overlap; the first in doubt."""
+
+AT_ONCE = 4
+"""Vectors of one turn of a loop over elements, where instructions count: a turn has three or four of its
+own."""
 
 COMBINE = 15.0
 """Cycles to start a vector of partial sums and to add it to the others in the end."""
@@ -96,7 +101,7 @@ class Rows(Template):
         task = fuse_all(rec, outer, "t") if outer else ""
         for n, stage in enumerate(group):
             own = te.rename_axes(stage, chr(97 + n % 26)) if several else stage
-            vectorize_stage(rec, own, depth, lanes, params["partials"])
+            vectorize_stage(rec, own, depth, lanes, params["partials"], vectors_at_once(p.target))
         if task:
             rec.do("parallelize", task)
         work = _row_cost(group, depth, lanes)
@@ -150,12 +155,23 @@ def _is_unit(e: Expr) -> bool:
     return isinstance(e, Const) and int(e.value) == 1
 
 
-def vectorize_stage(rec: Recorder, stage: te.Stage, depth: int, lanes: int, partials: int) -> None:
-    """One of several stages over `depth` shared rows, its loops already named as in the kernel."""
+def vectors_at_once(target: Target) -> int:
+    """Vectors of one turn of a loop over elements."""
+    return AT_ONCE if target.issue else 1
+
+
+def vectorize_stage(
+    rec: Recorder, stage: te.Stage, depth: int, lanes: int, partials: int, at_once: int
+) -> None:
+    """One of several stages over `depth` shared rows, its loops already named as in the kernel. `at_once`:
+    vectors of a turn of a loop that sums nothing."""
     axes = [a.var.name for a in stage.axes[depth:]]
     if not stage.reduce_axes:
         if axes:
             vectorize(rec, axes[-1], stage.axes[-1].extent, lanes)
+            if at_once > 1 and f"{axes[-1]}o" in loop_names(rec.func):
+                rec.do("split", f"{axes[-1]}o", at_once, "cut")
+                rec.do("unroll", f"{axes[-1]}oi")
         return
     if axes and _column_like(stage):
         column = axes[-1]

@@ -8,7 +8,8 @@ numbered through as `m`, and of the column `c` (an output axis) there are
     mi     rows of a tile            coi    vectors of a panel's width
                                      ci     lanes of a vector
 
-and a sum's `k` has `ko` around `ki`, its unrolled terms. The tile's loops have copies: _z begin the sums, _w
+and a sum's `k` has `ko` around `ki`, its unrolled terms; where some of them are loaded at once, `ki` is `kio`
+around `kii`. The tile's loops have copies: _z begin the sums, _w
 write them back; where a sum is made in blocks, _l fetch the partial sums and _s keep them. The loops that
 copy a panel are called panel_*, those that pack rows rows_*. Outer loops that become tasks are fused to `t`.
 """
@@ -24,7 +25,9 @@ from jangin.ir.graph import static_shape
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import linear, simplify
 from jangin.schedule.primitives import find, loop_names
+from jangin.targets.target import Target
 from jangin.templates.common import fuse_all, stride
+from jangin.templates.cost import MOST_LOADED
 from jangin.templates.scheduled import Packing, Params, Recorder
 from jangin.templates.template import Workload
 
@@ -135,15 +138,17 @@ class Tiler:
                 do("unroll", loop)
         else:
             rows = role.left.buffer.name if self.by_lane and not self.rows_packed else ""
-            unroll_sum(self.s, k[-1], self.params["unroll"], rows, tile[0])
-        if self.rows_packed:
-            self._load_packed(k[-1])
+            per_term = self.params["nv"], self.params["mr"] // self.lanes * self.rows_packed
+            at_once = terms_at_once(self.workload.target, *per_term) if self.by_lane else 1
+            terms = unroll_sum(self.s, k[-1], self.params["unroll"], rows, tile[0], at_once)
+            if terms and self.by_lane and self.workload.target.several_loads:
+                panel = role.right.buffer.name if self.packed else "panel"
+                load_terms(self.s, terms, panel, tile[1:], per_term[0], "vectors")
+            if self.rows_packed:
+                self._load_packed(k[-1], terms)
         if blocks:
             do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
-        for suffix in ("", "_z", "_w", "_l", "_s") if blocks else ("", "_z", "_w"):
-            do("unroll", tile[0] + suffix)
-            do("unroll", tile[1] + suffix)
-            do("vectorize", tile[2] + suffix)
+        in_registers(self.s, tile, ("_l", "_s") if blocks else ())
         if self.hints:
             self._prefetch(k[-1], column, blocks)
         if parts:
@@ -164,16 +169,11 @@ class Tiler:
         do("unroll", f"{last}i")
         do("vectorize", "rows_mi")
 
-    def _load_packed(self, k: str) -> None:
-        """Load a term of the tile's packed rows as vectors."""
-        for n, loop in enumerate(self._loops(f"{k}i", f"{k}t") or [k]):
-            self.s.do("pack", loop, "rows", ["mi"], f"row{n}", "register")
-            self.s.do("vectorize", f"row{n}_mi")
-
-    def _loops(self, *names: str) -> list[str]:
-        """Those of the loops that there are."""
-        there = loop_names(self.s.func)
-        return [n for n in names if n in there]
+    def _load_packed(self, k: str, terms: Sequence[str]) -> None:
+        """Load a term of the tile's packed rows as vectors, or several terms at once."""
+        load_terms(self.s, terms or [k], "rows", ["mi"], self.params["mr"] // self.lanes, "row")
+        if f"{k}t" in loop_names(self.s.func):
+            load_terms(self.s, [f"{k}t"], "rows", ["mit"], 0, "rowt")
 
     def _prefetch(self, k: str, column: str, blocks: Sequence[str]) -> None:
         """Hints for the write-back, and for the next panel (or block of one) where panels come from far."""
@@ -295,9 +295,49 @@ def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: i
     return (name,)
 
 
-def unroll_sum(rec: Recorder, loop: str, most: int, rows: str = "", row: str = "") -> None:
+def in_registers(rec: Recorder, tile: Sequence[str], more: Sequence[str] = ()) -> None:
+    """Unroll the loops of a register tile and run the innermost by vectors: where sums begin, where they go
+    on (with those terms too that are left over), where they are written back, and in the copies `more`."""
+    left_over = ("t",) if f"{tile[0]}t" in loop_names(rec.func) else ()
+    for suffix in ("", *left_over, "_z", "_w", *more):
+        rec.do("unroll", tile[0] + suffix)
+        rec.do("unroll", tile[1] + suffix)
+        rec.do("vectorize", tile[2] + suffix)
+
+
+def terms_at_once(target: Target, *vectors: int) -> int:
+    """Terms to be loaded together, so that instructions load as many vectors as they can of operands that
+    have so many a term (0: that are loaded otherwise)."""
+    several = [MOST_LOADED // n for n in vectors if 0 < n < MOST_LOADED - 1] if target.several_loads else []
+    return min(several, default=1)
+
+
+def load_terms(
+    rec: Recorder, terms: Sequence[str], buffer: str, over: Sequence[str], vectors: int, name: str
+) -> None:
+    """Load what a term of a sum reads of a buffer, in the loops `over`, as one value `name`: all terms of the
+    innermost of the loops `terms` together where there are two, and a term has few vectors."""
+    if vectors > MOST_LOADED:
+        return
+    at, loops = terms[0], list(over)
+    if len(terms) > 1 and vectors < MOST_LOADED - 1:
+        loops.insert(0, terms[-1])
+    else:
+        at = terms[-1]
+    rec.do("pack", at, buffer, loops, name, "register")
+    copies = [f"{name}_{n}" for n in loops]
+    while len(copies) > 1:
+        rec.do("fuse", copies[0], copies[1], name)
+        copies[:2] = [name]
+    rec.do("vectorize", copies[0])
+
+
+def unroll_sum(
+    rec: Recorder, loop: str, most: int, rows: str = "", row: str = "", at_once: int = 1
+) -> list[str]:
     """Unroll the loop over a sum's terms (less where that leaves a remainder). Of the buffer `rows`, if any,
-    the terms of a turn come as vectors for each iteration of loop `row`."""
+    the terms of a turn come as vectors for each iteration of loop `row`. Gives the loops over a turn's
+    terms: the inner of two is over `at_once` of them; none where nothing was unrolled."""
     extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
     if isinstance(extent, Const):
         n = int(extent.value)
@@ -305,11 +345,17 @@ def unroll_sum(rec: Recorder, loop: str, most: int, rows: str = "", row: str = "
     else:
         factor = most
     if factor == 1 or (isinstance(extent, Const) and int(extent.value) <= factor):
-        return
+        return []
     rec.do("split", loop, factor, "cut")
     if rows:
         name = f"{loop}_rows"
         rec.do("pack", f"{loop}o", rows, [row, f"{loop}i"], name, "register")
         rec.do("unroll", f"{name}_{row}")
         rec.do("vectorize", f"{name}_{loop}i")
-    rec.do("unroll", f"{loop}i")
+    terms = [f"{loop}i"]
+    if 1 < at_once < factor and factor % at_once == 0:
+        rec.do("split", f"{loop}i", at_once)
+        terms = [f"{loop}io", f"{loop}ii"]
+    for over in terms:
+        rec.do("unroll", over)
+    return terms

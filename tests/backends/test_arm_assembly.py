@@ -28,7 +28,7 @@ def innermost(text: str) -> list[list[str]]:
     """Each innermost loop's instructions: from a label to the jump back to it."""
     loops, start = [], dict[str, int]()
     lines = [line.split("//")[0].strip() for line in text.splitlines()]
-    lines = [line for line in lines if line and not re.match(r"\.(?!L\w+:)", line)]
+    lines = [line for line in lines if line and not re.match(r"\.(?!L\w+:)|\.Ltmp|\.Lannotation", line)]
     for n, line in enumerate(lines):
         if line.endswith(":"):
             start[line[:-1]] = n

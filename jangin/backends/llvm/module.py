@@ -28,6 +28,7 @@ def emit_kernel(func: Func, target: Target, name: str = "") -> str:
     for part, header in zip(made, map(_head, named), strict=True):
         writer = LlvmWriter(target)
         Kernel(part, writer).run()
+        writer.finish()
         bodies.append("\n".join([header, "entry:", *writer.allocas, *writer.lines, "  ret void", "}", ""]))
         declared.update(writer.declarations.values())
     if len(made) > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jangin.backends.llvm.instruction import Lines, lines
+from jangin.backends.llvm.several import MOST, SeveralLoads
 from jangin.backends.llvm.types import literal, scalar_type, vector_type
 from jangin.backends.walk.writer import Pointer, Value, Writer
 from jangin.ir.dtype import BOOL, F32, I64, DType
@@ -56,6 +57,17 @@ class LlvmWriter(Writer):
         self.label = "entry"
         self.lo, self.hi = Value("%lo", I64), Value("%hi", I64)
         self._forms: dict[tuple[str, DType, int], Lines] = {}
+        several = target.several_loads
+        self._several = SeveralLoads(several, target.lanes(4), self.lines, self._name) if several else None
+
+    def _name(self) -> str:
+        return "%" + self.fresh()
+
+    def finish(self) -> None:
+        """Write what wasn't known before the end."""
+        if self._several:
+            self._several.finish()
+            self.declarations |= self._several.declarations
 
     def named(self, text: str, state: str = "") -> str:
         """The name of an instruction's value."""
@@ -193,8 +205,11 @@ class LlvmWriter(Writer):
         return self.broadcast(self.constant(int(literal(x.number, x.dtype)), dtype), x.lanes)
 
     def instruction(self, name: str, dtype: DType, result: DType, *values: Value) -> Value:
-        lanes = values[0].lanes
-        text = self.last(name, dtype, lanes, **{n: v.ref for n, v in zip("xyz", values, strict=False)})
+        lanes, refs = values[0].lanes, [v.ref for v in values]
+        whole = dtype is F32 and lanes == self.target.lanes(dtype.bytes)
+        if self._several and name == "fma" and whole and values[2].number is not None:
+            refs[2] = self._several.constant(float(values[2].number))
+        text = self.last(name, dtype, lanes, **dict(zip("xyz", refs, strict=False)))
         return self.op(text, result, lanes)
 
     def function(self, name: str, *args: Value) -> Value:
@@ -217,14 +232,30 @@ class LlvmWriter(Writer):
         return self.named(f"getelementptr i8, ptr %scratch, i64 {at.ref}")
 
     def step(self, dtype: DType, start: Pointer, by: Value) -> Pointer:
-        return self.named(f"getelementptr {scalar_type(dtype)}, ptr {start}, i64 {by.ref}")
+        stepped = self.named(f"getelementptr {scalar_type(dtype)}, ptr {start}, i64 {by.ref}")
+        if self._several and by.number is not None:
+            self._several.stepped(stepped, start, int(by.number) * dtype.bytes)
+        return stepped
 
     def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
         plain = f"load {vector_type(dtype, lanes)}, ptr {at}, align {dtype.bytes}"
+        vectors, rest = divmod(lanes, self.target.lanes(dtype.bytes))
+        if self._several and dtype is F32 and 2 < vectors <= MOST and not (rest or masks):
+            return Value(
+                self.remembered(plain + state, lambda: self._load_several(at, vectors)), dtype, lanes
+            )
         if not masks:
             return self.op(plain, dtype, lanes, state)
         masked = [self.last("masked_load", dtype, lanes, memory=at, mask=m.ref) for m in masks]
         return self.weakest([plain, *masked], dtype, lanes, state)
+
+    def _load_several(self, at: Pointer, count: int) -> str:
+        assert self._several is not None
+        one = self.target.lanes(F32.bytes)
+        parts = [Value(name, F32, one) for name in self._several.load(at, count)]
+        a, b, c, d = [*parts, Value("poison", F32, one)][:MOST]
+        low, high = self.shuffle(a, b, range(2 * one)), self.shuffle(c, d, range(2 * one))
+        return self.shuffle(low, high, range(count * one)).ref
 
     def gather(
         self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
@@ -252,6 +283,8 @@ class LlvmWriter(Writer):
     # --- blocks
 
     def _start(self, label: str) -> None:
+        if self._several:
+            self._several.begin_block()
         self.lines.append(f"{label}:")
         self.label = label
 

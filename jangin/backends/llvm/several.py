@@ -1,0 +1,114 @@
+"""Loads of several vectors by one instruction, where a target has one (`Target.several_loads`).
+
+The instruction has no offset, but moves its address on: a load that begins where another of the same block
+ended takes the address that this left, which LLVM mustn't know how to compute anew. Nor may LLVM load
+earlier than it is told to, which would take more registers than there are: a label holds its scheduler back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from jangin.backends.llvm.types import literal, vector_type
+from jangin.ir.dtype import F32
+
+MOST = 4
+"""Vectors that an instruction loads at most."""
+_LABEL = "llvm.codeview.annotation"
+
+
+@dataclass
+class _Group:
+    """Constants that one instruction loads, by the names of their values, and where it is to stand."""
+
+    line: int
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+class SeveralLoads:
+    """Loads of one function, whose instructions are in `lines`. `name`: LLVM's of the instruction, for
+    vectors of so many lanes of f32; `fresh` makes names of values."""
+
+    def __init__(self, name: str, lanes: int, lines: list[str], fresh: Callable[[], str]) -> None:
+        self._name, self._lines, self._fresh = name, lines, fresh
+        self._type, self._bytes = vector_type(F32, lanes), F32.bytes * lanes
+        self.declarations: dict[str, str] = {}
+        self._steps: dict[str, tuple[str, int]] = {}
+        self._ends: dict[tuple[str, int], str] = {}
+        self._tables: list[list[_Group]] = []
+        self._first: float | None = None
+
+    def stepped(self, pointer: str, start: str, size: int) -> None:
+        """A pointer is known to lie so many bytes behind another."""
+        self._steps[pointer] = start, size
+
+    def begin_block(self) -> None:
+        """What was loaded in the block before isn't gone on with."""
+        self._ends.clear()
+        self._first = None
+
+    def load(self, at: str, count: int) -> list[str]:
+        """The names of vectors that lie at an address."""
+        start, offset = self._steps.get(at, (at, 0))
+        names = [self._fresh() for _ in range(count)]
+        lines, end = self._load(self._ends.get((start, offset), at), names)
+        self._lines += lines
+        self._ends[start, offset + self._bytes * count] = end
+        return names
+
+    def constant(self, number: float) -> str:
+        """The name of a vector with a constant in all lanes, for a multiply-add that overwrites it. Those
+        asked for next in a block, up to where the first is asked for again, come along."""
+        if self._first in (None, number):
+            self._first = number
+            self._tables.append([])
+        groups = self._tables[-1]
+        if not groups or len(groups[-1].numbers) == MOST:
+            groups.append(_Group(len(self._lines)))
+            self._lines.append("")
+        name = self._fresh()
+        groups[-1].numbers[name] = number
+        return name
+
+    def finish(self) -> None:
+        """Write the lines that load constants."""
+        for groups in self._tables:
+            at = self._fresh()
+            table = self._table([n for group in groups for n in group.numbers.values()])
+            # without the side effect LLVM would keep what it has loaded, and copy it for each use
+            first = [f'  {at} = call ptr asm sideeffect "", "=r,0"(ptr {table})']
+            for group in groups:
+                lines, at = self._load(at, list(group.numbers))
+                self._lines[group.line] = "\n".join([*first, *lines])
+                first = []
+
+    def _load(self, at: str, names: Sequence[str]) -> tuple[list[str], str]:
+        """Lines that load vectors from an address, and the address behind them."""
+        loaded, end, hidden = self._fresh(), self._fresh(), self._fresh()
+        parts = "{ " + ", ".join([self._type] * len(names)) + " }"
+        if len(names) == 1:
+            lines = [f"  {names[0]} = load {self._type}, ptr {at}, align 4"]
+        else:
+            name = self._name.format(count=len(names))
+            self.declarations[name] = f"declare {parts} @{name}(ptr)"
+            self.declarations[_LABEL] = f"declare void @{_LABEL}(metadata)"
+            lines = [
+                f'  call void @{_LABEL}(metadata !{{!""}})',
+                f"  {loaded} = call {parts} @{name}(ptr {at})",
+                *(f"  {v} = extractvalue {parts} {loaded}, {n}" for n, v in enumerate(names)),
+            ]
+        lines += [
+            f"  {end} = getelementptr i8, ptr {at}, i64 {self._bytes * len(names)}",
+            f'  {hidden} = call ptr asm "", "=r,0"(ptr {end})',
+        ]
+        return lines, hidden
+
+    def _table(self, numbers: Sequence[float]) -> str:
+        """Where constants lie in memory, each as a vector."""
+        items = ", ".join(f"{self._type} splat (float {literal(n, F32)})" for n in numbers)
+        name = f"@constants.{sha256(items.encode()).hexdigest()[:16]}"
+        table = f"[{len(numbers)} x {self._type}]"
+        self.declarations[name] = f"{name} = private unnamed_addr constant {table} [{items}], align 16"
+        return name
