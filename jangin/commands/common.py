@@ -22,6 +22,7 @@ from jangin.runtime.load import Runnable
 from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.several import SeveralExecutable
 from jangin.runtime.sizes import TensorSpec
+from jangin.runtime.stateful import StatefulExecutable
 from jangin.runtime.variants import VariantsExecutable
 
 PIXELS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
@@ -164,6 +165,8 @@ def parse_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str,
 
 def single_plan(exe: Runnable, model: Path, feeds: Mapping[str, Array]) -> Executable:
     """What runs these inputs, for what is about one plan; ValueError where that is a program."""
+    if isinstance(exe, StatefulExecutable):
+        raise ValueError(f"{model} keeps state from run to run; this is for models that don't")
     if isinstance(exe, VariantsExecutable):
         exe = exe.variant(feeds)
     if isinstance(exe, SeveralExecutable):

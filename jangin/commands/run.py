@@ -34,6 +34,7 @@ from jangin.runtime.several import SeveralExecutable
 from jangin.runtime.several_artifact import SeveralArtifact
 from jangin.runtime.signing import sign
 from jangin.runtime.sizes import Evaluator, TensorSpec
+from jangin.runtime.stateful import StatefulExecutable
 from jangin.runtime.variants_artifact import VariantsArtifact, listed
 
 TOP = 5
@@ -88,6 +89,8 @@ def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
         raise ValueError("--profile is for one device; this model is for several at once")
     if isinstance(exe, ProgramExecutable):
         raise ValueError("--profile is for models that are one plan; this one is a program of several")
+    if isinstance(exe, StatefulExecutable):
+        raise ValueError("--profile is for models without state; this one keeps some from run to run")
     found = exe.profile(feeds)
     total = sum(t.seconds for t in found)
     table = Table("ms", "share", "GB/s", "tasks", "kernel", "computes", title=f"{total * 1e3:.2f} ms a run")

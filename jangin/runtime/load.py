@@ -12,12 +12,14 @@ from jangin.runtime.device import Device, LoadError
 from jangin.runtime.executable import Executable
 from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.several_artifact import SeveralArtifact
+from jangin.runtime.stateful import StatefulExecutable, checked_state
 from jangin.runtime.variants import VariantsExecutable, single
 
 if TYPE_CHECKING:
     from jangin.runtime.several import SeveralExecutable
 
-Runnable: TypeAlias = "Executable | ProgramExecutable | VariantsExecutable | SeveralExecutable"
+Loaded: TypeAlias = "Executable | ProgramExecutable | VariantsExecutable | SeveralExecutable"
+Runnable: TypeAlias = "Loaded | StatefulExecutable"
 """A compiled model of any kind, ready to run."""
 
 
@@ -28,6 +30,17 @@ def executable(
     device: Device | None = None,
 ) -> Runnable:
     """An artefact of any kind, ready to run. Raises LoadError where this machine can't."""
+    found = _loaded(artifact, threads, functions, device)
+    state = artifact.metadata.get("state")
+    return StatefulExecutable(found, checked_state(found, state)) if state else found
+
+
+def _loaded(
+    artifact: Compiled,
+    threads: int | None,
+    functions: Mapping[str, HostFunction] | None,
+    device: Device | None,
+) -> Loaded:
     if not isinstance(artifact, SeveralArtifact):
         return single(artifact, threads, functions, device)
     if device is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import field
@@ -83,7 +84,7 @@ class Weights:
         self.at = 0
 
     def take(self, shape: Sequence[int], what: str) -> Array:
-        count = int(np.prod(shape))
+        count = math.prod(shape)
         if self.at + count > self.numbers.size:
             raise CompileError(
                 f"{self.where} ends before {what}, which needs {count} numbers: it belongs to another cfg"

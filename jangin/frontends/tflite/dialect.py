@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
+from jangin.frontends.tflite.control import CONTROL
 from jangin.frontends.tflite.operators import BUILTINS
 from jangin.frontends.tflite.operators.common import Call, Quantization
 from jangin.ir.graph import ImportedAttributes, Node
@@ -22,6 +23,8 @@ class Tflite(Dialect):
     domain = "tflite"
 
     def lowering(self, node: Node) -> Lowering | None:
+        if node.op in CONTROL:
+            return CONTROL[node.op]
         return self._lower if node.op.removeprefix("tflite.") in BUILTINS else None
 
     def _lower(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import tflite
 
-from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
+from jangin.frontends.assemble import ShapeBindings, Symbols, body_graph, model_graph
+from jangin.frontends.tflite.variables import Parts, Variables, stateful
 from jangin.ir.dtype import BOOL, F16, F32, F64, I4, I8, I16, I32, I64, U8, U16, U32, U64, DType
-from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
+from jangin.ir.expr import const
+from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
 
 TYPES: Mapping[int, DType] = {
     tflite.TensorType.FLOAT32: F32, tflite.TensorType.FLOAT16: F16, tflite.TensorType.FLOAT64: F64,
@@ -29,17 +31,32 @@ def _names(table: type) -> Mapping[int, str]:
 OPERATORS, OPTIONS, KINDS = map(_names, (tflite.BuiltinOperator, tflite.BuiltinOptions, tflite.TensorType))
 
 
-class Reader:
-    """One file, its main sub-graph first."""
+BODIES = {
+    "IF": ("then", "else"),
+    "WHILE": ("cond", "body"),
+}
+"""The sub-graphs of operators that have some, as the schema calls them."""
 
-    def __init__(self, data: Any) -> None:
+
+class Reader:
+    """One sub-graph of a file, the main one first. `inside`: the numbers of those that it lies in."""
+
+    def __init__(self, data: Any, number: int = 0, inside: tuple[int, ...] = ()) -> None:
         self.data = data
+        self.inside = (*inside, number)
         self.model = tflite.Model.GetRootAs(data, 0)
         if self.model.Version() != 3:
             raise CompileError(f"the TFLite model is of version {self.model.Version()}; 3 is read")
         if self.model.SubgraphsLength() < 1:
             raise CompileError("the TFLite model has no sub-graph")
-        self.graph = self.model.Subgraphs(0)
+        if not 0 <= number < self.model.SubgraphsLength():
+            raise CompileError(f"sub-graph {number} is mentioned, of {self.model.SubgraphsLength()}")
+        if number in inside:
+            raise CompileError(f"sub-graph {number} calls itself")
+        self.graph = self.model.Subgraphs(number)
+        self.variables, self.started = Variables(), Variables()
+        self.start: Graph | None = None
+        self.state: Mapping[str, str] = {}
         self.names: list[str] = []
         for i in range(self.graph.TensorsLength()):
             name = (self.graph.Tensors(i).Name() or b"").decode() or f"tensor_{i}"
@@ -53,8 +70,20 @@ class Reader:
             declared = _shape(tensor)
             inputs.append(Value(self.names[i], self._dtype(i), symbols.shape(self.names[i], declared)))
         outputs = [self.names[i] for i in _ints(self.graph.OutputsAsNumpy())]
-        nodes = [self._node(n) for n in range(self.graph.OperatorsLength())]
-        return model_graph("model", inputs, outputs, nodes, constants, symbols)
+        nodes = self._nodes()
+        main = Parts(inputs, outputs, nodes)
+        if self.variables.types or self.started.types:
+            stateful(main, self.variables, self.start, self.started)
+        self.state = main.state
+        return model_graph("model", main.inputs, main.outputs, main.nodes, constants, symbols)
+
+    def body(self) -> Graph:
+        """A sub-graph that an operator computes; of CALL_ONCE's, the values that variables get."""
+        nodes, inputs = self._nodes(), [self.names[i] for i in _ints(self.graph.InputsAsNumpy())]
+        given = [self.names[i] for i in _ints(self.graph.OutputsAsNumpy())]
+        name = (self.graph.Name() or b"").decode(errors="replace") or f"sub-graph {self.inside[-1]}"
+        wanted = given or list(self.variables.now.values())
+        return body_graph(name, inputs, wanted, nodes, self.constants(), f"sub-graph '{name}'")
 
     def metadata(self) -> dict[str, Any]:
         description = (self.model.Description() or b"").decode(errors="replace")
@@ -62,7 +91,11 @@ class Reader:
             (self.model.SignatureDefs(i).SignatureKey() or b"").decode()
             for i in range(self.model.SignatureDefsLength())
         ]
-        found = {"description": description, "signatures": ", ".join(filter(None, signatures))}
+        found: dict[str, Any] = {
+            "description": description,
+            "signatures": ", ".join(filter(None, signatures)),
+        }
+        found["state"] = dict(self.state)
         return {k: v for k, v in found.items() if v}
 
     # -- tensors --------------------------------------------------------------------------------
@@ -129,7 +162,12 @@ class Reader:
 
     # -- operators ------------------------------------------------------------------------------
 
-    def _node(self, n: int) -> Node:
+    def _nodes(self) -> list[Node]:
+        found = (self._node(n) for n in range(self.graph.OperatorsLength()))
+        return [node for node in found if node is not None]
+
+    def _node(self, n: int) -> Node | None:
+        """An operator's node; none for those that handle variables alone."""
         found = self.graph.Operators(n)
         if found.OpcodeIndex() >= self.model.OperatorCodesLength():
             raise CompileError(f"operator {n} is of code {found.OpcodeIndex()}, which the model doesn't list")
@@ -143,13 +181,42 @@ class Reader:
             if i >= 0:
                 self._tensor(i)
         attrs = _options(found)
-        attrs["inputs"] = tuple(self._kind(i) for i in inputs)
-        attrs["outputs"] = tuple(self._kind(i) for i in outputs)
         called = [self.names[i] if i >= 0 else "" for i in inputs]
         results = tuple(self.names[i] for i in outputs)
         label = results[0] if results else f"operator_{n}"
         source = f"{name} '{label}' (operator {n}, version {code.Version()})"
+        if name in ("VAR_HANDLE", "ASSIGN_VARIABLE", "CALL_ONCE"):
+            self._variable(name, attrs, inputs, called, results)
+            return None
+        if name == "READ_VARIABLE":
+            held = self.variables.read(called[0], self._dtype(outputs[0]), self._sizes(outputs[0]))
+            return Node(label, (held,), results, ImportedAttributes("tflite.held"), source)
+        for key in BODIES.get(name, ()):
+            attrs[key] = Reader(self.data, attrs.pop(f"{key}_subgraph_index"), self.inside).body()
+        attrs["inputs"] = tuple(self._kind(i) for i in inputs)
+        attrs["outputs"] = tuple(self._kind(i) for i in outputs)
         return Node(label, tuple(called), results, ImportedAttributes(f"tflite.{name}", attrs), source)
+
+    def _variable(
+        self,
+        name: str,
+        attrs: Mapping[str, Any],
+        inputs: list[int],
+        called: list[str],
+        results: Sequence[str],
+    ) -> None:
+        if name == "VAR_HANDLE":
+            self.variables.handle(results[0], attrs)
+        elif name == "ASSIGN_VARIABLE":
+            self.variables.assign(called[0], called[1], self._dtype(inputs[1]), self._sizes(inputs[1]))
+        elif len(self.inside) > 1:
+            raise CompileError("CALL_ONCE inside of a sub-graph is not supported")
+        else:
+            reader = Reader(self.data, attrs["init_subgraph_index"], self.inside)
+            self.start, self.started = reader.body(), reader.variables
+
+    def _sizes(self, i: int) -> Shape:
+        return tuple(map(const, _ints(self._tensor(i).ShapeAsNumpy())))
 
 
 def _ints(array: Any) -> list[int]:
@@ -182,8 +249,8 @@ def _options(found: Any) -> dict[str, Any]:
 
 
 def _fields(options: type) -> Sequence[str]:
-    first, last = ("Init", "GetRootAs"), ("Length", "IsNone", "HasIdentifier")
-    return [n for n in vars(options) if n[0].isupper() and not n.startswith(first) and not n.endswith(last)]
+    names = [n for n in vars(options) if n[0].isupper() and n != "Init" and not n.startswith("GetRootAs")]
+    return [n for n in names if not n.endswith(("Length", "IsNone", "HasIdentifier"))]
 
 
 def _snake(name: str) -> str:

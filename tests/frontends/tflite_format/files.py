@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import tflite
 KINDS = {
     "float32": tflite.TensorType.FLOAT32, "int8": tflite.TensorType.INT8, "uint8": tflite.TensorType.UINT8,
     "int32": tflite.TensorType.INT32, "int64": tflite.TensorType.INT64, "bool": tflite.TensorType.BOOL,
-    "int16": tflite.TensorType.INT16,
+    "int16": tflite.TensorType.INT16, "resource": tflite.TensorType.RESOURCE,
 }  # fmt: skip
 
 
@@ -41,39 +41,40 @@ class Operator:
     version: int = 2
 
 
+@dataclass(frozen=True)
+class SubGraph:
+    """What an operator with a body computes, or CALL_ONCE runs."""
+
+    tensors: Sequence[Tensor]
+    operators: Sequence[Operator]
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+
+
 def written(
-    tensors: Sequence[Tensor], operators: Sequence[Operator], inputs: Sequence[int], outputs: Sequence[int]
-) -> bytes:
-    """A model of one sub-graph."""
+    tensors: Sequence[Tensor], operators: Sequence[Operator], inputs: Sequence[int], outputs: Sequence[int],
+    *bodies: SubGraph,
+) -> bytes:  # fmt: skip
+    """A model of one sub-graph, and of `bodies`, which are numbered from 1."""
     b = flatbuffers.Builder(1024)
+    graphs = [SubGraph(tensors, operators, inputs, outputs), *bodies]
+    held = [t for g in graphs for t in g.tensors if t.data is not None]
     made = [b.CreateByteVector(b"")] + [
-        b.CreateByteVector(np.asarray(t.data, t.dtype).tobytes()) for t in tensors if t.data is not None
+        b.CreateByteVector(np.asarray(t.data, t.dtype).tobytes()) for t in held
     ]
     buffers = []
     for data in made:
         tflite.BufferStart(b)
         tflite.BufferAddData(b, data)
         buffers.append(tflite.BufferEnd(b))
-    place, places = 0, []
-    for t in tensors:
-        place += t.data is not None
-        places.append(place if t.data is not None else 0)
-    tables = [_tensor(b, n, t, at) for n, (t, at) in enumerate(zip(tensors, places, strict=True))]
-    nodes = [_operator(b, n, o) for n, o in enumerate(operators)]
-    ends = [b.CreateNumpyVector(np.array(i, np.int32)) for i in (inputs, outputs)]
-    whole = _vector(b, tflite.SubGraphStartTensorsVector, tables)
-    listed = _vector(b, tflite.SubGraphStartOperatorsVector, nodes)
-    tflite.SubGraphStart(b)
-    tflite.SubGraphAddTensors(b, whole)
-    tflite.SubGraphAddInputs(b, ends[0])
-    tflite.SubGraphAddOutputs(b, ends[1])
-    tflite.SubGraphAddOperators(b, listed)
-    graph = tflite.SubGraphEnd(b)
-    codes = [_code(b, o.name, o.version) for o in operators]
+    places = iter(range(1, len(buffers)))
+    codes = iter(range(sum(len(g.operators) for g in graphs)))
+    subgraphs = [_graph(b, g, places, codes) for g in graphs]
+    listed = [_code(b, o.name, o.version) for g in graphs for o in g.operators]
     parts = [
         _vector(b, start, items)
         for start, items in (
-            (tflite.ModelStartOperatorCodesVector, codes), (tflite.ModelStartSubgraphsVector, [graph]),
+            (tflite.ModelStartOperatorCodesVector, listed), (tflite.ModelStartSubgraphsVector, subgraphs),
             (tflite.ModelStartBuffersVector, buffers),
         )
     ]  # fmt: skip
@@ -84,6 +85,20 @@ def written(
     tflite.ModelAddBuffers(b, parts[2])
     b.Finish(tflite.ModelEnd(b), b"TFL3")
     return bytes(b.Output())
+
+
+def _graph(b: Any, g: SubGraph, places: Iterator[int], codes: Iterator[int]) -> int:
+    tables = [_tensor(b, n, t, 0 if t.data is None else next(places)) for n, t in enumerate(g.tensors)]
+    nodes = [_operator(b, next(codes), o) for o in g.operators]
+    ends = [b.CreateNumpyVector(np.array(i, np.int32)) for i in (g.inputs, g.outputs)]
+    whole = _vector(b, tflite.SubGraphStartTensorsVector, tables)
+    listed = _vector(b, tflite.SubGraphStartOperatorsVector, nodes)
+    tflite.SubGraphStart(b)
+    tflite.SubGraphAddTensors(b, whole)
+    tflite.SubGraphAddInputs(b, ends[0])
+    tflite.SubGraphAddOutputs(b, ends[1])
+    tflite.SubGraphAddOperators(b, listed)
+    return int(tflite.SubGraphEnd(b))
 
 
 def _vector(b: Any, start: Any, items: Sequence[int]) -> int:
@@ -120,7 +135,9 @@ def _operator(b: Any, n: int, o: Operator) -> int:
     options = None
     if o.table:
         vectors = {
-            k: b.CreateNumpyVector(np.array(v, np.int32)) for k, v in o.options.items() if isinstance(v, list)
+            k: b.CreateString(v) if isinstance(v, str) else b.CreateNumpyVector(np.array(v, np.int32))
+            for k, v in o.options.items()
+            if isinstance(v, (list, str))
         }
         getattr(tflite, f"{o.table}Start")(b)
         for key, value in o.options.items():

@@ -1,0 +1,91 @@
+"""Sub-graphs: IF and WHILE in the general forms of `frontends.control`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from jangin.frontends import control
+from jangin.frontends.dialect import Bodies, Inputs, Lowering
+from jangin.ir.expr import select
+from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.nontensor import Item
+
+
+def calls(body: Graph, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Node:
+    """A node that computes a sub-graph, whose names are its own."""
+    if len(body.inputs) != len(inputs) or len(body.outputs) != len(outputs):
+        raise CompileError(
+            f"sub-graph '{body.name}' takes {len(body.inputs)} values and gives {len(body.outputs)}, "
+            f"not {len(inputs)} and {len(outputs)}"
+        )
+    return Node(name, tuple(inputs), tuple(outputs), ImportedAttributes(FUNCTION, {"body": body}), name)
+
+
+def _of(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+    return Graph("", tuple(inputs), tuple(outputs), tuple(nodes), {}, {})
+
+
+def _results(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}.{i}" for i in range(count)]
+
+
+def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
+    """`then` where the first input holds, else `else`, both of the other inputs."""
+    condition = control.scalar(b, inputs[0])
+    assert condition is not None
+    made = []
+    for key in ("then", "else"):
+        names = _results(f"{node.name}.{key}", len(node.outputs))
+        body = node.of(ImportedAttributes)[key]
+        made.append(_of([calls(body, names[0] if names else key, node.inputs[1:], names)], (), names))
+    return control.branch(b, bodies.run, condition, (made[0], made[1]), b.scope)
+
+
+def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
+    """`body` of what is carried while `cond` of it holds."""
+    attrs, count = node.of(ImportedAttributes), len(node.inputs)
+    going = f"{node.name}.going"
+    start = _of([calls(attrs["cond"], going, node.inputs, [going])], (), [going])
+    (first,) = bodies.run(b, start, b.scope)
+    carried, results = _results(f"{node.name}.carried", count), _results(f"{node.name}.next", count)
+    again = f"{node.name}.again"
+    step = calls(attrs["body"], f"{node.name}.body", carried, results)
+    body = _of(
+        [step, calls(attrs["cond"], again, results, [again]), _flat(again, f"{again}.flat")],
+        [f"{node.name}.step", f"{node.name}.on", *carried], [f"{again}.flat", *results],
+    )  # fmt: skip
+    given = [v for v in inputs if v is not None]
+    holds = control.scalar(b, first)
+    iteration = control.Iteration(body, None, holds, given, [], (), (), True)
+    return control.iterate(b, bodies.run, iteration, b.scope)
+
+
+def _flat(name: str, result: str) -> Node:
+    """A condition, which may have one element along some axes, as one of no axes."""
+    return Node(result, (name,), (result,), ImportedAttributes("tflite.condition"), result)
+
+
+def condition(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
+    found = control.scalar(b, inputs[0])
+    assert found is not None
+    return [found]
+
+
+def held(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
+    """A variable's value; of three inputs, the second where the first holds, else the third."""
+    tensors = [t for t in inputs if isinstance(t, Tensor)]
+    return [tensors[0] if len(tensors) == 1 else b.map(select, *tensors)]
+
+
+def true(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
+    return [b.const(np.array(True))]
+
+
+CONTROL: Mapping[str, Lowering] = {
+    "tflite.IF": branch, "tflite.WHILE": loop, "tflite.condition": condition, "tflite.held": held,
+    "tflite.true": true,
+}  # fmt: skip
+"""Operators that have sub-graphs, and those that the importer adds for conditions and variables."""

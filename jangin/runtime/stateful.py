@@ -1,0 +1,96 @@
+"""Models with variables: what one keeps from run to run is given to it and taken from it each time."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.graph import Array
+from jangin.runtime.artifact import ArtifactError
+from jangin.runtime.compiled import Compiled
+from jangin.runtime.sizes import TensorSpec
+
+
+def checked_state(model: Any, state: Any) -> Mapping[str, str]:
+    """What a file says is kept. ArtifactError unless it pairs inputs of fixed sizes with such outputs."""
+    inputs, outputs = ({s.name: s for s in specs} for specs in (model.inputs, model.outputs))
+    fits = isinstance(state, dict) and all(n in inputs and o in outputs for n, o in state.items())
+    if fits:
+        pairs = ((inputs[n], outputs[o]) for n, o in state.items())
+        fits = all(a.dtype == b.dtype and a.shape == b.shape and _fixed(a) for a, b in pairs)
+    if not fits:
+        raise ArtifactError("its metadata names state that its inputs and outputs don't have")
+    found: Mapping[str, str] = state
+    return found
+
+
+def _fixed(spec: TensorSpec) -> bool:
+    return all(isinstance(d, int) for d in spec.shape)
+
+
+class StatefulExecutable:
+    """Runs a compiled model as `Executable` does, one run after the other, and keeps its state: zeros or what
+    the model starts with, before the first run. `model`: what runs it; `state`: those of its inputs that are
+    kept, with the output that each takes next."""
+
+    def __init__(self, model: Any, state: Mapping[str, str]) -> None:
+        self.model = model
+        self._next = dict(state)
+        self._specs = {s.name: s for s in model.inputs if s.name in state}
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """As before the first run."""
+        self._held: dict[str, Array] = {n: np.zeros(s.shape, s.dtype) for n, s in self._specs.items()}
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """What is kept for the next run, by the names of the inputs that it is given to."""
+        return dict(self._held)
+
+    @property
+    def name(self) -> str:
+        return str(self.model.name)
+
+    @property
+    def threads(self) -> int:
+        return int(self.model.threads)
+
+    @property
+    def artifact(self) -> Compiled:
+        found: Compiled = self.model.artifact
+        return found
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(s for s in self.model.inputs if s.name not in self._next)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(s for s in self.model.outputs if s.name not in self._next.values())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a `.jgn` file that `jangin.load` reads; the state isn't in it."""
+        self.model.save(path)
+
+    def explain_shapes(self) -> str:
+        return str(self.model.explain_shapes())
+
+    def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
+        """The output array, or a tuple of them."""
+        if len(arrays) != len(self.inputs):
+            raise ValueError(f"the model takes {len(self.inputs)} arrays, not {len(arrays)}")
+        found = tuple(self.run({s.name: a for s, a in zip(self.inputs, arrays, strict=True)}).values())
+        return found[0] if len(found) == 1 else found
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """As a call, by name. Where it fails, the state stays as it was."""
+        with self._lock:
+            found: dict[str, Array] = self.model.run({**self._held, **feeds})
+            self._held = {name: found[after] for name, after in self._next.items()}
+        return {n: a for n, a in found.items() if n not in self._next.values()}

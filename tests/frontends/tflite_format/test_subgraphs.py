@@ -1,0 +1,157 @@
+"""TFLite's sub-graphs and variables, against LiteRT over many steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jangin
+from jangin import CompileError
+from jangin.commands.common import Settings
+from jangin.commands.convert import convert
+from jangin.runtime.artifact import ArtifactError
+from jangin.runtime.stateful import StatefulExecutable, checked_state
+
+pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
+litert = pytest.importorskip(
+    "ai_edge_litert.interpreter", reason="ai-edge-litert, the reference, isn't installed"
+)
+
+from files import Operator, SubGraph, Tensor, written  # noqa: E402
+
+RANDOM = np.random.default_rng(0)
+W, B = RANDOM.standard_normal((4, 4)).astype(np.float32) / 2, RANDOM.standard_normal(4).astype(np.float32)
+ROW = Tensor([1, 4])
+
+
+def steps(model: bytes, feeds: Sequence[Sequence[Any]]) -> tuple[Any, list[list[Any]]]:
+    """The executable, after runs that gave what LiteRT gives."""
+    runner = litert.Interpreter(
+        model_content=model, experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF
+    )
+    runner.allocate_tensors()
+    exe = jangin.compile(model, threads=1, cache=False)
+    found = []
+    for given in feeds:
+        for detail, value in zip(runner.get_input_details(), given, strict=True):
+            runner.set_tensor(detail["index"], value)
+        runner.invoke()
+        wanted = [runner.get_tensor(d["index"]) for d in runner.get_output_details()]
+        got = exe.run({spec.name: v for spec, v in zip(exe.inputs, given, strict=True)})
+        for x, y in zip(got.values(), wanted, strict=True):
+            assert x.dtype == y.dtype and x.shape == y.shape
+            np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
+        found.append(list(got.values()))
+    return exe, found
+
+
+def control(*given: Any) -> Operator:
+    return Operator(*given, version=1)
+
+
+def row() -> Any:
+    return RANDOM.standard_normal((1, 4)).astype(np.float32)
+
+
+def dense(x: int, w: int, b: int, y: int) -> Operator:
+    return Operator("FULLY_CONNECTED", [x, w, b], [y], "FullyConnectedOptions", {})
+
+
+def branch(condition: Tensor) -> bytes:
+    """A dense layer where the condition holds, else the doubled row."""
+    choice = control("IF", [0, 1], [2], "IfOptions", {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 2})
+    then = SubGraph([ROW, Tensor([4, 4], data=W), Tensor([4], data=B), ROW], [dense(0, 1, 2, 3)], [0], [3])
+    twice = Operator("ADD", [0, 0], [1], "AddOptions", {})
+    return written(
+        [condition, ROW, ROW], [choice], [0, 1], [2], then, SubGraph([ROW, ROW], [twice], [0], [1])
+    )
+
+
+def test_if() -> None:
+    for shape in ([], [1]):
+        model = branch(Tensor(shape, "bool"))
+        steps(model, [[np.full(shape, i % 2 == 0), row()] for i in range(4)])
+
+
+def loop() -> bytes:
+    """A dense layer applied as often as the second input says."""
+    number, one = Tensor([], "int32"), Tensor([], "int32", data=1)
+    whole = control(
+        "WHILE", [0, 1, 2], [3, 4, 5], "WhileOptions", {"CondSubgraphIndex": 1, "BodySubgraphIndex": 2}
+    )
+    less = Operator("LESS", [1, 2], [3])
+    condition = SubGraph([ROW, number, number, Tensor([], "bool")], [less], [0, 1, 2], [3])
+    tensors = [ROW, number, number, one, number, Tensor([4, 4], data=W), Tensor([4], data=B), ROW]
+    count = Operator("ADD", [1, 3], [4], "AddOptions", {})
+    body = SubGraph(tensors, [count, dense(0, 5, 6, 7)], [0, 1, 2], [7, 4, 2])
+    return written([ROW, number, number, ROW, number, number], [whole], [0, 1, 2], [3, 4], condition, body)
+
+
+def test_while() -> None:
+    """From no iteration to many."""
+    steps(loop(), [[row(), np.int32(i), np.int32(n)] for i, n in ((0, 3), (2, 2), (0, 9), (-90, 0))])
+
+
+def counter(start: Any) -> bytes:
+    """A moving mean that is kept in a variable, which begins with `start`: y = v / 2 + x, and v = y."""
+    handle = Tensor([], "resource")
+    opened = control("VAR_HANDLE", [], [1], "VarHandleOptions", {"SharedName": "mean"})
+    operators = [
+        opened, control("READ_VARIABLE", [1], [2], "ReadVariableOptions", {}),
+        Operator("MUL", [2, 3], [4], "MulOptions", {}), Operator("ADD", [4, 0], [5], "AddOptions", {}),
+        control("ASSIGN_VARIABLE", [1, 5], [], "AssignVariableOptions", {}),
+    ]  # fmt: skip
+    first = SubGraph(
+        [Tensor([4]), handle, Tensor([1, 4], data=start)],
+        [opened, control("ASSIGN_VARIABLE", [1, 2], [], "AssignVariableOptions", {})], [], [],
+    )  # fmt: skip
+    once = control("CALL_ONCE", [], [], "CallOnceOptions", {"InitSubgraphIndex": 1})
+    tensors = [ROW, handle, ROW, Tensor([1, 4], data=np.full((1, 4), 0.5)), ROW, ROW]
+    return written(tensors, [once, *operators], [0], [5], first)
+
+
+def test_variables(tmp_path: Path) -> None:
+    """Ten steps; state of its own for each executable, which a file doesn't keep."""
+    start = np.float32([[1, -2, 3, 40]])
+    feeds = [[row()] for _ in range(10)]
+    exe, found = steps(counter(start), feeds)
+    assert [s.name for s in exe.inputs] == ["t0"] and len(exe.outputs) == 1
+    exe.reset()
+    for given, (wanted,) in zip(feeds, found, strict=True):
+        np.testing.assert_array_equal(exe(*given), wanted)
+    with pytest.raises((ValueError, TypeError)):
+        exe(np.zeros((2, 4), np.float32))
+    np.testing.assert_array_equal(exe.state["state.mean"], found[-1][0])
+    exe.save(tmp_path / "m.jgn")
+    again = jangin.load(tmp_path / "m.jgn", threads=1)
+    assert isinstance(again, StatefulExecutable)
+    with pytest.raises(ArtifactError, match="state"):
+        checked_state(again.model, {"t0": "nothing"})
+    convert(_saved(tmp_path / "m.tflite", counter(start)), Settings(cache=False), tmp_path / "m.onnx", [])
+    np.testing.assert_array_equal(again(*feeds[0]), found[0][0])
+
+
+def _saved(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_bodies_that_are_wrong() -> None:
+    """One that calls itself, one that isn't there, one that takes another number of values."""
+    same = {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 1}
+    choice = control("IF", [0, 1], [2], "IfOptions", same)
+    flag = Tensor([], "bool")
+    endless = SubGraph([flag, ROW, ROW], [choice], [0, 1], [2])
+    absent = control("IF", [0, 1], [2], "IfOptions", {"ThenSubgraphIndex": 7, "ElseSubgraphIndex": 7})
+    other = SubGraph([ROW], [], [0], [0])
+    for operator, body, message in (
+        (choice, endless, "calls itself"), (absent, other, "sub-graph 7 is mentioned"),
+        (control("IF", [0], [2], "IfOptions", same), other, "takes 1 values"),
+    ):  # fmt: skip
+        model = written([flag, ROW, ROW], [operator], [0, 1], [2], body)
+        with pytest.raises(CompileError, match=message):
+            jangin.compile(model, threads=1, cache=False)
