@@ -251,6 +251,29 @@ def test_resizing(corners: bool, centres: bool) -> None:
             [Tensor([1, 5, 6, 3]), size, Tensor([1, 7, 13, 3])],
             Operator(f"RESIZE_{name}", [0, 1], [2], f"Resize{table}Options", options),
         )
+    for shape in ([7, 13], [3, 4], [5, 1]):
+        given, made = (image(s, kind="int8") for s in ([1, 5, 6, 3], [1, *shape, 3]))
+        resize = Operator("RESIZE_BILINEAR", [0, 1], [2], "ResizeBilinearOptions", options)
+        check([given, Tensor([2], "int32", data=shape), made], resize)
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize("padding", [SAME, VALID])
+def test_transposed_convolutions(kind: str, padding: int) -> None:
+    w, bias = weights([5, 3, 2, 4], kind, 0)
+    shape = [1, 8, 10, 5] if padding == SAME else [1, 9, 10, 5]
+    options = {"Padding": padding, "StrideH": 2, "StrideW": 2}
+    tensors = [Tensor([4], "int32", data=shape), w, image([1, 4, 5, 4], kind=kind), bias]
+    conv = Operator("TRANSPOSE_CONV", [0, 1, 2, 3], [4], "TransposeConvOptions", options, 3)
+    check([*tensors, image(shape, 0.11, -5, kind)], conv)
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_batched_products(kind: str) -> None:
+    for x, y, turned in (([2, 3, 5], [2, 5, 4], {}), ([3, 5], [4, 5], {"AdjY": True})):
+        left, right = image(x, 0.04, 7, kind), image(y, 0.03, -2 if kind == "int8" else 0, kind)
+        out = image([*x[:-1], 4], 0.2, 9, kind)
+        check([left, right, out], Operator("BATCH_MATMUL", [0, 1], [2], "BatchMatMulOptions", turned))
 
 
 def small() -> bytes:

@@ -104,17 +104,21 @@ def _zero(b: Builder, q: Quantization, x: Tensor) -> Tensor | None:
     return b.const(np.array(q.zero, x.dtype.numpy))
 
 
-def _scaled(call: Call, sums: Tensor, bias: Tensor | None, once: bool = False) -> Tensor:
-    """Exact sums [..., out] with the bias, in the result's quantization."""
+def _scaled(
+    call: Call, sums: Tensor, bias: Tensor | None, once: bool = False, operands: tuple[int, int] = (0, 1)
+) -> Tensor:
+    """Exact sums [..., out] with the bias, in the result's quantization; `operands`: which inputs were
+    multiplied, the weights last."""
+    first, weights = (call.given[i] for i in operands)
     b = call.b
-    if call.given[0].dtype is I16:
+    if first.dtype is I16:
         raise CompileError("16-bit activations are not supported: quantize to 8 bits, or leave floats")
     sums = b.cast(sums, I32)
     if bias is not None:
         sums = b.map(lambda v, o: v + o, sums, b.cast(bias, I32))
-    scales = call.given[1].scales
+    scales = weights.scales
     assert scales is not None
-    x, y = call.given[0].scale, call.out.scale
+    x, y = first.scale, call.out.scale
     factors = [x * float(s) / y for s in scales]
     return requantized(call, sums, Factors.of(b, factors, sums.rank - 1, sums.rank, once=once))
 
@@ -146,8 +150,10 @@ def transpose_conv(call: Call) -> Tensor:
     """Inputs: the result's shape, filters [out, H, W, in], x, and maybe a bias."""
     b = call.b
     x, w = channels_first(b, call.x(2)), b.transpose(call.x(1), [3, 0, 1, 2])
-    if call.given[2].integer:
-        raise CompileError("quantized transposed convolutions are not supported")
+    integer = call.given[2].integer and call.out.integer
+    if integer:
+        zeros = _zero(b, call.given[2], x), _zero(b, call.given[1], w)
+        x, w = (_whole(b, t, z) for t, z in zip((x, w), zeros, strict=True))
     kernel = static_shape(w.shape[2:])
     assert kernel is not None
     strides, _ = _strides(call)
@@ -159,8 +165,16 @@ def transpose_conv(call: Call) -> Tensor:
     else:
         begins = [const(0), const(0)]
     pads = [*begins, *(f - n - p for f, n, p in zip(full, wanted, begins, strict=True))]
-    y = neutral.conv_transpose(b, x, w, call.optional(3), strides=strides, pads=pads)
-    return activated(call, channels_last(b, y))
+    bias = call.optional(3)
+    y = neutral.conv_transpose(b, x, w, None if integer else bias, strides=strides, pads=pads)
+    y = channels_last(b, y)
+    return _scaled(call, y, bias, operands=(2, 1)) if integer else activated(call, y)
+
+
+def _whole(b: Builder, x: Tensor, zero: Tensor | None) -> Tensor:
+    """x less its zero point, in i32."""
+    x = b.cast(x, I32)
+    return x if zero is None else b.map(lambda v, z: v - cast(I32, z), x, zero)
 
 
 # -- pools ---------------------------------------------------------------------------------------
@@ -227,8 +241,13 @@ def _root(v: Expr) -> Expr:
 
 @lowers("BATCH_MATMUL")
 def batch_matmul(call: Call) -> Tensor:
-    call.only_floats()
     o = call.options
+    if call.is_integer:
+        b = call.b
+        x, y = (_whole(b, call.x(i), _zero(b, call.given[i], call.x(i))) for i in (0, 1))
+        sums = b.matmul(x, y, transpose_a=bool(o.get("adj_x")), transpose_b=bool(o.get("adj_y")))
+        return _scaled(call, sums, None)
+    call.only_floats()
     return call.b.matmul(
         real(call, 0), real(call, 1), transpose_a=bool(o.get("adj_x")), transpose_b=bool(o.get("adj_y"))
     )

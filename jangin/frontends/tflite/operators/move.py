@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from jangin.frontends.registry import lowers
 from jangin.frontends.tflite.operators.common import Call, Factors, Quantization, requantized
-from jangin.ir.dtype import I32, I64
-from jangin.ir.expr import Buffer, Expr, cast, const, land, maximum, minimum, select
-from jangin.ir.graph import CompileError
+from jangin.ir.dtype import I8, I16, I32, I64
+from jangin.ir.expr import Buffer, Expr, binary, cast, const, land, maximum, minimum, select
+from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ops import index, move
 from jangin.ops.axes import axis_of, channels_first, channels_last, divide
 from jangin.ops.builder import Tensor
@@ -296,10 +297,47 @@ def _resized(call: Call, style: Style) -> Tensor:
 
 @lowers("RESIZE_BILINEAR")
 def resize_bilinear(call: Call) -> Tensor:
-    call.only_floats()
+    """Of integers by positions and weights of 10 bits behind the point (`ResizeBilinearInteger`)."""
     o = call.options
+    if call.x().dtype in (I8, I16):
+        return _resized_integers(call)
+    call.only_floats()
     place = align_corners if o["align_corners"] else half_pixel if o["half_pixel_centers"] else asymmetric
     return _resized(call, Style("linear", place, "floor"))
+
+
+def _resized_integers(call: Call) -> Tensor:
+    b, x = call.b, call.x()
+    sizes = static_shape((*x.shape[1:3], *call.sizes(1)))
+    if sizes is None:
+        raise CompileError(f"resizing {x} of integers needs known sizes: fix them with shapes=")
+    places = [_places(call.options, old, new) for old, new in zip(sizes[:2], sizes[2:], strict=True)]
+    rows, columns = ([b.const(a) for a in p[:2]] for p in places)
+    down = b.const(places[0][2].reshape(1, -1, 1, 1))
+    right = b.const(places[1][2].reshape(1, 1, -1, 1))
+    corners = [b.gather(b.gather(x, r, 1), c, 2) for r in rows for c in columns]
+
+    def mixed(a: Expr, c: Expr, d: Expr, e: Expr, v: Expr, h: Expr) -> Expr:
+        a, c, d, e = (cast(I64, t) for t in (a, c, d, e))
+        total = a * (1024 - v) * (1024 - h) + d * v * (1024 - h) + c * (1024 - v) * h + e * v * h
+        half = select(total > 0, const(1 << 19, I64), const(-(1 << 19), I64))
+        return cast(x.dtype, binary("div", total + half, const(1 << 20, I64)))
+
+    return b.map(mixed, *corners, down, right)
+
+
+def _places(o: Mapping[str, Any], old: int, new: int) -> tuple[Array, Array, Array]:
+    """For each entry of an axis of the result the entries before and after it, and how far it is behind the
+    first, in 1024ths."""
+    scale = ((old << 10) + new // 2) // new
+    if o["align_corners"] and new > 1:
+        scale = (((old - 1) << 10) + (new - 1) // 2) // (new - 1)
+    at = np.arange(new, dtype=np.int64) * scale
+    if o["half_pixel_centers"]:
+        at += scale // 2 - (1 << 9)
+    first = np.clip(np.trunc(at / 1024).astype(np.int64), 0, old - 1)
+    last = np.minimum(np.trunc((at + 1023) / 1024).astype(np.int64), old - 1)
+    return first, last, at - (first << 10)
 
 
 @lowers("RESIZE_NEAREST_NEIGHBOR")
