@@ -10,6 +10,7 @@ import numpy as np
 import tflite
 
 from jangin.frontends.assemble import ShapeBindings, Symbols, body_graph, model_graph
+from jangin.frontends.tflite.sparse import dense
 from jangin.frontends.tflite.variables import Parts, Variables, stateful
 from jangin.ir.dtype import BOOL, F16, F32, F64, I4, I8, I16, I32, I64, U8, U16, U32, U64, DType
 from jangin.ir.expr import const
@@ -130,7 +131,8 @@ class Reader:
     def _array(self, i: int, tensor: Any, raw: Array) -> Array:
         shape, dtype = _ints(tensor.ShapeAsNumpy()), TYPES[tensor.Type()]
         if tensor.Sparsity() is not None:
-            raise CompileError(f"tensor '{self.names[i]}' is sparse: convert the model without sparsity")
+            stored = raw[: raw.nbytes // dtype.bytes * dtype.bytes].view(dtype.numpy)
+            return dense(f"tensor '{self.names[i]}'", stored, shape, tensor.Sparsity())
         if dtype is I4:
             low, high = (raw << 4).astype(np.int8) >> 4, raw.astype(np.int8) >> 4
             raw = np.stack([low, high], -1).reshape(-1)[: int(np.prod(shape))]

@@ -19,7 +19,8 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """`data`: of a constant. `scales` and `zeros`: its quantization, along `axis` where there are several."""
+    """`data`: of a constant. `scales` and `zeros`: its quantization, along `axis` where there are several.
+    `sparse`: the order of its axes, its blocks' axes, and by level its size, or segments and indices."""
 
     shape: Sequence[int]
     dtype: str = "float32"
@@ -27,6 +28,7 @@ class Tensor:
     zeros: Sequence[int] = ()
     axis: int = 0
     data: Any = None
+    sparse: tuple[Sequence[int], Sequence[int], Sequence[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,10 @@ def _tensor(b: Any, n: int, t: Tensor, buffer: int) -> int:
         tflite.QuantizationParametersAddZeroPoint(b, zeros)
         tflite.QuantizationParametersAddQuantizedDimension(b, t.axis)
         quantization = tflite.QuantizationParametersEnd(b)
+    sparsity = None if t.sparse is None else _sparsity(b, *t.sparse)
     tflite.TensorStart(b)
+    if sparsity is not None:
+        tflite.TensorAddSparsity(b, sparsity)
     tflite.TensorAddShape(b, shape)
     tflite.TensorAddType(b, KINDS[t.dtype])
     tflite.TensorAddBuffer(b, buffer)
@@ -128,6 +133,34 @@ def _tensor(b: Any, n: int, t: Tensor, buffer: int) -> int:
     if quantization is not None:
         tflite.TensorAddQuantization(b, quantization)
     return int(tflite.TensorEnd(b))
+
+
+def _sparsity(b: Any, order: Sequence[int], blocks: Sequence[int], levels: Sequence[Any]) -> int:
+    tables = []
+    for level in levels:
+        held = []
+        for values in () if isinstance(level, int) else level:
+            numbers = b.CreateNumpyVector(np.array(values, np.int32))
+            tflite.Int32VectorStart(b)
+            tflite.Int32VectorAddValues(b, numbers)
+            held.append(tflite.Int32VectorEnd(b))
+        tflite.DimensionMetadataStart(b)
+        if held:
+            tflite.DimensionMetadataAddFormat(b, tflite.DimensionType.SPARSE_CSR)
+            tflite.DimensionMetadataAddArraySegmentsType(b, tflite.SparseIndexVector.Int32Vector)
+            tflite.DimensionMetadataAddArraySegments(b, held[0])
+            tflite.DimensionMetadataAddArrayIndicesType(b, tflite.SparseIndexVector.Int32Vector)
+            tflite.DimensionMetadataAddArrayIndices(b, held[1])
+        else:
+            tflite.DimensionMetadataAddDenseSize(b, level)
+        tables.append(tflite.DimensionMetadataEnd(b))
+    metadata = _vector(b, tflite.SparsityParametersStartDimMetadataVector, tables)
+    orders = [b.CreateNumpyVector(np.array(v, np.int32)) for v in (order, blocks)]
+    tflite.SparsityParametersStart(b)
+    tflite.SparsityParametersAddTraversalOrder(b, orders[0])
+    tflite.SparsityParametersAddBlockMap(b, orders[1])
+    tflite.SparsityParametersAddDimMetadata(b, metadata)
+    return int(tflite.SparsityParametersEnd(b))
 
 
 def _operator(b: Any, n: int, o: Operator) -> int:

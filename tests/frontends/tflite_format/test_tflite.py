@@ -276,6 +276,44 @@ def test_batched_products(kind: str) -> None:
         check([left, right, out], Operator("BATCH_MATMUL", [0, 1], [2], "BatchMatMulOptions", turned))
 
 
+SPARSE = {
+    "rows": ([4, 6], ([0, 1], [], [4, ([0, 2, 2, 3, 5], [1, 4, 0, 2, 5])]), 5),
+    "columns": ([4, 6], ([1, 0], [], [6, ([0, 1, 1, 3, 4, 4, 5], [2, 0, 3, 1, 3])]), 5),
+    "blocks": ([4, 6], ([0, 1, 2, 3], [0, 1], [2, ([0, 1, 3], [2, 0, 1]), 2, 2]), 12),
+}
+"""Shapes, where the numbers lie, and how many there are."""
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_weights(name: str) -> None:
+    """Weights of a dense layer that are stored by rows, columns and blocks."""
+    shape, sparse, count = SPARSE[name]
+    stored = np.random.default_rng(5).standard_normal(count)
+    tensors = [Tensor([3, 6]), Tensor(shape, data=stored, sparse=sparse), Tensor(shape), Tensor([3, 4])]
+    operators = [
+        Operator("DENSIFY", [1], [2], version=1),
+        Operator("FULLY_CONNECTED", [0, 2, -1], [3], "FullyConnectedOptions", {}),
+    ]
+    model = written(tensors, operators, [0], [3])
+    x = np.random.default_rng(6).standard_normal((3, 6)).astype(np.float32)
+    (wanted,) = reference(model, [x])
+    np.testing.assert_allclose(jangin.compile(model, threads=1, cache=False)(x), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "sparse",
+    [
+        ([0, 1], [], [4, ([0, 2, 2, 3, 9], [1, 4, 0, 2, 5])]), ([0, 0], [], [4, 6]),
+        ([0, 1], [], [4, ([0, 2, 2, 3, 5], [1, 4, 0, 2, 6])]), ([0, 1], [], [1 << 30, 1 << 30]),
+        ([0, 1], [], [4, 6]), ([0, 1], [], [4, ([0], [])]),
+    ],
+)  # fmt: skip
+def test_sparse_weights_that_are_wrong(sparse: Any) -> None:
+    tensors = [Tensor([4, 6], data=np.ones(5), sparse=sparse), Tensor([4, 6])]
+    with pytest.raises(jangin.CompileError, match=r"sparse|damaged"):
+        jangin.compile(written(tensors, [Operator("DENSIFY", [0], [1], version=1)], [], [1]), cache=False)
+
+
 def small() -> bytes:
     w, bias = weights([5, 3, 3, 4], "int8", 0)
     options = {**CONV, "FusedActivationFunction": 1}
