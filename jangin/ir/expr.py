@@ -499,7 +499,37 @@ def cast(dtype: DType, a: ExprLike) -> Expr:
         return x
     if isinstance(x, Const) and not x.dtype.is_float:
         return const(x.value, dtype)
+    if isinstance(x, Cast) and x.dtype.is_int and x.a.dtype in (F32, F64) and dtype is not BOOL:
+        limits = _whole_limits(x.a)  # a whole float that both types have needn't become the first
+        if limits and all(_has(t, n) for n in limits for t in (x.dtype, dtype)):
+            return cast(dtype, x.a)
     return Cast(dtype, x)
+
+
+def _whole_limits(e: Expr) -> tuple[Scalar, Scalar] | None:
+    """What a whole float lies between, where it is held there; None of others."""
+    if not (isinstance(e, Binary) and e.op == "min" and isinstance(e.b, Const)):
+        return None
+    held = e.a
+    if not (isinstance(held, Binary) and held.op == "max" and isinstance(held.b, Const)):
+        return None
+    whole = held.a
+    while isinstance(whole, Binary) and whole.op in ("add", "sub") and _is_whole(whole.b):
+        whole = whole.a
+    rounded = isinstance(whole, Call) and whole.fn in ("round", "floor", "ceil", "trunc")
+    return (held.b.value, e.b.value) if rounded and _is_whole(e.b) and _is_whole(held.b) else None
+
+
+def _is_whole(e: Expr) -> bool:
+    return isinstance(e, Const) and float(e.value).is_integer()
+
+
+def _has(dtype: DType, number: Scalar) -> bool:
+    """Whether a type has a whole number, and those between it and 0."""
+    if dtype.is_float:
+        return dtype in (F32, F64)
+    low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
+    return low <= number < low + (1 << dtype.bits)
 
 
 def children(e: Expr) -> tuple[Expr, ...]:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from ir_strategies import exprs
 
 from jangin.ir.arithmetic import BINARY_OPS, CALLS
-from jangin.ir.dtype import BOOL, DTYPES, F32, I8, I32, U8, from_numpy
+from jangin.ir.dtype import BOOL, DTYPES, F32, I8, I16, I32, U8, from_numpy
 from jangin.ir.expr import (
     Binary,
     Buffer,
@@ -28,6 +28,8 @@ from jangin.ir.expr import (
     const,
     free_vars,
     loads,
+    maximum,
+    minimum,
     postorder,
     rebuild,
     rewrite,
@@ -195,3 +197,14 @@ def test_shared_nodes_are_done_once() -> None:
     assert simplify(e) is e
     assert pickle.loads(pickle.dumps(e)) is e
     assert substitute(substitute(e, {Y: Var("z", F32)}), {Var("z", F32): Y}) is e
+
+
+def test_a_whole_float_becomes_no_integer_on_its_way() -> None:
+    x = Var("x", F32)
+    held = minimum(maximum(call("round", x) + 114.0, 0.0), 255.0)
+    assert cast(F32, cast(U8, held)) == held
+    assert cast(I16, cast(U8, held)) == cast(I16, held)
+    assert cast(I8, cast(U8, held)) != cast(I8, held), "which hasn't all of them"
+    assert cast(F32, cast(I8, held)) != held
+    part = minimum(maximum(x, 0.0), 255.0)
+    assert cast(F32, cast(U8, part)) != part, "no whole number"
