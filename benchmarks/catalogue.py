@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +23,11 @@ class Model:
     @property
     def path(self) -> Path:
         return MODELS / f"{self.file}.onnx"
+
+
+def quantized(model: Model) -> Model:
+    """Its int8 twin, which benchmarks/make_quantized.py makes."""
+    return replace(model, file=f"{model.file}_int8")
 
 
 def program(name: str) -> Path:
@@ -54,3 +59,8 @@ CATALOGUE = {
     "resnet50_batch8": Model("ResNet-50, batch 8", "resnet50_batch8", batch=8),
     "bert_base_batch8": Model("BERT-base, batch 8", "bert_base", {"batch": 8, "seq": 128}, batch=8),
 }
+QUANTIZED = (
+    "squeezenet1_1", "mobilenet_v1", "mobilenetv2", "resnet18", "resnet50", "efficientnet_lite0",
+    "inceptionv3",
+)  # fmt: skip
+"""The models that are measured as int8 too."""

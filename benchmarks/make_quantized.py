@@ -1,6 +1,7 @@
 """Quantize the benchmark models to int8 by ONNX Runtime's quantizer: static, QDQ, per channel.
 
-    .venv/bin/python benchmarks/make_quantized.py mobilenetv2 resnet18 resnet50
+    .venv/bin/python benchmarks/make_quantized.py
+    .venv/bin/python benchmarks/run.py --precision int8 --peers onnxruntime,openvino
 
 The models come from benchmarks/make_models.py and have random weights, so that random pictures calibrate
 them as well as any: activations are u8 by their range, weights s8 with a scale a channel. Each becomes
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from catalogue import CATALOGUE, MODELS, Model
+from catalogue import CATALOGUE, MODELS, QUANTIZED, Model, quantized
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -37,14 +38,9 @@ class Pictures(CalibrationDataReader):  # type: ignore[misc]
         return next(self.feeds, None)
 
 
-def quantized(path: Path) -> Path:
-    """Where a model's int8 twin lies."""
-    return path.with_name(f"{path.stem}_int8.onnx")
-
-
 def make(model: Model, folder: Path) -> Path:
     """Quantize one model into a folder."""
-    out = folder / quantized(model.path).name
+    out = folder / quantized(model).path.name
     prepared = out.with_suffix(".prepared")
     quant_pre_process(model.path, prepared, skip_symbolic_shape=True)
     quantize_static(
@@ -57,7 +53,7 @@ def make(model: Model, folder: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("models", nargs="+", choices=CATALOGUE)
+    parser.add_argument("models", nargs="*", default=QUANTIZED, metavar="MODEL", help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=MODELS, help="the folder (default: where the models lie)")
     args = parser.parse_args()
     for name in args.models:

@@ -14,6 +14,7 @@ NAMES = {**TITLES, BEST: "the best of all"}
 MODES = {
     "untuned": "Untuned: what `jangin.compile` gives by itself",
     "tuned": "Tuned",
+    "int8": "Quantized to int8 by ONNX Runtime (QDQ, per channel), untuned",
 }
 
 
@@ -54,8 +55,9 @@ def opening(figures: Figures) -> str:
     return (
         f"{machine['processor']} ({machine['target']}), {machine['system']}, Python {machine['python']}; "
         f"{engines}; {days}, source {', '.join(sorted(revisions))}.\n\n"
-        "Made by `python benchmarks/run.py`. Single precision; batch 1 unless the model's name says "
-        "otherwise. Times are milliseconds a run: medians of interleaved turns in processes of their own, "
+        "Made by `python benchmarks/run.py`. Single precision where nothing else is said; batch 1 unless the "
+        "model's name says otherwise. Times are milliseconds a run: medians of interleaved turns in "
+        "processes of their own, "
         "with quartiles in brackets; turns during which the core ran slowly or others used the machine are "
         "left out. A ratio over 1 means that Jangin is the faster. *Error*: the largest difference to ONNX "
         "Runtime's output with its optimizations off, as a share of its largest value. *Memory*: the "

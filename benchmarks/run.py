@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
-from catalogue import CATALOGUE, ROOT, Model, program
+from catalogue import CATALOGUE, QUANTIZED, ROOT, Model, program, quantized
 from figures import PEERS, STORE, Figures
 from page import MODES, page, short
 from rich.console import Console
@@ -44,6 +44,10 @@ CALM = ("mobilenetv2", "resnet50", "bert_base")
 """The models that are measured beside a busy neighbour, and whose scaling is measured in turns."""
 
 Tell = Callable[[int, str], None]
+
+
+def model_of(name: str, args: argparse.Namespace) -> Model:
+    return quantized(CATALOGUE[name]) if args.precision == "int8" else CATALOGUE[name]
 
 
 def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:
@@ -80,13 +84,13 @@ def stamp() -> dict[str, str]:
 
 def measure(figures: Figures, args: argparse.Namespace) -> None:
     """Every model at every thread count, into `figures` and its file."""
-    mode = "tuned" if args.tune else "untuned"
+    mode = "int8" if args.precision == "int8" else "tuned" if args.tune else "untuned"
     found = figures.comparisons.setdefault(mode, {})
     names = [(name, n) for name in args.only for n in args.threads]
     wanted = [(name, n) for name, n in names if not (args.resume and f"{name}/{n}" in found)]
     with progress(len(wanted) * args.rounds) as tell:
         for i, (name, n) in enumerate(wanted):
-            model = CATALOGUE[name]
+            model = model_of(name, args)
             work = operations(model)
             c = bench.compare(
                 model.path,
@@ -106,7 +110,7 @@ def measure_neighbours(figures: Figures, args: argparse.Namespace) -> None:
     names = [name for name in CALM if name in args.only]
     with progress(len(names) * args.rounds) as tell:
         for i, name in enumerate(names):
-            model = CATALOGUE[name]
+            model = model_of(name, args)
             engines = beside(
                 model.path,
                 options(name, model, args),
@@ -167,7 +171,11 @@ def names_of(text: str) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", type=names_of, default=list(CATALOGUE), metavar="MODEL,...")
+    parser.add_argument("--only", type=names_of, metavar="MODEL,...", help="default: all of the precision")
+    parser.add_argument(
+        "--precision", choices=("float32", "int8"), default="float32",
+        help="int8: the models of make_quantized.py, untuned",
+    )  # fmt: skip
     parser.add_argument("--peers", default=",".join(PEERS), help="default: %(default)s")
     parser.add_argument("--inductor", default="", metavar="PYTHON", help="an interpreter that has PyTorch")
     parser.add_argument("--threads", type=lambda text: [int(n) for n in text.split(",")], default=[1, 2])
@@ -182,9 +190,14 @@ def main() -> None:
     parser.add_argument("--readme", action="store_true", help="fill README.md's table too")
     parser.add_argument("--json", type=Path, default=STORE, help="where figures are kept")
     args = parser.parse_args()
-    missing = [str(CATALOGUE[n].path) for n in args.only if not CATALOGUE[n].path.is_file()]
+    small = args.precision == "int8"
+    args.only = args.only or list(QUANTIZED if small else CATALOGUE)
+    if small and args.tune:
+        parser.error("int8 models are measured untuned")
+    missing = [str(path) for n in args.only if not (path := model_of(n, args).path).is_file()]
     if missing and not args.render:
-        parser.error(f"missing: {', '.join(missing)}; benchmarks/make_models.py makes them")
+        maker = "make_quantized.py" if small else "make_models.py"
+        parser.error(f"missing: {', '.join(missing)}; benchmarks/{maker} makes them")
     figures = Figures.load(args.json)
     if not args.render:
         figures.machine = machine()

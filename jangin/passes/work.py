@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from jangin.ir.expr import Buffer, Const, Expr, Var, const, loads, minimum
+from jangin.ir.expr import Buffer, Call, Const, Expr, Var, const, loads, minimum
 from jangin.ir.graph import Graph
 from jangin.ir.loop import Func
 from jangin.ir.simplify import Range, simplify
@@ -52,7 +52,8 @@ def flops(graph: Graph) -> int | None:
 def _operations(stage: Stage) -> Expr:
     if stage.combiner != "sum":
         return const(0)
-    return 2 * _product(a.extent for a in (*stage.axes, *stage.reduce_axes))
+    each = 4 if isinstance(stage.body, Call) and stage.body.fn == "dot2" else 2
+    return each * _product(a.extent for a in (*stage.axes, *stage.reduce_axes))
 
 
 def _least(buffer: Buffer, reads: Expr, symbols: Symbols) -> Expr:
