@@ -24,10 +24,10 @@ from jangin.runtime.threads import default_threads
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Scheduled
 
-JOBS_PER_PROCESS = 4
-"""Kernels that are worth forking a process for."""
+SECONDS_PER_PROCESS = 0.15
+"""What kernels must take to make that a process is worth forking for."""
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[float, float], None]
 
 
 class Build:
@@ -47,7 +47,7 @@ class Build:
         self._target, self._backend = target, backend_of(target)
         self._workers = workers
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1)
-        self._running: list[Future[bytes]] = []
+        self._running: list[tuple[Future[bytes], float]] = []
         self._shared = SharedKernels() if shared is None else shared
         self._account = Account() if account is None else account
         self._new: dict[str, tuple[Scheduled, Future[bytes]]] = {}
@@ -59,8 +59,8 @@ class Build:
         self._threads.shutdown(wait=error is None, cancel_futures=True)
 
     def make(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Scheduled]:
-        """The kernels that the jobs give, each of which has been added. `progress(done, total)` of those
-        that aren't shared yet."""
+        """The kernels that the jobs give, each of which has been added. `progress(done, total)`: seconds that
+        those should take that aren't shared yet."""
         found = self._shared.get(job.identity for job in jobs)
         new = [job for job in jobs if job.identity not in found]
         self._new |= dict(zip((job.identity for job in new), self._make(new, progress), strict=True))
@@ -68,27 +68,29 @@ class Build:
         for job in jobs:
             if job.identity in found:
                 kernel, code = found[job.identity]
-                self._running.append(_done(code))
+                self._running.append((_done(code), 0.0))
                 made.append(replace(kernel, func=replace(kernel.func, name=job.name)))
             else:
                 kernel, running = self._new[job.identity]
-                self._running.append(running)
+                self._running.append((running, job.seconds))
                 made.append(kernel)
         return made
 
     def _make(
         self, jobs: Sequence[Job], progress: Progress | None
     ) -> Iterator[tuple[Scheduled, Future[bytes]]]:
+        weights = [job.seconds for job in jobs]
         if self._workers is not None and jobs:
             work = [partial(_compiled, self._target, job) for job in jobs]
-            most = math.ceil(len(jobs) / JOBS_PER_PROCESS)
-            for kernel, code, seconds in self._workers.do(work, most, progress, forks=self._backend.forks):
+            most = math.ceil(sum(weights) / SECONDS_PER_PROCESS)
+            forks = self._backend.forks
+            for kernel, code, seconds in self._workers.do(work, most, progress, weights=weights, forks=forks):
                 self._account.kernels.append(seconds)
                 yield kernel, _done(code)
             return
         for n, job in enumerate(jobs):
             if progress is not None:
-                progress(n, len(jobs))
+                progress(sum(weights[:n]), sum(weights))
             start = time.thread_time()
             kernel = job()
             yield kernel, self._threads.submit(self._code, kernel, time.thread_time() - start)
@@ -101,12 +103,12 @@ class Build:
 
     def add(self, kernel: Kernel) -> None:
         """Start making the kernel's code."""
-        self._running.append(self._threads.submit(self._code, kernel))
+        self._running.append((self._threads.submit(self._code, kernel), 1.0))
 
     def artifact(self, plan: Plan, progress: Progress | None = None) -> Artifact:
         """The plan, all of whose kernels were added, with its code; new kernels are shared from now on.
-        `progress(done, total)` is called as kernels finish. Raises RuntimeError that names the kernel where
-        there is no code for it."""
+        `progress(done, total)`, as in `make`, is called as kernels finish. Raises RuntimeError that names the
+        kernel where there is no code for it."""
         codes = self._codes(progress)
         if self._workers is None:
             made = self._backend.finish(plan, codes, self._target)
@@ -119,10 +121,12 @@ class Build:
         return replace(made, device=self._target.device_name)
 
     def _codes(self, progress: Progress | None) -> Iterator[bytes]:
-        for n, code in enumerate(self._running, 1):
+        done, total = 0.0, sum(seconds for _, seconds in self._running)
+        for code, seconds in self._running:
             yield code.result()
+            done += seconds
             if progress is not None:
-                progress(n, len(self._running))
+                progress(done, total)
 
 
 def start_workers(target: Target) -> Workers:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from jangin.compiler.orphans import end_with
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]
+Progress = Callable[[float, float], None]
 
 AHEAD = 2
 """Jobs that a worker has at most: one that it does, and the next."""
@@ -62,28 +62,33 @@ class Workers:
         most: int,
         progress: Progress | None = None,
         *,
+        weights: Sequence[float] = (),
         forks: bool = True,
     ) -> list[T]:
         """What the jobs give, in order, computed by at `most` so many processes. Jobs and results travel
-        pickled. `progress(done, total)`; `forks`: whether a process that did such a job can be forked: else
-        all are before it does. Raises what a job raises, and ChildProcessError where a process dies; after
-        that there is no work for the others."""
+        pickled. `progress(done, total)` of the `weights`, where each job has one: the heaviest are begun
+        first, so that none is left that the others wait for. `forks`: whether a process that did such a job
+        can be forked: else all are before it does. Raises what a job raises, and ChildProcessError where a
+        process dies; after that there is no work for the others."""
         used = self._pipes[: max(1, min(most, len(jobs)))]
         wanted = len(used) if forks else len(self._pipes)
         try:
             if wanted > self.running:
                 self._pipes[0].send(("fork", wanted - self.running))
                 self.running = wanted
-            return _handed_out(jobs, used, progress)
+            return _handed_out(jobs, used, progress, weights or [1.0] * len(jobs))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise ChildProcessError("a process that made kernels ended early") from None
 
 
 def _handed_out(
-    jobs: Sequence[Callable[[], T]], pipes: Sequence[Connection], progress: Progress | None
+    jobs: Sequence[Callable[[], T]],
+    pipes: Sequence[Connection],
+    progress: Progress | None,
+    weights: Sequence[float],
 ) -> list[T]:
     """Each job goes to a process that has fewer than `AHEAD`."""
-    left, results = iter(range(len(jobs))), dict[int, T]()
+    left, results = iter(sorted(range(len(jobs)), key=lambda n: -weights[n])), dict[int, T]()
     together = pickle.dumps(jobs, pickle.HIGHEST_PROTOCOL)  # most of each is the target, which all share
     for pipe in pipes:
         pipe.send(together)
@@ -97,7 +102,7 @@ def _handed_out(
                 raise error
             results[done] = result
             if progress is not None:
-                progress(len(results), len(jobs))
+                progress(sum(weights[n] for n in results), sum(weights))
             if (more := next(left, None)) is not None:
                 ready.send(more)
     return [results[n] for n in range(len(jobs))]

@@ -14,14 +14,27 @@ from jangin.compiler.cache import key
 from jangin.compiler.options import Options
 from jangin.ir.checks import Check
 from jangin.ir.core import IndexCheck, Kernel, LoopNest
-from jangin.ir.expr import Buffer, Const, Expr, Var, const, eq, free_vars, rewrite, select, substitute
+from jangin.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Var,
+    const,
+    eq,
+    free_vars,
+    loads,
+    rewrite,
+    select,
+    substitute,
+)
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.groups import grouped, threads
 from jangin.ir.kernel import scratch_bytes
-from jangin.ir.loop import Func
+from jangin.ir.loop import Func, Store, statements
 from jangin.ir.plan import ONE, ZERO, Launch, Plan
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, interval, prove, simplify, terms
+from jangin.ir.te import Stage
 from jangin.ir.text import print_func, print_ranges
 from jangin.ir.verify import checked, verify_func, verify_plan
 from jangin.libraries import candidates as library_kernels
@@ -66,14 +79,22 @@ GRAIN_OPS = 20_000.0
 """Vector operations that a hand-out to another thread should be worth: some 5 us."""
 
 
+STORE_SECONDS, STAGES_SECONDS, PRODUCT_SECONDS = 0.0013, 0.025, 0.06
+"""What a kernel took of a Zen 3 processor to make and compile: for each store of a nest, which comes
+unrolled; for tensor expressions, and more where they sum products. (Means of MobileNetV2, SqueezeNet, MiniLM
+and a detector of text; most kernels take between half of it and twice.)"""
+
+
 @dataclass(frozen=True)
 class Job:
     """Makes the kernel that this model calls `name`. `identity`: a digest of all that decides what comes of
-    it (tensor expressions or nest, sizes' ranges, candidate, target), whatever the model."""
+    it (tensor expressions or nest, sizes' ranges, candidate, target), whatever the model. `seconds`: about
+    what it and its code take to make."""
 
     name: str
     identity: str
     make: Callable[[], Scheduled]
+    seconds: float = 1.0
 
     def __call__(self) -> Scheduled:
         return replace(self.make(), function=self.function)
@@ -129,7 +150,9 @@ class _Jobs:
             fixed = [p.name for p, i in zip(params, node.inputs, strict=False) if i in graph.constants]
             symbols, target = dict(func.symbols), self.options.target
             workload = Workload(name, opaque_stages(node), func.inputs, symbols, fixed, target)
-            self._job(text, workload, None, partial(_nest, func, params, workload, self.options))
+            stores = sum(isinstance(s, Store) for s in statements(func.body))
+            make = partial(_nest, func, params, workload, self.options)
+            self._job(text, workload, None, make, stores * STORE_SECONDS)
         return self.nests[known], args
 
     def _stages(self, node: Node, name: str) -> tuple[str, tuple[str, ...]]:
@@ -143,15 +166,28 @@ class _Jobs:
         if names := _canonical_sizes(workload, {*graph.symbols, *sums}):
             text, workload = _over_sizes(workload, names)
             self.sizes[node.outputs[0]] = {new: sums.get(old, old) for old, new in names.items()}
-        self._job(text, workload, candidate, partial(_kernel, workload, options, candidate))
+        make = partial(_kernel, workload, options, candidate)
+        self._job(text, workload, candidate, make, _seconds(workload.stages))
         return text, args
 
     def _job(
-        self, text: str, workload: Workload, candidate: Candidate | None, make: Callable[[], Scheduled]
+        self,
+        text: str,
+        workload: Workload,
+        candidate: Candidate | None,
+        make: Callable[[], Scheduled],
+        seconds: float,
     ) -> None:
         if text not in self.by_text:
             identity = _identity(text, workload, candidate, self.options)
-            self.by_text[text] = Job(workload.name, identity, make)
+            self.by_text[text] = Job(workload.name, identity, make, seconds)
+
+
+def _seconds(stages: Sequence[Stage]) -> float:
+    """About what a kernel of such stages takes to make: sums of products are tiled and unrolled, one inside
+    the other."""
+    products = sum(bool(s.reduce_axes) and len(loads(s.body)) > 1 for s in stages)
+    return STAGES_SECONDS + PRODUCT_SECONDS * products**2
 
 
 def _identity(text: str, workload: Workload, candidate: Candidate | None, options: Options) -> str:

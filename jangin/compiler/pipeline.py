@@ -125,10 +125,10 @@ def build_plan(
 ) -> Artifact:
     """A lowered graph of core operators alone: one plan and its code."""
     with Build(options.target, workers, shared, account) as builder:
-        made = partial(builder.make, progress=lambda n, total: _tell(progress, n, total, "kernels"))
+        made = partial(builder.make, progress=_told_seconds(progress, "kernels"))
         plan = lowered_plan(graph, options, progress, made)
         _tell(progress, 0, 1, "compile")
-        return builder.artifact(plan, lambda done, total: _tell(progress, done, total, "compile"))
+        return builder.artifact(plan, _told_seconds(progress, "compile"))
 
 
 def lowered_plan(
@@ -292,3 +292,8 @@ def graph_passes(options: Options) -> list[Pass]:
 def _tell(progress: Progress | None, done: int, total: int, what: str) -> None:
     if progress is not None:
         progress(done, total, what)
+
+
+def _told_seconds(progress: Progress | None, what: str) -> Callable[[float, float], None]:
+    """Tells of a step whose parts aren't alike by what they should take, in milliseconds."""
+    return lambda done, total: _tell(progress, round(done * 1000), round(total * 1000), what)

@@ -130,6 +130,9 @@ def task_loops(body: Stmt) -> tuple[For | None, For | None]:
     return None, body if isinstance(body, For) and body.kind in TASK_KINDS else None
 
 
+_FIRST = const(0)
+
+
 def sub_statements(s: Stmt) -> tuple[Stmt, ...]:
     """The statements that one directly holds."""
     return _SUB_STATEMENTS[type(s)](s)
@@ -261,7 +264,9 @@ def buffers_written(s: Stmt) -> set[str]:
 
 
 def loop_range(loop: For) -> Range:
-    return const(0), loop.extent - 1
+    """From 0 to the last."""
+    extent = loop.extent
+    return _FIRST, const(extent.value - 1) if isinstance(extent, Const) else extent - 1
 
 
 def is_constant_extent(loop: For) -> bool:

@@ -8,6 +8,7 @@ from jangin.ir.expr import Expr, Load, Var, free_vars, loads
 from jangin.ir.loop import (
     TASK_KINDS,
     Alloc,
+    Block,
     For,
     Func,
     Let,
@@ -34,6 +35,9 @@ def well_formed(func: Func) -> Func:
     waiting: list[tuple[Stmt, For | None, bool]] = [(func.body, None, False)]
     while waiting:
         s, outside, in_vector = waiting.pop()
+        if isinstance(s, Block):
+            waiting += [(k, outside, in_vector) for k in s.body if not isinstance(k, Store)]
+            continue
         if isinstance(s, Let):
             names.append(s.var.name)
         elif isinstance(s, Alloc):
@@ -45,7 +49,7 @@ def well_formed(func: Func) -> Func:
             if s.kind == "vector" and in_vector:
                 raise ScheduleError(f"{func.name}: vector loop {s.var} would be inside another one")
             outside, in_vector = s, in_vector or s.kind == "vector"
-        waiting.extend([(k, outside, in_vector) for k in sub_statements(s) if not isinstance(k, Store)])
+        waiting += [(k, outside, in_vector) for k in sub_statements(s)]
     for group, what in ((names, "variables"), (buffers, "buffers")):
         if len(set(group)) < len(group):
             twice = sorted({n for n in group if group.count(n) > 1})
