@@ -56,11 +56,11 @@ def expected_to_fail(test: Test, failure: type[Exception], reason: str) -> Test:
     return run
 
 
-def cases() -> dict[str, type[unittest.TestCase]]:
+def cases(backend: type[JanginBackend]) -> dict[str, type[unittest.TestCase]]:
     """The runner's test classes: the CPU's tests of all groups but the light models."""
     with warnings.catch_warnings(), quickly():
         warnings.simplefilter("ignore")  # the tests' own expected values overflow on purpose
-        groups = onnx.backend.test.BackendTest(Backend, __name__).test_cases
+        groups = onnx.backend.test.BackendTest(backend, __name__).test_cases
     groups.pop("OnnxBackendRealModelTest")
     for group in groups.values():
         for name in [n for n in vars(group) if n.startswith("test_")]:
@@ -73,7 +73,7 @@ def cases() -> dict[str, type[unittest.TestCase]]:
     return groups
 
 
-globals().update(cases())
+globals().update(cases(Backend))
 
 
 def test_every_entry_leaves_something_out() -> None:
