@@ -1,0 +1,157 @@
+"""OpenCL devices beside native code, and beside CLBlast: models, launches and matrix products.
+
+    python benchmarks/opencl.py opencl:intel opencl:pocl --threads 2
+
+Everything is measured in turns, in one process. CLBlast is Debian's libclblast1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import ctypes.util
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+from catalogue import CATALOGUE
+from onnx import TensorProto, helper, numpy_helper
+
+import jangin
+from jangin.bench.measure import random_array
+from jangin.runtime.devices.opencl import opened
+from jangin.runtime.devices.opencl_devices import PREFIX, Found, library, select
+
+SIZES = (256, 512, 1024, 2048)
+TINY = 60
+ROW_MAJOR, AS_IT_IS = 101, 111
+"""CLBlast's numbers for row-major matrices that aren't transposed."""
+
+
+def medians(runs: Sequence[Callable[[], object]], turns: int) -> list[float]:
+    """Seconds of each, measured in turns."""
+    taken: list[list[float]] = [[] for _ in runs]
+    for _ in range(turns + 1):
+        for run, times in zip(runs, taken, strict=True):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+    return [statistics.median(t[1:]) for t in taken]
+
+
+def models(names: Sequence[str], devices: Sequence[str], threads: int, turns: int) -> None:
+    shares: dict[str, list[float]] = {d: [] for d in devices}
+    for name in names:
+        entry = CATALOGUE[name]
+        exes = [jangin.compile(entry.path, target, threads=threads) for target in ("cpu", *devices)]
+        rng = np.random.default_rng(0)
+        feeds = {}
+        for spec in exes[0].inputs:
+            shape = [d if isinstance(d, int) else entry.sizes[str(d)] for d in spec.shape]
+            feeds[spec.name] = random_array(rng, spec.dtype, shape, "mask" in spec.name)
+        native, *others = medians([partial(exe.run, feeds) for exe in exes], turns)
+        texts = []
+        for device, seconds in zip(devices, others, strict=True):
+            shares[device].append(native / seconds)
+            texts.append(f"{device} {seconds * 1e3:.2f} ms ({native / seconds:.2f})")
+        print(f"{entry.title}: native {native * 1e3:.2f} ms, {', '.join(texts)}")
+    for device, found in shares.items():
+        if found:
+            print(f"{device}: {statistics.geometric_mean(found):.2f} of native code's speed (geometric mean)")
+
+
+def tiny_model() -> onnx.ModelProto:
+    """Kernels that nothing fuses, as each adds to a number that a reduction gives."""
+    nodes = []
+    for n in range(TINY // 2):
+        nodes.append(helper.make_node("ReduceMax", [f"x{n}"], [f"m{n}"], keepdims=1))
+        nodes.append(helper.make_node("CumSum", [f"x{n}", "axis"], [f"c{n}"]))
+        nodes.append(helper.make_node("Sub", [f"c{n}", f"m{n}"], [f"x{n + 1}"]))
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 16]) for n in ("x0", f"x{TINY // 2}")]
+    axis = [numpy_helper.from_array(np.int64(1), "axis")]
+    graph = helper.make_graph(nodes, "tiny", ends[:1], ends[1:], axis)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+
+
+def launches(devices: Sequence[str], threads: int, turns: int) -> None:
+    for device in devices:
+        exe: Any = jangin.compile(tiny_model(), device, threads=threads)
+        x = np.zeros((1, 16), np.float32)
+        (seconds,) = medians([partial(exe, x)], turns)
+        count = len(exe.plan.launches)
+        rate = f"{TINY} at that rate in {seconds / count * TINY * 1e6:.0f}"
+        print(f"{device}: {count} tiny kernels in {seconds * 1e6:.0f} µs, {rate}")
+
+
+class Clblast:
+    """CLBlast's SGEMM on a device."""
+
+    def __init__(self, device: Found, size: int, rng: np.random.Generator) -> None:
+        name = ctypes.util.find_library("clblast")
+        if name is None:
+            raise OSError("CLBlast isn't here: install Debian's libclblast1")
+        self._library, cl = ctypes.CDLL(name), library()
+        context = opened(device).context
+        self.queue = cl.CommandQueue(context, device.handle)
+        self.size = size
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        self.arrays = [rng.standard_normal((size, size)).astype(np.float32) for _ in "abc"]
+        self.buffers = [cl.Buffer(context, flags, hostbuf=a) for a in self.arrays]
+
+    def __call__(self) -> None:
+        n = ctypes.c_size_t(self.size)
+        zero, queue = ctypes.c_size_t(0), ctypes.c_void_p(self.queue.int_ptr)
+        a, b, c = (ctypes.c_void_p(m.int_ptr) for m in self.buffers)
+        status = self._library.CLBlastSgemm(
+            ROW_MAJOR, AS_IT_IS, AS_IT_IS, n, n, n, ctypes.c_float(1), a, zero, n, b, zero, n,
+            ctypes.c_float(0), c, zero, n, ctypes.byref(queue), None,
+        )  # fmt: skip
+        if status:
+            raise RuntimeError(f"CLBlastSgemm gave {status}")
+        self.queue.finish()
+
+    def result(self) -> Any:
+        out = np.empty_like(self.arrays[2])
+        library().enqueue_copy(self.queue, out, self.buffers[2])
+        return out
+
+
+def products(devices: Sequence[str], threads: int, turns: int) -> None:
+    rng = np.random.default_rng(0)
+    for device in devices:
+        for size in SIZES:
+            theirs = Clblast(select(device.removeprefix(PREFIX).removeprefix(":")), size, rng)
+            a, b, _ = theirs.arrays
+            ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [size, size]) for n in "aby"]
+            node = helper.make_node("MatMul", ["a", "b"], ["y"])
+            graph = helper.make_graph([node], "p", ends[:2], ends[2:])
+            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+            exe = jangin.compile(model, device, threads=threads)
+            theirs()
+            want = a.astype(np.float64) @ b
+            for made in (exe(a, b), theirs.result()):
+                np.testing.assert_allclose(made, want, atol=1e-5 * size)
+            mine, other = medians([partial(exe, a, b), theirs], turns)
+            work = 2e-9 * size**3
+            rates = f"Jangin {work / mine:.1f}, CLBlast {work / other:.1f} GFLOP/s"
+            print(f"{device}, products of {size}: {rates}, {other / mine:.1f} times")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("devices", nargs="*", default=["opencl:intel", "opencl:pocl"])
+    parser.add_argument("--models", nargs="*", default=[n for n, m in CATALOGUE.items() if m.batch == 1])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=15)
+    arguments = parser.parse_args()
+    products(arguments.devices, arguments.threads, arguments.turns)
+    launches(arguments.devices, arguments.threads, 20 * arguments.turns)
+    models(arguments.models, arguments.devices, arguments.threads, arguments.turns)
+
+
+if __name__ == "__main__":
+    main()
