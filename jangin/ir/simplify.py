@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, reduce
+from math import gcd
 
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import (
@@ -217,6 +218,10 @@ class _Simplifier:
                 rest[mono] = c
         if self._within(rest, d):
             return quotient if e.op == "floordiv" else rest
+        if isinstance(d, Const) and int(d.value) > 0:
+            shorter = self._shortened(e.op, rest, int(d.value))
+            if shorter is not None:
+                return _accumulate(quotient if e.op == "floordiv" else {}, shorter)
         left = from_poly(rest)
         if isinstance(d, Const) and d.value > 0 and isinstance(left, Binary) and isinstance(left.b, Const):
             nested = self._nested(e.op, left, d, quotient)
@@ -224,6 +229,17 @@ class _Simplifier:
                 return nested
         atom = Binary(e.op, left, d)
         return _accumulate(quotient if e.op == "floordiv" else {}, {(atom,): 1})
+
+    def _shortened(self, op: str, rest: Poly, d: int) -> Poly | None:
+        """(g*x + r) // d = x // (d/g), and the remainder g*(x % (d/g)) + r, where g divides d and 0 <= r < g;
+        None where there is no such r."""
+        for g in sorted({gcd(c, d) for c in rest.values()} - {1}, reverse=True):
+            low = {m: c for m, c in rest.items() if c % g}
+            if low and self._within(low, const(g)):
+                x = from_poly({m: c // g for m, c in rest.items() if c % g == 0})
+                short = self.poly(self.run(binary(op, x, const(d // g))))
+                return dict(short) if op == "floordiv" else _accumulate(dict(low), short, g)
+        return None
 
     def _nested(self, op: str, left: Binary, d: Const, quotient: Poly) -> Poly | None:
         """(x // a) // d = x // (a*d) for positive constants."""
