@@ -300,7 +300,7 @@ class Contraction(Template):
         hand-out; fewer tasks than are handed out singly are an even number."""
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
-        inner = min(self.inner, terms) if terms else self.inner
+        inner = (min(self.inner, terms) if terms else self.inner) * self.role.groups
         fit = max(1, self.workload.target.l2 // SHARE // (inner * self.left_bytes * mr))
         unit = mr * width * self.depth
         enough = max(math.ceil(REUSE_ROWS / mr), round(task_ops / (unit * panels)))

@@ -104,18 +104,18 @@ class Tiler:
         """Schedules the loops; gives those that may become tasks."""
         do, role = self.s.do, self.role
         column = role.column
-        batch = list(role.batch)
+        groups = []  # inside the rows: what they read of all groups lies side by side
         if role.groups > 1:
             per_group = int(self.columns.value) if isinstance(self.columns, Const) else 0
             do("split", column, per_group)
-            batch.append(column + "o")
+            groups.append(column + "o")
             column += "i"
         if self.packed:
             self._pack()
         bias = begin_with_bias(self.s, self.workload, self.stage, self.width) if role.groups == 1 else ()
         row = fuse_all(self.s, role.rows, "m")
         self._tile(row, column)
-        outer = [*batch, "moo", f"{column}ooo"]
+        outer = [*role.batch, "moo", *groups, f"{column}ooo"]
         tile = ["mi", f"{column}oi", f"{column}i"]
         inside = [f"{column}ooi", "moi"]
         do("reorder", [*outer, *(reversed(inside) if self.params["panels_inside"] else inside), *tile])
