@@ -87,36 +87,38 @@ def match(workload: Workload) -> Contraction | None:
     if len(workload.stages) != 1:
         return None
     (stage,) = workload.stages
-    role = roles(stage) if stage.axes else None
+    lanes = workload.target.lanes(stage.body.dtype.bytes)
+    role = roles(stage, lanes) if stage.axes else None
     if role is None or role.left.buffer.name == role.right.buffer.name:
         return None  # a product with itself would need a panel of one of its two readings
     if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):
         return None
     size = static_shape((stage.axes[-1].extent,))
-    lanes = workload.target.lanes(stage.body.dtype.bytes)
     if size is not None and size[0] // role.groups < max(FEWEST_COLUMNS, lanes // 2):
         return None
     return Contraction(workload, role, lanes)
 
 
-def roles(stage: te.Stage) -> Roles | None:
-    """The stage's axes sorted by operand, or None where this template doesn't fit."""
+def roles(stage: te.Stage, lanes: int = 1) -> Roles | None:
+    """The stage's axes sorted by operand, or None where this template doesn't fit. Groups of fewer columns
+    than a vector has `lanes` may be taken together."""
     body = stage.body
     plain = isinstance(body, Binary) and body.op == "mul"
     if stage.combiner != "sum" or not (plain or (isinstance(body, Call) and body.fn == "dot2")):
         return None
     factors = children(body)
     operands = _operand(factors[0]), _operand(factors[1])
-    found = (_roles(stage, *pair) for pair in (operands, operands[::-1]))  # a product of i64 may be turned
+    pairs = operands, operands[::-1]  # a product of i64 may be turned
+    found = (_roles(stage, *pair, lanes) for pair in pairs)
     return next((r for r in found if r is not None), None)
 
 
-def _roles(stage: te.Stage, left: Load | None, right: Load | None) -> Roles | None:
+def _roles(stage: te.Stage, left: Load | None, right: Load | None, lanes: int) -> Roles | None:
     if left is None or right is None or len(stage.axes) < 2:
         return None
     column = stage.axes[-1].var
     in_left, in_right = ({v for i in o.index for v in free_vars(i)} for o in (left, right))
-    groups = _groups(stage, left, column) if column in in_left else 1
+    groups = _groups(stage, left, column, lanes) if column in in_left else 1
     if groups is None or column not in in_right:
         return None
     batch: list[str] = []
@@ -135,13 +137,16 @@ def _operand(e: Expr) -> Load | None:
     return inner if isinstance(inner, Load) else None
 
 
-def _groups(stage: te.Stage, left: Load, column: Var) -> int | None:
-    """The group count where the left operand depends on the column only through column // (N/groups)."""
+def _groups(stage: te.Stage, left: Load, column: Var, lanes: int) -> int | None:
+    """The group count where the left operand depends on the column only through column // (N/groups). Groups
+    of which several fill a vector count as one."""
     size = stage.axes[-1].extent
     quotients = [p for i in left.index for p in walk(i) if isinstance(p, Binary) and p.op == "floordiv"]
     for q in quotients:
         if q.a == column and isinstance(q.b, Const) and isinstance(size, Const):
-            return int(size.value) // int(q.b.value)
+            width = int(q.b.value)
+            several = width < lanes and lanes % width == 0 and int(size.value) % lanes == 0
+            return int(size.value) // (lanes if several else width)
     return None
 
 

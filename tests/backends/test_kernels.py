@@ -331,6 +331,21 @@ def test_same_text_each_time() -> None:
 
 
 @each_target
+@pytest.mark.parametrize("width", [16, 19])
+def test_lanes_that_share_elements(on: str, width: int) -> None:
+    """Each two lanes read one element: of an aligned row (as many as lanes), or across its end."""
+    w = lanes(on)
+    for first in (0, 1, width - w + 1):
+        x, y = buffer("x", 3, width), buffer("y", 3, w)
+        body = (
+            Store(y, (R, L), x[R, (L // 2) * 2 + first])
+            if first < 2
+            else Store(y, (R, L), x[R, L // 2 + first])
+        )
+        check(kernel([x, y], loop(R, 3, loop(L, w, body, "vector"), "parallel")), on)
+
+
+@each_target
 @pytest.mark.parametrize("dtype", [BOOL, U8, F16, I32, F32, I64, F64], ids=str)
 @pytest.mark.parametrize("shape", [(33, 59), (64, 48)])
 def test_tiles_turned_in_registers(on: str, dtype: DType, shape: tuple[int, int]) -> None:

@@ -89,6 +89,8 @@ def test_linear_recomposes(e: Expr, var: Var) -> None:
         ((I0 * N * 8 + J * N) // N, I0 * 8 + J),
         (J // 3 * 3 + J % 3, J),
         (M // 2 // 3, M // 6),
+        ((M * 16 + J) // 32, M // 2),
+        ((M * 16 + J) % 32, M % 2 * 16 + J),
         (minimum(I0, N), I0),
         (largest(J, 8), const(8)),
         (I0 - I0, const(0)),

@@ -38,6 +38,9 @@ CONVS = {
     "3x3": conv((6, 6), 4, 16, 3),
     "strided-odd": conv((7, 9), 3, 20, 3, 2),
     "grouped": conv((5, 5), 8, 24, 1, groups=2),
+    "groups of 4": conv((5, 5), 32, 32, 3, groups=8),
+    "groups of 3 to 2": conv((5, 5), 24, 16, 1, groups=8),
+    "groups of panels": conv((4, 5), 64, 64, 1, groups=2),
     "dilated": conv((9, 8), 5, 17, 3, dilation=2),
     "batch": conv((4, 4), 6, 33, 1, batch=3),
 }

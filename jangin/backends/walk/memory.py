@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from jangin.backends.walk.arithmetic import Arithmetic
-from jangin.backends.walk.index import Indexer, Linear, Term
+from jangin.backends.walk.index import Indexer, Linear, Term, constant_shape
 from jangin.backends.walk.writer import Pointer, Value, Writer
 from jangin.ir.dtype import BOOL, I64, SMALL, U8, DType
-from jangin.ir.expr import Buffer, Expr, Load
+from jangin.ir.expr import Binary, Buffer, Const, Expr, Load
 
 
 def in_memory(dtype: DType) -> DType:
@@ -114,6 +115,10 @@ class Memory:
             return self._load_every_second(buffer, where)
         if not masks and buffer.memory == "register" and self._is_column(where):
             return self._load_column(buffer, where)
+        if not masks and (picks := self._picks(buffer, where)):
+            start = where.offset % self.ix.lanes
+            row = self.w.load(dtype, self.ix.lanes, self.pointer(buffer, where, -start), self._state(buffer))
+            return self.w.shuffle(row, None, [start + p for p in picks])
         if masks or self.w.target.row("gather", dtype) is not None:
             at = self.pointer(buffer, where)
             return self.w.gather(dtype, at, self._offsets(where), self._state(buffer), masks)
@@ -128,6 +133,21 @@ class Memory:
         )
         picks = [2 * n if 2 * n < lanes else lanes + 2 * n - (lanes - 1) for n in range(lanes)]
         return self.w.shuffle(low, high, picks)
+
+    def _picks(self, buffer: Buffer, where: Linear) -> Sequence[int]:
+        """Where the lanes' elements lie, if each of several lanes side by side is one, and all are of one
+        aligned row of as many as there are lanes (which then lies in the buffer); nothing elsewhere."""
+        lanes, shape = self.ix.lanes, constant_shape(buffer)
+        if len(where.varying) != 1 or shape is None or math.prod(shape) % lanes:
+            return ()
+        ((step, atoms),) = where.varying
+        run = atoms[0] if len(atoms) == 1 else None
+        if not (isinstance(run, Binary) and run.op == "floordiv" and run.a == self.ix.lane):
+            return ()
+        if not isinstance(run.b, Const) or any(c % lanes for c, _ in where.uniform.terms):
+            return ()
+        picks = [n // int(run.b.value) * step for n in range(lanes)]
+        return picks if min(picks) >= 0 and where.offset % lanes + max(picks) < lanes else ()
 
     def _is_column(self, where: Linear) -> bool:
         """Whether lanes are of one column of a square tile, at a known place."""
