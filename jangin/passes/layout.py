@@ -33,6 +33,10 @@ from jangin.ir.te import Stage
 from jangin.passes.channels_last import ChannelsLast, inverse, permuted, to_last
 from jangin.targets.target import Target
 
+LONGEST_TESTED = 16
+"""Taps along a row up to which a depthwise convolution tests where its windows leave the image, at a row's
+ends alone; of longer windows most would be tested."""
+
 
 def layout(graph: Graph, target: Target) -> Graph:
     """The graph with convolutions and pools channels-last; inputs and outputs stay as they are."""
@@ -61,7 +65,7 @@ def _window(run: ChannelsLast, node: Node) -> bool:
     x, pads = node.inputs[0], window.pads
     others = [run.original(n) for n in node.inputs[1:]]
     last = replace(window, layout="last")
-    if not isinstance(window, Conv) or not any(pads) or is_const(run.shape(others[0])[1], 1):
+    if not isinstance(window, Conv) or not any(pads) or _small_depthwise(run, window, others[0]):
         return run.compute_last(node, 1, [run.last(x, 1), *others], last)
     # A product over all channels reads a padded copy: no tests in its inner loop.
     few = interval(run.shape(others[0])[1])[1]
@@ -72,6 +76,13 @@ def _window(run: ChannelsLast, node: Node) -> bool:
     else:
         padded = _padded(run, run.last(x, 1), pads, (0,), node.source)
     return run.compute_last(node, 1, [padded, *others], replace(last, pads=(0,) * len(pads)))
+
+
+def _small_depthwise(run: ChannelsLast, conv: Conv, weights: str) -> bool:
+    """Whether a convolution takes each channel by itself, by windows of which a row's ends are few tiles."""
+    outputs, inputs, *_ = run.shape(weights)
+    alone = conv.groups > 1 and is_const(inputs, 1) and is_const(outputs, conv.groups)
+    return alone and conv.kernel[-1] <= LONGEST_TESTED
 
 
 def _padded(run: ChannelsLast, x: str, pads: Sequence[int], lead: Sequence[int], source: str) -> str:

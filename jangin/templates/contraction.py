@@ -25,7 +25,6 @@ from collections.abc import Iterator, Sequence
 
 from jangin.ir import te
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, children, const, free_vars, walk
-from jangin.ir.graph import static_shape
 from jangin.ir.simplify import interval, simplify
 from jangin.templates.common import fuse_all
 from jangin.templates.cost import (
@@ -45,8 +44,6 @@ from jangin.templates.tiling import FEW_TURNS, Roles, Tiler, by_lane, packing_po
 
 MAX_ROWS = 8
 """Rows of a register tile: each holds its address in a general register, of which there are 15."""
-FEWEST_COLUMNS = 2
-"""Columns of a product at least (or half a vector of them, if that is more): others run by rows."""
 TASK_OPS = (1e6, 4e6, 0.25e6)
 """Multiply-adds that one task may be worth; the first, some 20 us on one core, in doubt."""
 UNROLL = 4
@@ -92,9 +89,6 @@ def match(workload: Workload) -> Contraction | None:
     if role is None or role.left.buffer.name == role.right.buffer.name:
         return None  # a product with itself would need a panel of one of its two readings
     if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):
-        return None
-    size = static_shape((stage.axes[-1].extent,))
-    if size is not None and size[0] // role.groups < max(FEWEST_COLUMNS, lanes // 2):
         return None
     return Contraction(workload, role, lanes)
 

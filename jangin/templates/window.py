@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, const, loads, walk
+from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Select, Var, const, loads, walk
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import Range, interval, simplify
 from jangin.schedule.normalize import ceil_div
@@ -19,7 +19,8 @@ from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import begin_with_bias
 
 LARGEST_WINDOW = 64
-"""Taps of a window, where a row has several; of rows of one, those along the row up to this are unrolled:"""
+"""Taps of a window that may leave the image, where a row has several windows. Taps along a row that are
+unrolled:"""
 LONGEST_ROW = 16
 REORDERED = 224
 """Instructions that a processor looks ahead: tiles of fewer overlap."""
@@ -39,7 +40,8 @@ def match(workload: Workload) -> Window | None:
     taps = static_shape(tuple(a.extent for a in stage.reduce_axes))
     if taps is None or len(stage.axes) < 3 or not 2 <= len(taps) <= 4:
         return None
-    if math.prod(taps) > LARGEST_WINDOW and stage.axes[-2].extent != const(1):
+    tested = any(isinstance(n, Select) for n in walk(stage.body))
+    if math.prod(taps) > LARGEST_WINDOW and tested and stage.axes[-2].extent != const(1):
         return None
     column = stage.axes[-1].var
     data = [n for n in loads(stage.body) if stride(n, column, dict(workload.symbols)) == 1]

@@ -38,6 +38,9 @@ CONVS = {
     "3x3": conv((6, 6), 4, 16, 3),
     "strided-odd": conv((7, 9), 3, 20, 3, 2),
     "grouped": conv((5, 5), 8, 24, 1, groups=2),
+    "one output": conv((7, 9), 8, 1, 3),
+    "three outputs": conv((5, 6), 9, 3, 2),
+    "channel multiplier": conv((5, 7), 8, 16, 3, groups=8),
     "groups of 4": conv((5, 5), 32, 32, 3, groups=8),
     "groups of 3 to 2": conv((5, 5), 24, 16, 1, groups=8),
     "groups of panels": conv((4, 5), 64, 64, 1, groups=2),
@@ -108,6 +111,7 @@ def test_any_convolution(
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize(("size", "channels", "kernel", "stride", "pad"), [
     ((9, 11), 16, 3, 1, 1), ((9, 10), 20, 3, 2, 1), ((7, 7), 8, 5, 1, 2), ((3, 3), 5, 3, 1, 1),
+    ((12, 13), 8, 9, 1, 0),
 ])  # fmt: skip
 def test_depthwise(
     size: tuple[int, int], channels: int, kernel: int, stride: int, pad: int, target: Target

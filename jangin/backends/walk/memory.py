@@ -18,6 +18,10 @@ def in_memory(dtype: DType) -> DType:
     return U8 if dtype is BOOL or dtype in SMALL else dtype
 
 
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
+
+
 @dataclass
 class Memory:
     """The buffers in scope: where each starts, and how often each has been written (an equal load
@@ -116,9 +120,10 @@ class Memory:
         if not masks and buffer.memory == "register" and self._is_column(where):
             return self._load_column(buffer, where)
         if not masks and (picks := self._picks(buffer, where)):
-            start = where.offset % self.ix.lanes
-            row = self.w.load(dtype, self.ix.lanes, self.pointer(buffer, where, -start), self._state(buffer))
-            return self.w.shuffle(row, None, [start + p for p in picks])
+            row = _power_of_two(max(picks) + 1)
+            start = where.offset % row
+            loaded = self.w.load(dtype, row, self.pointer(buffer, where, -start), self._state(buffer))
+            return self.w.shuffle(loaded, None, [start + p for p in picks])
         if masks or self.w.target.row("gather", dtype) is not None:
             at = self.pointer(buffer, where)
             return self.w.gather(dtype, at, self._offsets(where), self._state(buffer), masks)
@@ -135,19 +140,21 @@ class Memory:
         return self.w.shuffle(low, high, picks)
 
     def _picks(self, buffer: Buffer, where: Linear) -> Sequence[int]:
-        """Where the lanes' elements lie, if each of several lanes side by side is one, and all are of one
-        aligned row of as many as there are lanes (which then lies in the buffer); nothing elsewhere."""
+        """Where the lanes' elements lie after the first lane's, if runs of lanes share one each, and all are
+        of one aligned row of elements (which then lies in the buffer); nothing elsewhere."""
         lanes, shape = self.ix.lanes, constant_shape(buffer)
-        if len(where.varying) != 1 or shape is None or math.prod(shape) % lanes:
+        if len(where.varying) != 1 or shape is None:
             return ()
         ((step, atoms),) = where.varying
         run = atoms[0] if len(atoms) == 1 else None
         if not (isinstance(run, Binary) and run.op == "floordiv" and run.a == self.ix.lane):
             return ()
-        if not isinstance(run.b, Const) or any(c % lanes for c, _ in where.uniform.terms):
+        if not isinstance(run.b, Const) or step < 1:
             return ()
         picks = [n // int(run.b.value) * step for n in range(lanes)]
-        return picks if min(picks) >= 0 and where.offset % lanes + max(picks) < lanes else ()
+        row = _power_of_two(picks[-1] + 1)
+        aligned = math.prod(shape) % row == 0 and not any(c % row for c, _ in where.uniform.terms)
+        return picks if 1 < row <= lanes and aligned and where.offset % row + picks[-1] < row else ()
 
     def _is_column(self, where: Linear) -> bool:
         """Whether lanes are of one column of a square tile, at a known place."""
