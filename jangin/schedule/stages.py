@@ -252,18 +252,19 @@ def _copy(loops: Sequence[For], suffix: str, to: Buffer, index: tuple[Expr, ...]
 
 
 def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:
-    """Reduce `loop` in `ways` vectors of `lanes` partial results (so that additions overlap), which
-    are combined at the end; the order of additions changes. The remainder runs one by one."""
+    """Reduce `loop`, the innermost of a reduction, in `ways` vectors of `lanes` partial results (so that
+    additions overlap), which are combined at the end; the order of additions changes. The remainder runs one
+    by one."""
     if lanes < 1 or ways < 1:
         raise ScheduleError(f"{func.name}: {loop} can't be reduced in {ways} vectors of {lanes} lanes")
-    found: list[Alloc] = []
-    for s in statements(func.body):
-        if isinstance(s, Alloc) and isinstance(s.body, Block) and len(s.body.body) == 3:
-            middle = s.body.body[1]
-            if isinstance(middle, For) and middle.var.name == loop:
-                found.append(s)
+    found = [
+        s
+        for s in statements(func.body)
+        if isinstance(s, Alloc) and isinstance(s.body, Block) and len(s.body.body) == 3
+        if (nest := _chain(s.body.body[1])) and nest[-1].var.name == loop
+    ]
     if len(found) != 1:
-        raise ScheduleError(f"{func.name}: {loop} isn't the one loop of a reduction")
+        raise ScheduleError(f"{func.name}: {loop} isn't the one innermost loop of a reduction")
     serial(func, find(func, loop))
     target = found[0]
 
@@ -273,10 +274,19 @@ def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:
     return well_formed(func.with_body(go(func.body)))
 
 
+def _chain(s: Stmt) -> list[For]:
+    """Loops directly in one another, outermost first."""
+    found = []
+    while isinstance(s, For):
+        found.append(s)
+        s = s.body
+    return found
+
+
 def _factored(alloc: Alloc, lanes: int, ways: int) -> Stmt:
     assert isinstance(alloc.body, Block)
-    init, k, final = alloc.body.body
-    assert isinstance(k, For)
+    init, nest, final = alloc.body.body
+    *around, k = _chain(nest)
     if not isinstance(init, Store) or not isinstance(k.body, Store):
         raise ScheduleError(f"{alloc.buffer.name}: expected a plain reduction over {k.var}")
     update, acc, name = k.body, alloc.buffer, k.var.name
@@ -297,8 +307,13 @@ def _factored(alloc: Alloc, lanes: int, ways: int) -> Stmt:
     main = For(outer, simplify(k.extent // step), each("", to_partial(body)))
     done = simplify((k.extent // step) * step)
     tail = For(rest, simplify(k.extent - done), substitute_stmt(update, {k.var: done + rest}))
-    join = _joined(update, partial, name, lanes, ways)
-    return Alloc(acc, Alloc(partial, block(each("_z", to_partial(init)), main, init, join, tail, final)))
+    join, begin = _joined(update, partial, name, lanes, ways), each("_z", to_partial(init))
+    if not around:
+        return Alloc(acc, Alloc(partial, block(begin, main, init, join, tail, final)))
+    inside: Stmt = block(main, tail)
+    for p in reversed(around):
+        inside = replace(p, body=inside)
+    return Alloc(acc, Alloc(partial, block(begin, init, inside, join, final)))
 
 
 def _joined(update: Store, partial: Buffer, name: str, lanes: int, ways: int) -> Stmt:

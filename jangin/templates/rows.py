@@ -3,6 +3,7 @@ kept in scratch while it is worked on."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from jangin.ir import te
@@ -37,7 +38,8 @@ def match(workload: Workload) -> Rows:
 @dataclass(frozen=True)
 class _Cost:
     """What decides a stage's time: `step` cycles for each of `points`, `lanes` at once, in rows along one
-    axis, which may be the sum's; the `results` of sums, each `final` cycles."""
+    axis, which may be the sum's; the `results` of sums, each `final` cycles. `together`: vectors of columns
+    that can be reduced side by side; 0 of what isn't reduced so."""
 
     step: float
     points: int
@@ -46,6 +48,7 @@ class _Cost:
     sums: bool
     results: int
     final: float
+    together: int
 
     @staticmethod
     def of(p: Workload, s: te.Stage) -> _Cost:
@@ -57,12 +60,18 @@ class _Cost:
         points = cost.size(p, (*s.axes, *s.reduce_axes))
         results = cost.size(p, s.axes) // (lanes if columns else 1) if s.reduce_axes else 0
         sums = bool(s.reduce_axes) and not columns
+        together = _side_by_side(s.axes[-1].extent, lanes, max(PARTIALS)) if columns else 0
         rows = points // max(1, cost.size(p, along))
-        return _Cost(step, points, lanes, rows, sums, results, cost.arithmetic(s.result) + cost.LOOP)
+        return _Cost(
+            step, points, lanes, rows, sums, results, cost.arithmetic(s.result) + cost.LOOP, together
+        )
 
     def cycles(self, t: Target, partials: int) -> float:
         ways = partials if self.lanes > 1 else 1
-        step = max(self.step, t.latency / ways) + 1 / ways if self.sums else self.step
+        step = self.step
+        if self.sums or self.together:
+            ways = min(ways, self.together) if self.together else ways
+            step = max(step, t.latency / ways) + 1 / ways
         return step * self.points / self.lanes + self.results * (self.final + COMBINE * partials * self.sums)
 
 
@@ -86,7 +95,7 @@ class Rows(Template):
         t = self.workload.target
         cycles = sum(s.cycles(t, params["partials"]) for s in self.costs)
         cycles += max(s.rows for s in self.costs) * cost.LOOP
-        return cost.launch(max(cycles, self.traffic), self.tasks) / t.clock
+        return cost.launch(cost.overlapped(cycles, self.traffic), self.tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
         """The stages over merged rows, each vectorized along its own contiguous axis."""
@@ -174,14 +183,22 @@ def vectorize_stage(
                 rec.do("unroll", f"{axes[-1]}oi")
         return
     if axes and _column_like(stage):
-        column = axes[-1]
+        column, ways = axes[-1], _side_by_side(stage.axes[-1].extent, lanes, partials)
         rec.do("split", column, lanes)
-        rec.do("privatize", _acc_name(stage), [f"{column}i"])
+        rec.do("split", f"{column}o", ways)
+        rec.do("privatize", _acc_name(stage), [f"{column}oi", f"{column}i"])
         for suffix in ("", "_z", "_w"):
+            rec.do("unroll", f"{column}oi{suffix}")
             rec.do("vectorize", f"{column}i{suffix}")
         shorten_sum(rec, stage, [a.var.name for a in stage.reduce_axes])
         return
     _vector_reduction(rec, stage, lanes, partials)
+
+
+def _side_by_side(columns: Expr, lanes: int, partials: int) -> int:
+    """Vectors of columns that are reduced together, `partials` at most, so that none is left over."""
+    vectors = math.ceil(int(columns.value) / lanes) if isinstance(columns, Const) else 1
+    return next(n for n in range(partials, 0, -1) if vectors % n == 0)
 
 
 def _acc_name(stage: te.Stage) -> str:
@@ -189,18 +206,32 @@ def _acc_name(stage: te.Stage) -> str:
 
 
 def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int, partials: int) -> None:
-    """Partial sums by lane, where the reduction runs through contiguous memory."""
+    """Partial sums by lane, along the loops of the reduction that run through contiguous memory."""
     k = [a.var.name for a in stage.reduce_axes]
-    loop = fuse_all(rec, k, f"{k[0]}f") if len(k) > 1 else k[0]
-    found = primitives.find(rec.func, loop)
-    ranges = primitives.ranges_at(rec.func, loop)
-    steps = [stride(n, found.var, ranges) for n in _term_loads(rec.func, found)]
-    if not steps or any(s not in (0, 1) for s in steps):
+    loop = _contiguous_loop(rec, k)
+    if not loop:
         return
-    size = int(found.extent.value) if isinstance(found.extent, Const) else 64
+    extent = primitives.find(rec.func, loop).extent
+    size = int(extent.value) if isinstance(extent, Const) else 64
     if size >= lanes:
         rec.do("rfactor", loop, lanes, max(1, min(partials, size // lanes)))
         shorten_sum(rec, stage, [f"{loop}o"])
+
+
+def _contiguous_loop(rec: Recorder, k: Sequence[str]) -> str:
+    """The innermost loops `k` of a reduction as one that all its loads step through, as many as can be; ""
+    where not even the last is so."""
+    for first in range(len(k)):
+        inner = list(k[first:])
+        trial = rec.copy()
+        loop = fuse_all(trial, inner, f"{inner[0]}f") if len(inner) > 1 else inner[0]
+        found = primitives.find(trial.func, loop)
+        ranges = primitives.ranges_at(trial.func, loop)
+        steps = [stride(n, found.var, ranges) for n in _term_loads(trial.func, found)]
+        if steps and all(s in (0, 1) for s in steps):
+            rec.adopt(trial)
+            return loop
+    return ""
 
 
 def _term_loads(func: Func, loop: For) -> list[Load]:

@@ -100,6 +100,10 @@ class Recorder:
         other.steps, other.packings = list(self.steps), dict(self.packings)
         return other
 
+    def adopt(self, other: Recorder) -> None:
+        """Go on from where a copy has come to."""
+        self.func, self.steps, self.packings = other.func, other.steps, other.packings
+
     def do(self, name: str, *args: Argument | list[str]) -> None:
         """One step; a list of loops is an argument too."""
         step = Step(name, tuple([tuple(a) if isinstance(a, list) else a for a in args]))

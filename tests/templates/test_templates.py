@@ -178,6 +178,9 @@ ROWS = {
     "sum-last": node(Reduce(combiner="sum", axes=(1,), keepdims=False), [buffer("x", 4, 50)]),
     "max-first": node(Reduce(combiner="max", axes=(0,), keepdims=True), [buffer("x", 4, 50)]),
     "mean-pixels": node(Reduce(combiner="sum", axes=(1, 2), keepdims=False), [buffer("x", 1, 7, 7, 20)]),
+    "columns": node(Reduce(combiner="sum", axes=(0,), keepdims=False), [buffer("x", 70, 64)]),
+    "middle": node(Reduce(combiner="min", axes=(1,), keepdims=False), [buffer("x", 2, 9, 45)]),
+    "around": node(Reduce(combiner="sum", axes=(0, 2, 3), keepdims=False), [buffer("x", 3, 4, 5, 9)]),
     "all": node(Reduce(combiner="sum", axes=(0, 1), keepdims=False), [buffer("x", 3, 17)]),
 }
 
