@@ -63,7 +63,7 @@ def _statement(s: Stmt, extents: Extents, guards: Guards, lets: Mapping[Var, Gua
         yield from _access(Load(s.buffer, s.index), extents, guards)
     elif isinstance(s, For):
         extents, guards = {v: e for v, e in extents.items() if v != s.var}, guards - {s.var}
-        if free_vars(s.extent).isdisjoint(lets):
+        if free_vars(s.extent).isdisjoint(lets) and not any(True for _ in loads(s.extent)):
             widest = {v: e - 1 for v, e in extents.items()}
             extents[s.var] = substitute(s.extent, widest)
     elif isinstance(s, Let):

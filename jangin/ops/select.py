@@ -5,14 +5,29 @@ A result's size that depends on data is counted first, and the result made once 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Buffer, Expr, Load, Var, cast, const, eq, land, lor, ne, select
+from jangin.ir.dtype import BOOL, I64, DType
+from jangin.ir.expr import (
+    Buffer,
+    Expr,
+    Load,
+    Var,
+    binary,
+    cast,
+    const,
+    eq,
+    land,
+    lor,
+    maximum,
+    minimum,
+    ne,
+    select,
+)
 from jangin.ir.graph import CompileError
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
-from jangin.ir.simplify import prove, simplify
+from jangin.ir.simplify import Ranges, interval, prove, simplify
 from jangin.ops.axes import axis_of, product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.index import index_vars, nest, take_along
@@ -37,32 +52,92 @@ def positions(b: Builder, flags: Tensor, count: Expr) -> Tensor:
     return b.loop_nest([flags], body, I64, (count,))
 
 
+class _Heap:
+    """Numbers with the values they stand for, as a binary heap: the first goes `before` all others (so do
+    equal values of larger, or else smaller, numbers). Its places are those of `numbers`, which `place` makes
+    the index of. `most`: what its size is known not to pass."""
+
+    def __init__(
+        self, dtype: DType, numbers: Buffer, place: Callable[[Expr], tuple[Expr, ...]], most: Expr, *,
+        before: str, larger_first: bool, symbols: Ranges,
+    ) -> None:  # fmt: skip
+        self.numbers, self.place, self.before, self.larger_first = numbers, place, before, larger_first
+        self.values = Buffer("values", dtype, (maximum(most, const(1)),), "scratch")
+        self.at, self.number = (Buffer(n, I64, (const(1),), "register") for n in ("at", "number"))
+        self.value = Buffer("value", dtype, (const(1),), "register")
+        self.top = minimum(most - 1, 0)  # of an empty heap there is none
+        high = interval(most, symbols)[1]
+        self.levels = max(1, 62 if high is None else high.bit_length())
+
+    def around(self, body: Stmt) -> Stmt:
+        """`body` with the memory that the heap needs."""
+        for b in (self.values, self.at, self.number, self.value):
+            body = Alloc(b, body)
+        return body
+
+    def put(self, at: Expr, number: Expr, value: Expr) -> Stmt:
+        return block(Store(self.numbers, self.place(at), number), Store(self.values, (at,), value))
+
+    def sift(self, at: Expr, number: Expr, value: Expr, size: Expr) -> Stmt:
+        """Put a number at place `at`, from where it sinks below all that go before it in `size` places."""
+        here, first, child = Load(self.at, ZERO), Var("first"), Var("child")
+        sink = block(self.put(here, *self._held(child)), Store(self.at, ZERO, child))
+        second = minimum(first + 1, size - 1)
+        better = select(self._goes_before(self._held(second), self._held(first)), second, first)
+        mine = Load(self.number, ZERO), Load(self.value, ZERO)
+        step = Let(child, better, If(self._goes_before(self._held(child), mine), sink))
+        level = Let(first, here * 2 + 1, If(first < size, step))
+        return block(
+            Store(self.number, ZERO, number),
+            Store(self.value, ZERO, value),
+            Store(self.at, ZERO, at),
+            For(Var("level"), const(self.levels), level),
+            self.put(here, *mine),
+        )
+
+    def build(self, size: Expr) -> Stmt:
+        """Order what was put into `size` places."""
+        j, p = Var("j"), Var("p")
+        return For(j, size // 2, Let(p, size // 2 - 1 - j, self.sift(p, *self._held(p), size)))
+
+    def first(self) -> tuple[Expr, Expr]:
+        return self._held(self.top)
+
+    def _held(self, at: Expr) -> tuple[Expr, Expr]:
+        return Load(self.numbers, self.place(at)), Load(self.values, (at,))
+
+    def _goes_before(self, a: tuple[Expr, Expr], b: tuple[Expr, Expr]) -> Expr:
+        order = a[0] > b[0] if self.larger_first else a[0] < b[0]
+        return lor(binary(self.before, a[1], b[1]), land(eq(a[1], b[1]), order))
+
+
 def top_indices(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> Tensor:
-    """Indices of the `k` best along `axis`, best first, the lower index first among equals:
-    insertion into the result, which holds the best so far."""
+    """Indices of the `k` best along `axis`, best first, the lower index first among equals. They are kept in
+    a heap whose first is the worst, which each better element replaces; taken off in turn, they are in order:
+    O(n log k)."""
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     src, out = Buffer("x0", x.dtype, x.shape), Buffer("out", I64, shape)
     row = index_vars(x.rank)
-    i, j, p = Var("i"), Var("j"), Var("p")
 
     def at(place: Expr) -> tuple[Expr, ...]:
         return (*row[:axis], place, *row[axis + 1 :])
 
-    def beats(place: Expr) -> Expr:
-        """Element i goes before what `place` of the result holds (nothing yet from place i on)."""
-        mine, other = Load(src, at(i)), Load(src, at(Load(out, at(place))))
-        better = mine > other if largest else mine < other
-        return select(place >= i, const(True, BOOL), better)
-
-    shifted = select(p > 0, beats(p - 1), const(False, BOOL))
-    move = If(shifted, Store(out, at(p), Load(out, at(p - 1))), Store(out, at(p), i))
-    insert = For(j, k, Let(p, k - 1 - j, If(beats(p), move)))
-    scan = If(k > 0, For(i, x.shape[axis], If(beats(k - 1), insert)))
-    clear = For(j, k, Store(out, at(j), const(0)))
-    kept = [n for n in range(x.rank) if n != axis]
-    body = nest([x.shape[n] for n in kept], [row[n] for n in kept], block(clear, scan), "parallel")
-    enough = () if prove(k <= x.shape[axis], b.symbols) else (k <= x.shape[axis],)
-    return b.loop_nest([x], body, I64, shape, enough)
+    heap = _Heap(x.dtype, out, at, k, before="lt" if largest else "gt", larger_first=True, symbols=b.symbols)
+    i, m, last = Var("i"), Var("m"), Var("last")
+    number, value = heap.first()
+    fill = For(i, k, heap.put(i, i, Load(src, at(i))))
+    n = x.shape[axis]
+    mine = Load(src, at(k + m))
+    better = mine > value if largest else mine < value
+    scan = For(m, n - k, If(better, heap.sift(const(0), k + m, mine, k)))
+    worst, its = Var("worst"), Load(out, at(last))
+    drop = block(heap.sift(const(0), its, Load(heap.values, (last,)), last), Store(out, at(last), worst))
+    order = For(m, k - 1, Let(last, k - 1 - m, Let(worst, number, drop)))
+    body = heap.around(If(k > 0, block(fill, heap.build(k), scan, order)))
+    kept = [d for d in range(x.rank) if d != axis]
+    whole = nest([x.shape[d] for d in kept], [row[d] for d in kept], body, "parallel")
+    enough = () if prove(k <= n, b.symbols) else (k <= n,)
+    return b.loop_nest([x], whole, I64, shape, enough)
 
 
 def top_k(b: Builder, x: Tensor, k: Expr, *, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
@@ -194,38 +269,33 @@ def chosen_boxes(
 
 
 def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str, Any], centred: bool) -> Stmt:
-    """Choose the best box that overlaps none chosen, again and again. The result holds, while a class
-    is in work, -2 for boxes that are out."""
+    """Take the boxes from a heap, the best first, and keep those that overlap none kept before."""
     boxes, scores, limit = bufs[:3]
     batch, classes, n = shape
     out = Buffer("out", I64, (batch, classes, n))
-    state = Buffer("state", I64, (n,), "scratch")
-    best, taken = (Buffer(name, I64, (const(1),), "register") for name in ("best", "taken"))
-    r, c, i, j, k = (Var(v) for v in "rcijk")
-    zero = const(0.0, boxes.dtype)
+    order = Buffer("order", I64, (maximum(n, const(1)),), "scratch")
+    left, taken = (Buffer(name, I64, (const(1),), "register") for name in ("left", "taken"))
+    free = Buffer("free", BOOL, (const(1),), "register")
+    r, c, i, j, t = (Var(v) for v in "rcijt")
+    best, last = Var("best"), Var("last")
+    heap = _Heap(scores.dtype, order, lambda p: (p,), n, before="gt", larger_first=False, symbols={})
+    size, count = Load(left, ZERO), Load(taken, ZERO)
 
-    def score(at: Expr) -> Expr:
-        return Load(scores, (r, c, at))
-
-    passes = const(True, BOOL) if "floor" not in settings else score(i) > settings["floor"]
-    start = block(Store(state, (i,), select(passes, const(0), const(1))), Store(out, (r, c, i), const(-1)))
-    leader = Load(best, ZERO)
-    better = lor(leader < 0, score(j) > score(select(leader < 0, const(0), leader)))
-    search = For(j, n, If(land(eq(Load(state, (j,)), 0), better), Store(best, ZERO, j)))
-    overlap = _overlap(boxes, r, leader, j, centred)
-    drop = For(j, n, If(overlap > settings.get("overlap", zero), Store(state, (j,), const(1))))
-    take = block(
-        Store(out, (r, c, Load(taken, ZERO)), leader),
-        Store(taken, ZERO, Load(taken, ZERO) + 1),
-        drop,
-        Store(state, (leader,), const(1)),
-    )
-    enough = Store(taken, ZERO, Load(limit, ZERO))
-    step = block(Store(best, ZERO, const(-1)), search, If(leader >= 0, take, enough))
-    rounds = For(k, n, If(Load(taken, ZERO) < Load(limit, ZERO), step))
-    one = block(For(i, n, start), Store(taken, ZERO, const(0)), rounds)
-    inside = Alloc(state, Alloc(best, Alloc(taken, one)))
-    return nest((batch, classes), (r, c), inside, "parallel")
+    passes = const(True, BOOL) if "floor" not in settings else Load(scores, (r, c, i)) > settings["floor"]
+    enter = block(heap.put(size, i, Load(scores, (r, c, i))), Store(left, ZERO, size + 1))
+    fill = For(i, n, block(Store(out, (r, c, i), const(-1)), If(passes, enter)))
+    overlap = _overlap(boxes, r, Load(out, (r, c, j)), best, centred)
+    covers = overlap > settings.get("overlap", const(0.0, boxes.dtype))
+    check = For(j, count, If(Load(free, ZERO), If(covers, Store(free, ZERO, const(False, BOOL)))))
+    keep = block(Store(out, (r, c, count), best), Store(taken, ZERO, count + 1))
+    moved = Load(order, (last,)), Load(heap.values, (last,))
+    pop = Let(last, size - 1, block(heap.sift(const(0), *moved, last), Store(left, ZERO, last)))
+    one = block(Store(free, ZERO, const(True, BOOL)), check, If(Load(free, ZERO), keep), pop)
+    take = For(t, n, If(land(count < Load(limit, ZERO), size > 0), Let(best, heap.first()[0], one)))
+    whole = block(Store(left, ZERO, const(0)), Store(taken, ZERO, const(0)), fill, heap.build(size), take)
+    for b in (order, left, taken, free):
+        whole = Alloc(b, whole)
+    return nest((batch, classes), (r, c), heap.around(whole), "parallel")
 
 
 def _overlap(boxes: Buffer, r: Var, p: Expr, q: Expr, centred: bool) -> Expr:

@@ -64,6 +64,14 @@ def test_top_k(k: int, axis: int, largest: int) -> None:
     check("TopK", [x], 11, outputs=2, axis=axis, largest=largest, constants={1: ints(k)}, dims=dims)
 
 
+@pytest.mark.parametrize(("shape", "k"), [((40,), 40), ((3, 70), 33), ((2, 19, 4), 7)])
+def test_top_k_of_many_equal_values(shape: tuple[int, ...], k: int) -> None:
+    x = np.random.default_rng(0).integers(0, 9, shape).astype(np.float32)
+    axis = min(1, len(shape) - 1)
+    for largest in (0, 1):
+        check("TopK", [x], 11, outputs=2, axis=axis, largest=largest, constants={1: ints(k)})
+
+
 def test_top_k_before_opset_11() -> None:
     check("TopK", [(X * 3).astype(np.float32)], 10, outputs=2, constants={1: ints(3)})
     order = np.argsort(-X, -1, kind="stable")[..., :3]

@@ -177,3 +177,26 @@ def test_steps_of_no_sequence() -> None:
     steps = (1 << 31) - 1
     assert exe(np.zeros((steps, 0, 3), np.float32)).shape == (steps, 1, 0, 2)
     np.testing.assert_allclose(exe(np.ones((1, 2, 3), np.float32)), np.full((1, 1, 2, 2), np.tanh(3)), 1e-6)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 60])
+def test_boxes_that_overlap_none_of_higher_score(limit: int) -> None:
+    rng = np.random.default_rng(limit)
+    boxes = np.sort(rng.random((1, 60, 4)), -1).astype(np.float32)
+    scores = rng.random((3, 60)).astype(np.float32).round(1)
+    given = {"boxes": boxes, "limit": ints(limit), "iou": np.array([0.3], np.float32)}
+    node = helper.make_node("NonMaxSuppression", ["boxes", "x", "limit", "iou"], ["y0"])
+    exe = jangin.compile(model([node], [info("x", (1, 3, 60))], ["y0"], given), cache=False)
+    want = [(0, c, i) for c in range(3) for i in _kept(boxes[0], scores[c], limit)]
+    assert exe(scores[None]).tolist() == [list(row) for row in want]
+
+
+def _kept(boxes: np.ndarray, scores: np.ndarray, limit: int) -> list[int]:
+    kept: list[int] = []
+    for i in np.argsort(-scores, kind="stable"):
+        low, high = np.maximum(boxes[kept, :2], boxes[i, :2]), np.minimum(boxes[kept, 2:], boxes[i, 2:])
+        inter = np.maximum(high - low, 0).prod(-1)
+        area = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
+        if len(kept) < limit and not (inter / (area[kept] + area[i] - inter) > 0.3).any():
+            kept.append(int(i))
+    return kept
