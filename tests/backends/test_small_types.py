@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from machine import run, runnable, target
 
-from jangin.ir.dtype import F8E8M0, F32, SMALL, DType
+from jangin.ir.dtype import BF16, F8E8M0, F16, F32, SMALL, DType
 from jangin.ir.expr import Buffer, Var, call, cast, const
-from jangin.ir.graph import Array
+from jangin.ir.graph import Array, static_shape
+from jangin.ir.interpret import run_func
 from jangin.ir.loop import For, Func, Store
+from jangin.ir.parse import parse_func
 
 LANES = 8
 FLOATS = [t for t in SMALL if t.is_float]
@@ -64,3 +66,35 @@ def test_bits_are_kept(dtype: DType) -> None:
         converted(codes, dtype, dtype, runnable()[0]).view(np.uint8), codes.view(np.uint8)
     )
     assert call(f"bitcast_{dtype}", Var("x", dtype)).dtype is dtype
+
+
+@pytest.mark.parametrize("on", runnable())
+@pytest.mark.parametrize("lanes", [4, 8, 16, 32])
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_sums_of_products_round_as_each_operation_does(dtype: DType, lanes: int, on: str) -> None:
+    """Kept in the type itself, behind masked stores: no multiply-add leaves out a product's rounding."""
+    m, k, n = 21, 5, 87
+    func = parse_func(f"""func k(a: {dtype}[{m}, {k}], b: {dtype}[{k}, {n}], out: out {dtype}[{m}, {n}]) {{
+      parallel i in {m} {{
+        serial jo in {-(-n // lanes)} {{
+          vector z in {lanes} {{
+            if z + jo * {lanes} < {n} {{
+              out[i, z + jo * {lanes}] = {dtype}(0.0)
+            }}
+          }}
+          serial k in {k} {{
+            vector j in {lanes} {{
+              if j + jo * {lanes} < {n} {{
+                out[i, j + jo * {lanes}] = out[i, j + jo * {lanes}] + a[i, k] * b[k, j + jo * {lanes}]
+              }}
+            }}
+          }}
+        }}
+      }}
+    }}""")
+    rng = np.random.default_rng()
+    arrays = {p.name: rng.standard_normal(static_shape(p.shape)).astype(dtype.numpy) for p in func.params}
+    want = {name: a.copy() for name, a in arrays.items()}
+    run_func(func, want, {})
+    got = run(func, arrays, {}, target(on))["out"]
+    np.testing.assert_array_equal(got.view(np.uint16), want["out"].view(np.uint16))

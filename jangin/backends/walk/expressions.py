@@ -109,7 +109,9 @@ class Expressions:
     # --- operators
 
     def _binary(self, e: Binary) -> Value:
-        fused = self._multiply_add(e) if e.op == "add" else self._quotient(e) if e.op == "mul" else None
+        fused = None
+        if e.dtype.wide is e.dtype:  # of smaller floats each operation rounds, as it does by itself
+            fused = self._multiply_add(e) if e.op == "add" else self._quotient(e) if e.op == "mul" else None
         if fused is not None:
             return fused
         if e.a.dtype is I64:
