@@ -1,4 +1,4 @@
-"""x86-64 targets: v2 (SSE4), v3 (AVX2) and v4 (AVX-512)."""
+"""x86-64 targets: v2 (SSE4), v3 (AVX2) and v4 (AVX-512), the last two also with VNNI."""
 
 from __future__ import annotations
 
@@ -13,12 +13,23 @@ _V3 = _V2 + ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe"
 _V4 = _V3 + ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
 
 
-def _level(name: str, features: str, vector_bytes: int, registers: int, rows: tuple[Row, ...]) -> Target:
+def _level(
+    name: str, features: str, vector_bytes: int, registers: int, rows: tuple[Row, ...], l2: int = 512 << 10
+) -> Target:
     return Target(
-        name, TRIPLE, name, features, vector_bytes, registers, rows, pairs=True, c_flags=(f"-march={name}",)
-    )
+        name, TRIPLE, name, features, vector_bytes, registers, rows, l2=l2, pairs=True,
+        c_flags=(f"-march={name}",),
+    )  # fmt: skip
+
+
+def _more(level: Target, feature: str, c_flag: str) -> Target:
+    """A level with an extension: its instruction that adds to two products of int16 what there is."""
+    features, c_flags = f"{level.features},+{feature}", (*level.c_flags, c_flag)
+    return replace(level, name=f"{level.name}-vnni", features=features, c_flags=c_flags)
 
 
 V2 = _level("x86-64-v2", _V2, 16, 16, SSE4)
 V3 = _level("x86-64-v3", _V3, 32, 16, AVX2)
-V4 = replace(_level("x86-64-v4", _V4, 64, 32, AVX512), l2=1 << 20)
+V4 = _level("x86-64-v4", _V4, 64, 32, AVX512, l2=1 << 20)
+V3_VNNI = _more(V3, "avxvnni", "-mavxvnni")
+V4_VNNI = _more(V4, "avx512vnni", "-mavx512vnni")

@@ -34,7 +34,7 @@ def runnable() -> tuple[str, ...]:
     host = resolve("host").name
     if host == V2.name:
         return (V2.name,)
-    return (V2.name, V3.name, "wide") + ((V4.name,) if host == V4.name else ())
+    return (V2.name, V3.name, "wide") + ((V4.name,) if host.startswith(V4.name) else ())
 
 
 def target(name: str) -> Target:

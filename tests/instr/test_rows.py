@@ -11,7 +11,7 @@ from machine import WIDE, runnable
 from rows_machine import assembly, expected, inputs, name, run, widths
 
 from jangin.backends.llvm.instruction import lines
-from jangin.ir.dtype import F32, I8, DType
+from jangin.ir.dtype import F32, I8, I32, DType
 from jangin.ir.expr import free_vars
 from jangin.ir.graph import Array
 from jangin.ir.verify import verify_func
@@ -21,7 +21,7 @@ from jangin.targets.arm import AARCH64
 from jangin.targets.riscv import RISCV64_V
 from jangin.targets.rows import AVX2, AVX512, NEON, PORTABLE, SSE4, Row
 from jangin.targets.small import ARGUMENT
-from jangin.targets.x86 import V2, V3, V4
+from jangin.targets.x86 import V2, V3, V3_VNNI, V4, V4_VNNI
 
 RUN_ON = {**{n: t for n, t in NAMED.items() if t.triple.startswith(f"{architecture()}-")}, "wide": WIDE}
 """This architecture's targets. `wide` runs what AVX-512 gets where there is none: the same LLVM IR in AVX2's
@@ -81,6 +81,14 @@ def test_becomes_its_instruction(on: Target, row: Row) -> None:
         text = assembly(row, dtype, on)
         assert re.search(row.becomes, text), f"{row.name} of {dtype} on {on.name}:\n{text}"
         assert "call" not in text
+
+
+@pytest.mark.parametrize("on", [V3_VNNI, V4_VNNI], ids=lambda t: t.name)
+def test_vnni_adds_to_products_of_pairs(on: Target) -> None:
+    row = on.row("dot2", I32, on.lanes(4))
+    assert row is not None and "vnni" in row.needs[0]
+    text = assembly(row, I32, on)
+    assert re.search(row.becomes, text) and "pmaddwd" not in text, text
 
 
 @pytest.mark.parametrize(("on", "becomes"), [(AARCH64, r"fmla\s"), (RISCV64_V, r"vf(madd|macc)\.")])
