@@ -18,14 +18,15 @@ ONE = HIGH
 @dataclass(frozen=True)
 class Multiplier:
     """A real factor: value / 2 ** 31 * 2 ** shift. Products are rounded twice, or `once`, as fully connected
-    layers do in LiteRT 2 (found by comparing)."""
+    layers do in LiteRT 2 (found by comparing), or are `long`: of an int64 and 16 bits of the factor."""
 
     value: int
     shift: int
     once: bool = False
+    long: bool = False
 
     @classmethod
-    def of(cls, factor: float, once: bool = False) -> Multiplier:
+    def of(cls, factor: float, once: bool = False, long: bool = False) -> Multiplier:
         """`QuantizeMultiplier`."""
         if factor == 0:
             return cls(0, 0)
@@ -35,13 +36,20 @@ class Multiplier:
             value, shift = value // 2, shift + 1
         if shift < -31:
             return cls(0, 0)
-        return cls(HIGH, 30) if shift > 30 else cls(value, shift, once)
+        return cls(HIGH, 30) if shift > 30 else cls(value, shift, once, long)
 
     def times(self, x: int) -> int:
         """`MultiplyByQuantizedMultiplier` of an int32."""
+        if self.long:
+            return (x * self.upper + (1 << (14 - self.shift))) >> (15 - self.shift)
         if self.once:
             return (x * self.value + (1 << (30 - self.shift))) >> (31 - self.shift)
         return divided(doubled_high(x << max(self.shift, 0), self.value), max(-self.shift, 0))
+
+    @property
+    def upper(self) -> int:
+        """The upper 16 bits, rounded."""
+        return (self.value + (1 << 15)) >> 16 if self.value < 0x7FFF0000 else 0x7FFF
 
 
 def rounded(x: float) -> int:

@@ -151,9 +151,10 @@ class Factors:
 
     @classmethod
     def of(
-        cls, b: Builder, factors: Sequence[float], axis: int = 0, rank: int = 0, *, once: bool = False
-    ) -> Factors:
-        found = [Multiplier.of(f, once) for f in factors]
+        cls, b: Builder, factors: Sequence[float], axis: int = 0, rank: int = 0, *, once: bool = False,
+        long: bool = False,
+    ) -> Factors:  # fmt: skip
+        found = [Multiplier.of(f, once, long) for f in factors]
         if len(found) == 1:
             return cls(constants(found[0]))
         shape = [len(found) if i == axis else 1 for i in range(rank)]
@@ -162,6 +163,8 @@ class Factors:
 
 
 def _parts(m: Multiplier) -> tuple[int, ...]:
+    if m.long:
+        return m.upper, 1 << (14 - m.shift), 15 - m.shift
     if m.once:
         return m.value, 1 << (30 - m.shift), 31 - m.shift
     right = max(-m.shift, 0)

@@ -16,7 +16,7 @@ from jangin.frontends.tflite.operators.common import (
     real,
     requantized,
 )
-from jangin.ir.dtype import F32, I16, I32
+from jangin.ir.dtype import F32, F64, I16, I32, I64
 from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import CompileError, static_shape
@@ -78,6 +78,11 @@ def _convolved(call: Call, x: Tensor, w: Tensor, groups: Expr) -> Tensor:
         y = neutral.conv(b, b.cast(x, F32), b.cast(w, F32), bias, **given)  # type: ignore[arg-type]
         return activated(call, channels_last(b, y))
     zeros = _zero(b, call.given[0], x), _zero(b, call.given[1], w)
+    if x.dtype is I16:  # sums of which i32 may not hold all are exact in f64
+        if zeros != (None, None):
+            raise CompileError("16-bit activations have no zero points")
+        sums = neutral.conv(b, b.cast(x, F64), b.cast(w, F64), None, **given)  # type: ignore[arg-type]
+        return _scaled(call, channels_last(b, sums), call.optional(2))
     sums = integer_conv(b, x, w, *zeros, **given)  # type: ignore[arg-type]
     return _scaled(call, channels_last(b, sums), call.optional(2))
 
@@ -111,16 +116,17 @@ def _scaled(
     multiplied, the weights last."""
     first, weights = (call.given[i] for i in operands)
     b = call.b
-    if first.dtype is I16:
-        raise CompileError("16-bit activations are not supported: quantize to 8 bits, or leave floats")
-    sums = b.cast(sums, I32)
+    long = first.dtype is I16 and not once
+    if first.dtype is I16 and bias is not None and bias.dtype is not I64:
+        raise CompileError("16-bit activations want a bias of 64 bits: convert the model again")
+    sums = b.cast(sums, I64 if first.dtype is I16 else I32)
     if bias is not None:
-        sums = b.map(lambda v, o: v + o, sums, b.cast(bias, I32))
+        sums = b.map(lambda v, o: v + o, sums, b.cast(bias, sums.dtype))
     scales = weights.scales
     assert scales is not None
     x, y = first.scale, call.out.scale
     factors = [x * float(s) / y for s in scales]
-    return requantized(call, sums, Factors.of(b, factors, sums.rank - 1, sums.rank, once=once))
+    return requantized(call, sums, Factors.of(b, factors, sums.rank - 1, sums.rank, once=once, long=long))
 
 
 @lowers("FULLY_CONNECTED")
@@ -134,6 +140,9 @@ def fully_connected(call: Call) -> Tensor:
     rows = b.reshape(x, [divide(product(x.shape), width, b.symbols), width])
     shape = [*x.shape[:-1], w.shape[0]] if keeps else [rows.shape[0], w.shape[0]]
     turned = b.transpose(w, [1, 0])
+    if call.is_integer and x.dtype is I16:
+        sums = b.matmul(b.cast(rows, F64), b.cast(w, F64), transpose_b=True)
+        return b.reshape(_scaled(call, sums, call.optional(2), once=True), shape)
     if call.is_integer:
         sums = integer_matmul(b, rows, turned, _zero(b, call.given[0], x), _zero(b, call.given[1], w))
         return b.reshape(_scaled(call, sums, call.optional(2), once=True), shape)
@@ -245,6 +254,8 @@ def batch_matmul(call: Call) -> Tensor:
     if call.is_integer:
         b = call.b
         x, y = (_whole(b, call.x(i), _zero(b, call.given[i], call.x(i))) for i in (0, 1))
+        if call.x().dtype is I16:  # sums of which i32 doesn't hold all are exact in f64
+            x, y = b.cast(x, F64), b.cast(y, F64)
         sums = b.matmul(x, y, transpose_a=bool(o.get("adj_x")), transpose_b=bool(o.get("adj_y")))
         return _scaled(call, sums, None)
     call.only_floats()
