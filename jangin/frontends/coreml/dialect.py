@@ -12,6 +12,7 @@ from typing import Any
 
 from jangin.frontends.coreml.mil.operators import OPERATIONS
 from jangin.frontends.coreml.mil.operators.common import Call
+from jangin.frontends.coreml.rows.models import MODELS
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
 from jangin.ir.graph import ImportedAttributes, Node
 from jangin.ops.builder import Builder, Tensor
@@ -31,7 +32,14 @@ class CoreML(Dialect):
 
     def lowering(self, node: Node) -> Lowering | None:
         kind, name = _kind(node)
-        return self._operation if kind == "mil" and name in OPERATIONS else None
+        if kind == "mil":
+            return self._operation if name in OPERATIONS else None
+        return self._rows if kind == "ml" and name in MODELS else None
+
+    def _rows(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
+        xs = [x for x in inputs if isinstance(x, Tensor)]
+        made: Outputs = MODELS[_kind(node)[1]](b, xs, node.of(ImportedAttributes))
+        return made
 
     def _operation(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
         attrs = node.of(ImportedAttributes)
@@ -45,7 +53,7 @@ class CoreML(Dialect):
 
     def remedy(self, node: Node) -> str:
         name = _kind(node)[1]
-        close = difflib.get_close_matches(name, OPERATIONS, 1, 0.85)
+        close = difflib.get_close_matches(name, [*OPERATIONS, *MODELS], 1, 0.85)
         also = f" ({close[0]} is)" if close else ""
         return f"{name} is not supported{also}: give your own with operators=[...] (see jangin.custom)"
 

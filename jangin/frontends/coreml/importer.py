@@ -1,4 +1,4 @@
-"""Core ML's models of all types as imported graphs."""
+"""Core ML's models of all types as imported graphs: a pipeline is its models one after another."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
+from jangin.frontends.coreml.layers import EXACT, Network
 from jangin.frontends.coreml.mil.program import Program
 from jangin.frontends.coreml.mil.values import Weights
-from jangin.ir.graph import CompileError, Graph, Value
+from jangin.frontends.coreml.rows.messages import READ
+from jangin.ir.dtype import F16, F32, F64, I32, I64, DType
+from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
+
+ARRAYS: Mapping[int, DType] = {65552: F16, 65568: F32, 65600: F64, 131104: I32}
+"""By ArrayFeatureType's data types."""
+PIPELINES = ("pipeline", "pipelineClassifier", "pipelineRegressor")
+PROGRAM = "mlProgram"
+NETWORKS = ("neuralNetwork", "neuralNetworkClassifier", "neuralNetworkRegressor")
 
 
 class Importer:
@@ -18,16 +27,18 @@ class Importer:
     def __init__(self, model: Any, folder: Path | None) -> None:
         self.model = model
         self.folder = folder
-        self.kind = model.WhichOneof("Type") or ""
+        self.kind = model.WhichOneof("Type") or "empty"
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Array] = {}
+        self.current: dict[str, str] = {}
 
     def imported(self, shapes: ShapeBindings) -> Graph:
         symbols = Symbols(shapes)
-        if self.kind == "mlProgram":
-            program = Program(self.model.mlProgram, Weights(self.folder))
-            inputs = [Value(n, t, symbols.shape(n, sizes)) for n, (t, sizes) in program.types().items()]
-            outputs = program.read()
-            return model_graph("model", inputs, outputs, program.nodes, program.constants, symbols)
-        raise CompileError(f"Core ML's {self.kind or 'empty'} models are not supported")
+        inputs = self._inputs(symbols)
+        self.current = {v.name: v.name for v in inputs}
+        self._model(self.model, "model")
+        outputs = [self.current[f.name] for f in self.model.description.output if f.name in self.current]
+        return model_graph("model", inputs, outputs, self.nodes, self.constants, symbols)
 
     def metadata(self) -> Mapping[str, Any]:
         """What the model says of itself."""
@@ -35,6 +46,107 @@ class Importer:
         found = {
             "description": said.shortDescription, "version": said.versionString, "author": said.author,
             "license": said.license, "specification": str(self.model.specificationVersion),
+            **{f"feature {f.name}": f.shortDescription for f in self.model.description.input},
             **dict(said.userDefined),
         }  # fmt: skip
         return {key: text for key, text in found.items() if text}
+
+    # -- inputs ---------------------------------------------------------------------------------
+
+    def _inputs(self, symbols: Symbols) -> list[Value]:
+        if self.kind == PROGRAM:
+            types = Program(self.model.mlProgram, Weights(self.folder)).types()
+            return [Value(n, t, symbols.shape(n, sizes)) for n, (t, sizes) in types.items()]
+        found = []
+        for feature in self.model.description.input:
+            dtype, sizes = self._feature(feature)
+            found.append(Value(feature.name, dtype, symbols.shape(feature.name, sizes)))
+        return found
+
+    def _feature(self, feature: Any) -> tuple[DType, list[int | str]]:
+        """Numbers and vectors are rows, as many as are given."""
+        kind = feature.type.WhichOneof("Type")
+        if kind in ("doubleType", "int64Type"):
+            return (F64 if kind == "doubleType" else I64), ["rows"]
+        if kind != "multiArrayType":
+            raise CompileError(f"the input '{feature.name}' is a {kind or 'nothing'}, which is not supported")
+        array = feature.type.multiArrayType
+        if array.dataType not in ARRAYS:
+            raise CompileError(f"the input '{feature.name}' is of data type {array.dataType}, not supported")
+        sizes = [int(n) for n in array.shape]
+        if self.kind not in NETWORKS:
+            return ARRAYS[array.dataType], ["rows", *sizes]
+        network = getattr(self.model, self.kind)
+        if network.arrayInputShapeMapping != EXACT:  # a batch of images, or of vectors as channels
+            return ARRAYS[array.dataType], ["batch", *sizes, *([1, 1] if len(sizes) == 1 else [])]
+        return ARRAYS[array.dataType], list(sizes)
+
+    # -- models ---------------------------------------------------------------------------------
+
+    def _model(self, model: Any, name: str) -> None:
+        """A model's nodes, from features to features."""
+        kind = model.WhichOneof("Type") or "empty"
+        if kind in PIPELINES:
+            pipeline = model.pipeline if kind == "pipeline" else getattr(model, kind).pipeline
+            for n, part in enumerate(pipeline.models):
+                self._model(part, f"{name}.{n}")
+        elif kind == PROGRAM:
+            self._program(model)
+        elif kind in NETWORKS:
+            self._network(model, kind, name)
+        else:
+            self._rows(model, kind, name)
+
+    def _program(self, model: Any) -> None:
+        program = Program(model.mlProgram, Weights(self.folder))
+        if any(self.current.get(n) != n for n in program.types()):
+            raise CompileError("a program behind other models of a pipeline is not supported")
+        outputs = program.read()
+        self.nodes += program.nodes
+        self.constants |= program.constants
+        self.current |= {n: n for n in outputs}
+
+    def _network(self, model: Any, kind: str, name: str) -> None:
+        """A network's layers; of a classifier the odds of its classes too, and the likeliest one."""
+        message = getattr(model, kind)
+        network = Network(message)
+        network.read()
+        held = {o for n in network.nodes for o in n.outputs} | network.constants.keys()
+        if any(n in held or self.current.get(n) != n for n in (f.name for f in model.description.input)):
+            raise CompileError("a network behind other models of a pipeline is not supported")
+        self.nodes += network.nodes
+        self.constants |= network.constants
+        self.current |= {f.name: f.name for f in model.description.output if f.name in held}
+        if kind == "neuralNetworkClassifier":
+            scores = message.labelProbabilityLayerName or network.nodes[-1].outputs[0]
+            labels = tuple((message.stringClassLabels or message.int64ClassLabels).vector)
+            said = model.description
+            made = {n: f"{n}@{name}" if n in held else n
+                    for n in (said.predictedFeatureName, said.predictedProbabilitiesName)}  # fmt: skip
+            given = ImportedAttributes("coreml.ml.likeliest", {"labels": labels})
+            self.nodes.append(Node(name, (scores,), tuple(made.values()), given, f"labels of '{scores}'"))
+            self.current |= made
+
+    def _rows(self, model: Any, kind: str, name: str) -> None:
+        """A model of rows is one node; one that isn't known is named by the dialect, with all others."""
+        source = f"{kind} '{name}'"
+        given = READ[kind](getattr(model, kind)) if kind in READ else {}
+        description = model.description
+        inputs = [f.name for f in description.input]
+        missing = [n for n in inputs if n not in self.current]
+        if missing:
+            raise CompileError(f"{source} reads the feature '{missing[0]}', which nothing before it gives")
+        outputs = [f.name for f in description.output]
+        if "labels" in given:
+            outputs = [description.predictedFeatureName, description.predictedProbabilitiesName]
+        made = tuple(f"{n}@{name}" if n in self.current.values() else n for n in outputs if n)
+        self.nodes.append(
+            Node(
+                name,
+                tuple(self.current[n] for n in inputs),
+                made,
+                ImportedAttributes(f"coreml.ml.{kind}", given),
+                source,
+            )
+        )
+        self.current |= dict(zip((n for n in outputs if n), made, strict=True))

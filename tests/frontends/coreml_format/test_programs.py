@@ -1,7 +1,9 @@
-"""Core ML's programs (MIL), converted from PyTorch by coremltools, against PyTorch; and damaged ones."""
+"""Core ML's programs (MIL) and networks, converted from PyTorch by coremltools, against PyTorch; damaged
+ones."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,63 @@ def test_against_pytorch(name: str, tmp_path: Path) -> None:
         w = w.detach().numpy()
         assert g.shape == w.shape
         np.testing.assert_allclose(g, w, rtol=0, atol=TOLERANCE * max(1, np.abs(w).max()))
+
+
+@pytest.mark.parametrize("name", ["convolutions", "attention", "elements"])
+def test_networks_against_pytorch(name: str, tmp_path: Path) -> None:
+    make, like = MODULES[name]
+    torch.manual_seed(0)
+    module = make().eval()
+    x = torch.randn(like.shape) if like.dtype.is_floating_point else like
+    made = ct.convert(
+        torch.jit.trace(module, x), inputs=[ct.TensorType(name="x", shape=x.shape)],
+        convert_to="neuralnetwork", skip_model_load=True,
+    )  # fmt: skip
+    got, wanted = (
+        jangin.compile(made.get_spec(), threads=1, cache=False)(x.numpy().astype(np.float32)),
+        module(x),
+    )
+    for g, w in zip(*(t if isinstance(t, tuple) else (t,) for t in (got, wanted)), strict=True):
+        np.testing.assert_allclose(
+            g, w.detach().numpy(), rtol=0, atol=TOLERANCE * max(1, float(w.abs().max()))
+        )
+
+
+def test_a_classifier_of_images() -> None:
+    """Of specification 1, made by hand: four axes that its description doesn't name, weights of 8 bits."""
+    from jangin.frontends.coreml.schema import module
+
+    rng = np.random.default_rng(0)
+    message = module("Model_pb2").Model(specificationVersion=1)
+    array = message.description.input.add(name="image").type.multiArrayType
+    array.dataType = 65568
+    array.shape.extend([3, 5, 4])
+    message.description.output.add(name="odds").type.dictionaryType.stringKeyType.SetInParent()
+    message.description.output.add(name="label").type.stringType.SetInParent()
+    message.description.predictedFeatureName, message.description.predictedProbabilitiesName = "label", "odds"
+    network = message.neuralNetworkClassifier
+    network.stringClassLabels.vector.extend(["ant", "bee", "cat"])
+    names = ["image", "c", "p", "i", "s"]
+    layers = [network.layers.add(name=b, input=[a], output=[b]) for a, b in pairwise(names)]
+    conv, pool, inner, softmax = layers
+    codes, scale = rng.integers(0, 256, (2, 3)).astype(np.uint8), np.array([0.01, 0.02], np.float32)
+    conv.convolution.outputChannels, conv.convolution.kernelChannels = 2, 3
+    conv.convolution.kernelSize.extend([1, 1])
+    conv.convolution.valid.SetInParent()
+    conv.convolution.weights.rawValue = codes.tobytes()
+    conv.convolution.weights.quantization.numberOfBits = 8
+    conv.convolution.weights.quantization.linearQuantization.scale.extend(scale.tolist())
+    pool.pooling.type, pool.pooling.globalPooling = 1, True
+    weights = rng.standard_normal((3, 2)).astype(np.float32)
+    inner.innerProduct.inputChannels, inner.innerProduct.outputChannels = 2, 3
+    inner.innerProduct.weights.floatValue.extend(weights.reshape(-1).tolist())
+    softmax.softmax.SetInParent()
+    x = rng.standard_normal((2, 3, 5, 4)).astype(np.float32)
+    scores = x.mean((2, 3)) @ (codes * scale[:, None]).T @ weights.T
+    odds = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    got = jangin.compile(message, threads=1, cache=False).run({"image": x})
+    np.testing.assert_allclose(got["odds"], odds, atol=1e-5)
+    assert got["label"].tolist() == [["ant", "bee", "cat"][n] for n in odds.argmax(1)]
 
 
 def test_half_precision(tmp_path: Path) -> None:
