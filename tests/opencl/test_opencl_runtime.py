@@ -23,6 +23,8 @@ from jangin.runtime.device import LoadError
 from jangin.runtime.devices import opencl, opencl_devices
 from jangin.runtime.devices.opencl import build_program
 from jangin.runtime.devices.opencl_devices import Found
+from jangin.targets import resolve
+from jangin.tune.store import Store, place_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
 from test_toy_backend import branches, network
@@ -274,3 +276,21 @@ def test_a_device_without_memory(device: Found, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(cl, "Buffer", full)
     with pytest.raises(MemoryError, match=r"opencl:\d .* has no memory for the \d+ bytes of"):
         exe(np.zeros((1, 3, 8, 8), np.float32))
+
+
+# --- tuning
+
+
+@pytest.mark.slow
+@on_each
+def test_what_was_tuned_is_kept_by_device_and_driver(device: Found, tmp_path: Path) -> None:
+    exe = jangin.compile(
+        network(), name(device), threads=1, cache=tmp_path, tune="20s", sizes={"batch": 4}, isolated=False
+    )
+    x = np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)
+    (expected,) = ReferenceEvaluator(network()).run(None, {"x": x})
+    np.testing.assert_allclose(exe(x), expected, rtol=1e-5, atol=1e-6)
+    place = place_of(resolve(name(device)), 1, "never")
+    assert device.identity in place and Store(tmp_path).get(place)
+    newer = replace(resolve(name(device)), cpu=f"{device.model}, 99")
+    assert not Store(tmp_path).get(place_of(newer, 1, "never"))
