@@ -15,7 +15,7 @@ MEDIANS = {"jangin": 2.0, "onnxruntime": 3.0, "openvino": 2.5, "ncnn": 0.0}
 @pytest.fixture(autouse=True)
 def path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    for name in ("catalogue", "figures", "page", "plot"):
+    for name in ("catalogue", "figures", "operators", "page", "plot"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -85,3 +85,14 @@ def test_picture_is_the_same_each_time(figures: Any, tmp_path: Path) -> None:
         draw(figures, "untuned", tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+
+
+def test_operators_are_drawn_by_their_seed() -> None:
+    import operators
+
+    drawn = [str(operators.draw(1, n)) for n in range(60)]
+    assert drawn == [str(operators.draw(1, n)) for n in range(60)]
+    assert len({d.split()[0] for d in drawn}) > 8 and len(set(drawn)) > 50
+    for n in range(0, 60, 6):
+        model, feeds = operators.model_of(operators.draw(1, n))
+        assert model and all(x.size for x in feeds.values())

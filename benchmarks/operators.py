@@ -1,0 +1,267 @@
+"""Hunts for operators that are slow: alone, in shapes drawn as networks have them, against ONNX Runtime.
+
+    python benchmarks/operators.py --seed 0 --cases 40 --threads 1
+
+Each case is one operator in a model of its own, in a shape drawn from the table below by the seed; what it
+gives must agree with ONNX Runtime's. Prints, worst first, how often as fast as ONNX Runtime it is, and the
+share of its bound that it reaches: its operations at the speed of multiply-adds in registers, or its bytes at
+the bandwidth of a set of that size, both measured here. A case alone: --only NUMBER with the same seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+import jangin
+from jangin.bench.roofs import Roofs
+from jangin.bench.roofs import measure as measure_roofs
+
+TURN = 0.03
+"""Seconds of a turn; the two take turns."""
+TURNS = 5
+TOLERANCE = 1e-3
+"""Of the largest value: sums are taken in other orders."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node over `inputs`, then `constants`; `flops` that it can't do without."""
+
+    op: str
+    inputs: list[Any]
+    constants: list[Any] = field(default_factory=list)
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+    flops: float = 0.0
+
+    def __str__(self) -> str:
+        shapes = " ".join("x".join(map(str, a.shape)) or "scalar" for a in (*self.inputs, *self.constants))
+        given = {k: v for k, v in self.attrs.items() if k not in ("pads", "kernel_shape")}
+        return f"{self.op} {shapes} {' '.join(f'{k}={v}' for k, v in given.items())}".strip()
+
+
+Draw = Callable[[np.random.Generator], Case]
+
+
+def _pick(rng: np.random.Generator, *items: Any) -> Any:
+    return items[rng.integers(len(items))]
+
+
+def _floats(rng: np.random.Generator, *shape: int) -> Any:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def _convolution(rng: np.random.Generator) -> Case:
+    """Of every kind: grouped, depthwise, of few inputs or outputs, strided, dilated, of 1 to 3 axes."""
+    rank = _pick(rng, 1, 2, 2, 2, 2, 3)
+    kind = _pick(rng, "plain", "plain", "pointwise", "groups", "depthwise", "few in", "few out")
+    channels = int(_pick(rng, 16, 24, 32, 40, 64, 96, 128, 192, 256, 384, 512))
+    size = int({1: 40000, 2: 200704, 3: 200704}[rank] / channels) ** (1 / rank)
+    extent = max(5, int(size * rng.uniform(0.5, 1.2)))
+    kernel = (
+        1 if kind == "pointwise" else int(_pick(rng, 3, 3, 3, 5, 7, *([31] if kind == "depthwise" else [])))
+    )
+    kernel = min(kernel, extent) | 1
+    stride, dilation = int(_pick(rng, 1, 1, 1, 2)), int(_pick(rng, 1, 1, 1, 2)) if kernel == 3 else 1
+    outputs = int(channels * _pick(rng, 0.5, 1, 1, 2)) // 8 * 8
+    width = int(_pick(rng, 4, 8, 16, 24, 32))
+    if kind == "few in":
+        channels = int(_pick(rng, 1, 1, 3, 4))
+    if kind == "few out":
+        outputs = int(_pick(rng, 1, 2, 3, 21))
+    groups = 1
+    if kind == "depthwise":
+        groups, outputs = channels, channels * int(_pick(rng, 1, 1, 1, 2))
+    elif kind == "groups" and channels % width == 0:
+        groups, outputs = channels // width, channels
+    w = _floats(rng, outputs, channels // groups, *(kernel,) * rank)
+    reach = dilation * (kernel - 1)
+    attrs = {
+        "pads": [reach // 2] * (2 * rank),
+        "group": groups,
+        "strides": [stride] * rank,
+        "dilations": [dilation] * rank,
+    }
+    positions = ((extent + reach // 2 * 2 - reach - 1) // stride + 1) ** rank
+    x = _floats(rng, 1, channels, *(extent,) * rank)
+    return Case("Conv", [x], [w / math.sqrt(w[0].size)], attrs, flops=2.0 * w.size * positions)
+
+
+def _product(rng: np.random.Generator) -> Case:
+    """Rows of one token to a few hundred, by layers of transformers and classifiers."""
+    rows = int(_pick(rng, 1, 2, 5, 7, 16, 49, 128, 197, 512))
+    depth, columns = (
+        int(_pick(rng, 1, 10, 64, 256, 384, 512, 768, 1000, 1024, 2048, 3072)) for _ in range(2)
+    )
+    depth = max(depth, 8)
+    a, b = _floats(rng, rows, depth), _floats(rng, depth, columns)
+    return Case("MatMul", [a], [b], flops=2.0 * rows * depth * columns)
+
+
+def _attention_product(rng: np.random.Generator) -> Case:
+    heads, width, tokens = (
+        int(_pick(rng, 4, 8, 12, 16)),
+        int(_pick(rng, 32, 64, 128)),
+        int(_pick(rng, 49, 128, 197, 384)),
+    )
+    queries = int(_pick(rng, 1, tokens))
+    a, b = _floats(rng, 1, heads, queries, width), _floats(rng, 1, heads, width, tokens)
+    return Case("MatMul", [a, b], flops=2.0 * heads * queries * width * tokens)
+
+
+def _image(rng: np.random.Generator) -> Any:
+    channels = int(_pick(rng, 3, 16, 32, 64, 96, 128, 256))
+    size = max(7, int(math.sqrt(_pick(rng, 50_000, 200_000, 800_000) / channels)))
+    return _floats(rng, 1, channels, size, size)
+
+
+def _pooling(rng: np.random.Generator) -> Case:
+    kernel = int(_pick(rng, 2, 3, 3, 5))
+    attrs = {
+        "kernel_shape": [kernel] * 2,
+        "strides": [int(_pick(rng, 1, 2))] * 2,
+        "pads": [kernel // 2] * 4 if kernel % 2 else [0] * 4,
+    }
+    return Case(_pick(rng, "MaxPool", "AveragePool"), [_image(rng)], attrs=attrs)
+
+
+def _reduction(rng: np.random.Generator) -> Case:
+    x = _pick(rng, _image(rng), _floats(rng, 128, 768), _floats(rng, 16, 197, 192))
+    axes = sorted({int(a) for a in rng.integers(0, x.ndim, _pick(rng, 1, 1, 2))})
+    op = _pick(rng, "ReduceMean", "ReduceMax", "ReduceSum", "ReduceL2")
+    return Case(op, [x], [np.array(axes)], {"keepdims": int(rng.integers(2))})
+
+
+def _transpose(rng: np.random.Generator) -> Case:
+    x = _pick(
+        rng, _image(rng), _floats(rng, 1, 197, 12, 64), _floats(rng, 1000, 500), _floats(rng, 8, 20, 24, 30)
+    )
+    return Case("Transpose", [x], attrs={"perm": [int(p) for p in rng.permutation(x.ndim)]})
+
+
+def _elementwise(rng: np.random.Generator) -> Case:
+    op = _pick(
+        rng, "Relu", "Sigmoid", "Tanh", "Exp", "Erf", "Gelu", "Softplus", "HardSwish", "Sqrt", "Sin", "Elu"
+    )
+    return Case(op, [np.abs(_image(rng)) + np.float32(0.1)])
+
+
+def _normalization(rng: np.random.Generator) -> Case:
+    rows, width = int(_pick(rng, 1, 49, 128, 512)), int(_pick(rng, 96, 384, 768, 1000))
+    x = _floats(rng, rows, width)
+    if rng.integers(2):
+        return Case("Softmax", [x], attrs={"axis": -1})
+    return Case("LayerNormalization", [x], [_floats(rng, width), _floats(rng, width)], {"axis": -1})
+
+
+def _selection(rng: np.random.Generator) -> Case:
+    n = int(_pick(rng, 1000, 8400, 30_000))
+    return Case("TopK", [_floats(rng, 1, n)], [np.array([int(_pick(rng, 1, 5, 100, 300))])], outputs=2)
+
+
+def _moving(rng: np.random.Generator) -> Case:
+    """Gathered rows, joined and padded images."""
+    x, kind = _image(rng), rng.integers(3)
+    if kind == 0:
+        table, rows = _floats(rng, 5000, int(_pick(rng, 64, 384, 768))), rng.integers(0, 5000, (1, 128))
+        return Case("Gather", [table, rows])
+    if kind == 1:
+        return Case("Concat", [x, _floats(rng, *x.shape)], attrs={"axis": 1})
+    amounts = [0, 0, 1, 1] * 2
+    return Case("Pad", [x], [np.array(amounts)], {"mode": _pick(rng, "constant", "reflect", "edge")})
+
+
+DRAWS: tuple[tuple[int, Draw], ...] = (
+    (8, _convolution), (4, _product), (2, _attention_product), (2, _pooling), (2, _reduction),
+    (2, _transpose), (2, _elementwise), (2, _normalization), (1, _selection), (2, _moving),
+)  # fmt: skip
+"""Kinds of cases, with how often each is drawn."""
+
+
+def draw(seed: int, number: int) -> Case:
+    """Case `number` of a seed."""
+    rng = np.random.default_rng((seed, number))
+    weights = np.array([w for w, _ in DRAWS], float)
+    return DRAWS[rng.choice(len(DRAWS), p=weights / weights.sum())][1](rng)
+
+
+def model_of(case: Case) -> tuple[bytes, dict[str, Any]]:
+    """The ONNX model of one node, and what to feed it."""
+    feeds = {f"x{i}": x for i, x in enumerate(case.inputs)}
+    held = {f"c{i}": c for i, c in enumerate(case.constants)}
+    results = [f"y{i}" for i in range(case.outputs)]
+    node = helper.make_node(case.op, [*feeds, *held], results, **case.attrs)
+    kinds = {n: helper.np_dtype_to_tensor_dtype(x.dtype) for n, x in feeds.items()}
+    inputs = [helper.make_tensor_value_info(n, kinds[n], x.shape) for n, x in feeds.items()]
+    initializers = [numpy_helper.from_array(c, n) for n, c in held.items()]
+    graph = helper.make_graph(
+        [node], "case", inputs, [onnx.ValueInfoProto(name=n) for n in results], initializers
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return onnx.shape_inference.infer_shapes(model).SerializeToString(), feeds
+
+
+def _seconds(sides: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """The best median of each side's turns."""
+    best = dict.fromkeys(sides, math.inf)
+    for _ in range(TURNS):
+        for name, run in sides.items():
+            found, end = [], time.perf_counter() + TURN
+            while time.perf_counter() < end or len(found) < 3:
+                start = time.perf_counter()
+                run()
+                found.append(time.perf_counter() - start)
+            best[name] = min(best[name], float(np.median(found)))
+    return best
+
+
+def measure(case: Case, threads: int, roofs: Roofs) -> tuple[float, float, float]:
+    """(times as fast as ONNX Runtime, share of the bound, milliseconds); ValueError where they disagree."""
+    import onnxruntime
+
+    model, feeds = model_of(case)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 4
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    exe = jangin.compile(model, threads=threads, cache=False, isolated=False)
+    want = session.run(None, feeds)
+    got = exe.run(feeds)
+    for g, w in zip(got.values() if isinstance(got, dict) else got, want, strict=True):
+        if w.size and not np.abs(g - w).max() <= TOLERANCE * max(1.0, float(np.abs(w).max())):
+            raise ValueError(f"{case}: {np.abs(g - w).max()} off")
+    best = _seconds({"jangin": lambda: exe.run(feeds), "onnxruntime": lambda: session.run(None, feeds)})
+    moved = sum(a.nbytes for a in (*case.inputs, *case.constants, *want))
+    bound = max(case.flops / roofs.flops, moved / roofs.bandwidth(moved))
+    return best["onnxruntime"] / best["jangin"], bound / best["jangin"], best["jangin"] * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="hunts for slow operators")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=40)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", type=int, help="this case alone")
+    args = parser.parse_args()
+
+    roofs, rows = measure_roofs(args.threads), []
+    for number in range(args.cases) if args.only is None else [args.only]:
+        case = draw(args.seed, number)
+        rows.append((*measure(case, args.threads, roofs), number, case))
+    rows.sort(key=lambda r: r[0])
+    for ratio, share, ms, number, case in rows:
+        print(f"{ratio:7.2f}x {share:5.0%} of bound {ms:9.3f} ms  #{number} {case}")
+    mean = math.exp(sum(math.log(r[0]) for r in rows) / len(rows))
+    print(f"geometric mean {mean:.2f} over {len(rows)}; below 0.5: {sum(r[0] < 0.5 for r in rows)}")
+
+
+if __name__ == "__main__":
+    main()
