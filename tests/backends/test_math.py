@@ -17,7 +17,8 @@ from jangin.ir.loop import For, Func, Store
 
 _TRUTH: dict[str, Callable[[Array], Array]] = {
     "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log1p": np.log1p,
-    "tanh": np.tanh, "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "sigmoid": lambda x: np.where(x >= 0, 1.0, np.exp(-abs(x))) / (1.0 + np.exp(-abs(x))),
 }  # fmt: skip
 WITHOUT_FMA = 0.5

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from jangin.backends.walk.arithmetic import Arithmetic
 from jangin.backends.walk.index import Indexer
-from jangin.backends.walk.math import divisor, expansion
+from jangin.backends.walk.math import LARGEST, divisor, expansion
 from jangin.backends.walk.memory import Memory
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import I32, I64
@@ -181,7 +181,20 @@ class Expressions:
         if fn not in INTRINSICS or not x.dtype.is_float:
             raise CompileError(f"{self.kernel}: no code for {fn} of {x.dtype}; cast to f32 or f64 first")
         formula = expansion(fn, x.dtype)
-        return self.math.library(fn, *args) if formula is None else self._expand(formula, x)
+        if formula is None:
+            return self.math.library(fn, *args)
+        value = self._expand(formula, x)
+        return value if fn not in LARGEST else self._where_right(fn, x, value)
+
+    def _where_right(self, fn: str, x: Value, value: Value) -> Value:
+        """The `value` of an expansion, and the C library's for lanes that are too large for it."""
+        w = self.w
+        large = w.compare("gt", w.absolute(x), w.like(LARGEST[fn], x))
+
+        def exact() -> Value:
+            return w.select(large, self.math.library(fn, x), value)
+
+        return w.choose(w.any_lane(large), exact, lambda: value)
 
     def _expand(self, formula: Expr, x: Value) -> Value:
         """A formula of one argument at `x`."""
