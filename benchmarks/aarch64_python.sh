@@ -3,8 +3,7 @@
 # under QEMU's user mode (package qemu-user-static). The first call unpacks Debian's packages and PyPI's wheels
 # into DIR: some minutes, 500 MB, and nothing is installed. Jangin is that of this folder.
 #     sh benchmarks/aarch64_python.sh /tmp/arm -c 'import jangin; print(jangin.load("model.jgn"))'
-# CPU: QEMU's processor (default max). Compiling takes a process of its own, which the system can't start without
-# binfmt_misc, so give jangin.compile isolated=False.
+# CPU: QEMU's processor (default max). Processes that Python starts, as jangin.compile does, run so too.
 set -eu
 mkdir -p "$1"; D=$(cd "$1" && pwd); shift
 HERE=$(cd "$(dirname "$0")/.." && pwd); HOST=$(. /etc/os-release; echo "$VERSION_CODENAME")
@@ -28,5 +27,11 @@ if [ ! -e "$D/.done" ]; then
     for w in "$D"/wheels/*.whl; do python3 -m zipfile -e "$w" "$D/site"; done
     touch "$D/.done"
 fi
-exec env PYTHONHOME=/usr PYTHONPATH="$HERE:$D/site" PYTHONDONTWRITEBYTECODE=1 \
-    qemu-aarch64-static -cpu "${CPU:-max}" -L "$D/debian" "$D/debian/usr/bin/python3.13" "$@"
+# sys.executable is this script, which the system can start, unlike a program for AArch64
+cat > "$D/python" << END
+#!/bin/sh
+exec env PYTHONHOME=/usr PYTHONPATH="$HERE:$D/site" PYTHONDONTWRITEBYTECODE=1 \\
+    qemu-aarch64-static -0 "$D/python" -cpu "${CPU:-max}" -L "$D/debian" "$D/debian/usr/bin/python3.13" "\$@"
+END
+chmod +x "$D/python"
+exec "$D/python" "$@"

@@ -30,6 +30,7 @@ def _processor(name: str, more: str = "") -> Target:
 
 CORTEX_A53 = _processor("cortex-a53")
 CORTEX_A72 = _processor("cortex-a72")
+CORTEX_A76 = _processor("cortex-a76", ",+fullfp16,+dotprod")
 NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod")
 
 ARMV7 = Target(
@@ -38,3 +39,7 @@ ARMV7 = Target(
 )  # fmt: skip
 """32-bit processors from the Cortex-A7 on: NEON with fused multiply-add, floats in registers of calls
 (hard-float). NEON takes subnormal numbers for zero and makes none."""
+CORTEX_A7 = replace(
+    ARMV7, name="cortex-a7", cpu="cortex-a7",
+    c_flags=("-mcpu=cortex-a7", "-mfpu=neon-vfpv4", "-mfloat-abi=hard"),
+)  # fmt: skip

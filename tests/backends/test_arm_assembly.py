@@ -11,15 +11,16 @@ from jangin.backends.llvm.objects import assembly
 from jangin.ir import te
 from jangin.ir.core import Conv, CoreAttributes, MatMul
 from jangin.ir.dtype import F32
-from jangin.ir.expr import Buffer, Load, const, maximum
+from jangin.ir.expr import Buffer, Load, Var, call, const, maximum
 from jangin.ir.graph import Value
 from jangin.ir.loop import Func
 from jangin.ops.core import CORE
 from jangin.targets import Target
-from jangin.targets.arm import AARCH64, CORTEX_A53, CORTEX_A72, NEOVERSE_N1
+from jangin.targets.arm import AARCH64, CORTEX_A53, CORTEX_A72, CORTEX_A76, NEOVERSE_N1
 from jangin.templates.choose import choose
 from jangin.templates.template import Workload
 
+TARGETS = AARCH64, CORTEX_A53, CORTEX_A72, CORTEX_A76, NEOVERSE_N1
 SHARE = 0.8
 """Of an inner loop's instructions, those that are to be multiply-adds."""
 
@@ -58,6 +59,8 @@ def conv(kernel: int, stride: int) -> Conv:
 CASES = {
     "matmul 128x384x384": (MatMul(transpose_a=False, transpose_b=False), ((128, 384), (384, 384))),
     "matmul 128x1536x384": (MatMul(transpose_a=False, transpose_b=False), ((128, 1536), (1536, 384))),
+    "matmul 128x37x384": (MatMul(transpose_a=False, transpose_b=False), ((128, 37), (37, 384))),
+    "matmul 128x67x384": (MatMul(transpose_a=False, transpose_b=False), ((128, 67), (67, 384))),
     "conv 1x1 64 to 128": (conv(1, 1), ((1, 56, 56, 64), (128, 64, 1, 1))),
     "conv 1x1 512 to 512": (conv(1, 1), ((1, 14, 14, 512), (512, 512, 1, 1))),
     "conv 1x1 512 to 1000": (conv(1, 1), ((1, 13, 13, 512), (1000, 512, 1, 1))),
@@ -67,7 +70,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("target", [AARCH64, CORTEX_A53, CORTEX_A72, NEOVERSE_N1], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "target", [AARCH64, CORTEX_A53, CORTEX_A72, CORTEX_A76, NEOVERSE_N1], ids=lambda t: t.name
+)
 def test_products_are_multiply_adds(target: Target, case: str) -> None:
     text = assembly(kernel(*CASES[case], target), target)
     inner = max(innermost(text), key=lambda loop: Counter(line.split()[0] for line in loop)["fmla"])
@@ -81,3 +86,14 @@ def test_products_are_multiply_adds(target: Target, case: str) -> None:
 def test_maximum_keeps_nan_by_one_instruction() -> None:
     text = assembly(kernel(*CASES["conv 1x1 64 to 128"], CORTEX_A72), CORTEX_A72)
     assert re.search(r"fmax\s+v\d+\.4s", text) and "fcm" not in text
+
+
+def test_addends_of_polynomials_come_by_fours() -> None:
+    """A multiply-add overwrites its addend, and to copy a constant for it would be one more instruction."""
+    x = Buffer("x", F32, (const(4096),))
+    i = te.Axis(Var("i"), const(4096))
+    stage = te.Stage(Buffer("y", F32, x.shape), (i,), call("erf", Load(x, (i.var,))))
+    text = assembly(choose(Workload("k", (stage,), (x,), {}, (), CORTEX_A72)).func, CORTEX_A72)
+    (inner,) = (loop for loop in innermost(text) if any(line.startswith("fmla") for line in loop))
+    words = Counter(line.split()[0] for line in inner)
+    assert words["fmla"] == 18 and words["ld1"] == 5 and words["mov"] <= 1, inner

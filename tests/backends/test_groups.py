@@ -14,6 +14,7 @@ from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func, size
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
+from jangin.targets import NAMED
 
 KERNELS = {
     "product": """func product(a: f32[M, 16], b: f32[16, 16], c: out f32[M, 16]) symbols (M in 1..) {
@@ -79,7 +80,8 @@ def test_native_code(name: str, on: str) -> None:
 @pytest.mark.parametrize("name", KERNELS)
 def test_c(name: str, tmp_path: Path) -> None:
     func, arrays, want = expected(name)
-    library = c.built([func], target(runnable()[-1]), tmp_path)
+    on = target(next(n for n in reversed(runnable()) if NAMED.get(n)))
+    library = c.built([func], on, tmp_path)
     got = c.called(library, func, arrays, {v.name: 11 for v, _ in func.symbols})
     for p in func.results:
         np.testing.assert_array_equal(got[p.name], want[p.name])

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from jangin.ir import te
 from jangin.ir.core import Concat, Map, Normalize, Pad, Reduce, Softmax, Transpose
 from jangin.ir.dtype import F32
-from jangin.ir.expr import Var, call, const
+from jangin.ir.expr import Var, call, const, free_vars
 from jangin.ir.interpret import run_func
+from jangin.ir.loop import For, Store, statements
 from jangin.targets import NAMED, Target
 from jangin.templates import separable
 from jangin.templates.choose import TEMPLATES, choose
@@ -93,6 +94,18 @@ def test_a_product_that_ends_in_a_symbolic_sum() -> None:
     built = matmul((2, 5, SYMBOL), (2, SYMBOL, 12))
     found = scheduled("contraction", workload(built, SYMBOLS, (), TARGETS[1]))
     assert_equal_to_stages(found, built, {"n": 11})
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_sums_stay_in_registers_where_terms_are_left_over(target: Target) -> None:
+    """Of 37 terms, the last of which no turn of the unrolled loop takes."""
+    built = matmul((16, 37), (37, 64))
+    found = scheduled("contraction", workload(built, {}, W, target))
+    assert_equal_to_stages(found, built)
+    loops = [s for s in statements(found.func.body) if isinstance(s, For) and s.kind == "serial"]
+    for loop in loops:
+        stores = (s for s in statements(loop.body) if isinstance(s, Store) and s.buffer.memory == "register")
+        assert not any(loop.var in free_vars(i) for s in stores for i in s.index), loop.var
 
 
 @settings(max_examples=20, deadline=None)
