@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jangin.ir.dtype import BOOL, I64, DType
+import numpy as np
+
+from jangin.ir.dtype import BOOL, F32, I64, DType
 from jangin.ir.expr import (
     Buffer,
     Expr,
@@ -266,6 +268,35 @@ def chosen_boxes(
     known = {name: Load(bufs[3 + i], ZERO) for i, (name, _) in enumerate(given)}
     body = _suppress(bufs, (batch, classes, n), known, centred)
     return b.loop_nest(inputs, body, I64, (batch, classes, n))
+
+
+ABSENT = float(np.finfo(np.float32).min)
+"""The score of a box that isn't there."""
+
+
+def suppressed(
+    b: Builder, boxes: Tensor, scores: Tensor, floor: float, overlap: float, most: int
+) -> tuple[Tensor, Tensor]:
+    """Of each class the `most` boxes of highest score above `floor`, without those that overlap a better one
+    by more than `overlap`: scores f32 [images, classes, most], best first, `ABSENT` for those that are
+    left out, and corners [images, classes, most, 4]. boxes [images, classes or 1, count, 4]: corners;
+    scores [images, classes, count]."""
+    n, classes, count = scores.shape
+    likely = b.map(lambda v: select(v > floor, v, const(ABSENT, F32)), scores)
+    best, where = top_k(b, likely, const(most), axis=2)
+    spread = b.expand(boxes, [n, classes, count, 4])
+    near = take_along(b, spread, b.expand(b.reshape(where, [n, classes, most, 1]), [n, classes, most, 4]), 2)
+    rows = n * classes
+    chosen = chosen_boxes(
+        b, b.reshape(near, [rows, most, 4]), b.reshape(best, [rows, 1, most]),
+        limit=b.const(np.array([most])), overlap=b.const(np.array([overlap], np.float32)),
+        floor=b.const(np.array([ABSENT], np.float32)),
+    )  # fmt: skip
+    places = b.reshape(chosen, [n, classes, most])
+    inside = b.map(lambda v: select(v < 0, const(0), v), places)
+    kept = b.map(lambda p, s: select(p < 0, const(ABSENT, F32), s), places, take_along(b, best, inside, 2))
+    wide = b.expand(b.reshape(inside, [n, classes, most, 1]), [n, classes, most, 4])
+    return kept, take_along(b, near, wide, 2)
 
 
 def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str, Any], centred: bool) -> Stmt:

@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from jangin.frontends.darknet.activations import ACTIVATIONS, normalized
+from jangin.frontends.darknet.recurrent import recurrent
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Expr, call, cast, const, select
 from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops import activation as functions
 from jangin.ops import move, pool
-from jangin.ops.axes import per_channel, product
+from jangin.ops.axes import product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.conv import conv
 from jangin.ops.resize import Style, asymmetric, resize, scaled_lines
+from jangin.ops.select import ABSENT, suppressed, top_k
 from jangin.ops.window import Window
 
-ACTIVATIONS: Mapping[str, Callable[[Expr], Expr]] = {
-    "linear": lambda x: x,
-    "logistic": functions.sigmoid,
-    "relu": functions.relu,
-    "relu6": lambda x: functions.clip(x, 0.0, 6.0),
-    "leaky": lambda x: functions.leaky_relu(x, 0.1),
-    "relie": lambda x: functions.leaky_relu(x, 0.01),
-    "ramp": lambda x: functions.relu(x) + x * 0.1,
-    "tanh": functions.tanh,
-    "hardtan": lambda x: functions.clip(x, -1.0, 1.0),
-    "loggy": lambda x: functions.sigmoid(x) * 2.0 - 1.0,
-    "elu": functions.elu,
-    "selu": lambda x: functions.selu(x, 1.6732, 1.0507),
-    "gelu": functions.gelu_tanh,
-    "mish": functions.mish,
-    "swish": functions.swish,
-    "lhtan": lambda x: select(x < 0, x * 0.001, select(x > 1, (x - 1.0) * 0.001 + 1.0, x)),
-    "plse": lambda x: select(
-        x < -4, (x + 4.0) * 0.01, select(x > 4, (x - 4.0) * 0.01 + 1.0, x * 0.125 + 0.5)
-    ),
-}
-"""By the names in a cfg (src/activations.h)."""
-EPSILON = 1e-6
-"""Added to the standard deviation, not to the variance (src/blas.c, normalize_cpu)."""
+CANDIDATES = 1000
+"""Of each class, so many boxes of highest score are compared with each other."""
 
 
 def _activated(b: Builder, node: Node, x: Tensor) -> Tensor:
@@ -51,18 +32,6 @@ def _activated(b: Builder, node: Node, x: Tensor) -> Tensor:
     if name not in ACTIVATIONS:
         raise CompileError(f"the activation {name} is none of {', '.join(ACTIVATIONS)}")
     return x if name == "linear" else b.map(ACTIVATIONS[name], x)
-
-
-def _normalized(b: Builder, x: Tensor, bias: Tensor, rest: Inputs) -> Tensor:
-    """x times a factor plus an offset a channel, folded where these are constants."""
-    if not rest:
-        return b.map(lambda v, o: v + o, x, per_channel(b, bias, x.rank) if x.rank > 2 else bias)
-    scales, mean, variance = (b.require_constant(_tensor(t), "a statistic").astype(np.float64) for t in rest)
-    offset = b.require_constant(bias, "a bias").astype(np.float64)
-    factor = scales / (np.sqrt(variance) + EPSILON)
-    whole = [b.const(a.astype(np.float32)) for a in (factor, offset - mean * factor)]
-    spread = [per_channel(b, t, x.rank) if x.rank > 2 else t for t in whole]
-    return b.map(lambda v, f, o: v * f + o, x, *spread)
 
 
 def _tensor(value: Any) -> Tensor:
@@ -77,18 +46,18 @@ def convolutional(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Ten
         b, x, w, strides=[o["stride"]] * 2, dilations=[o["dilation"]] * 2, pads=[o["padding"]] * 4,
         groups=o["groups"],
     )  # fmt: skip
-    return _activated(b, node, _normalized(b, y, bias, inputs[3:]))
+    return _activated(b, node, normalized(b, y, bias, inputs[3:]))
 
 
 def connected(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     x, w, bias = (_tensor(t) for t in inputs[:3])
     rows = b.reshape(x, [x.shape[0], w.shape[1]])
-    y = _normalized(b, b.matmul(rows, w, transpose_b=True), bias, inputs[3:])
+    y = normalized(b, b.matmul(rows, w, transpose_b=True), bias, inputs[3:])
     return b.reshape(_activated(b, node, y), [x.shape[0], w.shape[0], 1, 1])
 
 
 def batchnorm(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    return _normalized(b, _tensor(inputs[0]), _tensor(inputs[1]), inputs[2:])
+    return normalized(b, _tensor(inputs[0]), _tensor(inputs[1]), inputs[2:])
 
 
 def maxpool(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
@@ -187,12 +156,49 @@ def detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor
     return b.reshape(whole, [n, h * w * len(anchors), width])
 
 
+def nms(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    """[N, most, 6]: centre, sizes, score and class of the boxes of all detections that no better one
+    overlaps, the likeliest first, then rows of 0."""
+    o = node.of(ImportedAttributes)
+    whole = b.concat([_tensor(x) for x in inputs], 1)
+    n, count, width = whole.shape
+    middle, size = (b.slice(whole, [0, 0, at], [n, count, 2], [1] * 3) for at in (0, 2))
+    ends = [b.map(lambda m, s, f=f: m + s * f, middle, size) for f in (-0.5, 0.5)]
+    odds = b.map(
+        lambda c, s: c * s,
+        b.slice(whole, [0, 0, 4], [n, count, 1], [1] * 3),
+        b.slice(whole, [0, 0, 5], [n, count, width - 5], [1] * 3),
+    )
+    corners = b.reshape(b.concat(ends, 2), [n, 1, count, 4])
+    each = min(int(count.value), CANDIDATES)  # type: ignore[attr-defined]
+    scores, boxes = suppressed(b, corners, b.transpose(odds, [0, 2, 1]), o["score"], o["overlap"], each)
+    total = scores.shape[1] * each
+    most = min(int(o["most"]), int((width - 5).value) * each)  # type: ignore[attr-defined]
+    best, where = top_k(b, b.reshape(scores, [n, total]), const(most), axis=1)
+    held = b.reshape(boxes, [n, total, 4])
+
+    def cell(bufs: Any, *index: Expr) -> Expr:
+        row, place = index[:2], index[2]
+        at, side = bufs[1][row], place % 2
+        low, high = (bufs[2][index[0], at, side + offset] for offset in (0, 2))
+        box = select(place < 2, (low + high) * 0.5, high - low)
+        rest = select(place < 5, bufs[0][row], cast(F32, at // each))
+        there = bufs[0][row] > ABSENT
+        return select(there, select(place < 4, box, rest), const(0.0, F32))
+
+    return b.compute(F32, (n, const(most), const(6)), [best, where, held], cell)
+
+
 LAYERS: Mapping[str, Lowering] = {
     "activation": activation, "avgpool": avgpool, "batchnorm": batchnorm, "connected": connected,
-    "convolutional": convolutional, "maxpool": maxpool, "region": detections, "reorg": reorg, "route": route,
+    "convolutional": convolutional, "maxpool": maxpool, "nms": nms, "region": detections, "reorg": reorg,
+    "route": route,
     "sam": times, "scale_channels": times, "shortcut": shortcut, "softmax": softmax, "upsample": upsample,
     "yolo": detections,
 }  # fmt: skip
+
+
+RECURRENT = ("crnn", "gru", "lstm", "rnn")
 
 
 class Darknet(Dialect):
@@ -201,10 +207,11 @@ class Darknet(Dialect):
     domain = "darknet"
 
     def lowering(self, node: Node) -> Lowering | None:
-        return LAYERS.get(node.op.removeprefix("darknet."))
+        name = node.op.removeprefix("darknet.")
+        return recurrent if name in RECURRENT else LAYERS.get(name)
 
     def remedy(self, node: Node) -> str:
-        return f"there are sections of the kinds {', '.join(LAYERS)}"
+        return f"there are sections of the kinds {', '.join((*LAYERS, *RECURRENT))}"
 
 
 DARKNET = Darknet()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
@@ -36,8 +37,13 @@ class Network:
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
         self.outputs: list[str] = []
-        height, width = (self.net.whole(name, None, 1) for name in ("height", "width"))
-        self.size: Size = self.net.whole("channels", 3, 1), height, width
+        self.options: dict[str, Any] = {}
+        self.given: dict[str, list[int | str]] = {}
+        self.states: dict[str, str] = {}
+        self.size: Size = self.net.whole("inputs", 1, 1), 1, 1
+        if "inputs" not in self.net.options:
+            height, width = (self.net.whole(name, None, 1) for name in ("height", "width"))
+            self.size = self.net.whole("channels", 3, 1), height, width
 
     def imported(self, shapes: ShapeBindings) -> Graph:
         symbols = Symbols(shapes)
@@ -47,8 +53,24 @@ class Network:
         self.weights.finish()
         if not self.layers:
             raise CompileError("the cfg has no layers")
-        outputs = self.outputs or [self.layers[-1].name]
-        return model_graph("model", [x], outputs, self.nodes, self.constants, symbols)
+        if self.options:
+            self._suppressed()
+        outputs = [*(self.outputs or [self.layers[-1].name]), *self.states.values()]
+        states = [Value(n, F32, symbols.shape(n, s)) for n, s in self.given.items()]
+        return model_graph("model", [x, *states], outputs, self.nodes, self.constants, symbols)
+
+    def suppress(self, overlap: float, score: float, most: int) -> None:
+        """Have boxes that overlap a better one left out in the end."""
+        self.options = {"overlap": overlap, "score": score, "most": most}
+
+    def _suppressed(self) -> None:
+        """One output in place of the detections'."""
+        if not self.outputs:
+            raise CompileError("there are no boxes to suppress: the cfg has no [yolo] and no [region]")
+        given = ImportedAttributes("darknet.nms", self.options)
+        name = "detections"
+        self.nodes.append(Node(name, tuple(self.outputs), (name,), given, "suppressing of boxes"))
+        self.outputs = [name]
 
     @property
     def last(self) -> _Layer:
@@ -62,6 +84,7 @@ class Network:
             "upsample": self._upsample, "reorg": self._reorg, "softmax": self._softmax,
             "activation": self._activation, "batchnorm": self._batchnorm, "yolo": self._yolo,
             "region": self._region, "scale_channels": self._scale_channels, "sam": self._sam,
+            **dict.fromkeys(("rnn", "gru", "lstm"), self._recurrent), "crnn": self._crnn,
         }  # fmt: skip
         if section.kind in IGNORED:
             self.layers.append(self.last)
@@ -122,6 +145,57 @@ class Network:
         if s.whole("batch_normalize", 0):
             inputs += [self._take([out], what) for what in ("scales", "mean", "variance")]
         self._add((out, 1, 1), inputs, self._activated())
+
+    # -- recurrent ------------------------------------------------------------------------------
+
+    def _inside(self, name: str, shape: list[int], normalized: bool) -> list[str]:
+        """The weights of a layer inside: of a convolution behind its statistics, else before them."""
+        out = shape[:1]
+        taken = {"biases": self._take(out, f"{name}.biases")}
+        statistics = ("scales", "mean", "variance") if normalized else ()
+        order = [*statistics, "weights"] if len(shape) == 4 else ["weights", *statistics]
+        for what in order:
+            taken[what] = self._take(shape if what == "weights" else out, f"{name}.{what}")
+        return [taken["weights"], taken["biases"], *(taken[s] for s in statistics)]
+
+    def _stepped(self, size: Size, shapes: Mapping[str, list[int]], state: list[int], count: int) -> None:
+        """A node of a step: its state is an input and an output of the network."""
+        s, name = self.section, f"{self.section.kind}_{self.place}"
+        if self.net.whole("time_steps", 1) != 1:
+            raise CompileError(f"layer {self.place} [{s.kind}]: time_steps must be 1, a run is a step")
+        normalized = bool(s.whole("batch_normalize", 0))
+        weights = [w for part, shape in shapes.items() for w in self._inside(part, shape, normalized)]
+        before = [f"{name}.state{n}" for n in range(count)]
+        after = [f"{name}.state{n}.next" for n in range(count)]
+        self.given |= {n: ["batch", *state] for n in before}
+        self.states |= dict(zip(before, after, strict=True))
+        attrs = {
+            "normalized": normalized, "shortcut": s.whole("shortcut", 0), "tanh": s.whole("tanh", 0),
+            "padding": len(state) > 1, **self._activated(),
+        }  # fmt: skip
+        self._add(size, [self.last.name, *before, *weights], attrs)
+        self.nodes[-1] = replace(self.nodes[-1], outputs=(name, *after))
+
+    def _recurrent(self) -> None:
+        kind, given = self.section.kind, math.prod(self.last.size)
+        out = self.section.whole("output", 1, 1)
+        hidden = self.section.whole("hidden", out, 1) if kind == "rnn" else out
+        shapes = {"input": [hidden, given], "self": [hidden, hidden], "output": [out, hidden]}
+        if kind != "rnn":
+            gates = "zrh" if kind == "gru" else "ifog"
+            shapes = {f"w{g}": [out, out] for g in gates} | {f"u{g}": [out, given] for g in gates}
+        self._stepped((out, 1, 1), shapes, [hidden], 2 if kind == "lstm" else 1)
+
+    def _crnn(self) -> None:
+        s, (c, h, w) = self.section, self.last.size
+        out, hidden = s.whole("output_filters", 1, 1), s.whole("hidden_filters", 1, 1)
+        if any(s.whole(n, d) != d for n, d in (("size", 3), ("stride", 1), ("dilation", 1), ("groups", 1))):
+            raise CompileError(
+                f"layer {self.place} [crnn]: only 3 x 3 convolutions of stride 1 are supported"
+            )
+        pairs = {"input": (hidden, c), "self": (hidden, hidden), "output": (out, hidden)}
+        shapes = {name: [o, i, 3, 3] for name, (o, i) in pairs.items()}
+        self._stepped((out, h, w), shapes, [hidden, h, w], 1)
 
     def _batchnorm(self) -> None:
         c = self.last.size[0]

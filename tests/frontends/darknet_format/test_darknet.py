@@ -135,3 +135,101 @@ def test_weights_of_another_cfg(tmp_path: Path) -> None:
     path.with_suffix(".weights").unlink()
     with pytest.raises(jangin.CompileError, match=r"whose weights should lie beside it as .*model\.weights"):
         jangin.compile(path, cache=False)
+
+
+def test_boxes_are_suppressed(tmp_path: Path) -> None:
+    """Against the plain outputs, suppressed here."""
+    from jangin.frontends.darknet.format import DarknetFormat
+
+    path = write(tmp_path, NET + NETWORKS["yolo"])
+    x = np.random.default_rng(3).standard_normal((2, 3, 16, 24)).astype(np.float32)
+    found = jangin.compile(path, formats=[DarknetFormat(nms=0.3, score=0.1, most=40)], cache=False)(x)
+    assert found.shape == (2, 40, 6)
+    plain = jangin.compile(path, cache=False)(x)
+    for got, boxes in zip(found, plain, strict=True):
+        wanted = []
+        for c in range(3):
+            scores = boxes[:, 4] * boxes[:, 5 + c]
+            kept: list[Any] = []
+            for i in np.argsort(-scores, kind="stable"):
+                if scores[i] > 0.1 and all(overlap(boxes[i], boxes[j]) <= 0.3 for j in kept):
+                    kept.append(i)
+            wanted += [[*boxes[i, :4], scores[i], c] for i in kept]
+        wanted.sort(key=lambda row: -row[4])
+        assert len(wanted) > 3
+        near(got[: len(wanted)], np.array(wanted[:40]))
+        assert not got[len(wanted) :].any()
+
+
+def overlap(a: Any, b: Any) -> float:
+    low = np.maximum(a[:2] - a[2:4] / 2, b[:2] - b[2:4] / 2)
+    high = np.minimum(a[:2] + a[2:4] / 2, b[:2] + b[2:4] / 2)
+    inter = np.prod(np.maximum(high - low, 0))
+    return float(inter / (a[2] * a[3] + b[2] * b[3] - inter))
+
+
+def sigmoid(v: Any) -> Any:
+    return 1 / (1 + np.exp(-v))
+
+
+@pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
+def test_recurrent_sections(kind: str, tmp_path: Path) -> None:
+    """Three steps, the state carried by the caller, against what Darknet's source says."""
+    inputs, out = 6, 5
+    shapes = {
+        "rnn": [(out, inputs), (out, out), (out, out)], "gru": [(out, out)] * 3 + [(out, inputs)] * 3,
+        "lstm": [(out, out)] * 4 + [(out, inputs)] * 4,
+    }[kind]  # fmt: skip
+    text = f"[net]\ninputs={inputs}\n[{kind}]\noutput={out}\nactivation=tanh\ntanh=1\n"
+    path = write(tmp_path, text, sum(o * i + o for o, i in shapes))
+    exe = jangin.compile(path, threads=1, cache=False)
+    numbers = np.frombuffer(path.with_suffix(".weights").read_bytes(), np.float32, offset=20)
+    layers = []
+    for o, i in shapes:
+        bias, numbers = numbers[:o], numbers[o:]
+        layers.append((numbers[: o * i].reshape(o, i), bias))
+        numbers = numbers[o * i :]
+    part = [lambda v, w=w, c=c: v @ w.T + c for w, c in layers]
+    rng = np.random.default_rng(0)
+    states = [np.zeros((2, out), np.float32) for _ in exe.inputs[1:]]
+    h, cell = np.zeros((2, out)), np.zeros((2, out))
+    for _ in range(3):
+        x = rng.standard_normal((2, inputs)).astype(np.float32)
+        y, *states = exe(x.reshape(2, inputs, 1, 1), *states)
+        if kind == "rnn":
+            h = np.tanh(part[0](x)) + np.tanh(part[1](h))
+            wanted = np.tanh(part[2](h))
+        elif kind == "gru":
+            z, r = sigmoid(part[3](x) + part[0](h)), sigmoid(part[4](x) + part[1](h))
+            h = wanted = z * h + (1 - z) * np.tanh(part[5](x) + part[2](r * h))
+        else:
+            i, f, o, g = (part[n](h) + part[n + 4](x) for n in range(4))
+            cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+            h = wanted = sigmoid(o) * np.tanh(cell)
+        near(y.reshape(2, out), wanted)
+        near(states[0], h)
+
+
+def test_recurrent_convolutions(tmp_path: Path) -> None:
+    text = "[net]\nwidth=5\nheight=4\nchannels=2\n"
+    text += "[crnn]\noutput_filters=3\nhidden_filters=4\nactivation=logistic\n"
+    path = write(tmp_path, text, sum(o * i * 9 + o for o, i in ((4, 2), (4, 4), (3, 4))))
+    exe = jangin.compile(path, threads=1, cache=False)
+    x = np.random.default_rng(0).standard_normal((1, 2, 4, 5)).astype(np.float32)
+    state = np.zeros((1, 4, 4, 5), np.float32)
+    first, state = exe(x, state)
+    second, _ = exe(x, state)
+    numbers = np.frombuffer(path.with_suffix(".weights").read_bytes(), np.float32, offset=20)
+
+    def convolved(v: Any, o: int, i: int) -> Any:
+        nonlocal numbers
+        bias, w = numbers[:o], numbers[o : o + o * i * 9].reshape(o, i, 3, 3)
+        numbers = numbers[o + o * i * 9 :]
+        padded = np.pad(v, [(0, 0), (0, 0), (1, 1), (1, 1)])
+        taps = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+        return sigmoid(np.einsum("nihwab,oiab->nohw", taps, w) + bias[:, None, None])
+
+    hidden = convolved(x, 4, 2) + convolved(np.zeros((1, 4, 4, 5)), 4, 4)
+    near(state, hidden)
+    near(first, convolved(hidden, 3, 4))
+    assert np.abs(second - first).max() > 1e-4

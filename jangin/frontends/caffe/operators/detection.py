@@ -13,12 +13,8 @@ from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Expr, call, cast, const, select
 from jangin.ir.graph import Array, CompileError
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
-from jangin.ops.index import take_along
-from jangin.ops.select import chosen_boxes, top_k
-
-NONE = float(np.finfo(np.float32).min)
-"""The score of what isn't there."""
+from jangin.ops.builder import Tensor
+from jangin.ops.select import ABSENT, suppressed, top_k
 
 
 @lowers("PriorBox")
@@ -78,7 +74,7 @@ def detection_output(layer: Layer) -> Tensor:
     b, p = layer.b, "detection_output_param."
     classes, background = layer.whole(p + "num_classes"), layer.whole(p + "background_label_id")
     floor, overlap = (
-        layer.number(p + "confidence_threshold", NONE),
+        layer.number(p + "confidence_threshold", ABSENT),
         layer.number(p + "nms_param.nms_threshold", 0.3),
     )
     if layer.number(p + "nms_param.eta", 1) != 1 or not layer.flag(p + "normalized_bbox", True):
@@ -91,7 +87,7 @@ def detection_output(layer: Layer) -> Tensor:
     picked = b.const(np.array(wanted, np.int64))
     scores = b.gather(scores, picked, 1)
     boxes = boxes if shared else b.gather(boxes, picked, 1)
-    found = _found(b, boxes, scores, floor, overlap, min(_limit(layer, "nms_param.top_k"), priors))
+    found = suppressed(b, boxes, scores, floor, overlap, min(_limit(layer, "nms_param.top_k"), priors))
     return _rows(layer, *found, wanted, min(_limit(layer, "keep_top_k"), len(wanted) * priors))
 
 
@@ -132,29 +128,6 @@ def _decoded(layer: Layer, classes: int) -> tuple[Tensor, int]:
     return boxes, count
 
 
-def _found(
-    b: Builder, boxes: Tensor, scores: Tensor, floor: float, overlap: float, most: int
-) -> tuple[Tensor, Tensor]:
-    """Scores [images, classes, most] and boxes [..., 4] of what is kept of each class, best first; the
-    score of what isn't is `NONE`."""
-    n, classes, count = scores.shape
-    likely = b.map(lambda v: select(v > floor, v, const(NONE, F32)), scores)
-    best, where = top_k(b, likely, const(most), axis=2)
-    spread = b.expand(boxes, [n, classes, count, 4])
-    near = take_along(b, spread, b.expand(b.reshape(where, [n, classes, most, 1]), [n, classes, most, 4]), 2)
-    rows = n * classes
-    chosen = chosen_boxes(
-        b, b.reshape(near, [rows, most, 4]), b.reshape(best, [rows, 1, most]),
-        limit=b.const(np.array([most])), overlap=b.const(np.array([overlap], np.float32)),
-        floor=b.const(np.array([NONE], np.float32)),
-    )  # fmt: skip
-    places = b.reshape(chosen, [n, classes, most])
-    inside = b.map(lambda v: select(v < 0, const(0), v), places)
-    kept = b.map(lambda p, s: select(p < 0, const(NONE, F32), s), places, take_along(b, best, inside, 2))
-    wide = b.expand(b.reshape(inside, [n, classes, most, 1]), [n, classes, most, 4])
-    return kept, take_along(b, near, wide, 2)
-
-
 def _rows(layer: Layer, scores: Tensor, boxes: Tensor, classes: list[int], most: int) -> Tensor:
     """The best of all classes as rows of seven numbers."""
     b = layer.b
@@ -169,7 +142,7 @@ def _rows(layer: Layer, scores: Tensor, boxes: Tensor, classes: list[int], most:
     def cell(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         image, row = index[2] // most, index[2] % most
         at, score = bufs[0][image, row], bufs[1][image, row]
-        there = score > NONE
+        there = score > ABSENT
         corner = bufs[2][image, at, select(index[3] < 3, const(0), index[3] - 3)]
         head = select(index[3] < 1, cast(F32, image), select(index[3] < 2, bufs[3][at // each], score))
         return select(there, select(index[3] < 3, head, corner), const(0.0, F32))

@@ -1,0 +1,87 @@
+"""Darknet's recurrent sections: layers of their own inside, and a state that each run takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jangin.frontends.darknet.activations import ACTIVATIONS, normalized
+from jangin.frontends.dialect import Bodies, Inputs
+from jangin.ir.expr import Expr
+from jangin.ir.graph import CompileError, ImportedAttributes, Node
+from jangin.ops.activation import sigmoid, tanh
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.conv import conv
+
+Part = Callable[[Tensor], Tensor]
+
+
+def _parts(b: Builder, node: Node, weights: Sequence[Tensor]) -> list[Part]:
+    """The layers inside, in the order of the weights file: each adds up, normalizes and activates."""
+    o = node.of(ImportedAttributes)
+    if o["activation"] not in ACTIVATIONS:
+        raise CompileError(f"the activation {o['activation']} is none of {', '.join(ACTIVATIONS)}")
+    each = 5 if o["normalized"] else 2
+    groups = [weights[n : n + each] for n in range(0, len(weights), each)]
+
+    def part(w: Tensor, bias: Tensor, rest: Sequence[Tensor]) -> Part:
+        def apply(x: Tensor) -> Tensor:
+            if w.rank == 4:
+                y = conv(b, x, w, pads=[int(o["padding"])] * 4)
+            else:
+                y = b.matmul(b.reshape(x, [x.shape[0], w.shape[1]]), w, transpose_b=True)
+            return normalized(b, y, bias, rest)
+
+        return apply
+
+    return [part(g[0], g[1], g[2:]) for g in groups]
+
+
+def recurrent(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> tuple[Tensor, ...]:
+    """[rnn], [crnn], [gru] or [lstm]: a step of each, its result and the states after it."""
+    o = node.of(ImportedAttributes)
+    kind = node.op.removeprefix("darknet.")
+    x, *rest = (t for t in inputs if isinstance(t, Tensor))
+    count = 2 if kind == "lstm" else 1
+    states, parts = rest[:count], _parts(b, node, rest[count:])
+    if kind in ("rnn", "crnn"):
+        return _simple(b, ACTIVATIONS[o["activation"]], x, states[0], parts, bool(o["shortcut"]))
+    out = (_gru if kind == "gru" else _lstm)(b, x, states, parts, bool(o["tanh"]))
+    return (b.reshape(out[0], [*out[0].shape, 1, 1]), *out)
+
+
+def _simple(
+    b: Builder, act: Callable[[Expr], Expr], x: Tensor, state: Tensor, parts: list[Part], shortcut: bool
+) -> tuple[Tensor, ...]:
+    """What the input and the state give is activated each by itself, then added."""
+    entering, own, leaving = parts
+    new = b.map(lambda v, w: act(v) + act(w), entering(x), own(state))
+    if shortcut:
+        new = b.map(lambda v, w: v + w, new, state)
+    y = b.map(act, leaving(new))
+    return (y if y.rank == 4 else b.reshape(y, [*y.shape, 1, 1])), new
+
+
+def _sum(b: Builder, body: Callable[[Expr], Expr], *parts: Tensor) -> Tensor:
+    return b.map(lambda v, w: body(v + w), *parts)
+
+
+def _gru(
+    b: Builder, x: Tensor, states: Sequence[Tensor], parts: list[Part], squashed: bool
+) -> tuple[Tensor, ...]:
+    wz, wr, wh, uz, ur, uh = parts
+    (h,) = states
+    z, r = _sum(b, sigmoid, uz(x), wz(h)), _sum(b, sigmoid, ur(x), wr(h))
+    candidate = _sum(b, tanh if squashed else sigmoid, uh(x), wh(b.map(lambda v, g: v * g, h, r)))
+    return (b.map(lambda g, old, new: g * old + (1.0 - g) * new, z, h, candidate),)
+
+
+def _lstm(
+    b: Builder, x: Tensor, states: Sequence[Tensor], parts: list[Part], squashed: bool
+) -> tuple[Tensor, ...]:
+    """Weights in the file: of the state's input, forget, output and candidate, then the input's."""
+    wi, wf, wo, wg, ui, uf, uo, ug = parts
+    h, c = states
+    i, f, o = (_sum(b, sigmoid, w(h), u(x)) for w, u in ((wi, ui), (wf, uf), (wo, uo)))
+    g = _sum(b, tanh, wg(h), ug(x))
+    cell = b.map(lambda fv, cv, iv, gv: fv * cv + iv * gv, f, c, i, g)
+    return b.map(lambda ov, cv: ov * tanh(cv), o, cell), cell
