@@ -25,7 +25,7 @@ from jangin.ir.expr import (
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import Ranges, prove, simplify
 from jangin.ops.axes import axes_of, axis_of, ceil_div, clamped, divide, integers, product
-from jangin.ops.builder import DATA_LIMIT, MAX_SIZE, Builder, Tensor
+from jangin.ops.builder import DATA_LIMIT, FAR, MAX_SIZE, Builder, Tensor
 from jangin.ops.folding import FOLD_LIMIT
 from jangin.ops.index import in_range
 
@@ -244,7 +244,7 @@ def arange(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
         first, last, step = (v.reshape(()).astype(exact) for v in values if v is not None)
         with np.errstate(all="ignore"):
             length = np.ceil((last - first) / step) if step else np.nan
-        if not length <= MAX_SIZE:
+        if not length <= FAR:
             raise CompileError(
                 f"a range from {first} to {last} by steps of {step} has no length, or too long"
             )

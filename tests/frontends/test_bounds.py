@@ -97,7 +97,7 @@ def test_an_output_that_memory_cannot_hold_is_named() -> None:
         [node("Tile", "x r", "y")], [info("x", ["n", "m"]), info("r", [2], TensorProto.INT64)], ["y"]
     )
     found = jangin.compile(proto, cache=False, isolated=False)
-    feeds = {"x": np.ones((2, 2), np.float32), "r": np.array([2**31, 2**31])}
+    feeds = {"x": np.ones((2, 2), np.float32), "r": np.array([HUGE, HUGE])}
     with pytest.raises(MemoryError, match="output 'y' float32"):
         found.run(feeds)
 
