@@ -8,6 +8,7 @@ from dataclasses import replace
 from jangin.ir.expr import (
     Binary,
     Buffer,
+    Call,
     Const,
     Expr,
     Load,
@@ -208,6 +209,8 @@ def _is_product(e: Expr) -> bool:
     """Whether a product of loads, converted or guarded, is 0 where these are."""
     if isinstance(e, Binary):
         return e.op == "mul" and (_is_product(e.a) or _is_product(e.b))
+    if isinstance(e, Call):
+        return e.fn == "dot2" and any(map(_is_product, e.args))
     if isinstance(e, Select):
         return is_const(e.b, 0) and _is_product(e.a)
     parts = getattr(e, "a", None)
