@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-SLAB = 32 << 20
+SLAB = 8 << 20
 """Bytes of an array that are copied at once."""
 BLOCK = 4 << 20
 """Bytes that `digest` hashes as one block: enough for the work of a thread."""
@@ -102,8 +102,9 @@ def release(arrays: Iterable[NDArray[Any]]) -> None:
         source.madvise(mmap.MADV_DONTNEED)
 
 
-def fill(target: NDArray[Any], source: NDArray[Any], axis: int = 0) -> None:
-    """Copy `source`, a slab along `axis` at a time, so that little of a mapped file is in memory."""
+def fill(target: NDArray[Any], source: NDArray[Any]) -> None:
+    """Copy `source`, a slab of its memory at a time, so that little of a mapped file is in memory."""
+    axis = max(range(source.ndim), key=lambda n: source.strides[n], default=0)
     size = source.shape[axis] if source.ndim else 0
     step = max(1, size * SLAB // max(source.nbytes, 1))
     if step >= size:

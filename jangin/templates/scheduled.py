@@ -42,7 +42,7 @@ class Packing:
         packed = np.empty((*lead, self.groups, panels, *rest, self.width), array.dtype)
         by_panel = np.moveaxis(packed, self.axis + 1, -2)  # [..., groups, ..., panels, width]
         full = a[..., : whole * self.width].reshape(*a.shape[:-1], whole, self.width)
-        fill(by_panel[..., :whole, :], full, -2)
+        fill(by_panel[..., :whole, :], full)
         if left:
             by_panel[..., whole, :left] = a[..., whole * self.width :]
             by_panel[..., whole, left:] = 0
