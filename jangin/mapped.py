@@ -104,7 +104,7 @@ def release(arrays: Iterable[NDArray[Any]]) -> None:
 
 def fill(target: NDArray[Any], source: NDArray[Any]) -> None:
     """Copy `source`, a slab of its memory at a time, so that little of a mapped file is in memory."""
-    axis = max(range(source.ndim), key=lambda n: source.strides[n], default=0)
+    axis = max(range(source.ndim), key=lambda n: source.strides[n] * (source.shape[n] > 1), default=0)
     size = source.shape[axis] if source.ndim else 0
     step = max(1, size * SLAB // max(source.nbytes, 1))
     if step >= size:
