@@ -31,7 +31,7 @@ fi
 cat > "$D/python" << END
 #!/bin/sh
 exec env PYTHONHOME=/usr PYTHONPATH="$HERE:$D/site" PYTHONDONTWRITEBYTECODE=1 \\
-    qemu-aarch64-static -0 "$D/python" -cpu "${CPU:-max}" -L "$D/debian" "$D/debian/usr/bin/python3.13" "\$@"
+    qemu-aarch64-static -0 "$D/python" -cpu "${CPU:-cortex-a72}" -L "$D/debian" "$D/debian/usr/bin/python3.13" "\$@"
 END
 chmod +x "$D/python"
 exec "$D/python" "$@"
