@@ -3,7 +3,8 @@
 # under QEMU's user mode (package qemu-user-static). The first call unpacks Debian's packages and PyPI's wheels
 # into DIR: some minutes, 500 MB, and nothing is installed. Jangin is that of this folder.
 #     sh benchmarks/aarch64_python.sh /tmp/arm -c 'import jangin; print(jangin.load("model.jgn"))'
-# CPU: QEMU's processor (default max). Processes that Python starts, as jangin.compile does, run so too.
+# CPU: QEMU's processor (default cortex-a72: with max, QEMU 7.2 gives wrong float64 products). Processes that
+# Python starts, as jangin.compile does, run so too.
 set -eu
 mkdir -p "$1"; D=$(cd "$1" && pwd); shift
 HERE=$(cd "$(dirname "$0")/.." && pwd); HOST=$(. /etc/os-release; echo "$VERSION_CODENAME")
