@@ -92,7 +92,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     def loads(*_: object) -> None:
         raise AssertionError("something was read")
 
-    monkeypatch.setattr("jangin.runtime.variants_artifact._read", loads)
+    monkeypatch.setattr("jangin.runtime.compiled._read", loads)
     key = key_file(tmp_path)
     path = saved(tmp_path, key, weighted())
     with pytest.raises(

@@ -69,7 +69,7 @@ def test_what_is_not_signed_so_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     def loads(*_: object) -> None:
         raise AssertionError("code was loaded")
 
-    monkeypatch.setattr("jangin.runtime.variants.executable", loads)
+    monkeypatch.setattr("jangin.runtime.load.executable", loads)
     with pytest.raises(ArtifactError, match="isn't signed"):
         jangin.load(path, trust=public)
     sign(path, keys(tmp_path, "theirs")[0])

@@ -165,7 +165,7 @@ def test_the_same_network(name: str, tmp_path: Path) -> None:
     first = jangin.compile(as_onnx(tmp_path), threads=1, cache=False)
     functions, others = ([x.function for x in e.artifact.plan.launches] for e in (first, exe))
     if name in SAME_KERNELS:
-        assert len(others) == len(functions) and len({*others} - {*functions}) <= 1
+        assert len(others) == len(functions) and len({*others} - {*functions}) <= 2
 
 
 @pytest.mark.slow
