@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -416,6 +417,9 @@ def test_unsupported() -> None:
         run(call, [*given((1, 3, 5, 5), (2, 4)), np.zeros(2, np.int64)])
 
 
+@pytest.mark.skipif(
+    "PYTEST_XDIST_WORKER" in os.environ, reason="each worker of several runs but a part of the others"
+)
 def test_every_operation() -> None:
     """Runs after the others: what they covered, and what isn't supported, is the standard."""
     assert math.isclose(len(nnef.StandardOperations), 121)
