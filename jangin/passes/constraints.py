@@ -97,7 +97,8 @@ def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:
             if d in after and not is_const(d, 0):
                 before.remove(d)
                 after.remove(d)
-        yield math.prod(before, start=const(1)), math.prod(after, start=const(1))
+        elements = (const(graph.dtype(n).bits) for n in (node.inputs[0], node.outputs[0]))
+        yield tuple(math.prod(dims, start=bits) for dims, bits in zip((before, after), elements, strict=True))
 
 
 def _sizes(graph: Graph, node: Node) -> Iterator[Expr]:

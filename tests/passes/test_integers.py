@@ -13,7 +13,7 @@ from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Conv, Kernel, MatMul, Reshape
 from jangin.ir.dtype import F32, I8, I16, U8, DType
-from jangin.ir.expr import cast, const
+from jangin.ir.expr import Var, cast, const
 from jangin.ir.graph import Array, Graph
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.interpret import run_graph
@@ -96,6 +96,18 @@ def code(graph: Graph, options: Options, arrays: dict[str, Array]) -> Array:
     fused = optimize(graph, options)
     plan = make_plan(fused, schedule_kernels(fused, options), options)
     return Executable(build(plan, options.target), 1).run(arrays)["out"]
+
+
+def test_any_number_of_images() -> None:
+    random, n = np.random.default_rng(5), Var("n")
+    b = Builder("net", {n: (const(1), None)})
+    x = b.input("x", U8, (n, const(14), const(9), const(7)))
+    w = b.const(weights(random, 24, 14, 3, 3))
+    graph = b.graph([integer_conv(b, x, w, b.scalar(101, U8), pads=(1, 1, 1, 1))], ["out"])
+    for count in (1, 3):
+        arrays = {"x": random.integers(0, 255, (count, 14, 9, 7), np.uint8, endpoint=True)}
+        found = code(graph, Options(resolve("cpu"), verify=True), arrays)
+        np.testing.assert_array_equal(found, run_graph(graph, arrays)["out"])
 
 
 def products(graph: Graph) -> list[Conv | MatMul]:
