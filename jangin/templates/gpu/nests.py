@@ -21,8 +21,10 @@ OWN_BYTES = 256
 def schedule(func: Func, workload: Workload) -> Scheduled:
     """The nest with its parallel loop as blocks of threads. Where threads can't be told not to race (indices
     read from memory say where they store), and where there is no such loop, a group is one work-item."""
-    tasks = task_loops(func.body)[1]
     rec = Recorder(func)
+    rec.do("distinct")  # a nest may repeat the names of its loops, a schedule's may not
+    func = rec.func
+    tasks = task_loops(func.body)[1]
     if tasks is None:
         rec.do("enclose", f"{func.name}.all")
         return rec.finish("nest", {}, 1.0)
