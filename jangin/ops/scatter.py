@@ -53,7 +53,9 @@ def _scatter(b: Builder, inputs: Sequence[Tensor], body: Stmt) -> Tensor:
 
 
 def _buffers(inputs: Sequence[Tensor]) -> tuple[Buffer, ...]:
-    """x0, x1, ... and `out`, which is like the first."""
+    """x0, x1, ... and `out`, which is like the first. CompileError where the updates, the last, are not."""
+    if inputs[0].dtype is not inputs[-1].dtype:
+        raise CompileError(f"{inputs[0]} updated with {inputs[-1]}: the types differ")
     found = [Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(inputs)]
     return (*found, Buffer("out", inputs[0].dtype, inputs[0].shape))
 

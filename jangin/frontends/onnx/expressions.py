@@ -80,7 +80,8 @@ def words(e: Expr) -> Words | None:
     """One operation on elements in ONNX's words; None where it has none."""
     match e:
         case Cast():
-            return Words("Cast", (e.a,), {"to": CODES[e.dtype]})
+            small = e.dtype.is_float and e.dtype.bits == 8  # of these what is out of range may saturate
+            return Words("Cast", (e.a,), {"to": CODES[e.dtype]} | ({"saturate": 0} if small else {}))
         case Select(cond, a, b):
             if e.dtype is BOOL:
                 return Words("", (lor(land(cond, a), land(call("not", cond), b)),))
