@@ -97,8 +97,8 @@ def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:
             if d in after and not is_const(d, 0):
                 before.remove(d)
                 after.remove(d)
-        elements = (const(graph.dtype(n).bits) for n in (node.inputs[0], node.outputs[0]))
-        yield tuple(math.prod(dims, start=bits) for dims, bits in zip((before, after), elements, strict=True))
+        bits = (const(graph.dtype(n).bits) for n in (node.inputs[0], node.outputs[0]))
+        yield math.prod(before, start=next(bits)), math.prod(after, start=next(bits))
 
 
 def _sizes(graph: Graph, node: Node) -> Iterator[Expr]:
