@@ -59,7 +59,7 @@ def options(
         bool, typer.Option("--no-winograd", help="Convolutions as they are written, for less rounding.")
     ] = False,
     libraries: Annotated[
-        str, typer.Option(help="Kernels of other makers: never, auto, openblas or onednn.")
+        str, typer.Option(help="Kernels of other makers: never, auto, openblas, onednn or clblast.")
     ] = "never",
     unchecked: Annotated[
         bool, typer.Option("--unchecked", help="Runs take an index out of range for the nearest in range.")

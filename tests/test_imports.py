@@ -38,7 +38,7 @@ ALLOWED = {
     "passes": {"ir", "mapped", "ops", "runtime", "targets"},
     "schedule": {"ir"},
     "templates": {"ir", "mapped", "schedule", "targets"},
-    "libraries": {"ir", "runtime", "schedule", "templates"},
+    "libraries": {"ir", "runtime", "schedule", "targets", "templates"},
     "backends": {"ir", "passes", "runtime", "targets", "templates"},
     "compiler.account": set(),
     "compiler.build": {
@@ -115,8 +115,8 @@ NEUTRAL = {
 A_FORMATS_WORDS = re.compile("onnx|opset|auto_pad", re.IGNORECASE)
 
 RUNTIME_SEES = {
-    "arithmetic", "checks", "dtype", "expr", "graph", "loop", "parse", "plan", "program", "program_text",
-    "reader", "records", "simplify", "text", "types", "verify", "verify_program", "words",
+    "arithmetic", "checks", "dtype", "expr", "graph", "library", "loop", "parse", "plan", "program",
+    "program_text", "reader", "records", "simplify", "text", "types", "verify", "verify_program", "words",
 }  # fmt: skip
 
 

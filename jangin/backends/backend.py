@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from jangin.ir.library import LibraryCall
@@ -32,12 +32,12 @@ class Kernel(Protocol):
 class Backend(Protocol):
     """Makes code of one kind, for targets that name it (`Target.backend`).
 
-    `calls_libraries`: whether it can write a `LibraryCall`. `forks`: whether a process that has
-    made code can be forked. `forms`: texts that a kernel's code has, by
+    `libraries`: the other makers' whose `LibraryCall` it can make code of. `forks`: whether a process that
+    has made code can be forked. `forms`: texts that a kernel's code has, by
     name, for `jangin inspect --show`."""
 
     @property
-    def calls_libraries(self) -> bool: ...
+    def libraries(self) -> Collection[str]: ...
     @property
     def forks(self) -> bool: ...
     @property

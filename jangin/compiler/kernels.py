@@ -319,8 +319,7 @@ def _templates(options: Options) -> Mapping[str, Match]:
 
 
 def _library_kernels(workload: Workload, options: Options) -> list[Template]:
-    calls = backend_of(options.target).calls_libraries
-    return library_kernels(workload, options.libraries) if calls else []
+    return library_kernels(workload, options.libraries, backend_of(options.target).libraries)
 
 
 def _kernel_name(node: Node) -> str:
@@ -450,7 +449,8 @@ def _launch(
 
     grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
     groups = isinstance(options.target, GpuTarget)
-    local = (threads(func),) if groups and grouped(func) else ()
+    ours = func if kernel.call is None or kernel.call.rest is None else kernel.call.rest
+    local = (threads(ours),) if groups and grouped(ours) else ()
     alone = isinstance(tasks := kernel.tasks, Const) and int(tasks.value) <= grain
     return Launch(
         func.name, args, tuple({**kernel.sizes, **start}.get(v, v) for v, _ in func.symbols),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jangin.templates.template import Candidate
 
 Shapes = Mapping[str, int | tuple[int, int] | Sequence[int | None]]
-LIBRARIES = ("never", "auto", "openblas", "onednn")
+LIBRARIES = ("never", "auto", "openblas", "onednn", "clblast")
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,9 @@ class Options:
     """`shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} its inclusive range,
     {"image": (1, 3, 224, 224)} a whole input. `winograd`: 3 x 3 convolutions may be computed by
     Winograd's method, with errors up to 1e-5 of the output's largest value. `libraries`: which other makers'
-    kernels compete with ours in tuning ("never": none; "auto": all that are here; "openblas" or "onednn":
-    that one). Untuned kernels are ours, or of a library that is asked for by name wherever it can.
+    kernels compete with ours in tuning ("never": none; "auto": all that are here; "openblas" or "onednn" on
+    processors, "clblast" on OpenCL devices: that one). Untuned kernels are ours, or of a library that is
+    asked for by name wherever it can.
     `unchecked`: an index that is out of range at run time is taken for the nearest that is in range (and an
     update at it left out), where else the run fails.
     `verify` checks the IR after every pass; it changes no result, so it is in no key. `choices`: the

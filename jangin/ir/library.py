@@ -39,7 +39,8 @@ class Sgemm:
 class LibraryCall:
     """The code of a kernel that calls `library`: a task makes `rows` rows of a product (the last task of a
     product the rows that are left), then runs the kernel `rest`, if any, over the same arguments with these
-    rows, numbered through, as its tasks."""
+    rows, numbered through, as its tasks. With `rows` 0 the library makes the products on its own, and the
+    tasks are those of `rest`."""
 
     library: str
     product: Sgemm
@@ -53,4 +54,5 @@ class LibraryCall:
 
     @property
     def tasks(self) -> Expr:
+        """Where they are shared out."""
         return const(math.prod(self.product.outer) * self.pieces)

@@ -15,11 +15,14 @@ from jangin.ir import te
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Const, Expr, Load, Var, const, loads, rewrite, substitute
 from jangin.ir.library import LibraryCall, Matrix, Sgemm
+from jangin.ir.loop import Func
 from jangin.ir.simplify import Ranges
 from jangin.schedule.normalize import simplify_func
+from jangin.targets.gpu import GpuTarget
 from jangin.templates.common import flat_index, fuse_all, lanes_for, stride, vectorize
 from jangin.templates.contraction import roles
 from jangin.templates.cost import launch
+from jangin.templates.gpu.elements import Elements
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
@@ -134,29 +137,60 @@ class Gemm(Template):
 
     def schedule(self, params: Params) -> Scheduled:
         """The naive nest, which says what it computes, and the call."""
-        p, s, rows = self.workload, self.sgemm, params["rows"]
+        rest = self.rest()
+        call = LibraryCall(self.library, self.sgemm, params["rows"], None if rest is None else _by_rows(rest))
+        cost = params["rows"] * self.sgemm.columns * self.sgemm.depth / self.workload.target.lanes(4)
+        return self.scheduled(params, call, cost)
+
+    def scheduled(self, params: Params, call: LibraryCall, cost: float) -> Scheduled:
+        p = self.workload
         func = simplify_func(te.lower(p.name, p.stages, p.inputs, p.symbols))
-        rest = self._rest()
-        call = LibraryCall(self.library, s, rows, rest.func if rest else None)
-        cost = rows * s.columns * s.depth / p.target.lanes(4)
         return Scheduled(self.library, func, (), params=params, cost=cost, call=call)
 
-    def _rest(self) -> Recorder | None:
-        """What the kernel does to the product, in place and with the product's rows as its tasks."""
+    def rest(self) -> Workload | None:
+        """What the kernel does to the product, in place."""
         stage, p = self.stage, self.workload
         if stage.epilogue is None:
             return None
         point = Load(stage.out, tuple(a.var for a in stage.axes))
         body = rewrite(stage.epilogue, lambda e: point if e == stage.acc else None)
         only = replace(stage, body=body, reduce_axes=(), combiner="", epilogue=None)
-        rest = replace(p, name=f"{p.name}_rest", stages=(only,))
-        rec = Recorder(te.lower(rest.name, rest.stages, rest.inputs, rest.symbols))
-        axes = [a.var.name for a in stage.axes]
-        row = fuse_all(rec, axes[:-1], "row")
-        vectorize(rec, axes[-1], stage.axes[-1].extent, lanes_for(rest))
-        rec.do("parallelize", row)
-        rec.do("simplify")
-        return rec
+        return replace(p, name=f"{p.name}_rest", stages=(only,))
+
+
+class Clblast(Gemm):
+    """A product by CLBlast's SGEMM, which shares it out among a device's work-groups itself. What is fused
+    behind it is a kernel like any other, in the same launch."""
+
+    def space(self) -> Sequence[Params]:
+        return [{}]
+
+    def estimate(self, params: Params) -> float:
+        return super().estimate({"rows": self.sgemm.rows})
+
+    def schedule(self, params: Params) -> Scheduled:
+        rest = self.rest()
+        if rest is None:
+            return self.scheduled(params, LibraryCall(self.library, self.sgemm, 0, None), 1.0)
+        if isinstance(rest.target, GpuTarget):
+            template = Elements(rest)
+            func = template.schedule(min(template.space(), key=template.estimate)).func
+        else:
+            func = _by_rows(rest)
+        cost = self.sgemm.columns / rest.target.lanes(4)
+        return self.scheduled(params, LibraryCall(self.library, self.sgemm, 0, func), cost)
+
+
+def _by_rows(rest: Workload) -> Func:
+    """What is fused behind a product, with the product's rows as its tasks."""
+    (stage,) = rest.stages
+    rec = Recorder(te.lower(rest.name, rest.stages, rest.inputs, rest.symbols))
+    axes = [a.var.name for a in stage.axes]
+    row = fuse_all(rec, axes[:-1], "row")
+    vectorize(rec, axes[-1], stage.axes[-1].extent, lanes_for(rest))
+    rec.do("parallelize", row)
+    rec.do("simplify")
+    return rec.func
 
 
 def openblas(workload: Workload) -> Gemm | None:
@@ -169,3 +203,9 @@ def onednn(workload: Workload) -> Gemm | None:
     """The kernel by oneDNN's SGEMM, where it is one."""
     found = product(workload)
     return Gemm(workload, found, "onednn") if found else None
+
+
+def clblast(workload: Workload) -> Clblast | None:
+    """The kernel by CLBlast's SGEMM, where it is one."""
+    found = product(workload)
+    return Clblast(workload, found, "clblast") if found else None

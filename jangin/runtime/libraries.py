@@ -7,6 +7,7 @@ copy, so that its thread count can be ours.
 from __future__ import annotations
 
 import ctypes
+import ctypes.util
 import importlib.util
 import shutil
 import tempfile
@@ -44,15 +45,15 @@ def bind(symbol: str) -> int:
 
 def absent(name: str) -> str:
     """What to do about a library that isn't here."""
+    how = SYSTEMS.get(name, f"pip install 'jangin[{name}]'")
     return (
-        f"{TITLES.get(name, name)} is not installed here: pip install 'jangin[{name}]', or compile the model "
-        'with libraries="never"'
+        f'{TITLES.get(name, name)} is not installed here: {how}, or compile the model with libraries="never"'
     )
 
 
 @cache
 def find(name: str) -> Library | None:
-    """The library called `name` ("openblas", "onednn"), loaded; None where it isn't here."""
+    """The library called `name`, of FINDERS, loaded; None where it isn't here."""
     try:
         return FINDERS[name]()
     except (KeyError, OSError, AttributeError):
@@ -94,6 +95,14 @@ def _onednn() -> Library | None:
     return None
 
 
+def _clblast() -> Library | None:
+    """The system's, which says no version but its file's name."""
+    name = ctypes.util.find_library("clblast")
+    if name is None:
+        return None
+    return Library("clblast", name.rpartition(".so.")[2], _addresses(ctypes.CDLL(name), CLBLAST, "{}"))
+
+
 def _files(package: str, name: str) -> Iterator[Path]:
     """Where an installed package's files called `name` are."""
     from importlib import metadata  # thirty modules, for what few ask
@@ -119,5 +128,13 @@ ONEDNN = {
     "jangin_onednn_threads": "omp_get_max_threads",
     "jangin_onednn_set_threads": "omp_set_num_threads",
 }
-FINDERS: Mapping[str, Callable[[], Library | None]] = {"openblas": _openblas, "onednn": _onednn}
-TITLES = {"openblas": "OpenBLAS", "onednn": "oneDNN"}
+CLBLAST = {
+    "jangin_clblast_sgemm": "CLBlastSgemm",
+    "jangin_clblast_batch": "CLBlastSgemmStridedBatched",
+}
+FINDERS: Mapping[str, Callable[[], Library | None]] = {
+    "openblas": _openblas, "onednn": _onednn, "clblast": _clblast,
+}  # fmt: skip
+TITLES = {"openblas": "OpenBLAS", "onednn": "oneDNN", "clblast": "CLBlast"}
+SYSTEMS = {"clblast": "install your system's package of it (Debian's is libclblast1)"}
+"""How to install what Python has no package of."""

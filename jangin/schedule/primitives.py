@@ -121,14 +121,15 @@ def rename_loops(s: Stmt, suffix: str) -> Stmt:
 
 
 def distinct(func: Func) -> Func:
-    """The kernel with loops, lets and local buffers renamed whose names are taken, as `well_formed` wants."""
+    """The kernel with loops, lets and local buffers renamed whose names are taken: a nest may repeat them,
+    and have its parallel loop in rounds."""
     taken: Counter[str] = Counter()
 
     def fresh(name: str) -> str:
         taken[name] += 1
         return name if taken[name] == 1 else f"{name}_{taken[name]}"
 
-    return well_formed(func.with_body(_renamed(func.body, fresh)))
+    return func.with_body(_renamed(func.body, fresh))
 
 
 def _renamed(s: Stmt, name: Callable[[str], str]) -> Stmt:

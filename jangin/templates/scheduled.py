@@ -7,7 +7,7 @@ from dataclasses import astuple, field
 
 import numpy as np
 
-from jangin.ir.expr import Expr, Var
+from jangin.ir.expr import Expr, Var, const
 from jangin.ir.graph import Array
 from jangin.ir.kernel import rounds, tasks
 from jangin.ir.library import LibraryCall
@@ -78,7 +78,10 @@ class Scheduled:
     @property
     def tasks(self) -> Expr:
         """Iterations of the parallel loop (1 where there is none)."""
-        return tasks(self.func) if self.call is None else self.call.tasks
+        if self.call is not None and self.call.rows:
+            return self.call.tasks
+        ours = self.func if self.call is None else self.call.rest
+        return const(1) if ours is None else tasks(ours)
 
     @property
     def rounds(self) -> Expr:

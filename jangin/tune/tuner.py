@@ -28,9 +28,9 @@ from jangin.ir.records import dataclass
 from jangin.ir.text import print_func
 from jangin.passes.stages import is_opaque
 from jangin.runtime.executable import Executable
+from jangin.runtime.libraries import FINDERS
 from jangin.runtime.profile import LaunchTime
 from jangin.targets.target import Target
-from jangin.templates.choose import TEMPLATES
 from jangin.templates.cost import rate
 from jangin.templates.scheduled import Scheduled
 from jangin.templates.template import EXPECTED, Candidate, Workload
@@ -325,5 +325,5 @@ def _seconds(exe: Executable, feeds: Mapping[str, Array]) -> float:
 
 def _libraries_first(hopeful: Sequence[Candidate], ranked: Sequence[Candidate]) -> list[Candidate]:
     """The candidates to try, each library's best before all others, however it estimates."""
-    best = {c.template: c for c in reversed(ranked) if c.template not in TEMPLATES}
+    best = {c.template: c for c in reversed(ranked) if c.template in FINDERS}
     return [*best.values(), *(c for c in hopeful if c not in best.values())]

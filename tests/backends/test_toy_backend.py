@@ -40,7 +40,7 @@ def look(graph: Graph, target: Target) -> Graph:
 
 
 class ToyBackend:
-    calls_libraries, forks = False, True
+    libraries, forks = (), True
     forms: Mapping[str, Callable[[Func, Target], str]] = MappingProxyType({})
 
     def templates(self, target: Target) -> Mapping[str, Match]:

@@ -13,6 +13,7 @@ from jangin.ir import te
 from jangin.ir.expr import const
 from jangin.ir.interpret import size
 from jangin.ir.loop import Alloc, For, Func, If, Store, block, statements
+from jangin.ir.parse import parse_func
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
 from jangin.schedule.primitives import distinct, find, loop_names
@@ -317,6 +318,14 @@ def test_distinct_names() -> None:
     found = distinct(twice)
     assert len(set(loop_names(found))) == len(loop_names(found)) == 2 * len(loop_names(func))
     assert_same(twice, found)
+
+
+def test_distinct_names_in_rounds() -> None:
+    text = "parallel t in 4 { serial k in 2 { out[t, k] = x[t, k] } serial k in 2 { out[t, k] = x[t, k] } }"
+    func = parse_func(f"func f(x: f32[4, 2], out: out f32[4, 2]) {{ serial round in 3 {{ {text} }} }}")
+    found = distinct(func)
+    assert loop_names(found) == ["round", "t", "k", "k_2"]
+    assert_same(func, found)
 
 
 def test_kinds() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jangin.backends.backend import Kernel
 from jangin.backends.llvm.entry import entry_module
 from jangin.backends.llvm.flow import flow_module
-from jangin.backends.llvm.library import REST, library_module
+from jangin.backends.llvm.library import REST, SGEMM, library_module
 from jangin.backends.llvm.module import emit_kernel
 from jangin.backends.llvm.objects import assembly, compile_modules
 from jangin.backends.llvm.pool import pool_module
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class LLVM:
     """See `backends.backend.Backend`."""
 
-    calls_libraries = forks = True
+    libraries, forks = tuple(SGEMM), True
     forms: Mapping[str, Callable[[Func, Target], str]] = MappingProxyType(
         {"llvm": emit_kernel, "asm": assembly}
     )

@@ -8,7 +8,7 @@ from jangin.backends.llvm.functions import called, declared, head
 from jangin.ir.library import LibraryCall, Matrix
 from jangin.runtime.functions import KERNEL
 
-_SGEMM = {
+SGEMM = {
     "openblas": """
 declare void @jangin_openblas_sgemm(i32, i32, i32, i64, i64, i64, float, ptr, i64, ptr, i64, float,
                                    ptr, i64)
@@ -79,7 +79,7 @@ def library_module(name: str, call: LibraryCall) -> str:
         [
             *declares,
             "declare i64 @llvm.umin.i64(i64, i64)",
-            _SGEMM[call.library],
+            SGEMM[call.library],
             f"define {head(KERNEL, name)} {{\nstart:",
             *lines,
             "  %t1 = add i64 %t, 1\n  %more = icmp slt i64 %t1, %hi",

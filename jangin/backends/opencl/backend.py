@@ -21,6 +21,7 @@ from jangin.ir.plan import Plan
 from jangin.passes.table import Pass
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import LoadError
+from jangin.runtime.devices.clblast import packed
 from jangin.runtime.devices.opencl import Built, binary_of, build_program, load_kernel
 from jangin.runtime.devices.opencl_devices import of_target
 from jangin.targets.gpu import GpuTarget
@@ -41,7 +42,7 @@ class OpenCLBackend:
     """See `backends.backend.Backend`. A kernel's code is a program's source, and what the device's driver
     made of it."""
 
-    calls_libraries = forks = False
+    libraries, forks = ("clblast",), False
 
     forms: Mapping[str, Callable[[Func, Target], str]] = MappingProxyType({"opencl": source})
 
@@ -52,21 +53,28 @@ class OpenCLBackend:
         return [Pass("types", require_types)]
 
     def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
-        func = replace(kernel.func, name=kernel.function or kernel.func.name)
+        product, ours = b"", kernel.func
+        if kernel.call is not None:
+            product = packed(kernel.call.product)
+            if kernel.call.rest is None:
+                written()
+                return Built(kernel.function or ours.name, b"", product=product).packed
+            ours = kernel.call.rest
+        func = replace(ours, name=kernel.function or kernel.func.name)
         text = source(func, target).encode()
         written()
         try:
             device = of_target(str(target))
         except LoadError:  # whoever loads it builds it
-            return Built(exported(func), text).packed
+            return Built(exported(func), text, product=product).packed
         try:
             program = build_program(device, text)
         except LoadError as error:
             raise CompileError(f"{kernel.func.name}: {error}") from error
         built = Built(exported(func), text, binary_of(program))
         if not device.known:
-            require_right(load_kernel(device, built, same=True), device, kernel.func)
-        return built.packed
+            require_right(load_kernel(device, built, same=True), device, ours)
+        return replace(built, product=product).packed
 
     def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
         return Artifact(plan, tuple(dict.fromkeys(codes)))

@@ -13,7 +13,9 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from jangin.ir.graph import Array
 from jangin.ir.plan import Launch, Plan, PlanBuffer
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError, NativeCall, Transfer
+from jangin.runtime.devices.clblast import Failed, Product, unpacked
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, library, of_target, select
 from jangin.runtime.functions import address
 from jangin.runtime.layout import Layout
@@ -89,29 +92,31 @@ def of(which: str) -> OpenCL:
     return OpenCL(which)
 
 
-_HEAD = struct.Struct("<II")
+_HEAD = struct.Struct("<III")
 
 
 @dataclass(frozen=True)
 class Built:
-    """A program of one kernel: its source, and what a driver made of that, empty where none has."""
+    """A program of one kernel: its source, and what a driver made of that, empty where none has. `product`:
+    what a library computes before (`clblast.packed`), empty for nothing; then there may be no source."""
 
     kernel: str
     source: bytes
     binary: bytes = b""
+    product: bytes = b""
 
     @property
     def packed(self) -> bytes:
-        name = self.kernel.encode()
-        return _HEAD.pack(len(name), len(self.source)) + name + self.source + self.binary
+        parts = self.kernel.encode(), self.source, self.product
+        return _HEAD.pack(*map(len, parts)) + b"".join(parts) + self.binary
 
     @classmethod
     def of(cls, code: bytes) -> Built:
         """What was packed. Raises LoadError."""
         try:
-            name, source = _HEAD.unpack_from(code)
-            end = _HEAD.size + name
-            return cls(code[_HEAD.size : end].decode(), code[end : end + source], code[end + source :])
+            start, name, source, product = accumulate(_HEAD.unpack_from(code), initial=_HEAD.size)
+            parts = code[start:name], code[name:source], code[source:product]
+            return cls(parts[0].decode(), parts[1], code[product:], parts[2])
         except (struct.error, UnicodeDecodeError) as error:
             raise LoadError(f"a kernel's code is damaged: {error}") from None
 
@@ -168,6 +173,9 @@ def load_program(device: Found, built: Built, *, same: bool) -> Any:
 
 def load_kernel(device: Found, built: Built, *, same: bool) -> Any:
     """The kernel of a program: making it is half of what loading the program takes in some drivers."""
+    if built.product:
+        rest = load_kernel(device, replace(built, product=b""), same=same) if built.source else None
+        return Product(unpacked(built.product), rest)
     program = load_program(device, built, same=same)
     try:
         return library().Kernel(program, built.kernel)
@@ -177,6 +185,8 @@ def load_kernel(device: Found, built: Built, *, same: bool) -> Any:
 
 def copy_of(kernel: Any) -> Any:
     """Another of the same kernel, with arguments of its own."""
+    if isinstance(kernel, Product):
+        return Product(kernel.sgemm, kernel.rest and copy_of(kernel.rest))
     try:
         return kernel.clone()
     except library().Error:  # before version 2.1
@@ -380,8 +390,12 @@ class Memory:
                 for n in rounds:
                     if len(rounds) > 1:
                         self._round(number, n)
-                    enqueue(queue, kernel, items, local)
-        except cl.Error as error:
+                    if isinstance(kernel, Product):
+                        kernel.enqueue(queue)
+                        kernel = kernel.rest
+                    if kernel is not None:
+                        enqueue(queue, kernel, items, local)
+        except (cl.Error, Failed) as error:
             raise self._failed(number, error) from error
 
     def _round(self, number: int, n: int) -> None:
@@ -439,6 +453,8 @@ class Memory:
         """What a launch takes by the device's clock."""
         cl, total = library(), 0
         kernel, items, local, rounds = self._calls[number]
+        if isinstance(kernel, Product):
+            return self._product_seconds(queue, kernel, items, local)
         for n in rounds:
             if len(rounds) > 1:
                 self._round(number, n)
@@ -446,6 +462,18 @@ class Memory:
             event.wait()
             total += event.profile.end - event.profile.start
         return total / 1e9
+
+    def _product_seconds(self, queue: Any, product: Product, items: Any, local: Any) -> float:
+        """What lies between two markers around all that a library enqueues, and the kernel behind it."""
+        cl = library()
+        before = cl.enqueue_marker(queue)
+        product.enqueue(queue)
+        if product.rest is not None:
+            cl.enqueue_nd_range_kernel(queue, product.rest, items, local)
+        after = cl.enqueue_marker(queue)
+        after.wait()
+        taken: int = after.profile.end - before.profile.end
+        return taken / 1e9
 
 
 class Timed(Launches):

@@ -1,0 +1,108 @@
+"""Matrix products by CLBlast on OpenCL devices: enqueued as kernels are, among a plan's own."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+from jangin.ir.library import Matrix, Sgemm
+from jangin.ir.records import dataclass
+from jangin.runtime.device import LoadError
+from jangin.runtime.libraries import absent, find
+
+ROW_MAJOR, AS_IT_IS, TRANSPOSED = 101, 111, 112
+"""CLBlast's numbers for layouts."""
+_SIZE, _FLOAT, _HANDLE = ctypes.c_size_t, ctypes.c_float, ctypes.c_void_p
+_OPERAND = (_HANDLE, _SIZE, _SIZE)
+_SGEMM = (*(ctypes.c_int,) * 3, *(_SIZE,) * 3, _FLOAT, *_OPERAND, *_OPERAND, _FLOAT, *_OPERAND)
+_BATCH = (
+    *(ctypes.c_int,) * 3, *(_SIZE,) * 3, _FLOAT, *_OPERAND, _SIZE, *_OPERAND, _SIZE, _FLOAT, *_OPERAND,
+    _SIZE, _SIZE,
+)  # fmt: skip
+_QUEUE = (ctypes.POINTER(_HANDLE), _HANDLE)
+
+
+class Failed(RuntimeError):
+    """CLBlast says that it couldn't enqueue a product."""
+
+
+def packed(sgemm: Sgemm) -> bytes:
+    """A product as it is kept beside a kernel's code."""
+    return json.dumps(asdict(sgemm), separators=(",", ":")).encode()
+
+
+def unpacked(text: bytes) -> Sgemm:
+    """What was packed. Raises LoadError."""
+    try:
+        given = json.loads(text)
+        left, right = (Matrix(**{**given[n], "outer": tuple(given[n]["outer"])}) for n in ("left", "right"))
+        return Sgemm(**{**given, "left": left, "right": right, "outer": tuple(given["outer"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise LoadError(f"a product's description is damaged: {error}") from None
+
+
+@cache
+def _functions() -> tuple[Any, Any]:
+    """CLBlast's SGEMM, and that of a batch. Raises LoadError where it isn't here."""
+    library = find("clblast")
+    if library is None:
+        raise LoadError(f"the model was compiled to call another library: {absent('clblast')}")
+    kinds = {"sgemm": (*_SGEMM, *_QUEUE), "batch": (*_BATCH, *_QUEUE)}
+    one, batch = (
+        ctypes.CFUNCTYPE(ctypes.c_int, *kinds[n])(library.functions[f"jangin_clblast_{n}"]) for n in kinds
+    )
+    return one, batch
+
+
+@dataclass
+class Product:
+    """What takes the place of a kernel: a product, and the kernel (`rest`, or None) of what is fused behind
+    it, which has the same arguments."""
+
+    sgemm: Sgemm
+    rest: Any
+
+    def __post_init__(self) -> None:
+        self._given: dict[int, Any] = {}
+        _functions()
+
+    def set_arg(self, number: int, value: Any) -> None:
+        """As of a kernel."""
+        s = self.sgemm
+        if number in (s.left.param, s.right.param, s.result):
+            self._given[number] = value
+        if self.rest is not None:
+            self.rest.set_arg(number, value)
+
+    def enqueue(self, queue: Any) -> None:
+        """The product; the last outer axis is a batch. Raises Failed."""
+        s, (one, batch) = self.sgemm, _functions()
+        sizes = (
+            ROW_MAJOR, *(TRANSPOSED if m.transposed else AS_IT_IS for m in (s.left, s.right)),
+            s.rows, s.columns, s.depth, 1.0,
+        )  # fmt: skip
+        memory = [_HANDLE(self._given[n].int_ptr) for n in (s.left.param, s.right.param, s.result)]
+        places = list(itertools.product(*map(range, s.outer[:-1])))
+        size = s.rows * s.columns
+        many = s.outer[-1] if s.outer else 1
+        handle = ctypes.byref(_HANDLE(queue.int_ptr))
+        for n, place in enumerate(places):
+            starts = _from(s.left, place), _from(s.right, place), n * many * size
+            a, b, c = zip(memory, starts, (s.left.lead, s.right.lead, s.columns), strict=True)
+            if many == 1:
+                status = one(*sizes, *a, *b, 0.0, *c, handle, None)
+            else:
+                steps = s.left.outer[-1], s.right.outer[-1], size
+                status = batch(*sizes, *a, steps[0], *b, steps[1], 0.0, *c, steps[2], many, handle, None)
+            if status:
+                raise Failed(f"CLBlast gives the error {status}")
+
+
+def _from(m: Matrix, place: Sequence[int]) -> int:
+    """The element at which an operand begins, at a place of the outer axes but the last."""
+    return m.start + sum(step * at for step, at in zip(m.outer, place, strict=False))
