@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jangin.custom import hosted, operator
     from jangin.ir.checks import IndexOutOfRange
     from jangin.ir.graph import CompileError
+    from jangin.quantization.quantize import quantize
     from jangin.runtime.executable import Executable
     from jangin.runtime.load import load
     from jangin.runtime.program import ProgramExecutable
@@ -42,6 +43,7 @@ _HOMES = {
     "VariantsExecutable": "jangin.runtime.variants",
     "load": "jangin.runtime.load",
     "operator": "jangin.custom",
+    "quantize": "jangin.quantization.quantize",
 }
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "hosted",
     "load",
     "operator",
+    "quantize",
 ]
 
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from jangin.commands.common import PIXELS, Settings, terminal
+from jangin.commands.common import Settings, terminal
+from jangin.pictures import PIXELS
 from jangin.version import __version__
 
 app = typer.Typer(
@@ -152,6 +153,57 @@ def convert(
     from jangin.commands.convert import convert as work
 
     work(model, context.obj, output, shape or [])
+
+
+@app.command()
+def quantize(
+    context: typer.Context,
+    model: Model,
+    data: Annotated[
+        Path,
+        typer.Option(help="What it is measured on: a folder of pictures or arrays, a .npy, .npz or .txt."),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", help="An .onnx (QDQ) or .jgn file; any other name: both."),
+    ],
+    drop: Annotated[
+        str,
+        typer.Option(metavar="SHARE", help="How much worse outputs may get: 0.5%. Nothing is written else."),
+    ] = "",
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Activations and weights of 8 bits (the default).")
+    ] = False,
+    int4: Annotated[bool, typer.Option("--int4", help="Weights of matrix products of 4 bits.")] = False,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Products in half precision.")] = False,
+    method: Annotated[
+        str | None, typer.Option(help="Ranges by minmax, percentile, entropy or mse (default: try them).")
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="The right classes, in the data's order: a .npy, or a line each.")
+    ] = None,
+    block: Annotated[int, typer.Option(min=1, help="With --int4: weights that share a scale.")] = 32,
+    pixels: Annotated[
+        str | None,
+        typer.Option(help=f"A picture's value range: {', '.join(PIXELS)} (default: as the model says)."),
+    ] = None,
+    crop: Annotated[float, typer.Option(help="The share of a picture's sides that is kept.")] = 1.0,
+    tokenizer: Annotated[Path | None, typer.Option(help="With a .txt: its tokenizer.json.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The most runs of the data.")] = None,
+    shape: Shapes = None,
+    threads: Threads = None,
+) -> None:
+    """Write a model in smaller numbers, calibrated on data and held to what that may cost."""
+    from jangin.commands.quantize import run as work
+
+    kinds = [k for k, wanted in (("int8", int8), ("int4", int4), ("float16", fp16)) if wanted]
+    if len(kinds) > 1:
+        raise typer.BadParameter("give one of --int8, --int4 and --fp16")
+    work(
+        model, context.obj, data, kinds[0] if kinds else "int8", drop, output, shape or [], threads,
+        method=method, labels=labels, block=block, pixels=pixels, crop=crop, tokenizer=tokenizer,
+        limit=limit,
+    )  # fmt: skip
 
 
 @app.command()

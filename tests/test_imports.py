@@ -92,13 +92,18 @@ ALLOWED = {
     "onnx_backend": {"ir", "runtime", "jangin"},
     "torch_backend": {"frontends.torch", "ir", "jangin"},
     "bench": {"backends", "frontends.table", "ir", "runtime", "targets", "jangin"},
+    "pictures": {"ir", "runtime"},
+    "quantization": {
+        "compiler.options", "compiler.pipeline", "frontends", "frontends.onnx", "frontends.table", "ir",
+        "passes", "pictures", "runtime", "targets", "jangin",
+    },
     "commands": {
         "ahead", "backends", "bench", "compiler.account", "compiler.build", "compiler.kernels",
         "compiler.local", "compiler.options", "compiler.pipeline", "compiler.request", "frontends",
-        "frontends.nnef", "frontends.onnx", "frontends.table", "host", "ir", "passes", "runtime", "schedule",
-        "targets", "templates", "tune", "jangin",
+        "frontends.nnef", "frontends.onnx", "frontends.table", "host", "ir", "passes", "pictures",
+        "quantization", "runtime", "schedule", "targets", "templates", "tune", "jangin",
     },
-    "cli": {"commands", "ir", "runtime", "schedule", "version"},
+    "cli": {"commands", "ir", "pictures", "runtime", "schedule", "version"},
     "jangin": {"version"},
 }  # fmt: skip
 """What each part may import; "jangin" is the package's own surface (`jangin.compile` and so on). The

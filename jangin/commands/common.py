@@ -17,6 +17,7 @@ from jangin.compiler.account import Account
 from jangin.frontends.format import ModelSource, paired
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
+from jangin.pictures import PICTURES, read_picture
 from jangin.runtime.executable import Executable
 from jangin.runtime.load import Runnable
 from jangin.runtime.program import ProgramExecutable
@@ -25,14 +26,6 @@ from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.stateful import StatefulExecutable
 from jangin.runtime.variants import VariantsExecutable
 
-PIXELS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
-    "unit": ((0.0,), (1.0,)),
-    "signed": ((0.5,), (0.5,)),
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "bytes": ((0.0,), (1 / 255,)),
-}
-"""How a picture's values in 0..1 become the model's: (mean, standard deviation) of the channels."""
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 REPORTED = 0.05
 """Steps of the compiler quicker than this many seconds are left out of --verbose's report."""
 SHARES = {"kernels": (0.25, 0.9), "compile": (0.9, 1.0)}
@@ -214,29 +207,3 @@ def random_input(spec: TensorSpec, sizes: Mapping[str, int], seed: int) -> Array
         raise ValueError(f"input {spec}: give its size with --shape {missing[0]}=1")
     shape = [d if isinstance(d, int) else sizes[d] for d in spec.shape]
     return random_array(np.random.default_rng(seed), spec.dtype, shape, mask="mask" in spec.name.lower())
-
-
-def read_picture(path: Path, spec: TensorSpec, pixels: str) -> Array:
-    """A picture as [1, channels, height, width] or [1, height, width, channels], whichever the input
-    is: RGB (or grey for one channel), resized so that it fills the input, its middle cut out."""
-    if pixels not in PIXELS:
-        raise ValueError(f"--pixels {pixels!r} is unknown; known: {', '.join(PIXELS)}")
-    try:
-        from PIL import Image, ImageOps
-    except ModuleNotFoundError:
-        raise ValueError("pictures need Pillow: pip install 'jangin[images]'") from None
-    sizes = [d if isinstance(d, int) else None for d in spec.shape]
-    last = len(sizes) == 4 and sizes[3] in (1, 3)
-    if len(sizes) != 4 or sizes[3 if last else 1] not in (1, 3):
-        raise ValueError(f"input {spec} takes no picture: it is not a batch of 1 or 3 channels")
-    channels, height, width = (sizes[3], *sizes[1:3]) if last else sizes[1:]
-    with Image.open(path) as image:
-        image = image.convert("L" if channels == 1 else "RGB")
-        if height is not None and width is not None:
-            image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
-        values = np.asarray(image, np.float32).reshape(image.height, image.width, channels or 3)
-    mean, deviation = (np.array(v, np.float32) for v in PIXELS[pixels])
-    scaled: Array = (values / 255 - mean) / deviation
-    if spec.dtype.kind in "iu":
-        scaled = np.rint(scaled)
-    return (scaled if last else scaled.transpose(2, 0, 1))[None].astype(spec.dtype)

@@ -42,10 +42,10 @@ def written(graph: Graph, described: Mapping[str, Any] | None = None) -> bytes:
     size = sum(a.nbytes for a in graph.constants.values())
     if size > MOST_BYTES:
         raise CompileError(f"weights of {size / 1e9:.1f} GB don't fit into one ONNX file: it holds 2 GB")
-    return _Writer(graph).model(described or {})
+    return OnnxWriter(graph).model(described or {})
 
 
-class _Writer(Stages, Writer):
+class OnnxWriter(Stages, Writer):
     """One graph being written."""
 
     format = "ONNX"

@@ -1,0 +1,74 @@
+"""`jangin quantize`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from jangin.commands.common import Settings, parse_shapes, terminal
+from jangin.quantization.quantize import Quantized, quantize
+
+FILES = (".onnx", ".jgn")
+
+
+def run(
+    model: Path, settings: Settings, data: Path, kind: str, drop: str, output: Path, shapes: Sequence[str],
+    threads: int | None, *, method: str | None, labels: Path | None, block: int, pixels: str | None,
+    crop: float, tokenizer: Path | None, limit: int | None,
+) -> Quantized:  # fmt: skip
+    """Quantize a model, write it (as .onnx and .jgn, where the name doesn't say), and tell what it cost."""
+    if output.suffix and output.suffix not in FILES:
+        raise ValueError(f"{output} is neither an .onnx nor a .jgn file")
+    files = [output] if output.suffix else [output.with_name(output.name + kind) for kind in FILES]
+    with bar() as tell:
+        found = quantize(
+            settings.source(model), data, kind, drop=parse_share(drop) if drop else None, method=method,
+            labels=labels, block=block, pixels=pixels, crop=crop, tokenizer=tokenizer, limit=limit,
+            shapes=parse_shapes(shapes), threads=threads, progress=tell,
+        )  # fmt: skip
+    console = terminal()
+    console.print(summary(found))
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        found.save(file)
+        console.print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
+    return found
+
+
+def parse_share(text: str) -> float:
+    """ "0.5%" as 0.005, "0.005" likewise."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise ValueError(f"--drop {text!r} is no share: write 0.5% or 0.005") from None
+
+
+def summary(found: Quantized) -> Table:
+    """What was chosen, and what it cost."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    counts = Counter(c.kind for c in found.chosen.values())
+    table.add_row("parts", ", ".join(f"{n} in {kind}" for kind, n in counts.items()) or "all in float32")
+    table.add_row("measured", found.quality.title)
+    if found.quality.reference:
+        table.add_row("the model's own", found.quality.reference)
+    table.add_row("drop", f"{found.drop:.3%}")
+    return table
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[float, float, str], None]]:
+    """A progress bar on stderr."""
+    console = terminal(error=True)
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task("import", total=1.0)
+
+        def tell(done: float, total: float, what: str) -> None:
+            shown.update(task, completed=done, total=total, description=what)
+
+        yield tell

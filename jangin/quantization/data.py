@@ -1,0 +1,177 @@
+"""What a model is calibrated and measured on: pictures, arrays, text, or what a caller's function gives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.graph import Array
+from jangin.ir.records import dataclass
+from jangin.pictures import PICTURES, read_picture
+from jangin.runtime.sizes import TensorSpec
+
+ARRAYS = (".npy", ".npz")
+Feeds = list[dict[str, Array]]
+Data = str | os.PathLike[str] | Callable[[], Iterable[Any]] | Iterable[Any]
+"""A path (a folder of pictures or arrays, a file of arrays, a .txt of lines), or the model's inputs one run
+after another: each an array, a tuple of them, or a dictionary by name; or a function that gives such."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files become inputs: `pixels` and `crop`: see `jangin.pictures`; `tokenizer`: a tokenizer.json;
+    `limit`: the most runs."""
+
+    pixels: str = "unit"
+    crop: float = 1.0
+    tokenizer: Path | None = None
+    limit: int | None = None
+
+
+def read(data: Data, specs: Sequence[TensorSpec], how: Reading | None = None) -> Feeds:
+    """The inputs of each run. ValueError where there are none, or one doesn't fit the model."""
+    how = how or Reading()
+    if isinstance(data, (str, os.PathLike)):
+        found = _of_path(Path(data), specs, how)
+    else:
+        given = data() if callable(data) else data
+        found = ((f"run {n} of the data", item) for n, item in enumerate(given))
+    feeds: Feeds = []
+    for what, item in found:
+        if how.limit is not None and len(feeds) >= how.limit:
+            break
+        feeds.append(fitted(item, specs, what))
+    if not feeds:
+        raise ValueError(f"there is no data to calibrate with: {_called(data)} is empty")
+    return feeds
+
+
+def _called(data: Data) -> str:
+    return str(data) if isinstance(data, (str, os.PathLike)) else "what was given"
+
+
+def fitted(item: Any, specs: Sequence[TensorSpec], what: str) -> dict[str, Array]:
+    """One run's inputs by name, as the model takes them; ValueError naming the input, if they don't fit."""
+    if not isinstance(item, Mapping):
+        arrays = item if isinstance(item, (tuple, list)) else [item]
+        if len(arrays) != len(specs):
+            raise ValueError(f"{what} has {len(arrays)} arrays, and the model takes {len(specs)} inputs")
+        item = {s.name: a for s, a in zip(specs, arrays, strict=True)}
+    names = {s.name for s in specs}
+    if set(item) != names:
+        raise ValueError(f"{what} has {', '.join(item) or 'nothing'}; the inputs are {', '.join(names)}")
+    return {s.name: _array(item[s.name], s, what) for s in specs}
+
+
+def _array(given: Any, spec: TensorSpec, what: str) -> Array:
+    array = np.asarray(given)
+    if array.ndim == len(spec.shape) - 1:
+        array = array[None]
+    sizes: dict[str, int] = {}
+    fits = array.ndim == len(spec.shape) and all(
+        size == d if isinstance(d, int) else size == sizes.setdefault(d, size)
+        for size, d in zip(array.shape, spec.shape, strict=True)
+    )
+    if not fits or not array.size:
+        raise ValueError(f"{what} is {array.dtype}{list(array.shape)}, which doesn't fit the input {spec}")
+    if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+        raise ValueError(f"{what} is of {array.dtype}, and the input {spec} of {spec.dtype}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"{what} has values that are infinite or no number")
+    return np.ascontiguousarray(array, spec.dtype)
+
+
+def _of_path(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[tuple[str, Any]]:
+    if not path.exists():
+        raise FileNotFoundError(2, "there is no such file or folder", str(path))
+    if not path.is_dir():
+        return _of_file(path, specs, how)
+    files = files_of(path)
+    if not files:
+        kinds = ", ".join((*PICTURES, *ARRAYS))
+        raise ValueError(f"there is no data to calibrate with: {path} has no file of {kinds}")
+    return (item for file in files for item in _of_file(file, specs, how))
+
+
+def files_of(folder: Path) -> list[Path]:
+    """A folder's pictures and arrays, in order."""
+    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in (*PICTURES, *ARRAYS))
+
+
+def _of_file(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[tuple[str, Any]]:
+    kind = path.suffix.lower()
+    if kind in PICTURES:
+        if len(specs) != 1:
+            raise ValueError(f"{path} is a picture, and the model takes {len(specs)} inputs")
+        return [(str(path), read_picture(path, specs[0], how.pixels, how.crop))]
+    if kind == ".txt":
+        return _of_text(path, specs, how)
+    if kind not in ARRAYS:
+        raise ValueError(f"{path} is no data: give pictures, .npy, .npz or .txt")
+    try:
+        held = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{path} can't be read as arrays: {error}") from None
+    if isinstance(held, np.ndarray):
+        return _runs(str(path), {specs[0].name: held}, specs)
+    arrays = dict(held)
+    if len(arrays) == len(specs) == 1:
+        arrays = {specs[0].name: next(iter(arrays.values()))}
+    return _runs(str(path), arrays, specs)
+
+
+def _runs(what: str, arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> Iterable[tuple[str, Any]]:
+    """Arrays whose first axis is longer than the inputs' are a run an entry."""
+    ranks = {s.name: len(s.shape) for s in specs}
+    firsts = {s.name: s.shape[0] for s in specs if s.shape}
+    stacked = all(
+        a.ndim == ranks.get(n) and a.ndim and (firsts[n] == 1 or not isinstance(firsts[n], int))
+        for n, a in arrays.items()
+    )
+    counts = {len(a) for a in arrays.values()} if stacked else set()
+    if len(counts) != 1:
+        return [(what, arrays)]
+    return [(f"{what}[{i}]", {n: a[i : i + 1] for n, a in arrays.items()}) for i in range(counts.pop())]
+
+
+def _of_text(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[tuple[str, Any]]:
+    """Each line's tokens, their mask (ones) and segments (zeros), by what the inputs are called."""
+    if how.tokenizer is None:
+        raise ValueError(f"{path} is text: give its tokenizer (--tokenizer tokenizer.json)")
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError:
+        raise ValueError("text needs tokenizers: pip install 'jangin[gguf]'") from None
+    known = Tokenizer.from_file(str(how.tokenizer))
+    known.no_padding()
+    lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+    found = []
+    for n, line in enumerate(lines, 1):
+        ids = np.array([known.encode(line).ids])
+        run = {s.name: ids for s in specs if "mask" not in s.name and "type" not in s.name}
+        run |= {s.name: np.ones_like(ids) for s in specs if "mask" in s.name}
+        run |= {s.name: np.zeros_like(ids) for s in specs if "type" in s.name}
+        found.append((f"{path}:{n}", {s.name: run[s.name].astype(s.dtype) for s in specs}))
+    return found
+
+
+def read_labels(labels: str | os.PathLike[str] | Sequence[int] | Array, runs: int) -> Array:
+    """The right class of each run, i64 [runs]: numbers, a .npy file of them, or a text of one a line."""
+    if isinstance(labels, (str, os.PathLike)):
+        path = Path(labels)
+        if path.suffix == ".npy":
+            found = np.load(path, allow_pickle=False)
+        else:
+            try:
+                found = np.array([int(line.split()[-1]) for line in path.read_text().splitlines() if line])
+            except ValueError:
+                raise ValueError(f"{path} has no class number at the end of each line") from None
+    else:
+        found = np.asarray(labels)
+    if found.dtype.kind not in "iu" or found.shape != (runs,):
+        raise ValueError(f"labels are {found.dtype}{list(found.shape)}, and there are {runs} runs")
+    return np.asarray(found, np.int64)

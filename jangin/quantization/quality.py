@@ -1,0 +1,85 @@
+"""How much worse a model's outputs are than those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jangin.ir.graph import Array
+from jangin.ir.records import dataclass
+
+CLASSES = 10
+"""An output of rows of at least this many numbers, and of no other axes, is a classifier's."""
+Outputs = Sequence[Sequence[Array]]
+"""The arrays that each run gives."""
+Score = Callable[[Outputs], float]
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What is measured: `title` says it, `drop` how much worse outputs are than the reference's (0.01: a
+    percent), and `reference` what the model's own are worth, where that says something."""
+
+    title: str
+    drop: Callable[[Outputs], float]
+    reference: str = ""
+
+
+def quality(reference: Outputs, labels: Array | None = None, score: Score | None = None) -> Quality:
+    """By a caller's `score` (more is better; the drop is the difference), by the share of right classes where
+    `labels` are given, by that of the reference's own classes for a classifier, else by the angle."""
+    if score is not None:
+        own = score(reference)
+        return Quality("your score", lambda found: own - score(found), f"{own:.4g}")
+    if labels is not None:
+        if not _is_classifier(reference):
+            raise ValueError("labels are for models whose first output is a row of class scores")
+        right = float((_classes(reference) == labels).mean())
+        title = f"top-1 of {len(labels)} labelled runs"
+        return Quality(title, lambda found: right - float((_classes(found) == labels).mean()), f"{right:.1%}")
+    if _is_classifier(reference):
+        same = _classes(reference)
+        return Quality(
+            f"classes that become others, of {same.size} runs",
+            lambda found: float((_classes(found) != same).mean()),
+        )
+    return Quality("1 - cosine of the outputs", lambda found: angle(reference, found))
+
+
+def _is_classifier(outputs: Outputs) -> bool:
+    first = [run[0] for run in outputs]
+    return all(a.dtype.kind == "f" and a.ndim == 2 and a.shape[1] >= CLASSES for a in first)
+
+
+def _classes(outputs: Outputs) -> Array:
+    return np.concatenate([run[0].argmax(-1).reshape(-1) for run in outputs])
+
+
+def angle(reference: Outputs, found: Outputs) -> float:
+    """The mean over runs and float outputs of 1 - the cosine of the angle between them."""
+    parts = [
+        _angle(a.astype(np.float64).reshape(-1), b.astype(np.float64).reshape(-1))
+        for one, other in zip(reference, found, strict=True)
+        for a, b in zip(one, other, strict=True)
+        if a.dtype.kind == "f" and a.size
+    ]
+    return float(np.mean(parts)) if parts else 0.0
+
+
+def _angle(a: Array, b: Array) -> float:
+    length = np.sqrt((a @ a) * (b @ b))
+    if not np.isfinite(length):
+        return 1.0
+    return float(1 - (a @ b) / length) if length else float(not np.array_equal(a, b))
+
+
+def error(reference: Outputs, found: Outputs) -> float:
+    """The squared error of all float outputs, as a share of their squares: errors of parts about add up."""
+    wrong = whole = 0.0
+    for one, other in zip(reference, found, strict=True):
+        for a, b in zip(one, other, strict=True):
+            if a.dtype.kind == "f":
+                wrong += float(((a.astype(np.float64) - b) ** 2).sum())
+                whole += float((a.astype(np.float64) ** 2).sum())
+    return wrong / whole if whole else wrong

@@ -1,0 +1,126 @@
+"""How floats become integers: scales and zero points, single, by an axis's index, or by block along it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jangin.ir.dtype import I8, I32, U8, DType
+from jangin.ir.graph import Array, CompileError
+from jangin.ir.records import dataclass
+from jangin.ir.te import identity
+
+LEAST = float(np.finfo(np.float32).tiny)
+"""The smallest scale: quotients by smaller ones lose digits."""
+
+
+def limits(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest integer of a type."""
+    low, high = (int(identity(c, dtype).value) for c in ("max", "min"))
+    return low, high
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """x as the integers q of `dtype` for which x = (q - zero) * scale. `scale` (f32) and `zero` are of shape
+    [], or [n] for the n entries of `axis`, or, with `block`, of its shape with that axis by blocks."""
+
+    dtype: DType
+    scale: Array
+    zero: Array
+    axis: int | None = None
+    block: int = 0
+
+    def checked(self, shape: Sequence[int | None], what: str) -> Scheme:
+        """This, if it fits a tensor of such a shape (None: an open size); CompileError naming `what`, where a
+        scale or a zero point is wrong, or they don't fit."""
+
+        def need(holds: bool, message: str) -> None:
+            if not holds:
+                raise CompileError(f"{what}: {message}")
+
+        scale, zero, (low, high) = np.asarray(self.scale), np.asarray(self.zero), limits(self.dtype)
+        wrong = ~np.isfinite(scale) | (scale <= 0)
+        if wrong.any():
+            at = np.unravel_index(int(wrong.argmax()), scale.shape)
+            where = f" at {list(map(int, at))}" if scale.ndim else ""
+            need(False, f"a scale of {scale[at]}{where}: scales are finite and above 0")
+        outside = (zero < low) | (zero > high)
+        need(not outside.any(), f"a zero point out of {self.dtype}'s range, which is {low} to {high}")
+        need(zero.shape == scale.shape, f"{zero.shape} zero points for {scale.shape} scales")
+        if self.axis is None:
+            need(scale.ndim == 0 and not self.block, f"{scale.size} scales without an axis to go along")
+            return self
+        need(0 <= self.axis < len(shape), f"axis {self.axis} doesn't exist: there are {len(shape)}")
+        size = shape[self.axis]
+        need(size is not None, f"axis {self.axis} has no fixed size")
+        assert size is not None
+        if not self.block:
+            need(scale.shape == (size,), f"{scale.size} scales for the {size} entries of axis {self.axis}")
+            return self
+        need(self.block > 0, f"blocks of {self.block}")
+        need(size % self.block == 0, f"blocks of {self.block} don't divide axis {self.axis} of {size}")
+        wanted = tuple(d // self.block if i == self.axis else d for i, d in enumerate(shape) if d is not None)
+        need(scale.shape == wanted, f"scales of shape {scale.shape}; blocks of {self.block} need {wanted}")
+        return self
+
+    def spread(self, t: Array, rank: int) -> Array:
+        """A scale or zero point, to broadcast against a tensor."""
+        if self.axis is None:
+            return t
+        if self.block:
+            return np.repeat(t, self.block, self.axis)
+        return t.reshape([-1 if i == self.axis else 1 for i in range(rank)])
+
+    def quantized(self, x: Array) -> Array:
+        """The integers, rounded half to even and held in range."""
+        q = np.rint(x / self.spread(self.scale, x.ndim)) + self.spread(self.zero, x.ndim)
+        return np.asarray(np.clip(q, *limits(self.dtype)), self.dtype.numpy)
+
+    def dequantized(self, q: Array) -> Array:
+        """What integers stand for, as f32."""
+        whole = q.astype(np.float32) - self.spread(self.zero, q.ndim).astype(np.float32)
+        return whole * self.spread(self.scale, q.ndim)
+
+    def rounded(self, x: Array) -> Array:
+        """What is left of floats that go through the integers."""
+        return self.dequantized(self.quantized(x))
+
+
+def of_range(low: float, high: float, dtype: DType = U8) -> Scheme:
+    """That of values from `low` to `high`: 0 is one of the integers."""
+    low, high = min(float(low), 0.0), max(float(high), 0.0)
+    first, last = limits(dtype)
+    scale = np.float32(max((high - low) / (last - first), LEAST)) if high > low else np.float32(1)
+    zero = np.clip(np.rint(first - low / scale), first, last)
+    return Scheme(dtype, np.asarray(scale), np.asarray(zero, dtype.numpy))
+
+
+def of_weights(
+    w: Array, dtype: DType = I8, axis: int | None = None, block: int = 0, least: Array | None = None
+) -> Scheme:
+    """Symmetric scales for weights, by the largest of each channel or block. `least`: the least scale of
+    each channel, such that its bias fits in 32 bits."""
+    size = np.abs(w.astype(np.float64))
+    if axis is None:
+        largest = np.asarray(size.max(initial=0))
+    elif block:
+        if size.shape[axis] % block:
+            raise CompileError(f"blocks of {block} don't divide axis {axis} of {size.shape[axis]}")
+        cut = [*size.shape[:axis], size.shape[axis] // block, block, *size.shape[axis + 1 :]]
+        largest = size.reshape(cut).max(axis + 1, initial=0)
+    else:
+        largest = size.max(tuple(i for i in range(w.ndim) if i != axis), initial=0)
+    scale = largest / limits(dtype)[1]
+    if least is not None:
+        scale = np.maximum(scale, least)
+    scale = np.where(scale > 0, np.maximum(scale, LEAST), 1.0).astype(np.float32)
+    return Scheme(dtype, scale, np.zeros(scale.shape, dtype.numpy), axis, block)
+
+
+def bias_scheme(x: Scheme, w: Scheme) -> Scheme:
+    """That of a bias which is added to sums of products: 32-bit integers in units of both scales."""
+    scale = (x.scale * w.scale).astype(np.float32)
+    axis = None if w.axis is None else 0
+    return Scheme(I32, scale, np.zeros(scale.shape, np.int32), axis)

@@ -1,0 +1,160 @@
+"""A prepared graph as an ONNX model whose chosen parts are quantized.
+
+Integers are written as QuantizeLinear and DequantizeLinear around the operators on floats (QDQ), which
+Jangin, ONNX Runtime and others take for operators on integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jangin.frontends.onnx.expressions import CODES
+from jangin.frontends.onnx.writer import OnnxWriter
+from jangin.frontends.writer import Name
+from jangin.ir import core
+from jangin.ir.dtype import F16, F32
+from jangin.ir.graph import Array, Graph, Node
+from jangin.ir.records import dataclass
+from jangin.quantization.parts import Part, moved
+from jangin.quantization.scales import Scheme, bias_scheme
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """How a part is computed: its `kind` ("int8", "int4", "float16"), its weights as that has them, their
+    scheme if they are integers, and its bias, f32, where that is another than the model's."""
+
+    kind: str
+    weights: Array
+    scheme: Scheme | None = None
+    bias: Array | None = None
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What is chosen: `parts` by the name of their product, and the schemes of activations, `values`."""
+
+    parts: Mapping[str, Chosen]
+    values: Mapping[str, Scheme]
+
+
+def written(graph: Graph, parts: Sequence[Part], how: Quantization, described: Mapping[str, Any]) -> bytes:
+    """The bytes of an ONNX model; `described`: its metadata, as `Imported` has it."""
+    return _QdqWriter(graph, parts, how).model(described)
+
+
+def quantized_values(graph: Graph, parts: Sequence[Part], integer: Mapping[str, Any]) -> dict[str, str]:
+    """The values that are integers in between, where the parts `integer` are, with those that their scheme
+    is of."""
+    makers, found = graph.producers(), {}
+    for part in parts:
+        if part.name not in integer:
+            continue
+        if part.is_conv:
+            found[part.result] = part.result
+        chain = moved(graph, part.x, makers)
+        found |= dict.fromkeys(chain, chain[-1])
+    return found
+
+
+class _QdqWriter(OnnxWriter):
+    def __init__(self, graph: Graph, parts: Sequence[Part], how: Quantization) -> None:
+        super().__init__(graph)
+        self.how = how
+        self.parts = {p.name: p for p in parts if p.name in how.parts}
+        integer = [p for p in self.parts.values() if how.parts[p.name].kind == "int8"]
+        self.whole = {v for p in integer if p.is_conv for v in (p.x, p.result)}
+        self.results = {p.result for p in integer if p.is_conv}
+        self.within = {
+            n.outputs[0] for p in integer for n in (p.bias, p.clamp) if p.is_conv and n is not None
+        }
+        self.read: dict[str, Name] = {}
+        self.unread = {p.w for p in self.parts.values()} | {
+            name for p in integer if (name := p.bias_name()) is not None
+        }
+        users = graph.consumers()
+        mine = {n.name for p in self.parts.values() for n in (p.node, p.bias) if n is not None}
+        self.unread = {v for v in self.unread if all(n.name in mine for n in users[v])}
+
+    def constant(self, name: str) -> None:
+        if name not in self.unread:
+            super().constant(name)
+
+    def _node(self, node: Node) -> None:
+        if node.outputs[0] in self.within:
+            return
+        super()._node(node)
+        for value in node.outputs:
+            if value in self.how.values and value not in self.results:
+                self.integers(value)
+
+    def integers(self, value: str) -> Name:
+        """What parts read of a value: its integers' floats. Others read them too, where a convolution does,
+        so that the value lies in memory once."""
+        if value not in self.read:
+            made = self.rounded(self.named(value), self.how.values[value], value)
+            self.read[value] = made
+            if value in self.whole and value not in self.graph.outputs:
+                self.names[value] = made
+        return self.read[value]
+
+    def rounded(self, x: Name, scheme: Scheme, hint: str, result: str = "") -> Name:
+        """A value through its integers."""
+        scale, zero = self.scales(scheme, hint)
+        given: dict[str, Any] = {} if scheme.axis is None else {"axis": scheme.axis}
+        q = self.emit("QuantizeLinear", x, scale, zero, hint=hint, **given)
+        return self.emit("DequantizeLinear", q, scale, zero, result=result, hint=hint, **given)
+
+    def scales(self, scheme: Scheme, hint: str) -> tuple[Name, Name]:
+        return self.array(scheme.scale, F32, f"{hint}.scale"), self.array(
+            scheme.zero, scheme.dtype, f"{hint}.zero"
+        )
+
+    def stored(self, q: Array, scheme: Scheme, hint: str) -> Name:
+        """A constant's integers, dequantized."""
+        held = self.array(q, scheme.dtype, f"{hint}.integers")
+        given: dict[str, Any] = {} if scheme.axis is None else {"axis": scheme.axis}
+        given["block_size"] = scheme.block or None
+        return self.emit("DequantizeLinear", held, *self.scales(scheme, hint), hint=hint, **given)
+
+    def half(self, node: Node, w: Array) -> tuple[Name, Name]:
+        """A product's operands in half precision."""
+        x = self.emit("Cast", self.named(node.inputs[0]), hint=f"{node.inputs[0]}.half", to=CODES[F16])
+        return x, self.array(w, F16, f"{node.inputs[1]}.half")
+
+    def write_conv(self, node: Node, attrs: core.Conv) -> None:
+        part = self.parts.get(node.name)
+        if part is None:
+            super().write_conv(node, attrs)
+            return
+        chosen = self.how.parts[node.name]
+        given: dict[str, Any] = {
+            "kernel_shape": list(attrs.kernel), "strides": list(attrs.strides),
+            "dilations": list(attrs.dilations), "pads": list(attrs.pads), "group": attrs.groups,
+        }  # fmt: skip
+        if chosen.scheme is None:
+            y = self.emit("Conv", *self.half(node, chosen.weights), hint=node.name, **given)
+            self.emit("Cast", y, result=node.outputs[0], to=CODES[F32])
+            return
+        operands = [self.integers(part.x), self.stored(chosen.weights, chosen.scheme, part.w)]
+        if chosen.bias is not None:
+            scheme = bias_scheme(self.how.values[part.x], chosen.scheme)
+            operands.append(self.stored(scheme.quantized(chosen.bias), scheme, f"{node.name}.bias"))
+        y = self.emit("Conv", *operands, hint=node.name, **given)
+        self.rounded(y, self.how.values[part.result], part.result, part.result)
+        self.read[part.result] = self.named(part.result)
+
+    def write_matmul(self, node: Node, attrs: core.MatMul) -> None:
+        part = self.parts.get(node.name)
+        if part is None:
+            super().write_matmul(node, attrs)
+            return
+        chosen = self.how.parts[node.name]
+        if chosen.scheme is None:
+            y = self.emit("MatMul", *self.half(node, chosen.weights), hint=node.name)
+            self.emit("Cast", y, result=node.outputs[0], to=CODES[F32])
+            return
+        x = self.integers(part.x) if chosen.kind == "int8" else self.named(part.x)
+        w = self.stored(chosen.weights, chosen.scheme, part.w)
+        self.emit("MatMul", x, w, result=node.outputs[0])

@@ -1,0 +1,67 @@
+"""`jangin quantize`: files out, what is told, and wrong usage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small import Cli
+
+import jangin
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "calib"
+    folder.mkdir()
+    rng = np.random.default_rng(3)
+    np.save(folder / "a.npy", rng.standard_normal((3, 3, 8, 8)).astype(np.float32))
+    np.savez(folder / "b.npz", image=rng.standard_normal((2, 3, 8, 8)).astype(np.float32))
+    return folder
+
+
+def test_both_files(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
+    done = cli("quantize", model, "--data", data, "--method", "mse", "-o", tmp_path / "out", "--threads", 1)
+    assert done.status == 0, done.err
+    assert "2 in int8" in done.out
+    assert "of 5 runs" in done.out
+    x = np.load(data / "a.npy")[:1]
+    compiled = jangin.compile(tmp_path / "out.onnx", cache=False)
+    np.testing.assert_array_equal(jangin.load(tmp_path / "out.jgn")(x), compiled(x))
+
+
+def test_pictures(cli: Cli, model: Path, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(3)
+    for n in range(3):
+        image.fromarray(rng.integers(0, 255, (20, 12, 3), np.uint8)).save(tmp_path / f"{n}.png")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("0.png 3\n1.png 4\n2.png 5\n")
+    given = ("--data", tmp_path, "--labels", labels, "--pixels", "imagenet", "--crop", 0.875)
+    done = cli("quantize", model, *given, "-o", tmp_path / "out.onnx", "--threads", 1)
+    assert done.status == 0, done.err
+    assert "top-1 of 3 labelled runs" in done.out
+    assert not (tmp_path / "out.jgn").exists()
+
+
+def test_refused(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
+    """One message each, and nothing is written."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "x.npy").write_bytes(b"not an array")
+    out = ("-o", tmp_path / "out.onnx", "--threads", 1)
+    for given, message in (
+        (("--data", empty, *out), "has no file of .png"),
+        (("--data", broken, *out), "x.npy can't be read as arrays"),
+        (("--data", tmp_path / "nowhere", *out), "there is no such file or folder"),
+        (("--data", data, *out, "--drop", "little"), "'little' is no share: write 0.5%"),
+        (("--data", data, "-o", tmp_path / "out.tflite"), "neither an .onnx nor a .jgn file"),
+    ):
+        done = cli("quantize", model, *given)
+        assert done.status == 1
+        assert message in done.err
+    assert cli("quantize", model, "--data", data, *out, "--int8", "--int4").status == 2
+    assert not (tmp_path / "out.onnx").exists()

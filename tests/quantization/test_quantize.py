@@ -1,0 +1,128 @@
+"""`jangin.quantize` end to end on small nets: what it writes against ONNX Runtime, and its refusals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from nets import convolutions, pictures, products, rows
+
+import jangin
+from jangin.ir.graph import CompileError
+from jangin.quantization.quantize import DropMissed, Quantized
+
+
+def on_ort(model: bytes, x: Any) -> Any:
+    """Without optimizations: those use products that saturate, on processors without VNNI."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": x})[0]
+
+
+def relative(found: Any, wanted: Any) -> float:
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def test_int8() -> None:
+    """All convolutions are quantized, and what is written means the same to ONNX Runtime and to us, near to
+    the model's outputs on inputs that it wasn't calibrated on."""
+    model, data = convolutions(), pictures()
+    found = jangin.quantize(model, data, method="minmax", threads=1)
+    assert Counter(c.kind for c in found.chosen.values()) == {"int8": 5}
+    proto = onnx.load_from_string(found.model)
+    onnx.checker.check_model(proto, full_check=True)
+    kinds = Counter(n.op_type for n in proto.graph.node)
+    assert not kinds["Relu"] and not kinds["Clip"] and not kinds["Max"]  # integers of their range do it
+    float32 = jangin.compile(model, cache=False)
+    for x in pictures(3, seed=2):
+        ours, theirs = found.executable(x), on_ort(found.model, x)
+        assert relative(ours, theirs) < 0.01  # a rounding of a half may go the other way
+        assert 0 < relative(ours, float32(x)) < 0.05
+
+
+@pytest.mark.parametrize(("kind", "most"), [("int8", 0.02), ("int4", 0.15), ("float16", 1e-3)])
+def test_products(kind: str, most: float) -> None:
+    model, data = products(), rows()
+    found = jangin.quantize(model, data, kind, method="minmax", threads=1)
+    assert Counter(c.kind for c in found.chosen.values()) == {kind: 2}
+    float32 = jangin.compile(model, cache=False)
+    (x,) = rows(1, seed=5)
+    assert 0 < relative(found.executable(x), float32(x)) < most
+    assert relative(found.executable(x), on_ort(found.model, x)) < 2e-3
+
+
+def test_files(tmp_path: Path) -> None:
+    """What is saved loads, and gives what was measured."""
+    found = jangin.quantize(convolutions(), pictures(), threads=1)
+    (x,) = pictures(1, seed=3)
+    for name in ("q.onnx", "q.jgn"):
+        found.save(tmp_path / name)
+        path = tmp_path / name
+        loaded = jangin.load(path) if name.endswith("jgn") else jangin.compile(path, cache=False)
+        np.testing.assert_array_equal(loaded(x), found.executable(x))
+    with pytest.raises(ValueError, match=r"neither an \.onnx nor a \.jgn"):
+        found.save(tmp_path / "q.tflite")
+
+
+def test_drop() -> None:
+    """Every way to choose ranges is tried, and the best told, where none meets the drop."""
+    model, data = convolutions(), pictures()
+    exact = jangin.compile(model, cache=False)
+
+    def score(outputs: Any) -> float:
+        wanted = (exact(x) for x in data)
+        return -float(np.mean([relative(o[0], w) for o, w in zip(outputs, wanted, strict=True)]))
+
+    with pytest.raises(DropMissed, match=r"a drop of 0.000% can't be met in int8: the best found is") as info:
+        jangin.quantize(model, data, drop=0.0, score=score, threads=1)
+    best: Quantized = info.value.best
+    assert 0 < best.drop < 0.05
+    assert jangin.quantize(model, data, drop=best.drop, score=score, threads=1).drop <= best.drop
+
+
+def test_labels() -> None:
+    model, data = convolutions(), pictures()
+    exact = jangin.compile(model, cache=False)
+    right = [int(exact(x).argmax()) for x in data]
+    found = jangin.quantize(model, data, labels=right, threads=1)
+    same = np.mean([found.executable(x).argmax() == n for x, n in zip(data, right, strict=True)])
+    assert found.quality.reference == "100.0%"
+    assert found.drop == 1 - same
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "no data to calibrate with"),
+        ([np.zeros((1, 3, 16, 15), np.float32)], r"\[1, 3, 16, 15\], which doesn't fit the input x"),
+        ([np.zeros((0, 3, 16, 16), np.float32)], "doesn't fit the input x"),
+        ([np.zeros((1, 3, 16, 16), complex)], "of complex128"),
+        ([np.full((1, 3, 16, 16), np.nan, np.float32)], "infinite or no number"),
+        ([{"y": np.zeros((1, 3, 16, 16), np.float32)}], "the inputs are x"),
+        ([(np.zeros(1), np.zeros(1))], "2 arrays, and the model takes 1"),
+    ],
+)
+def test_wrong_data(data: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        jangin.quantize(convolutions(), data, threads=1)
+
+
+def test_wrong_options() -> None:
+    model, data = convolutions(), pictures(2)
+    for given, message in (
+        ({"kind": "int3"}, "'int3' is no kind of numbers; there are int8"),
+        ({"method": "best"}, "method 'best' is unknown; known: minmax"),
+        ({"drop": 1.5}, "a drop of 1.5 isn't from 0 to 1"),
+        ({"labels": [1, 2, 3]}, "there are 2 runs"),
+        ({"labels": [0.5, 1.5]}, "labels are float64"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jangin.quantize(model, data, threads=1, **given)
+    with pytest.raises(CompileError, match="blocks of 7 don't divide axis 0 of 64"):
+        jangin.quantize(products(), rows(1), "int4", block=7, threads=1)
