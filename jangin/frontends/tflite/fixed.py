@@ -140,6 +140,27 @@ def tanh(a: int, bits: int) -> int:
     return positive if a > 0 else -positive
 
 
+def _short(x: int) -> int:
+    return max(-(1 << 15), min((1 << 15) - 1, x))
+
+
+def _doubled_high_short(x: int, y: int, half: int) -> int:
+    """The upper half of twice a product of 16 bits, less `half` of it or more: rounded, or else cut, to 0."""
+    product = x * y
+    total = product + half if product >= 0 else product + (half and 1 - half)
+    return _short(int(math.copysign(abs(total) >> 15, total)))
+
+
+def hard_swish(x: int, whole: Multiplier, gate: Multiplier) -> int:
+    """x (16 bits) at the result's scale but for `whole`'s shift, times how far `gate` lets it through."""
+    half, shift = 1 << 14, gate.shift
+    scaled = _doubled_high_short(x, whole.upper, half)
+    open_ = _short(x << (shift - 1)) if shift > 0 else x
+    open_ = _doubled_high_short(open_, gate.upper, half)
+    open_ = _short(open_ << 1) if shift > 0 else divided(open_, -shift)
+    return _doubled_high_short((open_ + (1 << 15)) >> 1, scaled, 0)
+
+
 def radius(bits: int, shift: int) -> int:
     """`CalculateInputRadius`: beyond it an input of `bits` integer bits saturates."""
     return math.floor(((1 << bits) - 1) * (1 << (31 - bits)) / (1 << shift))

@@ -22,9 +22,9 @@ TOLERANCE = 1e-5
 SAME, VALID = 0, 1
 
 
-def reference(model: bytes, feeds: Sequence[Any]) -> list[Any]:
+def reference(model: bytes, feeds: Sequence[Any], kernels: str = "BUILTIN_REF") -> list[Any]:
     runner = litert.Interpreter(
-        model_content=model, experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF
+        model_content=model, experimental_op_resolver_type=getattr(litert.OpResolverType, kernels)
     )
     runner.allocate_tensors()
     for detail, given in zip(runner.get_input_details(), feeds, strict=True):
@@ -144,20 +144,67 @@ def test_arithmetic(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["LOGISTIC", "TANH"])
-@pytest.mark.parametrize("kind", ["int8", "float32"])
+@pytest.mark.parametrize("kind", ["int8", "uint8", "float32"])
 def test_saturating_functions(name: str, kind: str) -> None:
     scale, zero = (1 / 256, -128) if name == "LOGISTIC" else (1 / 128, 0)
+    zero += 128 if kind == "uint8" else 0
     for step in (0.05, 0.2):
         check([image([64, 8], step, 9, kind), image([64, 8], scale, zero, kind)], Operator(name, [0], [1]))
 
 
-@pytest.mark.parametrize("kind", ["int8", "float32"])
+@pytest.mark.parametrize("name", ["LOGISTIC", "TANH"])
+def test_saturating_functions_of_16_bits(name: str) -> None:
+    """Of every input, at scales that are powers of two and others."""
+    every = np.arange(-(1 << 15), 1 << 15).astype(np.int16)
+    for scale in (2**-12, 2**-11, 2**-13, 0.001, 0.0003, 0.01):
+        tensors = [wide(every.shape, scale), wide(every.shape, 2**-15)]
+        model = written(tensors, [Operator(name, [0], [1])], [0], [1])
+        (wanted,) = reference(model, [every])
+        np.testing.assert_array_equal(jangin.compile(model, threads=1, cache=False)(every), wanted)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "float32"])
 def test_softmax(kind: str) -> None:
+    zero = {"uint8": 0, "int16": 0}.get(kind, -128)
     for step in (0.02, 0.1, 0.4):
-        check(
-            [image([9, 17], step, -3, kind), image([9, 17], 1 / 256, -128, kind)],
-            Operator("SOFTMAX", [0], [1], "SoftmaxOptions", {"Beta": 1.0}),
+        x, y = image([9, 17], step, -3, kind), image([9, 17], 1 / 256, zero, kind)
+        if kind == "int16":
+            x, y = wide([9, 17], step / 100), wide([9, 17], 2**-15)
+        check([x, y], Operator("SOFTMAX", [0], [1], "SoftmaxOptions", {"Beta": 1.0}))
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        *((n, "int8") for n in ("ABS", "ELU", "EXP", "GELU", "HARD_SWISH", "LOG", "RSQRT")),
+        ("GELU", "uint8"), ("HARD_SWISH", "uint8"), ("ELU", "float32"), ("HARD_SWISH", "float32"),
+    ],
+)  # fmt: skip
+def test_functions_of_8_bits(name: str, kind: str) -> None:
+    """Of every input; those whose argument must not be negative begin with 0."""
+    low = 0 if kind == "uint8" else -128
+    table, version = ("GeluOptions", 2) if name == "GELU" else ("", 1 if name in ("ELU", "HARD_SWISH") else 2)
+    for step, made in ((0.05, 0.03), (0.2, 0.1), (0.01, 0.004)):
+        zero = low + (0 if name in ("LOG", "RSQRT") else 100)
+        every = np.arange(low, low + 256).astype(kind)
+        every = every * np.float32(step) if kind == "float32" else every
+        tensors = [image([256], step, zero, kind), image([256], made, low + 20, kind)]
+        model = written(tensors, [Operator(name, [0], [1], table, {}, version)], [0], [1])
+        (wanted,) = reference(
+            model, [every], "BUILTIN_WITHOUT_DEFAULT_DELEGATES" if name == "ELU" else "BUILTIN_REF"
         )
+        found = jangin.compile(model, threads=1, cache=False)(every)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5 if kind == "float32" else 0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "float32"])
+def test_slopes_and_squares(kind: str) -> None:
+    x, made = image([500], 0.07, 4, kind), image([500], 0.05, 30, kind)
+    slopes = np.random.default_rng(2).integers(0, 100, 500)
+    slope = Tensor([500], kind, [0.01], [5], 0, slopes / 70 if kind == "float32" else slopes)
+    check([x, slope, made], Operator("PRELU", [0, 1], [2], version=1))
+    if kind != "uint8":
+        check([x, image([500], 0.03, -4, kind), made], Operator("SQUARED_DIFFERENCE", [0, 1], [2]))
 
 
 @pytest.mark.parametrize("kind", ["int8", "float32"])

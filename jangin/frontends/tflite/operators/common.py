@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jangin.frontends.tflite.fixed import Multiplier, rounded
-from jangin.ir.dtype import F32, I8, I16, I32, I64, U8, DType
+from jangin.ir.dtype import F32, F64, I8, I16, I32, I64, U8, DType
 from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import Array, CompileError
@@ -185,6 +185,12 @@ def rescaled(x: Expr, value: Expr, half: Expr, *rest: Expr) -> Expr:
     below, right = rest
     high = binary("shr", product + (1 << 30), const(31, I64))
     return binary("shr", high + half - select(high < 0, below, const(0, I64)), right)
+
+
+def leading_zeros(v: Expr) -> Expr:
+    """Leading zeros of an int32 above 0, by the exponent of the f64 that it is."""
+    exponent = binary("shr", intrinsic("bitcast_i64", cast(F64, v)), const(52, I64))
+    return const(31 + 1023, I64) - exponent
 
 
 def mapped(b: Builder, body: Callable[..., Expr], *operands: Tensor | Expr) -> Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 
 from jangin.frontends.registry import Lowering, Table, lowers
 from jangin.frontends.tflite import fixed
+from jangin.frontends.tflite.operators import wide
 from jangin.frontends.tflite.operators.common import (
     Call,
     Factors,
@@ -22,7 +23,7 @@ from jangin.frontends.tflite.operators.common import (
     rescaled,
     stored,
 )
-from jangin.ir.dtype import BOOL, F32, I8, I32, I64, U8
+from jangin.ir.dtype import BOOL, F32, I8, I16, I32, I64, U8
 from jangin.ir.expr import Expr, binary, cast, const, eq, land, lor, maximum, minimum, ne, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import CompileError
@@ -31,29 +32,49 @@ from jangin.ops.builder import Tensor
 from jangin.ops.elementwise import pow_, where
 
 
-def _function(body: Callable[..., Expr], **named: str) -> Lowering:
-    """Of floats; of what else it takes as it stands. `named`: options by the function's parameters."""
+def _function(body: Callable[..., Expr], table: bool = False, **named: str) -> Lowering:
+    """Of floats; of what else it takes as it stands; of 8 bits by a `table`, where the reference kernel has
+    one. `named`: options by the function's parameters."""
 
     def lower(call: Call) -> Tensor:
-        call.only_floats()
         given = {k: call.options[v] for k, v in named.items()}
+        if table and call.is_integer and call.given[0].dtype in (I8, U8):
+            return _tabulated(call, lambda v: body(v, **given))
+        call.only_floats()
         return call.b.map(lambda v: body(v, **given), call.x())
 
     return lower
+
+
+def _tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
+    """A function of what the 256 inputs stand for, in floats, quantized (`LUTPopulateInt8`)."""
+    b, q, out = call.b, call.given[0], call.out
+    (low, high), (bottom, top), dtype = q.limits, out.limits, out.dtype
+    assert dtype is not None
+    inputs = (np.arange(low, high + 1, dtype=np.float32) - q.zero) * np.float32(q.scale)
+
+    def quantized(v: Expr) -> Expr:
+        ratio = body(v) * float(np.float32(1) / np.float32(out.scale))
+        inside = minimum(maximum(rounded(ratio) + float(out.zero), float(bottom)), float(top))
+        return cast(dtype, inside)
+
+    table = b.map(quantized, b.const(inputs))
+    return b.gather(table, b.map(lambda v: cast(I64, v) - low, call.x()), 0)
 
 
 def _gelu(v: Expr, tanh: bool) -> Expr:
     return activation.gelu_tanh(v) if tanh else activation.gelu(v)
 
 
-_FLOAT = {"ABS": "abs", "CEIL": "ceil", "COS": "cos", "EXP": "exp", "FLOOR": "floor", "LOG": "log",
+_FLOAT = {"CEIL": "ceil", "COS": "cos", "EXP": "exp", "FLOOR": "floor", "LOG": "log",
           "NEG": "neg", "ROUND": "round", "SIN": "sin", "SQRT": "sqrt", "SIGN": "sign"}  # fmt: skip
+_TABLES = ("EXP", "LOG")
 FUNCTIONS = Table({
-    **{name: _function(partial(intrinsic, fn)) for name, fn in _FLOAT.items()},
-    "RSQRT": _function(lambda v: 1 / intrinsic("sqrt", v)),
+    **{name: _function(partial(intrinsic, fn), name in _TABLES) for name, fn in _FLOAT.items()},
+    "RSQRT": _function(lambda v: 1 / intrinsic("sqrt", v), True),
     "SQUARE": _function(lambda v: v * v),
-    "ELU": _function(activation.elu),
-    "GELU": _function(_gelu, tanh="approximate"),
+    "ELU": _function(activation.elu, True),
+    "GELU": _function(_gelu, True, tanh="approximate"),
     "LOGICAL_NOT": _function(lambda v: intrinsic("not", v)),
 })  # fmt: skip
 
@@ -80,21 +101,19 @@ BOUNDED = Table({"RELU": _bounded(1), "RELU_N1_TO_1": _bounded(2), "RELU6": _bou
 def logistic(call: Call) -> Tensor:
     if not call.is_integer:
         return call.b.map(activation.sigmoid, call.x())
-    return _saturating(call, fixed.logistic, 8)
+    return wide.logistic(call) if call.given[0].dtype is I16 else _saturating(call, fixed.logistic, 8)
 
 
 @lowers("TANH")
 def tanh(call: Call) -> Tensor:
     if not call.is_integer:
         return call.b.map(lambda v: intrinsic("tanh", v), call.x())
-    return _saturating(call, fixed.tanh, 7)
+    return wide.tanh(call) if call.given[0].dtype is I16 else _saturating(call, fixed.tanh, 7)
 
 
 def _saturating(call: Call, fn: Callable[[int, int], int], digits: int) -> Tensor:
-    """A function of an int8 that is taken with 4 integer bits, and has `digits` behind the point."""
+    """A function of 8 bits that is taken with 4 integer bits, and has `digits` behind the point."""
     q, low, high = call.given[0], *call.out.limits
-    if q.dtype is not I8:
-        raise CompileError(f"of {q.dtype} this operator is not supported: of int8 or floats it is")
     part, shift = math.frexp(q.scale * (1 << 27))
     factor, reach = fixed.Multiplier(fixed.rounded(part * (1 << 31)), shift), fixed.radius(4, shift)
 
@@ -107,10 +126,28 @@ def _saturating(call: Call, fn: Callable[[int, int], int], digits: int) -> Tenso
     return lookup(call, at)
 
 
+@lowers("ABS")
+def absolute(call: Call) -> Tensor:
+    if not call.is_integer:
+        return call.b.map(partial(intrinsic, "abs"), call.x())
+    zero = call.given[0].zero
+    sizes = call.b.map(lambda v: intrinsic("abs", cast(I32, v) - zero), call.x())
+    return requantized(call, sizes, Factors.of(call.b, [call.given[0].scale / call.out.scale]))
+
+
 @lowers("HARD_SWISH")
 def hard_swish(call: Call) -> Tensor:
-    call.only_floats()
-    return call.b.map(activation.hard_swish, call.x())
+    if not call.is_integer:
+        return call.b.map(activation.hard_swish, call.x())
+    x, y, (low, high) = call.given[0], call.out, call.out.limits
+    fine = np.float32(1 / 128) * np.float32(x.scale)
+    whole, gate = (fixed.Multiplier.of(float(fine / np.float32(s))) for s in (y.scale, np.float32(3 / 32768)))
+
+    def at(v: int) -> int:
+        product = fixed.hard_swish((v - x.zero) << 7, whole, gate)
+        return max(low, min(high, fixed.divided(product, -whole.shift) + y.zero))
+
+    return lookup(call, at)
 
 
 @lowers("LEAKY_RELU")
@@ -135,8 +172,22 @@ def leaky_relu(call: Call) -> Tensor:
 
 @lowers("PRELU")
 def prelu(call: Call) -> Tensor:
-    call.only_floats()
-    return call.b.map(activation.leaky_relu, call.x(), call.x(1))
+    if not call.is_integer:
+        return call.b.map(activation.leaky_relu, call.x(), call.x(1))
+    (x, slope), y = call.given[:2], call.out
+    (low, high), dtype = y.limits, y.dtype
+    assert dtype is not None
+    same, sloped = (
+        constants(fixed.Multiplier.of(float(f / np.float32(y.scale))))
+        for f in (np.float32(x.scale), np.float32(x.scale) * np.float32(slope.scale))
+    )
+
+    def body(v: Expr, s: Expr) -> Expr:
+        v, s = cast(I64, v) - x.zero, cast(I64, s) - slope.zero
+        scaled = select(v >= 0, rescaled(v, *same), rescaled(v * s, *sloped))
+        return stored(scaled, y.zero, low, high, dtype)
+
+    return call.b.map(body, call.x(), call.x(1))
 
 
 # -- two operands --------------------------------------------------------------------------------
@@ -167,6 +218,26 @@ def _sum(sign: int) -> Lowering:
         return b.map(body, call.x(), call.x(1))
 
     return lower
+
+
+@lowers("SQUARED_DIFFERENCE")
+def squared_difference(call: Call) -> Tensor:
+    """Of integers at a common scale, of twice the larger one, and with 7 bits behind the point."""
+    if not call.is_integer:
+        return call.b.map(lambda v, w: (v - w) * (v - w), call.x(), call.x(1))
+    twice, left = 2 * max(q.scale for q in call.given[:2]), 7
+    parts = [constants(fixed.Multiplier.of(q.scale / twice)) for q in call.given[:2]]
+    whole = fixed.Multiplier.of(twice * twice / ((1 << 2 * left) * call.out.scale))
+
+    def square(*operands: Expr) -> Expr:
+        terms = (
+            rescaled((cast(I64, v) - q.zero) * (1 << left), *part)
+            for v, q, part in zip(operands, call.given, parts, strict=False)
+        )
+        difference = next(terms) - next(terms)
+        return difference * difference
+
+    return requantized(call, call.b.map(square, call.x(), call.x(1)), Factors((*constants(whole),)))
 
 
 @lowers("MUL")
@@ -216,7 +287,6 @@ BINARY = Table({
     "DIV": _binary(lambda v, w: v / w),
     "FLOOR_DIV": _binary(_floor_div),
     "FLOOR_MOD": _binary(lambda v, w: binary("mod", v, w)),
-    "SQUARED_DIFFERENCE": _binary(lambda v, w: (v - w) * (v - w)),
     "ATAN2": _binary(lambda v, w: intrinsic("atan2", v, w)),
     "MAXIMUM": _extreme(maximum),
     "MINIMUM": _extreme(minimum),
@@ -285,6 +355,13 @@ def cast_(call: Call) -> Tensor:
     return call.b.map(lambda v: ne(v, const(0, v.dtype)) if dtype is BOOL else cast(dtype, v), call.x())
 
 
+def rounded(v: Expr) -> Expr:
+    """To the nearest whole f32, a half away from zero."""
+    whole = intrinsic("trunc", v)
+    away = select(v < 0, const(-1.0, F32), const(1.0, F32))
+    return whole + select(intrinsic("abs", v - whole) >= 0.5, away, const(0.0, F32))
+
+
 @lowers("QUANTIZE")
 def quantize(call: Call) -> Tensor:
     """From floats: x / scale rounded half away from zero; from integers: rescaled."""
@@ -296,13 +373,7 @@ def quantize(call: Call) -> Tensor:
         scale = const(out.scale, F32)
 
         def body(v: Expr) -> Expr:
-            ratio = cast(F32, v) / scale
-            whole = intrinsic("trunc", ratio)
-            whole = whole + select(
-                intrinsic("abs", ratio - whole) >= 0.5,
-                select(ratio < 0, const(-1.0, F32), const(1.0, F32)),
-                const(0.0, F32),
-            )
+            whole = rounded(cast(F32, v) / scale)
             inside = minimum(maximum(whole + float(out.zero), float(low)), float(high))
             return cast(dtype, inside)
 

@@ -9,14 +9,16 @@ import numpy as np
 
 from jangin.frontends.registry import Lowering, Table, lowers
 from jangin.frontends.tflite import fixed
+from jangin.frontends.tflite.operators import wide
 from jangin.frontends.tflite.operators.common import (
     Call,
     constants,
+    leading_zeros,
     limits,
     rescaled,
     stored,
 )
-from jangin.ir.dtype import F64, I8, I32, I64
+from jangin.ir.dtype import I8, I16, I32, I64, U8
 from jangin.ir.expr import Expr, binary, call, cast, const, maximum, minimum, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ops.builder import Tensor
@@ -83,7 +85,7 @@ ARGS = Table({"ARG_MAX": _arg("max"), "ARG_MIN": _arg("min")})
 def softmax(c: Call) -> Tensor:
     beta = c.options["beta"]
     if c.is_integer:
-        return _integer_softmax(c, beta)
+        return wide.softmax(c, beta) if c.given[0].dtype is I16 else _integer_softmax(c, beta)
     x = c.x() if beta == 1 else c.b.map(lambda v: v * beta, c.x())
     return c.b.softmax(x, x.rank - 1)
 
@@ -93,11 +95,11 @@ ACCUMULATED = 12
 
 
 def _integer_softmax(c: Call, beta: float) -> Tensor:
-    """`reference_ops::Softmax` of int8: exponentials of differences from the largest by a table, the sum's
+    """`reference_ops::Softmax` of 8 bits: exponentials of differences from the largest by a table, the sum's
     reciprocal by Newton's method, all in fixed point."""
-    b, x, dtype = c.b, c.x(), c.out.dtype
-    if c.given[0].dtype is not I8 or dtype is not I8:
-        raise CompileError(f"a softmax of {c.given[0].dtype} is not supported: of int8 or floats it is")
+    b, x, dtype, (low, high) = c.b, c.x(), c.out.dtype, c.out.limits
+    if c.given[0].dtype is not dtype or dtype not in (I8, U8):
+        raise CompileError(f"a softmax of {c.given[0].dtype} to {dtype} is not supported")
     part, shift = math.frexp(min(beta * c.given[0].scale * (1 << 26), float(fixed.HIGH)))
     factor = fixed.Multiplier(fixed.rounded(part * (1 << 31)), shift)
     least = -fixed.radius(5, shift)
@@ -109,13 +111,8 @@ def _integer_softmax(c: Call, beta: float) -> Tensor:
     apart = b.map(lambda m, v: cast(I64, m) - cast(I64, v), peak, x)
     total = b.reduce("sum", b.gather(terms, apart, 0), [last], True)
 
-    def zeros(v: Expr) -> Expr:
-        """Leading zeros of an int32 above 0, by the exponent of the f64 that it is."""
-        exponent = binary("shr", call("bitcast_i64", cast(F64, v)), const(52, I64))
-        return const(31 + 1023, I64) - exponent
-
     def inverse(v: Expr) -> Expr:
-        one = binary("shl", v, zeros(v)) - (1 << 31)
+        one = binary("shl", v, leading_zeros(v)) - (1 << 31)
         half = binary("shr", one + fixed.ONE + 1, const(1, I64))
         y = _high(half, const(-1010580540, I64)) + 1515870810
         for _ in range(3):
@@ -123,15 +120,14 @@ def _integer_softmax(c: Call, beta: float) -> Tensor:
         return _inside(binary("shl", y, const(1, I64)))
 
     scale = b.map(inverse, total)
-    over = b.map(lambda v: ACCUMULATED - zeros(v) + (31 - 8), total)
+    over = b.map(lambda v: ACCUMULATED - leading_zeros(v) + (31 - 8), total)
 
     def result(e: Expr, s: Expr, bits: Expr, d: Expr) -> Expr:
         v = _high(s, e)
         half = binary("shl", const(1, I64), bits - 1)
-        q = binary("shr", v + half - select(v < 0, const(1, I64), const(0, I64)), bits) - 128
-        return cast(
-            I8, select(d <= -least, minimum(maximum(q, const(-128, I64)), const(127, I64)), const(-128, I64))
-        )
+        q = binary("shr", v + half - select(v < 0, const(1, I64), const(0, I64)), bits) + low
+        inside = minimum(maximum(q, const(low, I64)), const(high, I64))
+        return cast(dtype, select(d <= -least, inside, const(low, I64)))
 
     return b.map(result, b.gather(table, apart, 0), scale, over, apart)
 

@@ -1,0 +1,140 @@
+"""LOGISTIC, TANH and SOFTMAX of 16 bits, as TensorFlow Lite's reference kernels have them: by tables between
+whose entries they go in straight lines. (Found by comparing; tests hold every input.)"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from jangin.frontends.tflite import fixed
+from jangin.frontends.tflite.operators.common import Call, constants, leading_zeros, rescaled
+from jangin.ir.dtype import I16, I64
+from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
+from jangin.ir.graph import Array, CompileError
+from jangin.ops.builder import Tensor
+
+STEPS = 24
+"""Entries of the sigmoid's table for 1 of its argument."""
+
+
+def sigmoid_table() -> Array:
+    """In 65536ths from 0 on, each entry moved by half of what straight lines miss in the middle."""
+
+    def at(i: float) -> float:
+        return 65536 / (1 + math.exp(-i / STEPS))
+
+    exact = [at(i) + (at(i + 0.5) - (at(i) + at(i + 1)) / 2) / 2 for i in range(255)]
+    return np.array([*map(fixed.rounded, exact), 0xFFFF], np.int64)
+
+
+def _argument(call: Call, powers: tuple[int, ...]) -> Callable[[Expr], Expr]:
+    """An input times 3 * 4096, at its scale: where that is a power of two of `powers` it is exact, else
+    rounded by a multiplier of 15 bits."""
+    q = call.given[0]
+    if q.zero or call.out.zero or call.out.scale != 2.0**-15:
+        raise CompileError("of 16 bits it has no zero points, and results of a scale of 2 ** -15")
+    part, exponent = math.frexp(q.scale)
+    if part == 0.5 and exponent + 11 in powers:
+        factor, shift = 3 << (exponent + 11), 0
+    else:
+        real, shift = q.scale * 4096 * 3, 0
+        while real <= 32767 / 2 and shift <= 30:
+            real, shift = real * 2, shift + 1
+        factor = int(real)
+    half = 1 << (shift - 1) if shift else 0
+    return lambda v: binary("shr", cast(I64, v) * factor + half, const(shift, I64))
+
+
+def logistic(call: Call) -> Tensor:
+    def result(at: Expr, value: Expr) -> Expr:
+        return binary("shr", select(at >= 0, value, (1 << 25) - value - 1) + 512, const(10, I64))
+
+    return _interpolated(call, (0,), 9, 0x7FFF << 10, result)
+
+
+def tanh(call: Call) -> Tensor:
+    def result(at: Expr, value: Expr) -> Expr:
+        middle = (1 << 23) - 128
+        return binary("shr", select(at >= 0, value - middle, middle + 255 - value), const(8, I64))
+
+    return _interpolated(call, (0, 1), 8, 0xFFFF << 8, result)
+
+
+def _interpolated(
+    call: Call, powers: tuple[int, ...], bits: int, most: int, result: Callable[[Expr, Expr], Expr]
+) -> Tensor:
+    """`result` of the argument and the table's value at its absolute value, which has `bits` bits between
+    entries, and is `most` behind the last."""
+    b, table = call.b, sigmoid_table()
+    at = b.map(_argument(call, powers), call.x())
+    absolute = b.map(lambda v: select(v < 0, -v, v), at)
+    entry = b.map(lambda v: minimum(binary("shr", v, const(bits, I64)), const(254, I64)), absolute)
+    first = b.gather(b.const(table[:-1]), entry, 0)
+    rise = b.gather(b.const(np.diff(table)), entry, 0)
+
+    def value(v: Expr, size: Expr, start: Expr, slope: Expr) -> Expr:
+        inside = start * (1 << bits) + slope * binary("and", size, const((1 << bits) - 1, I64))
+        return cast(I16, result(v, select(size >= 255 << bits, const(most, I64), inside)))
+
+    return b.map(value, at, absolute, first, rise)
+
+
+def table_of(fn: Callable[[float], float], low: float, high: float) -> Array:
+    """512 steps of a function whose values lie within -1 and 1, in 32768ths; each entry but the last moved as
+    in `sigmoid_table`, in whole numbers."""
+    step = (high - low) / 512
+    exact = [fn(low + step * i / 2) * 32768 for i in range(1025)]
+    found = []
+    for i in range(512):
+        before, middle, after = exact[2 * i : 2 * i + 3]
+        start = fixed.rounded(before)
+        missed = fixed.rounded((after + start) / 2) - fixed.rounded(middle)
+        found.append(start - fixed.rounded(missed / 2))
+    return np.clip(np.array([*found, fixed.rounded(exact[-1])], np.int64), -(1 << 15), (1 << 15) - 1)
+
+
+def _looked_up(call: Call, table: Array, x: Tensor) -> Tensor:
+    """A table of 513 entries at numbers of 16 bits."""
+    b = call.b
+    entry = b.map(lambda v: binary("shr", v, const(7, I64)) + 256, x)
+    first, rise = (b.gather(b.const(a), entry, 0) for a in (table[:-1], np.diff(table)))
+
+    def value(v: Expr, start: Expr, slope: Expr) -> Expr:
+        part = binary("and", v, const(127, I64))
+        return start + binary("shr", slope * part + 64, const(7, I64))
+
+    return b.map(value, x, first, rise)
+
+
+def softmax(call: Call, beta: float) -> Tensor:
+    """Exponentials of differences from the largest over 65535ths of -10 to 0, times the reciprocal of their
+    sum."""
+    b, x = call.b, call.x()
+    if call.out.zero or call.out.scale != 2.0**-15:
+        raise CompileError("a softmax of 16 bits has results of a scale of 2 ** -15")
+    last = x.rank - 1
+    factor = constants(fixed.Multiplier.of(call.given[0].scale * beta / (10 / 65535)))
+
+    def place(v: Expr, peak: Expr) -> Expr:
+        return _short(rescaled(cast(I64, v) - cast(I64, peak), *factor) + 32767)
+
+    def reciprocal_place(total: Expr) -> Expr:
+        shifted = binary("shl", total, leading_zeros(total) - 1) + (1 << 13)
+        return _short(binary("shr", shifted, const(14, I64)) - (1 << 15) - (1 << 16))
+
+    powers = _looked_up(call, table_of(math.exp, -10, 0), b.map(place, x, b.reduce("max", x, [last], True)))
+    total = b.reduce("sum", powers, [last], True)
+    inverse = _looked_up(call, table_of(lambda v: 1 / (1 + v), 0, 1), b.map(reciprocal_place, total))
+
+    def result(e: Expr, factor: Expr, sum_: Expr) -> Expr:
+        bits = 31 - leading_zeros(sum_)
+        v = binary("shr", e * factor + binary("shl", const(1, I64), bits - 1), bits)
+        return cast(I16, minimum(maximum(v, const(0, I64)), const(32767, I64)))
+
+    return b.map(result, powers, inverse, total)
+
+
+def _short(v: Expr) -> Expr:
+    return minimum(maximum(v, const(-(1 << 15), I64)), const((1 << 15) - 1, I64))
