@@ -10,6 +10,7 @@ import numpy as np
 import tflite
 
 from jangin.frontends.assemble import ShapeBindings, Symbols, body_graph, model_graph
+from jangin.frontends.tflite.operators import custom
 from jangin.frontends.tflite.sparse import dense
 from jangin.frontends.tflite.variables import Parts, Variables, stateful
 from jangin.ir.dtype import BOOL, F16, F32, F64, I4, I8, I16, I32, I64, U8, U16, U32, U64, DType
@@ -183,6 +184,10 @@ class Reader:
             if i >= 0:
                 self._tensor(i)
         attrs = _options(found)
+        if number == tflite.BuiltinOperator.CUSTOM:
+            given = found.CustomOptionsAsNumpy()
+            attrs = custom.options(name, given.tobytes() if isinstance(given, np.ndarray) else b"")
+            attrs["shapes"] = tuple(tuple(_ints(self._tensor(i).ShapeAsNumpy())) for i in outputs)
         called = [self.names[i] if i >= 0 else "" for i in inputs]
         results = tuple(self.names[i] for i in outputs)
         label = results[0] if results else f"operator_{n}"

@@ -33,7 +33,8 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """A builtin operator by name: `options` by the schema's names, in the table `table`."""
+    """A builtin operator by name: `options` by the schema's names, in the table `table`; or, with the bytes
+    of its options, a custom one."""
 
     name: str
     inputs: Sequence[int]
@@ -41,6 +42,7 @@ class Operator:
     table: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     version: int = 2
+    custom: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def written(
     places = iter(range(1, len(buffers)))
     codes = iter(range(sum(len(g.operators) for g in graphs)))
     subgraphs = [_graph(b, g, places, codes) for g in graphs]
-    listed = [_code(b, o.name, o.version) for g in graphs for o in g.operators]
+    listed = [_code(b, o) for g in graphs for o in g.operators]
     parts = [
         _vector(b, start, items)
         for start, items in (
@@ -165,7 +167,7 @@ def _sparsity(b: Any, order: Sequence[int], blocks: Sequence[int], levels: Seque
 
 def _operator(b: Any, n: int, o: Operator) -> int:
     ends = [b.CreateNumpyVector(np.array(i, np.int32)) for i in (o.inputs, o.outputs)]
-    options = None
+    options, custom = None, None if o.custom is None else b.CreateByteVector(o.custom)
     if o.table:
         vectors = {
             k: b.CreateString(v) if isinstance(v, str) else b.CreateNumpyVector(np.array(v, np.int32))
@@ -183,13 +185,18 @@ def _operator(b: Any, n: int, o: Operator) -> int:
     if options is not None:
         tflite.OperatorAddBuiltinOptionsType(b, getattr(tflite.BuiltinOptions, o.table))
         tflite.OperatorAddBuiltinOptions(b, options)
+    if custom is not None:
+        tflite.OperatorAddCustomOptions(b, custom)
     return int(tflite.OperatorEnd(b))
 
 
-def _code(b: Any, name: str, version: int) -> int:
-    number = getattr(tflite.BuiltinOperator, name)
+def _code(b: Any, o: Operator) -> int:
+    name = None if o.custom is None else b.CreateString(o.name)
+    number = getattr(tflite.BuiltinOperator, o.name if name is None else "CUSTOM")
     tflite.OperatorCodeStart(b)
     tflite.OperatorCodeAddDeprecatedBuiltinCode(b, min(number, 127))
     tflite.OperatorCodeAddBuiltinCode(b, number)
-    tflite.OperatorCodeAddVersion(b, version)
+    tflite.OperatorCodeAddVersion(b, o.version)
+    if name is not None:
+        tflite.OperatorCodeAddCustomCode(b, name)
     return int(tflite.OperatorCodeEnd(b))

@@ -80,7 +80,7 @@ class Call:
 
     def sizes(self, i: int) -> list[Expr]:
         return self.b.require_sizes(
-            self.b.reshape(self.x(i), [-1]) if not self.x(i).rank else self.x(i), "sizes"
+            self.b.reshape(self.x(i), [1]) if not self.x(i).rank else self.x(i), "sizes"
         )
 
     @property

@@ -189,7 +189,7 @@ def _whole(b: Builder, x: Tensor, zero: Tensor | None) -> Tensor:
 # -- pools ---------------------------------------------------------------------------------------
 
 
-def _window(call: Call, x: Tensor) -> Window:
+def pool_window(call: Call, x: Tensor) -> Window:
     o = call.options
     kernel, strides = [o["filter_height"], o["filter_width"]], [o["stride_h"], o["stride_w"]]
     if o["padding"] == SAME:
@@ -200,7 +200,7 @@ def _window(call: Call, x: Tensor) -> Window:
 @lowers("MAX_POOL_2D")
 def max_pool_2d(call: Call) -> Tensor:
     x = channels_first(call.b, call.x())
-    y = channels_last(call.b, pool.max_pool(call.b, x, _window(call, x)))
+    y = channels_last(call.b, pool.max_pool(call.b, x, pool_window(call, x)))
     return _limited(call, y) if call.is_integer else activated(call, y)
 
 
@@ -215,7 +215,7 @@ def _limited(call: Call, y: Tensor) -> Tensor:
 def average_pool_2d(call: Call) -> Tensor:
     """Of integers the sum divided by the count, rounded half away from zero."""
     b, x = call.b, channels_first(call.b, call.x())
-    window = _window(call, x)
+    window = pool_window(call, x)
     if not call.is_integer:
         return activated(call, channels_last(b, pool.average_pool(b, x, window)))
     pads = static_shape(window.pads)
@@ -240,7 +240,7 @@ def average_pool_2d(call: Call) -> Tensor:
 def l2_pool_2d(call: Call) -> Tensor:
     call.only_floats()
     x = channels_first(call.b, call.x())
-    squares = pool.average_pool(call.b, call.b.map(lambda v: v * v, x), _window(call, x))
+    squares = pool.average_pool(call.b, call.b.map(lambda v: v * v, x), pool_window(call, x))
     return activated(call, channels_last(call.b, call.b.map(_root, squares)))
 
 

@@ -1,0 +1,278 @@
+"""Custom operators that published models use: SSD's detections, and those of MediaPipe.
+
+Their options are no table of the schema: FlexBuffers, or a C structure's bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin.frontends.registry import lowers
+from jangin.frontends.tflite.operators.common import Call, activated, real
+from jangin.frontends.tflite.operators.conv import SAME, VALID, pool_window
+from jangin.ir.dtype import F32, I64
+from jangin.ir.expr import Buffer, Expr, call, cast, const, land, maximum, minimum, select
+from jangin.ir.graph import CompileError, static_shape
+from jangin.ops import conv
+from jangin.ops.axes import channels_first, channels_last
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.pool import max_pool_with_indices
+from jangin.ops.scatter import unpool
+from jangin.ops.select import chosen_boxes, top_k
+
+POOL = ("padding", "stride_w", "stride_h", "filter_width", "filter_height", "fused_activation_function")
+FIELDS = {
+    "Convolution2DTransposeBias": POOL[:3],
+    "MaxPoolingWithArgmax2D": POOL,
+    "MaxUnpooling2D": POOL,
+}
+"""Fields, whole numbers of 32 bits, of the structures that hold options (`TfLitePoolParams`)."""
+PADDINGS = {1: SAME, 2: VALID}
+"""By the numbers that structures have."""
+COUNTS = ("max_detections", "max_classes_per_detection", "num_classes")
+SCALES = ("y_scale", "x_scale", "h_scale", "w_scale")
+THRESHOLDS = ("nms_score_threshold", "nms_iou_threshold")
+
+
+def options(name: str, data: bytes) -> dict[str, Any]:
+    """A custom operator's options; of one that isn't known the bytes, as they are. CompileError, or the
+    decoder's own error, for what is damaged."""
+    if name in FIELDS:
+        fields = FIELDS[name]
+        made = dict(zip(fields, struct.unpack_from(f"<{len(fields)}i", data), strict=True))
+        if made["padding"] not in PADDINGS or min(v for k, v in made.items() if k in POOL[1:5]) < 1:
+            raise CompileError(f"{name} has options that can't be: {made}")
+        return {**made, "padding": PADDINGS[made["padding"]]}
+    if name != "TFLite_Detection_PostProcess":
+        return {"custom_options": np.frombuffer(data, np.uint8)}
+    from flatbuffers import flexbuffers
+
+    found = flexbuffers.Loads(data)
+    numbers = {k: found.get(k) for k in (*COUNTS, *SCALES, *THRESHOLDS)}
+    for key, value in numbers.items():
+        least = 1 if key in COUNTS else 0 if key in THRESHOLDS else 1e-30
+        if not isinstance(value, int if key in COUNTS else (int, float)) or not least <= value < 1 << 20:
+            raise CompileError(f"{name} has the option {key} = {value}")
+    regular, per = found.get("use_regular_nms", False), found.get("detections_per_class", 100)
+    return {**numbers, "use_regular_nms": bool(regular), "detections_per_class": max(1, int(per))}
+
+
+# -- MediaPipe's ---------------------------------------------------------------------------------
+
+
+@lowers("Convolution2DTransposeBias")
+def transposed_convolution(c: Call) -> Tensor:
+    """Inputs: x, filters [out, H, W, in], a bias. Padded to `SAME`, what windows cover beyond the last stride
+    is cut off, half of it in front."""
+    b, x, w = c.b, channels_first(c.b, c.x()), c.b.transpose(c.x(1), [3, 0, 1, 2])
+    kernel, sizes = static_shape(w.shape[2:]), static_shape(x.shape[2:])
+    if kernel is None or sizes is None:
+        raise CompileError(f"the filters {w} and the sizes of {x} must be known")
+    strides, pads = [c.options["stride_h"], c.options["stride_w"]], [0, 0, 0, 0]
+    if c.options["padding"] == SAME:
+        for i, (k, s, n) in enumerate(zip(kernel, strides, sizes, strict=True)):
+            cut = max(0, k - (n - 1) % s - 1)
+            pads[i], pads[2 + i] = cut // 2, cut - cut // 2
+    return channels_last(b, conv.conv_transpose(b, x, w, c.optional(2), strides=strides, pads=pads))
+
+
+@lowers("MaxPoolingWithArgmax2D")
+def max_pool_with_places(c: Call) -> tuple[Tensor, Tensor]:
+    """The maximum of each window, and its place in the window, row by row, as a float and a tenth."""
+    b, x = c.b, channels_first(c.b, c.x())
+    window = pool_window(c, x)
+    best, where = max_pool_with_indices(b, x, window)
+    pads = static_shape(window.pads)
+    assert pads is not None
+    height, width = x.shape[2:]
+
+    def place(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        at = bufs[0][index]
+        row = at // width % height - (index[2] * window.strides[0] - pads[0])
+        column = at % width - (index[3] * window.strides[1] - pads[1])
+        return cast(F32, row * window.kernel[1] + column) + 0.1
+
+    places = b.compute(F32, where.shape, [where], place)
+    return activated(c, channels_last(b, best)), channels_last(b, places)
+
+
+@lowers("MaxUnpooling2D")
+def max_unpooling(c: Call) -> Tensor:
+    """x where the places in its windows say (as of `max_pool_with_places`), 0 elsewhere."""
+    b, x, places, o = c.b, c.x(), c.x(1), c.options
+    sizes = static_shape(x.shape)
+    if sizes is None:
+        raise CompileError(f"unpooling {x} needs known sizes: fix them with shapes=")
+    kernel, strides = (o["filter_height"], o["filter_width"]), (o["stride_h"], o["stride_w"])
+    made: list[int] = [n * k for n, k in zip(sizes[1:3], kernel, strict=True)]
+    offsets = [
+        max(0, ((n - 1) * s + k - m) // 2)
+        for n, s, k, m in zip(sizes[1:3], strides, kernel, made, strict=True)
+    ]
+    shape = (sizes[0], *made, sizes[3])
+
+    def target(bufs: Sequence[Buffer], n: Expr, y: Expr, x: Expr, channel: Expr) -> Expr:
+        at = cast(I64, bufs[0][n, y, x, channel])
+        row: Expr = y * strides[0] - offsets[0] + at // kernel[1]
+        column: Expr = x * strides[1] - offsets[1] + at % kernel[1]
+        return ((n * shape[1] + row) * shape[2] + column) * shape[3] + channel
+
+    where = b.compute(I64, x.shape, [places], target)
+    return unpool(b, x, where, tuple(map(const, shape)))
+
+
+@lowers("TransformTensorBilinear")
+def transform_bilinear(c: Call) -> Tensor:
+    """x [1, H, W, C] at the places to which a matrix [1, 4, 4] takes the result's pixels' centres, between
+    four pixels; 0 beyond them."""
+    b, x, matrix = c.b, c.x(), c.b.reshape(c.x(1), [4, 4])
+    wanted = c.options["shapes"][0]
+    if len(wanted) != 4 or x.rank != 4:
+        raise CompileError(f"the image {x} and the result {list(wanted)} must have four axes")
+    rows, columns = x.shape[1:3]
+    places = b.compute(F32, (const(2), const(wanted[1]), const(wanted[2])), [matrix], _place)
+    inside = [
+        b.map(lambda v, n=n: land(v >= 0, v <= cast(F32, n - 1)), _part(b, places, i))
+        for i, n in enumerate((columns, rows))
+    ]
+
+    def value(bufs: Sequence[Buffer], n: Expr, y: Expr, x: Expr, channel: Expr) -> Expr:
+        across, down = bufs[1][const(0), y, x], bufs[1][const(1), y, x]
+        left, top = call("floor", across), call("floor", down)
+
+        def corner(dy: int, dx: int) -> Expr:
+            at = [_held(v, d, size) for v, d, size in ((top, dy, rows), (left, dx, columns))]
+            return bufs[0][n, at[0], at[1], channel]
+
+        right, lower = across - left, down - top
+        upper_row, lower_row = ((1.0 - right) * corner(dy, 0) + right * corner(dy, 1) for dy in (0, 1))
+        mixed = lower * lower_row + (1.0 - lower) * upper_row
+        return select(land(bufs[2][y, x], bufs[3][y, x]), mixed, const(0.0, F32))
+
+    shape = (x.shape[0], const(wanted[1]), const(wanted[2]), x.shape[3])
+    return b.compute(F32, shape, [x, places, *inside], value)
+
+
+def _place(bufs: Sequence[Buffer], which: Expr, y: Expr, x: Expr) -> Expr:
+    """Where pixel (x, y) comes from: its column (`which` 0) or row, whose centres are halves off."""
+    m = [bufs[0][which, const(i)] for i in (0, 1, 3)]
+    moved = m[2] + (m[0] * 0.5 + m[1] * 0.5 - 0.5)
+    return m[0] * cast(F32, x) + m[1] * cast(F32, y) + moved
+
+
+def _part(b: Builder, x: Tensor, i: int) -> Tensor:
+    return b.reshape(b.slice(x, [i, 0, 0], [1, *x.shape[1:]], [1, 1, 1]), x.shape[1:])
+
+
+def _held(v: Expr, step: int, size: Expr) -> Expr:
+    """A float's whole number, moved a step, within an axis; what lies beyond counts with weight 0."""
+    top = cast(F32, size - 1)
+    return minimum(maximum(cast(I64, minimum(maximum(v, const(0.0, F32)), top)) + step, 0), size - 1)
+
+
+# -- detections ----------------------------------------------------------------------------------
+
+
+@lowers("TFLite_Detection_PostProcess")
+def detections(c: Call) -> tuple[Tensor, ...]:
+    """Inputs: boxes [1, count, 4] as moves of anchors, scores [1, count, classes and background], anchors
+    [count, 4] (centres and sizes). Gives corners, classes, scores and the number of what is found, the
+    likeliest first; rows that are left over are 0."""
+    b, o = c.b, c.options
+    boxes, scores = _corners(c), real(c, 1)
+    sizes, classes = static_shape(scores.shape), o["num_classes"]
+    if sizes is None or len(sizes) != 3 or sizes[0] != 1 or sizes[2] < classes:
+        raise CompileError(f"detections of one image, of known sizes and {classes} classes, not of {scores}")
+    count = sizes[1]
+    scores = b.slice(scores, [0, 0, sizes[2] - classes], [1, count, classes], [1, 1, 1])
+    most = o["max_detections"]
+    if o["use_regular_nms"]:
+        return _each_class(c, boxes, scores, min(o["detections_per_class"], count))
+    per = min(o["max_classes_per_detection"], classes)
+    values, labels = top_k(b, scores, const(per), axis=2)
+    best = b.reshape(b.slice(values, [0, 0, 0], [1, count, 1], [1, 1, 1]), [1, 1, count])
+    at, there = _chosen(c, boxes, best, most)
+    at, there = (b.reshape(t, [t.shape[2]]) for t in (at, there))
+
+    def rows(table: Tensor) -> Tensor:
+        """[most * per, ...]: a table's rows of the boxes found, a row a class."""
+        found = b.gather(b.reshape(table, table.shape[1:]), at, 0)
+        return b.map(
+            lambda v, f: select(f, cast(F32, v), const(0.0, F32)), found, b.reshape(there, [*there.shape, 1])
+        )
+
+    near = b.expand(b.reshape(boxes, [1, count, 1, 4]), [1, count, per, 4])
+    held = min(most, count) * per
+    corners = b.reshape(rows(b.reshape(near, [1, count, per * 4])), [held, 4])
+    given = [b.reshape(rows(t), [held]) for t in (labels, values)]
+    found = b.reduce("sum", b.cast(there, F32), [0], True)
+    return (*(_filled(b, t, most * per) for t in (corners, *given)), found)
+
+
+def _corners(c: Call) -> Tensor:
+    """[1, count, 4]: the top, left, bottom and right of boxes, which are given as centres and sizes, the
+    anchors' moved and stretched."""
+    b, moves, anchors, o = c.b, real(c, 0), real(c, 2), c.options
+    scales = [o[f"{n}_scale"] for n in "yx"], [o[f"{n}_scale"] for n in "hw"]
+
+    def part(t: Tensor, first: int) -> Tensor:
+        starts = [0] * (t.rank - 1) + [first]
+        return b.slice(t, starts, [*t.shape[:-1], const(2)], [1] * t.rank)
+
+    centre, size = part(anchors, 0), part(anchors, 2)
+    steps, growth = (b.const(np.array(s, np.float32)) for s in scales)
+    middle = b.map(lambda v, s, z, m: v / s * z + m, part(moves, 0), steps, size, centre)
+    half = b.map(lambda v, s, z: 0.5 * call("exp", v / s) * z, part(moves, 2), growth, size)
+    return b.concat([b.map(lambda m, h: m - h, middle, half), b.map(lambda m, h: m + h, middle, half)], 2)
+
+
+def _chosen(c: Call, boxes: Tensor, scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """For each row of scores [1, rows, count] up to `most` boxes that overlap no better one: their numbers,
+    and whether there are so many."""
+    b, o = c.b, c.options
+    floor = np.nextafter(np.float32(o["nms_score_threshold"]), np.float32(-math.inf))
+    _, rows, count = static_shape(scores.shape) or (1, 1, 1)
+    chosen = chosen_boxes(
+        b, boxes, scores, limit=b.const(np.array([most])), floor=b.const(np.array([floor])),
+        overlap=b.const(np.array([o["nms_iou_threshold"]], np.float32)),
+    )  # fmt: skip
+    chosen = b.slice(chosen, [0, 0, 0], [1, rows, min(most, count)], [1, 1, 1])
+    return b.map(lambda v: maximum(v, 0), chosen), b.map(lambda v: v >= 0, chosen)
+
+
+def _each_class(c: Call, boxes: Tensor, scores: Tensor, per: int) -> tuple[Tensor, ...]:
+    """Boxes of each class suppressed by themselves, the best of all classes kept."""
+    b, most = c.b, c.options["max_detections"]
+    _, count, classes = static_shape(scores.shape) or (1, 1, 1)
+    by_class = b.transpose(scores, [0, 2, 1])
+    at, there = _chosen(c, boxes, by_class, per)
+    flat = b.reshape(at, [classes * per])
+    first = b.const(np.repeat(np.arange(classes) * count, per))
+    own = b.gather(b.reshape(by_class, [classes * count]), b.map(lambda v, f: v + f, flat, first), 0)
+    absent = const(-math.inf, F32)
+    own = b.map(lambda v, f: select(f, v, absent), own, b.reshape(there, [classes * per]))
+    values, which = top_k(b, own, const(min(most, classes * per)), axis=0)
+    found = b.map(lambda v: v > absent, values)
+    near = b.gather(b.reshape(boxes, [count, 4]), b.gather(flat, which, 0), 0)
+
+    def kept(t: Tensor, fn: Callable[[Expr], Expr]) -> Tensor:
+        flags = found if t.rank == 1 else b.reshape(found, [*found.shape, 1])
+        return _filled(b, b.map(lambda v, f: select(f, fn(v), const(0.0, F32)), t, flags), most)
+
+    labels = kept(which, lambda v: cast(F32, v // per))
+    return (
+        kept(near, lambda v: v), labels, kept(values, lambda v: v),
+        b.reduce("sum", b.cast(found, F32), [0], True),
+    )  # fmt: skip
+
+
+def _filled(b: Builder, x: Tensor, rows: int) -> Tensor:
+    """[1, rows, ...], with 0 behind what there is."""
+    held = static_shape(x.shape[:1]) or (rows,)
+    x = b.pad(x, [0] * x.rank + [rows - held[0]] + [0] * (x.rank - 1))
+    return b.reshape(x, [1, *x.shape])
