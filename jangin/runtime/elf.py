@@ -64,7 +64,7 @@ class Image:
         linker = Linker(objects, architecture())
         try:
             self._memory = mmap.mmap(-1, max(1, linker.bytes))
-        except (MemoryError, OSError, ValueError) as error:
+        except (MemoryError, OSError, OverflowError, ValueError) as error:
             raise LoadError(f"there is no memory for {linker.bytes} bytes of machine code: {error}") from None
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # only `close` lets go
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
@@ -238,6 +238,8 @@ def _parse(data: bytes, architecture: str) -> _Object:
     for i, (name, kind, flags, _, offset, length, link, _, align, _) in enumerate(headers):
         label = _string(data, headers[names][4] + name)
         if flags & _ALLOC and length and not label.startswith(".eh_frame"):
+            if align > mmap.PAGESIZE:  # an image begins at a page, no farther
+                raise ValueError(f"section {label} asks for places at multiples of {align}")
             body = b"" if kind == _NOBITS else data[offset : offset + length]
             sections[i] = _Section(label, flags, max(1, align), body, length)
         if kind == _SYMTAB:

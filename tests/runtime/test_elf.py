@@ -6,6 +6,7 @@ nothing but them: on this machine's processor, or under QEMU's user mode (Debian
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from programs import run_program
 from jangin.backends.llvm.objects import compile_modules
 from jangin.runtime.abi import ABIS
 from jangin.runtime.device import LoadError
-from jangin.runtime.elf import Linker
+from jangin.runtime.elf import Image, Linker
+from jangin.runtime.processor import architecture
 from jangin.targets import NAMED
 
 TARGETS = {
@@ -24,6 +26,8 @@ TARGETS = {
     "riscv64": NAMED["riscv64"],
     "riscv64 with relaxation": replace(NAMED["riscv64"], features=NAMED["riscv64"].features + ",+relax"),
 }
+NOBITS = 8
+"""The kind of an ELF section without bytes in the file."""
 NEAR, FAR = 0x10000000, 0x3000000000
 
 
@@ -207,3 +211,17 @@ def test_relocations_that_cannot_be_made_are_named() -> None:
         linked_with((0, 24, 0), "riscv64")
     with pytest.raises(LoadError, match="damaged"):
         linked_with((1 << 40, 257, 0), "aarch64")
+
+
+@pytest.mark.parametrize("field, number", [(32, 1 << 63), (32, 1 << 62), (48, 1 << 63), (48, 1 << 40)])
+def test_sections_that_fit_no_memory_are_refused(field: int, number: int) -> None:
+    """The size of one that takes no place in the file, and an alignment beyond a page's."""
+    source = "@zeros = internal global [64 x i8] zeroinitializer\ndefine ptr @at() { ret ptr @zeros }"
+    code = bytearray(compile_modules([("a", source)], TARGETS[architecture()]))
+    (start,) = struct.unpack_from("<Q", code, 40)
+    size, count = struct.unpack_from("<HH", code, 58)
+    for header in range(start, start + size * count, size):
+        if struct.unpack_from("<I", code, header + 4)[0] == NOBITS:
+            struct.pack_into("<Q", code, header + field, number)
+    with pytest.raises(LoadError, match=r"there is no memory|asks for places"):
+        Image([bytes(code)])
