@@ -9,7 +9,8 @@ So what is said to be free of races is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -26,6 +27,7 @@ from jangin.ir.expr import (
     Select,
     Var,
     buffers_loaded,
+    call,
     children,
     const,
     free_vars,
@@ -101,7 +103,7 @@ def _accesses(
         cond = substitute(s.cond, values)
         yield from _accesses(s.then, values, (*guards, cond), loops, own)
         if s.orelse is not None:
-            yield from _accesses(s.orelse, values, guards, loops, own)
+            yield from _accesses(s.orelse, values, (*guards, call("not", cond)), loops, own)
         return
     elif isinstance(s, Let):
         values = {**values, s.var: substitute(s.value, values)}
@@ -121,12 +123,32 @@ def _put_in(index: Index, values: Mapping[Var, Expr]) -> Index:
 
 
 def _may_meet(a: _Access, b: _Access, loop: For, known: Ranges) -> bool:
+    if _apart(a, b, set(known) - {loop.var}, known):
+        return False
     if not _meet(_places(a, loop, known), _places(b, loop, known)):
         return False
-    rounds = _told_apart(a, b, known, loop.var)
+    a, b, rounds = _told_apart(a, b, known, loop.var)
     return rounds is None or any(
         _meet(_places(x, loop, known), _places(y, loop, known))
         for x, y in ((_at(a, r), _at(b, r)) for r in rounds)
+    )
+
+
+def _apart(a: _Access, b: _Access, same: set[Var], known: Ranges) -> bool:
+    """Whether what is the same for all threads tells the places, or the conditions, of two accesses apart."""
+
+    def shared(found: Sequence[Expr]) -> list[Expr | None]:
+        return [e if free_vars(e) <= same and not buffers_loaded(e) else None for e in found]
+
+    def conditions(of: _Access, holds: Callable[[Expr], Expr]) -> set[Expr]:
+        return {simplify(holds(g), known) for g in shared(of.guards) if g is not None}
+
+    for x, y in ((a, b), (b, a)):
+        if conditions(x, lambda g: g) & conditions(y, lambda g: call("not", g)):
+            return True
+    pairs = zip(shared(a.index), shared(b.index), strict=True)
+    return any(
+        x is not None and y is not None and (prove(x < y, known) or prove(y < x, known)) for x, y in pairs
     )
 
 
@@ -151,29 +173,35 @@ def _at(a: _Access, values: Mapping[Var, Expr]) -> _Access:
     return _Access(a.buffer, _put_in(a.index, values), a.stored, guards, a.loops)
 
 
-def _told_apart(a: _Access, b: _Access, ranges: Ranges, thread: Var) -> list[dict[Var, Expr]] | None:
-    """The values of the loops around that matter, where they are few."""
+def _told_apart(
+    a: _Access, b: _Access, ranges: Ranges, thread: Var
+) -> tuple[_Access, _Access, list[dict[Var, Expr]] | None]:
+    """The values of the loops around that matter, where they are few, and the accesses with what holds for
+    those: of a loop of which only the number modulo something matters, conditions on the number go."""
     inside = {s.var for x in (a, b) for s in x.loops} | {thread}
     used = {v for x in (a, b) for e in (*x.index, *x.guards) for v in free_vars(e)} - inside
     choices: list[list[tuple[Var, int]]] = []
     for v in sorted(used & set(ranges), key=str):
         high = ranges[v][1]
-        count = _period(v, (*a.index, *b.index, *a.guards, *b.guards)) or (
-            int(high.value) + 1 if isinstance(high, Const) else ROUNDS + 1
-        )
+        count = int(high.value) + 1 if isinstance(high, Const) else ROUNDS + 1
+        step = _period(v, (*a.index, *b.index))
+        if step is not None and step < count:
+            a, b = (replace(x, guards=tuple(g for g in x.guards if _repeats(g, v, step))) for x in (a, b))
+            count = step
         if count <= ROUNDS:
             choices.append([(v, n) for n in range(count)])
     if not choices or math.prod(map(len, choices)) > ROUNDS:
-        return None
-    return [{v: const(n) for v, n in picked} for picked in product(*choices)]
+        return a, b, None
+    return a, b, [{v: const(n) for v, n in picked} for picked in product(*choices)]
 
 
 def _period(v: Var, used: Sequence[Expr]) -> int | None:
     """After how many steps of a variable all is as it was."""
-    for step in PERIODS:
-        if all(simplify(substitute(e, {v: v + step})) is simplify(e) for e in used):
-            return step
-    return None
+    return next((step for step in PERIODS if all(_repeats(e, v, step) for e in used)), None)
+
+
+def _repeats(e: Expr, v: Var, step: int) -> bool:
+    return simplify(substitute(e, {v: v + step})) is simplify(e)
 
 
 # --- places

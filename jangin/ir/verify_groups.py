@@ -19,6 +19,7 @@ from jangin.ir.loop import (
     loop_range,
     statements,
     sub_statements,
+    task_loops,
 )
 from jangin.ir.races import race
 from jangin.ir.records import dataclass
@@ -33,10 +34,12 @@ def verify_groups(func: Func, fail: Fail) -> None:
     they write; no two threads of a loop meet in one place that one of them writes (see `ir.races`)."""
     _verify_places(func.body, fail, ())
     across = frozenset(b.name for b in lives_across(func))
+    rounds = task_loops(func.body)[0]
+    around = dict(func.symbols) | ({} if rounds is None else {rounds.var: loop_range(rounds)})
     for s in statements(func.body):
         if isinstance(s, For) and s.kind == "block" and thread_loops(s.body):
             group = _Group(fail, across, buffers_written(s.body))
-            group.verify(s.body, None, frozenset(), {**dict(func.symbols), s.var: loop_range(s)})
+            group.verify(s.body, None, frozenset(), {**around, s.var: loop_range(s)})
 
 
 def _verify_places(s: Stmt, fail: Fail, loops: tuple[For, ...]) -> None:

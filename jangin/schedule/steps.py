@@ -83,6 +83,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "join_axes": threads.join_axes,
     "enclose": threads.enclose,
     "alone": threads.alone,
+    "lanes_to_tasks": threads.lanes_to_tasks,
     "group_tasks": threads.group_tasks,
     "tree": threads.tree,
     "pad_terms": threads.pad_terms,

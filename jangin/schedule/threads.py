@@ -29,12 +29,15 @@ from jangin.ir.loop import (
     For,
     Func,
     If,
+    Let,
     Stmt,
     Store,
     block,
+    expressions,
     map_children,
     replace_buffer,
     statements,
+    sub_statements,
     substitute_stmt,
     task_loops,
 )
@@ -82,6 +85,63 @@ def _local(func: Func, name: str) -> Alloc:
 def enclose(func: Func, name: str) -> Func:
     """Make the whole kernel one block, the only iteration of a loop."""
     return well_formed(func.with_body(For(Var(name), const(1), func.body, "block")))
+
+
+def lanes_to_tasks(func: Func) -> Func:
+    """Make each lane of the vector loops in a task, which all have one extent, a task of its own, next to
+    those of the other lanes: neighbouring tasks touch neighbouring memory. Whatever a task stores it stores
+    in these loops, and in local buffers that outlive one each lane has its own element, at one axis."""
+    _, tasks = task_loops(func.body)
+    if tasks is None or tasks.kind != "parallel":
+        raise ScheduleError(f"{func.name} has no parallel tasks to divide")
+    loops = _vector_loops(tasks.body)
+    counts = {s.extent for s in loops}
+    if len(counts) != 1 or not isinstance(count := counts.pop(), Const):
+        raise ScheduleError(
+            f"{func.name}: a task's vector loops, {len(loops)} of them, have no one constant extent"
+        )
+    lane, number = Var(f"{tasks.var.name}l"), Var(f"{tasks.var.name}s")
+
+    def go(s: Stmt) -> Stmt:
+        if isinstance(s, For) and s.kind == "vector":
+            return substitute_stmt(s.body, {s.var: lane})
+        if isinstance(s, Store):
+            raise ScheduleError(f"{func.name}: a task stores to {s.buffer.name} once for all lanes")
+        if isinstance(s, Alloc):
+            return _of_lane(func, replace(s, body=go(s.body)), lane)
+        return map_children(s, go)
+
+    body = Let(tasks.var, number // count, Let(lane, number % count, go(tasks.body)))
+    divided = For(number, simplify(tasks.extent * count, dict(func.symbols)), body, "parallel")
+
+    def put(s: Stmt) -> Stmt:
+        return divided if s is tasks else map_children(s, put)
+
+    return func.with_body(put(func.body))
+
+
+def _vector_loops(s: Stmt) -> list[For]:
+    """The outermost ones."""
+    if isinstance(s, For) and s.kind == "vector":
+        return [s]
+    return [loop for sub in sub_statements(s) for loop in _vector_loops(sub)]
+
+
+def _of_lane(func: Func, s: Alloc, lane: Var) -> Alloc:
+    """A local buffer that only the lane in hand has: without the axis that tells lanes apart."""
+    name, shape = s.buffer.name, s.buffer.shape
+    inside = list(statements(s.body))
+    indices = [n.index for k in inside for e in expressions(k) for n in loads(e) if n.buffer.name == name]
+    indices += [k.index for k in inside if isinstance(k, Store) and k.buffer.name == name]
+    axis = next((a for a in range(len(shape)) if all(i[a] is lane for i in indices)), None)
+    if axis is None:
+        raise ScheduleError(f"{func.name}: lanes have no elements of their own in {name}")
+
+    def without(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return (*i[:axis], *i[axis + 1 :]) or (const(0),)
+
+    own = replace(s.buffer, shape=(*shape[:axis], *shape[axis + 1 :]) or (const(1),))
+    return Alloc(own, replace_buffer(s.body, name, own, without))
 
 
 def group_tasks(func: Func, threads: int) -> Func:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import fields
 
 from jangin.ir.records import dataclass
-from jangin.targets.figures import FusionFigures, WinogradFigures
+from jangin.targets.figures import FusionFigures, RecurrenceFigures, WinogradFigures
 from jangin.targets.target import Target
 
 VECTOR = 16
 """Bytes of the widest load of one work-item."""
 REGISTERS = 64
 """Vectors of 4 bytes that a work-item may keep in registers without taking others' room."""
+ACCUMULATORS, ROWS = 32, 2
+"""Vectors of a recurrence's block, each lane of which is a work-item's, and rows of the batch in it."""
 NEVER = 1 << 30
 
 
@@ -40,7 +42,9 @@ def gpu_target(base: Target, **figures: float) -> GpuTarget:
     several operators for the sake of a processor's cache aren't made for it."""
     same = {f.name: getattr(base, f.name) for f in fields(Target)}
     same |= {
-        "vector_bytes": VECTOR, "registers": REGISTERS, "winograd": WinogradFigures(near=0, far=1 << 40),
+        "vector_bytes": VECTOR, "registers": REGISTERS,
+        "winograd": WinogradFigures(near=0, far=1 << 40, lanes=NEVER),
+        "recurrence": RecurrenceFigures(accumulators=ACCUMULATORS, rows=ROWS),
         "fusion": FusionFigures(heads=NEVER, image_rows=NEVER),
     }  # fmt: skip
     return GpuTarget(**{**same, **figures})

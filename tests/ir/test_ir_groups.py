@@ -208,3 +208,27 @@ def test_races_are_those_that_happen(stride: int, order: tuple[str, str]) -> Non
             verify_func(func)
     else:
         verify_func(func)
+
+
+STATES = """func states(x: f32[8], o: out f32[22, 8]) {
+  serial round in 21 { block t in 1 { thread y in 8 {
+    if round < 1 { o[20, y] = x[y] } else {
+      serial k in 8 { o[20 + round % 2, y] = o[20 + (round + 1) % 2, k] }
+      o[round - 1, y] = x[y]
+    }
+  } } }
+}"""
+
+
+def test_rounds_hand_states_to_each_other() -> None:
+    verify_func(parse_func(STATES))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("(round + 1) % 2", "round % 2"), ("round < 1", "y < 1"), ("o[round - 1,", "o[21 - round,")],
+)
+def test_races_in_rounds(old: str, new: str) -> None:
+    assert old in STATES
+    with pytest.raises(VerifyError, match="while another writes"):
+        verify_func(parse_func(STATES.replace(old, new)))

@@ -6,23 +6,31 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import machine
 import numpy as np
+import onnx
 import pytest
 from on_device import SIMULATOR, built, call, usable
+from onnx import TensorProto, helper, numpy_helper
 from templates.kernels import matmul, packed, random_inputs, workload
 from templates.test_gpu import KERNELS, TARGET, asked
 
+import jangin
 from jangin.backends.clike.module import emit_kernels
 from jangin.backends.opencl.backend import GROUPED
+from jangin.backends.opencl.check import native
 from jangin.backends.walk.math import expansion
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import plan_model
 from jangin.ir.expr import Call, walk
 from jangin.ir.graph import Array
 from jangin.ir.groups import barriers
+from jangin.ir.kernel import rounds
 from jangin.ir.loop import Func, expressions, statements
 from jangin.runtime.devices.opencl import build_program
 from jangin.runtime.devices.opencl_devices import Found
@@ -76,6 +84,49 @@ def run_on(device: Found, names: list[str]) -> None:
                 np.testing.assert_allclose(got[name], value, rtol=close, atol=2e-6, err_msg=str(func))
 
 
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32) / 4
+
+
+def network(op: str, shape: tuple[int, ...], weights: list[np.ndarray], **attrs: Any) -> onnx.ModelProto:
+    """One node with constant weights."""
+    names = [f"w{n}" for n in range(len(weights))]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", shape), ("y", None))]
+    constants = [numpy_helper.from_array(w, n) for w, n in zip(weights, names, strict=True)]
+    node = helper.make_node(op, ["x", *names], ["y"], **attrs)
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def recurrence(op: str, gates: int, sizes: tuple[int, int, int], **attrs: Any) -> onnx.ModelProto:
+    """`sizes`: of the batch, of the hidden layer, and of its directions."""
+    batch, hidden, directions = sizes
+    rows = gates * hidden
+    weights = [floats(directions, rows, 7), floats(directions, rows, hidden), floats(directions, 2 * rows)]
+    return network(op, (3, batch, 7), weights, hidden_size=hidden, **attrs)
+
+
+NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "lstm": lambda: recurrence("LSTM", 4, (3, 21, 2), direction="bidirectional"),
+    "gru": lambda: recurrence("GRU", 3, (1, 37, 1), linear_before_reset=0),
+    "winograd": lambda: network("Conv", (1, 20, 13, 11), [floats(24, 20, 3, 3)], pads=[1, 1, 1, 1]),
+}
+
+
+@pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
+def test_networks_of_nests(device: Found, name: str) -> None:
+    """Kernels that came as loop nests have more than one work-item in a group, and give what native code
+    does."""
+    model = NETWORKS[name]()
+    exe = jangin.compile(model, f"opencl:{device.number}@gpu", cache=False)
+    nests = [launch for launch in exe.plan.launches if launch.template.startswith("nest")]
+    assert nests and all(launch.local[0] > 16 for launch in nests)
+    x = floats(*(int(str(d)) for d in exe.inputs[0].shape))
+    np.testing.assert_allclose(exe(x), jangin.compile(model, cache=False)(x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
 def test_drivers(device: Found) -> None:
@@ -117,6 +168,20 @@ def all_kernels(*names: str) -> None:
     run_on(device, list(names))
 
 
+def networks(*names: str) -> None:
+    """In the process with the simulated device: all kernels of networks, against native code."""
+    (device,) = [d for d in usable() if d.platform == SIMULATOR]
+    options = Options(replace(TARGET, backend="opencl"))
+    plans = [plan for name in names for plan in plan_model(NETWORKS[name](), options).plans]
+    funcs = [func for plan in plans for func in plan.kernels.values()]
+    assert any(str(rounds(func)) != "1" for func in funcs)
+    for func in funcs:
+        arrays = {p.name: floats(*(int(str(d)) for d in p.shape)) for p in func.params}
+        got = call(built([func], target(device), device), device, func, arrays, {}, 1 << 20)
+        for name, value in native(func, arrays, {}).items():
+            np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5, err_msg=str(func))
+
+
 def tiled() -> tuple[Func, dict[str, Array], dict[str, int]]:
     """A product of several tiles and panels."""
     built_of = matmul((20, 20), (20, 20))
@@ -155,6 +220,12 @@ def test_simulated(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [n for n in KERNELS if n not in SOME])
 def test_simulated_all(name: str, tmp_path: Path) -> None:
     assert not reports(simulate(tmp_path, "all_kernels", name))
+
+
+@simulated
+@pytest.mark.slow
+def test_simulated_networks(tmp_path: Path) -> None:
+    assert not reports(simulate(tmp_path, "networks", *NETWORKS))
 
 
 @simulated

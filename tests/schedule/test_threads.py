@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from templates.kernels import SYMBOLS, matmul
 
 from jangin.ir import te
-from jangin.ir.expr import Const
+from jangin.ir.expr import Const, const
 from jangin.ir.groups import barriers, lives_across, thread_loops, threads
 from jangin.ir.loop import Alloc, For, Func, statements
+from jangin.ir.parse import parse_func
 from jangin.ir.verify import VerifyError, verify_func
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.primitives import loop_names
@@ -169,6 +170,41 @@ def test_alone_and_enclose() -> None:
     assert loops["t"].kind == "block" and isinstance(loops["t"].extent, Const)
     assert loops["x"].kind == "thread"
     assert_same(func, after)
+
+
+LANES = """func f(x: f32[6, 8], y: f32[8], out: out f32[6, 8]) {
+  serial round in 2 { parallel t in 3 {
+    alloc register own: f32[2, 8]
+    let first = t * 2
+    if first < 4 {
+      unroll r in 2 { vector j in 8 { own[r, j] = x[first + r, j] } }
+    } else { vector k in 8 { own[0, k] = y[k]  own[1, k] = y[7 - k] } }
+    unroll r2 in 2 { vector m in 8 { out[first + r2, m] = own[r2, m] + own[0, m] } }
+  } }
+}"""
+
+
+def test_lanes_to_tasks() -> None:
+    func = parse_func(LANES)
+    after = apply(func, parse_steps("lanes_to_tasks() group_tasks(8)"))
+    assert not any(s.kind == "vector" for s in statements(after.body) if isinstance(s, For))
+    (own,) = [s.buffer for s in statements(after.body) if isinstance(s, Alloc)]
+    assert own.shape == (const(2),) and threads(after) == 8
+    assert_same(func, after)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("own[0, m]", "own[0, 7 - m]", "no elements of their own in own"),
+        ("else { vector", "else { own[0, 0] = y[0] vector", "once for all lanes"),
+        ("vector k in 8", "vector k in 4", "no one constant extent"),
+        ("parallel t", "serial t", "no parallel tasks"),
+    ],
+)
+def test_lanes_that_are_no_tasks(old: str, new: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        apply(parse_func(LANES.replace(old, new)), parse_steps("lanes_to_tasks()"))
 
 
 def test_group_tasks() -> None:

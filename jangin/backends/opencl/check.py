@@ -78,7 +78,7 @@ def require_right(kernel: Any, device: Found, func: Func) -> None:
         kind, count = p.dtype.numpy, prod(shapes[p.name])
         numbers = rng.integers(0, 2, count) if kind.kind in "iub" else rng.random(count, np.float32) * 2 - 1
         given[p.name] = numbers.astype(kind).reshape(shapes[p.name])
-    want = _native(func, given, symbols)
+    want = native(func, given, symbols)
     for name, value in run_alone(kernel, device, func, given, symbols, 4).items():
         wrong = _wrong(value, want[name])
         if wrong:
@@ -89,7 +89,8 @@ def require_right(kernel: Any, device: Found, func: Func) -> None:
             )
 
 
-def _native(func: Func, given: Mapping[str, Array], symbols: Mapping[str, int]) -> dict[str, Array]:
+def native(func: Func, given: Mapping[str, Array], symbols: Mapping[str, int]) -> dict[str, Array]:
+    """The outputs of a kernel by this machine's processor."""
     target = host()
     image = Image([compile_modules([(func.name, emit_kernel(func, target))], target)])
     held = {name: array.copy() for name, array in given.items()}

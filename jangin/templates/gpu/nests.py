@@ -1,4 +1,5 @@
-"""Kernels that came as loop nests, on devices with work-groups: each task of theirs is a work-item."""
+"""Kernels that came as loop nests, on devices with work-groups: each lane of a task's vectors is a work-item,
+or each task where lanes aren't apart."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from jangin.ir.expr import Const
 from jangin.ir.graph import CompileError
 from jangin.ir.loop import Alloc, For, Func, statements, task_loops
 from jangin.ir.verify_groups import verify_groups
+from jangin.schedule.checks import ScheduleError
 from jangin.templates.gpu.common import power_of_two
 from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Workload
@@ -21,22 +23,33 @@ OWN_BYTES = 256
 def schedule(func: Func, workload: Workload) -> Scheduled:
     """The nest with its parallel loop as blocks of threads. Where threads can't be told not to race (indices
     read from memory say where they store), and where there is no such loop, a group is one work-item."""
-    rec = Recorder(func)
-    rec.do("distinct")  # a nest may repeat the names of its loops, a schedule's may not
-    func = rec.func
-    tasks = task_loops(func.body)[1]
-    if tasks is None:
-        rec.do("enclose", f"{func.name}.all")
-        return rec.finish("nest", {}, 1.0)
-    threads = power_of_two(workload.size(tasks.extent), THREADS)
-    rec.do("group_tasks", threads)
-    if threads > 1 and not _free_of_races(rec.func):
-        threads, rec = 1, Recorder(func)
-        rec.do("group_tasks", threads)
+    named = Recorder(func)
+    named.do("distinct")  # a nest may repeat the names of its loops, a schedule's may not
+    if task_loops(func.body)[1] is None:
+        named.do("enclose", f"{func.name}.all")
+        return named.finish("nest", {}, 1.0)
+    ways = ((True, THREADS), (False, THREADS), (False, 1))
+    rec, threads = next(
+        found for way in ways if (found := _grouped(named.copy(), workload, *way)) is not None
+    )
     for s in statements(rec.func.body):
         if isinstance(s, For) and s.kind == "thread":
             _near(rec, s)
     return rec.finish("nest", {"threads": threads}, float(threads))
+
+
+def _grouped(rec: Recorder, workload: Workload, lanes: bool, most: int) -> tuple[Recorder, int] | None:
+    """Tasks, or their lanes, in groups of threads, and how many these are; None where they can't be."""
+    try:
+        if lanes:
+            rec.do("lanes_to_tasks")
+    except ScheduleError:
+        return None
+    tasks = task_loops(rec.func.body)[1]
+    assert tasks is not None
+    threads = power_of_two(workload.size(tasks.extent), most)
+    rec.do("group_tasks", threads)
+    return (rec, threads) if threads == 1 or _free_of_races(rec.func) else None
 
 
 def _free_of_races(func: Func) -> bool:
