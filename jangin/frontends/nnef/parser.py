@@ -29,6 +29,14 @@ _FRAGMENT = re.compile(r"\bfragment\s+(\w+)[^;{]*([;{])")
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<\s*\w*\s*>\s*)?\(")
 
 
+_SIGN = re.compile(
+    r"(?:(?<=[(\[{,=+*/^<>&|!:?-])|(?<=\b(?:in|if)\b)|(?<=\belse\b))\s*([-!])(?!=)\s*(?=[\w.(])"
+)
+_NAME = re.compile(r"(?:\d[\d.]*(?:[eE][-+]?\d+)?|\w+)?")
+_OPENING = re.compile(r"\s*[(\[]")
+_MORE = re.compile(r"\s*(?:[-+*/^<>&|]|[!=]=)")
+
+
 @dataclass(frozen=True)
 class Operation:
     """One operation: its literal arguments and those of tensor type, as JSON has them (a tensor is
@@ -61,7 +69,7 @@ def parse(what: str, graph: str, quantization: str) -> Parsed:
     _refuse_unknown(what, text, fragments)
     own = [name for name, end in fragments.items() if end == "{" and name not in known(graph)]
     lowered = [*DEFINED, *own]
-    asked = {"graph": graph, "quantization": quantization, "lowered": lowered, "path": sys.path}
+    asked = {"graph": signs_first(graph), "quantization": quantization, "lowered": lowered, "path": sys.path}
     command = [sys.executable, "-I", str(Path(__file__).with_name("parsing.py"))]
     try:
         done = subprocess.run(
@@ -85,6 +93,39 @@ def parse(what: str, graph: str, quantization: str) -> Parsed:
     operations = [Operation(*o) for o in answer["operations"]]
     tensors = {n: (t, q) for n, (t, q) in answer["tensors"].items()}
     return Parsed(answer["name"], answer["inputs"], answer["outputs"], operations, tensors)
+
+
+def signs_first(graph: str) -> str:
+    """The text with brackets around each operand that has a sign and isn't the last of its expression: the
+    package's parser takes `-a + b` for -(a + b)."""
+    plain = _NOISE.sub(lambda m: " " * len(m.group()), graph)
+    added: list[tuple[int, str]] = []
+    for sign in _SIGN.finditer(plain):
+        end = _operand(plain, sign.end())
+        if _MORE.match(plain, end):
+            added += [(sign.start(1), "("), (end, ")")]
+    parts, last = [], 0
+    for at, bracket in sorted(added, key=lambda a: a[0]):
+        parts += [graph[last:at], bracket]
+        last = at
+    return "".join([*parts, graph[last:]])
+
+
+def _operand(text: str, at: int) -> int:
+    """Where the operand ends that begins there: a name or a bracket, and the brackets that follow it."""
+    name = _NAME.match(text, at)
+    assert name is not None
+    end = name.end()
+    while (opened := _OPENING.match(text, end)) is not None:
+        depth = 0
+        for end in range(opened.end() - 1, len(text)):
+            depth += (text[end] in "([{") - (text[end] in ")]}")
+            if not depth:
+                break
+        end += 1
+        if depth:
+            return len(text)
+    return end
 
 
 def _refuse_unknown(what: str, text: str, fragments: dict[str, str]) -> None:
