@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterator, Mapping
 
 from jangin.ir.core import Compute, Concat, Conv, Expand, Kernel, LoopNest, Map, MatMul, Reshape, Slice
-from jangin.ir.expr import Binary, Const, Expr, Var, const, eq, is_const, ne, walk
+from jangin.ir.expr import Binary, Const, Expr, Var, const, eq, free_vars, is_const, ne, walk
 from jangin.ir.graph import Graph, Node, Shape
 from jangin.ir.simplify import Range, prove, simplify
+from jangin.ops.blocks import is_blocks
 from jangin.ops.bounds import limits, parts
 from jangin.ops.core_window import split_layout
 
@@ -41,8 +42,9 @@ def constraints(graph: Graph) -> tuple[Expr, ...]:
 
 def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:
     """Symbols of the inputs, whose ranges `given` have 1, that a lowered graph takes to be something else:
-    where one is 1, a result is of another rank, or is broadcast."""
-    met = {*_guessed(graph), *squeezed(graph, given)}
+    where one is 1, a result is of another rank, or is broadcast, or weights that stay in blocks are widened
+    otherwise, for one row."""
+    met = {*_guessed(graph), *_of_blocks(graph), *squeezed(graph, given)}
     return tuple(v for v in _may_be_1(given) if v in met)
 
 
@@ -70,6 +72,13 @@ def _guessed(graph: Graph) -> Iterator[Expr]:
         for inner in node.attrs.named().values():
             if isinstance(inner, Graph):
                 yield from _guessed(inner)
+
+
+def _of_blocks(graph: Graph) -> Iterator[Expr]:
+    """Sizes of the rows that weights in blocks are multiplied with (see `ops.blocks`)."""
+    for node in graph.nodes:
+        if is_blocks(node, graph):
+            yield from free_vars(graph.shape(node.outputs[0])[0])
 
 
 def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:

@@ -22,8 +22,8 @@ from jangin.runtime.variants_artifact import VariantsArtifact, Whole, listed
 
 
 class VariantsExecutable:
-    """Runs a compiled model by the first of its variants whose conditions the inputs' sizes meet, as
-    `Executable` and `ProgramExecutable` do theirs: `exe(x)` or `exe.run({"x": x})`.
+    """Runs a compiled model by the last of its variants, the most special, whose conditions the inputs' sizes
+    meet, as `Executable` and `ProgramExecutable` do theirs: `exe(x)` or `exe.run({"x": x})`.
 
     Variants share constants and threads; each has working memory of its own once it runs. `outputs` says what
     is the same in all. Where no variant fits, the first says why, or `ValueError` does."""
@@ -71,7 +71,7 @@ class VariantsExecutable:
 
     def arena_bytes(self, **sizes: int) -> int:
         """As `Executable.arena_bytes`, of the variant for these sizes."""
-        part = self._first({Var(name): size for name, size in sizes.items()})
+        part = self._fitting({Var(name): size for name, size in sizes.items()})
         if not isinstance(part, Executable):
             raise ValueError("the working memory is known of models that are one plan; this is a program")
         fixed = self._artifact.sizes[self.variants.index(part)]
@@ -109,17 +109,17 @@ class VariantsExecutable:
         pairs = [(d, s) for d, s in zip(dims, shapes, strict=True) if d is not None]
         if any(len(d) != len(s) for d, s in pairs):
             return self.variants[0]
-        found = self._first(solved([d for d, _ in pairs], [s for _, s in pairs]))
+        found = self._fitting(solved([d for d, _ in pairs], [s for _, s in pairs]))
         if len(self._chosen) >= SHAPES:
             self._chosen.clear()
         self._chosen[shapes] = found
         return found
 
-    def _first(self, sizes: Mapping[Var, int]) -> Executable | ProgramExecutable:
-        """The first variant for these sizes; number 0 where that must tell what is wrong."""
+    def _fitting(self, sizes: Mapping[Var, int]) -> Executable | ProgramExecutable:
+        """The last variant for these sizes; number 0 where that must tell what is wrong."""
         value = Evaluator(sizes)
         try:
-            for made, conditions in zip(self.variants, self._conditions, strict=True):
+            for made, conditions in zip(reversed(self.variants), reversed(self._conditions), strict=True):
                 if all(map(value, conditions)):
                     return made
             if isinstance(self.variants[0], ProgramExecutable) and all(map(value, self._artifact.limits(0))):

@@ -347,16 +347,19 @@ def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -
     return map_stmt(s, lambda e: rewrite(e, load))
 
 
-def pack(func: Func, at: str, load: str, over: Sequence[str], name: str, memory: str = "scratch") -> Func:
+def pack(
+    func: Func, at: str, load: str | Sequence[str], over: Sequence[str], name: str, memory: str = "scratch"
+) -> Func:
     """At the top of loop `at`, compute the one expression that reads buffer `load` (where there are
-    several, the one that moves with most of the loops `over`) for all iterations of the inner loops `over`
-    into buffer `name` in a memory, and read that instead. The copying loops are called `name`_<loop>."""
+    several, the one that moves with most of the loops `over`; of several buffers the smallest that reads them
+    all) for all iterations of the inner loops `over` into buffer `name` in a memory, and read that instead.
+    The copying loops are called `name`_<loop>."""
     inside = find(func, at)
     loops = {s.var.name: s for s in statements(inside.body) if isinstance(s, For)}
     missing = [n for n in over if n not in loops]
     if missing:
         raise ScheduleError(f"{func.name}: loops {missing} aren't inside {at}")
-    reads = {g for s in statements(inside.body) for e in expressions(s) for g in _guarded_loads(e, load)}
+    reads = {g for s in statements(inside.body) for e in expressions(s) for g in _readings(e, load)}
     if len(reads) > 1:
         moved = {e: len({loops[n].var for n in over} & free_vars(e)) for e in reads}
         reads = {e for e in reads if moved[e] == max(moved.values())}
@@ -409,6 +412,16 @@ def _guarded_loads(e: Expr, buffer: str) -> set[Expr]:
     if isinstance(e, Load) and e.buffer.name == buffer:
         return {e}
     return {g for k in children(e) for g in _guarded_loads(k, buffer)}
+
+
+def _readings(e: Expr, buffers: str | Sequence[str]) -> set[Expr]:
+    """The guarded loads of a buffer in `e`, or its smallest expressions that read all of several."""
+    if isinstance(buffers, str):
+        return _guarded_loads(e, buffers)
+    if not {n.buffer.name for n in loads(e)}.issuperset(buffers):
+        return set()
+    inner = {g for k in children(e) for g in _readings(k, buffers)}
+    return inner or {e}
 
 
 def peel(func: Func, loop: str, before: int, after: int) -> Func:

@@ -8,7 +8,17 @@ from dataclasses import replace
 from jangin.ir.expr import Const, loads
 from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loops
 from jangin.targets.gpu import GpuTarget
-from jangin.templates import attention, contraction, elementwise, rows, separable, transpose, window, winograd
+from jangin.templates import (
+    attention,
+    contraction,
+    elementwise,
+    rows,
+    separable,
+    transpose,
+    weight_blocks,
+    window,
+    winograd,
+)  # fmt: skip
 from jangin.templates.gpu import nests
 from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Candidate, Template, Workload
@@ -20,6 +30,7 @@ TEMPLATES: Mapping[str, Match] = {
     "attention": attention.match,
     "separable": separable.match,
     "contraction": contraction.match,
+    "weight_blocks": weight_blocks.match,
     "window": window.match,
     "transpose": transpose.match,
     "elementwise": elementwise.match,

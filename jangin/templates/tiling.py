@@ -48,7 +48,8 @@ DEEP_PART = 64
 
 @dataclass(frozen=True)
 class Roles:
-    """Which output axes belong to what, as loop names; `k` in loop order, innermost last."""
+    """Which output axes belong to what, as loop names; `k` in loop order, innermost last. `parts`: what a
+    right operand is made of that is kept in blocks (see `weight_blocks`), the first of them `right`."""
 
     batch: tuple[str, ...]
     rows: tuple[str, ...]
@@ -57,6 +58,12 @@ class Roles:
     left: Load
     right: Load
     groups: int
+    parts: tuple[Load, ...] = ()
+
+    @property
+    def constants(self) -> list[str]:
+        """The buffers of the right operand."""
+        return list(dict.fromkeys(p.buffer.name for p in self.parts or (self.right,)))
 
 
 def packing_positions(role: Roles) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
@@ -120,11 +127,15 @@ class Tiler:
         inside = [f"{column}ooi", "moi"]
         do("reorder", [*outer, *(reversed(inside) if self.params["panels_inside"] else inside), *tile])
         acc = f"{self.stage.out.name}.acc"
-        do("privatize", acc, tile, (*bias, *((role.right.buffer.name,) if self.packed else ())))
+        do("privatize", acc, tile, (*bias, *(role.constants if self.packed else ())))
         k = self._reduction_loops()
         if not self.packed:
             do("pack", f"{column}ooi", role.right.buffer.name, [*k, *tile[1:]], "panel")
             self._vector_copy(tile)
+        elif self.params.get("widened"):
+            do("pack", f"{column}ooi", role.constants, [*k, *tile[1:]], "panel")
+            do("unroll", f"panel_{k[-1]}")
+            do("vectorize", f"panel_{tile[2]}")
         if self.rows_packed:
             self._pack_rows(column, k)
             while len(k) > 1:
@@ -181,7 +192,7 @@ class Tiler:
         do("prefetch_tile", f"{column}ooi" if inside else "moi_w" if blocks else "moi", "mi_w", self.width)
         panels = next(p for p in self.s.func.params if p.name == self.role.right.buffer.name)
         size = static_shape(panels.shape)
-        again = self.packed and tiles > 1 and not inside
+        again = self.packed and not self.role.parts and tiles > 1 and not inside
         if again and size and math.prod(size) * panels.dtype.bytes > self.l2 // FAR:
             loop = f"{k}o" if f"{k}o" in loop_names(self.s.func) else k
             of = blocks[-1] if blocks else f"{column}ooi"
@@ -198,7 +209,11 @@ class Tiler:
         do("split", "mo", params["row_tiles"], "bound")
 
     def _pack(self) -> None:
-        """Right operand [.., N, .., k..] to [batch.., groups, panels, k.., width]."""
+        """Right operand [.., N, .., k..] to [batch.., groups, panels, k.., width]; its parts [N, k] alike."""
+        if self.role.parts:
+            for name in self.role.constants:
+                self.s.pack(name, Packing((0, 1), 0, 1, self.width))
+            return
         positions = packing_positions(self.role)
         assert positions is not None
         column, ks, lead = positions
@@ -208,6 +223,12 @@ class Tiler:
     def _reduction_loops(self) -> list[str]:
         """The loops over k, the innermost two fused where both operands run through them contiguously."""
         k = list(self.role.k)
+        for n in ("block", "word"):
+            if n in self.params:
+                self.s.do("split", k[-1], self.params[n], "cut")
+                k[-1:] = [f"{k[-1]}o", f"{k[-1]}i"]
+        if self.role.parts:
+            return k
         sizes = {a.var.name: a.extent for a in self.stage.reduce_axes}
         while len(k) >= 2 and self._contiguous(k[-2], k[-1], sizes[k[-1]]):
             fused = f"{k[-2]}{k[-1]}"

@@ -1,5 +1,5 @@
-"""SmolLM2-135M as its GGUF file has it, with a cache of symbolic length: one plan reads prompts and adds
-tokens, and its logits are those of the network in float64."""
+"""SmolLM2-135M as its GGUF file has it, with a cache of symbolic length: plans that share their weights read
+prompts and add tokens, and their logits are those of the network in float64."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compiled(file: Path) -> Any:
     from generate import compiled
 
     exe = compiled(file, THREADS, cache=False)
-    assert isinstance(exe, jangin.Executable)  # one plan, nothing in Python
+    assert isinstance(exe, jangin.VariantsExecutable)  # plans for one and for more tokens
     return exe
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from jangin.ir.dtype import F32, I32
+from jangin.ir.dtype import F32, I8, I32
 from jangin.ir.expr import Buffer, Expr, binary, cast, const
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
 from jangin.ops import axes
+from jangin.ops.blocks import matmul_blocks
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.folding import FOLD_LIMIT
 
@@ -101,45 +102,59 @@ LAYOUTS: Mapping[str, Layout] = {
 
 
 def product(b: Builder, x: Tensor, t: Tensor, kind: str, width: int) -> Tensor:
-    """x [rows, width] times the transposed weights that a constant's blocks, u8 [outputs, bytes], stand for:
-    in parts, each small enough to be dequantized while compiling where that pays."""
+    """x [rows, width] times the transposed weights that a constant's blocks, u8 [outputs, bytes], stand for,
+    which stay in blocks."""
     if kind in PLAIN:
         return b.matmul(x, b.cast(t, F32), transpose_b=True)
     layout, data = LAYOUTS[kind], b.require_constant(t, "the weights")
+    kept, *scales = _columns(data, layout, kind, width)
     each = max(FOLD_LIMIT // width, 1)
-    parts = [data[n : n + each] for n in range(0, len(data), each)]
-    matrices = (_dequantized(b, _columns(b, p, layout, kind, width), layout, width) for p in parts)
-    return b.concat([b.matmul(x, m, transpose_b=True) for m in matrices], 1)
+    parts = [_numbers(b, kept[n : n + each], layout, width) for n in range(0, len(kept), each)]
+    offsets = scales[1] if len(scales) > 1 else None
+    return matmul_blocks(b, x, np.concatenate(parts), scales[0], offsets, layout.group)
+
+
+def _numbers(b: Builder, kept: Array, layout: Layout, width: int) -> Array:
+    """The integers, i8, in the bytes that each row keeps them in."""
+
+    def number(bufs: Sequence[Buffer], row: Expr, k: Expr) -> Expr:
+        return cast(I8, _integer(bufs[0], layout, row, k))
+
+    return b.require_constant(b.compute(I8, (len(kept), width), [b.const(kept)], number), "the weights")
 
 
 def rows(b: Builder, t: Tensor, kind: str, width: int, places: Tensor) -> Tensor:
     """The weights' rows at `places`, f32 [*places, width]."""
     if kind in PLAIN:
         return b.cast(b.gather(t, places, 0), F32)
-    columns = _columns(b, b.require_constant(t, "the weights"), LAYOUTS[kind], kind, width)
+    columns = _columns(b.require_constant(t, "the weights"), LAYOUTS[kind], kind, width)
     flat = b.reshape(places, [axes.product(places.shape)])
-    chosen = _dequantized(b, [b.gather(c, flat, 0) for c in columns], LAYOUTS[kind], width)
+    chosen = _dequantized(b, [b.gather(b.const(c), flat, 0) for c in columns], LAYOUTS[kind], width)
     return b.reshape(chosen, [*places.shape, width])
 
 
-def _columns(b: Builder, data: Array, layout: Layout, kind: str, width: int) -> list[Tensor]:
+def _columns(data: Array, layout: Layout, kind: str, width: int) -> list[Array]:
     """Of each row the integers' bytes, the groups' factors, and their offsets where there are some."""
     rows, count = data.shape[0], width // layout.size
     if width % layout.size or data.shape != (rows, count * layout.bytes):
         raise CompileError(f"{data.shape} bytes aren't rows of {width} weights of type {kind}")
     blocks = data.reshape(rows, count, layout.bytes)
     kept = np.ascontiguousarray(blocks[:, :, layout.start : layout.end])
-    return [b.const(np.ascontiguousarray(a.reshape(rows, -1))) for a in (kept, *layout.scales(blocks))]
+    return [np.ascontiguousarray(a.reshape(rows, -1)) for a in (kept, *layout.scales(blocks))]
+
+
+def _integer(kept: Buffer, layout: Layout, row: Expr, k: Expr) -> Expr:
+    """A row's weight number k, an i32, of the bytes that its blocks keep."""
+    start = k // layout.size * (layout.end - layout.start)
+    return layout.integers(lambda i: cast(I32, kept[row, start + i]), k % layout.size)
 
 
 def _dequantized(b: Builder, parts: Sequence[Tensor], layout: Layout, width: int) -> Tensor:
     """f32 [rows, width]: integers times their group's factor, and plus its offset where the type has one."""
-    each = layout.end - layout.start
 
     def weight(bufs: Sequence[Buffer], row: Expr, k: Expr) -> Expr:
-        start, group = k // layout.size * each, k // layout.group
-        value = cast(F32, layout.integers(lambda i: cast(I32, bufs[0][row, start + i]), k % layout.size))
-        value = value * bufs[1][row, group]
+        group = k // layout.group
+        value = cast(F32, _integer(bufs[0], layout, row, k)) * bufs[1][row, group]
         return value + bufs[2][row, group] if len(bufs) > 2 else value
 
     return b.compute(F32, (parts[0].shape[0], width), parts, weight)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from jangin.frontends.onnx.operators.families import family
 from jangin.frontends.onnx.operators.quantize import qlinear_conv
 from jangin.frontends.onnx.operators.recurrent import lstm
@@ -14,9 +16,10 @@ from jangin.frontends.onnx.registry import Lowering, op
 from jangin.ir.dtype import F32, I32, I64, DType
 from jangin.ir.expr import Buffer, Expr, cast, select
 from jangin.ir.expr import binary as operation
-from jangin.ir.graph import CompileError
+from jangin.ir.graph import Array, CompileError
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.axes import axes_of, axis_of, channels_first, channels_last
+from jangin.ops.blocks import matmul_blocks
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.linear import gemm, matmul
 from jangin.ops.quantized import dequantize, dynamic_quantize, integer_matmul, quantize
@@ -195,6 +198,10 @@ def matmul_nbits(
     point (in the middle if not given). `groups` names each row's block instead."""
     if bits not in (2, 4, 8) or weight_prepacked:
         raise CompileError(f"MatMulNBits of {bits} bits (prepacked: {weight_prepacked}) is not supported")
+    known = [b.constant_value(t) for t in (w, scales, zeros) if t is not None]
+    if groups is None and x.dtype is F32 and all(k is not None for k in known):
+        y = _in_blocks(b, x, [k for k in known if k is not None], N, K, bits, block_size)
+        return y if bias is None else b.map(lambda v, c: v + c, y, bias)
     blocks = -(-K // block_size)
     values = b.reshape(_unpacked(b, w, bits), (N, blocks * block_size))
     steps = b.reshape(scales, (N, blocks))
@@ -214,6 +221,26 @@ def matmul_nbits(
     matrix = b.compute(x.dtype, (N, K), inputs, weight)
     y = matmul(b, x, b.transpose(matrix, (1, 0)))
     return y if bias is None else b.map(lambda v, c: v + c, y, bias)
+
+
+def _in_blocks(
+    b: Builder, x: Tensor, parts: Sequence[Array], rows: int, width: int, bits: int, block: int
+) -> Tensor:
+    """The product with constant weights [rows, width]: their bytes, scales and perhaps zero points."""
+    blocks = -(-width // block)
+
+    def numbers(packed: Array, count: int) -> Array:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        found = packed.reshape(rows, -1, 1) >> shifts & np.uint8((1 << bits) - 1)
+        return np.ascontiguousarray(found.reshape(rows, -1)[:, :count])
+
+    packed, scales, *zeros = parts
+    factors = scales.reshape(rows, blocks).astype(np.float32)
+    zero = np.full(factors.shape, 1 << (bits - 1), np.float32)
+    if zeros:
+        whole = zeros[0].dtype.kind == "u"
+        zero = (numbers(zeros[0], blocks) if whole else zeros[0].reshape(rows, blocks)).astype(np.float32)
+    return matmul_blocks(b, x, numbers(packed, width), factors, -factors * zero, block)
 
 
 @op("DynamicQuantizeLSTM", domain=DOMAIN)
