@@ -176,6 +176,13 @@ def quantize(
     ] = False,
     int4: Annotated[bool, typer.Option("--int4", help="Weights of matrix products of 4 bits.")] = False,
     fp16: Annotated[bool, typer.Option("--fp16", help="Products in half precision.")] = False,
+    auto: Annotated[
+        bool,
+        typer.Option("--auto", help="Each part in what is quicker here, within the drop (default: 0.5%)."),
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="OUT.html", help="With --auto: write why each part is what it is.")
+    ] = None,
     method: Annotated[
         str | None, typer.Option(help="Ranges by minmax, percentile, entropy or mse (default: try them).")
     ] = None,
@@ -196,13 +203,13 @@ def quantize(
     """Write a model in smaller numbers, calibrated on data and held to what that may cost."""
     from jangin.commands.quantize import run as work
 
-    kinds = [k for k, wanted in (("int8", int8), ("int4", int4), ("float16", fp16)) if wanted]
+    kinds = [k for k, wanted in (("int8", int8), ("int4", int4), ("float16", fp16), ("auto", auto)) if wanted]
     if len(kinds) > 1:
-        raise typer.BadParameter("give one of --int8, --int4 and --fp16")
+        raise typer.BadParameter("give one of --int8, --int4, --fp16 and --auto")
     work(
         model, context.obj, data, kinds[0] if kinds else "int8", drop, output, shape or [], threads,
         method=method, labels=labels, block=block, pixels=pixels, crop=crop, tokenizer=tokenizer,
-        limit=limit,
+        limit=limit, html=html,
     )  # fmt: skip
 
 

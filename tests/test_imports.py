@@ -95,7 +95,7 @@ ALLOWED = {
     "pictures": {"ir", "runtime"},
     "quantization": {
         "compiler.options", "compiler.pipeline", "frontends", "frontends.onnx", "frontends.table", "ir",
-        "passes", "pictures", "runtime", "targets", "jangin",
+        "ops", "passes", "pictures", "runtime", "targets", "jangin",
     },
     "commands": {
         "ahead", "backends", "bench", "compiler.account", "compiler.build", "compiler.kernels",

@@ -11,7 +11,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from jangin.commands.common import Settings, parse_shapes, terminal
-from jangin.quantization.quantize import Quantized, quantize
+from jangin.commands.quantize_report import page, table
+from jangin.commands.quantize_report import summary as reported
+from jangin.quantization.job import Quantized
+from jangin.quantization.quantize import quantize
 
 FILES = (".onnx", ".jgn")
 
@@ -19,11 +22,13 @@ FILES = (".onnx", ".jgn")
 def run(
     model: Path, settings: Settings, data: Path, kind: str, drop: str, output: Path, shapes: Sequence[str],
     threads: int | None, *, method: str | None, labels: Path | None, block: int, pixels: str | None,
-    crop: float, tokenizer: Path | None, limit: int | None,
+    crop: float, tokenizer: Path | None, limit: int | None, html: Path | None,
 ) -> Quantized:  # fmt: skip
     """Quantize a model, write it (as .onnx and .jgn, where the name doesn't say), and tell what it cost."""
     if output.suffix and output.suffix not in FILES:
         raise ValueError(f"{output} is neither an .onnx nor a .jgn file")
+    if html is not None and kind != "auto":
+        raise ValueError("--html is the report of --auto, which decides part by part")
     files = [output] if output.suffix else [output.with_name(output.name + kind) for kind in FILES]
     with bar() as tell:
         found = quantize(
@@ -32,6 +37,12 @@ def run(
             shapes=parse_shapes(shapes), threads=threads, progress=tell,
         )  # fmt: skip
     console = terminal()
+    if found.report is not None:
+        console.print(table(found.report))
+        console.print(reported(found.report), soft_wrap=True)
+        if html is not None:
+            html.write_text(page(f"{model.stem} in smaller numbers", found.report), "utf-8")
+            console.print(f"{html}: the report")
     console.print(summary(found))
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jangin.frontends.onnx.expressions import CODES
 from jangin.frontends.onnx.writer import OnnxWriter
 from jangin.frontends.writer import Name
@@ -30,6 +32,11 @@ class Chosen:
     scheme: Scheme | None = None
     bias: Array | None = None
 
+    def floats(self) -> tuple[Array, Array | None]:
+        """What weights and bias stand for, in f32."""
+        w = self.weights.astype(np.float32) if self.scheme is None else self.scheme.dequantized(self.weights)
+        return w, self.bias
+
 
 @dataclass(frozen=True)
 class Quantization:
@@ -39,9 +46,13 @@ class Quantization:
     values: Mapping[str, Scheme]
 
 
-def written(graph: Graph, parts: Sequence[Part], how: Quantization, described: Mapping[str, Any]) -> bytes:
-    """The bytes of an ONNX model; `described`: its metadata, as `Imported` has it."""
-    return _QdqWriter(graph, parts, how).model(described)
+def written(
+    graph: Graph, parts: Sequence[Part], how: Quantization, described: Mapping[str, Any]
+) -> tuple[bytes, dict[str, str]]:
+    """The bytes of an ONNX model, and the part that each of its nodes is for; `described`: its metadata, as
+    `Imported` has it."""
+    writer = _QdqWriter(graph, parts, how)
+    return writer.model(described), writer.owners
 
 
 def quantized_values(graph: Graph, parts: Sequence[Part], integer: Mapping[str, Any]) -> dict[str, str]:
@@ -70,6 +81,11 @@ class _QdqWriter(OnnxWriter):
             n.outputs[0] for p in integer for n in (p.bias, p.clamp) if p.is_conv and n is not None
         }
         self.read: dict[str, Name] = {}
+        self.owners: dict[str, str] = {}
+        self.owner_of = {p.result: p.name for p in parts}
+        self.owner_of |= {
+            o: p.name for p in parts for n in (p.node, p.bias) if n is not None for o in n.outputs
+        }
         self.unread = {p.w for p in self.parts.values()} | {
             name for p in integer if (name := p.bias_name()) is not None
         }
@@ -84,10 +100,15 @@ class _QdqWriter(OnnxWriter):
     def _node(self, node: Node) -> None:
         if node.outputs[0] in self.within:
             return
+        start = len(self.nodes)
         super()._node(node)
         for value in node.outputs:
             if value in self.how.values and value not in self.results:
                 self.integers(value)
+        out = node.outputs[0]
+        if out not in self.owner_of:  # what isn't a part's own goes with what it reads
+            self.owner_of[out] = next((self.owner_of[n] for n in node.inputs if n in self.owner_of), "")
+        self.owners |= {n.name: self.owner_of[out] for n in self.nodes[start:]}
 
     def integers(self, value: str) -> Name:
         """What parts read of a value: its integers' floats. Others read them too, where a convolution does,

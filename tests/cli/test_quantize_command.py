@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -65,3 +67,20 @@ def test_refused(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
         assert message in done.err
     assert cli("quantize", model, "--data", data, *out, "--int8", "--int4").status == 2
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_auto(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
+    """Whatever is the quicker here, each part has its row, in both reports, and its reason."""
+    page = tmp_path / "why.html"
+    given = ("--data", data, "--threads", 1, "-o", tmp_path / "out.onnx")
+    done = cli("quantize", model, *given, "--auto", "--drop", "30%", "--html", page)
+    assert done.status == 0, done.err
+    text = page.read_text("utf-8")
+    for part in ("Conv 'conv1'", "MatMul 'scores1'"):
+        assert part in done.out
+        assert escape(part) in text
+    assert "ms" in done.out
+    assert not re.search(r"(src|href)=", text)  # the page needs nothing else
+    wrong = cli("quantize", model, *given, "--html", page)
+    assert wrong.status == 1
+    assert "--html is the report of --auto" in wrong.err

@@ -14,7 +14,8 @@ from nets import convolutions, pictures, products, rows
 
 import jangin
 from jangin.ir.graph import CompileError
-from jangin.quantization.quantize import DropMissed, Quantized
+from jangin.quantization.job import Quantized
+from jangin.quantization.quantize import DropMissed
 
 
 def on_ort(model: bytes, x: Any) -> Any:

@@ -1,0 +1,132 @@
+"""Deciding part by part: what `decide` needs is measured, and the models that it proposes are raced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from jangin.ir.graph import CompileError
+from jangin.quantization.data import Feeds
+from jangin.quantization.decide import (
+    FLOAT,
+    WORTH,
+    Decision,
+    Option,
+    Report,
+    explained,
+    most,
+    owned,
+    raced,
+    ranked,
+    title,
+    uniform,
+)
+from jangin.quantization.job import KINDS, Job, Quantized
+from jangin.quantization.observers import Observer
+from jangin.quantization.quality import Quality, error
+from jangin.quantization.scales import Scheme, of_range
+from jangin.quantization.simulate import Simulator
+from jangin.quantization.writer import Chosen
+
+EFFECT = 2
+"""Runs on which each part's effect is measured."""
+
+
+def decided(
+    job: Job, feeds: Feeds, rated: Quality, seen: Mapping[str, Observer], methods: Sequence[str], block: int,
+    allowed: float,
+) -> Quantized:  # fmt: skip
+    """What gains time on this machine within the drop `allowed`; float32, where nothing does."""
+    return _Deciding(job, feeds, rated, seen, methods, block, allowed).run()
+
+
+class _Deciding:
+    def __init__(
+        self, job: Job, feeds: Feeds, rated: Quality, seen: Mapping[str, Observer], methods: Sequence[str],
+        block: int, allowed: float,
+    ) -> None:  # fmt: skip
+        self.job, self.feeds, self.rated, self.allowed = job, feeds, rated, allowed
+        job.tell(0, 1, "compile")
+        self.simulator = Simulator(job.graph, job.parts, job.options, job.threads)
+        self.few = feeds[:EFFECT]
+        self.reference = job.outputs(job.engine.run, self.few)
+        each = [{v: of_range(*seen[v].range(m)) for v in seen} for m in methods]
+        self.ranges = min(each, key=lambda r: self.cost(job.chosen("int8", r, block), r))
+        self.kinds = {k: c for k in KINDS if (c := self.suited(k, block))}
+
+    def cost(self, chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme]) -> float:
+        """The error of some parts in smaller numbers."""
+        run = self.simulator.runner(chosen, ranges)
+        return error(self.reference, self.job.outputs(run, self.few))
+
+    def suited(self, kind: str, block: int) -> dict[str, Chosen]:
+        """All parts in a kind of numbers; none where the model doesn't suit it."""
+        try:
+            return self.job.chosen(kind, self.ranges, block)
+        except CompileError:
+            return {}
+
+    def run(self) -> Quantized:
+        plain = self.made([])
+        decisions = self.decisions(plain)
+        fitting = most(ranked(decisions), self.fits)
+        proposals = [fitting]
+        if "int8" in self.kinds:
+            proposals.append(most(uniform(decisions, "int8"), self.fits))
+        before = after = 0.0
+        best, taken = plain, list[Decision]()
+        for proposal in proposals:
+            made, kept = self.allowed_of(proposal)
+            if not kept:
+                continue
+            self.job.tell(0, 1, "race")
+            seconds, other = raced(plain.executable, made.executable, self.feeds[0])
+            ratio = other / seconds
+            before = before or seconds
+            if ratio < min(WORTH, after / before if after else WORTH):
+                best, taken, after = made, kept, before * ratio
+        note = ""
+        if best is plain:
+            after = before
+            note = "nothing smaller is quicker here within the drop: the model stays in float32"
+        shown = explained(decisions, taken, fitting)
+        report = Report(shown, before, after, best.drop, self.allowed, self.rated.title, note)
+        return replace(best, report=report)
+
+    def decisions(self, plain: Quantized) -> list[Decision]:
+        """What each part takes and costs, in each kind that is quicker somewhere, and int8."""
+        job, seconds = self.job, {FLOAT: owned(plain.executable, self.feeds[0], plain.owners)}
+        for kind, chosen in self.kinds.items():
+            _, owners, executable = job.compiled(chosen, self.ranges)
+            seconds[kind] = owned(executable, self.feeds[0], owners)
+        found = []
+        for n, part in enumerate(job.parts):
+            job.tell(n, len(job.parts), "effects")
+            own = {k: s.get(part.name, 0.0) for k, s in seconds.items()}
+            options = {FLOAT: Option(own[FLOAT], 0.0)}
+            for kind, chosen in self.kinds.items():
+                if part.name in chosen and (kind == "int8" or own[kind] < own[FLOAT] * WORTH):
+                    alone = {part.name: chosen[part.name]}
+                    options[kind] = Option(own[kind], self.cost(alone, self.ranges))
+            found.append(Decision(part.name, title(part), options))
+        return found
+
+    def together(self, taken: Sequence[Decision]) -> dict[str, Chosen]:
+        return {d.name: self.kinds[d.kind][d.name] for d in taken}
+
+    def fits(self, taken: Sequence[Decision]) -> bool:
+        """Whether parts are within the drop, as far as rounded floats tell."""
+        run = self.simulator.runner(self.together(taken), self.ranges)
+        return self.rated.drop(self.job.outputs(run, self.feeds)) <= self.allowed
+
+    def made(self, taken: Sequence[Decision]) -> Quantized:
+        return self.job.made(self.together(taken), self.ranges, self.feeds, self.rated)
+
+    def allowed_of(self, taken: Sequence[Decision]) -> tuple[Quantized, list[Decision]]:
+        """The model with the parts, fewer where its real outputs ask for it."""
+        kept = list(taken)
+        while True:
+            made = self.made(kept)
+            if made.drop <= self.allowed or not kept:
+                return made, kept
+            kept = kept[: len(kept) * 3 // 4]

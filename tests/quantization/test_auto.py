@@ -1,0 +1,91 @@
+"""Deciding part by part: choices by given figures, the simulation against the real thing, and whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from nets import convolutions, pictures, products, rows
+
+import jangin
+from jangin.quantization import auto
+from jangin.quantization.decide import FLOAT, Decision, Option, explained, most, ranked, uniform
+from jangin.quantization.job import Job
+from jangin.quantization.scales import of_range
+from jangin.quantization.simulate import Simulator
+
+
+def decision(name: str, seconds: float, cost: float, half: float = 1.0) -> Decision:
+    return Decision(
+        name, f"Conv '{name}'",
+        {FLOAT: Option(1.0, 0.0), "int8": Option(seconds, cost), "float16": Option(half, cost / 100)},
+    )  # fmt: skip
+
+
+def test_choice() -> None:
+    """Those that gain most for their cost come first, until the drop is spent; each says why."""
+    found = [
+        decision("dear", 0.5, 0.9), decision("cheap", 0.5, 0.1), decision("slow", 1.2, 0.1),
+        decision("even", 0.99, 0.1), decision("half", 0.5, 0.1, half=0.6),
+    ]  # fmt: skip
+    order = ranked(found)
+    assert [(d.name, d.kind) for d in order] == [("half", "float16"), ("cheap", "int8"), ("dear", "int8")]
+
+    def fits(taken: Sequence[Decision]) -> bool:
+        return sum(d.options[d.kind].cost for d in taken) <= 0.5
+
+    taken = most(order, fits)
+    assert [d.name for d in taken] == ["half", "cheap"]
+    assert [d.name for d in uniform(found, "int8")][-1] == "dear"
+    why = {d.name: (d.kind, d.reason) for d in explained(found, taken, taken)}
+    assert why["cheap"] == ("int8", "")
+    assert why["dear"] == (FLOAT, "int8 would cost more than the drop allows")
+    assert why["slow"] == why["even"] == (FLOAT, "no smaller numbers are quicker here")
+    left = {d.name: d.reason for d in explained(found, [], taken)}
+    assert left["cheap"] == "int8 is quicker, but the whole model isn't with it"
+
+
+@pytest.mark.parametrize("net", ["convolutions", "products"])
+def test_simulation(net: str) -> None:
+    """With no part it is the model; with all, or one, what is written, but for roundings of halves."""
+    model, data = (convolutions(), pictures()) if net == "convolutions" else (products(), rows())
+    job = Job(model, None, None, 1, None)
+    feeds: Any = [{"x": x} for x in data]
+    seen = job.watched(feeds)
+    ranges = {v: of_range(*seen[v].range("minmax")) for v in seen}
+    simulator = Simulator(job.graph, job.parts, job.options, 1)
+    chosen = job.chosen("int8", ranges, 32)
+    float32 = job.engine.run(feeds[0])["y"]
+    np.testing.assert_allclose(simulator.runner({}, {})(feeds[0])["y"], float32, rtol=1e-4, atol=1e-5)
+    for some in (chosen, {n: chosen[n] for n in list(chosen)[-1:]}):
+        _, _, exe = job.compiled(some, ranges)
+        said, real = simulator.runner(some, ranges)(feeds[0])["y"], exe.run(feeds[0])["y"]
+        apart, wrong = (float(np.linalg.norm(a - real)) for a in (said, float32))
+        assert apart < 0.3 * wrong
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.5])
+def test_whole(ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts take as long as is said here: where int8 takes half, all of it is; where it takes longer, the
+    model stays as it is, and says so."""
+    times = iter([1.0, ratio, ratio])
+
+    def timed(exe: Any, feeds: Any, owners: dict[str, str]) -> dict[str, float]:
+        seconds = next(times)
+        return dict.fromkeys(owners.values(), seconds)
+
+    monkeypatch.setattr(auto, "owned", timed)
+    monkeypatch.setattr(auto, "raced", lambda first, second, feeds: (1.0, ratio))
+    model, data = convolutions(), pictures()
+    found = jangin.quantize(model, data, "auto", drop=0.5, threads=1)
+    assert found.report is not None
+    kinds = {d.kind for d in found.report.decisions}
+    assert kinds == ({FLOAT} if ratio > 1 else {found.report.decisions[0].kind})
+    assert (FLOAT in kinds) == (ratio > 1) == bool(found.report.note) == (not found.chosen)
+    assert found.report.after == (1.0 if ratio > 1 else 0.5)
+    if ratio > 1:
+        (x,) = pictures(1, seed=4)
+        wanted = jangin.compile(model, cache=False)(x)
+        np.testing.assert_allclose(found.executable(x), wanted, rtol=1e-4, atol=1e-5)
