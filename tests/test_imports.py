@@ -35,7 +35,7 @@ ALLOWED = {
     "frontends.gguf": {"frontends", "ir", "ops"},
     "frontends.tflite": {"frontends", "ir", "mapped", "ops"},
     "frontends.torch": {"frontends", "ir", "mapped", "ops"},
-    "passes": {"ir", "mapped", "ops", "runtime", "targets"},
+    "passes": {"ir", "mapped", "ops", "runtime", "targets", "templates"},
     "schedule": {"ir"},
     "templates": {"ir", "mapped", "schedule", "targets"},
     "libraries": {"ir", "runtime", "schedule", "targets", "templates"},

@@ -1,13 +1,14 @@
 """Channels-last (NHWC) for the convolutional parts of the whole graph.
 
-Convolutions and pools are always computed on channels-last copies (see `channels_last`), operators that don't
-care follow their inputs, and the original order is restored only where something needs it.
+Convolutions and pools are computed on channels-last copies (see `channels_last`), but where few of them
+don't pay for the copies (`planes`); operators that don't care follow their inputs, and the original order is
+restored only where something needs it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from jangin.ir.core import (
@@ -31,6 +32,7 @@ from jangin.ir.graph import Graph, Node
 from jangin.ir.simplify import interval, simplify
 from jangin.ir.te import Stage
 from jangin.passes.channels_last import ChannelsLast, inverse, permuted, to_last
+from jangin.passes.planes import in_planes
 from jangin.targets.target import Target
 
 LONGEST_TESTED = 16
@@ -39,12 +41,22 @@ ends alone; of longer windows most would be tested."""
 
 
 def layout(graph: Graph, target: Target) -> Graph:
-    """The graph with convolutions and pools channels-last; inputs and outputs stay as they are."""
+    """The graph with convolutions and pools channels-last where that pays; inputs and outputs stay as they
+    are."""
     if not any(isinstance(n.attrs, (Conv, Pool)) and n.attrs.layout == "first" for n in graph.nodes):
         return graph
+
+    def rewrite(part: Graph, kept: Collection[str]) -> Graph:
+        return channels_last(part, target, kept)
+
+    return rewrite(graph, in_planes(graph, target, FOLLOW, rewrite))
+
+
+def channels_last(graph: Graph, target: Target, kept: Collection[str] = ()) -> Graph:
+    """The graph with all convolutions and pools channels-last but the nodes `kept`."""
     run = ChannelsLast(graph, target.fusion.few_channels)
     for node in graph.nodes:
-        follow = FOLLOW.get(node.op)
+        follow = None if node.name in kept else FOLLOW.get(node.op)
         if follow is None or not follow(run, node):
             run.compute(node, [run.original(n) for n in node.inputs], node.of(CoreAttributes))
     for name in graph.outputs:

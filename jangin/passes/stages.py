@@ -42,7 +42,7 @@ def stages(kernel: Node) -> Staged:
         anchored = [done[result.name]]
     elif anchored[-1].out.name != result.name:
         anchored[-1] = _finished(anchored[-1], done[result.name])
-    whole = tuple(_simplified(s, body.symbols) for s in anchored)
+    whole = tuple(simplified(s, body.symbols) for s in anchored)
     return whole, tuple(buffers[n] for n in body.inputs), result
 
 
@@ -109,7 +109,7 @@ def _finished(anchor: Stage, final: Stage) -> Stage:
     return replace(anchor, out=final.out, epilogue=rewrite(body, result))
 
 
-def _simplified(stage: Stage, symbols: Mapping[Var, Range]) -> Stage:
+def simplified(stage: Stage, symbols: Mapping[Var, Range]) -> Stage:
     """With simplified expressions; a reduction that is known to have no terms is its finished start."""
     if any(is_const(a.extent, 0) for a in stage.reduce_axes):
         start = substitute(stage.result, {stage.acc: identity(stage.combiner, stage.body.dtype)})
@@ -160,7 +160,7 @@ def with_symbols(
             stage, axes=axes(stage.axes), reduce_axes=axes(stage.reduce_axes), at=sizes(stage.at),
             body=substitute(stage.body, names), epilogue=epilogue,
         )  # fmt: skip
-        found.append(_simplified(new, symbols))
+        found.append(simplified(new, symbols))
     return tuple(found), tuple(of[b.name] for b in inputs)
 
 

@@ -13,14 +13,15 @@ from jangin.ir.expr import (
     Load,
     Var,
     children,
+    const,
     free_vars,
     loads,
     row_major,
     walk,
 )
 from jangin.ir.loop import Func, Store, expressions, statements
-from jangin.ir.simplify import Ranges, linear, simplify
-from jangin.ir.te import Stage
+from jangin.ir.simplify import Ranges, interval, linear, simplify
+from jangin.ir.te import Axis, Stage
 from jangin.schedule.primitives import find
 from jangin.templates.scheduled import Recorder
 from jangin.templates.template import Workload
@@ -153,3 +154,31 @@ def shorten_sum(rec: Recorder, stage: Stage, loops: Sequence[str]) -> None:
             loop += "o"
         rec.do("partial_sums", loop)
         return
+
+
+def row_border(stage: Stage, row: Axis, symbols: Ranges) -> tuple[int, int]:
+    """Positions at either end of an axis at which windows reach into the padding; (0, 0) where that isn't
+    known, and the tests stay."""
+    conds = [
+        n for n in walk(stage.body) if isinstance(n, Binary) and n.op in ("lt", "ge") and row.var in walk(n)
+    ]
+    if not conds or not isinstance(row.extent, Const):
+        return 0, 0
+    size, inner = int(row.extent.value), dict(symbols)
+    inner |= {a.var: (const(0), a.extent - 1) for a in stage.reduce_axes}
+
+    def holds(x: int) -> bool:
+        """Whether the tests hold for every tap at position x."""
+        at = {**inner, row.var: (const(x), const(x))}
+        return all(_holds(c, at) for c in conds)
+
+    first = next(filter(holds, range(size)), size)
+    if first == size or size < 4:
+        return 0, 0
+    last = next(filter(holds, range(size - 1, -1, -1)))
+    return first, size - 1 - last
+
+
+def _holds(cond: Binary, ranges: Ranges) -> bool:
+    low, high = interval(cond.a - cond.b, ranges)
+    return (high is not None and high < 0) if cond.op == "lt" else (low is not None and low >= 0)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from jangin.ir import te
+from jangin.ir.dtype import I64
 from jangin.ir.expr import Binary, Call, Expr, Load, Select, children, loads
 from jangin.targets.target import Target
 from jangin.templates.template import Workload
@@ -24,6 +25,8 @@ LOOP = 8.0
 """Cycles to begin and leave an inner loop; half a mispredicted branch."""
 CALL = 12.0
 """Vector instructions of an exp, log or tanh."""
+MASKED_STORE = 12.0
+"""Cycles to store a part of a vector."""
 LOOP_INSTRUCTIONS = 4.0
 """Of a turn of an inner loop: its counter, a branch, and two addresses that move on."""
 MOST_LOADED = 4
@@ -37,6 +40,8 @@ def arithmetic(e: Expr) -> float:
     own, parts = 0.0, children(e)
     match e:
         case Load():
+            return 0.0
+        case Expr(dtype=dtype) if dtype is I64 and not any(True for _ in loads(e)):
             return 0.0
         case Select():
             own, parts = float(any(True for _ in loads(e.cond))), (e.a, e.b)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, loads, walk
+from jangin.ir.expr import Binary, Const, Expr, Load, Select, Var, const, free_vars, loads, walk
 from jangin.ir.loop import For, Func, expressions, statements
 from jangin.ir.records import dataclass
 from jangin.schedule import primitives, stages
@@ -26,6 +26,8 @@ AT_ONCE = 4
 """Vectors of one turn of a loop over elements, where instructions count: a turn has three or four of its
 own."""
 
+MASKED = 4.0
+"""How often as long a vector takes of which each lane is tested."""
 COMBINE = 15.0
 """Cycles to start a vector of partial sums and to add it to the others in the end."""
 
@@ -43,7 +45,7 @@ class _Cost:
 
     step: float
     points: int
-    lanes: int
+    lanes: float
     rows: int
     sums: bool
     results: int
@@ -54,13 +56,17 @@ class _Cost:
     def of(p: Workload, s: te.Stage) -> _Cost:
         columns = bool(s.reduce_axes and s.axes) and _column_like(s)
         along = s.reduce_axes[-1:] if s.reduce_axes and not columns else s.axes[-1:]
-        lanes = lanes_for(p) if along and _contiguous(s, along[0].var) else 1
+        lanes: float = lanes_for(p) if along and _contiguous(s, along[0].var) else 1
+        tests = [n.cond for n in walk(s.body) if isinstance(n, Select)]
+        if lanes > 1 and s.reduce_axes and any(along[0].var in free_vars(c) for c in tests):
+            run = p.size(along[0].extent)  # what is left of whole vectors goes one by one
+            lanes = lanes / MASKED if columns else run / (run // lanes + run % lanes)
         work = cost.arithmetic(s.body) + bool(s.reduce_axes)
         step = cost.vector_cycles(p.target, work, cost.reads([s]), 0.0 if s.reduce_axes else 1.0)
         points = cost.size(p, (*s.axes, *s.reduce_axes))
-        results = cost.size(p, s.axes) // (lanes if columns else 1) if s.reduce_axes else 0
+        results = cost.size(p, s.axes) // (int(lanes) if columns else 1) if s.reduce_axes else 0
         sums = bool(s.reduce_axes) and not columns
-        together = _side_by_side(s.axes[-1].extent, lanes, max(PARTIALS)) if columns else 0
+        together = _side_by_side(s.axes[-1].extent, lanes_for(p), max(PARTIALS)) if columns else 0
         rows = points // max(1, cost.size(p, along))
         return _Cost(
             step, points, lanes, rows, sums, results, cost.arithmetic(s.result) + cost.LOOP, together

@@ -8,12 +8,12 @@ import math
 from collections.abc import Collection, Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Select, Var, const, loads, walk
+from jangin.ir.expr import Buffer, Const, Load, Select, const, free_vars, loads, walk
 from jangin.ir.graph import static_shape
-from jangin.ir.simplify import Range, interval, simplify
+from jangin.ir.simplify import simplify
 from jangin.schedule.normalize import ceil_div
 from jangin.templates import cost
-from jangin.templates.common import fuse_all, lanes_for, shorten_sum, stride
+from jangin.templates.common import fuse_all, lanes_for, row_border, shorten_sum, stride
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import begin_with_bias
@@ -44,7 +44,9 @@ def match(workload: Workload) -> Window | None:
     if math.prod(taps) > LARGEST_WINDOW and tested and stage.axes[-2].extent != const(1):
         return None
     column = stage.axes[-1].var
+    inner = {a.var for a in stage.reduce_axes}
     data = [n for n in loads(stage.body) if stride(n, column, dict(workload.symbols)) == 1]
+    data = [n for n in data if inner.isdisjoint(free_vars(n.index[-1]))]
     if not data or not _weights_fit(stage, data, workload.constants):
         return None
     return Window(workload)
@@ -79,7 +81,7 @@ class Window(Template):
         self.column = self.stage.axes[-1].var.name
         self.row = self.stage.axes[-2].var.name
         self.taps = [a.var.name for a in self.stage.reduce_axes]
-        self.border = self._border()
+        self.border = row_border(self.stage, self.stage.axes[-2], self.symbols)
         self.size = workload.size(self.stage.axes[-2].extent)
         self.alone = self.stage.axes[-2].extent == const(1)
         self.count = cost.size(workload, self.stage.reduce_axes)
@@ -104,6 +106,8 @@ class Window(Template):
         """The cycles of the rows, while the data come."""
         vectors = params["vectors"]
         cycles = cost.overlapped(self.rows * self.row_cycles(params), self.traffic)
+        if self.workload.size(self.stage.axes[-1].extent) % self.lanes:
+            cycles += self.rows * self.size * cost.MASKED_STORE
         tasks = self.rows * (self.vectors // vectors if self.alone else 1)
         return cost.launch(cycles, tasks) / self.workload.target.clock
 
@@ -164,34 +168,6 @@ class Window(Template):
 
     def _extent(self, axis: te.Axis) -> int:
         return self.workload.size(axis.extent)
-
-    def _border(self) -> tuple[int, int]:
-        """Output columns at either side whose windows reach into the padding; (0, 0) where that isn't
-        known, and the tests stay."""
-        extent = self.stage.axes[-2].extent
-        conds = [c for n in walk(self.stage.body) for c in self._row_conditions(n)]
-        if not conds or not isinstance(extent, Const):
-            return 0, 0
-        size = int(extent.value)
-        good = (x for x in range(size) if all(self._holds(c, x) for c in conds))
-        first = next(good, size)
-        if first == size or size < 4:
-            return 0, 0
-        last = next(x for x in range(size - 1, -1, -1) if all(self._holds(c, x) for c in conds))
-        return first, size - 1 - last
-
-    def _row_conditions(self, n: Expr) -> list[Binary]:
-        row = Var(self.row)
-        is_test = isinstance(n, Binary) and n.op in ("lt", "ge")
-        return [n] if isinstance(n, Binary) and is_test and any(v == row for v in walk(n)) else []
-
-    def _holds(self, cond: Binary, x: int) -> bool:
-        """Whether a test holds for every tap at output column x."""
-        ranges: dict[Var, Range] = dict(self.symbols)
-        ranges |= {a.var: (const(0), a.extent - 1) for a in self.stage.reduce_axes}
-        ranges[Var(self.row)] = (const(x), const(x))
-        low, high = interval(cond.a - cond.b, ranges)
-        return (high is not None and high < 0) if cond.op == "lt" else (low is not None and low >= 0)
 
 
 class _Scheduler:

@@ -15,7 +15,7 @@ from jangin.ir.loop import For, Store
 from jangin.ir.te import lower
 from jangin.ops.interpret import run_graph
 from jangin.passes.fuse import fuse
-from jangin.passes.layout import layout
+from jangin.passes.layout import channels_last
 from jangin.passes.stages import canonical, is_opaque, opaque_func, stages
 
 
@@ -52,12 +52,12 @@ def check(graph: Graph, n: int = 2) -> list[list[str]]:
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_convolutional_net(n: int) -> None:
-    ops = check(layout(convolutional(), TARGET), n)
+    ops = check(channels_last(convolutional(), TARGET), n)
     assert ops[:2] == [["pad"], ["transpose", "conv", "map", "map"]]  # the input is read in its planes
     assert ["conv", "map", "map"] in ops
     assert ["conv", "map", "map", "map"] in ops  # bias, residual, relu
     assert sum(len(k) for k in ops) == len(
-        [n for n in layout(convolutional(), TARGET).nodes if n.op != "reshape"]
+        [n for n in channels_last(convolutional(), TARGET).nodes if n.op != "reshape"]
     )
     assert ops.count(["map"]) == 1  # the gated half of the concatenation
 

@@ -14,7 +14,7 @@ from jangin.ir.graph import Graph
 from jangin.ops.interpret import run_graph
 from jangin.passes.channels_last import inverse, moves_nothing, to_last
 from jangin.passes.fuse import fuse
-from jangin.passes.layout import layout
+from jangin.passes.layout import channels_last, layout
 from jangin.passes.simplify import simplify
 
 
@@ -24,7 +24,7 @@ def ops(graph: Graph) -> Counter[str]:
 
 def check(graph: Graph, transposes: int) -> Graph:
     """The new graph, after comparing its results, signature and number of transposes."""
-    new = layout(graph, TARGET)
+    new = channels_last(graph, TARGET)
     x = feeds(graph)
     before, after = run_graph(graph, x), run_graph(new, x)
     assert new.inputs == graph.inputs and list(after) == list(before)
@@ -116,7 +116,7 @@ def test_depth_to_space_stays_channels_last(perm: tuple[int, ...]) -> None:
     check(graph, transposes=3)  # the input, the elements' move, the output
     kernels = [
         n.of(Kernel).body.nodes
-        for n in fuse(simplify(layout(simplify(graph), TARGET)), TARGET).nodes
+        for n in fuse(simplify(channels_last(simplify(graph), TARGET)), TARGET).nodes
         if n.op == "kernel"
     ]
     (moving,) = ([n.op for n in k] for k in kernels if any(n.op == "map" for n in k))

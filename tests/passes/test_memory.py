@@ -19,7 +19,7 @@ from jangin.ir.plan import Launch, Plan, PlanBuffer
 from jangin.ir.te import lower
 from jangin.ops.interpret import run_graph
 from jangin.passes.fuse import fuse
-from jangin.passes.layout import layout
+from jangin.passes.layout import channels_last
 from jangin.passes.memory import plan_buffers
 from jangin.passes.stages import stages
 
@@ -62,7 +62,7 @@ def size(b: PlanBuffer) -> int:
 
 @pytest.mark.parametrize("net", [attention, convolutional])
 def test_a_static_plan_shares_one_arena(net: Callable[[], Graph]) -> None:
-    graph = fixed(layout(net(), TARGET), 1)
+    graph = fixed(channels_last(net(), TARGET), 1)
     plan = planned(fuse(graph, TARGET))
     arena = [b for b in plan.buffers if b.kind == "arena"]
     assert arena and all(b.offset is not None and b.offset % 64 == 0 for b in arena)

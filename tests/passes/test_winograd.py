@@ -23,7 +23,7 @@ from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
 from jangin.passes.cse import cse
 from jangin.passes.fuse import fuse
-from jangin.passes.layout import layout
+from jangin.passes.layout import channels_last
 from jangin.passes.simplify import simplify
 from jangin.passes.winograd import match, winograd
 from jangin.passes.winograd_cost import Estimate
@@ -37,7 +37,7 @@ H = Var("H")
 
 
 def fused(graph: Graph) -> Graph:
-    return fuse(simplify(layout(graph, TARGET)), TARGET)
+    return fuse(simplify(channels_last(graph, TARGET)), TARGET)
 
 
 def direct(x: Array, w: Array, pad: int) -> Array:
