@@ -1,7 +1,8 @@
 """The loop nests of Winograd's method: tiles of the input transformed, tiles of the output restored.
 
-Both run tiles in parallel and channels by vectors. Tiles that lie inside the image take a path
-without tests; the others test each position.
+Both run tiles in parallel and channels by vectors, and a tile's rows in a loop, whose code is a fraction of
+what all of them take. Tiles of the input that lie inside the image take a path without tests; the others
+test each position. Tiles of the output test each position that may lie beyond it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from jangin.ir.dtype import F32, DType
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, land, select
-from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
+from jangin.ir.loop import Alloc, For, If, Let, Prefetch, Stmt, Store, block
 from jangin.ir.records import dataclass
 from jangin.ops.operands import TRUE
 from jangin.passes.winograd_transform import Transform
@@ -29,7 +30,8 @@ X = Var("x")
 class Tiling:
     """Tiles of a transform over `images` (may be symbolic) of `height` x `width` outputs. What is kept of
     a tile lies point by point, or together where kernels work on `blocks` of tiles. `lanes`: channels of a
-    vector loop; `dtype`: of what is transformed and kept (i32: pairs of int16, and their products)."""
+    vector loop; `dtype`: of what is transformed and kept (i32: pairs of int16, and their products); `hints`:
+    whether to fetch early where the kernel will write."""
 
     transform: Transform
     images: Expr
@@ -38,6 +40,7 @@ class Tiling:
     lanes: int
     blocks: bool = False
     dtype: DType = F32
+    hints: bool = False
 
     @property
     def down(self) -> int:
@@ -56,9 +59,9 @@ class Tiling:
         points, last = const(self.transform.products), const(channels)
         return (self.count, points, last) if self.blocks else (points, self.count, last)
 
-    def at(self, point: int, channel: Expr) -> tuple[Expr, ...]:
+    def at(self, point: Expr, channel: Expr) -> tuple[Expr, ...]:
         """Where a tile's element lies."""
-        return (TILE, const(point), channel) if self.blocks else (const(point), TILE, channel)
+        return (TILE, point, channel) if self.blocks else (point, TILE, channel)
 
     @property
     def overhangs(self) -> tuple[bool, bool]:
@@ -109,7 +112,7 @@ def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
         return land(own, patch.guard(h, w))
 
     def transformed(guarded: bool) -> Stmt:
-        def read(i: int, j: int, c: Expr) -> Expr:
+        def read(i: Expr, j: Expr, c: Expr) -> Expr:
             value = patch.value(IMAGE, Y + i, X + j, c)
             return select(inside(Y + i, X + j), value, const(0, tiling.dtype)) if guarded else value
 
@@ -121,65 +124,52 @@ def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
     return tiling.over_tiles(If(corners, transformed(False), transformed(True)))
 
 
-def _input_tile(tiling: Tiling, read: Callable[[int, int, Expr], Expr], out: Buffer, c: Expr) -> Stmt:
-    """Columns first; what they give is kept for the rows."""
+def _input_tile(tiling: Tiling, read: Callable[[Expr, Expr, Expr], Expr], out: Buffer, c: Expr) -> Stmt:
+    """Columns first; what they give is kept for the rows, whose lines are fetched meanwhile: stores to so
+    many places would wait for them."""
     t = tiling.transform
     line, grid = _registers("line", t.size, tiling.dtype), _registers("grid", t.size * t.size, tiling.dtype)
-    steps: list[Stmt] = []
-    for j in range(t.size):
-        steps += [Store(line, (const(i),), read(i, j, c)) for i in range(t.size)]
-        column = t.inputs([line[i] for i in range(t.size)])
-        steps += [Store(grid, (const(k * t.size + j),), e) for k, e in enumerate(column)]
-    for k in range(t.size):
-        row = t.inputs([grid[k * t.size + j] for j in range(t.size)])
-        steps += [Store(out, tiling.at(k * t.size + j, c), e) for j, e in enumerate(row)]
-    return Alloc(line, Alloc(grid, block(*steps)))
+    j, k = Var("j"), Var("k")
+    column = [Store(line, (const(i),), read(const(i), j, c)) for i in range(t.size)]
+    made = t.inputs([line[i] for i in range(t.size)])
+    column += [Store(grid, (j + n * t.size,), e) for n, e in enumerate(made)]
+    made = t.inputs([grid[k * t.size + n] for n in range(t.size)])
+    row = [Store(out, tiling.at(k * t.size + n, c), e) for n, e in enumerate(made)]
+    hints = [Prefetch(out, tiling.at(j + n * t.size, c)) for n in range(t.size) if tiling.hints]
+    columns = For(j, const(t.size), Alloc(line, block(*hints, *column)))
+    return Alloc(grid, block(columns, For(k, const(t.size), block(*row))))
 
 
 def output_nest(tiling: Tiling, out: Buffer, finish: Callable[[Expr, Sequence[Expr]], Expr]) -> Stmt:
     """out[n, h, w, o] = finish(A^T M A, index) of the products x0."""
-    t, outputs = tiling.transform, int(str(out.shape[-1]))
+    outputs = int(str(out.shape[-1]))
     products = Buffer("x0", tiling.dtype, tiling.shape(outputs))
 
-    def restored(guarded: bool) -> Stmt:
-        def body(o: Expr) -> Stmt:
-            return _output_tile(tiling, products, out, o, finish, guarded)
+    def restored(o: Expr) -> Stmt:
+        return _output_tile(tiling, products, out, o, finish)
 
-        return tiling.over_channels(outputs, body)
-
-    bottom, right = tiling.overhangs
-    whole = land(
-        Y + (t.tile - 1) < tiling.height if bottom else TRUE,
-        X + (t.tile - 1) < tiling.width if right else TRUE,
-    )
-    if whole == TRUE:
-        return tiling.over_tiles(restored(False))
-    return tiling.over_tiles(If(whole, restored(False), restored(True)))
+    return tiling.over_tiles(tiling.over_channels(outputs, restored))
 
 
 def _output_tile(
-    tiling: Tiling,
-    products: Buffer,
-    out: Buffer,
-    o: Expr,
-    finish: Callable[[Expr, Sequence[Expr]], Expr],
-    guarded: bool,
+    tiling: Tiling, products: Buffer, out: Buffer, o: Expr, finish: Callable[[Expr, Sequence[Expr]], Expr]
 ) -> Stmt:
+    """Columns first, one after another in the text: a loop over them was slower by a third."""
     t = tiling.transform
+    bottom, right = tiling.overhangs
     line, grid = _registers("line", t.tile, tiling.dtype), _registers("grid", t.tile * t.size, tiling.dtype)
-    steps: list[Stmt] = []
-    for j in range(t.size):
-        column = t.outputs([Load(products, tiling.at(i * t.size + j, o)) for i in range(t.size)])
-        steps += [Store(grid, (const(i * t.size + j),), e) for i, e in enumerate(column)]
-    for i in range(t.tile):
-        row = t.outputs([grid[i * t.size + j] for j in range(t.size)])
-        steps += [Store(line, (const(j),), e) for j, e in enumerate(row)]
-        for j in range(t.tile):
-            at = (IMAGE, Y + i, X + j, o)
-            store: Stmt = Store(out, at, finish(t.restored(line[j]), at))
-            fits = land(Y + i < tiling.height, X + j < tiling.width)
-            steps.append(If(fits, store) if guarded else store)
-    return Alloc(line, Alloc(grid, block(*steps)))
+    i, j = Var("i"), Var("j")
+    made = t.outputs([Load(products, tiling.at(j + n * t.size, o)) for n in range(t.size)])
+    column = [Store(grid, (j + n * t.size,), e) for n, e in enumerate(made)]
+    made = t.outputs([grid[i * t.size + n] for n in range(t.size)])
+    row: list[Stmt] = [Store(line, (const(n),), e) for n, e in enumerate(made)]
+    for n in range(t.tile):
+        at = (IMAGE, Y + i, X + n, o)
+        store: Stmt = Store(out, at, finish(t.restored(line[n]), at))
+        fits = land(Y + i < tiling.height if bottom else TRUE, X + n < tiling.width if right else TRUE)
+        row.append(store if fits == TRUE else If(fits, store))
+    columns = For(j, const(t.size), block(*column), "unroll")
+    return Alloc(grid, block(columns, For(i, const(t.tile), Alloc(line, block(*row)))))
 
 
 def _registers(name: str, count: int, dtype: DType) -> Buffer:

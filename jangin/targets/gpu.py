@@ -42,7 +42,7 @@ def gpu_target(base: Target, **figures: float) -> GpuTarget:
     several operators for the sake of a processor's cache aren't made for it."""
     same = {f.name: getattr(base, f.name) for f in fields(Target)}
     same |= {
-        "vector_bytes": VECTOR, "registers": REGISTERS,
+        "vector_bytes": VECTOR, "registers": REGISTERS, "hints": False,
         "winograd": WinogradFigures(near=0, far=1 << 40, lanes=NEVER),
         "recurrence": RecurrenceFigures(accumulators=ACCUMULATORS, rows=ROWS),
         "fusion": FusionFigures(heads=NEVER, image_rows=NEVER),
