@@ -1,8 +1,9 @@
-"""OpenCL devices beside native code, and beside CLBlast: models, launches and matrix products.
+"""OpenCL devices beside native code, CLBlast and OpenCV: models, launches and matrix products.
 
     python benchmarks/opencl.py opencl:intel opencl:pocl --threads 2
 
-Everything is measured in turns, in one process. CLBlast is Debian's libclblast1.
+Everything is measured in turns, in one process (for OpenCV, which has one device in a process, one for each
+device). CLBlast is Debian's libclblast1, OpenCV the package opencv-python-headless.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import argparse
 import ctypes
 import ctypes.util
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,6 +34,8 @@ SIZES = (256, 512, 1024, 2048)
 TINY = 60
 ROW_MAJOR, AS_IT_IS = 101, 111
 """CLBlast's numbers for row-major matrices that aren't transposed."""
+PEERS = ("squeezenet1_1", "mobilenetv2", "resnet18", "resnet50")
+"""Models beside OpenCV, which builds and tunes its kernels for a minute or more where a model first runs."""
 
 
 def medians(runs: Sequence[Callable[[], object]], turns: int) -> list[float]:
@@ -141,13 +147,58 @@ def products(devices: Sequence[str], threads: int, turns: int) -> None:
             print(f"{device}, products of {size}: {rates}, {other / mine:.1f} times")
 
 
+def opencv(names: Sequence[str], device: str, threads: int, turns: int) -> None:
+    """Models by OpenCV on the device that its environment names, in this process."""
+    import cv2
+
+    found = select(device.removeprefix(PREFIX).removeprefix(":"))
+    assert cv2.ocl.useOpenCL(), "OpenCV finds no OpenCL device: it needs the system's libOpenCL.so"
+    theirs_on = cv2.ocl.Device_getDefault()
+    assert theirs_on.name() == found.name, f"OpenCV runs on {theirs_on.name()}, not on {found}"
+    for name in names:
+        entry = CATALOGUE[name]
+        exe: Any = jangin.compile(entry.path, device, threads=threads)
+        net = cv2.dnn.readNetFromONNX(str(entry.path))
+        net.setPreferableBackend(cv2.dnn.DNN_BACKEND_OPENCV)
+        net.setPreferableTarget(cv2.dnn.DNN_TARGET_OPENCL)
+        x = np.random.default_rng(0).standard_normal(exe.inputs[0].shape, np.float32)
+
+        def theirs(net: Any = net, x: Any = x) -> Any:
+            net.setInput(x)
+            return net.forward()
+
+        want = exe(x)
+        np.testing.assert_allclose(theirs(), want, atol=1e-3 * np.abs(want).max())
+        mine, other = medians([partial(exe, x), theirs], turns)
+        times = f"Jangin {mine * 1e3:.2f} ms, OpenCV {other * 1e3:.2f} ms"
+        print(f"{device}, {entry.title}: {times}, {other / mine:.1f} times", flush=True)
+
+
+def beside_opencv(names: Sequence[str], devices: Sequence[str], threads: int, turns: int) -> None:
+    """`opencv` for each device, in a process of its own, whose environment names it."""
+    for device in devices:
+        found = select(device.removeprefix(PREFIX).removeprefix(":"))
+        env = os.environ | {
+            "OPENCV_OPENCL_DEVICE": f"{found.platform}:{found.kind}:",
+            "OPENCV_DNN_OPENCL_ALLOW_ALL_DEVICES": "1",
+        }
+        given = [device, "--opencv-alone", "--peer-models", *names, "--threads", threads, "--turns", turns]
+        subprocess.run([sys.executable, __file__, *map(str, given)], env=env, check=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("devices", nargs="*", default=["opencl:intel", "opencl:pocl"])
     parser.add_argument("--models", nargs="*", default=[n for n, m in CATALOGUE.items() if m.batch == 1])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--peer-models", nargs="*", default=PEERS, help="set beside OpenCV")
+    parser.add_argument("--opencv-alone", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.opencv_alone:
+        opencv(arguments.peer_models, arguments.devices[0], arguments.threads, arguments.turns)
+        return
+    beside_opencv(arguments.peer_models, arguments.devices, arguments.threads, arguments.turns)
     products(arguments.devices, arguments.threads, arguments.turns)
     launches(arguments.devices, arguments.threads, 20 * arguments.turns)
     models(arguments.models, arguments.devices, arguments.threads, arguments.turns)
