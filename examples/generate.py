@@ -36,23 +36,32 @@ def compiled(model: Path, threads: int, cache: bool = True) -> Any:
     return jangin.compile(model, threads=threads, shapes=sizes, cache=cache)
 
 
-def empty_cache(exe: Any) -> dict[str, Array]:
-    """Keys and values of no tokens, for each layer."""
-    return {
-        s.name: np.zeros([d if isinstance(d, int) else 0 for d in s.shape], np.float32)
-        for s in exe.inputs
-        if s.name.startswith("past_")
-    }
+class Cache:
+    """Keys and values of each layer for the tokens so far, in arrays with room for all: a run reads them
+    where they lie, and what it adds is written behind them."""
+
+    def __init__(self, exe: Any) -> None:
+        caches = (s for s in exe.inputs if s.name.startswith("past_"))
+        self.arrays = {s.name: np.zeros((1, POSITIONS, *s.shape[2:]), np.float32) for s in caches}
+        self.count = 0
+
+    def read(self, run: Run, tokens: list[int]) -> Array:
+        """The logits after these tokens, which are kept."""
+        past, end = self.count, self.count + len(tokens)
+        feeds = {name: a[:, :past] for name, a in self.arrays.items()}
+        results = run({"tokens": np.array([tokens]), **feeds})
+        for name, a in self.arrays.items():
+            a[:, past:end] = results[name.replace("past", "new")]
+        self.count = end
+        return results["logits"]
 
 
-def most_likely(run: Run, cache: Mapping[str, Array], prompt: list[int]) -> Iterator[int]:
+def most_likely(run: Run, cache: Cache, prompt: list[int]) -> Iterator[int]:
     """The likeliest token after the prompt, the likeliest after that, and so on."""
     tokens = prompt
     while True:
-        results = run({"tokens": np.array([tokens]), **cache})
-        token = int(results["logits"].argmax())
-        yield token
-        tokens, cache = [token], {name: results[name.replace("past", "present")] for name in cache}
+        tokens = [int(cache.read(run, tokens).argmax())]
+        yield tokens[0]
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class Speed:
 
 
 def generate(
-    run: Run, cache: Mapping[str, Array], prompt: list[int], count: int, stop: int | None = None
+    run: Run, cache: Cache, prompt: list[int], count: int, stop: int | None = None
 ) -> tuple[list[int], Speed]:
     """`count` tokens, fewer where `stop` comes first."""
     found: list[int] = []
@@ -103,7 +112,7 @@ def main() -> None:
     start = time.perf_counter()
     exe = compiled(model, args.threads)
     print(f"compiled (or taken from the cache) in {time.perf_counter() - start:.1f} s\n")
-    tokens, speed = generate(exe.run, empty_cache(exe), prompt, args.tokens, text.end)
+    tokens, speed = generate(exe.run, Cache(exe), prompt, args.tokens, text.end)
     print(args.prompt + ("\n" if args.chat else "") + text.decode(tokens) + "\n")
     print(speed)
 

@@ -163,6 +163,25 @@ def attention(
     return Attended(y, products, weights, scores)
 
 
+def attend_one(b: Builder, q: Tensor, past: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor]) -> Tensor:
+    """As `attention` of a single query [batch, heads, 1, size] on keys and values that lie apart, so that
+    what is kept of the `past` is read where it is: [batch, groups, past, size], and the query's `own`,
+    [batch, groups, 1, size]. Scaled by 1 / √size, which must be known."""
+    groups, before = own[0].shape[1], past[0].shape[2]
+    size = q.shape[3]
+    if not isinstance(size, Const):
+        raise CompileError(f"the head size of {q} must be known")
+    scale = 1 / math.sqrt(size.value)
+    shared = _sharing(b, b.map(lambda v: v * scale, q), groups)
+    products = [b.matmul(shared, keys, transpose_b=True) for keys in (past[0], own[0])]
+    weights = b.softmax(b.concat(products, 3), 3)
+    lead = weights.shape[:3]
+    seen = b.slice(weights, [0] * 4, [*lead, before], [1] * 4)
+    last = b.slice(weights, [0, 0, 0, before], [*lead, 1], [1] * 4)
+    y = b.map(lambda y, w, v: y + w * v, b.matmul(seen, past[1]), last, own[1])
+    return b.reshape(y, q.shape)
+
+
 def _sharing(b: Builder, x: Tensor, groups: Expr) -> Tensor:
     """[batch, heads, rows, columns] as [batch, groups, heads of a group * rows, columns]: heads that
     share keys stand below one another, in one matrix."""

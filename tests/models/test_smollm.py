@@ -37,7 +37,7 @@ def compiled(file: Path) -> Any:
 
 
 def test_logits_are_the_networks(file: Path, compiled: Any) -> None:
-    from generate import empty_cache
+    from generate import Cache
     from llama_reference import logits
 
     from jangin.frontends.gguf.file import File
@@ -46,31 +46,30 @@ def test_logits_are_the_networks(file: Path, compiled: Any) -> None:
     text = Text(file)
     tokens = text.encode("The capital of France is")
     assert text.decode(tokens, marks=True) == "The capital of France is"
-    results = compiled.run({"tokens": np.array([tokens]), **empty_cache(compiled)})
+    found = Cache(compiled).read(compiled.run, tokens)
     wanted = logits(File(file), tokens)
-    assert error(results["logits"][0, 0], wanted) < 1e-4
+    assert error(found[0, 0], wanted) < 1e-4
     assert text.decode([int(wanted.argmax())]) == " Paris"
 
 
 def test_chat_answers(file: Path, compiled: Any) -> None:
-    from generate import empty_cache, generate
+    from generate import Cache, generate
 
     from jangin.frontends.gguf.text import Text
 
     text = Text(file)
     asked = text.chat([{"role": "user", "content": "What is a compiler?"}])
     assert asked.endswith("<|im_start|>user\nWhat is a compiler?<|im_end|>\n<|im_start|>assistant\n")
-    tokens, speed = generate(compiled.run, empty_cache(compiled), text.encode(asked), TOKENS, text.end)
+    tokens, speed = generate(compiled.run, Cache(compiled), text.encode(asked), TOKENS, text.end)
     print(f"\n{speed}\n{text.decode(tokens)}")
     assert "compiler" in text.decode(tokens)
 
 
 def test_the_cache_stands_for_what_was_read(compiled: Any) -> None:
-    from generate import empty_cache
+    from generate import Cache
 
-    tokens = np.random.default_rng(0).integers(100, 40000, (1, 48))
-    empty = empty_cache(compiled)
-    whole = compiled.run({"tokens": tokens, **empty})["logits"]
-    part = compiled.run({"tokens": tokens[:, :31], **empty})
-    cache = {name: part[name.replace("past", "present")] for name in empty}
-    assert error(compiled.run({"tokens": tokens[:, 31:], **cache})["logits"], whole) < 1e-4
+    tokens = np.random.default_rng(0).integers(100, 40000, 48).tolist()
+    whole, parts = Cache(compiled).read(compiled.run, tokens), Cache(compiled)
+    for part in (tokens[:31], tokens[31:46], tokens[46:47], tokens[47:]):
+        found = parts.read(compiled.run, part)
+    assert error(found, whole) < 1e-4

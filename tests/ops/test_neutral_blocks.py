@@ -4,11 +4,12 @@ held to NumPy in float64."""
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from test_neutral import Array, computed, sigmoid
 
 from jangin.ir.dtype import I64
 from jangin.ir.expr import const
-from jangin.ops.attention import Window, attention
+from jangin.ops.attention import Window, attend_one, attention
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.normalize import group_norm
 from jangin.ops.recurrent import Layer, lstm
@@ -33,6 +34,16 @@ def test_attention_with_shared_keys_in_a_window() -> None:
     powers = np.where((j <= i) & (i - j <= 3), np.exp(scores), 0)
     expected = powers / powers.sum(-1, keepdims=True) @ np.repeat(v, 2, 1)
     np.testing.assert_allclose(computed(make, q, k, v), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("past", [0, 5])
+def test_one_query_sees_the_past_where_it_lies(past: int) -> None:
+    """As attention to keys and values that are joined."""
+    q, k, v, own_k, own_v = (random(2, h, n, 8) for h, n in ((4, 1), (2, past), (2, past), (2, 1), (2, 1)))
+    found = computed(lambda b, q, k, v, *own: attend_one(b, q, (k, v), own), q, k, v, own_k, own_v)
+    keys, values = np.concatenate([k, own_k], 2), np.concatenate([v, own_v], 2)
+    expected = computed(lambda b, *t: attention(b, *t).y, q, keys, values)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_group_norm() -> None:

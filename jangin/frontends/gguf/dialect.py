@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering
 from jangin.frontends.gguf import blocks
 from jangin.ir.dtype import I64
+from jangin.ir.expr import const
 from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops.activation import swish
-from jangin.ops.attention import Window, attention, join_heads, rotary_embedding, split_heads
+from jangin.ops.attention import Window, attend_one, attention, join_heads, rotary_embedding, split_heads
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.normalize import rms_norm
 
@@ -45,7 +46,7 @@ def rope(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     """x [1, heads, seq, size] turned by the places of the tokens, which are those after what the cache
     has."""
     x, cosines, sines, tokens, past = _tensors(inputs)
-    start = past.shape[2]
+    start = past.shape[1]
     places = b.compute(I64, tokens.shape, [], lambda bufs, n, s: s + start)
     width = 2 * int(cosines.shape[1].value)  # type: ignore[attr-defined]
     halves = node.of(ImportedAttributes)["halves"]
@@ -53,12 +54,16 @@ def rope(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def attend(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> tuple[Tensor, ...]:
-    """What queries see of all keys up to their own; and keys and values with those of the cache before
-    them."""
-    q, k, v, past_key, past_value = _tensors(inputs)
-    keys, values = (b.concat([old, new], 2) for old, new in ((past_key, k), (past_value, v)))
-    found = attention(b, q, keys, values, window=Window(causal=True), past=past_key.shape[2])
-    return join_heads(b, found.y), keys, values
+    """What queries [1, heads, seq, size] see of all keys up to their own, those of the cache [1, past, heads,
+    size] first; and their own keys and values as the cache has them. One query reads the cache as it lies."""
+    q, k, v, *cache = _tensors(inputs)
+    past_key, past_value = (b.transpose(t, (0, 2, 1, 3)) for t in cache)
+    if q.shape[2] == const(1):
+        y = attend_one(b, q, (past_key, past_value), (k, v))
+    else:
+        keys, values = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
+        y = attention(b, q, keys, values, window=Window(causal=True), past=past_key.shape[2]).y
+    return join_heads(b, y), *(b.transpose(t, (0, 2, 1, 3)) for t in (k, v))
 
 
 def swiglu(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:

@@ -55,16 +55,17 @@ class Llama:
         return self.file.whole(f"{self.kind}.{key}", default)
 
     def imported(self, shapes: ShapeBindings) -> Graph:
-        """Takes `tokens` [1, seq] and, of each layer I, `past_key.I` and `past_value.I` [1, heads, past,
-        size]; gives the `logits` [1, vocabulary] of what follows the last token, and the `present_...` of
-        `past` and `seq` together."""
+        """Takes `tokens` [1, seq] and, of each layer I, `past_key.I` and `past_value.I` [1, past, heads,
+        size]; gives the `logits` [1, vocabulary] of what follows the last token, and the tokens' own
+        `new_key.I` and `new_value.I` [1, seq, heads, size]: who keeps them behind the others in one array
+        copies nothing of those."""
         symbols = Symbols({"seq": (1, self.context), "past": (0, self.context - 1), **shapes})
-        cache: list[int | str] = [1, self.kv_heads, "past", self.size]
+        cache: list[int | str] = [1, "past", self.kv_heads, self.size]
         names = [f"{part}.{i}" for i in range(self.layers) for part in ("key", "value")]
         inputs = [Value("tokens", I64, symbols.shape("tokens", [1, "seq"]))]
         inputs += [Value(f"past_{n}", F32, symbols.shape(f"past_{n}", cache)) for n in names]
         self._network()
-        outputs = ["logits", *(f"present_{n}" for n in names)]
+        outputs = ["logits", *(f"new_{n}" for n in names)]
         name = str(self.file.settings.get("general.name", self.kind))
         return model_graph(name, inputs, outputs, self.nodes, self.constants, symbols)
 
@@ -97,7 +98,7 @@ class Llama:
             pair = [parts[part], "rope.cosines", "rope.sines", "tokens", "past_key.0"]
             parts[part] = self._op("rope", f"{block}.{part}_rope", pair, halves=FAMILIES[self.kind].halves)
         given = [*parts.values(), f"past_key.{i}", f"past_value.{i}"]
-        outputs = [f"{block}.attended_values", f"present_key.{i}", f"present_value.{i}"]
+        outputs = [f"{block}.attended_values", f"new_key.{i}", f"new_value.{i}"]
         mixed = self._op("flash_attn_ext", outputs[0], given, outputs)
         return self._linear(mixed, f"{block}.attn_output")
 
