@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jangin.targets.figures import FusionFigures, WinogradFigures
-from jangin.targets.rows import FUSING, NEON
+from jangin.targets.rows import NEON, NEON32
 from jangin.targets.target import Target
 
 TRIPLE = "aarch64-unknown-linux-gnu"
@@ -34,11 +34,14 @@ CORTEX_A76 = _processor("cortex-a76", ",+fullfp16,+dotprod")
 NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod")
 
 ARMV7 = Target(
-    "armv7", "armv7-unknown-linux-gnueabihf", "generic", "+neon,+vfp4", 16, 16, FUSING,
+    "armv7", "armv7-unknown-linux-gnueabihf", "generic", "+neon,+vfp4,-slowfpvmlx", 16, 16, NEON32,
+    word_bits=32, lane_operands=True, issue=2, hints=False,
+    several_loads="llvm.arm.neon.vld1x{count}.v4f32.p0", several=2, offsets=False,
+    fusion=FusionFigures(few_channels=0), winograd=WinogradFigures(gain=0.95, transform=4, stream=1, lanes=4),
     c_flags=("-march=armv7-a+neon-vfpv4", "-mfloat-abi=hard"),
 )  # fmt: skip
-"""32-bit processors from the Cortex-A7 on: NEON with fused multiply-add, floats in registers of calls
-(hard-float). NEON takes subnormal numbers for zero and makes none."""
+"""32-bit processors from the Cortex-A7 on: NEON, floats in registers of calls (hard-float). NEON takes
+subnormal numbers for zero and makes none. Of its two multiply-adds the fused one takes no lane."""
 CORTEX_A7 = replace(
     ARMV7, name="cortex-a7", cpu="cortex-a7",
     c_flags=("-mcpu=cortex-a7", "-mfpu=neon-vfpv4", "-mfloat-abi=hard"),

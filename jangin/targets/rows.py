@@ -7,7 +7,7 @@ has is taken (`Target.row`). Code generation asks for operations by name and tes
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -270,19 +270,17 @@ AVX2: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def _own_extreme(row: Row, name: str) -> Row:
-    """By an instruction that gives NaN where either operand is."""
-    llvm = f"call {{T}} @llvm.{row.name}imum({{T}} %x, {{T}} %y)"
-    return replace(row, name=name, llvm=llvm, becomes=rf"f{row.name}\s")
+def _own_extremes(dtypes: tuple[DType, ...], prefix: str) -> Iterator[Row]:
+    """By instructions that give NaN where either operand is."""
+    for row in (_extreme("min", "olt")[0], _extreme("max", "ogt")[0]):
+        llvm, becomes = f"call {{T}} @llvm.{row.name}imum({{T}} %x, {{T}} %y)", rf"{prefix}{row.name}\b"
+        for name in (row.name, f"{row.name}_number"):
+            yield replace(row, name=name, dtypes=dtypes, llvm=llvm, becomes=becomes)
 
 
 NEON: tuple[Row, ...] = (
     replace(_FUSED, becomes=r"fmla\s"),
-    *(
-        _own_extreme(row, name)
-        for row in (_extreme("min", "olt")[0], _extreme("max", "ogt")[0])
-        for name in (row.name, f"{row.name}_number")
-    ),
+    *_own_extremes(FLOATS, "f"),
     *_single((), FLOATS, {
         "floor": r"frintm\s", "ceil": r"frintp\s", "trunc": r"frintz\s", "round": r"frintn\s",
         "sqrt": r"fsqrt\s",
@@ -290,6 +288,13 @@ NEON: tuple[Row, ...] = (
     *PORTABLE,
 )  # fmt: skip
 """Of 64-bit Arm processors, all of which round a product and its sum once."""
+
+NEON32: tuple[Row, ...] = (
+    replace(_FMA, dtypes=(F32,), becomes=r"vmla\.f32\s"),
+    *_own_extremes((F32,), "v"),
+    *PORTABLE,
+)
+"""Of 32-bit Arm processors: the multiply-add that takes one lane of a vector for all rounds the product."""
 
 _SCALED = {n: f"_mm{{bits}}_roundscale_p{{s}}(x, {how})" for n, how in _C_ROUNDING.items()}
 _MASKED_MOVE = {"masked_load": r"vmov.*\{%k", "masked_store": r"vmov.*\{%k"}

@@ -26,9 +26,11 @@ class Target:
     `backend` makes its code and `device` runs it: names in `backends.backend.BACKENDS` and
     `runtime.device.DEVICES`, or, from outside the package, the objects themselves.
 
+    `word_bits`: of a general register; indices that are known to be small are computed in so many.
     `lane_operands`: a multiply-add takes one lane of a vector for all lanes, rather than an element from
-    memory. `several_loads`: LLVM's name of the instruction that loads `{count}` vectors of f32, up to 4, and
-    moves its address on; empty where there is none. `hints`: hints to fetch data early pay. `issue`:
+    memory. `several_loads`: LLVM's name of the instruction that loads `{count}` vectors of f32, up to
+    `several`, and moves its address on; empty where there is none. `offsets`: a load of one vector takes an
+    offset beside its address, and so do pairs. `hints`: hints to fetch data early pay. `issue`:
     instructions that a core begins each cycle, where that are so few that they decide what is quick, whatever
     their kind; 0 elsewhere.
 
@@ -55,8 +57,11 @@ class Target:
     l2: int = 512 << 10
     l3: int = 8 << 20
     clock: float = 3e9
+    word_bits: int = 64
     lane_operands: bool = False
     several_loads: str = ""
+    several: int = 4
+    offsets: bool = True
     issue: int = 0
     hints: bool = True
     pairs: bool = False

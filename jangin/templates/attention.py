@@ -169,5 +169,5 @@ class Attention(Template):
         rows = rows if by_lane(role, stage, self.workload) else ""
         terms = unroll_sum(rec, k, UNROLL, rows, tile[0])
         if rows and terms and self.workload.target.several_loads:
-            load_terms(rec, terms, panels, tile[1:], params["nv"], f"{column}_vectors")
+            load_terms(rec, self.workload.target, terms, panels, tile[1:], params["nv"], f"{column}_vectors")
         in_registers(rec, tile)

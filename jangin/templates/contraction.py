@@ -40,7 +40,7 @@ from jangin.templates.cost import (
 )
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import FEW_TURNS, Roles, Tiler, by_lane, packing_positions
+from jangin.templates.tiling import FEW_TURNS, Roles, Tiler, by_lane, packing_positions, terms_at_once
 
 MAX_ROWS = 8
 """Rows of a register tile: each holds its address in a general register, of which there are 15."""
@@ -257,10 +257,13 @@ class Contraction(Template):
     def _fits(self, mr: int, nv: int, packed: bool = False, unroll: int = UNROLL) -> bool:
         """Whether a tile's accumulators, a panel's vectors and what is held of the rows fit the registers.
         Elsewhere than with lane operands, LLVM holds no more of the rows than there is room for."""
-        held = 1
-        if self.by_lane:
-            held = 1 + (math.ceil(mr / self.lanes / 2) if packed else mr * unroll // UNROLL)
-        return mr * nv + nv + held + 2 * self.pairs <= self.workload.target.registers
+        target, rows = self.workload.target, mr // self.lanes
+        if packed:
+            together = terms_at_once(target, nv, rows)
+            held = sum(n * (together if n <= target.several // 2 else 1) for n in (nv, rows))
+            return mr * nv + held <= target.registers
+        held = 1 + mr * unroll // UNROLL if self.by_lane else 1
+        return mr * nv + nv + held + 2 * self.pairs <= target.registers
 
     def _row_loads(self, mr: int, packed: bool, unroll: int) -> float:
         """Loads of a term of the rows: one of each, or of vectors of a row's next terms, in pairs where they

@@ -30,7 +30,7 @@ MASKED_STORE = 12.0
 LOOP_INSTRUCTIONS = 4.0
 """Of a turn of an inner loop: its counter, a branch, and two addresses that move on."""
 MOST_LOADED = 4
-"""Vectors that one instruction loads at most, where a target has one for several."""
+"""Vectors of a term that are loaded together at most, where a target has an instruction for several."""
 DIVIDE = 5.0
 """A division or root takes the arithmetic units for as long as so many multiply-adds."""
 
@@ -113,11 +113,12 @@ def tile_step(target: Target, mr: int, nv: int, unroll: int, rows: float | None 
 
 
 def vector_loads(target: Target, vectors: int) -> float:
-    """Instructions that load so many neighbouring vectors for each term of a sum: of pairs, or of up to four,
-    which may be those of several terms."""
+    """Instructions that load so many neighbouring vectors for each term of a sum: of pairs, or of as many as
+    one loads, which may be those of several terms."""
     if not target.several_loads or vectors > MOST_LOADED:
         return vectors / 2
-    return max(vectors / MOST_LOADED, float(vectors == MOST_LOADED - 1))
+    loaded = vectors / target.several
+    return loaded if vectors <= target.several // 2 else math.ceil(loaded)
 
 
 def reads(stages: Sequence[te.Stage]) -> int:

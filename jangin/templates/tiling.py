@@ -154,7 +154,7 @@ class Tiler:
             terms = unroll_sum(self.s, k[-1], self.params["unroll"], rows, tile[0], at_once)
             if terms and self.by_lane and self.workload.target.several_loads:
                 panel = role.right.buffer.name if self.packed else "panel"
-                load_terms(self.s, terms, panel, tile[1:], per_term[0], "vectors")
+                load_terms(self.s, self.workload.target, terms, panel, tile[1:], per_term[0], "vectors")
             if self.rows_packed:
                 self._load_packed(k[-1], terms)
         if blocks:
@@ -179,12 +179,15 @@ class Tiler:
         do("vectorize", f"turned_{last}i")
         do("unroll", f"{last}i")
         do("vectorize", "rows_mi")
+        if "rows_mit" in loop_names(self.s.func):  # a row's address is found once for all its terms
+            do("unroll", "rows_mit")
 
     def _load_packed(self, k: str, terms: Sequence[str]) -> None:
         """Load a term of the tile's packed rows as vectors, or several terms at once."""
-        load_terms(self.s, terms or [k], "rows", ["mi"], self.params["mr"] // self.lanes, "row")
+        target, vectors = self.workload.target, self.params["mr"] // self.lanes
+        load_terms(self.s, target, terms or [k], "rows", ["mi"], vectors, "row")
         if f"{k}t" in loop_names(self.s.func):
-            load_terms(self.s, [f"{k}t"], "rows", ["mit"], 0, "rowt")
+            load_terms(self.s, target, [f"{k}t"], "rows", ["mit"], 0, "rowt")
 
     def _prefetch(self, k: str, column: str, blocks: Sequence[str]) -> None:
         """Hints for the write-back, and for the next panel (or block of one) where panels come from far."""
@@ -329,19 +332,25 @@ def in_registers(rec: Recorder, tile: Sequence[str], more: Sequence[str] = ()) -
 def terms_at_once(target: Target, *vectors: int) -> int:
     """Terms to be loaded together, so that instructions load as many vectors as they can of operands that
     have so many a term (0: that are loaded otherwise)."""
-    several = [MOST_LOADED // n for n in vectors if 0 < n < MOST_LOADED - 1] if target.several_loads else []
-    return min(several, default=1)
+    most = target.several if target.several_loads else 0
+    return min((most // n for n in vectors if 0 < n <= most // 2), default=1)
 
 
 def load_terms(
-    rec: Recorder, terms: Sequence[str], buffer: str, over: Sequence[str], vectors: int, name: str
+    rec: Recorder,
+    target: Target,
+    terms: Sequence[str],
+    buffer: str,
+    over: Sequence[str],
+    vectors: int,
+    name: str,
 ) -> None:
     """Load what a term of a sum reads of a buffer, in the loops `over`, as one value `name`: all terms of the
     innermost of the loops `terms` together where there are two, and a term has few vectors."""
     if vectors > MOST_LOADED:
         return
     at, loops = terms[0], list(over)
-    if len(terms) > 1 and vectors < MOST_LOADED - 1:
+    if len(terms) > 1 and vectors <= target.several // 2:
         loops.insert(0, terms[-1])
     else:
         at = terms[-1]

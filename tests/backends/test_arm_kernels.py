@@ -1,7 +1,8 @@
 """Random small models on an emulated Arm processor, against ONNX's ReferenceEvaluator.
 
-Debian's packages: gcc-aarch64-linux-gnu, which links a model's objects with benchmarks/arm/run.c, and
-qemu-user-static. Sums of up to 600 float32 products of numbers around 1 are off by less than 1e-4.
+Debian's packages: gcc-aarch64-linux-gnu and gcc-arm-linux-gnueabihf, which link a model's objects with
+benchmarks/arm/run.c, and qemu-user-static.
+Sums of up to 600 float32 products of numbers around 1 are off by less than 1e-4.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ import jangin
 from jangin.runtime.artifact import Artifact
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
+TOOLS = {
+    "cortex-a72": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
+    "cortex-a7": ("arm-linux-gnueabihf-gcc", "qemu-arm-static"),
+}
 RNG = np.random.default_rng()
 
 
@@ -67,9 +71,11 @@ def test_long_sums_over_windows_are_in_parts() -> None:
 
 
 @pytest.mark.parametrize("make", [convolution] * 4 + [product] * 2)
-def test_random_kernels(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not (shutil.which(COMPILER) and shutil.which(EMULATOR)):
-        pytest.skip(f"needs {COMPILER} to link with and {EMULATOR} to run with")
+@pytest.mark.parametrize("cpu", TOOLS)
+def test_random_kernels(cpu: str, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, emulator = TOOLS[cpu]
+    if not (shutil.which(compiler) and shutil.which(emulator)):
+        pytest.skip(f"needs {compiler} to link with and {emulator} to run with")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     for name in ("arm", "catalogue", "figures", "page", "run"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -77,13 +83,13 @@ def test_random_kernels(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     node, weights, bias, shape = make()
     proto = model(node, weights, bias, shape)
-    artifact = jangin.build(proto, "cortex-a72", 1, cache=False)
+    artifact = jangin.build(proto, cpu, 1, cache=False)
     assert isinstance(artifact, Artifact)
     x = RNG.standard_normal(shape, np.float32)
     program, image, outputs = (tmp_path / n for n in ("program", "image", "outputs"))
     arm.link(artifact, program)
     places = arm.write_image(artifact.plan, {"x": x}, image)
-    subprocess.run([EMULATOR, "-cpu", "cortex-a72", program, image, outputs], check=True, timeout=60)
+    subprocess.run([emulator, "-cpu", cpu, program, image, outputs], check=True, timeout=60)
     (got,) = arm.read_outputs(artifact.plan, places, outputs.read_bytes()).values()
     (want,) = ReferenceEvaluator(proto).run(None, {"x": x})
     np.testing.assert_allclose(

@@ -15,6 +15,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from jangin.backends.llvm.module import emit_kernel
+from jangin.backends.llvm.several import FENCE, end_blocks
 from jangin.ir.loop import Func
 from jangin.targets.target import Target
 
@@ -97,6 +98,8 @@ def _optimized(name: str, text: str, machine: Any, context: Any, modules: ExitSt
     for function in module.functions:
         if not function.is_declaration:
             _unlocked(llvm.ffi.lib.LLVMPY_RunNewFunctionPassManager)(passes, function, builder)
+    if FENCE in text:
+        return modules.enter_context(llvm.parse_assembly(end_blocks(str(module)), context))
     return module
 
 

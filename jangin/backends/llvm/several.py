@@ -2,21 +2,27 @@
 
 The instruction has no offset, but moves its address on: a load that begins where another of the same block
 ended takes the address that this left, which LLVM mustn't know how to compute anew. Nor may LLVM load
-earlier than it is told to, which would take more registers than there are: a label holds its scheduler back.
+earlier than it is told to, which would take more registers than there are: a fence holds its scheduler back,
+on 64-bit Arm processors a label, elsewhere (there LLVM has none) the end of a block that nothing joins to the
+next one. That is made of each fence behind LLVM's passes, which would move sums from block to block.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import count
 
 from jangin.backends.llvm.types import literal, vector_type
 from jangin.ir.dtype import F32
+from jangin.targets.target import Target
 
 MOST = 4
-"""Vectors that an instruction loads at most."""
+"""Vectors that are asked for at once at most."""
 _LABEL = "llvm.codeview.annotation"
+FENCE = 'call void asm sideeffect "", ""()'
 
 
 @dataclass
@@ -28,12 +34,14 @@ class _Group:
 
 
 class SeveralLoads:
-    """Loads of one function, whose instructions are in `lines`. `name`: LLVM's of the instruction, for
-    vectors of so many lanes of f32; `fresh` makes names of values."""
+    """Loads of one function for a target that has such instructions. The function's instructions are in
+    `lines`, `fresh` makes names of values."""
 
-    def __init__(self, name: str, lanes: int, lines: list[str], fresh: Callable[[], str]) -> None:
-        self._name, self._lines, self._fresh = name, lines, fresh
-        self._type, self._bytes = vector_type(F32, lanes), F32.bytes * lanes
+    def __init__(self, target: Target, lines: list[str], fresh: Callable[[], str]) -> None:
+        self._name, self._most = target.several_loads, target.several
+        self._labels = target.triple.startswith("aarch64")
+        self._lines, self._fresh = lines, fresh
+        self._type, self._bytes = vector_type(F32, target.lanes(F32.bytes)), target.vector_bytes
         self.declarations: dict[str, str] = {}
         self._steps: dict[str, tuple[str, int]] = {}
         self._ends: dict[tuple[str, int], str] = {}
@@ -53,8 +61,10 @@ class SeveralLoads:
         """The names of vectors that lie at an address."""
         start, offset = self._steps.get(at, (at, 0))
         names = [self._fresh() for _ in range(count)]
-        lines, end = self._load(self._ends.get((start, offset), at), names)
-        self._lines += lines
+        end = self._ends.get((start, offset), at)
+        for first in range(0, count, self._most):
+            lines, end = self._load(end, names[first : first + self._most])
+            self._lines += lines
         self._ends[start, offset + self._bytes * count] = end
         return names
 
@@ -65,7 +75,7 @@ class SeveralLoads:
             self._first = number
             self._tables.append([])
         groups = self._tables[-1]
-        if not groups or len(groups[-1].numbers) == MOST:
+        if not groups or len(groups[-1].numbers) == self._most:
             groups.append(_Group(len(self._lines)))
             self._lines.append("")
         name = self._fresh()
@@ -93,9 +103,8 @@ class SeveralLoads:
         else:
             name = self._name.format(count=len(names))
             self.declarations[name] = f"declare {parts} @{name}(ptr)"
-            self.declarations[_LABEL] = f"declare void @{_LABEL}(metadata)"
             lines = [
-                f'  call void @{_LABEL}(metadata !{{!""}})',
+                self._fence(),
                 f"  {loaded} = call {parts} @{name}(ptr {at})",
                 *(f"  {v} = extractvalue {parts} {loaded}, {n}" for n, v in enumerate(names)),
             ]
@@ -105,6 +114,12 @@ class SeveralLoads:
         ]
         return lines, hidden
 
+    def _fence(self) -> str:
+        if not self._labels:
+            return f"  {FENCE}"
+        self.declarations[_LABEL] = f"declare void @{_LABEL}(metadata)"
+        return f'  call void @{_LABEL}(metadata !{{!""}})'
+
     def _table(self, numbers: Sequence[float]) -> str:
         """Where constants lie in memory, each as a vector."""
         items = ", ".join(f"{self._type} splat (float {literal(n, F32)})" for n in numbers)
@@ -112,3 +127,25 @@ class SeveralLoads:
         table = f"[{len(numbers)} x {self._type}]"
         self.declarations[name] = f"{name} = private unnamed_addr constant {table} [{items}], align 16"
         return name
+
+
+def end_blocks(module: str) -> str:
+    """A module's text, in which blocks end at fences."""
+    return "\ndefine ".join(map(_end_blocks, module.split("\ndefine ")))
+
+
+def _end_blocks(function: str) -> str:
+    lines, block, parts, last = list[str](), "", count(), dict[str, str]()
+    for line in function.splitlines():
+        if label := re.match(r"([\w.]+):", line):
+            block = label[1]
+        if line.startswith(f"  {FENCE}"):
+            last[block] = after = f"fence.{next(parts)}"
+            lines += [f"  callbr {FENCE[5:]} to label %{after} []", f"{after}:"]
+        else:
+            lines.append(line)
+    renamed = (
+        re.sub(r"%([\w.]+) \]", lambda m: f"%{last.get(m[1], m[1])} ]", line) if " = phi " in line else line
+        for line in lines
+    )
+    return "\n".join(renamed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 from jangin.backends.llvm.instruction import Lines, lines
 from jangin.backends.llvm.several import MOST, SeveralLoads
@@ -53,12 +54,12 @@ class LlvmWriter(Writer):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self.allocas: list[str] = []
+        self._registers: set[str] = set()
         self.declarations: dict[str, str] = {}
         self.label = "entry"
         self.lo, self.hi = Value("%lo", I64), Value("%hi", I64)
         self._forms: dict[tuple[str, DType, int], Lines] = {}
-        several = target.several_loads
-        self._several = SeveralLoads(several, target.lanes(4), self.lines, self._name) if several else None
+        self._several = SeveralLoads(target, self.lines, self._name) if target.several_loads else None
 
     def _name(self) -> str:
         return "%" + self.fresh()
@@ -226,6 +227,8 @@ class LlvmWriter(Writer):
     def registers(self, dtype: DType, count: int) -> Pointer:
         name = "%" + self.fresh("a")
         self.allocas.append(f"  {name} = alloca [{count} x {scalar_type(dtype)}], align 64")
+        if count * dtype.bytes <= self.target.registers * self.target.vector_bytes:
+            self._registers.add(name)
         return name
 
     def scratch(self, dtype: DType, at: Value) -> Pointer:
@@ -233,14 +236,18 @@ class LlvmWriter(Writer):
 
     def step(self, dtype: DType, start: Pointer, by: Value) -> Pointer:
         stepped = self.named(f"getelementptr {scalar_type(dtype)}, ptr {start}, i64 {by.ref}")
-        if self._several and by.number is not None:
+        if start in self._registers:
+            self._registers.add(stepped)
+        elif self._several and by.number is not None:
             self._several.stepped(stepped, start, int(by.number) * dtype.bytes)
         return stepped
 
     def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
         plain = f"load {vector_type(dtype, lanes)}, ptr {at}, align {dtype.bytes}"
         vectors, rest = divmod(lanes, self.target.lanes(dtype.bytes))
-        if self._several and dtype is F32 and 2 < vectors <= MOST and not (rest or masks):
+        fewest = 3 if self.target.offsets else 1
+        whole = dtype is F32 and fewest <= vectors <= MOST and not (rest or masks)
+        if self._several and whole and at not in self._registers:
             return Value(
                 self.remembered(plain + state, lambda: self._load_several(at, vectors)), dtype, lanes
             )
@@ -253,9 +260,12 @@ class LlvmWriter(Writer):
         assert self._several is not None
         one = self.target.lanes(F32.bytes)
         parts = [Value(name, F32, one) for name in self._several.load(at, count)]
-        a, b, c, d = [*parts, Value("poison", F32, one)][:MOST]
-        low, high = self.shuffle(a, b, range(2 * one)), self.shuffle(c, d, range(2 * one))
-        return self.shuffle(low, high, range(count * one)).ref
+        while len(parts) > 1:
+            width = 2 * parts[0].lanes
+            parts = [self.shuffle(a, b, range(width)) for a, b in zip_longest(parts[::2], parts[1::2])]
+        return (
+            parts[0] if parts[0].lanes == count * one else self.shuffle(parts[0], None, range(count * one))
+        ).ref
 
     def gather(
         self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
@@ -304,13 +314,16 @@ class LlvmWriter(Writer):
         self._jump(head)
         self._start(head)
         step = self.fresh("next")
+        short = end.number is not None and end.number < 1 << (self.target.word_bits - 1) and first.number == 0
+        bits = self.target.word_bits if short else I64.bits
         with self.scope():
-            i = self.new(f"phi i64 [ {first.ref}, %{came_from} ], [ %{step}, %{latch} ]", I64)
-            body(i)
+            i = self.new(f"phi i{bits} [ {first.ref}, %{came_from} ], [ %{step}, %{latch} ]", I64)
+            count = i.ref
+            body(i if bits == I64.bits else self.new(f"zext nneg i{bits} {count} to i64", I64))
             self._jump(latch)
         self._start(latch)
-        self.effect(f"%{step} = add nuw nsw i64 {i.ref}, 1")
-        again = self.new(f"icmp slt i64 %{step}, {end.ref}", BOOL)
+        self.effect(f"%{step} = add nuw nsw i{bits} {count}, 1")
+        again = self.new(f"icmp slt i{bits} %{step}, {end.ref}", BOOL)
         self._jump_if(again, head, done)
         self._start(done)
 

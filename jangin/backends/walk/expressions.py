@@ -10,7 +10,7 @@ from jangin.backends.walk.index import Indexer
 from jangin.backends.walk.math import LARGEST, divisor, expansion
 from jangin.backends.walk.memory import Memory
 from jangin.backends.walk.writer import Value, Writer
-from jangin.ir.dtype import I32, I64
+from jangin.ir.dtype import I32, I64, U32
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var, children, walk
 from jangin.ir.graph import CompileError
 from jangin.ir.words import BITCASTS, COMPARE, INTRINSICS, PAIRS
@@ -120,7 +120,12 @@ class Expressions:
                 if mask is not None:
                     return mask
             if e.op in _QUOTIENTS and self._plain_quotient(e):
-                return self.w.binary(_QUOTIENTS[e.op], *self.w.unify(self.value(e.a), self.value(e.b)))
+                x, y = self.w.unify(self.value(e.a), self.value(e.b))
+                op = _QUOTIENTS[e.op]
+                if self.w.target.word_bits < I64.bits and self.ix.short(e.a) and self.ix.short(e.b):
+                    x, y = self.math.convert(U32, x), self.math.convert(U32, y)
+                    return self.math.convert(I64, self.w.binary(op[1:], x, y))
+                return self.w.binary(op, x, y)
         return self.math.binary(e.op, self.value(e.a), self.value(e.b))
 
     def _multiply_add(self, e: Binary) -> Value | None:

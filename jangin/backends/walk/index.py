@@ -269,6 +269,14 @@ class Indexer:
             self._facts[key] = low is not None and low >= 0
         return bool(self._facts[key])
 
+    def short(self, e: Expr) -> bool:
+        """Whether 32 bits hold a value that isn't negative."""
+        key = ("short", e)
+        if key not in self._facts:
+            high = interval(e, self.ranges)[1]
+            self._facts[key] = high is not None and high < 1 << 32
+        return bool(self._facts[key])
+
     def inside(self, access: Load) -> bool:
         """Whether every subscript is known to lie in the buffer's shape."""
         key = ("inside", access.buffer.shape, access.index)
