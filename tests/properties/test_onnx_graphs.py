@@ -29,10 +29,10 @@ def difference(name: str, got: Array, want: Item) -> str:
     return "" if off <= want.tolerance else f"{name} is off by {off:.3g}, allowed are {want.tolerance:.3g}"
 
 
-def workloads(net: Net, threads: int) -> list[str]:
+def workloads(net: Net, threads: int, target: str = "cpu") -> list[str]:
     """What is wrong with the model compiled, at each of some sizes of its symbol."""
     symbolic = any("n" in shape for shape in net.symbolic.values())
-    exe = jangin.compile(net.model(), "cpu", threads, {"n": (0, 64)} if symbolic else None, cache=False)
+    exe = jangin.compile(net.model(), target, threads, {"n": (0, 64)} if symbolic else None, cache=False)
     found: list[str] = []
     for size in (net.size, 1, 5, 0) if symbolic else (net.size,):
         feeds = net.feeds if size == net.size else net.resized(size)
@@ -49,10 +49,10 @@ def workloads(net: Net, threads: int) -> list[str]:
     return found
 
 
-def check(seed: int, length: int) -> None:
+def check(seed: int, length: int, target: str = "cpu") -> None:
     net = random_net(seed, length)
     if net.steps:
-        found = workloads(net, 1 + seed % 3)
+        found = workloads(net, 1 + seed % 3, target)
         operators = ", ".join(s.node.op_type for s in net.steps)
         assert not found, f"random_net({seed}, {length}), opset {net.opset}: {operators}: {'; '.join(found)}"
 

@@ -1,0 +1,36 @@
+"""Random ONNX models on each driver that is here, with both kinds of schedules, against ONNX's
+ReferenceEvaluator in double precision. A few run always, 200 for each with `-m slow`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from on_device import SIMULATOR, usable
+
+from jangin.runtime.devices.opencl_devices import Found
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "properties"))
+from test_onnx_graphs import LENGTHS, check
+
+DEVICES = [d for d in usable() if d.platform != SIMULATOR]
+WAYS = [(d, kind) for d in DEVICES for kind in ("cpu", "gpu")]
+FEW, MANY = 4, 20
+pytestmark = pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
+
+
+@pytest.mark.parametrize(("device", "kind"), WAYS, ids=str)
+def test_random_models(device: Found, kind: str) -> None:
+    """Others for each device and kind of schedule."""
+    first = 300 + FEW * WAYS.index((device, kind))
+    for seed in range(first, first + FEW):
+        check(seed, LENGTHS[seed % len(LENGTHS)], f"opencl:{device.number}@{kind}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 200, MANY))
+@pytest.mark.parametrize(("device", "kind"), WAYS, ids=str)
+def test_many_random_models(device: Found, kind: str, first: int) -> None:
+    for seed in range(first, first + MANY):
+        check(seed, LENGTHS[seed % len(LENGTHS)], f"opencl:{device.number}@{kind}")
