@@ -50,7 +50,7 @@ from jangin.ir.expr import (
 )
 from jangin.ir.graph import CompileError, Node, Shape, Value
 from jangin.ir.records import dataclass
-from jangin.ir.simplify import simplify
+from jangin.ir.simplify import prove, simplify
 from jangin.ir.te import Stage, compute, redirect, reduction
 from jangin.ops.core_window import conv_infer, conv_te, pool_infer, pool_te
 from jangin.ops.operands import TRUE, Typed, broadcast, broadcast_index, multiplied, typed, wide
@@ -317,20 +317,37 @@ def _pad_te(ins: Sequence[Buffer], out: Buffer, attrs: Pad) -> tuple[Stage, ...]
         for d, size in enumerate(x.shape):
             begin, end = attrs.pads[d], attrs.pads[d + rank]
             p = simplify(index[d] - begin)
-            if mode == "constant":
+            if is_const(begin, 0) and is_const(end, 0):
+                p = index[d]
+            elif mode == "constant":
                 inside = land(inside, TRUE if is_const(begin, 0) else p >= 0)
                 inside = land(inside, TRUE if is_const(end, 0) else p < size)
             elif mode == "edge":
                 p = minimum(maximum(p, 0), size - 1)
             elif mode == "wrap":
-                p = p % size
-            else:  # reflect: a triangle wave of period 2 (size - 1)
-                q = p % maximum(size * 2 - 2, 1)
-                p = select(q < size, q, size * 2 - 2 - q)
+                p = _wrapped(p, size, begin, end)
+            else:
+                p = _reflected(p, size, begin, end)
             pos.append(p)
         return select(inside, Load(x, tuple(pos)), const(attrs.value, x.dtype))
 
     return (compute(out, at),)
+
+
+def _wrapped(p: Expr, size: Expr, begin: Expr, end: Expr) -> Expr:
+    """The position modulo the size, without a division where one turn is enough."""
+    if not (prove(begin <= size) and prove(end <= size)):
+        return p % size
+    return select(p < 0, p + size, select(p < size, p, p - size))
+
+
+def _reflected(p: Expr, size: Expr, begin: Expr, end: Expr) -> Expr:
+    """The position on a triangle wave of period 2 (size - 1), without a division where one turn is enough."""
+    if prove(begin < size) and prove(end < size):
+        q = maximum(p, -p)
+        return minimum(q, size * 2 - 2 - q)
+    q = p % maximum(size * 2 - 2, 1)
+    return select(q < size, q, size * 2 - 2 - q)
 
 
 def _gather_infer(ins: Sequence[Value], attrs: Gather) -> Typed:

@@ -7,14 +7,17 @@ import math
 from collections.abc import Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Const, Var, loads, walk
+from jangin.ir.expr import Const, Select, Var, const, loads, walk
 from jangin.ir.loop import Func
+from jangin.ir.simplify import simplify
 from jangin.schedule import primitives
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, messy, stride, vectorize
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
+MOST_BORDER = 32
+"""Vectors at the end of a row that may read otherwise than those inside."""
 TASK_ELEMENTS = (8192, 32768, 2048)
 """Of one task, where all axes are one loop; the first in doubt."""
 
@@ -65,9 +68,13 @@ class Elementwise(Template):
         loop, count = _fuse_suffix(rec, axes, lanes)
         outer = axes[: len(axes) - count]
         extent = primitives.find(rec.func, loop).extent
+        borders = _borders(stage, lanes, p) if count == 1 and outer else None
         if outer:
             task = fuse_all(rec, outer, "t")
-            vectorize(rec, loop, extent, lanes)
+            if borders is None:
+                vectorize(rec, loop, extent, lanes)
+            else:
+                _bordered(rec, loop, lanes, *borders)
             work = weight * (float(extent.value) if isinstance(extent, Const) else 256.0)
         else:
             task, elements = f"{loop}o", params["elements"]
@@ -94,6 +101,41 @@ class Elementwise(Template):
         rec.do("parallelize", task)
         each = float(size.value) if isinstance(size, Const) else 256.0
         return rec.finish(self.name, params, weight * each / lanes)
+
+
+def _borders(stage: te.Stage, lanes: int, workload: Workload) -> tuple[int, int] | None:
+    """Vectors at either end of rows that read elsewhere than side by side, as a reflecting border does, where
+    all others don't; None where there are none such, or nothing is gained."""
+    axis, ranges = stage.axes[-1], dict(workload.symbols)
+    ranges |= {a.var: (const(0), a.extent - 1) for a in stage.axes}
+    if not isinstance(axis.extent, Const):
+        return None
+    vectors = int(axis.extent.value) // lanes
+
+    def even(first: int, last: int) -> bool:
+        """Whether these vectors read side by side, with nothing tested by lane."""
+        inside = {**ranges, axis.var: (const(first * lanes), const(last * lanes + lanes - 1))}
+        body = simplify(stage.body, inside)
+        if any(isinstance(n, Select) and axis.var in walk(n.cond) for n in walk(body)):
+            return False
+        return all(stride(n, axis.var, inside) in (0, 1) for n in loads(body))
+
+    if vectors < 3 or even(0, vectors - 1):
+        return None
+    middle, most = vectors // 2, min(vectors // 2, MOST_BORDER)
+    first = next((n for n in range(most) if even(n, middle)), None)
+    last = next((n for n in range(most) if even(middle, vectors - 1 - n)), None)
+    return None if first is None or last is None else (first, last)
+
+
+def _bordered(rec: Recorder, loop: str, lanes: int, first: int, last: int) -> None:
+    """Run a loop by vectors, with copies of the code for those at its ends."""
+    rec.do("split", loop, lanes, "cut")
+    if first or last:
+        rec.do("peel", f"{loop}o", first, last)
+    for suffix in ("_b", "", "_a"):
+        if f"{loop}i{suffix}" in primitives.loop_names(rec.func):
+            rec.do("vectorize", f"{loop}i{suffix}")
 
 
 def _turns(rec: Recorder, axes: Sequence[str], lanes: int) -> bool:
