@@ -184,11 +184,47 @@ def _torch() -> Iterator[Files]:
     yield {"model.pt2": held.getvalue()}
 
 
+def _caffe() -> Iterator[Files]:
+    """A prototxt and its blobs: layers with and without weights."""
+    made = _module(TESTS / "caffe_format" / "test_caffe.py")
+    convolution = "convolution_param { num_output: 4 kernel_size: 3 pad: 1 }"
+    layers = [
+        made.layer("Convolution", convolution, "data", "c", "c"), made.layer("BatchNorm", "", "c", "n", "n"),
+        made.layer("Pooling", "pooling_param { kernel_size: 2 stride: 2 }", "n", "p", "p"),
+        made.layer("InnerProduct", "inner_product_param { num_output: 3 }", "p", "d", "d"),
+        made.layer("Softmax", "", "d", "y", "y"),
+    ]  # fmt: skip
+    blobs = {"c": [(4, 6, 3, 3), (4,)], "n": [(4,), (4,), (1,)], "d": [(3, 120), (3,)]}
+    with TemporaryDirectory() as folder:
+        path = made.write(Path(folder), made.DATA + "".join(layers), blobs)
+        yield {p.name: p.read_bytes() for p in (path, path.with_suffix(".caffemodel"))}
+
+
+def _gguf() -> Iterator[Files]:
+    """A LLaMA of two small layers."""
+    made = _module(TESTS.parent / "models" / "gguf_files.py")
+    with TemporaryDirectory() as folder:
+        yield {"model.gguf": made.write(Path(folder) / "model.gguf").read_bytes()}
+
+
+def _coreml() -> Iterator[Files]:
+    """Programs, out of their packages, with the weights beside them."""
+    made = _module(TESTS / "coreml_format" / "test_programs.py")
+    for name in ("convolutions", "elements"):
+        with TemporaryDirectory() as folder:
+            inside = made.program(Path(folder), name)[0] / "Data" / "com.apple.CoreML"
+            names = ("model.mlmodel", "weights/weight.bin")
+            yield {n: (inside / n).read_bytes() for n in names if (inside / n).exists()}
+
+
 FORMATS: Mapping[str, Kind] = {
     "tflite": Kind(("tflite", "flatbuffers"), _tflite),
     "nnef": Kind(("nnef",), _nnef),
     "darknet": Kind((), _darknet),
     "torch": Kind(("torch",), _torch),
+    "caffe": Kind((), _caffe),
+    "gguf": Kind(("gguf",), _gguf),
+    "coreml": Kind(("torch", "coremltools"), _coreml),
 }
 
 

@@ -119,6 +119,30 @@ def test_fully_connected(kind: str) -> None:
     )
 
 
+@pytest.mark.parametrize("scales", [1, 6])
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_hybrid_products(asymmetric: bool, scales: int) -> None:
+    """Floats, quantized by row, times weights of 8 bits."""
+    random = np.random.default_rng(3)
+    data = random.integers(-127, 128, (6, 33))
+    w = Tensor([6, 33], "int8", random.uniform(0.005, 0.02, scales).tolist(), [0] * scales, 0, data)
+    bias = Tensor([6], data=random.standard_normal(6))
+    options = {"AsymmetricQuantizeInputs": asymmetric, "FusedActivationFunction": 1}
+    operator = Operator("FULLY_CONNECTED", [0, 1, 2], [3], "FullyConnectedOptions", options, 9)
+    check([Tensor([4, 33]), w, bias, Tensor([4, 6])], operator)
+
+
+@pytest.mark.parametrize("depthwise, scales", [(False, 1), (False, 5), (True, 5)])
+def test_hybrid_convolutions(depthwise: bool, scales: int) -> None:
+    random, shape = np.random.default_rng(3), [1, 3, 3, 5] if depthwise else [5, 3, 3, 5]
+    step, data = random.uniform(0.005, 0.02, scales).tolist(), random.integers(-127, 128, shape)
+    w = Tensor(shape, "int8", step, [0] * scales, 3 if depthwise else 0, data)
+    tensors = [Tensor([2, 9, 7, 5]), w, Tensor([5], data=random.standard_normal(5)), Tensor([2, 5, 7, 5])]
+    name, table = ("DEPTHWISE_CONV_2D", "Depthwise") if depthwise else ("CONV_2D", "")
+    options = {**CONV, "DepthMultiplier": 1} if depthwise else CONV
+    check(tensors, Operator(name, [0, 1, 2], [3], f"{table}Conv2DOptions", options, 6 if depthwise else 5))
+
+
 @pytest.mark.parametrize("kind", ["int8", "float32"])
 @pytest.mark.parametrize("name", ["MAX_POOL_2D", "AVERAGE_POOL_2D"])
 def test_pools(kind: str, name: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jangin.frontends.registry import lowers
+from jangin.frontends.tflite.operators import hybrid
 from jangin.frontends.tflite.operators.common import (
     Call,
     Factors,
@@ -72,6 +73,15 @@ def _convolved(call: Call, x: Tensor, w: Tensor, groups: Expr) -> Tensor:
     pads = _pads(call, x, kernel, strides, dilations)
     given = {"strides": strides, "dilations": dilations, "pads": pads, "groups": count[0]}
     b = call.b
+    if hybrid.is_hybrid(call, x, w):
+
+        def summed(q: Tensor, zero: Tensor | None) -> Tensor:
+            return channels_last(b, integer_conv(b, q, w, zero, **given))  # type: ignore[arg-type]
+
+        scales = call.given[1].scales
+        y = hybrid.multiplied(call, x, [1, 2, 3], scales is not None and scales.size > 1, summed)
+        bias = call.optional(2)
+        return activated(call, y if bias is None else b.map(lambda v, o: v + o, y, bias))
     if not call.is_integer:
         w = w if w.dtype.is_float else _real_weights(call, w)
         bias = call.optional(2)
@@ -146,9 +156,12 @@ def fully_connected(call: Call) -> Tensor:
     if call.is_integer:
         sums = integer_matmul(b, rows, turned, _zero(b, call.given[0], x), _zero(b, call.given[1], w))
         return b.reshape(_scaled(call, sums, call.optional(2), once=True), shape)
-    if not w.dtype.is_float:
-        w = _real_weights(call, w)
-    y = b.matmul(b.cast(rows, F32), b.cast(w, F32), transpose_b=True)
+    if hybrid.is_hybrid(call, x, w):
+        zeros = bool(call.options.get("asymmetric_quantize_inputs"))
+        y = hybrid.multiplied(call, rows, [1], zeros, lambda q, z: integer_matmul(b, q, turned, z))
+    else:
+        w = w if w.dtype.is_float else _real_weights(call, w)
+        y = b.matmul(b.cast(rows, F32), b.cast(w, F32), transpose_b=True)
     bias = call.optional(2)
     y = y if bias is None else b.map(lambda v, o: v + o, y, bias)
     return b.reshape(activated(call, y), shape)
