@@ -173,8 +173,8 @@ def attend_one(b: Builder, q: Tensor, past: tuple[Tensor, Tensor], own: tuple[Te
         raise CompileError(f"the head size of {q} must be known")
     scale = 1 / math.sqrt(size.value)
     shared = _sharing(b, b.map(lambda v: v * scale, q), groups)
-    products = [b.matmul(shared, keys, transpose_b=True) for keys in (past[0], own[0])]
-    weights = b.softmax(b.concat(products, 3), 3)
+    by_key = (b.matmul(keys, shared, transpose_b=True) for keys in (past[0], own[0]))  # reads keys in order
+    weights = b.softmax(b.concat([b.transpose(p, (0, 1, 3, 2)) for p in by_key], 3), 3)
     lead = weights.shape[:3]
     seen = b.slice(weights, [0] * 4, [*lead, before], [1] * 4)
     last = b.slice(weights, [0, 0, 0, before], [*lead, 1], [1] * 4)

@@ -119,6 +119,8 @@ def solved(wanted: Sequence[Sequence[Expr]], shapes: Sequence[Sizes]) -> dict[Va
         if isinstance(dim, Var):
             found.setdefault(dim, size)
     for dim, size in pairs:
+        if isinstance(dim, (Const, Var)):
+            continue
         unbound = free_vars(dim) - found.keys()
         if len(unbound) != 1:
             continue
