@@ -298,18 +298,18 @@ class Api:
     def _by_part(
         self, function: Callable[[int], Signature], sizes: Value, *given: Value, more: int = 0
     ) -> None:
-        """Return what the first part says whose conditions the sizes meet, or why the first part's aren't."""
+        """Return what the last part says, the most special, whose conditions the sizes meet, or why the first
+        part's aren't."""
         w = self.w
         type = function(0).result
-        first: Value | None = None
-        for number in range(len(self.model.parts)):
+        code: Value | None = None
+        for number in reversed(range(len(self.model.parts))):
             code = w.call(self.check_of(number), sizes)
-            first = code if first is None else first
             with w.when(w.compare("eq", code, i32(0))):
                 found = w.call(function(number), *given)
                 w.ret(w.arithmetic("add", found, i64(more)) if more else found)
-        assert first is not None
-        w.ret(w.convert(type, first))
+        assert code is not None
+        w.ret(w.convert(type, code))
 
     def _tables(self) -> None:
         """Names, types and texts."""

@@ -77,7 +77,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Model:
-    """`prefix`: what all its names begin with. `parts`: plans, of which a run takes the first whose
+    """`prefix`: what all its names begin with. `parts`: plans, of which a run takes the last whose
     conditions its sizes meet. `beside`: whether the weights are in a file of their own."""
 
     name: str

@@ -73,6 +73,27 @@ def test_broadcasts_of_two_symbols() -> None:
         exe(np.ones(1), np.ones(3))
 
 
+def test_weights_in_blocks_have_a_variant_for_one_row() -> None:
+    """That holds the same packed weights."""
+    width, columns = 64, 50
+    packed = RNG.integers(0, 256, (columns, 2, 16), np.uint8)
+    scales = RNG.random((columns, 2), np.float32)
+    settings = {"K": width, "N": columns, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], **settings)
+    known = [numpy_helper.from_array(packed, "w"), numpy_helper.from_array(scales.reshape(-1), "s")]
+    product = model([node], {"x": ["n", width]}, known)
+    product.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    exe = jangin.compile(product, cache=False)
+    numbers = np.stack([packed & 15, packed >> 4], -1).reshape(columns, width) - 8.0
+    weights = numbers * np.repeat(scales, 32, 1)
+    for n in (1, 2, 33):
+        x = RNG.random((n, width), np.float32)
+        assert exe.variant({"x": x}) is exe.variants[n == 1]
+        np.testing.assert_allclose(exe(x), x @ weights.T, rtol=1e-4, atol=1e-3)
+    first, second = ([c.shape for c in p.plan.constants.values()] for p in plans(exe.artifact))
+    assert first == second
+
+
 def test_expand_to_a_symbol_is_as_a_broadcast() -> None:
     """To another symbol's size too, which was taken for its own without a check."""
     nodes = [helper.make_node("Shape", ["z"], ["s"]), helper.make_node("Expand", ["x", "s"], ["y"])]
