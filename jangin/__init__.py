@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jangin.custom import hosted, operator
     from jangin.ir.checks import IndexOutOfRange
     from jangin.ir.graph import CompileError
+    from jangin.quantization.compare import compare
     from jangin.quantization.quantize import quantize
     from jangin.runtime.executable import Executable
     from jangin.runtime.load import load
@@ -35,6 +36,7 @@ _HOMES = {
     "InferenceSession": "jangin.session",
     "SessionOptions": "jangin.session",
     "build": "jangin.compiler.driver",
+    "compare": "jangin.quantization.compare",
     "compile": "jangin.compiler.driver",
     "emit": "jangin.ahead.emit",
     "hosted": "jangin.custom",
@@ -57,6 +59,7 @@ __all__ = [
     "VariantsExecutable",
     "__version__",
     "build",
+    "compare",
     "compile",
     "emit",
     "hosted",

@@ -190,6 +190,13 @@ def quantize(
         Path | None, typer.Option(help="The right classes, in the data's order: a .npy, or a line each.")
     ] = None,
     block: Annotated[int, typer.Option(min=1, help="With --int4: weights that share a scale.")] = 32,
+    smooth: Annotated[
+        float | None, typer.Option(help="0..1: of what matrix products read, outliers go into weights.")
+    ] = None,
+    equalize: Annotated[
+        bool,
+        typer.Option("--equalize", help="Weights of convolutions after each other are made alike in size."),
+    ] = False,
     pixels: Annotated[
         str | None,
         typer.Option(help=f"A picture's value range: {', '.join(PIXELS)} (default: as the model says)."),
@@ -209,8 +216,50 @@ def quantize(
     work(
         model, context.obj, data, kinds[0] if kinds else "int8", drop, output, shape or [], threads,
         method=method, labels=labels, block=block, pixels=pixels, crop=crop, tokenizer=tokenizer,
-        limit=limit, html=html,
+        limit=limit, html=html, smooth=smooth, equalize=equalize,
     )  # fmt: skip
+
+
+@app.command()
+def compare(
+    context: typer.Context,
+    a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="What is compared with it; may be A.")],
+    data: Annotated[Path, typer.Option(help="What both run on, as for `quantize`.")],
+    engines: Annotated[
+        str, typer.Option(help="What runs them: jangin, or two: jangin,onnxruntime.")
+    ] = "jangin",
+    tolerance: Annotated[
+        float, typer.Option(help="The largest difference, as a share of a value's largest number.")
+    ] = 1e-3,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="OUT.svg", help="Draw all differences by depth.")
+    ] = None,
+    pixels: Annotated[str, typer.Option(help=f"A picture's value range: {', '.join(PIXELS)}.")] = "unit",
+    crop: Annotated[float, typer.Option(help="The share of a picture's sides that is kept.")] = 1.0,
+    tokenizer: Annotated[Path | None, typer.Option(help="With a .txt: its tokenizer.json.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The most runs of the data.")] = 4,
+    shape: Shapes = None,
+    threads: Threads = None,
+) -> None:
+    """Find the first value in which two models, formats, precisions or engines part."""
+    from jangin.commands.compare import run as work
+
+    work(
+        a,
+        b,
+        context.obj,
+        data,
+        engines,
+        tolerance,
+        plot,
+        shape or [],
+        threads,
+        pixels,
+        crop,
+        tokenizer,
+        limit,
+    )
 
 
 @app.command()

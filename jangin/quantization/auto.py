@@ -21,10 +21,10 @@ from jangin.quantization.decide import (
     title,
     uniform,
 )
+from jangin.quantization.engine import Seen
 from jangin.quantization.job import KINDS, Job, Quantized
-from jangin.quantization.observers import Observer
 from jangin.quantization.quality import Quality, error
-from jangin.quantization.scales import Scheme, of_range
+from jangin.quantization.scales import Scheme
 from jangin.quantization.simulate import Simulator
 from jangin.quantization.writer import Chosen
 
@@ -33,7 +33,7 @@ EFFECT = 2
 
 
 def decided(
-    job: Job, feeds: Feeds, rated: Quality, seen: Mapping[str, Observer], methods: Sequence[str], block: int,
+    job: Job, feeds: Feeds, rated: Quality, seen: Seen, methods: Sequence[str], block: int,
     allowed: float,
 ) -> Quantized:  # fmt: skip
     """What gains time on this machine within the drop `allowed`; float32, where nothing does."""
@@ -42,7 +42,7 @@ def decided(
 
 class _Deciding:
     def __init__(
-        self, job: Job, feeds: Feeds, rated: Quality, seen: Mapping[str, Observer], methods: Sequence[str],
+        self, job: Job, feeds: Feeds, rated: Quality, seen: Seen, methods: Sequence[str],
         block: int, allowed: float,
     ) -> None:  # fmt: skip
         self.job, self.feeds, self.rated, self.allowed = job, feeds, rated, allowed
@@ -50,19 +50,19 @@ class _Deciding:
         self.simulator = Simulator(job.graph, job.parts, job.options, job.threads)
         self.few = feeds[:EFFECT]
         self.reference = job.outputs(job.engine.run, self.few)
-        each = [{v: of_range(*seen[v].range(m)) for v in seen} for m in methods]
-        self.ranges = min(each, key=lambda r: self.cost(job.chosen("int8", r, block), r))
-        self.kinds = {k: c for k in KINDS if (c := self.suited(k, block))}
+        each = map(seen.ranges, methods)
+        self.ranges = min(each, key=lambda r: self.cost(job.chosen("int8", r, block, seen), r))
+        self.kinds = {k: c for k in KINDS if (c := self.suited(k, block, seen))}
 
     def cost(self, chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme]) -> float:
         """The error of some parts in smaller numbers."""
         run = self.simulator.runner(chosen, ranges)
         return error(self.reference, self.job.outputs(run, self.few))
 
-    def suited(self, kind: str, block: int) -> dict[str, Chosen]:
+    def suited(self, kind: str, block: int, seen: Seen) -> dict[str, Chosen]:
         """All parts in a kind of numbers; none where the model doesn't suit it."""
         try:
-            return self.job.chosen(kind, self.ranges, block)
+            return self.job.chosen(kind, self.ranges, block, seen)
         except CompileError:
             return {}
 

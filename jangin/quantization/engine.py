@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import build_plan
 from jangin.ir.graph import Array, Graph
-from jangin.quantization.data import Feeds
 from jangin.quantization.observers import Observer
+from jangin.quantization.parts import Part, observed
+from jangin.quantization.scales import Scheme, of_range
 from jangin.runtime.executable import Executable
 from jangin.runtime.sizes import TensorSpec
 
@@ -36,15 +39,41 @@ class Engine:
         return {**feeds, **self.executable.run(feeds)}
 
 
-def watch(engine: Engine, values: Sequence[str], feeds: Feeds, tell: Tell) -> dict[str, Observer]:
-    """What each value was in all runs. ValueError where one is no number."""
-    seen = {v: Observer() for v in values}
-    for n, run in enumerate(feeds):
-        tell(n, len(feeds), "calibrate")
-        found = engine.run(run)
-        for name, observer in seen.items():
+class Seen:
+    """What data made of some values: `observers` of those that become integers; of what the parts read, each
+    channel's mean, `means` (convolutions), each column's largest size, `largest`, and the second moments,
+    `moments`, x.T @ x (matrix products)."""
+
+    def __init__(self, graph: Graph, parts: Sequence[Part]) -> None:
+        self.observers = {v: Observer() for v in observed(graph, parts)}
+        self.convolved = {p.x for p in parts if p.is_conv}
+        self.multiplied = {p.x for p in parts if not p.is_conv}
+        self.means: dict[str, Array] = {}
+        self.largest: dict[str, Array] = {}
+        self.moments: dict[str, Array] = {}
+        self.runs = 0
+
+    @property
+    def values(self) -> list[str]:
+        return list(dict.fromkeys((*self.observers, *self.convolved, *self.multiplied)))
+
+    def see(self, found: Mapping[str, Array]) -> None:
+        """The values of one more run. ValueError where one is no number."""
+        for name, observer in self.observers.items():
             try:
                 observer.see(found[name])
             except ValueError as error:
-                raise ValueError(f"{error}: value '{name}' in run {n} of the data") from None
-    return seen
+                raise ValueError(f"{error}: value '{name}' in run {self.runs} of the data") from None
+        for name in self.convolved:
+            x = found[name]
+            mean = x.mean((0, *range(2, x.ndim)), dtype=np.float64)
+            self.means[name] = (self.means.get(name, 0) * self.runs + mean) / (self.runs + 1)
+        for name in self.multiplied:
+            rows = found[name].reshape(-1, found[name].shape[-1])
+            self.largest[name] = np.maximum(self.largest.get(name, 0), np.abs(rows).max(0))
+            self.moments[name] = self.moments.get(name, 0) + (rows.T @ rows).astype(np.float64)
+        self.runs += 1
+
+    def ranges(self, method: str) -> dict[str, Scheme]:
+        """Of each value that becomes integers the scheme, by a way to choose its range."""
+        return {v: of_range(*o.range(method)) for v, o in self.observers.items()}

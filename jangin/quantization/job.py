@@ -17,11 +17,12 @@ from jangin.frontends.lower import lower
 from jangin.ir.dtype import I4, I8
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.records import dataclass
+from jangin.quantization.balance import corrected, equalized, smoothed
 from jangin.quantization.data import Feeds
 from jangin.quantization.decide import Report
-from jangin.quantization.engine import Engine, Tell, watch
-from jangin.quantization.observers import Observer
-from jangin.quantization.parts import Part, bias_of, find_parts, observed, prepared
+from jangin.quantization.engine import Engine, Seen, Tell
+from jangin.quantization.gptq import gptq
+from jangin.quantization.parts import Part, bias_of, find_parts, prepared
 from jangin.quantization.quality import Outputs, Quality, Score, quality
 from jangin.quantization.scales import Scheme, of_weights
 from jangin.quantization.writer import Chosen, Quantization, quantized_values, written
@@ -64,16 +65,19 @@ class Job:
 
     def __init__(
         self, model: ModelSource, shapes: Mapping[str, Any] | None, weights: str | Path | None,
-        threads: int | None, tell: Tell | None,
+        threads: int | None, tell: Tell | None, equalize: bool = False,
     ) -> None:  # fmt: skip
         self.tell: Tell = tell or (lambda done, total, what: None)
         self.tell(0, 1, "import")
         self.options = Options(resolve("cpu"), shapes or {})
         imported = table.load(paired(model, weights), self.options.shapes)
         self.threads, self.metadata = threads, imported.metadata
-        self.graph: Graph = prepared(lower(imported))
-        self.parts = find_parts(self.graph)
-        self.engine = Engine(self.graph, self.options, threads, observed(self.graph, self.parts))
+        graph = prepared(lower(imported))
+        self._take(equalized(graph) if equalize else graph)
+
+    def _take(self, graph: Graph) -> None:
+        self.graph, self.parts = graph, find_parts(graph)
+        self.engine = Engine(graph, self.options, self.threads, Seen(graph, self.parts).values)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -91,10 +95,19 @@ class Job:
             found.append([results[name] for name in self.graph.outputs])
         return found
 
-    def watched(self, feeds: Feeds) -> Mapping[str, Observer]:
-        return watch(self.engine, observed(self.graph, self.parts), feeds, self.tell)
+    def watched(self, feeds: Feeds, smooth: float | None = None) -> Seen:
+        """What the data makes of the values; `smooth`: how much of activations' outliers goes into weights
+        first."""
+        seen = Seen(self.graph, self.parts)
+        for n, run in enumerate(feeds):
+            self.tell(n, len(feeds), "calibrate")
+            seen.see(self.engine.run(run))
+        if smooth is None or not seen.multiplied:
+            return seen
+        self._take(smoothed(self.graph, seen.largest, smooth))
+        return self.watched(feeds)
 
-    def chosen(self, kind: str, ranges: Mapping[str, Scheme], block: int) -> dict[str, Chosen]:
+    def chosen(self, kind: str, ranges: Mapping[str, Scheme], block: int, seen: Seen) -> dict[str, Chosen]:
         """Each part in a kind of numbers, of those that the kind is for."""
         sources = quantized_values(self.graph, self.parts, {p.name: kind for p in self.parts})
         found = {}
@@ -103,10 +116,9 @@ class Job:
             if kind == "float16":
                 found[part.name] = Chosen(kind, _half(w, part))
             elif kind == "int4" and not part.is_conv:
-                scheme = of_weights(w, I4, 0, block)
-                found[part.name] = Chosen(kind, scheme.quantized(w), scheme)
+                found[part.name] = Chosen(kind, *gptq(w, seen.moments[part.x], I4, block))
             elif kind == "int8":
-                found[part.name] = _int8(self.graph, part, w, ranges[sources[part.x]])
+                found[part.name] = _int8(self.graph, part, w, ranges[sources[part.x]], seen)
         return found
 
     def made(
@@ -141,9 +153,13 @@ def _half(w: Array, part: Part) -> Array:
     return w.astype(np.float16)
 
 
-def _int8(graph: Graph, part: Part, w: Array, x: Scheme) -> Chosen:
-    """A part's weights in int8, of scales in which its bias fits 32 bits."""
+def _int8(graph: Graph, part: Part, w: Array, x: Scheme, seen: Seen) -> Chosen:
+    """A part's weights in int8, of scales in which its bias fits 32 bits; a convolution's bias makes good
+    what their rounding adds."""
     bias = bias_of(graph, part)
     least = None if bias is None else np.abs(bias) / (float(x.scale) * BIAS_ROOM)
     scheme = of_weights(w, I8, part.axis, least=least)
-    return Chosen("int8", scheme.quantized(w), scheme, bias)
+    whole = scheme.quantized(w)
+    if part.is_conv:
+        bias = corrected(part, w, scheme.dequantized(whole), seen.means[part.x], bias)
+    return Chosen("int8", whole, scheme, bias)

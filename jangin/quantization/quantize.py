@@ -16,7 +16,6 @@ from jangin.quantization.engine import Tell
 from jangin.quantization.job import KINDS, Job, Quantized
 from jangin.quantization.observers import METHODS
 from jangin.quantization.quality import Score
-from jangin.quantization.scales import of_range
 
 AUTO, AUTO_DROP = "auto", 0.005
 BLOCK = 32
@@ -41,6 +40,8 @@ def quantize(
     labels: str | os.PathLike[str] | Sequence[int] | Array | None = None,
     score: Score | None = None,
     block: int = BLOCK,
+    smooth: float | None = None,
+    equalize: bool = False,
     pixels: str | None = None,
     crop: float = 1.0,
     tokenizer: str | os.PathLike[str] | None = None,
@@ -58,26 +59,29 @@ def quantize(
     `kind`: "int8" (activations and weights, a scale a channel), "int4" (weights of matrix products, a scale
     for each `block` of terms), "float16", or "auto": for each part what gains time on this machine, as far as
     the drop (by default half a percent) allows; see `decide`.
+    Weights of 4 bits are rounded by `gptq`; convolutions in int8 have their biases corrected (`balance`).
+    `smooth`, 0 to 1: how much of the outliers that matrix products read goes into their weights first;
+    `equalize`: make the weights of convolutions after each other alike in size.
     `method`: how ranges are chosen (see `observers.METHODS`); by default the first of them all that meets the
     drop. `drop`: how much worse outputs may be (0.005: half a percent) by `score`, by `labels`, the right
     classes, or as `quality.quality` says.
     Raises DropMissed, with the best that was found, where that can't be met; ValueError for data that doesn't
     fit; CompileError for a model that can't be quantized."""
-    _check(kind, method, drop)
-    job = Job(model, shapes, weights, threads, progress)
+    _check(kind, method, drop, smooth)
+    job = Job(model, shapes, weights, threads, progress, equalize)
     given = pixels or pixels_of(job.metadata)
     feeds = read(data, job.inputs, Reading(given, crop, Path(tokenizer) if tokenizer else None, limit))
     rated = job.rated(feeds, None if labels is None else read_labels(labels, len(feeds)), score)
     if not job.parts:
         raise CompileError("there is nothing to quantize: no float32 product has constant weights")
-    seen = job.watched(feeds) if kind in ("int8", AUTO) else {}
+    seen = job.watched(feeds, smooth if kind in ("int8", AUTO) else None)
     if kind == AUTO:
         allowed = AUTO_DROP if drop is None else drop
         return decided(job, feeds, rated, seen, [method] if method else [*METHODS], block, allowed)
     found: list[Quantized] = []
     for name in [method] if method else [*METHODS] if kind == "int8" else ["minmax"]:
-        ranges = {v: of_range(*seen[v].range(name)) for v in seen}
-        found.append(job.made(job.chosen(kind, ranges, block), ranges, feeds, rated))
+        ranges = seen.ranges(name)
+        found.append(job.made(job.chosen(kind, ranges, block, seen), ranges, feeds, rated))
         if drop is None or found[-1].drop <= drop:
             return found[-1]
     best = min(found, key=lambda q: q.drop)
@@ -88,10 +92,12 @@ def quantize(
     )
 
 
-def _check(kind: str, method: str | None, drop: float | None) -> None:
+def _check(kind: str, method: str | None, drop: float | None, smooth: float | None) -> None:
     if kind not in (*KINDS, AUTO):
         raise ValueError(f"{kind!r} is no kind of numbers; there are {', '.join((*KINDS, AUTO))}")
     if method is not None and method not in METHODS:
         raise ValueError(f"method {method!r} is unknown; known: {', '.join(METHODS)}")
+    if smooth is not None and not 0 <= smooth <= 1:
+        raise ValueError(f"a smoothing of {smooth} isn't from 0 to 1")
     if drop is not None and not 0 <= drop < 1:
         raise ValueError(f"a drop of {drop} isn't from 0 to 1")

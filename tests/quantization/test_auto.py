@@ -13,7 +13,6 @@ import jangin
 from jangin.quantization import auto
 from jangin.quantization.decide import FLOAT, Decision, Option, explained, most, ranked, uniform
 from jangin.quantization.job import Job
-from jangin.quantization.scales import of_range
 from jangin.quantization.simulate import Simulator
 
 
@@ -54,9 +53,9 @@ def test_simulation(net: str) -> None:
     job = Job(model, None, None, 1, None)
     feeds: Any = [{"x": x} for x in data]
     seen = job.watched(feeds)
-    ranges = {v: of_range(*seen[v].range("minmax")) for v in seen}
+    ranges = seen.ranges("minmax")
     simulator = Simulator(job.graph, job.parts, job.options, 1)
-    chosen = job.chosen("int8", ranges, 32)
+    chosen = job.chosen("int8", ranges, 32, seen)
     float32 = job.engine.run(feeds[0])["y"]
     np.testing.assert_allclose(simulator.runner({}, {})(feeds[0])["y"], float32, rtol=1e-4, atol=1e-5)
     for some in (chosen, {n: chosen[n] for n in list(chosen)[-1:]}):

@@ -1,0 +1,123 @@
+"""Weights and activations made alike in size before they are rounded; what is computed stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from jangin.ir.core import Conv, Map
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Var
+from jangin.ir.graph import Array, Graph, Node
+from jangin.ops.editor import Editor
+from jangin.quantization.parts import Part, find_parts
+
+TIMES = 10
+"""Passes over the pairs of layers: each pair's scales change its neighbours'."""
+CLOSE = 1e-3
+
+
+def smoothed(graph: Graph, largest: Mapping[str, Array], strength: float) -> Graph:
+    """What matrix products read is divided by a number a column, and their weights are multiplied by it:
+    outliers of activations go into weights. `largest`: of each value that they read, the largest size in each
+    column; `strength`: how much goes, 0 to 1. (G. Xiao et al., SmoothQuant, ICML 2023.)"""
+    run = Editor(graph.symbols, graph.values, graph.constants)
+    by_value: dict[str, list[Part]] = {}
+    for part in find_parts(graph):
+        if not part.is_conv and part.x in largest:
+            by_value.setdefault(part.x, []).append(part)
+    rewired: dict[str, Node] = {}
+    divided: dict[str, str] = {}
+    for value, parts in by_value.items():
+        rows = np.max([np.abs(p.weights(graph)).max(1) for p in parts], axis=0)
+        size = np.maximum(largest[value], 1e-5) ** strength / np.maximum(rows, 1e-5) ** (1 - strength)
+        factor = np.where(rows > 0, size, 1.0).astype(np.float32)
+        divided[value] = run.constant(1 / factor, f"{value}.smoothing")
+        for part in parts:
+            scaled = part.with_weights(graph, part.weights(graph) * factor[:, None])
+            held = run.constant(np.ascontiguousarray(scaled), f"{part.w}.smoothed")
+            rewired[part.name] = replace(part.node, inputs=(value, held))
+    product = Map(Var("x0", F32) * Var("x1", F32))
+    made: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.name not in rewired:
+            run.emit(node)
+            continue
+        value, w = rewired[node.name].inputs
+        if value not in made:
+            made[value] = run.add(product, [value, divided[value]], f"{value}.smooth", node.source)
+        run.emit(replace(node, inputs=(made[value], w)))
+    return run.rewritten(graph)
+
+
+def equalized(graph: Graph) -> Graph:
+    """Of two convolutions after each other with nothing or a ReLU between, each channel's weights are made
+    equally large before and behind. (M. Nagel et al., Data-Free Quantization, ICCV 2019.)"""
+    pairs = _pairs(graph)
+    constants = dict(graph.constants)
+    for _ in range(TIMES):
+        change = max((_balance(constants, one, other) for one, other in pairs), default=0.0)
+        if change < CLOSE:
+            break
+    return replace(graph, constants=constants)
+
+
+def _pairs(graph: Graph) -> list[tuple[Part, Part]]:
+    """Convolutions that alone read what another makes, and no constant of which anything else reads."""
+    parts, users = find_parts(graph), graph.consumers()
+    readers = {p.x: p for p in parts if p.is_conv and len(users[p.x]) == 1}
+    found = []
+    for one in parts:
+        other = readers.get(one.result)
+        scales = one.is_conv and other is not None and one.result not in graph.outputs
+        if not scales or other is None or one.high != np.inf or one.low not in (0, -np.inf):
+            continue
+        names = [n for n in (one.w, other.w, one.bias_name()) if n is not None]
+        if all(len(users[n]) == 1 for n in names) and _connected(graph, one, other):
+            found.append((one, other))
+    return found
+
+
+def _connected(graph: Graph, one: Part, other: Part) -> bool:
+    """Whether each channel has a bias of its own, and the second weights of its own for it: it has one group,
+    or one a channel."""
+    groups, w, channels = other.node.of(Conv).groups, graph.constants[other.w], len(graph.constants[one.w])
+    name = one.bias_name()
+    if name is not None and graph.constants[name].size != channels:
+        return False
+    return groups == 1 or (w.shape[:2] == (groups, 1) and groups == channels)
+
+
+def _balance(constants: dict[str, Array], one: Part, other: Part) -> float:
+    """Move scales between two convolutions; by how much, at most."""
+    first, second = constants[one.w], constants[other.w]
+    each = other.node.of(Conv).groups > 1
+    behind = (0, *range(2, second.ndim)) if not each else tuple(range(1, second.ndim))
+    before, after = np.abs(first).max(tuple(range(1, first.ndim))), np.abs(second).max(behind)
+    both = (before > 0) & (after > 0)
+    size = np.where(both, np.sqrt(before / np.where(after > 0, after, 1)), 1).astype(np.float32)
+    size = np.where(size > 0, size, 1).astype(np.float32)
+
+    def along(axis: int, rank: int) -> Array:
+        return size.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+    constants[one.w] = first / along(0, first.ndim)
+    constants[other.w] = second * along(0 if each else 1, second.ndim)
+    name = one.bias_name()
+    if name is not None:
+        bias = constants[name]
+        constants[name] = (bias.reshape(-1) / size).reshape(bias.shape)
+    return float(np.abs(np.log(size)).max(initial=0))
+
+
+def corrected(part: Part, w: Array, rounded: Array, means: Array, bias: Array | None) -> Array:
+    """A convolution's bias, less what rounding its weights adds to the mean of each channel; `means`: of the
+    channels that it reads. (As `equalized`.)"""
+    error = (rounded - w).astype(np.float64).sum(tuple(range(2, w.ndim)))
+    groups = part.node.of(Conv).groups
+    read = means.reshape(groups, -1)  # a row a group
+    of = np.repeat(np.arange(groups), len(w) // groups)
+    added = (error * read[of]).sum(1)
+    return np.asarray((0.0 if bias is None else bias) - added, np.float32)

@@ -1,0 +1,236 @@
+"""`jangin.compare`: where two models, formats, precisions or engines part, value by value.
+
+Values go by their names: those of lowered graphs where Jangin runs both (so that a model and what it was
+quantized or converted to share them), else those of the model's tensors. Outputs go by their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from jangin.compiler.options import Options
+from jangin.frontends import table
+from jangin.frontends.dialect import Imported
+from jangin.frontends.lower import lower
+from jangin.ir.graph import Array, CompileError, Graph
+from jangin.ir.records import dataclass
+from jangin.passes.partition import has_steps
+from jangin.quantization.data import Data, Reading, read
+from jangin.quantization.engine import Engine, Tell
+from jangin.runtime.sizes import TensorSpec
+from jangin.targets import resolve
+
+ENGINES = ("jangin", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one value in all runs: `largest`, the largest difference, as a share of the reference's largest
+    number, and `typical`, the root of the mean square of differences, as a share of that of its numbers."""
+
+    name: str
+    source: str
+    shape: tuple[int, ...]
+    largest: float
+    typical: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`differences` in the order in which the first model computes, its outputs last; `first`: the first of
+    more than the tolerance."""
+
+    differences: Sequence[Difference]
+    tolerance: float
+
+    @property
+    def first(self) -> Difference | None:
+        return next((d for d in self.differences if not d.largest <= self.tolerance), None)
+
+
+class Side(Protocol):
+    """One of the two, as an engine runs it."""
+
+    @property
+    def inputs(self) -> Sequence[TensorSpec]:
+        """What it takes."""
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The names of what it gives."""
+
+    def values(self, tensors: bool) -> dict[str, str]:
+        """The values of floats that it can give, in order, with the node that makes each; `tensors`: by the
+        names of the model's tensors."""
+
+    def ready(self, names: Sequence[str], tensors: bool) -> None:
+        """Will be run for these values."""
+
+    def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The values, and the outputs."""
+
+
+def compare(
+    a: Any,
+    b: Any,
+    data: Data,
+    *,
+    engines: tuple[str, str] = ("jangin", "jangin"),
+    tolerance: float = 1e-3,
+    shapes: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    progress: Tell | None = None,
+    **reading: Any,
+) -> Comparison:
+    """Compare what models `a` (the reference) and `b` compute on `data`; `reading`: see `data.Reading`.
+
+    `engines` run them: "jangin", or "onnxruntime" (without optimizations, for ONNX models). Raises ValueError
+    where their inputs or the number of their outputs aren't the same, or data doesn't fit."""
+    if tolerance < 0:
+        raise ValueError(f"a tolerance of {tolerance} is below 0")
+    tell: Tell = progress or (lambda done, total, what: None)
+    tell(0, 1, "import")
+    sides = [_side(m, e, shapes or {}, threads) for m, e in zip((a, b), engines, strict=True)]
+    one, other = sides
+    _alike(one, other)
+    tensors = set(engines) != {"jangin"}
+    known, common = one.values(tensors), other.values(tensors)
+    names = [n for n in known if n in common and n not in one.outputs]
+    tell(0, 1, "compile")
+    for side in sides:
+        side.ready(names, tensors)
+    worst: dict[str, Difference] = {}
+    feeds = read(data, one.inputs, Reading(**reading))
+    for n, run in enumerate(feeds):
+        tell(n, len(feeds), "run")
+        given = {s.name: run[i.name] for s, i in zip(other.inputs, one.inputs, strict=True)}
+        x, y = one.run(run), other.run(given)
+        pairs = [(v, v) for v in names] + list(zip(one.outputs, other.outputs, strict=True))
+        for v, w in pairs:
+            found = difference(v, known.get(v, "output"), x[v], y[w])
+            worst[v] = found if v not in worst else _worse(worst[v], found)
+    return Comparison(list(worst.values()), tolerance)
+
+
+def _alike(one: Side, other: Side) -> None:
+    if len(one.inputs) != len(other.inputs) or len(one.outputs) != len(other.outputs):
+        raise ValueError(
+            f"the models have {len(one.inputs)} and {len(other.inputs)} inputs, {len(one.outputs)} and "
+            f"{len(other.outputs)} outputs: only models that take and give the same can be compared"
+        )
+    for x, y in zip(one.inputs, other.inputs, strict=True):
+        if len(x.shape) != len(y.shape) or x.dtype != y.dtype:
+            raise ValueError(f"input {x} of the one model is {y} of the other")
+
+
+def difference(name: str, source: str, a: Array, b: Array) -> Difference:
+    """Of one value; infinite where shapes differ, or one has no number where the other has."""
+    if a.shape != b.shape:
+        return Difference(name, f"{source}: {list(a.shape)} against {list(b.shape)}", a.shape, np.inf, np.inf)
+    x, y = (v.astype(np.float64) for v in (a, b))
+    apart = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
+    if np.isnan(apart).any():
+        return Difference(name, source, a.shape, np.inf, np.inf)
+    size = np.abs(x[np.isfinite(x)])
+    largest, whole = float(apart.max(initial=0)), float(size.max(initial=0))
+    squares = float(np.sqrt((apart**2).mean())) if apart.size else 0.0
+    mean = float(np.sqrt((size**2).mean())) if size.size else 0.0
+    return Difference(name, source, a.shape, _share(largest, whole), _share(squares, mean))
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else (np.inf if part else 0.0)
+
+
+def _worse(one: Difference, other: Difference) -> Difference:
+    largest, typical = max(one.largest, other.largest), max(one.typical, other.typical)
+    return replace(one, largest=largest, typical=typical)
+
+
+def _side(model: Any, engine: str, shapes: Mapping[str, Any], threads: int | None) -> Side:
+    if engine not in ENGINES:
+        raise ValueError(f"unknown engine {engine!r}; known: {', '.join(ENGINES)}")
+    return _Ours(model, shapes, threads) if engine == "jangin" else _OnnxRuntime(model, shapes, threads)
+
+
+class _Ours:
+    """A model that Jangin runs."""
+
+    def __init__(self, model: Any, shapes: Mapping[str, Any], threads: int | None) -> None:
+        self.options, self.threads = Options(resolve("cpu"), shapes), threads
+        self.imported: Imported = table.load(model, shapes)
+        self.graph = _tensors_only(lower(self.imported))
+        self.outputs: Sequence[str] = self.graph.outputs
+        self.inputs: Sequence[TensorSpec] = [
+            TensorSpec(n, self.graph.dtype(n).numpy, tuple(map(_size, self.graph.shape(n))))
+            for n in self.graph.inputs
+        ]
+
+    def values(self, tensors: bool) -> dict[str, str]:
+        nodes = self.imported.graph.nodes if tensors else self.graph.nodes
+        found = {out: n.source.partition(" (")[0] or n.name for n in nodes for out in n.outputs if out}
+        return found if tensors else {v: s for v, s in found.items() if self.graph.dtype(v).is_float}
+
+    def ready(self, names: Sequence[str], tensors: bool) -> None:
+        graph = self.graph
+        if tensors:
+            whole = replace(self.imported.graph, outputs=(*self.outputs, *names))
+            graph = _tensors_only(lower(replace(self.imported, graph=whole)))
+        self.engine = Engine(graph, self.options, self.threads, () if tensors else names)
+
+    def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        return self.engine.run(feeds)
+
+
+def _tensors_only(graph: Graph) -> Graph:
+    if has_steps(graph):
+        raise CompileError(
+            f"{graph.name or 'the model'} runs in steps; only graphs of tensors can be compared"
+        )
+    return graph
+
+
+def _size(d: Any) -> int | str:
+    return int(d.value) if hasattr(d, "value") else str(d)
+
+
+class _OnnxRuntime:
+    """An ONNX model that ONNX Runtime runs, as it is written."""
+
+    def __init__(self, model: Any, shapes: Mapping[str, Any], threads: int | None) -> None:
+        import onnx
+
+        self.proto = onnx.load(model) if isinstance(model, (str, Path)) else onnx.load_from_string(model)
+        self.threads = threads
+        self.outputs: Sequence[str] = [o.name for o in self.proto.graph.output]
+        self.inputs: Sequence[TensorSpec] = _Ours(model, shapes, threads).inputs
+
+    def values(self, tensors: bool) -> dict[str, str]:
+        nodes = self.proto.graph.node
+        return {out: f"{n.op_type} '{n.name}'" for n in nodes for out in n.output if out}
+
+    def ready(self, names: Sequence[str], tensors: bool) -> None:
+        import onnx
+
+        try:
+            import onnxruntime as ort
+        except ModuleNotFoundError:
+            raise ValueError("ONNX Runtime isn't installed: pip install 'jangin[bench]'") from None
+        whole = onnx.ModelProto()
+        whole.CopyFrom(self.proto)
+        whole.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = self.threads or 0
+        options.log_severity_level = 3
+        data, providers = whole.SerializeToString(), ["CPUExecutionProvider"]
+        self.session = ort.InferenceSession(data, options, providers=providers)
+        self.names = [*self.outputs, *names]
+
+    def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        return dict(zip(self.names, self.session.run(self.names, dict(feeds)), strict=True))

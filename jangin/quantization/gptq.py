@@ -1,0 +1,40 @@
+"""Weights rounded one row after another, each row's error made good by those that are still to come.
+
+E. Frantar et al., GPTQ (ICLR 2023): the second moments of what the rows are multiplied with say how much of
+an error each can make good.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jangin.ir.dtype import DType
+from jangin.ir.graph import Array
+from jangin.quantization.scales import Scheme, limits, of_weights
+
+DAMPING = 0.01
+"""Added to the diagonal, as a share of its mean, so that the inverse exists."""
+
+
+def gptq(w: Array, moments: Array, dtype: DType, block: int) -> tuple[Array, Scheme]:
+    """Weights [terms, columns] as integers, and their scheme by blocks of terms. `moments`: x.T @ x, [terms,
+    terms] f64, of what they are multiplied with."""
+    first = of_weights(w, dtype, 0, block)
+    rest, scale, whole = w.astype(np.float64), first.scale.copy(), np.empty(w.shape)
+    diagonal = np.diag(moments)
+    dead = diagonal == 0
+    damping = DAMPING * float(diagonal.mean()) or 1.0
+    upper = np.linalg.cholesky(np.linalg.inv(moments + np.diag(np.where(dead, 1.0, damping)))).T
+    low, high = limits(dtype)
+    for start in range(0, len(w), block):
+        end = start + block
+        step = of_weights(rest[start:end], dtype, 0, block).scale[0].astype(np.float64)
+        scale[start // block] = step
+        errors = np.empty((block, w.shape[1]))
+        for k in range(start, end):
+            whole[k] = np.clip(np.rint(rest[k] / step), low, high)
+            error = (rest[k] - whole[k] * step) / upper[k, k]
+            rest[k + 1 : end] -= np.outer(upper[k, k + 1 : end], error)
+            errors[k - start] = error
+        rest[end:] -= upper[start:end, end:].T @ errors
+    return whole.astype(dtype.numpy), Scheme(dtype, scale, first.zero, 0, block)
