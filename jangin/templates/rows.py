@@ -28,6 +28,8 @@ own."""
 
 MASKED = 4.0
 """How often as long a vector takes of which each lane is tested."""
+ROWS_AT_ONCE = 1024
+"""Rows of a task, where they are shorter than a vector."""
 COMBINE = 15.0
 """Cycles to start a vector of partial sums and to add it to the others in the end."""
 
@@ -114,6 +116,8 @@ class Rows(Template):
             rec.do("merge", depth, [f"r{d}" for d in range(depth)])
         outer = [f"{'r' if several else 'i'}{d}" for d in range(depth)]
         task = fuse_all(rec, outer, "t") if outer else ""
+        if task and not several and _across_rows(rec, group[0], task, lanes):
+            return rec.finish(self.name, params, _row_cost(group, depth, lanes) * ROWS_AT_ONCE)
         for n, stage in enumerate(group):
             own = te.rename_axes(stage, chr(97 + n % 26)) if several else stage
             vectorize_stage(rec, own, depth, lanes, params["partials"], vectors_at_once(p.target))
@@ -148,6 +152,9 @@ def _common_depth(group: Sequence[te.Stage]) -> int:
     for s in group:
         while any(a.extent != b.extent for a, b in zip(s.axes[:depth], last.axes[:depth], strict=True)):
             depth -= 1
+    sums = [s for s in group if s.reduce_axes]
+    if sums and depth and all(len(s.axes) == depth for s in group) and all(map(_column_like, sums)):
+        return depth - 1  # the last axis for vectors
     return depth
 
 
@@ -173,6 +180,30 @@ def _is_unit(e: Expr) -> bool:
 def vectors_at_once(target: Target) -> int:
     """Vectors of one turn of a loop over elements."""
     return AT_ONCE if target.issue else 1
+
+
+def _across_rows(rec: Recorder, stage: te.Stage, task: str, lanes: int) -> bool:
+    """Reduce rows shorter than a vector side by side, a lane each; False where they aren't such."""
+    extents = [a.extent for a in stage.reduce_axes]
+    if not extents or not all(isinstance(e, Const) for e in extents) or rec.func.symbols:
+        return False
+    terms = math.prod(int(e.value) for e in extents if isinstance(e, Const))
+    loop = primitives.find(rec.func, task)
+    ranges = primitives.ranges_at(rec.func, task)
+    steps = {stride(n, loop.var, ranges) for n in _term_loads(rec.func, loop)}
+    rows = int(loop.extent.value) if isinstance(loop.extent, Const) else 0
+    if not 1 < terms < lanes or rows < 2 * lanes or not steps <= {0, 1, terms}:
+        return False
+    acc, inner = _acc_name(stage), [a.var.name for a in stage.reduce_axes]
+    rec.do("split", task, ROWS_AT_ONCE, "bound")
+    rec.do("split", f"{task}i", lanes, "cut")
+    rec.do("privatize", acc, [f"{task}ii"])
+    for name in inner:
+        rec.do("unroll", name)
+    for suffix in ("", "_z", "_w"):
+        rec.do("vectorize", f"{task}ii{suffix}")
+    rec.do("parallelize", f"{task}o")
+    return True
 
 
 def vectorize_stage(
