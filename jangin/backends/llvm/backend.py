@@ -13,7 +13,7 @@ from jangin.backends.llvm.entry import entry_module
 from jangin.backends.llvm.flow import flow_module
 from jangin.backends.llvm.library import REST, SGEMM, library_module
 from jangin.backends.llvm.module import emit_kernel
-from jangin.backends.llvm.objects import assembly, compile_modules
+from jangin.backends.llvm.objects import assembly, compile_modules, is_fixed
 from jangin.backends.llvm.pool import pool_module
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
@@ -48,7 +48,7 @@ class LLVM:
             if call.rest is not None:
                 texts.append((func.name, emit_kernel(call.rest, target, f"{name}{REST}")))
         written()
-        return compile_modules(texts, target)
+        return compile_modules(texts, target, fixed=is_fixed(func, target))
 
     def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
         """The pool's object, the entry's, then the kernels'."""

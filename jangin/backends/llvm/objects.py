@@ -1,7 +1,9 @@
 """From LLVM IR to object code.
 
 Few LLVM passes: kernels come with explicit vectors and schedules, so that its loop and SLP
-vectorizers and its unroller stay off, and whole-program pipelines cost time and gain nothing.
+vectorizers and its unroller stay off, and whole-program pipelines cost time and gain nothing. Where all sizes
+are constant, its loop passes too: subscripts are a base and constants, and what they take out of the loops
+of a register tile comes back as spills.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import llvmlite.binding as llvm
 
 from jangin.backends.llvm.module import emit_kernel
 from jangin.backends.llvm.several import FENCE, end_blocks
-from jangin.ir.loop import Func
+from jangin.ir.expr import Const
+from jangin.ir.loop import Func, task_loops
 from jangin.targets.target import Target
 
 PASS_LEVEL = 1
@@ -26,15 +29,19 @@ CODEGEN_LEVEL = 2
 
 
 def compile_modules(
-    texts: Sequence[tuple[str, str]], target: Target, exported: Collection[str] | None = None
+    texts: Sequence[tuple[str, str]],
+    target: Target,
+    exported: Collection[str] | None = None,
+    *,
+    fixed: bool = False,
 ) -> bytes:
     """One relocatable object of several (name, LLVM IR module text). `exported`: the functions that others
-    see, where that isn't all."""
+    see, where that isn't all; `fixed`: see `is_fixed`."""
     machine = target_machine(target)
     merged = None
     with llvm.create_context() as context, ExitStack() as modules:
         for name, text in texts:
-            module = _optimized(name, text, machine, context, modules)
+            module = _optimized(name, text, machine, context, modules, fixed)
             if merged is None:
                 merged = module
             else:
@@ -51,8 +58,16 @@ def assembly(func: Func, target: Target) -> str:
     """A kernel's assembly text, as `build` compiles it."""
     machine = target_machine(target)
     with llvm.create_context() as context, ExitStack() as modules:
-        module = _optimized(func.name, emit_kernel(func, target), machine, context, modules)
+        text = emit_kernel(func, target)
+        module = _optimized(func.name, text, machine, context, modules, is_fixed(func, target))
         return _emit(machine, module, as_object=False).decode()
+
+
+def is_fixed(func: Func, target: Target) -> bool:
+    """Whether a kernel's sizes are constant, it runs no rounds, which are loops within its tasks, and it is
+    for no processor that begins so few instructions a cycle that one more for each address shows."""
+    constant = all(isinstance(d, Const) for b in func.params for d in b.shape)
+    return constant and not target.issue and task_loops(func.body)[0] is None
 
 
 def target_machine(target: Target) -> Any:
@@ -81,7 +96,7 @@ def _initialize(native: bool) -> None:
         llvm.initialize_all_asmprinters()
 
 
-def _optimized(name: str, text: str, machine: Any, context: Any, modules: ExitStack) -> Any:
+def _optimized(name: str, text: str, machine: Any, context: Any, modules: ExitStack, fixed: bool) -> Any:
     """The module of a text. `modules` disposes of it: LLVM wants that before its context goes, which
     the garbage collector doesn't promise."""
     try:
@@ -94,7 +109,11 @@ def _optimized(name: str, text: str, machine: Any, context: Any, modules: ExitSt
     options.loop_unrolling = options.loop_interleaving = False
     options.loop_vectorization = options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
-    passes = builder.getFunctionPassManager()
+    passes = llvm.create_new_function_pass_manager() if fixed else builder.getFunctionPassManager()
+    if fixed:
+        passes.add_sroa_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
     for function in module.functions:
         if not function.is_declaration:
             _unlocked(llvm.ffi.lib.LLVMPY_RunNewFunctionPassManager)(passes, function, builder)

@@ -323,7 +323,7 @@ class LlvmWriter(Writer):
             self._jump(latch)
         self._start(latch)
         self.effect(f"%{step} = add nuw nsw i{bits} {count}, 1")
-        again = self.new(f"icmp slt i{bits} %{step}, {end.ref}", BOOL)
+        again = self.new(f"icmp ne i{bits} %{step}, {end.ref}", BOOL)  # counting down to 0 has it for free
         self._jump_if(again, head, done)
         self._start(done)
 
