@@ -91,7 +91,7 @@ ALLOWED = {
     "session": {"frontends.onnx", "ir", "runtime", "jangin"},
     "onnx_backend": {"ir", "runtime", "jangin"},
     "torch_backend": {"frontends.torch", "ir", "jangin"},
-    "bench": {"backends", "frontends.table", "ir", "runtime", "targets", "jangin"},
+    "bench": {"backends", "frontends", "frontends.table", "ir", "runtime", "targets", "jangin"},
     "pictures": {"ir", "runtime"},
     "quantization": {
         "compiler.options", "compiler.pipeline", "frontends", "frontends.onnx", "frontends.table", "ir",

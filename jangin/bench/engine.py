@@ -13,8 +13,8 @@ from jangin.ir.records import dataclass
 class Job:
     """What a worker is told. `inputs`: an .npz file with the model's inputs, in order; `outputs`: their
     names, in order; `shapes` fixes the model's size symbols (empty: they stay symbolic). `target`,
-    `winograd`, `tune` (a time, as `jangin tune --budget` takes it; empty: untuned), `libraries` and
-    `unchecked` are Jangin's."""
+    `winograd`, `tune` (a time, as `jangin tune --budget` takes it; empty: untuned), `libraries`,
+    `unchecked` and `weights` (a file; empty: none, or beside the model) are Jangin's."""
 
     engine: str
     threads: int
@@ -27,6 +27,7 @@ class Job:
     tune: str = ""
     libraries: str = "never"
     unchecked: bool = False
+    weights: str = ""
 
     def feeds(self) -> dict[str, Array]:
         import numpy as np

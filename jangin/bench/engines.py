@@ -36,6 +36,7 @@ def _jangin(job: Job) -> Engine:
         unchecked=job.unchecked,
         cache=False,
         tune=job.tune or None,
+        weights=job.weights or None,
     )
     seconds = time.perf_counter() - start
     memory = {"compiler": children_bytes()}

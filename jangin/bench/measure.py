@@ -40,7 +40,8 @@ class Options:
     `inputs`: arrays by name, the others are random; `symbolic`: keep the size symbols in the
     compiled models, and give the sizes of `shapes` only when they run; `files` and `pythons`: an
     engine's own file of the model, and the interpreter it lives in, where they aren't the common ones;
-    `tune`: a time for tuning Jangin, empty for none; `libraries` and `unchecked`: see `jangin.compile`."""
+    `tune`: a time for tuning Jangin, empty for none; `libraries`, `unchecked` and `weights`: see
+    `jangin.compile`."""
 
     peers: tuple[str, ...] = ("onnxruntime",)
     rounds: int = 15
@@ -56,6 +57,7 @@ class Options:
     tune: str = ""
     libraries: str = "never"
     unchecked: bool = False
+    weights: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -190,9 +192,10 @@ def compare(
 
 def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list[Job]:
     """A job for Jangin, each peer, SGEMM and, last, the reference; the inputs are put into `folder`."""
+    from jangin.frontends.format import paired
     from jangin.frontends.table import load
 
-    graph = load(model, options.shapes).graph
+    graph = load(paired(model, options.weights), options.shapes).graph
     inputs = folder / "inputs.npz"
     np.savez(inputs, **make_inputs(graph, options))  # type: ignore[arg-type]
     return [
@@ -208,6 +211,7 @@ def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list
             options.tune,
             options.libraries,
             options.unchecked,
+            str(options.weights or ""),
         )
         for engine in ("jangin", *options.peers, "sgemm", "reference")
     ]

@@ -70,11 +70,13 @@ def bench(
         tune=tune,
         libraries=settings.libraries,
         unchecked=settings.unchecked,
+        weights=settings.weights,
     )
     found = []
     console = terminal()
     for model in models:
-        work = flops(import_model(model, Options(resolve(target), dict(options.shapes)), until="fuse")) or 0
+        source = settings.source(model)
+        work = flops(import_model(source, Options(resolve(target), dict(options.shapes)), until="fuse")) or 0
         for count in _counts(threads):
             found.append(_compare(model, count, options, work))
             for table in benchmark.tables(found[-1:]):
