@@ -200,31 +200,12 @@ def _caffe() -> Iterator[Files]:
         yield {p.name: p.read_bytes() for p in (path, path.with_suffix(".caffemodel"))}
 
 
-def _gguf() -> Iterator[Files]:
-    """A LLaMA of two small layers."""
-    made = _module(TESTS.parent / "models" / "gguf_files.py")
-    with TemporaryDirectory() as folder:
-        yield {"model.gguf": made.write(Path(folder) / "model.gguf").read_bytes()}
-
-
-def _coreml() -> Iterator[Files]:
-    """Programs, out of their packages, with the weights beside them."""
-    made = _module(TESTS / "coreml_format" / "test_programs.py")
-    for name in ("convolutions", "elements"):
-        with TemporaryDirectory() as folder:
-            inside = made.program(Path(folder), name)[0] / "Data" / "com.apple.CoreML"
-            names = ("model.mlmodel", "weights/weight.bin")
-            yield {n: (inside / n).read_bytes() for n in names if (inside / n).exists()}
-
-
 FORMATS: Mapping[str, Kind] = {
     "tflite": Kind(("tflite", "flatbuffers"), _tflite),
     "nnef": Kind(("nnef",), _nnef),
     "darknet": Kind((), _darknet),
     "torch": Kind(("torch",), _torch),
     "caffe": Kind((), _caffe),
-    "gguf": Kind(("gguf",), _gguf),
-    "coreml": Kind(("torch", "coremltools"), _coreml),
 }
 
 

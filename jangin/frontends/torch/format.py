@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 TRACED = b"\x8aJGT\r\n\x1a\n"
 INSIDE = ("serialized_exported_program.json", "archive_format", "models/model.json")
 """Names in archives of exported programs, whichever folder they lie in."""
+SCRIPT = "/constants.pkl"
+"""One in archives of TorchScript."""
 
 
 class TorchFormat(Format):
@@ -26,7 +28,7 @@ class TorchFormat(Format):
         message: Any = contents.message
         if message is not None:
             return type(message).__name__ == "TracedModel"
-        return contents.data[:8] == TRACED or _is_archive(contents)
+        return contents.data[:8] == TRACED or _holds(contents, (*INSIDE, SCRIPT))
 
     def prepare(self, model: object, example: Example) -> Prepared | None:
         if not _is_live(model):
@@ -56,12 +58,13 @@ def _is_live(model: object) -> bool:
     return torch is not None and isinstance(model, (torch.nn.Module, torch.export.ExportedProgram))
 
 
-def _is_archive(contents: Contents) -> bool:
+def _holds(contents: Contents, names: tuple[str, ...]) -> bool:
+    """Whether a model is an archive with a file whose name ends so."""
     if contents.data[:4] != b"PK\x03\x04":
         return False
     try:
         with zipfile.ZipFile(io.BytesIO(contents.data)) as archive:
-            return any(name.endswith(INSIDE) for name in archive.namelist())
+            return any(name.endswith(names) for name in archive.namelist())
     except (zipfile.BadZipFile, NotImplementedError, ValueError):  # damaged, or too new
         return False
 
@@ -75,9 +78,15 @@ def _traced(contents: Contents) -> Any:
         ) from None
     from jangin.frontends.torch.trace import traced
 
+    if not _holds(contents, INSIDE):
+        raise CompileError(
+            f"{contents} is a TorchScript archive, which doesn't say what it is called with: "
+            "give torch.jit.load(path) and example_inputs"
+        )
     try:
-        program = torch.export.load(io.BytesIO(contents.data))
-    except Exception as error:  # whatever PyTorch raises for a damaged archive
+        return traced(torch.export.load(io.BytesIO(contents.data))).model
+    except CompileError:
+        raise
+    except Exception as error:  # whatever PyTorch raises for a damaged archive, read or decomposed
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CompileError(f"{contents}: PyTorch can't read the exported program: {first}") from error
-    return traced(program).model

@@ -293,6 +293,8 @@ def test_torchscript_archives(tmp_path: Path) -> None:
     net, x = seeded(Net()), torch.randn(1, 3, 18, 18)
     path = tmp_path / "net.pt"
     torch.jit.trace(net, x).save(path)
+    with pytest.raises(jangin.CompileError, match=r"TorchScript archive.*torch\.jit\.load"):
+        jangin.compile(path, cache=False)
     loaded = torch.jit.load(path)
     compiled = jangin.compile(loaded, threads=1, cache=False, example_inputs=(x,))
     with torch.no_grad():
