@@ -24,7 +24,7 @@ MOST_OUTPUTS = 8
 MOST_ACCUMULATORS = 12
 FEW = 4
 """Channels that a convolution reads, or makes, in each group at most: of more of both, a product of channels
-last is quicker."""
+last is quicker; so it is of strided rows that many outputs read."""
 LONGEST_ROW = 16
 """Taps along a row that are unrolled at most."""
 UNROLLED = 9
@@ -51,7 +51,8 @@ def match(workload: Workload) -> Planes | None:
     if not weights and data[0].index[1] not in (stage.axes[1].var, const(0)):
         return None
     planes = Planes(workload, data[0], bool(weights))
-    return planes if not weights or min(planes.terms // planes.window, planes.outputs) <= FEW else None
+    few = planes.outputs <= FEW or (planes.step == 1 and planes.terms <= FEW * planes.window)
+    return planes if not weights or few else None
 
 
 def _of_planes(load: Load, stage: te.Stage) -> bool:
