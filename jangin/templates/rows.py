@@ -66,7 +66,7 @@ class _Cost:
         work = cost.arithmetic(s.body) + bool(s.reduce_axes)
         step = cost.vector_cycles(p.target, work, cost.reads([s]), 0.0 if s.reduce_axes else 1.0)
         points = cost.size(p, (*s.axes, *s.reduce_axes))
-        results = cost.size(p, s.axes) // (int(lanes) if columns else 1) if s.reduce_axes else 0
+        results = cost.size(p, s.axes) // (max(1, int(lanes)) if columns else 1) if s.reduce_axes else 0
         sums = bool(s.reduce_axes) and not columns
         together = _side_by_side(s.axes[-1].extent, lanes_for(p), max(PARTIALS)) if columns else 0
         rows = points // max(1, cost.size(p, along))
