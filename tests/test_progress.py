@@ -44,13 +44,14 @@ def test_kernels_weigh_what_they_take() -> None:
 
     def note(jobs: object) -> list[object]:
         kernels = [job() for job in jobs]  # type: ignore[attr-defined]
-        weights.update((k.template, job.seconds) for k, job in zip(kernels, jobs, strict=True))  # type: ignore[call-overload]
+        for kernel, job in zip(kernels, jobs, strict=True):  # type: ignore[call-overload]
+            weights[kernel.template] = max(job.seconds, weights.get(kernel.template, 0.0))
         return kernels
 
     schedule_kernels(import_model(model(), OPTIONS), OPTIONS, note)  # type: ignore[arg-type]
     assert weights["contraction"] == STAGES_SECONDS + PRODUCT_SECONDS
     assert weights["rows"] == STAGES_SECONDS
-    assert weights["nest"] > 2 * STAGES_SECONDS, "they come unrolled"
+    assert weights["nest"] > STAGES_SECONDS, "parts of them come unrolled"
 
 
 def test_bars_only_grow_and_end_full() -> None:

@@ -106,8 +106,9 @@ def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:
             if d in after and not is_const(d, 0):
                 before.remove(d)
                 after.remove(d)
-        bits = (const(graph.dtype(n).bits) for n in (node.inputs[0], node.outputs[0]))
-        yield math.prod(before, start=next(bits)), math.prod(after, start=next(bits))
+        bits = [graph.dtype(n).bits for n in (node.inputs[0], node.outputs[0])]
+        units = (const(n // math.gcd(*bits)) for n in bits)
+        yield math.prod(before, start=next(units)), math.prod(after, start=next(units))
 
 
 def _sizes(graph: Graph, node: Node) -> Iterator[Expr]:

@@ -44,7 +44,7 @@ def match(workload: Workload) -> Window | None:
     if math.prod(taps) > LARGEST_WINDOW and tested and stage.axes[-2].extent != const(1):
         return None
     column = stage.axes[-1].var
-    inner = {a.var for a in stage.reduce_axes}
+    inner = {a.var for a in stage.reduce_axes if a.extent != const(1)}
     data = [n for n in loads(stage.body) if stride(n, column, dict(workload.symbols)) == 1]
     data = [n for n in data if inner.isdisjoint(free_vars(n.index[-1]))]
     if not data or not _weights_fit(stage, data, workload.constants):

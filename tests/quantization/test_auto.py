@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nets import convolutions, pictures, products, rows
+from small_nets import convolutions, pictures, products, rows
 
 import jangin
 from jangin.quantization import auto

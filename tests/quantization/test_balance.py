@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from nets import convolutions, made, pictures, products, rows
 from onnx import helper, numpy_helper
+from small_nets import convolutions, made, pictures, products, rows
 
 import jangin
 from jangin.ir.dtype import I4

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
-from nets import convolutions, pictures, products, rows
 from onnx import numpy_helper
+from small_nets import convolutions, pictures, products, rows
 
 import jangin
 from jangin.commands.common import terminal

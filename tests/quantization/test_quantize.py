@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from nets import convolutions, pictures, products, rows
+from small_nets import convolutions, pictures, products, rows
 
 import jangin
 from jangin.ir.graph import CompileError
