@@ -67,6 +67,8 @@ def _of_planes(load: Load, stage: te.Stage) -> bool:
 def _weighs(load: Load, stage: te.Stage, workload: Workload) -> bool:
     """Whether a load is of constant weights [outputs, channels, taps...]."""
     inner = {const(0), *(a.var for a in stage.reduce_axes)}
+    if not load.index:
+        return False
     plain = load.index[0] in (stage.axes[1].var, const(0)) and all(i in inner for i in load.index[1:])
     return plain and load.buffer.name in workload.constants
 
@@ -137,7 +139,8 @@ class Planes(Template):
         rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
         outer, x = [a.var.name for a in self.stage.axes[:-1]], self.stage.axes[-1].var.name
         if self.depth and self.taps:
-            rec.do("reorder", [*self.depth, *self.taps])
+            single = [a.var.name for a in self.stage.reduce_axes if a.extent == const(1)]
+            rec.do("reorder", [*single, *self.depth, *self.taps])
         rec.do("predicate", acc)
         rec.do("split", x, self.lanes)
         rec.do("split", f"{x}o", params["vectors"])

@@ -116,7 +116,8 @@ class Rows(Template):
             rec.do("merge", depth, [f"r{d}" for d in range(depth)])
         outer = [f"{'r' if several else 'i'}{d}" for d in range(depth)]
         task = fuse_all(rec, outer, "t") if outer else ""
-        if task and not several and _across_rows(rec, group[0], task, lanes):
+        whole = not several and depth == len(group[0].axes)  # a task is one row
+        if task and whole and _across_rows(rec, group[0], task, lanes):
             return rec.finish(self.name, params, _row_cost(group, depth, lanes) * ROWS_AT_ONCE)
         for n, stage in enumerate(group):
             own = te.rename_axes(stage, chr(97 + n % 26)) if several else stage

@@ -55,7 +55,13 @@ def assert_planes(built: Built, target: Target, constants: tuple[str, ...] = ())
     convolved((6, 37), 1, 6, 3, pad=1), convolved((5, 40), 20, 1, 3, pad=1, batch=2),
     convolved((7, 33), 3, 3, 5, stride=2, pad=2, groups=3), convolved((50,), 2, 4, 3, dilation=4, pad=4),
     convolved((3, 4, 19), 2, 2, 3, pad=1), convolved((4, 21), 24, 2, 1), convolved((90,), 1, 2, 20, stride=3),
-], ids=["one input", "one output", "depthwise", "dilated", "3-D", "pointwise", "long row"])  # fmt: skip
+    node(
+        Conv((3, 1), (1, 1), (1, 1), (1, 0, 1, 0), 1, "first"),
+        [buffer("x", 1, 2, 5, 19), buffer("w", 10, 2, 3, 1)],
+    ),
+], ids=[
+    "one input", "one output", "depthwise", "dilated", "3-D", "pointwise", "long row", "one column",
+])  # fmt: skip
 def test_convolution(built: Built, target: Target) -> None:
     assert_planes(built, target, ("w",))
 
