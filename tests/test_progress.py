@@ -51,7 +51,7 @@ def test_kernels_weigh_what_they_take() -> None:
     schedule_kernels(import_model(model(), OPTIONS), OPTIONS, note)  # type: ignore[arg-type]
     assert weights["contraction"] == STAGES_SECONDS + PRODUCT_SECONDS
     assert weights["rows"] == STAGES_SECONDS
-    assert weights["nest"] > STAGES_SECONDS, "parts of them come unrolled"
+    assert weights["nest"] > 2 * STAGES_SECONDS, "parts of them come unrolled"
 
 
 def test_bars_only_grow_and_end_full() -> None:

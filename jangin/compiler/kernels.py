@@ -79,10 +79,12 @@ GRAIN_OPS = 20_000.0
 """Vector operations that a hand-out to another thread should be worth: some 5 us."""
 
 
-STORE_SECONDS, STAGES_SECONDS, PRODUCT_SECONDS = 0.0022, 0.025, 0.06
-"""What a kernel took of a Zen 3 processor to make and compile: for each store of a nest, which comes
-unrolled; for tensor expressions, and more where they sum products. (Means of MobileNetV2, SqueezeNet, MiniLM
-and a detector of text; most kernels take between half of it and twice.)"""
+STORE_SECONDS = 0.0038
+"""What a nest took of a Zen 3 processor to make and compile, for each of its stores: the mean of Winograd's
+transforms of SqueezeNet and of a detector of text."""
+STAGES_SECONDS, PRODUCT_SECONDS = 0.025, 0.06
+"""What a kernel of tensor expressions took of such a processor, and more where they sum products: means of
+MobileNetV2, SqueezeNet, MiniLM and a detector of text. Most kernels take between half of it and twice."""
 
 
 @dataclass(frozen=True)

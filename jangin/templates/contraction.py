@@ -60,8 +60,9 @@ IMAGE = 16
 DEEP = 3
 """Blocks that a sum should have to be made by blocks."""
 TILES = 7
-"""Register tiles to try, and with all else:"""
+"""Register tiles that are tried."""
 MOST = 40
+"""Candidates that are tried, of all tiles together."""
 REUSE_ROWS = 48
 """Rows that a panel should be read for before the next task reads it again."""
 MAX_PACKED_ROWS = 12

@@ -14,13 +14,15 @@ from jangin.templates.template import Workload
 TASK = 60.0
 """Cycles that a task takes beside its work: its offset in the output, and loops begun and left."""
 WAIT = 0.2
-"""Of a task's time, what threads that end early lose by waiting for the last. More tasks than these don't
-help, as they are handed out several at once:"""
+"""Of a task's time, what threads that end early lose by waiting for the last."""
 HANDED_OUT = 16
+"""Tasks from which on more don't shorten that wait, as they are handed out several at once."""
 SHARE = 2
 """Of a cache, one part in so many is counted on to keep data; the others are for what passes through."""
 EXPOSED = 0.1
 """Share of the shorter that the longer of two things done at once doesn't hide."""
+REORDERED = 224
+"""Instructions that a processor looks ahead: tiles of fewer overlap."""
 LOOP = 8.0
 """Cycles to begin and leave an inner loop; half a mispredicted branch."""
 CALL = 12.0

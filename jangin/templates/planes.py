@@ -14,23 +14,27 @@ from jangin.ir import te
 from jangin.ir.expr import Const, Load, const, free_vars, loads
 from jangin.ir.graph import static_shape
 from jangin.templates import cost
-from jangin.templates.common import fuse_all, lanes_for, row_border, shorten_sum, stride
+from jangin.templates.common import (
+    LONGEST_ROW,
+    UNROLLED,
+    fuse_all,
+    lanes_for,
+    row_border,
+    shorten_sum,
+    stride,
+)
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 MOST_VECTORS = 6
-"""Of a row's pixels in one tile. Output channels of one tile, which has so many accumulators at most:"""
+"""Vectors of a row's pixels in one tile."""
 MOST_OUTPUTS = 8
+"""Output channels of one tile."""
 MOST_ACCUMULATORS = 12
+"""Registers of one tile that sums are in: of each output channel as many as there are vectors."""
 FEW = 4
 """Channels that a convolution reads, or makes, in each group at most: of more of both, a product of channels
 last is quicker; so it is of strided rows that many outputs read."""
-LONGEST_ROW = 16
-"""Taps along a row that are unrolled at most."""
-UNROLLED = 9
-"""Taps up to which all of them are unrolled."""
-REORDERED = 224
-"""Instructions that a processor looks ahead: tiles of fewer overlap."""
 MASKED = 2.0
 """How often as long as others a tile takes at a row's end."""
 
@@ -109,7 +113,7 @@ class Planes(Template):
         first, last, tiles = self._ends(vectors)
         apart = {1: 1.0, 2: 2.0}.get(self.step, float(self.lanes))
         each, loads = vectors * outputs, vectors * apart + outputs * self.weighted
-        at_once = max(1.0, REORDERED / (self.terms * (each * self.work + loads)))
+        at_once = max(1.0, cost.REORDERED / (self.terms * (each * self.work + loads)))
         step = max(each * self.work / t.multiply_adds, loads / t.loads, t.latency / at_once)
         turns = 0.0 if self.terms <= UNROLLED else self.terms / self.across
         looped = turns if self.across <= LONGEST_ROW else self.terms

@@ -22,8 +22,9 @@ from jangin.templates.window import Window
 SHARED = ("r0", "r1")
 """The loops over images and over blocks of rows."""
 WAYS = 2
-"""To make either convolution, and for how many rows at a time:"""
+"""Ways to make either convolution that are tried."""
 BLOCKS = 4
+"""Numbers of rows to make at a time that are tried."""
 
 
 def match(workload: Workload) -> Separable | None:

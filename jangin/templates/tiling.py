@@ -42,8 +42,9 @@ FEW_TURNS = 4
 more."""
 
 DEEP_SUM = 512
-"""Terms from which a sum is made in parts where its loops allow, and those that a part should have:"""
+"""Terms from which a sum is made in parts where its loops allow."""
 DEEP_PART = 64
+"""Terms that such a part should have."""
 
 
 @dataclass(frozen=True)

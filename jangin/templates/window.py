@@ -13,23 +13,25 @@ from jangin.ir.graph import static_shape
 from jangin.ir.simplify import simplify
 from jangin.schedule.normalize import ceil_div
 from jangin.templates import cost
-from jangin.templates.common import fuse_all, lanes_for, row_border, shorten_sum, stride
+from jangin.templates.common import (
+    LONGEST_ROW,
+    UNROLLED,
+    fuse_all,
+    lanes_for,
+    row_border,
+    shorten_sum,
+    stride,
+)
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import begin_with_bias
 
 LARGEST_WINDOW = 64
-"""Taps of a window that may leave the image, where a row has several windows. Taps along a row that are
-unrolled:"""
-LONGEST_ROW = 16
-REORDERED = 224
-"""Instructions that a processor looks ahead: tiles of fewer overlap."""
+"""Taps of a window that may leave the image, where a row has several windows."""
 LINE, WAYS = 64, 8
 """Bytes of a cache line, and lines that a set of the L1 cache holds."""
 MOST_PIXELS = 8
 """Of a tile, times its vectors: each has an accumulator, and each tap as many loads."""
-UNROLLED = 9
-"""Taps up to which all of them are unrolled, rather than those along the row alone."""
 
 
 def match(workload: Workload) -> Window | None:
@@ -125,7 +127,7 @@ class Window(Template):
         spilled = max(0, live - t.registers)
         loads = height * (vectors * (reach + self.weighted * width) + 2 * spilled)
         work = vectors * tile * (self.count * self.work + self.final)
-        at_once = max(1.0, REORDERED / (vectors * tile * self.count + loads))
+        at_once = max(1.0, cost.REORDERED / (vectors * tile * self.count + loads))
         cycles = max(work / t.multiply_adds, loads / t.loads, self.count * t.latency / at_once)
         looped = height * cost.LOOP / 2 if self.count > UNROLLED else 0
         return cycles + looped + cost.LOOP + tile * vectors + self._evicted(tile, vectors, height * reach)

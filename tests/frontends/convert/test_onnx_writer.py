@@ -71,7 +71,7 @@ NO_RUNTIME = (
 
 
 def round_trip(case: Any) -> str:
-    """One of the standard's own tests of an operator: what became of it."""
+    """One of the standard's own tests of an operator: what became of it. `same`: also in ONNX Runtime."""
     try:
         graph = lower(table.load(case.model))
     except CompileError:
@@ -93,11 +93,11 @@ def round_trip(case: Any) -> str:
     for a, b in zip(first.values(), second.values(), strict=True):
         assert equal(np.asarray(a), np.asarray(b)), case.name
     if any(n in case.name for n in NO_RUNTIME):
-        return "same"
+        return "same here"
     try:
         theirs = session(data).run(None, feeds)
     except Lacking:  # an operator for such types
-        return "same"
+        return "same here"
     for a, b in zip(first.values(), theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-5, err_msg=case.name)
     return "same"
@@ -108,7 +108,8 @@ def round_trip(case: Any) -> str:
 def test_all_operators(part: int) -> None:
     """The standard's own tests of operators: what is lowered and has no steps is nearly always said."""
     done = [round_trip(case) for case in cases()[part::12]]
-    assert done.count("same") > 90 and done.count("refused") <= len(done) // 10
+    assert done.count("same") > 90 and done.count("same") + done.count("same here") > 110
+    assert done.count("refused") <= len(done) // 10
 
 
 # -- what those tests don't have ---------------------------------------------------------------------
