@@ -85,6 +85,12 @@ def call_of(address: int, func: Func, symbols: dict[str, int], arrays: Sequence[
     return lambda held=held: kernel(held[0].ctypes.data, held[1].ctypes.data, 0, count, at)  # type: ignore[misc]
 
 
+def results(call: Callable[[], None], arrays: Sequence[Array]) -> list[bytes]:
+    """The bytes of all arrays after a call."""
+    call()
+    return [a.tobytes() for a in arrays]
+
+
 def seconds(call: Callable[[], None], repeats: int) -> float:
     began = time.perf_counter()
     for _ in range(repeats):
@@ -93,12 +99,12 @@ def seconds(call: Callable[[], None], repeats: int) -> float:
 
 
 def race(calls: Sequence[Callable[[], None]]) -> list[float]:
-    """Seconds a call of each, medians of rounds taken in turns."""
+    """Seconds a call of each, the least of rounds taken in turns: what else runs here only adds to them."""
     for call in calls:
         call()
     repeats = [max(1, int(SLICE / max(seconds(c, 1), 1e-7))) for c in calls]
     rounds = [[seconds(c, n) for c, n in zip(calls, repeats, strict=True)] for _ in range(ROUNDS)]
-    return [statistics.median(column) for column in zip(*rounds, strict=True)]
+    return [min(column) for column in zip(*rounds, strict=True)]
 
 
 def measure(model: Path, target: Target, compilers: Sequence[str]) -> dict[str, list[Timed]]:
@@ -118,12 +124,13 @@ def measure(model: Path, target: Target, compilers: Sequence[str]) -> dict[str, 
             addresses = [image.address(launch.function)]
             for library in libraries:
                 addresses.append(ctypes.cast(getattr(library, func.name), ctypes.c_void_p).value or 0)
-            arrays = [values(func, symbols) for _ in addresses]
-            calls = [call_of(at, func, symbols, a) for at, a in zip(addresses, arrays, strict=True)]
+            arrays = values(func, symbols)  # the same for all: where memory lies changes times
+            calls = [call_of(at, func, symbols, arrays) for at in addresses]
+            want, *made = (results(call, arrays) for call in calls)
             llvm, *others = race(calls)
-            for compiler, c, made in zip(compilers, others, arrays[1:], strict=True):
-                for p, want, got in zip(func.params, arrays[0], made, strict=True):
-                    if want.tobytes() != got.tobytes():
+            for compiler, c, got in zip(compilers, others, made, strict=True):
+                for p, a, b in zip(func.params, want, got, strict=True):
+                    if a != b:
                         print(f"  {compiler}: {kernel.name} gives other bits for {p.name}")
                 out[compiler].append(Timed(kernel, often[kernel.name], llvm, c))
     image.close()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.dtype import DType
-from jangin.ir.words import BITCASTS
+from jangin.ir.words import BITCASTS, DOTS
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -41,9 +41,11 @@ def _sigmoid(x: Any) -> Any:
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
-def _dot2(a: Any, b: Any) -> Any:
+def _dot(terms: int, a: Any, b: Any) -> Any:
     x, y = (np.asarray(v, np.int64) for v in (a, b))
-    return (x << 48 >> 48) * (y << 48 >> 48) + (x >> 16) * (y >> 16)
+    bits = 32 // terms
+    tops = range(64 - bits, 32 - bits, -bits)
+    return sum((x << top >> 64 - bits) * (y << top >> 64 - bits) for top in tops)
 
 
 def _of_pairs(op: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
@@ -69,7 +71,7 @@ _EXACT: Mapping[str, Callable[..., Any]] = {
     "neg": np.negative, "abs": np.abs, "not": np.invert, "sign": np.sign,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "isnan": np.isnan, "isinf": np.isinf,
-    "fma": lambda a, b, c: a * b + c, "dot2": _dot2,
+    "fma": lambda a, b, c: a * b + c, **{name: partial(_dot, terms) for name, terms in DOTS.items()},
     "add2": partial(_of_pairs, np.add), "sub2": partial(_of_pairs, np.subtract),
     **{name: partial(_bits_as, dtype) for name, dtype in BITCASTS.items()},
 }  # fmt: skip

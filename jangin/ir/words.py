@@ -22,13 +22,16 @@ INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "dot2",
-    "add2", "sub2",
+    "dot4", "add2", "sub2",
 }  # fmt: skip
 """round is half to even; fma(a, b, c) = a*b + c, which may be fused; not: bool or bits. dot2(a, b) of i32,
 each a pair of int16, the first in the low bits: the sum of the products of the firsts and of the seconds;
+dot4: likewise of four int8;
 add2 and sub2: the pair of the sums, or differences, of the firsts and of the seconds."""
 PAIRS = frozenset({"add2", "sub2"})
-ARITY = {"fma": 3, "select": 3, "atan2": 2, "dot2": 2, **dict.fromkeys(PAIRS, 2), **dict.fromkeys(BINARY, 2)}
+DOTS = {"dot2": 2, "dot4": 4}
+"""How many products each adds up."""
+ARITY = {"fma": 3, "select": 3, "atan2": 2, **dict.fromkeys((*DOTS, *PAIRS, *BINARY), 2)}
 """Of functions that take more than one argument."""
 
 

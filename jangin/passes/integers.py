@@ -1,8 +1,10 @@
 """Products of small integers, as the machine does them best; their sums stay exact.
 
-Where one instruction adds up two products of int16 (`Target.pairs`), operands are kept as int16, and a
-product reads pairs of their channels, or of their columns, as words: the same bytes as i32, two terms of a
-sum each. So a product of integers has the loops of one of f32, and half the terms. Weights become words here.
+Where one instruction adds up two products of int16, or four of int8 (`Target.terms`), operands are kept as
+these, and a product reads pairs or fours of their channels, or of their columns, as words: the same bytes as
+i32, several terms of a sum each. So a product of integers has the loops of one of f32, and a half or a
+quarter of the terms. Weights become words here. Numbers of 8 bits less a zero point may be out of int8's
+range: what is taken from them to have them in it, times the weights' sum, is added to the product.
 
 Elsewhere a product is one of f32 where that holds its sums exactly, or the i32 sum of a few such over runs of
 the terms, as multiply-adds of f32 are quicker than those of i32.
@@ -19,7 +21,7 @@ from operator import add
 import numpy as np
 
 from jangin.ir.core import Conv, Expand, Map, MatMul, Pad, Reshape, Slice, Transpose
-from jangin.ir.dtype import F32, I16, I32, U16, DType
+from jangin.ir.dtype import F32, I8, I16, I32, U16, DType
 from jangin.ir.expr import Binary, Cast, Const, Expr, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ops.editor import Editor
@@ -42,7 +44,7 @@ def integers(graph: Graph, target: Target) -> Graph:
     """The graph with its products of integers of at most 16 bits made so."""
     if not any(is_small(node, graph) for node in graph.nodes):
         return graph
-    run = _Integers(_offsets_kept(graph), target.pairs)
+    run = _Integers(graph if target.terms == 4 else _offsets_kept(graph), target.terms)
     for node in run.graph.nodes:
         run.visit(node)
     return dce(run.rewritten(graph))
@@ -105,29 +107,36 @@ def _offsets_kept(graph: Graph) -> Graph:
 class _Integers(Editor):
     """One run. `made`: values in other types, and as words, by what they are made of."""
 
-    def __init__(self, graph: Graph, pairs: bool) -> None:
+    def __init__(self, graph: Graph, terms: int) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
-        self.graph, self.pairs, self.producers = graph, pairs, graph.producers()
+        self.graph, self.terms, self.producers = graph, terms, graph.producers()
+        self.narrow = I8 if terms == 4 else I16
         self.made: dict[object, str] = {}
 
     def visit(self, node: Node) -> None:
         if not is_small(node, self.graph):
             self.emit(node)
-        elif self.pairs and self.fits(node):
-            self.paired(node)
+        elif self.terms > 1 and self.fits(node) and (less := self.less(node)) is not None:
+            self.in_words(node, less)
         else:
             self.summed(node)
 
     def cast(self, name: str, dtype: DType) -> str:
         """The value in another type."""
-        if self.dtype(name) is dtype:
+        return self.reduced(name, 0, dtype)
+
+    def reduced(self, name: str, less: int, dtype: DType) -> str:
+        """The value less a number, in another type."""
+        if self.dtype(name) is dtype and not less:
             return name
-        key = name, dtype
+        key = name, less, dtype
         if key not in self.made:
             if name in self.constants:
-                self.made[key] = self.constant(self.constants[name].astype(dtype.numpy), f"{name}.{dtype}")
+                numbers = self.constants[name].astype(np.int64) - less if less else self.constants[name]
+                self.made[key] = self.constant(numbers.astype(dtype.numpy), f"{name}.{dtype}")
             else:
-                body = cast(dtype, Var("x0", self.dtype(name)))
+                own = self.dtype(name)
+                body = cast(dtype, Var("x0", own) - const(less, own) if less else Var("x0", own))
                 self.made[key] = self.add(Map(body), [name], f"{name}.{dtype}", f"{dtype} of {name}")
         return self.made[key]
 
@@ -140,10 +149,10 @@ class _Integers(Editor):
         left, right = (len(self.shape(n)) for n in node.inputs)
         return left - (2 if attrs.transpose_a else 1), right - (1 if attrs.transpose_b else 2)
 
-    # --- pairs
+    # --- words
 
     def fits(self, node: Node) -> bool:
-        """Whether the product's operands can be read as pairs of terms."""
+        """Whether the product's operands can be read as words of several terms."""
         attrs, (x, w), (at, of) = node.attrs, node.inputs, self.axes(node)
         sizes = [static_shape(self.shape(n)[a : a + 1]) for n, a in ((x, at), (w, of))]
         if any(s is None for s in sizes) or U16 in (self.dtype(x), self.dtype(w)):
@@ -151,29 +160,54 @@ class _Integers(Editor):
         if not isinstance(attrs, Conv):
             return True
         terms = int(str(self.shape(w)[1]))
-        few = terms < FEWEST or (attrs.groups > 1 and terms % 2 > 0)
-        return attrs.layout == "last" and not few and w in self.constants and self.reach(x) <= MOST
+        few = terms < FEWEST or (attrs.groups > 1 and terms % self.terms > 0)
+        return attrs.layout == "last" and not few and w in self.constants
 
-    def paired(self, node: Node) -> None:
+    def less(self, node: Node) -> int | None:
+        """What is taken from the left operand, so that both are in the range of the numbers of words; None
+        where that can't be."""
+        x, w = node.inputs
+        if self.narrow is I16:
+            return 0 if isinstance(node.attrs, MatMul) or self.reach(x) <= MOST else None
+        (least, most), (low, high) = _limits(I8), self.range(x)
+        less = 0 if least <= low and high <= most else low - least
+        right = self.range(w)
+        inside = high - less <= most and least <= right[0] and right[1] <= most
+        bordered = isinstance(node.attrs, Conv) and any(node.attrs.pads)
+        return less if inside and (not less or (w in self.constants and not bordered)) else None
+
+    def in_words(self, node: Node, less: int) -> None:
         attrs, (x, w), (at, of) = node.attrs, node.inputs, self.axes(node)
         if isinstance(attrs, Conv):
-            attrs = replace(attrs, pairs=True)
-        elif isinstance(attrs, MatMul):
+            own: Conv | MatMul = replace(attrs, terms=self.terms)
+        else:
             apart = w not in self.constants
-            attrs = replace(attrs, pairs=True, transpose_a=False, transpose_b=attrs.transpose_b or apart)
-        inputs = self.words(x, at), self.words(w, of)
-        self.emit(replace(node, inputs=inputs, attrs=attrs))
+            own = node.of(MatMul)
+            own = replace(own, terms=self.terms, transpose_a=False, transpose_b=own.transpose_b or apart)
+        inputs = [self.words(x, at, less), self.words(w, of)]
+        if not less:
+            self.emit(replace(node, inputs=tuple(inputs), attrs=own))
+            return
+        (out,), known = node.outputs, self.constants[w].astype(np.int32)
+        if isinstance(attrs, Conv):
+            sums = known.sum(tuple(range(1, known.ndim)), dtype=np.int32)
+        else:
+            sums = known.sum(of, dtype=np.int32, keepdims=known.ndim > 2)
+            sums = np.swapaxes(sums, -1, -2) if of == known.ndim - 1 and known.ndim > 2 else sums
+        product = self.add(own, inputs, f"{out}.product", node.source)
+        more = self.constant(sums * np.int32(less), f"{out}.more")
+        self.emit(Node(out, (product, more), (out,), Map(Var("x0", I32) + Var("x1", I32)), node.source))
 
-    def words(self, name: str, axis: int) -> str:
-        """Pairs along an axis as words, an odd one filled up with 0. Of a value that is no constant that axis
-        is the last then."""
-        key = name, "words", axis
+    def words(self, name: str, axis: int, less: int = 0) -> str:
+        """The numbers, less one, along an axis as words, the last filled up with 0. Of a value that is no
+        constant that axis is the last then."""
+        key = name, "words", axis, less
         if key not in self.made:
-            known = self.constants.get(name)
-            self.made[key] = (
-                self.constant(_words(known, axis), f"{name}.words") if known is not None
-                else self.view(self.turned(name, axis))
-            )  # fmt: skip
+            if name in self.constants:
+                numbers = self.constants[name].astype(np.int64) - less
+                self.made[key] = self.constant(_words(numbers, axis, self.narrow), f"{name}.words")
+            else:
+                self.made[key] = self.view(self.turned(name, axis), less)
         return self.made[key]
 
     def turned(self, name: str, axis: int) -> str:
@@ -184,20 +218,22 @@ class _Integers(Editor):
         perm = (*(a for a in range(rank) if a != axis), axis)
         return self.add(Transpose(perm), [self.cast(name, I16)], f"{name}.turned", f"turned {name}")
 
-    def view(self, name: str) -> str:
-        """Pairs along the last axis, as they lie. What is padded around them is padded as words."""
+    def view(self, name: str, less: int) -> str:
+        """Numbers, less one, along the last axis, as they lie. What is padded around them is padded as
+        words."""
         shape, pad = self.shape(name), self.producers.get(name)
-        odd = int(str(shape[-1])) % 2
-        if pad is not None and not odd and _around(pad.attrs):
-            return self.add(
-                pad.of(Pad), [self.words(pad.inputs[0], len(shape) - 1)], f"{name}.words", pad.source
-            )
-        narrow = self.cast(name, I16)
-        if odd:
-            pads = (*[const(0)] * (2 * len(shape) - 1), const(1))
-            narrow = self.add(Pad(pads), [narrow], f"{name}.even", f"even {name}")
-        half = (*shape[:-1], const((int(str(shape[-1])) + 1) // 2))
-        return self.add(Reshape(half, I32), [narrow], f"{name}.words", f"words of {name}")
+        words, rest = divmod(int(str(shape[-1])), self.terms)
+        if pad is not None and not rest and _around(pad.attrs):
+            inside = self.words(pad.inputs[0], len(shape) - 1, less)
+            border = _words(np.full(self.terms, -less), 0, self.narrow)
+            own = replace(pad.of(Pad), value=int(border[0]))
+            return self.add(own, [inside], f"{name}.words", pad.source)
+        narrow = self.reduced(name, less, self.narrow)
+        if rest:
+            pads = (*[const(0)] * (2 * len(shape) - 1), const(self.terms - rest))
+            narrow = self.add(Pad(pads), [narrow], f"{name}.whole", f"whole {name}")
+        count = (*shape[:-1], const(words + (rest > 0)))
+        return self.add(Reshape(count, I32), [narrow], f"{name}.words", f"words of {name}")
 
     # --- sums in f32
 
@@ -304,10 +340,10 @@ def _around(attrs: object) -> bool:
     return attrs.pads[half - 1] == attrs.pads[-1] == const(0)
 
 
-def _words(array: Array, axis: int) -> Array:
-    """Pairs along an axis as i32, the first in the low bits."""
-    low, high = (np.moveaxis(array.astype(np.int16), axis, -1)[..., n::2] for n in (0, 1))
-    both = np.zeros((*low.shape, 2), np.int16)
-    both[..., 0] = low
-    both[..., : high.shape[-1], 1] = high
-    return np.ascontiguousarray(np.moveaxis(both.view(np.int32)[..., 0], -1, axis))
+def _words(array: Array, axis: int, dtype: DType) -> Array:
+    """Numbers along an axis as i32 of several of a type, the first in the low bits."""
+    count = I32.bytes // dtype.bytes
+    rows = np.moveaxis(array, axis, -1)
+    whole = np.zeros((*rows.shape[:-1], -(-rows.shape[-1] // count) * count), dtype.numpy)
+    whole[..., : rows.shape[-1]] = rows
+    return np.ascontiguousarray(np.moveaxis(whole.view(np.int32), -1, axis))

@@ -83,7 +83,7 @@ def match(kernel: Node, graph: Graph) -> Match | None:
         return None
     height, width, outputs = sizes
     images = stage.out.shape[0]
-    pairs = node.of(Conv).pairs
+    pairs = node.of(Conv).terms == 2
     if pairs and not PAIRED.exact(graph.constants[weights]):
         return None
     return Match(kernel, stage, x, weights, images, height, width, channels[0], outputs, pairs)
@@ -95,7 +95,7 @@ def _fits(node: Node, graph: Graph) -> bool:
     return (
         weights in graph.constants
         and x in graph.values
-        and (conv.pairs or (graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None))
+        and (conv.terms == 2 or (graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None))
         and conv.layout == "last"
         and conv.kernel == (TAPS, TAPS)
         and conv.groups == 1
@@ -179,7 +179,9 @@ class _Winograd(Editor):
 
         def term(at: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
             tile, point, column = at
-            return multiplied(left[tile, point, k[0]], right[point, k[0], column], m.dtype, m.pairs)
+            return multiplied(
+                left[tile, point, k[0]], right[point, k[0], column], m.dtype, 2 if m.pairs else 1
+            )
 
         return Compute((reduction(Buffer(out, *self.typed(out)), [m.channels], "sum", term),))
 
@@ -204,7 +206,7 @@ class _Winograd(Editor):
 
 
 def _matmul(m: Match) -> MatMul:
-    return MatMul(dtype=I32, pairs=True) if m.pairs else MatMul()
+    return MatMul(dtype=I32, terms=2) if m.pairs else MatMul()
 
 
 def _padding(kernel: Node) -> tuple[Stage, tuple[str, ...]] | None:

@@ -42,6 +42,7 @@ from jangin.ir.loop import (
     task_loops,
 )
 from jangin.ir.simplify import simplify
+from jangin.ir.words import DOTS
 from jangin.schedule.checks import ScheduleError, serial, touched, well_formed
 from jangin.schedule.normalize import ceil_div
 
@@ -270,7 +271,7 @@ def _is_product(e: Expr) -> bool:
     if isinstance(e, Binary):
         return e.op == "mul" and (_is_product(e.a) or _is_product(e.b))
     if isinstance(e, Call):
-        return e.fn == "dot2" and any(map(_is_product, e.args))
+        return e.fn in DOTS and any(map(_is_product, e.args))
     if isinstance(e, Select):
         return is_const(e.b, 0) and _is_product(e.a)
     parts = getattr(e, "a", None)

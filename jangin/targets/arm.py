@@ -24,14 +24,15 @@ AARCH64 = Target(
 """Every 64-bit Arm processor (Armv8-A): NEON, 32 vector registers."""
 
 
-def _processor(name: str, more: str = "") -> Target:
-    return replace(AARCH64, name=name, cpu=name, features=_NEON + more, c_flags=(f"-mcpu={name}",))
+def _processor(name: str, more: str = "", terms: int = 1) -> Target:
+    features, flags = _NEON + more, (f"-mcpu={name}",)
+    return replace(AARCH64, name=name, cpu=name, features=features, c_flags=flags, terms=terms)
 
 
 CORTEX_A53 = _processor("cortex-a53")
 CORTEX_A72 = _processor("cortex-a72")
-CORTEX_A76 = _processor("cortex-a76", ",+fullfp16,+dotprod")
-NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod")
+CORTEX_A76 = _processor("cortex-a76", ",+fullfp16,+dotprod", terms=4)
+NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod", terms=4)
 
 ARMV7 = Target(
     "armv7", "armv7-unknown-linux-gnueabihf", "generic", "+neon,+vfp4,-slowfpvmlx", 16, 16, NEON32,

@@ -16,6 +16,7 @@ from jangin.ir.expr import Expr
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
 from jangin.ir.records import dataclass
+from jangin.ir.words import DOTS
 from jangin.targets import small
 
 FLOATS = (F32, F64)
@@ -33,8 +34,8 @@ class Row:
     one value for all lanes; `memory` is an address, the others are values.
     `reference`: what is done for lane `i`, in Loop IR; it leaves the result in `r`.
     `llvm`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, `{T.bytes}`
-    its size, `{i32:16}` a constant, `{pairs}` two i16 for each lane, `%x` an operand. The last line is the
-    result or the effect. `lanes`: how many it takes; 0 for any number.
+    its size, `{i32:16}` a constant, `{pairs}` two i16 for each lane, `{quads}` four i8, `%x` an operand. The
+    last line is the result or the effect. `lanes`: how many it takes; 0 for any number.
     `c`: C with GNU's vector types, on operands that fill a vector register: an expression, in which `{bits}`
     is what the names of x86's intrinsics call the register ("" of 128 bits), `{reg}` its bits, `{s}` the type
     of its floats (s or d) and `{T}` the result's. Where it is empty, and for one lane, C does what the
@@ -92,21 +93,26 @@ _FMA = Row(
 )  # fmt: skip
 
 
-_DOT2 = Row(
-    "dot2", (I32,), "x: T[N], y: T[N], z: T[N]", "T",
-    "r[i] = z[i] + ((x[i] << i32(16)) >> i32(16)) * ((y[i] << i32(16)) >> i32(16)) "
-    "+ (x[i] >> i32(16)) * (y[i] >> i32(16))", """
-    %left = shl {T} %x, {i32:16}
-    %right = shl {T} %y, {i32:16}
-    %x0 = ashr {T} %left, {i32:16}
-    %y0 = ashr {T} %right, {i32:16}
-    %x1 = ashr {T} %x, {i32:16}
-    %y1 = ashr {T} %y, {i32:16}
-    %first = mul {T} %x0, %y0
-    %second = mul {T} %x1, %y1
-    %both = add {T} %first, %second
-    add {T} %both, %z""",
-)  # fmt: skip
+def _dot(name: str, terms: int) -> Row:
+    """A sum with the products of so many numbers in each word."""
+    bits = 32 // terms
+    tops = [*range(32 - bits, -1, -bits)]
+    parts = (
+        f"((x[i] << i32({n})) >> i32({32 - bits})) * ((y[i] << i32({n})) >> i32({32 - bits}))" for n in tops
+    )
+    lines, total = list[str](), "%z"
+    for n in tops:
+        for v in "xy":
+            lines += [f"%{v}{n}_top = shl {{T}} %{v}, {{i32:{n}}}"]
+            lines += [f"%{v}{n} = ashr {{T}} %{v}{n}_top, {{i32:{32 - bits}}}"]
+        lines += [f"%product{n} = mul {{T}} %x{n}, %y{n}", f"%sum{n} = add {{T}} {total}, %product{n}"]
+        total = f"%sum{n}"
+    lines[-1] = lines[-1].partition(" = ")[2]
+    reference = f"r[i] = z[i] + {' + '.join(parts)}"
+    return Row(name, (I32,), "x: T[N], y: T[N], z: T[N]", "T", reference, "\n".join(lines))
+
+
+_DOT2, _DOT4 = (_dot(name, terms) for name, terms in DOTS.items())
 
 
 def _of_pairs(name: str, operation: str, reference: str) -> Row:
@@ -196,6 +202,7 @@ PORTABLE: tuple[Row, ...] = (
     _unary("sqrt", "sqrt", "sqrt[ps]"),
     *(row for rows in _CONVERSIONS.values() for row in rows),
     _DOT2,
+    _DOT4,
     _ADD2,
     _SUB2,
     *_MASKED,
@@ -278,7 +285,17 @@ def _own_extremes(dtypes: tuple[DType, ...], prefix: str) -> Iterator[Row]:
             yield replace(row, name=name, dtypes=dtypes, llvm=llvm, becomes=becomes)
 
 
+_SDOT = replace(
+    _DOT4, needs=("dotprod",), becomes=r"sdot\s", lanes=4,
+    c="({T})vdotq_s32((int32x4_t)z, (int8x16_t)y, (int8x16_t)x)", llvm="""
+    %a = bitcast {T} %x to {quads}
+    %b = bitcast {T} %y to {quads}
+    call {T} @llvm.aarch64.neon.sdot.v4i32.v16i8({T} %z, {quads} %b, {quads} %a)""",
+)  # fmt: skip
+"""The operand of which the instruction can take one lane, which a product gives first, comes last."""
+
 NEON: tuple[Row, ...] = (
+    _SDOT,
     replace(_FUSED, becomes=r"fmla\s"),
     *_own_extremes(FLOATS, "f"),
     *_single((), FLOATS, {

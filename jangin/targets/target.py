@@ -41,7 +41,8 @@ class Target:
     their makers' optimization guides; a wrong one costs speed, never correctness. `winograd` and `fusion` are
     what graph passes decide by, `recurrence` what lowering does.
 
-    `pairs`: one instruction adds up two products of int16, and products of small integers are made of these.
+    `terms`: products that one instruction adds up, 2 of int16 or 4 of int8, where products of small integers
+    are made of these.
 
     `outputs`: what `jangin compile --emit` can make for it; `c_flags`: what gcc and clang are given to
     compile C for it; `c_compiler`: the one that `jangin compile` asks how large the code becomes."""
@@ -64,7 +65,7 @@ class Target:
     offsets: bool = True
     issue: int = 0
     hints: bool = True
-    pairs: bool = False
+    terms: int = 1
     multiply_adds: int = 2
     latency: int = 4
     loads: int = 2

@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from jangin.ir import te
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, children, const, free_vars, walk
 from jangin.ir.simplify import interval, simplify
+from jangin.ir.words import DOTS
 from jangin.templates.common import fuse_all
 from jangin.templates.cost import (
     EXPOSED,
@@ -99,7 +100,7 @@ def roles(stage: te.Stage, lanes: int = 1) -> Roles | None:
     than a vector has `lanes` may be taken together."""
     body = stage.body
     plain = isinstance(body, Binary) and body.op == "mul"
-    if stage.combiner != "sum" or not (plain or (isinstance(body, Call) and body.fn == "dot2")):
+    if stage.combiner != "sum" or not (plain or (isinstance(body, Call) and body.fn in DOTS)):
         return None
     factors = children(body)
     operands = _operand(factors[0]), _operand(factors[1])
@@ -166,7 +167,7 @@ class Contraction(Template):
         self.batches = role.groups * math.prod(size[b] for b in role.batch)
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
         self.by_lane = by_lane(role, self.stage, workload)
-        self.pairs = isinstance(self.stage.body, Call)
+        self.pairs = isinstance(self.stage.body, Call) and self.stage.body.fn == "dot2"
         self.unroll = 1 if self.pairs else UNROLL
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
 

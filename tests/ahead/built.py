@@ -59,6 +59,18 @@ def small_network() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def integer_network() -> onnx.ModelProto:
+    """A convolution of bytes with a zero point: its sums are exact."""
+    rng = np.random.default_rng(4)
+    w = numpy_helper.from_array(rng.integers(-128, 128, (13, 5, 3, 3)).astype(np.int8), "w")
+    zero = numpy_helper.from_array(np.uint8(101), "zero")
+    node = helper.make_node("ConvInteger", ["x", "w", "zero"], ["y"], pads=[1, 1, 1, 1])
+    ends = [helper.make_tensor_value_info("x", TensorProto.UINT8, [1, 5, 9, 11])]
+    outputs = [helper.make_empty_tensor_value_info("y")]
+    graph = helper.make_graph([node], "integer network", ends, outputs, [w, zero])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def library(folder: Path, sources: Sequence[str], flags: Sequence[str] = (), compiler: str = "") -> Path:
     """A shared library of files in a folder."""
     made = folder / "built.so"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from jangin.backends.llvm.objects import assembly
 from jangin.ir import te
-from jangin.ir.core import Conv, CoreAttributes, MatMul
-from jangin.ir.dtype import F32
+from jangin.ir.core import Conv, MatMul
+from jangin.ir.dtype import F32, I32
 from jangin.ir.expr import Buffer, Load, Var, call, const, maximum
 from jangin.ir.graph import Value
 from jangin.ir.loop import Func
@@ -40,13 +41,15 @@ def innermost(text: str) -> list[list[str]]:
     return loops
 
 
-def kernel(attrs: CoreAttributes, shapes: tuple[tuple[int, ...], ...], target: Target) -> Func:
-    """A product with constant right operand, a bias and a rectifier, as the compiler schedules it."""
-    x, w = (Buffer(n, F32, tuple(map(const, s))) for n, s in zip("xw", shapes, strict=True))
+def kernel(attrs: Conv | MatMul, shapes: tuple[tuple[int, ...], ...], target: Target) -> Func:
+    """A product with constant right operand, a bias and a rectifier, as the compiler schedules it; of words
+    of several terms, if it says so."""
+    own = I32 if attrs.terms > 1 else F32
+    x, w = (Buffer(n, own, tuple(map(const, s))) for n, s in zip("xw", shapes, strict=True))
     dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in (x, w)], attrs)
     (stage,) = CORE[attrs.op].te([x, w], Buffer("out", dtype, shape), attrs)
-    bias = Buffer("bias", F32, (stage.axes[-1].extent,))
-    end = maximum(stage.acc + Load(bias, (stage.axes[-1].var,)), const(0.0, F32))
+    bias = Buffer("bias", own, (stage.axes[-1].extent,))
+    end = maximum(stage.acc + Load(bias, (stage.axes[-1].var,)), const(0, own))
     stage = te.Stage(stage.out, stage.axes, stage.body, stage.reduce_axes, stage.combiner, end)
     return choose(Workload("k", (stage,), (x, w, bias), {}, ("w", "bias"), target)).func
 
@@ -80,6 +83,18 @@ def test_products_are_multiply_adds(target: Target, case: str) -> None:
     assert multiply_adds >= SHARE * len(inner), inner
     by_lane = sum(bool(re.match(r"fmla\s+v\d+\.4s, v\d+\.4s, v\d+\.s\[", line)) for line in inner)
     assert by_lane == multiply_adds, "an element of the rows was broadcast"
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("target", [CORTEX_A76, NEOVERSE_N1], ids=lambda t: t.name)
+def test_products_of_int8_are_dot_products(target: Target, case: str) -> None:
+    """Each instruction adds up four products a lane."""
+    attrs, shapes = CASES[case]
+    text = assembly(kernel(replace(attrs, dtype=I32, terms=target.terms), shapes, target), target)
+    inner = max(innermost(text), key=lambda loop: Counter(line.split()[0] for line in loop)["sdot"])
+    by_lane = sum(bool(re.match(r"sdot\s+v\d+\.4s, v\d+\.16b, v\d+\.4b\[", line)) for line in inner)
+    assert not any(re.search(r"\[sp\b", line) for line in inner), "a register was spilled"
+    assert by_lane >= SHARE * len(inner), inner
 
 
 @pytest.mark.parametrize("case", CASES)

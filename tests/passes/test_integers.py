@@ -1,4 +1,4 @@
-"""Products of small integers: of pairs of int16 read as words, exact, and nothing wider between them."""
+"""Products of small integers: of words of two int16 or four int8, exact, and nothing wider between them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import integer_conv, integer_matmul, quantize, requantize
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
+from jangin.targets.arm import NEOVERSE_N1
 from jangin.targets.x86 import V3
 
 Net = Callable[[Builder, np.random.Generator], Tensor]
@@ -53,6 +54,16 @@ def product(left: DType, right: DType, depth: int) -> Net:
     return net
 
 
+def layer(depth: int, batch: tuple[int, ...] = ()) -> Net:
+    """A product with weights; a row's numbers are padded to whole words."""
+
+    def net(b: Builder, random: np.random.Generator) -> Tensor:
+        x = b.input("x", U8, tuple(const(n) for n in (*batch, 13, depth)))
+        return integer_matmul(b, x, b.const(weights(random, *batch, depth, 37)), b.scalar(101, U8))
+
+    return net
+
+
 NETS: dict[str, Net] = {
     "by Winograd's method": conv(32, 48, 3),
     "by Winograd's method, odd channels": conv(35, 24, 3, size=12),
@@ -65,6 +76,8 @@ NETS: dict[str, Net] = {
     "a product": product(U8, I8, 67),
     "a deep product": product(I8, U8, 4099),
     "int16": product(I16, I16, 21),
+    "weights": layer(66),
+    "batches of weights": layer(24, (3,)),
 }
 
 
@@ -87,8 +100,9 @@ def test_sums_are_exact(net: str) -> None:
     may be."""
     graph, arrays = built(NETS[net], len(net))
     want = run_graph(graph, arrays)["out"]
-    fused = optimize(graph, Options(V3, verify=True))
-    np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
+    for target in (V3, NEOVERSE_N1):
+        fused = optimize(graph, Options(target, verify=True))
+        np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
     np.testing.assert_array_equal(code(graph, Options(resolve("cpu"), verify=True), arrays), want)
 
 
@@ -119,7 +133,18 @@ def products(graph: Graph) -> list[Conv | MatMul]:
 def test_products_are_of_pairs(net: str) -> None:
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(V3)))
-    assert made and all(p.pairs for p in made) == (net != "depthwise")
+    assert made and all(p.terms == 2 for p in made) == (net != "depthwise")
+
+
+OF_FOURS = {n: n not in ("groups of odd channels", "depthwise", "int16") for n in NETS}
+OF_FOURS |= {"a product": False, "a deep product": False}  # numbers less a zero point, and no weights
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_products_are_of_fours(net: str) -> None:
+    graph, _ = built(NETS[net], 0)
+    made = products(optimize(graph, Options(NEOVERSE_N1)))
+    assert made and all((p.terms == 4) == OF_FOURS[net] for p in made)
 
 
 def block(b: Builder, random: np.random.Generator) -> Tensor:

@@ -149,8 +149,10 @@ _GCC = """#if defined __GNUC__ && !defined __clang__
 registers than there are, and spill what is accumulated."""
 _QUIET = '#pragma GCC diagnostic ignored "-Wpsabi"'
 """Vectors wider than a register are given to functions, all of which are inlined."""
-_X86 = """#if defined __x86_64__
+_INTRINSICS = """#if defined __x86_64__
 #include <immintrin.h>
+#elif defined __ARM_FEATURE_DOTPROD
+#include <arm_neon.h>
 #endif"""
 
 
@@ -170,7 +172,7 @@ class C(Dialect):
 
     def head(self) -> str:
         types = (f"typedef {_TYPES.get(t.name, _stdint(t))} {t};" for t in SCALARS)
-        headers = ["#include <math.h>", "#include <stdint.h>", "#include <string.h>", _X86]
+        headers = ["#include <math.h>", "#include <stdint.h>", "#include <string.h>", _INTRINSICS]
         return "\n".join([_GCC, _QUIET, *headers, *types, _AS, _PICK, _KEEP])
 
     def vector_type(self, dtype: DType, lanes: int) -> str:

@@ -81,9 +81,9 @@ class Arithmetic:
             return self.binary("add", self.binary("mul", x, y), z)
         return self.w.instruction("fma", dtype, dtype, *self.w.unify(x, y, z))
 
-    def dot2(self, x: Value, y: Value, z: Value) -> Value:
-        """z + dot2(x, y)."""
-        return self.w.instruction("dot2", I32, I32, *self.w.unify(x, y, z))
+    def dot(self, fn: str, x: Value, y: Value, z: Value) -> Value:
+        """z + dot2(x, y), or dot4."""
+        return self.w.instruction(fn, I32, I32, *self.w.unify(x, y, z))
 
     def library(self, fn: str, *args: Value) -> Value:
         """A function of the C mathematical library, called for each lane."""

@@ -13,13 +13,13 @@ from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import I32, I64, U32
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var, children, walk
 from jangin.ir.graph import CompileError
-from jangin.ir.words import BITCASTS, COMPARE, INTRINSICS, PAIRS
+from jangin.ir.words import BITCASTS, COMPARE, DOTS, INTRINSICS, PAIRS
 from jangin.targets.small import ARGUMENT
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
 _ELEMENTARY = frozenset({
-    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "dot2", "isnan", "isinf",
+    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", *DOTS, "isnan", "isinf",
     *BITCASTS, *PAIRS,
 })  # fmt: skip
 CHEAP_NODES = 24
@@ -134,9 +134,9 @@ class Expressions:
             if e.dtype.is_float and isinstance(product, Binary) and product.op == "mul":
                 x, y, z = self.value(product.a), self.value(product.b), self.value(other)
                 return self.math.fma(x, y, z)
-            if isinstance(product, Call) and product.fn == "dot2":
+            if isinstance(product, Call) and product.fn in DOTS:
                 x, y = map(self.value, product.args)
-                return self.math.dot2(x, y, self.value(other))
+                return self.math.dot(product.fn, x, y, self.value(other))
         return None
 
     def _quotient(self, e: Binary) -> Value | None:
@@ -175,8 +175,8 @@ class Expressions:
             return self.math.fma(*args)
         if fn in PAIRS:
             return self.w.instruction(fn, I32, I32, *self.w.unify(*args))
-        if fn == "dot2":
-            return self.math.dot2(x, args[1], self.w.like(0, x))
+        if fn in DOTS:
+            return self.math.dot(fn, x, args[1], self.w.like(0, x))
         simple = self.math.elementary(fn, x)
         if simple is not None:
             return simple
