@@ -473,6 +473,13 @@ def lor(a: ExprLike, b: ExprLike) -> Expr:
     return binary("or", wrap(a, BOOL), wrap(b, BOOL))
 
 
+def conjuncts(e: Expr) -> list[Expr]:
+    """The conditions that all hold where `e` does."""
+    if isinstance(e, Binary) and e.op == "and" and e.dtype is BOOL:
+        return conjuncts(e.a) + conjuncts(e.b)
+    return [e]
+
+
 def call(fn: str, *args: ExprLike) -> Expr:
     """Build an intrinsic call; every argument after the first takes its dtype if a number."""
     first = wrap(args[0], F32)

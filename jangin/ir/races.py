@@ -16,7 +16,6 @@ from itertools import product
 import numpy as np
 
 from jangin.ir.arithmetic import apply
-from jangin.ir.dtype import BOOL
 from jangin.ir.expr import (
     Binary,
     Buffer,
@@ -29,6 +28,7 @@ from jangin.ir.expr import (
     buffers_loaded,
     call,
     children,
+    conjuncts,
     const,
     free_vars,
     loads,
@@ -238,7 +238,7 @@ def _places(a: _Access, loop: For, ranges: Ranges) -> _Places:
     values = dict(zip(counts, grid.astype(np.int64), strict=True))
     on = np.ones(grid.shape[1], np.bool_)
     for guard in a.guards:
-        for part in _conjuncts(simplify(guard, inner)):
+        for part in conjuncts(simplify(guard, inner)):
             if free_vars(part) <= set(values) and not buffers_loaded(part):
                 on &= _evaluated(part, values)
     values = {v: n[on] for v, n in values.items()}
@@ -337,12 +337,6 @@ def _term(c: int, atoms: Monomial) -> Expr:
     for atom in atoms:
         product = product * atom
     return product
-
-
-def _conjuncts(e: Expr) -> list[Expr]:
-    if isinstance(e, Binary) and e.op == "and" and e.dtype is BOOL:
-        return _conjuncts(e.a) + _conjuncts(e.b)
-    return [e]
 
 
 def _evaluated(e: Expr, values: Mapping[Var, Array]) -> Array:

@@ -13,12 +13,14 @@ from jangin.ir.expr import (
     Load,
     Select,
     binary,
+    conjuncts,
     const,
     free_vars,
     is_const,
     land,
     loads,
     rewrite,
+    select,
 )
 from jangin.ir.loop import (
     TASK_KINDS,
@@ -88,6 +90,24 @@ def begin_with(func: Func, acc: str, buffer: str) -> Func:
     return func.with_body(body)
 
 
+def guard_loads(func: Func, buffer: str) -> Func:
+    """A store under a condition reads `buffer` under it too: `if c { out = f(x) }` becomes
+    `if c { out = f(c ? x : 0) }`, so that the load can be made early, for whole tiles (see `pack`)."""
+
+    def go(s: Stmt, cond: Expr) -> Stmt:
+        if isinstance(s, If) and s.orelse is None:
+            return replace(s, then=go(s.then, land(cond, s.cond)))
+        if isinstance(s, Store):
+            return replace(s, value=rewrite(s.value, lambda n: guarded(n, cond)))
+        return map_children(s, lambda k: go(k, cond))
+
+    def guarded(n: Expr, cond: Expr) -> Expr | None:
+        mine = isinstance(n, Load) and n.buffer.name == buffer
+        return select(cond, n, const(0, n.dtype)) if mine else None
+
+    return func.with_body(go(func.body, const(True, BOOL)))
+
+
 def _split_guard(e: Expr, op: str) -> tuple[Expr | None, Expr]:
     """(condition, term) with `e` = the identity of `op` wherever the condition doesn't hold."""
     if isinstance(e, Select) and isinstance(e.b, Const) and _is_identity(e.b, op):
@@ -123,17 +143,11 @@ def _hoist(s: Stmt) -> Stmt:
     body = s.body
     if not isinstance(body, If) or body.orelse is not None:
         return s
-    parts = _conjuncts(body.cond)
+    parts = conjuncts(body.cond)
     inside = [p for p in parts if s.var in free_vars(p) or loads(p)]
     outside = [p for p in parts if p not in inside]
     loop = replace(s, body=If(_all(inside), body.then) if inside else body.then)
     return If(_all(outside), loop) if outside else loop
-
-
-def _conjuncts(e: Expr) -> list[Expr]:
-    if isinstance(e, Binary) and e.op == "and" and e.dtype is BOOL:
-        return _conjuncts(e.a) + _conjuncts(e.b)
-    return [e]
 
 
 def _all(parts: list[Expr]) -> Expr:

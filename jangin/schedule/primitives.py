@@ -20,6 +20,7 @@ from jangin.ir.expr import (
     Select,
     Var,
     children,
+    conjuncts,
     const,
     free_vars,
     loads,
@@ -400,7 +401,9 @@ def _check_packable(func: Func, at: For, expr: Expr, over: Sequence[For]) -> Non
     names = {n.buffer.name for n in loads(expr)}
     if names & {s.buffer.name for s in statements(at.body) if isinstance(s, (Store, Alloc))}:
         raise ScheduleError(f"{func.name}: {expr} is of a buffer that {at.var} itself stores")
-    guarded = (t for s in statements(at.body) if isinstance(s, If) for t in statements(s))
+    own = set(conjuncts(expr.cond)) if isinstance(expr, Select) else set[Expr]()
+    others = (s for s in statements(at.body) if isinstance(s, If) and not own.issuperset(conjuncts(s.cond)))
+    guarded = (t for s in others for t in statements(s))
     if any(expr in _guarded_loads(e, name) for s in guarded for e in expressions(s) for name in names):
         raise ScheduleError(f"{func.name}: {expr} is read under a condition")
 

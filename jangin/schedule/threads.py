@@ -3,6 +3,7 @@ give a group its shape (see `ir.groups`)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from jangin.ir.expr import (
@@ -21,6 +22,7 @@ from jangin.ir.expr import (
     rewrite,
     row_major,
     select,
+    substitute,
 )
 from jangin.ir.loop import (
     MEMORY,
@@ -45,6 +47,7 @@ from jangin.ir.simplify import simplify
 from jangin.ir.words import DOTS
 from jangin.schedule.checks import ScheduleError, serial, touched, well_formed
 from jangin.schedule.normalize import ceil_div
+from jangin.schedule.primitives import at_loop, find, rename_loops
 
 
 def place(func: Func, local: str, memory: str) -> Func:
@@ -74,6 +77,16 @@ def join_axes(func: Func, local: str, count: int) -> Func:
         return (simplify(row_major(i[:count], lead), ranges), *i[count:])
 
     return func.with_body(replace_buffer(func.body, local, new, joined))
+
+
+def stretch(func: Func, local: str, more: int) -> Func:
+    """Leave room for so many elements behind each row of a local buffer, so that the elements of a column
+    lie in different banks of the memory."""
+    old = _local(func, local).buffer
+    if more < 0 or not isinstance(old.shape[-1], Const):
+        raise ScheduleError(f"{func.name}: no room of {more} fits behind the rows of {local}")
+    new = replace(old, shape=(*old.shape[:-1], const(int(old.shape[-1].value) + more)))
+    return func.with_body(replace_buffer(func.body, local, new))
 
 
 def _local(func: Func, name: str) -> Alloc:
@@ -276,3 +289,60 @@ def _is_product(e: Expr) -> bool:
         return is_const(e.b, 0) and _is_product(e.a)
     parts = getattr(e, "a", None)
     return isinstance(e, Load) or (isinstance(parts, Expr) and _is_product(parts))
+
+
+def fetch_ahead(func: Func, loop: str, panels: Sequence[str]) -> Func:
+    """Copy panels one turn of `loop` ahead: the loads of the next turn are made before this turn's work, kept
+    in registers (`panel`.next) and stored behind it, so that the work hides the wait for memory. Each panel
+    is filled at the top of the loop by a thread loop that only stores to it."""
+    at = find(func, loop)
+    serial(func, at)
+    allocs: list[Alloc] = []
+    copies: list[For] = []
+    body = at.body
+    while len(allocs) < len(panels):
+        if not (isinstance(body, Alloc) and body.buffer.name in panels and isinstance(body.body, Block)):
+            raise ScheduleError(f"{func.name}: {loop} doesn't begin by filling {', '.join(panels)}")
+        copy, *rest = body.body.body
+        if not (isinstance(copy, For) and copy.kind == "thread" and _fills(copy, body.buffer)):
+            raise ScheduleError(f"{func.name}: {body.buffer.name} isn't filled by a thread loop alone")
+        allocs.append(body)
+        copies.append(copy)
+        body = block(*rest)
+    halves = [_apart(a.buffer, c, at) for a, c in zip(allocs, copies, strict=True)]
+    first = [
+        If(const(0) < at.extent, substitute_stmt(rename_loops(c, "_f"), {at.var: const(0)})) for c in copies
+    ]
+    turn = replace(at, body=block(*(h[1] for h in halves), body, *(h[2] for h in halves)))
+    new: Stmt = block(*first, turn)
+    for held in [*(h[0] for h in halves), *(a.buffer for a in allocs)]:
+        new = Alloc(held, new)
+    return well_formed(at_loop(func, loop, lambda _: new))
+
+
+def _fills(copy: For, panel: Buffer) -> bool:
+    stores = [s for s in statements(copy) if isinstance(s, (Store, Alloc))]
+    return len(stores) == 1 and isinstance(stores[0], Store) and stores[0].buffer == panel
+
+
+def _apart(panel: Buffer, copy: For, at: For) -> tuple[Buffer, Stmt, Stmt]:
+    """The registers between the loads and the stores of a panel's copy, the loads of the turn of `at` after
+    this one, and the stores."""
+    loops = [s for s in statements(copy) if isinstance(s, For)]
+    if not all(isinstance(s.extent, Const) for s in loops):
+        raise ScheduleError(f"the copy to {panel.name} has loops of no constant extent")
+    held = Buffer(f"{panel.name}.next", panel.dtype, tuple(s.extent for s in loops), "register")
+    place = tuple(s.var for s in loops)
+    there = at.var + 1 < at.extent
+
+    def load(s: Stmt) -> Stmt:
+        if isinstance(s, Store):
+            return If(there, Store(held, place, substitute(s.value, {at.var: at.var + 1})))
+        return map_children(s, load)
+
+    def store(s: Stmt) -> Stmt:
+        if isinstance(s, Store):
+            return If(there, replace(s, value=Load(held, place)))
+        return map_children(s, store)
+
+    return held, load(copy), rename_loops(store(copy), "_s")

@@ -33,15 +33,13 @@ TASK_ELEMENTS = 16384
 
 def match(workload: Workload) -> Transpose | None:
     """The kernel as tiles that are turned, or None where it reads as it writes."""
-    if len(workload.stages) != 1 or workload.stages[0].reduce_axes or len(workload.stages[0].axes) < 2:
-        return None
     lanes = lanes_for(workload)
-    axes = _merged(workload) if lanes > 1 and lanes & (lanes - 1) == 0 else None
+    axes = merged(workload) if lanes > 1 and lanes & (lanes - 1) == 0 else None
     return Transpose(workload, axes, lanes) if axes and min(axes.rows, axes.columns) >= lanes else None
 
 
 @dataclass(frozen=True)
-class _Axes:
+class Axes:
     """The loops of a nest whose neighbours are merged where every access runs through them evenly: `outer`
     ones, the one along which `buffer` is read, and the last; with the sizes of these two."""
 
@@ -54,9 +52,12 @@ class _Axes:
     columns: int
 
 
-def _merged(workload: Workload) -> _Axes | None:
-    """None where not just one access is across, or nothing is contiguous to it."""
-    (stage,) = workload.stages
+def merged(workload: Workload) -> Axes | None:
+    """None for other kernels than maps of two axes or more, and where not just one access is across, or
+    nothing is contiguous to it."""
+    stage = workload.stages[0]
+    if len(workload.stages) != 1 or stage.reduce_axes or len(stage.axes) < 2:
+        return None
     rec = Recorder(te.lower(workload.name, workload.stages, workload.inputs, workload.symbols))
     axes = [a.var.name for a in stage.axes]
     for n in range(len(axes) - 2, -1, -1):
@@ -74,7 +75,7 @@ def _merged(workload: Workload) -> _Axes | None:
         return None
     rows, columns = (workload.size(primitives.find(rec.func, n).extent) for n in (along[0], last))
     outer.remove(along[0])
-    return _Axes(rec, outer, along[0], last, across[0].buffer.name, rows, columns)
+    return Axes(rec, outer, along[0], last, across[0].buffer.name, rows, columns)
 
 
 def _reads(func: Func) -> set[Load]:
@@ -88,7 +89,7 @@ def _step(func: Func, load: Load, loop: str) -> int | None:
 class Transpose(Template):
     name = "transpose"
 
-    def __init__(self, workload: Workload, axes: _Axes, lanes: int) -> None:
+    def __init__(self, workload: Workload, axes: Axes, lanes: int) -> None:
         (self.stage,) = workload.stages
         self.workload, self.axes, self.lanes = workload, axes, lanes
         self.count = cost.size(workload, self.stage.axes)

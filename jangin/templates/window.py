@@ -67,6 +67,19 @@ def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Collection[st
     )
 
 
+def weights_of(stage: te.Stage, workload: Workload) -> Buffer | None:
+    """The constant that a window's data are multiplied with; None where there is none."""
+    column, symbols = stage.axes[-1].var, dict(workload.symbols)
+    return next((n.buffer for n in loads(stage.body) if stride(n, column, symbols) != 1), None)
+
+
+def pack_weights(rec: Recorder, weights: Buffer, lanes: int) -> None:
+    """Weights [C, 1, taps...] to [1, 1, 1, taps..., C, padded with zeros to whole vectors]."""
+    width = simplify(ceil_div(weights.shape[0], lanes) * lanes)
+    assert isinstance(width, Const)
+    rec.pack(weights.name, Packing(tuple(range(len(weights.shape))), 0, 1, int(width.value)))
+
+
 def _step(load: Load, stage: te.Stage, workload: Workload) -> int:
     """Input pixels between the windows of neighbouring output pixels; 0 of weights."""
     elements = stride(load, stage.axes[-2].var, dict(workload.symbols)) or 0
@@ -181,14 +194,12 @@ class _Scheduler:
         self.window, self.params, self.lanes = window, params, window.lanes
         self.column, self.row = window.column, window.row
         self.acc = f"{self.stage.out.name}.acc"
-        column = self.stage.axes[-1].var
-        weights = [n for n in loads(self.stage.body) if stride(n, column, dict(workload.symbols)) != 1]
-        self.weights = weights[0] if weights else None
+        self.weights = weights_of(self.stage, workload)
 
     def run(self) -> None:
         rec, c, x, tile = self.rec, self.column, self.row, self.params["tile"]
         if self.weights is not None:
-            self._pack(self.weights.buffer)
+            pack_weights(rec, self.weights, self.lanes)
         self.bias = begin_with_bias(rec, self.window.workload, self.stage, self.lanes)
         rec.do("predicate", self.acc)
         rec.do("split", c, self.lanes)
@@ -214,7 +225,7 @@ class _Scheduler:
         if pixels:
             tile = [pixels, *tile]
             rec.do("reorder", [*([tiles] if tiles else []), f"{c}oo{suffix}", *tile])
-        constants = (*self.bias, *((self.weights.buffer.name,) if self.weights is not None else ()))
+        constants = (*self.bias, *((self.weights.name,) if self.weights is not None else ()))
         rec.do("privatize", self.acc + suffix, tile, constants)
         for tap in self._unrolled():
             rec.do("unroll", tap + suffix)
@@ -231,9 +242,3 @@ class _Scheduler:
         if self.window.across > LONGEST_ROW:
             return []
         return taps if self.window.count <= UNROLLED else taps[-1:]
-
-    def _pack(self, weights: Buffer) -> None:
-        """Weights [C, 1, taps...] to [1, 1, 1, taps..., C, padded with zeros to whole vectors]."""
-        width = simplify(ceil_div(weights.shape[0], self.lanes) * self.lanes)
-        assert isinstance(width, Const)
-        self.rec.pack(weights.name, Packing(tuple(range(len(weights.shape))), 0, 1, int(width.value)))

@@ -154,6 +154,8 @@ def test_threads_that_race_are_refused() -> None:
         ("tree(out.acc, i0, 4)", "isn't the only loop"),
         ("pad_terms(out.acc)", "no condition"),
         ("alone(x, y, 4)", "0 statements store to x"),
+        ("stretch(out.acc, -1)", "no room of -1"),
+        ("fetch_ahead(k0, (left))", "doesn't begin by filling left"),
         ("bind_block(i1)", "can't be block inside loop i0"),
         ("group_tasks(4)", "no parallel tasks"),
     ],
@@ -161,6 +163,33 @@ def test_threads_that_race_are_refused() -> None:
 def test_misuse(steps: str, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         apply(naive("matmul"), parse_steps(steps))
+
+
+@pytest.mark.parametrize(
+    ("name", "depth"), [("matmul", 1), ("matmul", 2), ("matmul", 5), ("symbolic-sum", 2), ("symbolic-sum", 5)]
+)
+def test_panels_fetched_ahead(name: str, depth: int) -> None:
+    """The next turn's panels are loaded before this turn's products, which wait for no memory."""
+    func = naive(name)
+    *steps, fused, bound, done = product_steps(2, 2, 2, 2, depth, left=("k0i", "i0io", "i0ii"))
+    if name == "matmul" and depth != 5:
+        steps = [s for s in steps if s.name != "pad_terms"]
+    after = apply(func, [*steps, Step("fetch_ahead", ("k0o", ("left", "right"))), fused, bound, done])
+    assert {b.name for b in lives_across(after)} == {"out.acc", "left.next", "right.next"}
+    waits = [s.var.name for s in thread_loops(after.body) if id(s) in barriers(after)]
+    assert waits == ["right_ei_f", "x", "right_ei_s"]
+    assert_same(func, after)
+
+
+def test_a_tile_is_turned() -> None:
+    func = naive("transpose")
+    text = """split(i1, 2) split(i2, 3) reorder((i0, i1o, i2o, i1i, i2i)) guard_loads(x)
+        pack(i2o, x, (i1i, i2i), tile, shared) stretch(tile, 1) bind_thread(i1i) bind_thread(tile_i1i)
+        bind_block(i0)"""
+    after = apply(func, parse_steps(text))
+    (tile,) = [s.buffer for s in statements(after.body) if isinstance(s, Alloc)]
+    assert tile.shape == (const(2), const(4))
+    assert_same(func, after)
 
 
 def test_alone_and_enclose() -> None:

@@ -47,6 +47,8 @@ KERNELS: dict[str, tuple[Built, Sequence[str]]] = {
     "bias": (node(Map(body=X * Y), [buffer("x", 2, 3, 5), buffer("y", 5)]), ()),
     "symbolic": (node(Map(body=call("exp", X)), [buffer("x", SYMBOL, 3)]), ()),
     "transpose": (node(Transpose(perm=(2, 0, 1)), [buffer("x", 2, 5, 3)]), ()),
+    "turned": (node(Transpose(perm=(0, 2, 1)), [buffer("x", 3, 37, 45)]), ()),
+    "turned-symbolic": (node(Transpose(perm=(1, 0)), [buffer("x", SYMBOL, 19)]), ()),
     "product": (matmul((13, 9), (9, 11)), ()),
     "weights": (matmul((13, 9), (9, 11)), ("w",)),
     "batches": (matmul((3, 7, 5), (3, 5, 6)), ()),
@@ -58,6 +60,7 @@ KERNELS: dict[str, tuple[Built, Sequence[str]]] = {
     "stride": (conv((7, 6), 3, 5, 3, 2), ()),
     "groups": (conv((5, 6), 4, 4, 3, pad=1, groups=2), ("w",)),
     "depthwise": (conv((5, 6), 8, 8, 3, pad=1, groups=8), ("w",)),
+    "depthwise-5": (conv((4, 9), 8, 8, 5, 2, pad=2, groups=8), ("w",)),
     "pool": (pool((7, 6), 8, 3, 2, 1, "max", ""), ()),
     "average": (pool((5, 6), 3, 3, 1, 1, "sum", "valid"), ()),
     "sum": (node(Reduce(combiner="sum", axes=(1,), keepdims=False), [buffer("x", 3, 71)]), ()),
@@ -102,7 +105,7 @@ def test_kernels(name: str) -> None:
     [
         ("product", "contraction"), ("weights", "contraction"), ("conv", "contraction"), ("map", "elements"),
         ("depthwise", "elements"), ("pool", "elements"), ("sum", "rows"), ("softmax", "rows"),
-        ("all", "rows"), ("bias", "elements"),
+        ("all", "rows"), ("bias", "elements"), ("turned", "transpose"),
     ],
 )  # fmt: skip
 def test_choice(name: str, template: str) -> None:
@@ -116,6 +119,12 @@ def test_large_products_use_large_tiles() -> None:
         assert made.template == "contraction"
         tile = made.params["ty"] * made.params["tm"] * made.params["tx"] * made.params["tn"]
         assert (tile <= 32 * 32) if size == 64 else (tile >= 64 * 64)
+
+
+def test_large_windows_share_their_loads() -> None:
+    wanted = workload(conv((56, 56), 64, 64, 3, pad=1, groups=64), constants=["w"], target=TARGET)
+    made = choose(wanted, templates=TEMPLATES)
+    assert made.template == "window" and made.params["pixels"] >= 4
 
 
 def test_a_candidate_is_taken() -> None:

@@ -4,6 +4,9 @@ memory.
 
     block { acc = 0; k panel { copy both panels; k { acc += left * right } } write back }
 
+With `ahead`, the next panels' elements are fetched into registers before a panel's products, and stored
+behind them.
+
 After Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (2008), and, for convolutions,
 Chetlur et al., "cuDNN: efficient primitives for deep learning" (2014).
 """
@@ -35,6 +38,10 @@ RESIDENT = 4
 """Groups that a compute unit runs side by side."""
 SYNC = 60.0
 """Instructions' time that a panel's barriers take."""
+WAIT = 40.0
+"""Instructions' time that a group waits for a panel beyond that."""
+AHEAD = 8
+"""Elements of each panel that a thread may fetch ahead."""
 
 
 def match(workload: Workload) -> Contraction | None:
@@ -76,21 +83,27 @@ class Contraction(Template):
             for bk in DEPTHS:
                 shared = bk * (ty * tm + tx * tn) * self.element
                 if ty * tx <= self.target.group and shared <= self.target.shared:
-                    found.append({"ty": ty, "tx": tx, "tm": tm, "tn": tn, "bk": bk})
+                    few = bk * max(ty * tm, tx * tn) <= AHEAD * ty * tx and self.depth > bk
+                    tile = {"ty": ty, "tx": tx, "tm": tm, "tn": tn, "bk": bk}
+                    found += [{**tile, "ahead": n} for n in range(1 + few)]
         return found
 
     def estimate(self, params: Params) -> float:
         """Each thread's multiply-adds, loads from shared memory and share of the copies, for whole tiles,
-        while the panels come from memory."""
+        while the panels come from memory: for those that aren't fetched ahead a group waits, while the other
+        groups of its unit compute."""
         t, (ty, tx, tm, tn, bk) = self.target, (params[n] for n in ("ty", "tx", "tm", "tn", "bk"))
         bm, bn = ty * tm, tx * tn
         groups = self.batches * math.ceil(self.rows / bm) * math.ceil(self.columns / bn)
         panels = math.ceil(self.depth / bk)
         each = bk * (tm * tn + tm / 2 + tn / 4) + 12 * bk * (bm + bn) / (ty * tx) + SYNC
         turns = math.ceil(groups / t.units)
-        items = min(turns, RESIDENT) * ty * tx * min(BUSY, tm * tn / 2)  # sums that don't wait for each other
+        resident = min(turns, RESIDENT)
+        items = resident * ty * tx * min(BUSY, tm * tn / 2)  # sums that don't wait for each other
         share = min(1.0, items / (t.width * BUSY))
-        group = math.ceil(ty * tx / t.width) * (panels * each + 4 * tm * tn)
+        kept = 2 * bk * (bm + bn) / (ty * tx)  # instructions that move what was fetched ahead
+        group = math.ceil(ty * tx / t.width) * (panels * (each + params["ahead"] * kept) + 4 * tm * tn)
+        group += 0 if params["ahead"] else panels * WAIT / resident
         work = turns * group / t.clock / share
         moved = groups * self.depth * (bm + bn) * self.element / 4 + self.rows * self.columns * 4
         return float(t.startup + max(work, moved / t.bandwidth))
@@ -140,6 +153,10 @@ class _Tiler:
             do("unroll", f"{row}ii{suffix}")
             do("unroll" if suffix == "_w" and not self._wide_stores() else "vectorize", f"{c}ii{suffix}")
         do("join_axes", self.acc, 2)
+        if q["ahead"]:
+            for panel in ("left", "right"):
+                do("unroll", f"{panel}_eo")
+            do("fetch_ahead", f"{k}o", ["left", "right"])
         blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
 
     def _pack(self, width: int) -> None:

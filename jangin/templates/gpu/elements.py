@@ -1,5 +1,5 @@
-"""One work-item for each element of the result, or for a few that lie side by side: maps, copies, gathers,
-poolings, depthwise convolutions, short sums, and every other kernel of one stage.
+"""One work-item for each element of the result, or for a few that lie side by side: maps, gathers, short
+sums, and every other kernel of one stage.
 
     block { thread { [sum { }] store } }
 """
@@ -20,6 +20,8 @@ THREADS = (128, 64, 256)
 """Work-items of a group; the first in doubt."""
 UNEVEN = 0.05
 """What another size of group costs in doubt."""
+APART = 4.0
+"""Times that memory is read of which neighbouring threads read parts of lines."""
 
 
 def match(workload: Workload) -> Elements | None:
@@ -35,6 +37,9 @@ class Elements(Template):
         self.workload, self.target = workload, device(workload)
         self.count = cost.size(workload, self.stage.axes)
         self.work, self.moved = operations([self.stage], workload), moved_bytes(workload)
+        self.steps = self._steps()
+        if not all(s in (0, 1) for s in self.steps):
+            self.moved *= (1 + APART) / 2
 
     def space(self) -> Sequence[Params]:
         lanes = self._lanes()
@@ -49,11 +54,13 @@ class Elements(Template):
         lanes = lanes_for(self.workload)
         if extent is None or extent % lanes:
             return 1
-        symbols = dict(self.workload.symbols)
-        steps = [
-            stride(n, axes[-1].var, symbols) for e in (self.stage.body, self.stage.result) for n in loads(e)
-        ]
-        return lanes if all(s in (0, 1) for s in steps) else 1
+        return lanes if all(s in (0, 1) for s in self.steps) else 1
+
+    def _steps(self) -> list[int | None]:
+        """Elements between what neighbours along the last axis read, for each load."""
+        axes, symbols = self.stage.axes, dict(self.workload.symbols)
+        found = [n for e in (self.stage.body, self.stage.result) for n in loads(e)] if axes else []
+        return [stride(n, axes[-1].var, symbols) for n in found]
 
     def estimate(self, params: Params) -> float:
         items = self.count / params["lanes"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jangin.templates.choose import Match
-from jangin.templates.gpu import contraction, elements, rows
+from jangin.templates.gpu import contraction, elements, rows, transpose, window
 
 TEMPLATES: Mapping[str, Match] = {
     "contraction": contraction.match,
+    "window": window.match,
+    "transpose": transpose.match,
     "elements": elements.match,
     "rows": rows.match,
 }
