@@ -20,7 +20,7 @@ from operator import add
 
 import numpy as np
 
-from jangin.ir.core import Conv, Expand, Map, MatMul, Pad, Reshape, Slice, Transpose
+from jangin.ir.core import Concat, Conv, Expand, Map, MatMul, Pad, Pool, Reshape, Slice, Transpose
 from jangin.ir.dtype import F32, I8, I16, I32, U16, DType
 from jangin.ir.expr import Binary, Cast, Const, Expr, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
@@ -36,7 +36,7 @@ FEWEST = 3
 """Channels of a group that are read as pairs; of fewer, too much would be padding."""
 MOST = 256
 """What no number that a convolution reads as one of a pair passes: Winograd's method adds up four."""
-MOVES = (Transpose, Reshape, Slice, Expand, Pad)
+MOVES = (Transpose, Reshape, Slice, Expand, Pad, Concat)
 """Operators whose results have no other numbers than their operands, but 0."""
 
 
@@ -300,14 +300,22 @@ class _Integers(Editor):
             numbers = self.constants[name]
             return int(numbers.min(initial=0)), int(numbers.max(initial=0))
         node = self.producers.get(name)
-        if node is not None and isinstance(node.attrs, MOVES) and not getattr(node.attrs, "value", 0):
-            low, high = self.range(node.inputs[0])
-            return min(low, 0), max(high, 0)
+        if node is not None and _moves(node.attrs):
+            low, high = zip(*map(self.range, node.inputs), strict=True)
+            return min(*low, 0), max(*high, 0)
         if node is None or not isinstance(node.attrs, Map):
             return _limits(self.dtype(name))
         return _range(
             node.attrs.body, [self.range(n) if self.dtype(n).is_int else (0, 0) for n in node.inputs]
         )
+
+
+def _moves(attrs: object) -> bool:
+    """Whether an operator's result has no other numbers than its operands, but 0."""
+    if isinstance(attrs, Pool):  # a window has a number of the operand, where none is all padding
+        inside = all(p < k for p, k in zip(attrs.pads, 2 * attrs.kernel, strict=True))
+        return attrs.combiner == "max" and inside
+    return isinstance(attrs, MOVES) and not getattr(attrs, "value", 0)
 
 
 def _limits(dtype: DType) -> tuple[int, int]:
@@ -324,12 +332,24 @@ def _range(e: Expr, operands: Sequence[tuple[int, int]]) -> tuple[int, int]:
     most = _limits(e.dtype)
     if isinstance(e, Cast) and e.a.dtype.is_int:
         found = _range(e.a, operands)
+    elif isinstance(e, Cast) and all(map(math.isfinite, ends := _clamped(e.a))):
+        found = math.floor(ends[0]), math.ceil(ends[1])
     elif isinstance(e, Binary) and e.op in ("add", "sub"):
         (a, b), (c, d) = _range(e.a, operands), _range(e.b, operands)
         found = (a + c, b + d) if e.op == "add" else (a - d, b - c)
     else:
         return most
     return found if most[0] <= found[0] and found[1] <= most[1] else most
+
+
+def _clamped(e: Expr) -> tuple[float, float]:
+    """What a float lies between, as far as constants clamp it."""
+    if isinstance(e, Const):
+        return float(e.value), float(e.value)
+    if not isinstance(e, Binary) or e.op not in ("min", "max"):
+        return -math.inf, math.inf
+    pick, ends = {"min": min, "max": max}[e.op], (_clamped(e.a), _clamped(e.b))
+    return pick(ends[0][0], ends[1][0]), pick(ends[0][1], ends[1][1])
 
 
 def _around(attrs: object) -> bool:

@@ -242,8 +242,13 @@ _C_ROUNDING = {"floor": 9, "ceil": 10, "trunc": 11, "round": 8}
 _C_ROUNDS = {n: f"_mm{{bits}}_round_p{{s}}(x, {how})" for n, how in _C_ROUNDING.items()}
 
 
+_IN_ORDER = '%sum = add {T} %both, %z\ncall {T} asm "", "=v,0"({T} %sum)'
+
+
 def _pairs(lanes: int, function: str, needs: tuple[str, ...] = (), fused: str = "") -> Row:
-    """`dot2` of one vector register. `fused`: C's function where one instruction adds too."""
+    """`dot2` of one vector register. `fused`: C's function where one instruction adds too. Elsewhere the sum
+    passes through assembly without instructions, as LLVM would add up the products of several terms first,
+    for which a register tile has no registers."""
     called = f"call {{T}} @llvm.x86.{function}({{pairs}} %a, {{pairs}} %b)"
     llvm = f"%a = bitcast {{T}} %x to {{pairs}}\n%b = bitcast {{T}} %y to {{pairs}}\n%both = {called}\n"
     x, y, z = (f"(__m{{reg}}i){n}" for n in "xyz")
@@ -253,7 +258,7 @@ def _pairs(lanes: int, function: str, needs: tuple[str, ...] = (), fused: str = 
         else f"({{T}})_mm{{bits}}_madd_epi16({x}, {y}) + z"
     )
     return replace(
-        _DOT2, llvm=llvm + "add {T} %both, %z", needs=needs, lanes=lanes, c=c,
+        _DOT2, llvm=llvm + ("add {T} %both, %z" if fused else _IN_ORDER), needs=needs, lanes=lanes, c=c,
         becomes="vpdpwssd" if fused else "pmaddwd",
     )  # fmt: skip
 

@@ -48,8 +48,7 @@ MAX_ROWS = 8
 TASK_OPS = (1e6, 4e6, 0.25e6)
 """Multiply-adds that one task may be worth; the first, some 20 us on one core, in doubt."""
 UNROLL = 4
-"""Terms of the sum in one turn of its loop; of pairs one, as LLVM adds up several of integers in another
-order, for which it needs more registers."""
+"""Terms of the sum in one turn of its loop."""
 LONG_LOOP = 1.01
 """What more instructions in the innermost loop cost in doubt; a single row gains by them, as more loads are
 under way."""
@@ -168,7 +167,6 @@ class Contraction(Template):
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
         self.by_lane = by_lane(role, self.stage, workload)
         self.pairs = isinstance(self.stage.body, Call) and self.stage.body.fn == "dot2"
-        self.unroll = 1 if self.pairs else UNROLL
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
 
     def space(self) -> Sequence[Params]:
@@ -183,7 +181,7 @@ class Contraction(Template):
         for mr, nv in self.tiles():
             blocks = [self._blocks(mr, nv, ops) for ops in TASK_OPS]
             for b in blocks:
-                params = {"mr": mr, "nv": nv, **b, "unroll": self.unroll, "panels_inside": 0}
+                params = {"mr": mr, "nv": nv, **b, "unroll": UNROLL, "panels_inside": 0}
                 found.append(params)
                 if terms := self._terms(nv):
                     task = self._blocks(mr, nv, TASK_OPS[blocks.index(b)], terms)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from jangin.ir.expr import const
 from jangin.ir.loop import Func
 from jangin.templates import cost
-from jangin.templates.contraction import Contraction, roles
+from jangin.templates.contraction import UNROLL, Contraction, roles
 from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Workload
 
@@ -32,7 +32,7 @@ def schedule(func: Func, workload: Workload) -> Scheduled:
     panels = math.ceil(product.columns / (nv * product.lanes))
     params = {
         "tiles": tiles, "mr": mr, "nv": nv, "row_tiles": math.ceil(tiles / mr), "panels": panels,
-        "unroll": product.unroll, "panels_inside": 0,
+        "unroll": UNROLL, "panels_inside": 0,
     }  # fmt: skip
     rec = Recorder(func)
     rec.do("distinct")

@@ -17,7 +17,7 @@ from jangin.ir.expr import Var, cast, const
 from jangin.ir.graph import Array, Graph
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.interpret import run_graph
-from jangin.ops.quantized import integer_conv, integer_matmul, quantize, requantize
+from jangin.ops.quantized import dequantize, integer_conv, integer_matmul, quantize, requantize
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 from jangin.targets.arm import NEOVERSE_N1
@@ -64,12 +64,20 @@ def layer(depth: int, batch: tuple[int, ...] = ()) -> Net:
     return net
 
 
+def rescaled(b: Builder, random: np.random.Generator) -> Tensor:
+    """Floats between two products of integers, as around a Concat: what is read is known by a clamp alone."""
+    x = dequantize(b, image(b, 24, 9, 9), b.scalar(0.3, F32), b.scalar(3, U8))
+    x = quantize(b, x, b.scalar(0.5, F32), b.scalar(10, U8), dtype=U8)
+    return integer_conv(b, x, b.const(weights(random, 16, 24, 1, 1)), b.scalar(10, U8))
+
+
 NETS: dict[str, Net] = {
     "by Winograd's method": conv(32, 48, 3),
     "by Winograd's method, odd channels": conv(35, 24, 3, size=12),
     "few channels": conv(3, 40, 3),
     "strided": conv(17, 33, 3, stride=2),
     "a point": conv(64, 40, 1),
+    "rescaled": rescaled,
     "groups": conv(24, 32, 3, groups=2),
     "groups of odd channels": conv(15, 30, 3, groups=3),
     "depthwise": conv(16, 16, 3, groups=16),
