@@ -84,12 +84,14 @@ class SharedKernels:
     def put(self, made: Mapping[str, Made]) -> None:
         """Keep kernels."""
         self._made |= made
+        if self.path is None:
+            return
         now, rows = time.time(), []
         for identity, (kernel, code) in made.items():
             if kernel.call is None:
                 name, text = _key(identity), print_kernel(kernel)
                 rows.append((name, now, len(text) + len(code), key([name, text, code]), text, code))
-        if self.path is not None and rows:
+        if rows:
             with suppress(OSError, sqlite3.Error):
                 self._write(self.path, rows)
 

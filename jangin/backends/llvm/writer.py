@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 from jangin.backends.llvm.instruction import Lines, lines
+from jangin.backends.llvm.registers import Registers
 from jangin.backends.llvm.several import MOST, SeveralLoads
 from jangin.backends.llvm.types import literal, scalar_type, vector_type
 from jangin.backends.walk.writer import Pointer, Value, Writer
@@ -54,7 +55,7 @@ class LlvmWriter(Writer):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self.allocas: list[str] = []
-        self._registers: set[str] = set()
+        self._registers = Registers(self._store)
         self.declarations: dict[str, str] = {}
         self.label = "entry"
         self.lo, self.hi = Value("%lo", I64), Value("%hi", I64)
@@ -237,12 +238,16 @@ class LlvmWriter(Writer):
     def step(self, dtype: DType, start: Pointer, by: Value) -> Pointer:
         stepped = self.named(f"getelementptr {scalar_type(dtype)}, ptr {start}, i64 {by.ref}")
         if start in self._registers:
-            self._registers.add(stepped)
+            number = None if by.number is None else int(by.number)
+            self._registers.stepped(stepped, start, number)
         elif self._several and by.number is not None:
             self._several.stepped(stepped, start, int(by.number) * dtype.bytes)
         return stepped
 
     def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
+        held = None if masks else self._registers.load(at, dtype, lanes)
+        if held is not None:
+            return held
         plain = f"load {vector_type(dtype, lanes)}, ptr {at}, align {dtype.bytes}"
         vectors, rest = divmod(lanes, self.target.lanes(dtype.bytes))
         fewest = 3 if self.target.offsets else 1
@@ -252,6 +257,7 @@ class LlvmWriter(Writer):
             return Value(ref, dtype, lanes)
         if not masks:
             return self.op(plain, dtype, lanes, state)
+        self._registers.settle(at)
         masked = [self.last("masked_load", dtype, lanes, memory=at, mask=m.ref) for m in masks]
         return self.weakest([plain, *masked], dtype, lanes, state)
 
@@ -271,6 +277,7 @@ class LlvmWriter(Writer):
     def gather(
         self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
     ) -> Value:
+        self._registers.settle(at)
         lanes, places = index.lanes, {"memory": at, "index": index.ref}
         plain = self.target.row("gather", dtype) is not None
         texts = [self.last("gather", dtype, lanes, **places)] if plain else []
@@ -279,11 +286,17 @@ class LlvmWriter(Writer):
 
     def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None:
         if mask is None:
-            self.effect(f"store {_typed(v)}, ptr {at}, align {v.dtype.bytes}")
+            if not self._registers.store(at, v):
+                self._store(at, v)
         else:
+            self._registers.settle(at)
             self.effect(self.last("masked_store", v.dtype, v.lanes, memory=at, mask=mask.ref, x=v.ref))
 
+    def _store(self, at: Pointer, v: Value) -> None:
+        self.effect(f"store {_typed(v)}, ptr {at}, align {v.dtype.bytes}")
+
     def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
+        self._registers.settle(at)
         operands = {"memory": at, "index": index.ref, "mask": mask.ref, "x": v.ref}
         self.effect(self.last("masked_scatter", v.dtype, v.lanes, **operands))
 
@@ -300,9 +313,11 @@ class LlvmWriter(Writer):
         self.label = label
 
     def _jump(self, label: str) -> None:
+        self._registers.end_block()
         self.effect(f"br label %{label}")
 
     def _jump_if(self, cond: Value, then: str, other: str) -> None:
+        self._registers.end_block()
         self.effect(f"br i1 {cond.ref}, label %{then}, label %{other}")
 
     def loop(self, first: Value, end: Value, body: Callable[[Value], None], *, entered: bool) -> None:

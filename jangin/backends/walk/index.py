@@ -7,7 +7,7 @@ from copy to copy is sorted out once too (`_Form`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -23,6 +23,7 @@ from jangin.ir.expr import (
     buffers_loaded,
     const,
     free_vars,
+    row_major,
     substitute,
 )
 from jangin.ir.simplify import Range, interval, prove, simplify, terms
@@ -139,16 +140,13 @@ class Indexer:
         key = (buffer.shape, index)
         form = self._known_form(key)
         if form is None:
-            total: Expr = const(0)
-            for extent, i in zip(buffer.shape, index, strict=True):
-                total = binary("add", binary("mul", total, extent), i)
-            form = self._new_form(key, total)
+            form = self._new_form(key, lambda: row_major(index, buffer.shape))
         return self._at_this_copy(key, form)
 
     def difference(self, a: Expr, b: Expr) -> Linear:
         """a - b."""
         key = (a, b)
-        form = self._known_form(key) or self._new_form(key, a - b)
+        form = self._known_form(key) or self._new_form(key, lambda: a - b)
         return self._at_this_copy(key, form)
 
     def _known_form(self, key: object) -> _Form | None:
@@ -157,10 +155,10 @@ class Indexer:
             self._form = self._forms.setdefault(scope, {})
         return self._form.get(key)
 
-    def _new_form(self, key: object, subscript: Expr) -> _Form:
+    def _new_form(self, key: object, subscript: Callable[[], Expr]) -> _Form:
         polynomial = self._terms.get(key)
         if polynomial is None:
-            polynomial = self._terms[key] = terms(simplify(subscript, self.ranges))
+            polynomial = self._terms[key] = terms(simplify(subscript(), self.ranges))
         assert self._form is not None
         form = self._form[key] = self._settled(polynomial)
         return form
