@@ -25,7 +25,7 @@ from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
-from jangin.ops.activation import ACTIVATIONS
+from jangin.ops.activation import ACTIVATIONS, clip
 from jangin.ops.builder import Builder, RegisterTile, Tensor
 from jangin.ops.index import in_range
 from jangin.ops.operands import wide
@@ -81,12 +81,14 @@ def gru(
 def lstm(
     b: Builder, layer: Layer, *, h: Tensor | None = None, c: Tensor | None = None,
     gates: Sequence[str] = LSTM_GATES, peepholes: Tensor | None = None, coupled: bool = False,
+    limit: float = 0.0,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """c' = f(forget) c + f(input) g(candidate), h' = f(output) e(c'); f sigmoid, g and e tanh if not given
     (Hochreiter & Schmidhuber 1997). `gates`: the order in which they stand in the weights; `peepholes`
     [D, 3, hidden]: weights by which the input, output and forget gates see the cell (Gers & Schmidhuber
-    2000); `coupled`: what is forgotten is what enters. (y, the last h, the last c), as of `rnn`."""
-    step = partial(_lstm_step, coupled=coupled)
+    2000); `coupled`: what is forgotten is what enters; `limit`: the largest value
+    of a cell, and its negative the least, unless it is 0. (y, the last h, the last c), as of `rnn`."""
+    step = partial(_lstm_step, coupled=coupled, limit=limit)
     cell = Cell(tuple(gates), ("h0", "c0"), (tuple(gates),), step, (SIGMOID, TANH, TANH))
     return _recurrent(b, layer, cell, [h, c], {} if peepholes is None else {"p": peepholes})
 
@@ -334,7 +336,7 @@ def _gru_step(scan: Scan, fns: Sequence[Activation], reset_after: bool) -> list[
     return [scan.products(0, h, starts, before), _holding([new], second)]
 
 
-def _lstm_step(scan: Scan, fns: Sequence[Activation], coupled: bool) -> list[Stmt]:
+def _lstm_step(scan: Scan, fns: Sequence[Activation], coupled: bool, limit: float) -> list[Stmt]:
     f, g, squash = fns
     (h, at), (c, _) = scan.register(0), scan.register(1)
     old = scan.state(1)
@@ -345,8 +347,9 @@ def _lstm_step(scan: Scan, fns: Sequence[Activation], coupled: bool) -> list[Stm
     def finish(sums: Sums) -> list[Stmt]:
         enter = f(peeped(sums["input"], 0, old))
         keep = 1.0 - enter if coupled else f(peeped(sums["forget"], 2, old))
+        held = keep * old + enter * g(sums["candidate"])
         return [
-            Store(c, at, keep * old + enter * g(sums["candidate"])),
+            Store(c, at, clip(held, -limit, limit) if limit else held),
             Store(h, at, f(peeped(sums["output"], 1, Load(c, at))) * squash(Load(c, at))),
             *scan.advance(Load(h, at), Load(c, at)),
         ]

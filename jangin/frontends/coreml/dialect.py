@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jangin.frontends.bodies import CONTROL
 from jangin.frontends.coreml.mil.operators import OPERATIONS
 from jangin.frontends.coreml.mil.operators.common import Call
 from jangin.frontends.coreml.rows.models import MODELS
@@ -31,6 +32,8 @@ class CoreML(Dialect):
     domain = "coreml"
 
     def lowering(self, node: Node) -> Lowering | None:
+        if node.op in CONTROL:
+            return CONTROL[node.op]
         kind, name = _kind(node)
         if kind == "mil":
             return self._operation if name in OPERATIONS else None

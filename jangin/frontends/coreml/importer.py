@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
-from jangin.frontends.coreml.layers import EXACT, Network
+from jangin.frontends.coreml.layers import LAYERS
+from jangin.frontends.coreml.layers.network import EXACT, Layer, Network
 from jangin.frontends.coreml.mil.program import Program
 from jangin.frontends.coreml.mil.values import Weights
 from jangin.frontends.coreml.rows.messages import READ
@@ -16,6 +20,8 @@ from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node
 
 ARRAYS: Mapping[int, DType] = {65552: F16, 65568: F32, 65600: F64, 131104: I32}
 """By ArrayFeatureType's data types."""
+COLOURS = {0: ("grey", 1), 10: ("grey", 1), 20: ("RGB", 3), 30: ("BGR", 3), 40: ("grey", 1)}
+"""By ImageFeatureType's colour spaces, the order of planes and how many there are."""
 PIPELINES = ("pipeline", "pipelineClassifier", "pipelineRegressor")
 PROGRAM = "mlProgram"
 NETWORKS = ("neuralNetwork", "neuralNetworkClassifier", "neuralNetworkRegressor")
@@ -31,11 +37,14 @@ class Importer:
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
         self.current: dict[str, str] = {}
+        """The values of features, by their names."""
+        self.taken: set[str] = set()
 
     def imported(self, shapes: ShapeBindings) -> Graph:
         symbols = Symbols(shapes)
         inputs = self._inputs(symbols)
         self.current = {v.name: v.name for v in inputs}
+        self.taken = set(self.current)
         self._model(self.model, "model")
         outputs = [self.current[f.name] for f in self.model.description.output if f.name in self.current]
         return model_graph("model", inputs, outputs, self.nodes, self.constants, symbols)
@@ -46,7 +55,7 @@ class Importer:
         found = {
             "description": said.shortDescription, "version": said.versionString, "author": said.author,
             "license": said.license, "specification": str(self.model.specificationVersion),
-            **{f"feature {f.name}": f.shortDescription for f in self.model.description.input},
+            **{f"feature {f.name}": _said(f) for f in self.model.description.input},
             **dict(said.userDefined),
         }  # fmt: skip
         return {key: text for key, text in found.items() if text}
@@ -68,6 +77,8 @@ class Importer:
         kind = feature.type.WhichOneof("Type")
         if kind in ("doubleType", "int64Type"):
             return (F64 if kind == "doubleType" else I64), ["rows"]
+        if kind == "imageType":
+            return F32, self._image(feature.type.imageType)
         if kind != "multiArrayType":
             raise CompileError(f"the input '{feature.name}' is a {kind or 'nothing'}, which is not supported")
         array = feature.type.multiArrayType
@@ -80,6 +91,12 @@ class Importer:
         if network.arrayInputShapeMapping != EXACT:  # a batch of images, or of vectors as channels
             return ARRAYS[array.dataType], ["batch", *sizes, *([1, 1] if len(sizes) == 1 else [])]
         return ARRAYS[array.dataType], list(sizes)
+
+    def _image(self, image: Any) -> list[int | str]:
+        """Planes of numbers from 0 to 255, in the order of the image's colours."""
+        exact = self.kind in NETWORKS and getattr(self.model, self.kind).arrayInputShapeMapping == EXACT
+        sizes = [COLOURS[image.colorSpace][1], int(image.height), int(image.width)]
+        return [1 if exact else "batch", *sizes]
 
     # -- models ---------------------------------------------------------------------------------
 
@@ -109,16 +126,17 @@ class Importer:
     def _network(self, model: Any, kind: str, name: str) -> None:
         """A network's layers; of a classifier the odds of its classes too, and the likeliest one."""
         message = getattr(model, kind)
-        network = Network(message)
-        network.read()
-        held = {o for n in network.nodes for o in n.outputs} | network.constants.keys()
-        if any(n in held or self.current.get(n) != n for n in (f.name for f in model.description.input)):
-            raise CompileError("a network behind other models of a pipeline is not supported")
+        network = Network(LAYERS, message.arrayInputShapeMapping == EXACT, self.current, self.taken)
+        for image in message.preprocessing:
+            prepare(network, image, model.description)
+        network.read(message.layers)
         self.nodes += network.nodes
         self.constants |= network.constants
-        self.current |= {f.name: f.name for f in model.description.output if f.name in held}
+        held = {f.name: network.now[f.name] for f in model.description.output if f.name in network.now}
+        self.current |= held
         if kind == "neuralNetworkClassifier":
-            scores = message.labelProbabilityLayerName or network.nodes[-1].outputs[0]
+            last = message.layers[-1].output[0]
+            scores = network.now.get(message.labelProbabilityLayerName or last, last)
             labels = tuple((message.stringClassLabels or message.int64ClassLabels).vector)
             said = model.description
             made = {n: f"{n}@{name}" if n in held else n
@@ -150,3 +168,37 @@ class Importer:
             )
         )
         self.current |= dict(zip((n for n in outputs if n), made, strict=True))
+
+
+def _said(feature: Any) -> str:
+    """A feature's description, and of an image what its planes are."""
+    words = [feature.shortDescription]
+    if feature.type.WhichOneof("Type") == "imageType":
+        image = feature.type.imageType
+        words.append(f"image of {image.height} x {image.width}, {COLOURS[image.colorSpace][0]} from 0 to 255")
+    return "; ".join(filter(None, words))
+
+
+def prepare(network: Network, message: Any, description: Any) -> None:
+    """What is done to an image before a network: scaled and shifted by colour, or less a mean image."""
+    images = {f.name: f.type.imageType for f in description.input if f.type.WhichOneof("Type") == "imageType"}
+    name = message.featureName or next(iter(images), "")
+    if name not in images:
+        raise CompileError(f"the preprocessing names '{name}', which is no image")
+    order, count = COLOURS[images[name].colorSpace]
+    network.name = network.source = f"preprocessing of '{name}'"
+    layer = Layer((network.now[name],), (network.fresh(f"{name} prepared"),))
+    if message.WhichOneof("preprocessor") == "meanImage":
+        mean = np.array(message.meanImage.meanImage, np.float32)
+        sizes = [count, int(images[name].height), int(images[name].width)]
+        if mean.size != math.prod(sizes):
+            raise CompileError(f"the mean of the image '{name}' has {mean.size} numbers, not {sizes}")
+        network.add(layer, "sub", {"y": mean.reshape(sizes)})
+    else:
+        s = message.scaler
+        by_colour = {"R": s.redBias, "G": s.greenBias, "B": s.blueBias}
+        bias = [s.grayBias] if order == "grey" else [by_colour[c] for c in order]
+        scaled = network.add(layer, "mul", {"y": np.float32(s.channelScale)}, end=f"{layer.output[0]} scaled")
+        shift = np.array(bias, np.float32).reshape(-1, 1, 1)
+        network.add(layer, "add", {"y": shift}, start=scaled)
+    network.now[name] = layer.output[0]

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jangin.frontends.assemble import substituted
+from jangin.frontends.bodies import CONTROL
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
-from jangin.frontends.torch.control import CONTROL
 from jangin.frontends.torch.operators import OPERATORS
 from jangin.frontends.torch.operators.common import Result
 from jangin.ir.expr import Const, Expr, Var

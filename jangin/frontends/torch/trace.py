@@ -13,6 +13,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from jangin.frontends.bodies import BRANCH, LOOP
 from jangin.frontends.torch.model import TracedModel
 from jangin.frontends.torch.sizes import size_of
 from jangin.ir.dtype import DTYPES, I64, DType
@@ -322,7 +323,7 @@ class _Trace:
         names = self._operands(node, operands)
         bodies = {"then": then, "orelse": orelse}
         graphs = {k: self._body(f, f"{node.name}.{k}", names) for k, f in bodies.items()}
-        self._control(node, "torch.cond", (self._name(condition),), graphs)
+        self._control(node, BRANCH, (self._name(condition),), graphs)
 
     def _loop(self, node: Any) -> None:
         """`while_loop(a condition, a function, what is carried, what both read besides)`: the function with
@@ -339,13 +340,13 @@ class _Trace:
             constants={**step.constants, **again.constants},
             values={**again.values, **step.values, **{n: Value(n, None, None) for n in inputs}},
         )  # fmt: skip
-        self._control(node, "torch.while_loop", tuple(first), {"start": start, "body": body})
+        self._control(node, LOOP, tuple(first), {"start": start, "body": body})
 
     def _control(self, node: Any, op: str, inputs: tuple[str, ...], graphs: dict[str, Any]) -> None:
         results = node.meta["val"]
         kinds = [(element_type(t.dtype), tuple(self._size(d) for d in t.shape)) for t in results]
         names = self._result_names(node, len(results))
-        self._emit(self._path(node), op, inputs, names, graphs, kinds, f"{op} '{self._path(node)}'")
+        self._emit(self._path(node), op, inputs, names, graphs, kinds, f"{node.target} '{self._path(node)}'")
 
     def _name(self, node: Any) -> str:
         return self.results.get((node, 0), str(node.name))

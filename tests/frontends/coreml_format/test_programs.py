@@ -110,7 +110,7 @@ def test_against_pytorch(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(g, w, rtol=0, atol=TOLERANCE * max(1, np.abs(w).max()))
 
 
-@pytest.mark.parametrize("name", ["convolutions", "attention", "elements"])
+@pytest.mark.parametrize("name", ["convolutions", "attention", "elements", "lstm", "rnn"])
 def test_networks_against_pytorch(name: str, tmp_path: Path) -> None:
     make, like = MODULES[name]
     torch.manual_seed(0)

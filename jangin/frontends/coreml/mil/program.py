@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from jangin.frontends.assemble import body_graph
+from jangin.frontends.bodies import branching, looping
 from jangin.frontends.coreml.mil import weights_of
 from jangin.frontends.coreml.mil.values import TYPES, Value, Weights, value
 from jangin.ir.dtype import DType, from_numpy
-from jangin.ir.graph import Array, CompileError, ImportedAttributes, Node
+from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node
 
 Names = dict[str, str]
 
@@ -33,6 +35,8 @@ class Program:
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
         self.texts: dict[str, Value] = {}
+        self.called: dict[str, str] = {}
+        """What a block's inputs are, by their names in it."""
         self.fresh = 0
 
     def types(self) -> Mapping[str, tuple[DType, list[int | str]]]:
@@ -55,6 +59,48 @@ class Program:
             self._operation(operation)
         return list(self.block.outputs)
 
+    # -- control flow ---------------------------------------------------------------------------
+
+    def _control(self, operation: Any, names: list[str], source: str) -> None:
+        """`cond` of two blocks, or `while_loop` of a condition's and a body's, which take what is carried."""
+        if operation.type not in ("cond", "while_loop") or len(operation.blocks) != 2:
+            raise CompileError(
+                f"{source}: operations with blocks, other than cond and while_loop, are not supported"
+            )
+        given = {
+            k: [self._argument(a, f"{k} of {source}") for a in v.arguments]
+            for k, v in operation.inputs.items()
+        }
+        first, second = operation.blocks
+        if operation.type == "cond":
+            then, orelse = self._body(first), self._body(second)
+            self.nodes.append(branching(names[0], given["pred"][0], then, orelse, names, source))
+            return
+        carried = given["loop_vars"]
+        inside = [i.name for i in second.inputs]
+        start = self._body(first, carried)
+        step = self._body(second)
+        again = self._body(first, step.outputs)
+        body = body_graph(
+            names[0], [f"{names[0]} step", f"{names[0]} on", *inside], [*again.outputs, *step.outputs],
+            [*step.nodes, *again.nodes], {},
+        )  # fmt: skip
+        self.nodes.append(looping(names[0], start, body, carried, names, source))
+
+    def _body(self, block: Any, given: Sequence[str] = ()) -> Graph:
+        """A block on the values around it. `given`: those that its inputs are; else they keep their names."""
+        around = self.nodes, self.called
+        self.nodes, self.called = (
+            [],
+            {**self.called, **dict(zip((i.name for i in block.inputs), given, strict=False))},
+        )
+        for operation in block.operations:
+            self._operation(operation)
+        outputs = [self.called.get(n, n) for n in block.outputs]
+        found = body_graph("block", [], outputs, self.nodes, {})
+        self.nodes, self.called = around
+        return found
+
     def _operation(self, operation: Any) -> None:
         names = [o.name for o in operation.outputs]
         kind = operation.type
@@ -65,7 +111,8 @@ class Program:
             self._constant(names[0], value(operation.attributes["val"], self.weights, source))
             return
         if operation.blocks:
-            raise CompileError(f"{source}: operations with blocks (cond, while_loop, ...) are not supported")
+            self._control(operation, names, source)
+            return
         texts: dict[str, Any] = {}
         given: dict[str, Any] = {}
         for key, argument in sorted(operation.inputs.items()):
@@ -94,7 +141,7 @@ class Program:
 
     def _argument(self, argument: Any, what: str) -> str:
         return (
-            str(argument.name)
+            self.called.get(argument.name, str(argument.name))
             if argument.WhichOneof("binding") == "name"
             else self._literal(argument.value, what)
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from jangin.frontends.coreml.mil.operators.common import Call
 from jangin.frontends.registry import lowers
 from jangin.ir.graph import CompileError
@@ -16,7 +18,7 @@ GRU = (2, 0, 1)
 """Where a GRU's gates stand of which MIL has reset, candidate, update: update, reset, candidate."""
 FUNCTIONS: dict[str, Activation] = {
     "relu": activation.relu, "sigmoid": activation.sigmoid, "tanh": activation.tanh,
-    "sigmoid_hard": activation.hard_sigmoid,
+    "sigmoid_hard": activation.hard_sigmoid, "linear_activation": lambda v: v,
 }  # fmt: skip
 
 
@@ -88,12 +90,17 @@ def _given(c: Call, y: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 @lowers("lstm")
 def lstm_(c: Call) -> tuple[Tensor, ...]:
-    if c.optional("peephole") is not None or c.optional("clip") is not None:
-        raise CompileError("peepholes and clipping are not supported")
     names = (("recurrent_activation", "sigmoid"), ("cell_activation", "tanh"), ("activation", "tanh"))
     layer, count = _layer(c, 4, names)
     h, cell = (_state(c.b, c.optional(n), count) for n in ("initial_h", "initial_c"))
-    y, *states = lstm(c.b, layer, h=h, c=cell, gates=LSTM)
+    peepholes = _both(c, "peephole", count)
+    if peepholes is not None:  # input, forget, output
+        rows = c.b.reshape(peepholes, [count, 3, layer.r.shape[2]])
+        peepholes = c.b.gather(rows, c.b.const(np.array([0, 2, 1])), 1)
+    y, *states = lstm(
+        c.b, layer, h=h, c=cell, gates=LSTM, peepholes=peepholes, coupled=c.flag("coupled"),
+        limit=c.number("clip", 0.0),
+    )  # fmt: skip
     return _given(c, y, states)
 
 

@@ -1,0 +1,11 @@
+"""Layers of neural networks, a file a family."""
+
+from collections.abc import Mapping
+
+from jangin.frontends.coreml.layers import control, elements, move, recurrent, windows
+from jangin.frontends.coreml.layers.network import Say
+
+LAYERS: Mapping[str, Say] = {
+    **elements.LAYERS, **move.LAYERS, **windows.LAYERS, **recurrent.LAYERS, **control.LAYERS,
+}  # fmt: skip
+"""By the names of their parameters."""

@@ -1,0 +1,258 @@
+"""Layers that move elements, sort, pick and make them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jangin.frontends.coreml.layers.network import Layer, Network, Say, same, word
+from jangin.ir.graph import CompileError
+
+
+def _constant(net: Network, layer: Layer, m: Any) -> None:
+    net.constants[layer.output[0]] = net.weights(m.data, [int(n) for n in m.shape], "numbers")
+
+
+def _permute(net: Network, layer: Layer, m: Any) -> None:
+    """The order of sequence, channels, rows and columns, the first of which stays."""
+    axes = [int(a) for a in m.axis]
+    if axes[:1] != [0] or net.exact:
+        raise CompileError(f"{net.source}: moving the sequence's axis is not supported")
+    net.add(layer, "transpose", {"perm": axes})
+
+
+def _flatten(net: Network, layer: Layer, m: Any) -> None:
+    """Channels, rows and columns as channels."""
+    start = ""
+    if word(m, "mode") == "CHANNEL_LAST":
+        start = net.add(layer, "transpose", {"perm": [0, 2, 3, 1]}, end=f"{layer.output[0]} turned")
+    rows = net.add(layer, "flatten2d", {"axis": 1}, start=start, end=f"{layer.output[0]} flat")
+    net.add(layer, "expand_dims", {"axes": [2, 3]}, start=rows)
+
+
+def _reshape(net: Network, layer: Layer, m: Any) -> None:
+    if word(m, "mode") == "CHANNEL_LAST":
+        raise CompileError(f"{net.source}: reshaping with channels last is not supported")
+    target = [int(n) for n in m.targetShape]
+    net.add(layer, "reshape", {"shape": [-1, *target[-3:]]})
+
+
+def _slice(net: Network, layer: Layer, m: Any) -> None:
+    axis = {"CHANNEL_AXIS": -3, "HEIGHT_AXIS": -2, "WIDTH_AXIS": -1}[word(m, "axis")]
+    first, last, stride = ([0] * 4, [0] * 4, [1] * 4)
+    first[axis], last[axis], stride[axis] = int(m.startIndex), int(m.endIndex), int(m.stride) or 1
+    mask = [n != 4 + axis for n in range(4)]
+    given = {"begin": first, "end": last, "stride": stride, "begin_mask": mask}
+    net.add(layer, "slice_by_index", {**given, "end_mask": mask})
+
+
+def _slice_static(net: Network, layer: Layer, m: Any) -> None:
+    given = {
+        "begin": list(m.beginIds), "end": list(m.endIds), "stride": list(m.strides),
+        "begin_mask": list(m.beginMasks), "end_mask": list(m.endMasks),
+        "squeeze_mask": list(m.squeezeMasks) or None,
+    }  # fmt: skip
+    net.add(layer, "slice_by_index", given)
+
+
+def _arg(kind: str) -> Say:
+    def say(net: Network, layer: Layer, m: Any) -> None:
+        places = net.add(
+            layer,
+            f"reduce_{kind}",
+            {"axis": int(m.axis), "keep_dims": not m.removeDim},
+            end=f"{layer.output[0]} places",
+        )
+        net.add(layer, "cast", {"dtype": "fp32"}, start=places)
+
+    return say
+
+
+def _reorganized(net: Network, layer: Layer, m: Any) -> None:
+    kind, size = word(m, "mode"), int(m.blockSize)
+    name = "upscale_factor" if kind == "PIXEL_SHUFFLE" else "block_size"
+    net.add(layer, kind.lower(), {name: size})
+
+
+def _axis(kind: str, *names: str) -> Say:
+    return lambda net, layer, m: net.several(layer, kind, {n: getattr(m, n) for n in names})
+
+
+def _top(net: Network, layer: Layer, m: Any) -> None:
+    """The values, and their places as floats."""
+    if len(layer.input) > 1:
+        raise CompileError(f"{net.source}: a count that is computed is not supported")
+    best, *places = layer.output
+    given = {"axis": int(m.axis), "k": int(m.K), "ascending": bool(m.useBottomK)}
+    made = [f"{n} integers" for n in places]
+    net.node("mil.topk", {"x": [layer.input[0]]}, [best, *made], given)
+    for name, integers in zip(places, made, strict=True):
+        net.node("mil.cast", {"x": [integers]}, [name], {"dtype": "fp32"})
+
+
+LONGEST = 1 << 24
+"""Numbers of a range that is written out."""
+
+
+def _crop(net: Network, layer: Layer, m: Any) -> None:
+    """Rows and columns cut off, as many as are said."""
+    edges = [(int(b.startEdgeSize), int(b.endEdgeSize)) for b in m.cropAmounts.borderAmounts]
+    if len(layer.input) > 1 or len(edges) != 2:
+        raise CompileError(f"{net.source}: cropping to another input's size is not supported")
+    rank = 4
+    begin, end = [0] * rank, [0] * rank
+    for n, (low, high) in enumerate(edges, rank - 2):
+        begin[n], end[n] = low, -high
+    mask = [e == 0 for e in end]
+    net.add(layer, "slice_by_index", {"begin": begin, "end": end, "end_mask": mask})
+
+
+def _by_places(kind: str) -> Say:
+    """What lies at indices, along an axis where the layer has one."""
+
+    def say(net: Network, layer: Layer, m: Any) -> None:
+        axis = {"axis": int(m.axis)} if hasattr(m, "axis") else {}
+        net.add(layer, kind, axis, inputs=("x", "indices"))
+
+    return say
+
+
+def _scattered(kind: str) -> Say:
+    def say(net: Network, layer: Layer, m: Any) -> None:
+        axis = {"axis": int(m.axis)} if hasattr(m, "axis") else {}
+        mode = word(m, "mode").removeprefix("SCATTER_").lower()
+        net.add(layer, kind, {**axis, "mode": mode}, inputs=("data", "indices", "updates"))
+
+    return say
+
+
+def _reverse(net: Network, layer: Layer, m: Any) -> None:
+    net.add(layer, "reverse", {"axes": [n for n, turned in enumerate(m.reverseDim) if turned]})
+
+
+def _integers(net: Network, layer: Layer, which: int) -> str:
+    """An input, which is floats, as integers."""
+    name = f"{layer.output[0]} integers {which}"
+    return net.node("mil.cast", {"x": [layer.input[which]]}, [name], {"dtype": "int32"})
+
+
+def _sizes(net: Network, layer: Layer, which: int) -> str:
+    """The sizes of an input."""
+    return net.node("mil.shape", {"x": [layer.input[which]]}, [f"{layer.output[0]} sizes"])
+
+
+def _filled(net: Network, layer: Layer, value: float, shape: Any) -> None:
+    """An array of one number, of a shape that is given or a value."""
+    if isinstance(shape, str):
+        net.node("mil.fill", {"shape": [shape]}, layer.output, {"value": np.float32(value)})
+    else:
+        net.node("mil.fill", {}, layer.output, {"value": np.float32(value), "shape": list(shape)})
+
+
+def _broadcast(net: Network, layer: Layer, shape: Any) -> None:
+    """The input, repeated: as a product with ones of the shape."""
+    ones = Layer((), (f"{layer.output[0]} ones",))
+    _filled(net, ones, 1.0, shape)
+    net.node("mil.mul", {"x": [layer.input[0]], "y": list(ones.output)}, layer.output)
+
+
+def _reshaped(net: Network, layer: Layer, shape: str) -> None:
+    net.node("mil.reshape", {"x": [layer.input[0]], "shape": [shape]}, layer.output)
+
+
+def _range(net: Network, layer: Layer, m: Any) -> None:
+    count = (m.endValue - m.startValue) / m.stepSizeValue if m.stepSizeValue else np.inf
+    if not count <= LONGEST:
+        raise CompileError(f"{net.source}: the range has {count} numbers, at most {LONGEST} are made")
+    steps = np.arange(max(int(np.ceil(count)), 0), dtype=np.float32)
+    net.constants[layer.output[0]] = steps * np.float32(m.stepSizeValue) + np.float32(m.startValue)
+
+
+def _band(lower: str, upper: str) -> Say:
+    """What lies so far below and above the diagonal; -1 is all of it."""
+
+    def say(net: Network, layer: Layer, m: Any) -> None:
+        given = [int(getattr(m, n)) if n else -1 for n in (lower, upper)]
+        net.add(layer, "band_part", {"lower": given[0], "upper": given[1]})
+
+    return say
+
+
+def _triangle(below: bool) -> Say:
+    """All on one side of the k-th diagonal."""
+
+    def say(net: Network, layer: Layer, m: Any) -> None:
+        most = int(m.k) if below else -int(m.k)
+        if most < 0:
+            raise CompileError(f"{net.source}: a diagonal outside of the part that stays is not supported")
+        net.add(layer, "band_part", {"lower": -1, "upper": most} if below else {"lower": most, "upper": -1})
+
+    return say
+
+
+def _one_hot(net: Network, layer: Layer, m: Any) -> None:
+    given = {
+        "one_hot_vector_size": int(m.oneHotVectorSize), "axis": int(m.axis),
+        "on_value": np.float32(m.onValue), "off_value": np.float32(m.offValue),
+    }  # fmt: skip
+    net.add(layer, "one_hot", given, inputs=("indices",))
+
+
+def _ordered(net: Network, layer: Layer, m: Any) -> None:
+    given = {"axis": int(m.axis), "ascending": not m.descending}
+    places = net.add(layer, "argsort", given, end=f"{layer.output[0]} integers")
+    net.add(layer, "cast", {"dtype": "fp32"}, start=places)
+
+
+def _floats(kind: str) -> Say:
+    """MIL's operation that gives integers, as floats."""
+
+    def say(net: Network, layer: Layer, m: Any) -> None:
+        found = net.add(layer, kind, end=f"{layer.output[0]} integers")
+        net.add(layer, "cast", {"dtype": "fp32"}, start=found)
+
+    return say
+
+
+def _listed(kind: str, key: str, field: str, unless: str = "") -> Say:
+    """MIL's operation of one input and a list of integers, which isn't given where the flag `unless` is."""
+    return lambda net, layer, m: net.add(
+        layer, kind, {key: None if unless and getattr(m, unless) else list(getattr(m, field))}
+    )
+
+
+LAYERS: Mapping[str, Say] = {
+    "argMax": _arg("argmax"), "argMin": _arg("argmin"), "argSort": _ordered,
+    "broadcastToDynamic": lambda net, layer, m: _broadcast(net, layer, _integers(net, layer, 1)),
+    "broadcastToLike": lambda net, layer, m: _broadcast(net, layer, _sizes(net, layer, 1)),
+    "broadcastToStatic": lambda net, layer, m: _broadcast(net, layer, m.targetShape),
+    "concat": lambda net, layer, m: net.several(layer, "concat", {"axis": -3}),
+    "concatND": _axis("concat", "axis", "interleave"), "crop": _crop,
+    "cumSum": lambda net, layer, m: net.add(layer, "cumsum", {
+        "axis": int(m.axis), "exclusive": bool(m.excludeFinalSum), "reverse": bool(m.reverse)}),
+    "expandDims": _listed("expand_dims", "axes", "axes"),
+    "fillDynamic": lambda net, layer, m: _filled(net, layer, m.value, _integers(net, layer, 0)),
+    "fillLike": lambda net, layer, m: _filled(net, layer, m.value, _sizes(net, layer, 0)),
+    "fillStatic": lambda net, layer, m: _filled(net, layer, m.value, m.targetShape),
+    "flatten": _flatten,
+    "flattenTo2D": lambda net, layer, m: net.add(layer, "flatten2d", {"axis": int(m.axis)}),
+    "gather": _by_places("gather"), "gatherAlongAxis": _by_places("gather_along_axis"),
+    "gatherND": _by_places("gather_nd"), "getShape": _floats("shape"), "loadConstant": _constant,
+    "loadConstantND": _constant, "lowerTriangular": _triangle(True),
+    "matrixBandPart": _band("numLower", "numUpper"), "oneHot": _one_hot, "permute": _permute,
+    "rangeStatic": _range, "rankPreservingReshape": _listed("reshape", "shape", "targetShape"),
+    "reorganizeData": _reorganized, "reshape": _reshape,
+    "reshapeDynamic": lambda net, layer, m: _reshaped(net, layer, _integers(net, layer, 1)),
+    "reshapeLike": lambda net, layer, m: _reshaped(net, layer, _sizes(net, layer, 1)),
+    "reshapeStatic": _listed("reshape", "shape", "targetShape"), "reverse": _reverse,
+    "scatterAlongAxis": _scattered("scatter_along_axis"), "scatterND": _scattered("scatter_nd"),
+    "slice": _slice, "sliceStatic": _slice_static, "split": same("split", axis=-3),
+    "splitND": lambda net, layer, m: net.add(
+        layer, "split", {"axis": int(m.axis), "split_sizes": list(m.splitSizes) or None}),
+    "squeeze": _listed("squeeze", "axes", "axes", "squeezeAll"), "stack": _axis("stack", "axis"),
+    "tile": _listed("tile", "reps", "reps"), "topK": _top,
+    "transpose": _listed("transpose", "perm", "axes"), "upperTriangular": _triangle(False),
+    "whereNonZero": _floats("non_zero"),
+}  # fmt: skip

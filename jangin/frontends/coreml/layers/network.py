@@ -1,0 +1,171 @@
+"""A neural network's layers (specifications 1 to 5) as nodes of MIL's operations, which have the lowerings.
+
+What layers hand to each other are blobs, which a body of a loop or branch may write anew: each writing is a
+value of its own, and `Network.now` says which one a blob is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.graph import Array, CompileError, ImportedAttributes, Node
+from jangin.ir.records import dataclass
+
+EXACT = 1
+"""How inputs' shapes are meant: as they are, or (0) as a sequence, a batch, channels, rows and columns."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The values that a layer reads and gives."""
+
+    input: tuple[str, ...]
+    output: tuple[str, ...]
+
+
+class Network:
+    """The layers of a network as nodes, which `table` says by the names of their parameters. `now`: the
+    values of the blobs that there are before; `taken`: names that no other value may have. `exact`: shapes
+    are as they are said; else arrays have four axes, the first of them the batch."""
+
+    def __init__(
+        self, table: Mapping[str, Say], exact: bool, now: Mapping[str, str], taken: set[str]
+    ) -> None:
+        self.table, self.exact = table, exact
+        self.now, self.taken = dict(now), taken
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Array] = {}
+        self.source = self.name = ""
+
+    def read(self, layers: Sequence[Any]) -> None:
+        """Layers, one after another."""
+        for layer in layers:
+            kind = layer.WhichOneof("layer") or "empty"
+            self.name, self.source = layer.name, f"{kind} '{layer.name}'"
+            if not layer.output and kind not in CONTROL:
+                raise CompileError(f"{self.source} gives nothing")
+            given = Layer(
+                tuple(self.now.get(n, n) for n in layer.input), tuple(map(self.fresh, layer.output))
+            )
+            if kind in self.table:
+                self.table[kind](self, given, getattr(layer, kind))
+            else:
+                self.node(f"nn.{kind}", {"x": list(given.input)}, given.output or (self.fresh(layer.name),))
+            self.now.update(zip(layer.output, given.output, strict=True))
+
+    def fresh(self, name: str) -> str:
+        """A name for another value of a blob."""
+        unique, count = name, 1
+        while unique in self.taken:
+            count += 1
+            unique = f"{name}#{count}"
+        self.taken.add(unique)
+        return unique
+
+    # -- nodes ----------------------------------------------------------------------------------
+
+    def add(
+        self, layer: Layer, kind: str, given: Mapping[str, Any] | None = None, *,
+            inputs: Sequence[str] = ("x",),
+        start: str = "", end: str = "",
+    ) -> str:  # fmt: skip
+        """A node of MIL's for the layer in hand: its inputs by MIL's names, constants and texts beside them.
+        `start` stands for the first input, `end` for the first output."""
+        names = list(layer.input)
+        if start:
+            names[:1] = [start]
+        if len(names) < len(inputs):
+            raise CompileError(f"{self.source} needs {len(inputs)} inputs, and has {len(names)}")
+        found = {n: [name] for n, name in zip(inputs, names, strict=False)}
+        return self.node(f"mil.{kind}", found, [end] if end else layer.output, given or {})
+
+    def node(
+        self,
+        kind: str,
+        inputs: Mapping[str, list[str]],
+        outputs: Sequence[str],
+        given: Mapping[str, Any] | None = None,
+    ) -> str:
+        whole = {k: list(v) for k, v in inputs.items()}
+        texts = {}
+        for key, value in (given or {}).items():
+            if isinstance(value, str):
+                texts[key] = value
+            elif value is not None:
+                name = f"{key} of {outputs[0]}"
+                self.constants[name] = np.asarray(value)
+                whole[key] = [name]
+        lists = tuple((k, len(v)) for k, v in whole.items())
+        attrs = ImportedAttributes(f"coreml.{kind}", {**texts, "inputs": lists})
+        read = tuple(n for v in whole.values() for n in v)
+        self.nodes.append(Node(outputs[0], read, tuple(outputs), attrs, self.source))
+        return outputs[0]
+
+    def several(self, layer: Layer, kind: str, given: Mapping[str, Any]) -> None:
+        """A node of all inputs together."""
+        self.node(f"mil.{kind}", {"values": list(layer.input)}, layer.output, given)
+
+    def chain(self, layer: Layer, kind: str, end: str = "") -> str:
+        """A node of two inputs after another, for as many as there are; the result is `end`, if given."""
+        so_far, last = layer.input[0], end or layer.output[0]
+        for n, name in enumerate(layer.input[1:], 1):
+            made = last if n == len(layer.input) - 1 else f"{last} {n}"
+            so_far = self.node(f"mil.{kind}", {"x": [so_far], "y": [name]}, [made])
+        return so_far
+
+    def weights(self, message: Any, shape: Sequence[int], what: str) -> Array:
+        """Weights as f32, in whichever form they are kept."""
+        count = int(np.prod(shape))
+        if len(message.floatValue):
+            found = np.array(message.floatValue, np.float32)
+        elif message.float16Value:
+            found = np.frombuffer(message.float16Value, np.float16).astype(np.float32)
+        elif message.rawValue:
+            found = _unpacked(message, shape, count, f"{what} of {self.source}")
+        else:
+            found = np.zeros(0, np.float32)
+        if found.size != count:
+            raise CompileError(f"{self.source}: its {what} are {found.size}, and should be {list(shape)}")
+        return found.reshape(shape)
+
+
+def _unpacked(message: Any, shape: Sequence[int], count: int, what: str) -> Array:
+    """Quantized weights: so many bits each, the highest first; by a scale for each output, or a table."""
+    q, bits = message.quantization, int(message.quantization.numberOfBits)
+    if not 1 <= bits <= 8:
+        raise CompileError(f"the {what} are of {bits} bits each, which is not supported")
+    flags = np.unpackbits(np.frombuffer(message.rawValue, np.uint8))[: count * bits]
+    if flags.size != count * bits:
+        raise CompileError(f"the {what} are too few")
+    codes = (flags.reshape(-1, bits).astype(np.int64) << np.arange(bits)[::-1]).sum(1)
+    if q.WhichOneof("QuantizationType") == "lookupTableQuantization":
+        table = np.array(q.lookupTableQuantization.floatValue, np.float32)
+        return np.asarray(table[np.minimum(codes, max(table.size - 1, 0))])
+    scale, bias = (np.array(v, np.float32) for v in (q.linearQuantization.scale, q.linearQuantization.bias))
+    rows = codes.reshape(shape[0], -1)
+    offset = bias.reshape(-1, 1) if bias.size else np.float32(0)
+    return np.asarray(rows * scale.reshape(-1, 1) + offset, np.float32)
+
+
+Say = Callable[[Network, Layer, Any], Any]
+"""How a layer is said: a function of the network, the layer and its parameters."""
+CONTROL = ("branch", "loop", "loopBreak", "loopContinue")
+"""Layers that give nothing of their own."""
+
+
+def word(m: Any, field: str) -> str:
+    """An enumeration's value as its schema calls it."""
+    return str(m.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number[getattr(m, field)].name)
+
+
+def same(kind: str, **given: Any) -> Say:
+    """MIL's operation of one input."""
+    return lambda net, layer, m: net.add(layer, kind, given)
+
+
+def two(kind: str) -> Say:
+    """MIL's operation of two inputs."""
+    return lambda net, layer, m: net.add(layer, kind, inputs=("x", "y"))
