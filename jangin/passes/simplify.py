@@ -18,6 +18,7 @@ from jangin.ir.core import (
     Expand,
     Gather,
     IndexCheck,
+    Map,
     MatMul,
     Pad,
     Reduce,
@@ -105,12 +106,30 @@ def _name_results(graph: Graph) -> Graph:
 
 
 def _reshape(s: State, node: Node) -> Result:
-    """Reshapes that change nothing, or follow one another."""
+    """Reshapes that change nothing, follow one another, or drop axes that a reduction kept."""
     (x,) = node.inputs
     if s.shape(x) == s.shape(node.outputs[0]):
         return x
     inner = s.producer(x, Reshape)
-    return None if inner is None else replace(node, inputs=inner.inputs)
+    return _reduced(s, node) if inner is None else replace(node, inputs=inner.inputs)
+
+
+def _reduced(s: State, node: Node) -> Result:
+    """A reduction without the axes that a reshape behind it, or behind a map of it, drops."""
+    (x,) = node.inputs
+    scaled = s.producer(x, Map)
+    if scaled is not None and len(scaled.inputs) > 1:
+        return None
+    y = x if scaled is None else scaled.inputs[0]
+    sums = s.producer(y, Reduce)
+    if sums is None or not sums.of(Reduce).keepdims or not all(map(s.single_use, {x, y})):
+        return None
+    own = replace(sums.of(Reduce), keepdims=False)
+    if s.shape(node.outputs[0]) != tuple(d for i, d in enumerate(s.shape(y)) if i not in own.axes):
+        return None
+    if scaled is None:
+        return replace(node, inputs=sums.inputs, attrs=own)
+    return replace(node, inputs=(s.add(own, sums.inputs, y, sums.source),), attrs=scaled.attrs)
 
 
 def _reshape_of_part(s: State, node: Node) -> Result:

@@ -29,6 +29,10 @@ NUMBERS = (0, 1, 2, 3, 7, 127, 255, 1 << 15, 1 << 24, (1 << 31) - 1, 1 << 31, (1
 HARM = ("../../etc/passwd", "/dev/zero", "nan", "1e999", "[]", "99999999999999999999", "a" * 5000, "(" * 3000)
 
 
+PACKAGE = ".mlpackage"
+"""A folder that is a model."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """`needs`: packages without which there are no mutants; `models` makes what they are made of."""
@@ -200,12 +204,32 @@ def _caffe() -> Iterator[Files]:
         yield {p.name: p.read_bytes() for p in (path, path.with_suffix(".caffemodel"))}
 
 
+def _coreml() -> Iterator[Files]:
+    """A network with a loop, and a program's package with a branch and weights beside it."""
+    made = _module(TESTS / "coreml_format" / "small.py")
+    yield {"net.mlmodel": made.network()}
+    yield {f"net.mlpackage/{name}": content for name, content in made.package().items()}
+
+
+def _gguf() -> Iterator[Files]:
+    """A small LLaMA with plain weights and with weights in blocks."""
+    from gguf import GGMLQuantizationType as Kind
+
+    made = _module(TESTS.parent / "models" / "gguf_files.py")
+    for kind in (Kind.F32, Kind.Q4_0):
+        with TemporaryDirectory() as folder:
+            made.write(path := Path(folder) / "net.gguf", kind=kind)
+            yield {path.name: path.read_bytes()}
+
+
 FORMATS: Mapping[str, Kind] = {
     "tflite": Kind(("tflite", "flatbuffers"), _tflite),
     "nnef": Kind(("nnef",), _nnef),
     "darknet": Kind((), _darknet),
     "torch": Kind(("torch",), _torch),
     "caffe": Kind((), _caffe),
+    "coreml": Kind(("coremltools",), _coreml),
+    "gguf": Kind(("gguf",), _gguf),
 }
 
 
@@ -223,7 +247,8 @@ def save(files: Files, folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     (folder / "order").write_text("\n".join(files))
-    return folder / "files" / next(iter(files))
+    first = folder / "files" / next(iter(files))
+    return first.parent if first.parent.suffix == PACKAGE else first
 
 
 def saved(folder: Path) -> Files:

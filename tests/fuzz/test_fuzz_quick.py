@@ -27,6 +27,17 @@ def test_nothing_goes_wrong(kind: str, folder: Path) -> None:
     assert 10_000 < tally.peak < 4 << 20
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fields", *OTHERS])
+def test_two_thousand_of_each_format(kind: str, folder: Path) -> None:
+    """ONNX's are `fields`: at most 4 GiB each, and a minute (see `run.SECONDS`)."""
+    tally = Tally()
+    batch(kind, "many", 0, 2000, folder, tally)
+    assert not tally.wrong, "\n".join(tally.wrong)
+    assert tally.count == 2000
+    assert tally.peak < 4 << 20
+
+
 def test_what_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutant that isn't refused as it should be, one that ends the process, one that hangs."""
     for name in ("models", "files"):

@@ -77,11 +77,12 @@ class Worker:
         return self._run(number, exe, rng)
 
     def _format(self, number: int, rng: random.Random, current: Path) -> str:
+        """Kernels are kept, as most mutants have those of the whole model."""
         shutil.rmtree(current, ignore_errors=True)
         path = formats.save(formats.mutant(rng.choice(self.others), rng), current)
         say(number, "compile")
         try:
-            exe = jangin.compile(path, threads=1, cache=False, isolated=False)
+            exe = jangin.compile(path, threads=1, cache=self.folder / "cache", isolated=False)
         except CompileError:
             return "refused"
         return self._run(number, exe, rng)

@@ -1,5 +1,4 @@
-"""Core ML's branches, loops, recurrent layers and images, made by hand and with coremltools' builders, against
-NumPy."""
+"""Core ML's branches, loops, recurrent layers and images, made by hand or by coremltools' builders."""
 
 from __future__ import annotations
 

@@ -102,4 +102,4 @@ def linear(b: Builder, input: Operand, filter: Operand, bias: Operand = 0.0) -> 
     gemm = partial(neutral.gemm, b, tensor(b, input), tensor(b, filter), transpose_y=True)
     if not isinstance(bias, Tensor):
         return gemm() if bias == 0 else mapped(b, lambda v, c: v + c, gemm(), bias)
-    return gemm(bias)
+    return gemm(b.reshape(bias, bias.shape[-1:]) if bias.shape[:-1] == (const(1),) else bias)
