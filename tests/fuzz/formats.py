@@ -206,7 +206,7 @@ def _caffe() -> Iterator[Files]:
 
 def _coreml() -> Iterator[Files]:
     """A network with a loop, and a program's package with a branch and weights beside it."""
-    made = _module(TESTS / "coreml_format" / "small.py")
+    made = _module(TESTS / "coreml_format" / "coreml_models.py")
     yield {"net.mlmodel": made.network()}
     yield {f"net.mlpackage/{name}": content for name, content in made.package().items()}
 
