@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from jangin.ir.expr import Expr
+from jangin.ir.graph import static_shape
 from jangin.ir.plan import ALIGN, Plan
 from jangin.runtime.arena import layout, roomy
 from jangin.runtime.sizes import Evaluator, Shapes, Sizes
@@ -45,6 +46,7 @@ class Frame:
         kinds: dict[tuple[tuple[Expr, ...], int], int] = {}
         self.kind = [kinds.setdefault((b.shape, b.dtype.bytes), len(kinds)) for b in self.arena]
         self.kinds = tuple(kinds)  # arena buffers of one size for certain: dimensions, bytes of an element
+        self.bytes = [_known(dims, width) for dims, width in kinds]
         self.known = {b.name: b.offset for b in self.arena if b.offset is not None}
         if any(at % align for at in self.known.values()):
             self.known = {}
@@ -80,5 +82,13 @@ class Layout:
         little with each run leave most placements as they are."""
         largest = {v: roomy(n, values) for v, n in zip(self.frame.symbols, self.sizes, strict=True)}
         room = Evaluator(largest) if self.sizes else self.value
-        for dims, width in self.frame.kinds:
-            yield max(math.prod(self.value.shape(dims)), math.prod(room.shape(dims))) * width
+        for (dims, width), known in zip(self.frame.kinds, self.frame.bytes, strict=True):
+            if known is None:
+                known = max(math.prod(self.value.shape(dims)), math.prod(room.shape(dims))) * width
+            yield known
+
+
+def _known(dims: tuple[Expr, ...], width: int) -> int | None:
+    """The bytes of a buffer whose size is known before a run."""
+    shape = static_shape(dims)
+    return None if shape is None else math.prod(shape) * width

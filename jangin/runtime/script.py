@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.expr import Var
-from jangin.ir.graph import Array
+from jangin.ir.graph import Array, Shape
 from jangin.ir.program import Branch, HostCall, Loop, Region, Segment, Slicing, Step
 from jangin.runtime.executable import Executable
 from jangin.runtime.functions import address
@@ -213,7 +213,7 @@ class Script:
         values = [region.values[n] for n in step.outputs]  # type: ignore[union-attr]
         return {v.name: (self._sizes(v.shape or ()), v.dtype.numpy) for v in values}  # type: ignore[union-attr]
 
-    def _sizes(self, dims: Sequence[Any]) -> Sizes:
+    def _sizes(self, dims: Shape) -> Sizes:
         """A shape; of steps that can't be reached for these sizes it may be less than nothing."""
         return tuple(max(0, n) for n in self.value.shape(dims))
 

@@ -67,6 +67,7 @@ class Evaluator:
     def __init__(self, values: Mapping[Var, int]) -> None:
         self._values = values
         self._memo: dict[Expr, Any] = {}
+        self._shapes: dict[tuple[Expr, ...], Sizes] = {}
 
     def __call__(self, e: Expr) -> int:
         """Raises ValueError where that isn't known."""
@@ -75,8 +76,11 @@ class Evaluator:
         except (KeyError, ZeroDivisionError):
             raise ValueError(f"the size {e} has no value for {self._values}") from None
 
-    def shape(self, dims: Sequence[Expr]) -> Sizes:
-        return tuple([self(d) for d in dims])
+    def shape(self, dims: tuple[Expr, ...]) -> Sizes:
+        found = self._shapes.get(dims)
+        if found is None:
+            found = self._shapes[dims] = tuple([self(d) for d in dims])
+        return found
 
     def _value(self, e: Expr) -> Any:
         if isinstance(e, Const):
@@ -103,7 +107,7 @@ class Evaluator:
 class Shapes:
     """The shapes of buffers by name, each evaluated when it is asked for."""
 
-    def __init__(self, dims: Mapping[str, Sequence[Expr]], value: Evaluator) -> None:
+    def __init__(self, dims: Mapping[str, tuple[Expr, ...]], value: Evaluator) -> None:
         self._dims, self._value = dims, value
 
     def __getitem__(self, name: str) -> Sizes:

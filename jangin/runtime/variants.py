@@ -44,6 +44,7 @@ class VariantsExecutable:
             self.variants.append(made)
         self.inputs, self.outputs = signature(artifact)
         self._names = [s.name for s in self.inputs]
+        self._dims = artifact.dims
         self._conditions = [artifact.conditions(n) for n in range(len(artifact.parts))]
         self._chosen: dict[tuple[Sizes, ...], Executable | ProgramExecutable] = {}
 
@@ -103,10 +104,9 @@ class VariantsExecutable:
         return self._find(shapes) if found is None else found
 
     def _find(self, shapes: tuple[Sizes, ...]) -> Executable | ProgramExecutable:
-        dims = self._artifact.dims
-        if len(shapes) != len(dims):
+        if len(shapes) != len(self._dims):
             return self.variants[0]
-        pairs = [(d, s) for d, s in zip(dims, shapes, strict=True) if d is not None]
+        pairs = dict.fromkeys((d, s) for d, s in zip(self._dims, shapes, strict=True) if d is not None)
         if any(len(d) != len(s) for d, s in pairs):
             return self.variants[0]
         found = self._fitting(solved([d for d, _ in pairs], [s for _, s in pairs]))

@@ -199,20 +199,25 @@ def partial_sums(func: Func, loop: str) -> Func:
     summation", 1993). The order of additions changes."""
 
     def change(s: For) -> Stmt:
-        every = list(statements(s.body))
-        local = {n.buffer.name for n in every if isinstance(n, Alloc)}
-        stores = [n for n in every if isinstance(n, Store) and n.buffer.name not in local]
-        accs = {n.buffer for n in stores}
-        if len(accs) != 1 or not all(_adds(n) for n in stores):
-            raise ScheduleError(f"{func.name}: {loop} isn't of one sum")
         serial(func, s)
-        (acc,) = accs
+        acc = one_sum(func, s)
         own = replace(acc, name=f"{acc.name}.part")
-        zero = _each_element(acc, f"{loop}_p", lambda i: Store(own, i, const(0, acc.dtype)))
-        add = _each_element(acc, f"{loop}_q", lambda i: Store(acc, i, Load(acc, i) + Load(own, i)))
+        zero = each_element(acc, f"{loop}_p", lambda i: Store(own, i, const(0, acc.dtype)))
+        add = each_element(acc, f"{loop}_q", lambda i: Store(acc, i, Load(acc, i) + Load(own, i)))
         return replace(s, body=Alloc(own, block(zero, replace_buffer(s.body, acc.name, own), add)))
 
     return well_formed(at_loop(func, loop, change))
+
+
+def one_sum(func: Func, loop: For) -> Buffer:
+    """The one accumulator that a loop adds to."""
+    every = list(statements(loop.body))
+    local = {n.buffer.name for n in every if isinstance(n, Alloc)}
+    stores = [n for n in every if isinstance(n, Store) and n.buffer.name not in local]
+    accs = {n.buffer for n in stores}
+    if len(accs) != 1 or not all(_adds(n) for n in stores):
+        raise ScheduleError(f"{func.name}: {loop.var} isn't of one sum")
+    return accs.pop()
 
 
 def _adds(s: Store) -> bool:
@@ -222,7 +227,7 @@ def _adds(s: Store) -> bool:
     return s.buffer.memory == "register" and all(n.buffer.name != s.buffer.name for n in loads(term))
 
 
-def _each_element(acc: Buffer, name: str, store: Callable[[tuple[Expr, ...]], Stmt]) -> Stmt:
+def each_element(acc: Buffer, name: str, store: Callable[[tuple[Expr, ...]], Stmt]) -> Stmt:
     """`store(index)` for every element of an accumulator, by vectors along its last axis."""
     index = [Var(f"{name}{d}") for d in range(len(acc.shape))]
     inner = store(tuple(index))

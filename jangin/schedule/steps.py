@@ -11,7 +11,7 @@ from jangin.ir.loop import Func
 from jangin.ir.reader import Reader
 from jangin.ir.records import dataclass
 from jangin.ir.words import quote
-from jangin.schedule import guards, normalize, prefetch, primitives, stages, threads
+from jangin.schedule import factors, guards, normalize, prefetch, primitives, stages, threads
 
 Argument = str | int | tuple["Argument", ...]
 
@@ -76,6 +76,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "reuse": stages.reuse,
     "block_sum": stages.block_sum,
     "partial_sums": stages.partial_sums,
+    "factor_out": factors.factor_out,
     "rfactor": stages.rfactor,
     "predicate": guards.predicate,
     "begin_with": guards.begin_with,

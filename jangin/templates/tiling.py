@@ -129,7 +129,7 @@ class Tiler:
         do("reorder", [*outer, *(reversed(inside) if self.params["panels_inside"] else inside), *tile])
         acc = f"{self.stage.out.name}.acc"
         do("privatize", acc, tile, (*bias, *(role.constants if self.packed else ())))
-        k = self._reduction_loops()
+        k, factored = self._reduction_loops(), bool(self.params.get("factored"))
         if not self.packed:
             do("pack", f"{column}ooi", role.right.buffer.name, [*k, *tile[1:]], "panel")
             self._vector_copy(tile)
@@ -137,14 +137,16 @@ class Tiler:
             do("pack", f"{column}ooi", role.constants, [*k, *tile[1:]], "panel")
             do("unroll", f"panel_{k[-1]}")
             do("vectorize", f"panel_{tile[2]}")
+        if factored:
+            self._factor(k, column)
         if self.rows_packed:
             self._pack_rows(column, k)
             while len(k) > 1:
                 do("fuse", k[-2], k[-1], f"{k[-2]}{k[-1]}")
                 k[-2:] = [f"{k[-2]}{k[-1]}"]
         blocks = self._block_loops(k)
-        parts = self._part_loop([n for n in k if n not in blocks])
-        short = () if self.rows_packed else self._short_loops(k)
+        parts = "" if factored else self._part_loop([n for n in k if n not in blocks])
+        short = () if self.rows_packed else k[-1:] if factored else self._short_loops(k)
         if short:
             for loop in short:
                 do("unroll", loop)
@@ -182,6 +184,14 @@ class Tiler:
         do("vectorize", "rows_mi")
         if "rows_mit" in loop_names(self.s.func):  # a row's address is found once for all its terms
             do("unroll", "rows_mit")
+
+    def _factor(self, k: Sequence[str], column: str) -> None:
+        """Multiply each block's sum by its factor. Its words are summed apart, so that additions overlap."""
+        block, word, term = k
+        self.s.do("factor_out", block, f"{column}ooo")
+        if len(self.role.parts) > 2:
+            self.s.do("rfactor", f"{block}_{term}_s", self.params["word"], 1)
+        self.s.do("partial_sums", word)
 
     def _load_packed(self, k: str, terms: Sequence[str]) -> None:
         """Load a term of the tile's packed rows as vectors, or several terms at once."""

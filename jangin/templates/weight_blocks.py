@@ -3,6 +3,8 @@ is an expression of several constants, packed alike. A few rows widen each vecto
 by it; of many rows a task widens a panel once, and its tiles read that.
 
     parallel task { panel { [widen panel] row tile { acc = 0; k { acc += a[row] * widened }; write back } } }
+
+For a single row what a block's weights have in common multiplies their sum, not each of them.
 """
 
 from __future__ import annotations
@@ -90,6 +92,8 @@ class Blocks(Contraction):
         depth = {"block": self.block} if WORD < self.block < self.depth else {}
         if self.block % WORD == 0 and self.depth > WORD:
             depth["word"] = WORD
+            if mr == 1 and "block" in depth and self.depth % self.block == 0 and not widened:
+                depth["factored"] = 1
         return {**params, **depth, "unroll": WORD, "panels_inside": 0, "widened": widened}
 
     def estimate(self, params: Params) -> float:
@@ -99,7 +103,8 @@ class Blocks(Contraction):
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / (nv * self.lanes))
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
         vectors = panels * nv * self.depth
-        widened = self.widening * vectors * (down if params["widened"] else tiles) / t.multiply_adds
+        each = self.widening - (len(self.role.parts) - 1 if params.get("factored") else 0)
+        widened = each * vectors * (down if params["widened"] else tiles) / t.multiply_adds
         work = widened + self.tile_cycles(mr, nv, unroll=WORD) * tiles * panels
         if params["widened"]:
             work += 2 * vectors * down * t.vector_bytes / t.l2_rate

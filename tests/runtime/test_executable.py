@@ -106,6 +106,16 @@ def test_symbolic_sizes() -> None:
         exe.arena_bytes()
 
 
+def test_sizes_that_grow_leave_the_memory_as_it_is() -> None:
+    exe = symbolic()
+    exe(np.ones((300, 2), np.float32), np.zeros(600, np.float32))
+    (memory,) = exe._idle
+    table, scratch = memory.table, memory._scratch
+    for size in range(303, 331, 3):
+        exe(np.ones((size, 2), np.float32), np.zeros(2 * size, np.float32))
+        assert memory.table is table and memory._scratch is scratch
+
+
 def test_symbolic_errors() -> None:
     exe = symbolic()
     x = np.zeros((4, 2), np.float32)

@@ -98,6 +98,13 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     "too many tiles": ("matmul", [("block_sum", "i1", ["k0"], 1, "s")], "may have more than 1 iterations"),
     "parts of an axis": ("matmul", [("partial_sums", "i0")], "i0 isn't of one sum"),
     "parts of a maximum": ("max", [("partial_sums", "k0")], "k0 isn't of one sum"),
+    "factor of an axis": ("matmul", [("factor_out", "i1", "i0")], "i1 isn't of one sum"),
+    "no common factor": (
+        "matmul", [("split", "k0", 2), ("factor_out", "k0o", "i0")], "no factor that is the same",
+    ),
+    "factor of a remainder": (
+        "matmul", [("split", "k0", 4), ("factor_out", "k0o", "i0")], "a remainder or a condition",
+    ),
     "rfactor of an axis": ("matmul", [("rfactor", "i0", 4, 1)], "i0 isn't the one innermost loop"),
     "rfactor of a nest": ("max", [("rfactor", "k0", 4, 1)], "k0 isn't the one innermost loop"),
     "no lanes": ("sum", [("rfactor", "k0", 0, 1)], "1 vectors of 0 lanes"),

@@ -10,10 +10,11 @@ import pytest
 from templates.kernels import buffer
 
 from jangin.ir import te
-from jangin.ir.expr import const
+from jangin.ir.expr import const, loads
 from jangin.ir.interpret import size
 from jangin.ir.loop import Alloc, For, Func, If, Store, block, statements
 from jangin.ir.parse import parse_func
+from jangin.ir.text import print_func
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
 from jangin.schedule.primitives import distinct, find, loop_names
@@ -143,6 +144,37 @@ def test_partial_sums(name: str, loops: list[str]) -> None:
         (part,) = (s.buffer for s in statements(find(after, loop)) if isinstance(s, Alloc))
         assert part.name == "out.acc.part" and part.shape == (const(2),)
     do(func, ("partial_sums", loops[0]), ("partial_sums", loops[-1] if loops[1:] else "k0i"))
+
+
+FACTORED = """func k(x: f32[2, 12], w: f32[5, 12], f: f32[5, 3], o: f32[5, 3], out: out f32[2, 5]) {
+  serial i0 in 2 {
+    serial i1 in 5 {
+      alloc register out.acc: f32[1]
+      out.acc[0] = f32(0.0)
+      serial k0 in 12 {
+        out.acc[0] = out.acc[0] + TERM
+      }
+      out[i0, i1] = out.acc[0]
+    }
+  }
+}"""
+
+
+@pytest.mark.parametrize("at", ["i0", "i1o"])
+@pytest.mark.parametrize("term", [
+    "(x[i0, k0] * ((w[i1, k0] * f[i1, (k0 // 4)]) + o[i1, (k0 // 4)]))",
+    "((o[i1, (k0 // 4)] + (f[i1, (k0 // 4)] * w[i1, k0])) * x[i0, k0])",
+    "(x[i0, k0] * (w[i1, k0] * f[i1, (k0 // 4)]))",
+])  # fmt: skip
+def test_factor_out(term: str, at: str) -> None:
+    func = parse_func(FACTORED.replace("TERM", term))
+    func = do(func, ("split", "i1", 3), ("privatize", "out.acc", ["i1i"]), ("split", "k0", 4, "cut"))
+    after = do(func, ("factor_out", "k0o", at))
+    stores = [s for s in statements(find(after, "k0i")) if isinstance(s, Store)]
+    assert [s.buffer.name for s in stores] == ["out.acc.part"]
+    assert not {"f", "o"} & {n.buffer.name for s in stores for n in loads(s.value)}
+    assert ("k0o_sums" in print_func(after)) == ("o[" in term)
+    do(after, ("partial_sums", "k0i"), ("vectorize", "i1i"))
 
 
 def test_privatize_reads_stay_inside_where_windows_overlap() -> None:

@@ -139,14 +139,14 @@ class Mapped:
         same = self._for is not None and self._for.placement is layout.placement
         self._for = layout
         wanted = layout.stride * self._code.threads + ALIGN
-        if same and len(self._scratch) >= wanted:
+        if len(self._scratch) < wanted:  # sizes that grow with each run would make it anew each time
+            self._scratch = np.empty(wanted + (wanted // 2 if layout.sizes else 0), np.uint8)
+            self.scratch_at = -(-address(self._scratch) // ALIGN) * ALIGN
+        if same:
             return
         if len(self._arena) < layout.placement.arena + ALIGN:
             self._arena = np.empty(layout.placement.arena + ALIGN, np.uint8)
             self._arena_at = -(-address(self._arena) // ALIGN) * ALIGN
-        if len(self._scratch) < wanted:
-            self._scratch = np.empty(wanted, np.uint8)
-            self.scratch_at = -(-address(self._scratch) // ALIGN) * ALIGN
         self.table = (ctypes.c_void_p * max(1, len(self._code.plan.buffers)))()
         self.table_at = ctypes.addressof(self.table)
         for i, pointer in self._code.fixed:
