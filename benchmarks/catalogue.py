@@ -61,6 +61,6 @@ CATALOGUE = {
 }
 QUANTIZED = (
     "squeezenet1_1", "mobilenet_v1", "mobilenetv2", "resnet18", "resnet50", "efficientnet_lite0",
-    "inceptionv3",
+    "inceptionv3", "bert_base", "minilm",
 )  # fmt: skip
 """The models that are measured as int8 too."""

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/make_quantized.py
     .venv/bin/python benchmarks/run.py --precision int8 --peers onnxruntime,openvino
 
-The models come from benchmarks/make_models.py and have random weights, so that random pictures calibrate
+The models come from benchmarks/make_models.py and have random weights, so that random inputs calibrate
 them as well as any: activations are u8 by their range, weights s8 with a scale a channel. Each becomes
 NAME_int8.onnx beside its model.
 """
@@ -20,19 +20,24 @@ from catalogue import CATALOGUE, MODELS, QUANTIZED, Model, quantized
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-PICTURES = 4
-"""That calibrate."""
+BATCHES = 4
+"""That calibrate, of words below:"""
+WORDS = 1000
 
 
-class Pictures(CalibrationDataReader):  # type: ignore[misc]
-    """Random inputs of a model."""
+class Feeds(CalibrationDataReader):  # type: ignore[misc]
+    """Random inputs of a model: pictures, or words of which none is hidden."""
 
     def __init__(self, path: Path, model: Model) -> None:
-        (entry,) = onnx.load(path, load_external_data=False).graph.input
-        dims = entry.type.tensor_type.shape.dim
-        shape = [d.dim_value or model.sizes.get(d.dim_param, 1) for d in dims]
-        rng = np.random.default_rng(0)
-        self.feeds = iter([{entry.name: rng.standard_normal(shape, np.float32)} for _ in range(PICTURES)])
+        entries, rng = onnx.load(path, load_external_data=False).graph.input, np.random.default_rng(0)
+        self.feeds = iter([{e.name: self.array(e, model, rng) for e in entries} for _ in range(BATCHES)])
+
+    def array(self, entry: onnx.ValueInfoProto, model: Model, rng: np.random.Generator) -> Any:
+        kind = entry.type.tensor_type
+        shape = [d.dim_value or model.sizes.get(d.dim_param, 1) for d in kind.shape.dim]
+        if kind.elem_type == onnx.TensorProto.FLOAT:
+            return rng.standard_normal(shape, np.float32)
+        return rng.integers(0, WORDS, shape) if "input" in entry.name else np.ones(shape, np.int64)
 
     def get_next(self) -> dict[str, Any] | None:
         return next(self.feeds, None)
@@ -44,7 +49,7 @@ def make(model: Model, folder: Path) -> Path:
     prepared = out.with_suffix(".prepared")
     quant_pre_process(model.path, prepared, skip_symbolic_shape=True)
     quantize_static(
-        prepared, out, Pictures(prepared, model), quant_format=QuantFormat.QDQ, per_channel=True,
+        prepared, out, Feeds(prepared, model), quant_format=QuantFormat.QDQ, per_channel=True,
         activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
     )  # fmt: skip
     prepared.unlink()

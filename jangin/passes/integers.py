@@ -44,6 +44,7 @@ def integers(graph: Graph, target: Target) -> Graph:
     """The graph with its products of integers of at most 16 bits made so."""
     if not any(is_small(node, graph) for node in graph.nodes):
         return graph
+    graph = _narrowed_first(graph)
     run = _Integers(graph if target.terms == 4 else _offsets_kept(graph), target.terms)
     for node in run.graph.nodes:
         run.visit(node)
@@ -55,6 +56,35 @@ def is_small(node: Node, graph: Graph) -> bool:
     if not isinstance(node.attrs, (Conv, MatMul)) or node.attrs.dtype is not I32:
         return False
     return all(graph.dtype(n).is_int and graph.dtype(n).bits <= 16 for n in node.inputs)
+
+
+def _narrowed_first(graph: Graph) -> Graph:
+    """What a Concat joins is made smaller (quantized) where it is made, rather than behind the Concat."""
+    run, users, made = (
+        Editor(graph.symbols, graph.values, graph.constants),
+        graph.consumers(),
+        graph.producers(),
+    )
+
+    def joined(node: Node) -> Node | None:
+        """The Concat whose result a node alone reads, to make it smaller."""
+        if not isinstance(node.attrs, Map) or len(node.inputs) != 1 or node.inputs[0] in graph.outputs:
+            return None
+        (name,), (out,) = node.inputs, node.outputs
+        before, less = made.get(name), graph.dtype(out).bytes < graph.dtype(name).bytes
+        alone = less and before is not None and isinstance(before.attrs, Concat) and len(users[name]) == 1
+        return before if alone else None
+
+    found = {n.outputs[0]: c for n in graph.nodes if (c := joined(n)) is not None}
+    gone = {c.outputs[0] for c in found.values()}
+    for node in graph.nodes:
+        (out, *_) = node.outputs
+        if out in found:
+            parts = [run.add(node.of(Map), [p], f"{p}.small", node.source) for p in found[out].inputs]
+            run.emit(replace(found[out], inputs=tuple(parts), outputs=node.outputs))
+        elif out not in gone:
+            run.emit(node)
+    return run.rewritten(graph) if found else graph
 
 
 # --- offsets ---------------------------------------------------------------------------------

@@ -25,10 +25,11 @@ def quantized(
     also: str = "",
     bias_unit: float = 1.0,
 ) -> onnx.ModelProto:
-    """x quantized, `kind` with quantized weights (and a bias, of Conv), its result quantized; `also` is a
-    second output."""
+    """x quantized, `kind` with quantized weights (and a bias, but of MatMul), its result quantized; `also` is
+    a second output. Gemm's weights are transposed."""
     rng = np.random.default_rng(0)
-    scales = rng.uniform(0.01, 0.02, len(weights) if per_filter else ()).astype(np.float32)
+    axis = 1 if kind == "MatMul" else 0
+    scales = rng.uniform(0.01, 0.02, weights.shape[axis] if per_filter else ()).astype(np.float32)
     constants = {
         "xs": np.float32(0.03), "xz": np.uint8(120), "w": weights, "ws": scales,
         "wz": np.zeros(scales.shape, np.int8), "ys": np.float32(0.2), "yz": np.uint8(100),
@@ -36,16 +37,16 @@ def quantized(
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
         helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
-        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=0),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=axis),
     ]
     inputs = ["xd", "wd"]
-    if kind == "Conv":
+    if kind != "MatMul":
         constants |= {"b": rng.integers(-2000, 2000, len(weights), np.int32)}
         constants |= {"bs": scales * np.float32(0.03 * bias_unit), "bz": np.zeros(scales.shape, np.int32)}
         nodes.append(helper.make_node("DequantizeLinear", ["b", "bs", "bz"], ["bd"], axis=0))
         inputs.append("bd")
     nodes += [
-        helper.make_node(kind, inputs, ["r"]),
+        helper.make_node(kind, inputs, ["r"], **({"transB": 1} if kind == "Gemm" else {})),
         helper.make_node("QuantizeLinear", ["r", "ys", "yz"], ["rq"]),
         helper.make_node("DequantizeLinear", ["rq", "ys", "yz"], ["y"]),
     ]
@@ -73,13 +74,16 @@ def integers(*shape: int) -> Array:
         ("Conv", [1, 8, 9, 9], integers(16, 8, 3, 3), False),
         ("MatMul", [5, 40], integers(40, 24), False),
         ("MatMul", [3, 2100], integers(2100, 8), False),  # too long to be exact in f32
+        ("MatMul", [2, 5, 40], integers(40, 24), True),
+        ("Gemm", [5, 40], integers(24, 40), False),
+        ("Gemm", [5, 40], integers(24, 40), True),
     ],
 )
 def test_results_are_onnx_runtimes_to_the_bit(
     kind: str, shape: list[int], weights: Array, per_filter: bool
 ) -> None:
     model = quantized(kind, shape, weights, per_filter)
-    assert f"QLinear{kind}" in operators(model)
+    assert {"Gemm": "com.microsoft.QGemm"}.get(kind, f"QLinear{kind}") in operators(model)
     x = np.random.default_rng(2).uniform(-3, 3, shape).astype(np.float32)
     (expected,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     assert len(np.unique(expected)) > 10

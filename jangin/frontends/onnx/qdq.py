@@ -17,6 +17,7 @@ from jangin.frontends.order import reads
 from jangin.ir.graph import Graph, ImportedAttributes, Node
 
 DEQUANTIZE, QUANTIZE = "onnx.DequantizeLinear", "onnx.QuantizeLinear"
+PRODUCTS = {"onnx.Conv": "onnx.QLinearConv", "onnx.MatMul": "onnx.QLinearMatMul", "onnx.Gemm": "onnx.QGemm"}
 QLINEAR_OPSET = 10
 EIGHT_BITS = ("int8", "uint8")
 MOVING = {
@@ -55,7 +56,7 @@ class _Fusing:
         fused: set[str] = set()
         for node in self.graph.nodes:
             found = None
-            if node.op in ("onnx.Conv", "onnx.MatMul"):
+            if node.op in PRODUCTS:
                 found = self.fused(node)
             elif node.op in MOVING and len(node.outputs) == 1:
                 found = self.moved(node)
@@ -75,21 +76,31 @@ class _Fusing:
         if not all(p is not None and p.op == DEQUANTIZE for p in parts):
             return None
         x, w, *bias = (p for p in parts if p is not None)
-        each = node.op == "onnx.Conv"  # filters may each have a scale
+        attrs = node.of(ImportedAttributes)
+        if attrs.get("transA") or attrs.get("alpha", 1) != 1 or (bias and attrs.get("beta", 1) != 1):
+            return None
         if not (
             self.fits(x)
             and self.fits(after)
-            and self.fits(w, each)
+            and self.fits(w, self.outputs_axis(node, w))
             and all(self.is_bias(v, x, w) for v in bias)
         ):
             return None
-        op = "onnx.QLinearConv" if each else "onnx.QLinearMatMul"
-        return replace(
-            node,
-            inputs=(*x.inputs, *w.inputs, *after.inputs[1:], *(b.inputs[0] for b in bias)),
-            outputs=after.outputs,
-            attrs=ImportedAttributes(op, {**node.of(ImportedAttributes), "opset": QLINEAR_OPSET}),
-        )
+        constant, result = [b.inputs[0] for b in bias], after.inputs[1:]
+        if node.op == "onnx.Gemm":
+            operands = (*x.inputs, *w.inputs, *(constant or [""]), *result)
+            attrs = ImportedAttributes("com.microsoft.QGemm", {"transB": attrs.get("transB", 0), "opset": 1})
+        else:
+            operands = (*x.inputs, *w.inputs, *result, *constant)
+            attrs = ImportedAttributes(PRODUCTS[node.op], {**attrs, "opset": QLINEAR_OPSET})
+        return replace(node, inputs=operands, outputs=after.outputs, attrs=attrs)
+
+    def outputs_axis(self, node: Node, w: Node) -> int:
+        """The weights' axis whose entries may each have a scale: of filters, or of a matrix's columns."""
+        known = self.graph.constants.get(w.inputs[0])
+        if node.op == "onnx.Conv" or known is None or node.of(ImportedAttributes).get("transB"):
+            return 0
+        return known.ndim - 1
 
     def moved(self, node: Node) -> Node | None:
         """The node on integers, where the result is quantized as the operand was."""
@@ -105,16 +116,15 @@ class _Fusing:
             return None
         return replace(node, inputs=(before.inputs[0], *node.inputs[1:]), outputs=after.outputs)
 
-    def fits(self, node: Node, each: bool = False) -> bool:
-        """Whether a node quantizes by one scale (or, if `each`, one for each entry of axis 0), to or from
-        8 bits."""
+    def fits(self, node: Node, each: int | None = None) -> bool:
+        """Whether a node quantizes by one scale (or one for each entry of axis `each`), to or from 8 bits."""
         attrs = node.of(ImportedAttributes)
         if len(node.inputs) != 3 or attrs.get("block_size") or attrs.get("output_dtype"):
             return False
         scale, zero = (self.graph.constants.get(n) for n in node.inputs[1:])
         if scale is None or zero is None or scale.dtype != np.float32 or zero.dtype.name not in EIGHT_BITS:
             return False
-        return scale.size == 1 or (each and attrs.get("axis", 1) == 0 and scale.ndim == 1)
+        return scale.size == 1 or (each is not None and attrs.get("axis", 1) == each and scale.ndim == 1)
 
     def is_bias(self, node: Node, x: Node, w: Node) -> bool:
         """Whether it dequantizes a bias of 32-bit integers in units of both scales."""

@@ -21,8 +21,8 @@ from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.axes import axes_of, axis_of, channels_first, channels_last
 from jangin.ops.blocks import matmul_blocks
 from jangin.ops.builder import Builder, Tensor
-from jangin.ops.linear import gemm, matmul
-from jangin.ops.quantized import dequantize, dynamic_quantize, integer_matmul, quantize
+from jangin.ops.linear import matmul
+from jangin.ops.quantized import dequantize, dynamic_quantize, integer_matmul, quantize, requantize
 from jangin.ops.reduce import reduce_over
 
 DOMAIN = "com.microsoft"
@@ -143,16 +143,17 @@ def qgemm(
     bias: Tensor | None = None, y_scale: Tensor | None = None, y_zero: Tensor | None = None,
     *, alpha: float = 1.0, transA: int = 0, transB: int = 0,
 ) -> Tensor:  # fmt: skip
-    """alpha * x' w' + bias, in f32 where no scale of the result is given. The bias is in units of
-    alpha and both scales."""
-    axis = 0 if transB else 1
-    left, right = _real(b, x, x_scale, x_zero), _real(b, w, w_scale, w_zero, axis)
-    y = gemm(b, left, right, transpose_x=bool(transA), transpose_y=bool(transB))
+    """alpha * x' w' + bias, in f32 where no scale of the result is given: exact sums of integers, then one
+    rescaling, by column where the weights' scale is. The bias is in units of alpha and both scales."""
+    left, right = (b.transpose(t, (1, 0)) if turned else t for t, turned in ((x, transA), (w, transB)))
+    sums = integer_matmul(b, left, right, x_zero, w_zero)
     if bias is not None:
-        step = b.map(lambda s, t: s * t, x_scale, w_scale)
-        y = b.map(lambda v, c, s: v + cast(F32, c) * s, y, bias, step)
-    y = y if alpha == 1 else b.map(lambda v: v * alpha, y)
-    return y if y_scale is None else _quantized(b, y, y_scale, y_zero, x.dtype)
+        sums = b.map(lambda v, c: v + c, sums, bias)
+    scales = [t for t in (x_scale, w_scale, y_scale) if t is not None]
+    scale = b.map(lambda s, t, *of: alpha * s * t / of[0] if of else alpha * s * t, *scales)
+    if y_scale is None:
+        return b.map(lambda v, s: cast(F32, v) * s, sums, scale)
+    return requantize(b, sums, scale, b.scalar(0, x.dtype) if y_zero is None else y_zero)
 
 
 @op("MatMulIntegerToFloat", domain=DOMAIN)
