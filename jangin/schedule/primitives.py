@@ -401,8 +401,13 @@ def _check_packable(func: Func, at: For, expr: Expr, over: Sequence[For]) -> Non
     names = {n.buffer.name for n in loads(expr)}
     if names & {s.buffer.name for s in statements(at.body) if isinstance(s, (Store, Alloc))}:
         raise ScheduleError(f"{func.name}: {expr} is of a buffer that {at.var} itself stores")
-    own = set(conjuncts(expr.cond)) if isinstance(expr, Select) else set[Expr]()
-    others = (s for s in statements(at.body) if isinstance(s, If) and not own.issuperset(conjuncts(s.cond)))
+    own, guarded_by = expr, set[Expr]()
+    while isinstance(own, Select):
+        guarded_by.update(conjuncts(own.cond))
+        own = own.a
+    others = (
+        s for s in statements(at.body) if isinstance(s, If) and not guarded_by.issuperset(conjuncts(s.cond))
+    )
     guarded = (t for s in others for t in statements(s))
     if any(expr in _guarded_loads(e, name) for s in guarded for e in expressions(s) for name in names):
         raise ScheduleError(f"{func.name}: {expr} is read under a condition")

@@ -82,6 +82,19 @@ def packing_positions(role: Roles) -> tuple[int, tuple[int, ...], tuple[int, ...
     return column, ks, rest
 
 
+def pack_right(rec: Recorder, role: Roles, width: int) -> None:
+    """The constant right operand [.., N, .., k..] as panels [batch.., groups, panels, k.., width]; its parts
+    [N, k] alike."""
+    if role.parts:
+        for name in role.constants:
+            rec.pack(name, Packing((0, 1), 0, 1, width))
+        return
+    positions = packing_positions(role)
+    assert positions is not None
+    column, ks, lead = positions
+    rec.pack(role.right.buffer.name, Packing((*lead, column, *ks), len(lead), role.groups, width))
+
+
 def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:
     """Whether the next terms of a row are loaded as a vector, of which the target multiplies by one lane."""
     alike = role.left.dtype is stage.body.dtype
@@ -119,7 +132,7 @@ class Tiler:
             groups.append(column + "o")
             column += "i"
         if self.packed:
-            self._pack()
+            pack_right(self.s, self.role, self.width)
         bias = begin_with_bias(self.s, self.workload, self.stage, self.width) if role.groups == 1 else ()
         row = fuse_all(self.s, role.rows, "m")
         self._tile(row, column)
@@ -221,18 +234,6 @@ class Tiler:
             do("rename", row, "m")
         do("split", "m", params["mr"])
         do("split", "mo", params["row_tiles"], "bound")
-
-    def _pack(self) -> None:
-        """Right operand [.., N, .., k..] to [batch.., groups, panels, k.., width]; its parts [N, k] alike."""
-        if self.role.parts:
-            for name in self.role.constants:
-                self.s.pack(name, Packing((0, 1), 0, 1, self.width))
-            return
-        positions = packing_positions(self.role)
-        assert positions is not None
-        column, ks, lead = positions
-        packing = Packing((*lead, column, *ks), len(lead), self.role.groups, self.width)
-        self.s.pack(self.role.right.buffer.name, packing)
 
     def _reduction_loops(self) -> list[str]:
         """The loops over k, the innermost two fused where both operands run through them contiguously."""

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jangin.ir import te
-from jangin.ir.expr import Load, Var, loads
+from jangin.ir.expr import Const, Load, Select, Var, loads, walk
 from jangin.ir.loop import Func, Store, statements
+from jangin.ir.simplify import prove
 from jangin.schedule import primitives
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, messy, stride, vectorize
@@ -71,7 +72,11 @@ def merged(workload: Workload) -> Axes | None:
     if len(across) != 1 or sum(n.buffer == across[0].buffer for n in _reads(rec.func)) > 1:
         return None
     along = [n for n in outer if _step(rec.func, across[0], n) == 1]
-    if len(along) != 1 or _step(rec.func, across[0], last) is None:
+    if (
+        len(along) != 1
+        or _step(rec.func, across[0], last) is None
+        or not _may_read_early(rec.func, across[0])
+    ):
         return None
     rows, columns = (workload.size(primitives.find(rec.func, n).extent) for n in (along[0], last))
     outer.remove(along[0])
@@ -80,6 +85,18 @@ def merged(workload: Workload) -> Axes | None:
 
 def _reads(func: Func) -> set[Load]:
     return {n for s in statements(func.body) if isinstance(s, Store) for n in loads(s.value)}
+
+
+def _may_read_early(func: Func, load: Load) -> bool:
+    """Whether a load is inside its buffer for all iterations, or what guards it moves with it (see `pack`):
+    one operand of a concatenation is neither."""
+    values = [s.value for s in statements(func.body) if isinstance(s, Store)]
+    choices = [n for v in values for n in walk(v) if isinstance(n, Select) and not isinstance(n.b, Const)]
+    if not any(load in loads(n.a) or load in loads(n.b) for n in choices):
+        return True
+    known = primitives.ranges_at(func, primitives.loop_names(func)[-1])
+    within = zip(load.index, load.buffer.shape, strict=True)
+    return all(prove(i >= 0, known) and prove(i < d, known) for i, d in within)
 
 
 def _step(func: Func, load: Load, loop: str) -> int | None:

@@ -33,11 +33,12 @@ def match(workload: Workload) -> Blocks | None:
     if len(workload.stages) != 1 or workload.target.lanes(4) < 2:
         return None
     (stage,) = workload.stages
-    role = _roles(stage, workload)
+    role = roles(stage, workload)
     return None if role is None else Blocks(workload, role, workload.target.lanes(4))
 
 
-def _roles(stage: te.Stage, workload: Workload) -> Roles | None:
+def roles(stage: te.Stage, workload: Workload) -> Roles | None:
+    """Which axes are what in a product with weights in blocks; None where it is none."""
     body = stage.body
     if stage.combiner != "sum" or len(stage.axes) != 2 or len(stage.reduce_axes) != 1:
         return None

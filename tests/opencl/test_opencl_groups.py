@@ -27,6 +27,7 @@ from jangin.backends.opencl.check import native
 from jangin.backends.walk.math import expansion
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
+from jangin.ir.dtype import DType
 from jangin.ir.expr import Call, walk
 from jangin.ir.graph import Array
 from jangin.ir.groups import barriers
@@ -88,6 +89,13 @@ def floats(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32) / 4
 
 
+def numbers(dtype: DType, *shape: int) -> np.ndarray:
+    """Of any type, whole ones as large as half of its bits."""
+    if dtype.numpy.kind == "f":
+        return floats(*shape).astype(dtype.numpy)
+    return np.random.default_rng(len(shape)).integers(0, 1 << dtype.bits // 2, shape).astype(dtype.numpy)
+
+
 def network(op: str, shape: tuple[int, ...], weights: list[np.ndarray], **attrs: Any) -> onnx.ModelProto:
     """One node with constant weights."""
     names = [f"w{n}" for n in range(len(weights))]
@@ -95,7 +103,8 @@ def network(op: str, shape: tuple[int, ...], weights: list[np.ndarray], **attrs:
     constants = [numpy_helper.from_array(w, n) for w, n in zip(weights, names, strict=True)]
     node = helper.make_node(op, ["x", *names], ["y"], **attrs)
     graph = helper.make_graph([node], "g", ends[:1], ends[1:], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def recurrence(op: str, gates: int, sizes: tuple[int, int, int], **attrs: Any) -> onnx.ModelProto:
@@ -106,23 +115,33 @@ def recurrence(op: str, gates: int, sizes: tuple[int, int, int], **attrs: Any) -
     return network(op, (3, batch, 7), weights, hidden_size=hidden, **attrs)
 
 
-NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
-    "lstm": lambda: recurrence("LSTM", 4, (3, 21, 2), direction="bidirectional"),
-    "gru": lambda: recurrence("GRU", 3, (1, 37, 1), linear_before_reset=0),
-    "winograd": lambda: network("Conv", (1, 20, 13, 11), [floats(24, 20, 3, 3)], pads=[1, 1, 1, 1]),
+def blocks() -> onnx.ModelProto:
+    """A product with weights of 4 bits in blocks of 16."""
+    weights = np.random.default_rng(0).integers(0, 256, (9, 3, 8)).astype(np.uint8)
+    attrs = {"K": 48, "N": 9, "bits": 4, "block_size": 16, "domain": "com.microsoft"}
+    return network("MatMulNBits", (21, 48), [weights, floats(27)], **attrs)
+
+
+NETWORKS: dict[str, tuple[str, Callable[[], onnx.ModelProto]]] = {
+    "lstm": ("nest", lambda: recurrence("LSTM", 4, (3, 21, 2), direction="bidirectional")),
+    "gru": ("nest", lambda: recurrence("GRU", 3, (1, 37, 1), linear_before_reset=0)),
+    "winograd": ("nest", lambda: network("Conv", (1, 20, 13, 11), [floats(24, 20, 3, 3)], pads=[1] * 4)),
+    "blocks": ("contraction", blocks),
 }
+"""Models with the template of which at least one of their kernels is."""
 
 
 @pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
-def test_networks_of_nests(device: Found, name: str) -> None:
-    """Kernels that came as loop nests have more than one work-item in a group, and give what native code
+def test_networks(device: Found, name: str) -> None:
+    """Kernels that came as loop nests too have more than one work-item in a group, and give what native code
     does."""
-    model = NETWORKS[name]()
+    template, make = NETWORKS[name]
+    model = make()
     exe = jangin.compile(model, f"opencl:{device.number}@gpu", cache=False)
-    nests = [launch for launch in exe.plan.launches if launch.template.startswith("nest")]
-    assert nests and all(launch.local[0] > 16 for launch in nests)
+    made = [launch for launch in exe.plan.launches if launch.template.startswith(template)]
+    assert made and all(launch.local[0] > 16 for launch in made)
     x = floats(*(int(str(d)) for d in exe.inputs[0].shape))
     np.testing.assert_allclose(exe(x), jangin.compile(model, cache=False)(x), rtol=1e-4, atol=1e-5)
 
@@ -172,11 +191,11 @@ def networks(*names: str) -> None:
     """In the process with the simulated device: all kernels of networks, against native code."""
     (device,) = [d for d in usable() if d.platform == SIMULATOR]
     options = Options(replace(TARGET, backend="opencl"))
-    plans = [plan for name in names for plan in plan_model(NETWORKS[name](), options).plans]
+    plans = [plan for name in names for plan in plan_model(NETWORKS[name][1](), options).plans]
     funcs = [func for plan in plans for func in plan.kernels.values()]
     assert any(str(rounds(func)) != "1" for func in funcs)
     for func in funcs:
-        arrays = {p.name: floats(*(int(str(d)) for d in p.shape)) for p in func.params}
+        arrays = {p.name: numbers(p.dtype, *(int(str(d)) for d in p.shape)) for p in func.params}
         got = call(built([func], target(device), device), device, func, arrays, {}, 1 << 20)
         for name, value in native(func, arrays, {}).items():
             np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5, err_msg=str(func))

@@ -11,7 +11,7 @@ import pytest
 from jangin.ir import te
 from jangin.ir.core import Map, Normalize, Reduce, Softmax, Transpose
 from jangin.ir.dtype import F32
-from jangin.ir.expr import Var, call
+from jangin.ir.expr import Var, call, const, land, select
 from jangin.ir.groups import grouped, shared_layout, threads
 from jangin.ir.interpret import run_func
 from jangin.ir.parse import parse_func
@@ -40,6 +40,25 @@ from .kernels import (
 )
 
 X, Y = Var("x0", F32), Var("x1", F32)
+
+
+def turned_or_not(rows: int, columns: int) -> Built:
+    """Of some columns a copy along the other axis, of the others one that isn't."""
+    x, y, out = buffer("x", 11, rows), buffer("y", rows, columns), buffer("out", rows, columns)
+    i, j = Var("i0"), Var("i1")
+    body = select(j < 11, x[j, i], y[i, j])
+    return (te.Stage(out, (te.Axis(i, const(rows)), te.Axis(j, const(columns))), body),), [x, y]
+
+
+def turned_and_padded(rows: int, columns: int) -> Built:
+    """A copy along the other axis, with a border of zeros."""
+    x, out = buffer("x", rows, columns), buffer("out", columns + 2, rows)
+    i, j = Var("i0"), Var("i1")
+    inside = land(i - 1 >= 0, i - 1 < columns)
+    body = select(inside, x[j, i - 1], const(0, F32))
+    return (te.Stage(out, (te.Axis(i, const(columns + 2)), te.Axis(j, const(rows))), body),), [x]
+
+
 TARGET = gpu_target(NAMED["x86-64-v3"], units=4, group=256, shared=16 << 10)
 KERNELS: dict[str, tuple[Built, Sequence[str]]] = {
     "map": (node(Map(body=X * 2.0 + 1.0), [buffer("x", 5, 8)]), ()),
@@ -49,6 +68,8 @@ KERNELS: dict[str, tuple[Built, Sequence[str]]] = {
     "transpose": (node(Transpose(perm=(2, 0, 1)), [buffer("x", 2, 5, 3)]), ()),
     "turned": (node(Transpose(perm=(0, 2, 1)), [buffer("x", 3, 37, 45)]), ()),
     "turned-symbolic": (node(Transpose(perm=(1, 0)), [buffer("x", SYMBOL, 19)]), ()),
+    "turned-or-not": (turned_or_not(24, 21), ()),
+    "turned-padded": (turned_and_padded(20, 13), ()),
     "product": (matmul((13, 9), (9, 11)), ()),
     "weights": (matmul((13, 9), (9, 11)), ("w",)),
     "batches": (matmul((3, 7, 5), (3, 5, 6)), ()),

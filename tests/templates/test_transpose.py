@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from jangin.ir import te
 from jangin.ir.core import Map, Transpose
-from jangin.ir.expr import Var
+from jangin.ir.expr import Var, const, select
 from jangin.targets import NAMED, Target
 from jangin.templates.choose import TEMPLATES, choose
 
@@ -45,3 +46,16 @@ def test_copies_in_order_are_none() -> None:
     assert TEMPLATES["transpose"](workload(node(Transpose((1, 0, 2)), [buffer("x", 9, 20, 40)]))) is None
     x, y = Var("x0"), Var("x1")
     assert TEMPLATES["transpose"](workload(node(Map(x + y), [buffer("x", 9, 40), buffer("y", 40)]))) is None
+
+
+@pytest.mark.parametrize(("rows", "safe"), [(21, True), (11, False)])
+def test_an_operand_that_is_chosen_among_others(rows: int, safe: bool) -> None:
+    """A tile reads all of it, so that it must be there where the other is chosen too, as in a concatenation
+    it isn't."""
+    x, y, out = buffer("x", rows, 24), buffer("y", 24, 21), buffer("out", 24, 21)
+    i, j = Var("i0"), Var("i1")
+    axes = te.Axis(i, const(24)), te.Axis(j, const(21))
+    built: Built = (te.Stage(out, axes, select(j < 11, x[j, i], y[i, j])),), [x, y]
+    template = TEMPLATES["transpose"](workload(built))
+    assert (template is not None) == safe
+    assert_equal_to_stages(choose(workload(built)), built)

@@ -14,9 +14,13 @@ from jangin.ir.graph import Array, CompileError, Node
 from jangin.ir.interpret import run_func
 from jangin.ops.blocks import matmul_blocks
 from jangin.ops.builder import Builder
-from jangin.targets import resolve
+from jangin.targets import NAMED, Target
+from jangin.targets.gpu import gpu_target
+from jangin.templates.gpu import contraction
 from jangin.templates.template import Workload
 from jangin.templates.weight_blocks import match
+
+GPU = gpu_target(NAMED["x86-64-v3"], units=4, group=256, shared=16 << 10)
 
 
 def weights(bits: int, rows: int, width: int, block: int, offset: bool) -> list[Array]:
@@ -46,15 +50,29 @@ def product(x: Array, parts: Sequence[Array], block: int) -> tuple[Builder, Node
     (1, 64, 27, 32), (3, 40, 7, 16), (7, 64, 25, 64), (2, 31, 9, 8),
 ])  # fmt: skip
 def test_all_its_candidates(rows: int, width: int, columns: int, block: int, bits: int, offset: bool) -> None:
+    check(rows, width, columns, block, bits, offset, NAMED["x86-64-v3"])
+
+
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize(
+    ("width", "columns", "block", "bits"), [(40, 7, 16, 4), (31, 9, 8, 4), (31, 9, 8, 8)]
+)
+def test_by_work_groups(width: int, columns: int, block: int, bits: int, offset: bool) -> None:
+    """The best candidate, and another at random."""
+    check(3, width, columns, block, bits, offset, GPU)
+
+
+def check(rows: int, width: int, columns: int, block: int, bits: int, offset: bool, on: Target) -> None:
     x = np.random.default_rng(rows).normal(size=(rows, width)).astype(np.float32)
     b, node, want = product(x, weights(bits, columns, width, block, offset), block)
     constants = {f"x{i}": b.constants[n] for i, n in enumerate(node.inputs) if i}
     stages = node.of(Compute).stages
     buffers = [Buffer(n, *b.typed(v)) for n, v in zip(("x0", *constants), node.inputs, strict=True)]
-    workload = Workload("k", stages, tuple(buffers), {}, tuple(constants), resolve("x86-64-v3"))
-    template = match(workload)
+    workload = Workload("k", stages, tuple(buffers), {}, tuple(constants), on)
+    template = contraction.match(workload) if on is GPU else match(workload)
     assert template is not None
-    for params in template.space():
+    space = sorted(template.space(), key=template.estimate)
+    for params in [space[0], np.random.default_rng().choice(space[1:8])] if on is GPU else space:
         found = template.schedule(params)
         arrays = {n: found.packings[n].apply(a) for n, a in constants.items()}
         arrays |= {"x0": x, "out": np.full(want.shape, np.nan, np.float32)}

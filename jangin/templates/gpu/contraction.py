@@ -1,4 +1,5 @@
-"""Products and convolutions (as implicit products) by work-groups: a group makes a tile of `bm` x `bn`
+"""Products and convolutions (as implicit products) by work-groups, and products with weights that are kept in
+blocks, which become floats where they are copied: a group makes a tile of `bm` x `bn`
 elements, each thread `tm` x `tn` of them in registers, from panels of `bk` terms of both operands in shared
 memory.
 
@@ -18,15 +19,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jangin.ir import te
-from jangin.ir.expr import Var, const
+from jangin.ir.expr import Var, children, const
 from jangin.ir.simplify import simplify
 from jangin.schedule.primitives import find
-from jangin.templates import contraction
+from jangin.templates import contraction, cost, weight_blocks
 from jangin.templates.common import fuse_all, maskable
 from jangin.templates.gpu.common import BUSY, blocks, constant, device, spread
-from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
+from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import Roles, packing_positions
+from jangin.templates.tiling import Roles, pack_right, packing_positions
 
 TILES = (
     (16, 8, 4, 4), (16, 16, 4, 4), (16, 16, 8, 4), (8, 16, 4, 4), (16, 16, 8, 8), (8, 8, 4, 4), (8, 8, 4, 8),
@@ -49,7 +50,7 @@ def match(workload: Workload) -> Contraction | None:
     if len(workload.stages) != 1 or not workload.stages[0].axes:
         return None
     (stage,) = workload.stages
-    role = contraction.roles(stage)
+    role = contraction.roles(stage) or weight_blocks.roles(stage, workload)
     if role is None or role.left.buffer.name == role.right.buffer.name or role.groups > 1:
         return None
     if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):
@@ -74,8 +75,10 @@ class Contraction(Template):
         self.columns = size[role.column]
         self.depth = math.prod(size[k] for k in role.k)
         self.batches = math.prod(size[b] for b in role.batch)
-        self.packed = role.right.buffer.name in p.constants and packing_positions(role) is not None
-        self.element = max(o.buffer.dtype.bytes for o in (role.left, role.right))
+        plain = role.right.buffer.name in p.constants and packing_positions(role) is not None
+        self.packed = plain or bool(role.parts)
+        right = next(e for e in children(self.stage.body) if e is not role.left) if role.parts else role.right
+        self.element, self.widening = max(role.left.dtype.bytes, right.dtype.bytes), cost.arithmetic(right)
 
     def space(self) -> Sequence[Params]:
         found = []
@@ -96,7 +99,7 @@ class Contraction(Template):
         bm, bn = ty * tm, tx * tn
         groups = self.batches * math.ceil(self.rows / bm) * math.ceil(self.columns / bn)
         panels = math.ceil(self.depth / bk)
-        each = bk * (tm * tn + tm / 2 + tn / 4) + 12 * bk * (bm + bn) / (ty * tx) + SYNC
+        each = bk * (tm * tn + tm / 2 + tn / 4) + self._copies(params) + SYNC
         turns = math.ceil(groups / t.units)
         resident = min(turns, RESIDENT)
         items = resident * ty * tx * min(BUSY, tm * tn / 2)  # sums that don't wait for each other
@@ -107,6 +110,11 @@ class Contraction(Template):
         work = turns * group / t.clock / share
         moved = groups * self.depth * (bm + bn) * self.element / 4 + self.rows * self.columns * 4
         return float(t.startup + max(work, moved / t.bandwidth))
+
+    def _copies(self, params: Params) -> float:
+        """Instructions that a thread copies its share of both panels by."""
+        rows, columns = params["ty"] * params["tm"], params["tx"] * params["tn"]
+        return params["bk"] * (12 * rows + (12 + self.widening) * columns) / (params["ty"] * params["tx"])
 
     def schedule(self, params: Params) -> Scheduled:
         p = self.workload
@@ -130,7 +138,7 @@ class _Tiler:
         do, role, q = self.rec.do, self.role, self.params
         c = role.column
         if self.product.packed:
-            self._pack(q["tx"] * q["tn"])
+            pack_right(self.rec, role, q["tx"] * q["tn"])
         row = fuse_all(self.rec, role.rows, "m")
         k = self._terms()
         for loop, many, few in ((row, q["ty"], q["tm"]), (c, q["tx"], q["tn"])):
@@ -138,10 +146,10 @@ class _Tiler:
             do("split", f"{loop}i", few)
         lanes = [f"{row}io", f"{c}io", f"{row}ii", f"{c}ii"]
         do("reorder", [*role.batch, f"{row}o", f"{c}o", *lanes])
-        do("privatize", self.acc, lanes, (role.right.buffer.name,) if self.product.packed else ())
+        do("privatize", self.acc, lanes, tuple(role.constants) if self.product.packed else ())
         do("reorder", [*lanes[:2], f"{k}i", *lanes[2:]])
-        left, right = role.left.buffer.name, role.right.buffer.name
-        do("pack", f"{k}o", left, [f"{k}i", f"{row}io", f"{row}ii"], "left", "shared")
+        right = role.constants if role.parts else role.right.buffer.name
+        do("pack", f"{k}o", role.left.buffer.name, [f"{k}i", f"{row}io", f"{row}ii"], "left", "shared")
         do("pack", f"{k}o", right, [f"{k}i", f"{c}io", f"{c}ii"], "right", "shared")
         self._copy("left", [f"{row}io", f"{row}ii", f"{k}i"])
         self._copy(
@@ -158,13 +166,6 @@ class _Tiler:
                 do("unroll", f"{panel}_eo")
             do("fetch_ahead", f"{k}o", ["left", "right"])
         blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
-
-    def _pack(self, width: int) -> None:
-        """The constant right operand [.., N, .., k..] as panels [.., panels, k.., width]."""
-        positions = packing_positions(self.role)
-        assert positions is not None
-        column, ks, lead = positions
-        self.rec.pack(self.role.right.buffer.name, Packing((*lead, column, *ks), len(lead), 1, width))
 
     def _terms(self) -> str:
         """The loop over all terms, split into panels; what is behind the last term counts as 0."""
