@@ -1,7 +1,9 @@
-"""Primitives on conditions: guarded reads of a reduction become guarded steps, then guards move out."""
+"""Primitives on conditions: guarded reads of a reduction become guarded steps, then guards move out, as
+indices do that are read from memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from jangin.ir.dtype import BOOL
@@ -12,7 +14,9 @@ from jangin.ir.expr import (
     Expr,
     Load,
     Select,
+    Var,
     binary,
+    children,
     conjuncts,
     const,
     free_vars,
@@ -29,14 +33,19 @@ from jangin.ir.loop import (
     For,
     Func,
     If,
+    Let,
     Stmt,
     Store,
     block,
+    expressions,
     map_children,
+    map_stmt,
     statements,
+    sub_statements,
 )
 from jangin.ir.te import identity
-from jangin.schedule.checks import ScheduleError
+from jangin.schedule.checks import ScheduleError, bound_inside
+from jangin.schedule.primitives import at_loop, find
 
 
 def predicate(func: Func, acc: str) -> Func:
@@ -148,6 +157,46 @@ def _hoist(s: Stmt) -> Stmt:
     outside = [p for p in parts if p not in inside]
     loop = replace(s, body=If(_all(inside), body.then) if inside else body.then)
     return If(_all(outside), loop) if outside else loop
+
+
+def hoist_indices(func: Func, loop: str) -> Func:
+    """Read each index that is read from memory, and doesn't depend on the loops in `loop`, once before them:
+    a gathered row's place. Those that only a condition's arm needs stay where they are."""
+    inside = find(func, loop).body
+    fixed = bound_inside(inside)
+    stored = {s.buffer.name for s in statements(inside) if isinstance(s, Store)}
+    found: dict[Expr, Var] = {}
+    for s in _unconditional(inside):
+        for n in (n for e in expressions(s) for n in _certain_loads(e)):
+            for i in n.index:
+                read = {x.buffer.name for x in loads(i)}
+                if read and not read & stored and not free_vars(i) & fixed and n.buffer.name not in stored:
+                    found.setdefault(i, Var(f"{loop}_at{len(found)}"))
+
+    def bound(s: For) -> Stmt:
+        body = map_stmt(s.body, lambda e: rewrite(e, found.get))
+        for index, var in reversed(found.items()):
+            body = Let(var, index, body)
+        return replace(s, body=body)
+
+    return at_loop(func, loop, bound) if found else func
+
+
+def _unconditional(s: Stmt) -> Iterator[Stmt]:
+    """Stores that run whenever `s` does and its loops have iterations."""
+    if isinstance(s, Store):
+        yield s
+    elif not isinstance(s, If):
+        for sub in sub_statements(s):
+            yield from _unconditional(sub)
+
+
+def _certain_loads(e: Expr) -> Iterator[Load]:
+    """The loads of an expression that no choice depends on."""
+    if isinstance(e, Load):
+        yield e
+    for k in (e.cond,) if isinstance(e, Select) else () if isinstance(e, Load) else children(e):
+        yield from _certain_loads(k)
 
 
 def _all(parts: list[Expr]) -> Expr:

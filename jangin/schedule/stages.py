@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from jangin.ir.expr import Binary, Buffer, Expr, Load, Var, binary, const, free_vars, loads, minimum
+from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, binary, const, free_vars, loads, minimum
 from jangin.ir.loop import (
     Alloc,
     Block,
@@ -258,8 +258,8 @@ def _copy(loops: Sequence[For], suffix: str, to: Buffer, index: tuple[Expr, ...]
 
 def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:
     """Reduce `loop`, the innermost of a reduction, in `ways` vectors of `lanes` partial results (so that
-    additions overlap), which are combined at the end; the order of additions changes. The remainder runs one
-    by one."""
+    additions overlap), which are combined at the end; the order of additions changes. Vectors that are left
+    are added to some of them, and what then remains one by one."""
     if lanes < 1 or ways < 1:
         raise ScheduleError(f"{func.name}: {loop} can't be reduced in {ways} vectors of {lanes} lanes")
     found = [
@@ -309,8 +309,15 @@ def _factored(alloc: Alloc, lanes: int, ways: int) -> Stmt:
 
     outer, rest = Var(f"{name}o"), Var(f"{name}t")
     body = substitute_stmt(update, {k.var: outer * step + way * lanes + lane})
-    main = For(outer, simplify(k.extent // step), each("", to_partial(body)))
+    main: Stmt = For(outer, simplify(k.extent // step), each("", to_partial(body)))
     done = simplify((k.extent // step) * step)
+    if ways > 1:
+        left, own, count = Var(f"{name}r"), Var(f"{name}l_r"), simplify((k.extent - done) // lanes)
+        fixed = isinstance(count, Const)  # else all are added to the first, as their number isn't known
+        to = {way: left if fixed else const(0), lane: own, k.var: done + left * lanes + own}
+        vector = For(own, const(lanes), substitute_stmt(to_partial(update), to), "vector")
+        main = block(main, For(left, count, vector, "unroll" if fixed else "serial"))
+        done = simplify((k.extent // lanes) * lanes)
     tail = For(rest, simplify(k.extent - done), substitute_stmt(update, {k.var: done + rest}))
     join, begin = _joined(update, partial, name, lanes, ways), each("_z", to_partial(init))
     if not around:

@@ -94,6 +94,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "prefetch_panels": prefetch.prefetch_panels,
     "prefetch_tile": prefetch.prefetch_tile,
     "hoist_guards": guards.hoist_guards,
+    "hoist_indices": guards.hoist_indices,
     "vectorize": _kind("vector"),
     "unroll": _kind("unroll"),
     "parallelize": _kind("parallel"),

@@ -19,7 +19,7 @@ from jangin.ir.graph import static_shape
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for
 from jangin.templates.contraction import roles
-from jangin.templates.rows import vectorize_stage, vectors_at_once
+from jangin.templates.rows import vectorize_stage
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import Roles, by_lane, in_registers, load_terms, unroll_sum
@@ -123,7 +123,7 @@ class Attention(Template):
         task = fuse_all(rec, shared[:-1], "t") if self.depth > 2 else shared[0]
         named = [te.rename_axes(s, chr(97 + n)) for n, s in enumerate(parts)]
         for s in named[1:-1]:
-            vectorize_stage(rec, s, self.depth, self.lanes, PARTIALS, vectors_at_once(p.target))
+            vectorize_stage(rec, s, self.depth, self.lanes, PARTIALS, p.target)
         for stage, role in zip((named[0], named[-1]), self.products, strict=True):
             self._tile(rec, stage, role, params, task)
         rec.do("parallelize", task)

@@ -8,6 +8,7 @@ from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
 from jangin.ir.expr import (
     Binary,
     Buffer,
+    Call,
     Const,
     Expr,
     Load,
@@ -22,12 +23,17 @@ from jangin.ir.expr import (
 from jangin.ir.loop import Func, Store, expressions, statements
 from jangin.ir.simplify import Ranges, interval, linear, simplify
 from jangin.ir.te import Axis, Stage
-from jangin.schedule.primitives import find
+from jangin.schedule.primitives import find, loop_names
+from jangin.targets.target import Target
 from jangin.templates.scheduled import Recorder
 from jangin.templates.template import Workload
 
 MASKABLE = (F32, I32, F64, I64)
 """Element types with masked vector loads and stores."""
+TOGETHER = 4
+"""Vectors of one turn of a loop over elements, where that pays."""
+CHAINS = frozenset({"exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh"})
+"""Functions whose polynomials need few registers at a time."""
 LONG_SUM = 64
 """Terms that may be added one after the other: rounding errors grow with their number."""
 LEAST_PART = 8
@@ -79,8 +85,22 @@ def maskable(func: Func) -> bool:
     return used <= set(MASKABLE)
 
 
-def vectorize(rec: Recorder, loop: str, extent: Expr, lanes: int) -> None:
-    """Run a loop by vectors: short ragged loops masked, long ones with a scalar remainder."""
+def together(target: Target, e: Expr) -> int:
+    """Vectors that are worth one turn of a loop over elements: of functions that are polynomials several, as
+    each instruction of theirs waits for the one before, and a constant that is loaded serves all."""
+    functions = {n.fn for n in walk(e) if isinstance(n, Call) and n.dtype is F32}
+    return 1 if target.issue or not functions & CHAINS else TOGETHER
+
+
+def vectorize(rec: Recorder, loop: str, extent: Expr, lanes: int, several: int = 1) -> None:
+    """Run a loop by vectors, `several` at a time: short ragged loops masked, long ones with a scalar
+    remainder."""
+    if several > 1 and not (isinstance(extent, Const) and int(extent.value) < several * lanes):
+        rec.do("split", loop, several * lanes, "cut")
+        rec.do("vectorize", f"{loop}i")
+        if f"{loop}t" in loop_names(rec.func):
+            vectorize(rec, f"{loop}t", find(rec.func, f"{loop}t").extent, lanes)
+        return
     if isinstance(extent, Const):
         size = int(extent.value)
         if size < 2:

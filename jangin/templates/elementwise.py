@@ -12,7 +12,7 @@ from jangin.ir.loop import Func
 from jangin.ir.simplify import simplify
 from jangin.schedule import primitives
 from jangin.templates import cost
-from jangin.templates.common import fuse_all, lanes_for, messy, stride, vectorize
+from jangin.templates.common import fuse_all, lanes_for, messy, stride, together, vectorize
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
@@ -66,22 +66,24 @@ class Elementwise(Template):
         if p.target.issue and _turns(rec, axes, lanes):
             return self._turned(rec, axes, lanes, params, weight)
         loop, count = _fuse_suffix(rec, axes, lanes)
-        outer = axes[: len(axes) - count]
+        outer, several = axes[: len(axes) - count], together(p.target, stage.body)
         extent = primitives.find(rec.func, loop).extent
         borders = _borders(stage, lanes, p) if count == 1 and outer else None
         if outer:
             task = fuse_all(rec, outer, "t")
             if borders is None:
-                vectorize(rec, loop, extent, lanes)
+                vectorize(rec, loop, extent, lanes, several)
             else:
                 _bordered(rec, loop, lanes, *borders)
+            if any(True for n in loads(stage.body) for i in n.index for _ in loads(i)):
+                rec.do("hoist_indices", task)
             work = weight * (float(extent.value) if isinstance(extent, Const) else 256.0)
         else:
             task, elements = f"{loop}o", params["elements"]
             if isinstance(extent, Const):
                 elements = max(1, min(elements, int(extent.value)))
             rec.do("split", loop, elements, "bound")
-            vectorize(rec, f"{loop}i", primitives.find(rec.func, f"{loop}i").extent, lanes)
+            vectorize(rec, f"{loop}i", primitives.find(rec.func, f"{loop}i").extent, lanes, several)
             work = weight * params["elements"]
         rec.do("parallelize", task)
         return rec.finish(self.name, params, work / lanes)

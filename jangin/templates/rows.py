@@ -15,7 +15,7 @@ from jangin.schedule.checks import ScheduleError
 from jangin.schedule.primitives import loop_names
 from jangin.targets.target import Target
 from jangin.templates import cost
-from jangin.templates.common import fuse_all, lanes_for, shorten_sum, stride, vectorize
+from jangin.templates.common import fuse_all, lanes_for, shorten_sum, stride, together, vectorize
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
@@ -121,7 +121,7 @@ class Rows(Template):
             return rec.finish(self.name, params, _row_cost(group, depth, lanes) * ROWS_AT_ONCE)
         for n, stage in enumerate(group):
             own = te.rename_axes(stage, chr(97 + n % 26)) if several else stage
-            vectorize_stage(rec, own, depth, lanes, params["partials"], vectors_at_once(p.target))
+            vectorize_stage(rec, own, depth, lanes, params["partials"], p.target)
         if task:
             rec.do("parallelize", task)
         work = _row_cost(group, depth, lanes)
@@ -178,11 +178,6 @@ def _is_unit(e: Expr) -> bool:
     return isinstance(e, Const) and int(e.value) == 1
 
 
-def vectors_at_once(target: Target) -> int:
-    """Vectors of one turn of a loop over elements."""
-    return AT_ONCE if target.issue else 1
-
-
 def _across_rows(rec: Recorder, stage: te.Stage, task: str, lanes: int) -> bool:
     """Reduce rows shorter than a vector side by side, a lane each; False where they aren't such."""
     extents = [a.extent for a in stage.reduce_axes]
@@ -208,16 +203,15 @@ def _across_rows(rec: Recorder, stage: te.Stage, task: str, lanes: int) -> bool:
 
 
 def vectorize_stage(
-    rec: Recorder, stage: te.Stage, depth: int, lanes: int, partials: int, at_once: int
+    rec: Recorder, stage: te.Stage, depth: int, lanes: int, partials: int, target: Target
 ) -> None:
-    """One of several stages over `depth` shared rows, its loops already named as in the kernel. `at_once`:
-    vectors of a turn of a loop that sums nothing."""
+    """One of several stages over `depth` shared rows, its loops already named as in the kernel."""
     axes = [a.var.name for a in stage.axes[depth:]]
     if not stage.reduce_axes:
         if axes:
-            vectorize(rec, axes[-1], stage.axes[-1].extent, lanes)
-            if at_once > 1 and f"{axes[-1]}o" in loop_names(rec.func):
-                rec.do("split", f"{axes[-1]}o", at_once, "cut")
+            vectorize(rec, axes[-1], stage.axes[-1].extent, lanes, together(target, stage.body))
+            if target.issue and f"{axes[-1]}o" in loop_names(rec.func):
+                rec.do("split", f"{axes[-1]}o", AT_ONCE, "cut")
                 rec.do("unroll", f"{axes[-1]}oi")
         return
     if axes and _column_like(stage):

@@ -11,8 +11,8 @@ from templates.kernels import buffer
 
 from jangin.ir import te
 from jangin.ir.expr import const, loads
-from jangin.ir.interpret import size
-from jangin.ir.loop import Alloc, For, Func, If, Store, block, statements
+from jangin.ir.interpret import run_func, size
+from jangin.ir.loop import Alloc, For, Func, If, Let, Store, block, statements
 from jangin.ir.parse import parse_func
 from jangin.ir.text import print_func
 from jangin.schedule.checks import ScheduleError
@@ -293,12 +293,38 @@ def test_rfactor(name: str, lanes: int, ways: int) -> None:
     assert kinds(func)["k0l"] == "vector" and kinds(func)["k0w"] == "unroll"
 
 
+def test_rfactor_adds_whole_vectors_that_are_left_as_vectors() -> None:
+    func = do(naive("sum"), ("rfactor", "k0", 2, 2))  # 11 terms: two turns of four, one vector, one by itself
+    assert kinds(func)["k0l_r"] == "vector" and find(func, "k0t").extent == const(1)
+
+
 def test_rfactor_of_each_combiner_and_under_a_guard() -> None:
     func = do(naive("max"), ("fuse", "k0", "k1", "k"), ("rfactor", "k", 4, 2))
     assert "max(" in str(func.body)
     guarded = do(naive("sum"), ("split", "i0", 2), ("rfactor", "k0", 4, 2))
     assert "k0l" in loop_names(guarded)
     do(naive("softmax"), ("merge", 2, ["r0", "r1"]), ("rfactor", "ck0", 2, 2), ("rfactor", "ak0", 2, 1))
+
+
+def test_hoist_indices() -> None:
+    """What is read once, and what isn't: the index of an arm, and one that moves with the inner loop."""
+    func = parse_func("""
+    func k(x: f32[9, 9], i: i64[4], y: out f32[4, 9]) {
+      parallel r in 4 {
+        serial c in 9 {
+          y[r, c] = x[min(max(i[r], 0), 8), c] + select(c < 3, x[min(max(i[c], 0), 8), c], x[i[r] - 1, 0])
+        }
+      }
+    }
+    """)
+    after = PRIMITIVES["hoist_indices"](func, "r")
+    lets = [s for s in statements(after.body) if isinstance(s, Let)]
+    assert [str(s.value) for s in lets] == ["min(max(i[r], 0), 8)"]
+    arrays = {"x": np.arange(81, dtype=np.float32).reshape(9, 9), "i": np.array([3, 1, 8, 2])}
+    before, now = np.zeros((4, 9), np.float32), np.zeros((4, 9), np.float32)
+    run_func(func, {**arrays, "y": before}, {})
+    run_func(after, {**arrays, "y": now}, {})
+    np.testing.assert_array_equal(before, now)
 
 
 def test_predicate() -> None:

@@ -77,6 +77,15 @@ def _horner(coefficients: Sequence[float], x: Expr) -> Expr:
     return out
 
 
+def _in_pairs(coefficients: Sequence[float], x: Expr) -> Expr:
+    """The polynomial as one in x**2, which is needed anyway, of pairs: as many operations, half the wait."""
+    pairs = [_horner(coefficients[k : k + 2], x) for k in range(0, len(coefficients), 2)]
+    out = pairs.pop()
+    while pairs:
+        out = call("fma", out, x * x, pairs.pop())
+    return out
+
+
 def _bits(x: Expr) -> Expr:
     return call("bitcast_i32", x)
 
@@ -87,6 +96,16 @@ def _float(bits: Expr) -> Expr:
 
 _MAGIC = 1.5 * 2.0**23
 """Added to |n| < 2**22, it leaves n rounded to nearest in the lowest bits."""
+
+
+def _power(x: Expr, scale: float, bias: int = 127, most: int | None = None) -> tuple[Expr, Expr]:
+    """x * scale rounded to an integer n, which is `most` at most, as a float, and 2**(n + bias - 127), which
+    is 0 for -bias. The bias is added with _MAGIC, whose own bits the shift drops."""
+    magic = _MAGIC + bias
+    shifted = call("fma", x, _c(scale), _c(magic))
+    if most is not None:
+        shifted = minimum(shifted, _c(magic + most))
+    return shifted - _c(magic), _float(binary("shl", _bits(shifted), _i(23)))
 
 
 def _nearest(x: Expr, scale: float) -> tuple[Expr, Expr]:
@@ -104,9 +123,8 @@ def _scaled_exp(x: Expr, scale: float, reduced: Callable[[Expr], Expr]) -> Expr:
     """exp(r) * 2**n, where n is x * scale rounded, and r, which `reduced` makes of n, what is left of x.
     Normal numbers have exponents from -126 to 127, so n is 127 at most. There r goes up to ln(2); beyond,
     the product overflows, as it should, and nothing gives NaN. -127 gives 0."""
-    shifted = minimum(call("fma", x, _c(scale), _c(_MAGIC)), _c(_MAGIC + 127))
-    r = reduced(shifted - _c(_MAGIC))
-    power = _power_of_two(_bits(shifted) - _i(0x4B400000))
+    n, power = _power(x, scale, most=127)
+    r = reduced(n)
     return call("fma", call("fma", _horner(_EXP, r), r * r, r), power, power)
 
 
@@ -123,7 +141,7 @@ def _exp2(x: Expr) -> Expr:
 def _expm1_reduced(x: Expr, n: Expr) -> Expr:
     """expm1(x - n*ln(2))."""
     r = call("fma", n, _c(-_LN2_LOW), call("fma", n, _c(-_LN2_HIGH), x))
-    return call("fma", _horner(_EXPM1, r), r * r, r)
+    return call("fma", _in_pairs(_EXPM1, r), r * r, r)
 
 
 def _expm1(x: Expr) -> Expr:
@@ -163,7 +181,7 @@ def _edges(x: Expr, value: Expr) -> Expr:
 def _log_tail(f: Expr) -> Expr:
     """log(1 + f) - f."""
     square = f * f
-    return call("fma", _horner(_LOG, f) * f, square, square * _c(-0.5))
+    return call("fma", _in_pairs(_LOG, f) * f, square, square * _c(-0.5))
 
 
 def _log(x: Expr) -> Expr:
@@ -198,11 +216,11 @@ def _log1p(x: Expr) -> Expr:
 def _exp_minus(x: Expr) -> Expr:
     """exp(-x), where x is never negated itself."""
     x = minimum(maximum(x, _c(-89.0)), _c(87.3))
-    n, i = _nearest(x, -_LOG2_E)
+    n, half = _power(x, -_LOG2_E, 126)
     r = call("fma", n, _c(_LN2_LOW), call("fma", n, _c(_LN2_HIGH), x))
     signed = [2 * c * (-1) ** k for k, c in enumerate(_EXP_NEAR)]
-    twice = call("fma", _horner(signed, r), r * r, call("fma", r, _c(-2.0), _c(2.0)))
-    return twice * _float(binary("shl", i + _i(126), _i(23)))
+    twice = call("fma", _in_pairs(signed, r), r * r, call("fma", r, _c(-2.0), _c(2.0)))
+    return twice * half
 
 
 def _sigmoid(x: Expr) -> Expr:
@@ -219,12 +237,14 @@ def _with_sign(size: Expr, x: Expr) -> Expr:
 
 
 def _tanh(x: Expr) -> Expr:
-    """-t / (t + 2) with t = expm1(-2|x|), which neither overflows nor cancels."""
-    bounded = maximum(call("abs", x) * _c(-2.0), _c(-20.0))
-    n, i = _nearest(bounded, _LOG2_E)
-    q, scale = _expm1_reduced(bounded, n), _power_of_two(i)
-    t = call("fma", q, scale, scale - _c(1.0))
-    return _with_sign(-t / (t + _c(2.0)), x)
+    """(1 - e) / (1 + e) with e = exp(-2|x|) = 2**n * (1 - 2q), which neither overflows nor cancels. One part
+    of ln(2) does: what it lacks counts 2**n times."""
+    size = minimum(call("abs", x), _c(10.0))
+    n, twice = _power(size, -2 * _LOG2_E, 128)
+    r = call("fma", n, _c(math.log(2) / 2), size)
+    q = call("fma", _in_pairs([c * (-2.0) ** (k + 1) for k, c in enumerate(_EXPM1)], r), r * r, r)
+    below, above = (call("fma", twice, _c(c), _c(1.0)) for c in (-0.5, 0.5))
+    return _with_sign(call("fma", q, twice, below) / call("fma", -q, twice, above), x)
 
 
 def _erf(x: Expr) -> Expr:
