@@ -12,7 +12,7 @@ import tflite
 from jangin.frontends.assemble import ShapeBindings, Symbols, body_graph, model_graph
 from jangin.frontends.tflite.operators import custom
 from jangin.frontends.tflite.sparse import dense
-from jangin.frontends.tflite.variables import Parts, Variables, stateful
+from jangin.frontends.tflite.variables import Parts, Variables, before, stateful
 from jangin.ir.dtype import BOOL, F16, F32, F64, I4, I8, I16, I32, I64, U8, U16, U32, U64, DType
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
@@ -33,6 +33,7 @@ def _names(table: type) -> Mapping[int, str]:
 OPERATORS, OPTIONS, KINDS = map(_names, (tflite.BuiltinOperator, tflite.BuiltinOptions, tflite.TensorType))
 
 
+NONE: Mapping[int, str] = {}
 BODIES = {
     "IF": ("then", "else"),
     "WHILE": ("cond", "body"),
@@ -41,9 +42,12 @@ BODIES = {
 
 
 class Reader:
-    """One sub-graph of a file, the main one first. `inside`: the numbers of those that it lies in."""
+    """One sub-graph of a file, the main one first. `inside`: the numbers of those that it lies in; `handles`:
+    by the places of inputs that are variables' handles, the variables."""
 
-    def __init__(self, data: Any, number: int = 0, inside: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, data: Any, number: int = 0, inside: tuple[int, ...] = (), handles: Mapping[int, str] = NONE
+    ) -> None:
         self.data = data
         self.inside = (*inside, number)
         self.model = tflite.Model.GetRootAs(data, 0)
@@ -63,6 +67,10 @@ class Reader:
         for i in range(self.graph.TensorsLength()):
             name = (self.graph.Tensors(i).Name() or b"").decode() or f"tensor_{i}"
             self.names.append(name if name not in self.names else f"{name}#{i}")
+        inputs = _ints(self.graph.InputsAsNumpy())
+        named = {inputs[at]: variable for at, variable in handles.items() if at < len(inputs)}
+        self.variables.handles = {self.names[i]: v for i, v in named.items() if self._is_handle(i)}
+        self.nodes = self._nodes()
 
     def imported(self, shapes: ShapeBindings) -> Graph:
         symbols, constants = Symbols(shapes), self.constants()
@@ -72,20 +80,22 @@ class Reader:
             declared = _shape(tensor)
             inputs.append(Value(self.names[i], self._dtype(i), symbols.shape(self.names[i], declared)))
         outputs = [self.names[i] for i in _ints(self.graph.OutputsAsNumpy())]
-        nodes = self._nodes()
-        main = Parts(inputs, outputs, nodes)
+        main = Parts(inputs, outputs, list(self.nodes))
         if self.variables.types or self.started.types:
             stateful(main, self.variables, self.start, self.started)
         self.state = main.state
         return model_graph("model", main.inputs, main.outputs, main.nodes, constants, symbols)
 
-    def body(self) -> Graph:
-        """A sub-graph that an operator computes; of CALL_ONCE's, the values that variables get."""
-        nodes, inputs = self._nodes(), [self.names[i] for i in _ints(self.graph.InputsAsNumpy())]
-        given = [self.names[i] for i in _ints(self.graph.OutputsAsNumpy())]
+    def body(self, reads: Sequence[str] = (), gives: Sequence[str] = ()) -> Graph:
+        """A sub-graph that an operator computes, without handles. It `reads` the values of some variables,
+        its last inputs, and `gives` those that some have at its end, its last outputs."""
+        sides = (self.graph.InputsAsNumpy(), self.graph.OutputsAsNumpy())
+        inputs, outputs = ([self.names[i] for i in _ints(s) if not self._is_handle(i)] for s in sides)
         name = (self.graph.Name() or b"").decode(errors="replace") or f"sub-graph {self.inside[-1]}"
-        wanted = given or list(self.variables.now.values())
-        return body_graph(name, inputs, wanted, nodes, self.constants(), f"sub-graph '{name}'")
+        return body_graph(
+            name, [*inputs, *map(before, reads)], [*outputs, *map(self.variables.last, gives)], self.nodes,
+            self.constants(), f"sub-graph '{name}'",
+        )  # fmt: skip
 
     def metadata(self) -> dict[str, Any]:
         description = (self.model.Description() or b"").decode(errors="replace")
@@ -198,11 +208,54 @@ class Reader:
         if name == "READ_VARIABLE":
             held = self.variables.read(called[0], self._dtype(outputs[0]), self._sizes(outputs[0]))
             return Node(label, (held,), results, ImportedAttributes("tflite.held"), source)
-        for key in BODIES.get(name, ()):
-            attrs[key] = Reader(self.data, attrs.pop(f"{key}_subgraph_index"), self.inside).body()
+        if name in BODIES:
+            return self._control(name, attrs, inputs, outputs, label, source)
         attrs["inputs"] = tuple(self._kind(i) for i in inputs)
         attrs["outputs"] = tuple(self._kind(i) for i in outputs)
         return Node(label, tuple(called), results, ImportedAttributes(f"tflite.{name}", attrs), source)
+
+    def _control(
+        self, name: str, attrs: dict[str, Any], inputs: list[int], outputs: list[int], label: str, source: str
+    ) -> Node:
+        """IF or WHILE. In place of handles the values of all variables that the bodies use go in, behind the
+        others, and come out as they are then."""
+        skipped = 1 if name == "IF" else 0
+        passed = {at: self._held(i) for at, i in enumerate(inputs[skipped:]) if self._is_handle(i)}
+        bodies = {
+            key: Reader(self.data, attrs[f"{key}_subgraph_index"], self.inside, passed)
+            for key in BODIES[name]
+        }
+        used: dict[str, tuple[DType, Shape]] = {}
+        for body in bodies.values():
+            used |= body.variables.types
+        first = [self.names[i] if i >= 0 else "" for i in inputs if not self._is_handle(i)]
+        values = [self.variables.value(v, *kind) for v, kind in used.items()]
+        graphs = {}
+        for key, body in bodies.items():
+            if key == "cond" and body.variables.now.keys() - body.variables.unchanged():
+                raise CompileError(f"{source}: its condition changes a variable, which is not supported")
+            graphs[key] = body.body([*used], () if key == "cond" else [*used])
+        results = [self.names[i] for i in outputs if not self._is_handle(i)]
+        after = {v: f"{label}.{v}.after" for v in used}
+        self.variables.now |= after
+        self._handles_of(outputs, [b for key, b in bodies.items() if key != "cond"], source)
+        kind = ImportedAttributes(f"tflite.{name}", graphs)
+        return Node(label, (*first, *values), (*results, *after.values()), kind, source)
+
+    def _handles_of(self, outputs: list[int], bodies: Sequence[Reader], source: str) -> None:
+        """Which variables those outputs of an operator stand for that are handles."""
+        for at, i in enumerate(outputs):
+            if self._is_handle(i):
+                found = {b._held(_ints(b.graph.OutputsAsNumpy())[at]) for b in bodies}
+                if len(found) > 1:
+                    raise CompileError(f"{source}: '{self.names[i]}' is one variable or another")
+                self.variables.handles[self.names[i]] = found.pop()
+
+    def _is_handle(self, i: int) -> bool:
+        return i >= 0 and self._tensor(i).Type() == tflite.TensorType.RESOURCE
+
+    def _held(self, i: int) -> str:
+        return self.variables.of(self.names[i])
 
     def _variable(
         self,
@@ -220,7 +273,7 @@ class Reader:
             raise CompileError("CALL_ONCE inside of a sub-graph is not supported")
         else:
             reader = Reader(self.data, attrs["init_subgraph_index"], self.inside)
-            self.start, self.started = reader.body(), reader.variables
+            self.start, self.started = reader.body((), [*reader.variables.now]), reader.variables
 
     def _sizes(self, i: int) -> Shape:
         return tuple(map(const, _ints(self._tensor(i).ShapeAsNumpy())))

@@ -34,21 +34,31 @@ class Variables:
 
     def read(self, handle: str, dtype: DType, shape: Shape) -> str:
         """READ_VARIABLE: the name of the value that is held."""
-        name = self._of(handle)
+        return self.value(self.of(handle), dtype, shape)
+
+    def value(self, name: str, dtype: DType, shape: Shape) -> str:
+        """The name of the value that a variable holds now."""
         self.types.setdefault(name, (dtype, shape))
         return self.now.setdefault(name, before(name))
 
+    def last(self, name: str) -> str:
+        """The name of what a variable holds in the end."""
+        return self.now.get(name, before(name))
+
+    def unchanged(self) -> set[str]:
+        """Variables that hold what they did before."""
+        return {name for name, value in self.now.items() if value == before(name)}
+
     def assign(self, handle: str, value: str, dtype: DType, shape: Shape) -> None:
         """ASSIGN_VARIABLE."""
-        name = self._of(handle)
+        name = self.of(handle)
         self.types.setdefault(name, (dtype, shape))
         self.now[name] = value
 
-    def _of(self, handle: str) -> str:
+    def of(self, handle: str) -> str:
+        """The variable of a handle."""
         if handle not in self.handles:
-            raise CompileError(
-                f"'{handle}' is no variable's handle of this graph: IF and WHILE can't have variables"
-            )
+            raise CompileError(f"'{handle}' is no variable's handle that the graph knows")
         return self.handles[handle]
 
 
@@ -87,8 +97,7 @@ def stateful(main: Parts, variables: Variables, start: Graph | None, started: Va
         held = f"state.{name}"
         reads = (STARTED, held, first[name]) if name in first else (held,)
         main.nodes.append(_node("held", reads, before(name)))
-        last = variables.now.get(name, before(name))
-        main.keep(held, dtype, shape, _node("held", (last,), f"{held}.next"))
+        main.keep(held, dtype, shape, _node("held", (variables.last(name),), f"{held}.next"))
 
 
 def _node(kind: str, inputs: Sequence[str], result: str) -> Node:

@@ -135,6 +135,54 @@ def test_variables(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again(*feeds[0]), found[0][0])
 
 
+def accumulating(name: str) -> bytes:
+    """A sum in a variable, which is read and assigned in a body: where the first input holds, or as often as
+    it says. The handle is made in the main graph, and goes to the bodies (and comes back from a loop's)."""
+    handle, half = Tensor([], "resource"), Tensor([1, 4], data=np.full((1, 4), 0.5))
+    opened = control("VAR_HANDLE", [], [1], "VarHandleOptions", {"SharedName": "sum"})
+    reading = control("READ_VARIABLE", [0], [2], "ReadVariableOptions", {})
+    assign = control("ASSIGN_VARIABLE", [0, 3], [], "AssignVariableOptions", {})
+    first = SubGraph(
+        [ROW, handle, half],
+        [opened, control("ASSIGN_VARIABLE", [1, 2], [], "AssignVariableOptions", {})], [], [],
+    )  # fmt: skip
+    once = control("CALL_ONCE", [], [], "CallOnceOptions", {"InitSubgraphIndex": 1})
+    add, last = Operator("ADD", [2, 1], [3], "AddOptions", {}), [5]
+    if name == "IF":
+        given = Tensor([], "bool")
+        add_up = SubGraph([handle, ROW, ROW, ROW], [reading, add, assign], [0, 1], [3])
+        keep = SubGraph([handle, ROW, ROW], [reading], [0, 1], [2])
+        bodies = [add_up, keep]
+        which = control("IF", [2, 1, 0], [3], "IfOptions", {"ThenSubgraphIndex": 2, "ElseSubgraphIndex": 3})
+        after = [control("READ_VARIABLE", [1], [4], "ReadVariableOptions", {})]
+        tensors = [ROW, handle, given, ROW, ROW, ROW]
+        after.append(Operator("ADD", [3, 4], [5], "AddOptions", {}))
+    else:
+        given, one, flag = Tensor([], "int32"), Tensor([], "int32", data=1), Tensor([], "bool")
+        zero = Tensor([], "int32", data=0)
+        positive = SubGraph(
+            [handle, ROW, given, zero, flag], [Operator("GREATER", [2, 3], [4])], [0, 1, 2], [4]
+        )
+        count = Operator("SUB", [4, 5], [6], "SubOptions", {})
+        step = SubGraph(
+            [handle, ROW, ROW, ROW, given, one, given], [reading, add, assign, count], [0, 1, 4], [0, 1, 6]
+        )
+        bodies = [positive, step]
+        options = {"CondSubgraphIndex": 2, "BodySubgraphIndex": 3}
+        which = control("WHILE", [1, 0, 2], [3, 4, 5], "WhileOptions", options)
+        after = [control("READ_VARIABLE", [3], [6], "ReadVariableOptions", {})]
+        tensors, last = [ROW, handle, given, handle, ROW, given, ROW], [6]
+    return written(tensors, [once, opened, which, *after], [0, 2], last, first, *bodies)
+
+
+def test_variables_in_branches() -> None:
+    steps(accumulating("IF"), [[row(), np.array(flag)] for flag in (True, False, True, True, False)])
+
+
+def test_variables_in_loops() -> None:
+    steps(accumulating("WHILE"), [[row(), np.int32(n)] for n in (2, 0, 5, 1)])
+
+
 def _saved(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
