@@ -99,7 +99,7 @@ class Writer:
             wrong.append(f"  {what}: {error}")
 
     def _node(self, node: Node) -> None:
-        for name in (*node.inputs, *node.outputs):
+        for name in filter(None, (*node.inputs, *node.outputs)):
             self.check(name)
         if isinstance(node.attrs, core.IndexCheck):
             return  # what takes the indices checks them

@@ -18,6 +18,7 @@ from jangin.frontends.onnx.expressions import CODES, PATTERNS, Stages, words
 from jangin.frontends.onnx.importer import metadata
 from jangin.frontends.onnx.nests import Said, nests
 from jangin.frontends.onnx.operators.resize import COORDINATES, ROUNDING, resize_11
+from jangin.frontends.onnx.steps import Steps
 from jangin.frontends.writer import Name, Offer, Words, Writer
 from jangin.ir import core
 from jangin.ir.dtype import F4E2M1, F8E8M0, I2, I8, I32, I64, U2, U8, DType
@@ -45,16 +46,19 @@ def written(graph: Graph, described: Mapping[str, Any] | None = None) -> bytes:
     return OnnxWriter(graph).model(described or {})
 
 
-class OnnxWriter(Stages, Writer):
-    """One graph being written."""
+class OnnxWriter(Stages, Steps, Writer):
+    """One graph being written: a model's, or the body of a step of the writer `outer`."""
 
     format = "ONNX"
     patterns = PATTERNS
     reserved = ("",)
     copy = "Identity"
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, outer: OnnxWriter | None = None) -> None:
         super().__init__(graph)
+        self.outer: OnnxWriter | None = outer
+        if outer is not None:
+            self.taken = outer.taken
         self.nodes: list[onnx.NodeProto] = []
         self.tensors: list[onnx.TensorProto] = []
         self.numbers: dict[Any, Name] = {}
@@ -87,8 +91,21 @@ class OnnxWriter(Stages, Writer):
 
     def _typed(self, name: str) -> onnx.ValueInfoProto:
         self.check(name)
-        sizes = [int(d.value) if isinstance(d, Const) else str(d) for d in self.graph.shape(name)]
-        return helper.make_tensor_value_info(self.named(name), CODES[self.graph.dtype(name)], sizes)
+        return self.typed(self.named(name), self.graph.dtype(name), self.graph.shape(name))
+
+    def typed(self, name: Name, dtype: DType, shape: Shape) -> onnx.ValueInfoProto:
+        sizes = [int(d.value) if isinstance(d, Const) else str(d) for d in shape]
+        return helper.make_tensor_value_info(name, CODES[dtype], sizes)
+
+    def inner(self, graph: Graph, given: Mapping[str, Name]) -> OnnxWriter:
+        made = OnnxWriter(graph, self)
+        made.names.update(given)
+        return made
+
+    def body(self) -> None:
+        super().body()
+        if self.outer is not None:
+            self.outer.opset = max(self.outer.opset, self.opset)
 
     def constant(self, name: str) -> None:
         self.check(name)
@@ -146,6 +163,8 @@ class OnnxWriter(Stages, Writer):
         if v not in self.numbers:
             places = ((n, i) for n in self.graph.inputs for i, d in enumerate(self.graph.shape(n)) if d == v)
             found = next(places, None)
+            if found is None and self.outer is not None:
+                return self.outer.scalar(v)
             if found is None:
                 raise CompileError(f"the size {v} is that of no input, so that ONNX has no words for it")
             shape = self.emit("Shape", self.named(found[0]), hint=str(v))

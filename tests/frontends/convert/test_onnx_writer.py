@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -210,6 +211,64 @@ def test_the_same_bits(name: str, first: Any, tmp_path: Path) -> None:
     made = onnx.load_from_string(data)
     assert made.doc_string == "what it is" and made.metadata_props[0].value == "cat dog"
     assert [i.name for i in made.graph.input] == ["x"] and made.graph.output[0].name == "y"
+
+
+STEPS = {
+    "a branch on what is computed, inside a loop": """
+agraph (float[2, 3] x, int64 times) => (float[2, 3] y, float[k, 2] sums) {
+    true = Constant <value = bool {1}> ()
+    half = Constant <value = float {0.5}> ()
+    y, sums = Loop (times, true, x) <body = step
+    (int64 i, bool on, float[2, 3] v) => (bool again, float[2, 3] w, float[2] s) {
+        total = ReduceSum <keepdims = 0> (v)
+        big = Greater (total, half)
+        w = If (big) <then_branch = a () => (float[2, 3] p) { p = Mul (v, half) },
+                      else_branch = b () => (float[2, 3] q) { q = Sub (v, x) }>
+        axes = Constant <value_ints = [1]> ()
+        s = ReduceSum <keepdims = 0> (w, axes)
+        again = Identity (on)
+    }>
+}""",
+    "a loop until a condition, of a value that grows": """
+agraph (float[2] x, int64 times) => (float[m] y) {
+    true = Constant <value = bool {1}> ()
+    most = Constant <value = int64 {9}> ()
+    y = Loop (times, true, x) <body = step (int64 i, bool on, float[m] v) => (bool again, float[k] w) {
+        w = Concat <axis = 0> (v, x)
+        size = Size (w)
+        again = Less (size, most)
+    }>
+}""",
+    "slices from the last to the first": """
+agraph (float[n, 3] x, int64 times) => (float[3] y) {
+    zero = Constant <value_floats = [0.0, 0.0, 0.0]> ()
+    many = Cast <to = 1> (times)
+    y = Scan <num_scan_inputs = 1, scan_input_directions = [1], body = step
+    (float[3] v, float[3] row) => (float[3] w) {
+        both = Mul (v, many)
+        w = Add (both, row)
+    }> (zero, x)
+}""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_branches_and_loops(name: str, tmp_path: Path) -> None:
+    """As they were, in ONNX Runtime."""
+    text = f'<ir_version: 9, opset_import: ["" : 17]>\n{STEPS[name]}'
+    source, output = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    source.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    convert(source, Settings(cache=False), output, [])
+    data = output.read_bytes()
+    onnx.checker.check_model(data, full_check=True)
+    for times in (0, 1, 3, 90):
+        rows = (2,) if "grows" in name else (2, 3)
+        x = np.random.default_rng(times).standard_normal(rows).astype(np.float32)
+        feeds = {"x": x, "times": np.array(times)}
+        for a, b in zip(
+            session(source.read_bytes()).run(None, feeds), session(data).run(None, feeds), strict=True
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_what_onnx_cannot_say(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""Branches and loops as ONNX's If and Loop, whose bodies read what is around them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnx import helper
+
+from jangin.frontends.writer import Name, Writer
+from jangin.ir import core
+from jangin.ir.dtype import BOOL, DType
+from jangin.ir.expr import Expr
+from jangin.ir.graph import CompileError, Graph, Node, Shape
+from jangin.ir.program import Slicing
+
+
+class Steps(Writer):
+    """The steps of a program. `outer`: of a body's writer, that of what is around it."""
+
+    nodes: list[onnx.NodeProto]
+    tensors: list[onnx.TensorProto]
+
+    def inner(self, graph: Graph, given: Mapping[str, Name]) -> Steps:
+        """A body's writer, some of whose inputs are values around it."""
+        raise NotImplementedError
+
+    def scalar(self, e: Expr) -> Name:
+        raise NotImplementedError
+
+    def typed(self, name: Name, dtype: DType, shape: Shape) -> onnx.ValueInfoProto:
+        raise NotImplementedError
+
+    def write_if(self, node: Node, attrs: core.IfStep) -> None:
+        """The operands behind the condition are what the bodies read."""
+        condition, *read = map(self.named, node.inputs)
+        bodies = []
+        for graph in (attrs.then, attrs.orelse):
+            own, read = read[: len(graph.inputs)], read[len(graph.inputs) :]
+            body = self.inner(graph, dict(zip(graph.inputs, own, strict=True)))
+            body.body()
+            bodies.append(body.proto((), body.ends(graph.outputs)))
+        outputs = [self.named(n) for n in node.outputs]
+        attributes = {"then_branch": bodies[0], "else_branch": bodies[1]}
+        self.nodes.append(helper.make_node("If", [condition], outputs, str(outputs[0]), **attributes))
+
+    def write_loop(self, node: Node, attrs: core.LoopStep) -> None:
+        """ONNX's body takes no slices: it gathers them by the iteration's number."""
+        if any(s != Slicing() for s in attrs.collected):
+            raise CompileError("a loop that stacks along another axis, or backwards, can't be said in ONNX")
+        graph, count = attrs.body, 2 + attrs.carried
+        operands = [self.named(n) if n else Name("") for n in node.inputs]
+        last = count + len(attrs.scanned)
+        body = self.inner(graph, dict(zip(graph.inputs[last:], operands[last:], strict=True)))
+        own = [body.named(n) for n in graph.inputs[:count]]
+        for at, slicing in zip(range(count, last), attrs.scanned, strict=True):
+            size = self.graph.shape(node.inputs[at])[slicing.axis]
+            place = body.emit("Sub", self.scalar(size - 1), own[0]) if slicing.reverse else own[0]
+            name = graph.inputs[at]
+            body.emit("Gather", operands[at], place, result=name, axis=slicing.axis)
+        body.body()
+        results = body.ends(graph.outputs)
+        if not attrs.conditional:
+            results = [body.typed(body.emit("Identity", own[1]), BOOL, ()), *results]
+        formal = zip(own, graph.inputs, strict=False)
+        inputs = [body.typed(name, graph.dtype(n), graph.shape(n)) for name, n in formal]
+        outputs = [self.named(n) for n in node.outputs]
+        made = body.proto(inputs, results)
+        self.nodes.append(helper.make_node("Loop", operands[:count], outputs, str(outputs[0]), body=made))
+
+    def write_host(self, node: Node, attrs: core.HostStep) -> None:
+        """A copy; what else is done by the host has no tensors alone."""
+        if attrs.function != "Identity":
+            self.other(node, attrs)
+            return
+        self.emit("Identity", self.named(node.inputs[0]), result=node.outputs[0])
+
+    def ends(self, outputs: Sequence[str]) -> list[onnx.ValueInfoProto]:
+        """A body's results, each a value of its own that a node makes."""
+        made = {o for node in self.graph.nodes for o in node.outputs}
+        found = []
+        for name in outputs:
+            own = self.named(name) if name in made else self.emit("Identity", self.named(name))
+            made.discard(name)
+            found.append(self.typed(own, self.graph.dtype(name), self.graph.shape(name)))
+        return found
+
+    def proto(
+        self, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
+    ) -> onnx.GraphProto:
+        """The body's graph."""
+        return helper.make_graph(self.nodes, self.graph.name or "body", inputs, outputs, self.tensors)
