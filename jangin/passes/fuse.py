@@ -12,8 +12,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jangin.ir.core import Map
-from jangin.ir.expr import Binary, Call, Const, Expr, Var, walk
+from jangin.ir.core import Conv, Map
+from jangin.ir.expr import Binary, Call, Const, Expr, Var, const, free_vars, walk
 from jangin.ir.graph import Graph, Node
 from jangin.ir.words import BITCASTS
 from jangin.ops.core import core_op
@@ -34,17 +34,19 @@ CHEAP_CALLS = frozenset(
 """Functions that cost no more than an addition or two."""
 
 Classes = frozenset[str]
-"""Classes of producers: a producer's class is its operator, of maps "cheap" or "dear" (with divisions or
-transcendental functions)."""
+"""Classes of producers: a producer's class is its operator, of maps "cheap", "dear" (with divisions or
+transcendental functions) or "widening" (that make floats of small integers cheaply)."""
 NONE: Classes = frozenset()
 """No producer may be evaluated where it is read."""
-CHEAP: Classes = frozenset({"cheap"})
+WIDENING: Classes = frozenset({"widening"})
+"""Producers that cost less to evaluate anew than their results would to load."""
+CHEAP: Classes = WIDENING | {"cheap"}
 """Producers that may be evaluated anew for each of several reads."""
 VIEWS: Classes = frozenset({"transpose", "slice", "expand"})
 """Producers that only read at other indices."""
-EPILOGUE: Classes = frozenset({"cheap", "slice", "expand"})
+EPILOGUE: Classes = CHEAP | {"slice", "expand"}
 """Producers that an anchor's write-back may evaluate."""
-ONCE: Classes = VIEWS | {"cheap", "dear", "pad", "gather"}
+ONCE: Classes = VIEWS | CHEAP | {"dear", "pad", "gather"}
 """Producers that may be evaluated where each element is read about once."""
 
 
@@ -76,7 +78,14 @@ def is_dear(body: Expr) -> bool:
 def producer_class(node: Node) -> str:
     if not isinstance(node.attrs, Map):
         return node.op
-    return "dear" if is_dear(node.attrs.body) else "cheap"
+    body = node.attrs.body
+    if is_dear(body):
+        return "dear"
+    return "widening" if body.dtype.is_float and all(map(is_narrow, free_vars(body))) else "cheap"
+
+
+def is_narrow(e: Expr) -> bool:
+    return e.dtype.is_int and e.dtype.bits <= 16
 
 
 @dataclass
@@ -153,16 +162,16 @@ class _Fuser:
             self.join(group, node, EPILOGUE)
 
     def widens(self, region: Sequence[Node]) -> bool:
-        """Whether a step of one operand makes floats of integers of at most 16 bits that one node reads,
-        which could evaluate it."""
+        """Whether a step of one operand makes floats of small integers that one node reads, which could
+        evaluate it."""
         node, name = region[0], region[0].outputs[0]
         users = self.users.get(name, ())
         if len(region) > 1 or len(node.inputs) > 1 or len(users) != 1 or name in self.graph.outputs:
             return False
-        before, after = self.graph.dtype(node.inputs[0]), self.graph.dtype(name)
         reads = (i for i, n in enumerate(users[0].inputs) if n == name)
-        small = before.is_int and before.bits <= 16 and after.is_float
-        return small and all("cheap" in self.inlinable(users[0], i) for i in reads)
+        return producer_class(node) in WIDENING and all(
+            self.inlinable(users[0], i) >= WIDENING for i in reads
+        )
 
     def region(self, group: Group, sizes: dict[str, int]) -> list[Node]:
         """The smallest set of maps that reads all of the group's result and has one result itself;
@@ -247,9 +256,16 @@ class _Fuser:
             return ONCE
         if user.op == "pool":
             return CHEAP
+        if isinstance(user.attrs, Conv) and position == 0 and self.is_depthwise(user):
+            return WIDENING
         # A product's inner loop reads its operands in place: other strides, but no arithmetic.
         planes = user.op == "conv" and position == 0 and self.has_few(source[-1])
         return VIEWS if user.op == "matmul" or planes else NONE
+
+    def is_depthwise(self, node: Node) -> bool:
+        """Whether a convolution's channels each have a filter of their own, and lie side by side."""
+        attrs, (filters, each, *_) = node.of(Conv), self.graph.shape(node.inputs[1])
+        return attrs.layout == "last" and each == const(1) and filters == const(attrs.groups)
 
     def has_few(self, channels: Expr) -> bool:
         return isinstance(channels, Const) and int(channels.value) < self.few_channels

@@ -189,7 +189,17 @@ def joined(b: Builder, random: np.random.Generator) -> Tensor:
     return layer(quantize(b, both, b.scalar(0.013, F32), zero, dtype=U8), 32, 1)
 
 
-@pytest.mark.parametrize("net", [block, joined])
+def separable(b: Builder, random: np.random.Generator) -> Tensor:
+    """A quantized depthwise layer between two others."""
+    zero, out = b.scalar(90, U8), image(b, 16, 9, 9)
+    for kernel, groups in ((1, 1), (3, 16), (1, 1)):
+        w = b.const(weights(random, 16, 16 // groups, kernel, kernel))
+        sums = integer_conv(b, out, w, zero, pads=(kernel // 2,) * 4, groups=groups)
+        out = requantize(b, sums, b.const(random.uniform(1e-4, 1e-3, (16, 1, 1)).astype("f4")), zero)
+    return out
+
+
+@pytest.mark.parametrize("net", [block, joined, separable])
 def test_nothing_wider_than_int16_lies_between_integer_operators(net: Net) -> None:
     random = np.random.default_rng(3)
     b = Builder("net", {})
@@ -201,5 +211,6 @@ def test_nothing_wider_than_int16_lies_between_integer_operators(net: Net) -> No
     assert all(t in (I16, U8) or n.endswith("words") for n, t in kept.items()), kept
     if net is block:
         assert sum(t is I16 for t in kept.values()) == len(products(fused)), "each product's operand, once"
-    arrays = {"x": random.standard_normal((1, 16, 14, 14)).astype("f4")}
+    shape = [int(str(d)) for d in graph.shape("x")]
+    arrays = {"x": (90 * random.standard_normal(shape)).astype(graph.dtype("x").numpy)}
     np.testing.assert_array_equal(run_graph(fused, arrays)["out"], run_graph(graph, arrays)["out"])
