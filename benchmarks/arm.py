@@ -30,8 +30,8 @@ from typing import Any
 
 import numpy as np
 from catalogue import CATALOGUE, Model
+from figures import keep
 from page import table
-from run import RESULTS
 
 import jangin
 from jangin.bench.measure import random_array
@@ -286,14 +286,6 @@ def section(target: str, measured: Mapping[str, Measured], peers: Mapping[str, M
         table(["model", "sums", *KINDS, "error"], kinds),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def keep(target: str, text: str) -> None:
-    """Put the section into RESULTS.md, in the place of the one for the same target."""
-    begin, end = f"<!-- {target}: begin -->\n", f"<!-- {target}: end -->\n"
-    before, _, rest = RESULTS.read_text().partition(begin)
-    after = rest.partition(end)[2]
-    RESULTS.write_text(f"{before.rstrip()}\n\n{begin}{text}{end}{after}")
 
 
 def main() -> None:

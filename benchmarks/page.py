@@ -9,6 +9,7 @@ from catalogue import CATALOGUE
 from figures import BEST, PEERS, Comparison, Figures, fastest_peer, geometric_mean, ratio, ratios, result
 
 from jangin.bench.engines import TITLES
+from jangin.targets import resolve
 
 NAMES = {**TITLES, BEST: "the best of all"}
 MODES = {
@@ -18,6 +19,10 @@ MODES = {
 }
 
 
+OWN = {"tuned": ("untuned",), "int8": ("float32",)}
+"""What Jangin is set beside of its own."""
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows))
 
@@ -25,14 +30,31 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def page(figures: Figures, plots: Mapping[str, str]) -> str:
     """The page; `plots`: the picture's file for each mode."""
     parts = ["# Measured", opening(figures)]
-    for mode, title in MODES.items():
+    for mode in (m for m in MODES if m != "int8"):
         if figures.comparisons.get(mode):
-            parts += [f"## {title}", f"![ratios]({plots[mode]})", means(figures, mode), times(figures, mode)]
-            tuning = " (with tuning)" if mode == "tuned" else ""
-            parts += [f"Compiling{tuning}, memory, rounding:", costs(figures, mode)]
+            parts += section(figures, mode, plots[mode])
     if figures.neighbours:
         parts += ["## Scaling, and a busy neighbour", NEIGHBOUR, neighbours(figures.neighbours)]
     return "\n\n".join(parts) + "\n"
+
+
+def section(figures: Figures, mode: str, plot: str) -> list[str]:
+    """What was measured in one mode; `plot`: the picture's file."""
+    tuning = " (with tuning)" if mode == "tuned" else ""
+    parts = [f"## {MODES[mode]}", f"![ratios]({plot})", means(figures, mode), times(figures, mode)]
+    return [*parts, f"Compiling{tuning}, memory, rounding:", costs(figures, mode)]
+
+
+def int8(figures: Figures, plot: str) -> str:
+    """The part that `--precision int8` writes."""
+    title, *rest = section(figures, "int8", plot)
+    what = (
+        f"{run_on(figures, ['int8'])}\n\nMade by `python benchmarks/run.py --precision int8`, of models that "
+        "`benchmarks/make_quantized.py` made; times and ratios as above. *Jangin's float32*: the model as it "
+        "was before. *The bound*: milliseconds of its products by the instruction that adds up several, if "
+        "each takes as long as a multiply-add of float32."
+    )
+    return "\n\n".join([title, what, *rest]) + "\n"
 
 
 NEIGHBOUR = (
@@ -42,19 +64,26 @@ NEIGHBOUR = (
 )
 
 
-def opening(figures: Figures) -> str:
+def run_on(figures: Figures, modes: Sequence[str]) -> str:
+    """The machine, the engines, when, and the states of the source."""
     machine = figures.machine
     versions: dict[str, str] = {}
-    for found in figures.comparisons.values():
-        for c in found.values():
-            versions |= {TITLES[r["engine"]]: r["version"] for r in c["results"] if r["version"]}
-    records = [c for found in (*figures.comparisons.values(), figures.neighbours) for c in found.values()]
+    comparisons = [c for mode in modes for c in figures.comparisons.get(mode, {}).values()]
+    for c in comparisons:
+        versions |= {TITLES[r["engine"]]: r["version"] for r in c["results"] if r["version"]}
+    records = [*comparisons, *(figures.neighbours.values() if "int8" not in modes else ())]
     dates, revisions = ({c[what] for c in records} for what in ("date", "revision"))
     engines = ", ".join(f"{name} {version}" for name, version in versions.items())
     days = min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
     return (
         f"{machine['processor']} ({machine['target']}), {machine['system']}, Python {machine['python']}; "
-        f"{engines}; {days}, source {', '.join(sorted(revisions))}.\n\n"
+        f"{engines}; {days}, source {', '.join(sorted(revisions))}."
+    )
+
+
+def opening(figures: Figures) -> str:
+    return (
+        f"{run_on(figures, [m for m in MODES if m != 'int8'])}\n\n"
         "Made by `python benchmarks/run.py`. Single precision where nothing else is said; batch 1 unless the "
         "model's name says otherwise. Times are milliseconds a run: medians of interleaved turns in "
         "processes of their own, "
@@ -70,7 +99,7 @@ def opening(figures: Figures) -> str:
 def means(figures: Figures, mode: str) -> str:
     """Geometric means at batch 1, and the model where Jangin does worst."""
     rows = []
-    peers = [*PEERS, BEST, *(["untuned"] if mode == "tuned" else [])]
+    peers = [*PEERS, BEST, *OWN.get(mode, ())]
     for peer in peers:
         by_count = {n: ratios(figures, mode, n, peer) for n in counts(figures, mode)}
         every = [(value, name, n) for n, found in by_count.items() for name, value in found.items()]
@@ -97,8 +126,16 @@ def times(figures: Figures, mode: str) -> str:
             cells.append(timing(c, peer) + ("" if share is None else f" **{share:.2f}×**"))
         best = fastest_peer(c)
         cells.append(f"**{times_text(ratio(c, BEST))}** {NAMES[best]}" if best else "–")
-        rows.append(cells)
-    return table(["model", "threads", "Jangin", *(NAMES[p] for p in peers), "the best"], rows)
+        rows.append([*cells, *([bound(figures, c)] if mode == "int8" else [])])
+    header = ["model", "threads", "Jangin", *(NAMES[p] for p in peers), "the best"]
+    return table([*header, *(["the bound"] if mode == "int8" else [])], rows)
+
+
+def bound(figures: Figures, c: Comparison) -> str:
+    """Milliseconds of a model's products by the instruction that adds up several, on as many cores, if each
+    takes as long as a multiply-add of f32."""
+    terms = resolve(figures.machine["target"]).terms
+    return f"{c['flops'] / (terms * c['core'] * c['threads']) * 1e3:.2f}" if c["core"] else "–"
 
 
 def costs(figures: Figures, mode: str) -> str:
@@ -196,7 +233,7 @@ def measured(figures: Figures, mode: str) -> list[str]:
     """The engines beside Jangin that were installed."""
     found = figures.comparisons[mode].values()
     present = {r["engine"] for c in found for r in c["results"] if not r["absent"]}
-    return [peer for peer in ("untuned", *PEERS) if peer in present]
+    return [peer for peer in ("untuned", "float32", *PEERS) if peer in present]
 
 
 def timing(c: Comparison, engine: str) -> str:

@@ -21,8 +21,8 @@ from datetime import date
 from pathlib import Path
 
 from catalogue import CATALOGUE, QUANTIZED, ROOT, Model, program, quantized
-from figures import PEERS, STORE, Figures
-from page import MODES, page, short
+from figures import PEERS, RESULTS, STORE, Figures, keep
+from page import MODES, int8, page, short
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -36,7 +36,6 @@ from rich.progress import (
 from jangin import bench
 from jangin.bench.report import machine
 
-RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 OTHERS = "\n## Cold compilation\n", "\n<!-- "
 """Where what other scripts found may begin there, which is kept."""
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -54,12 +53,13 @@ def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:
     peers = [
         p for p in args.peers.split(",") if p != "inductor" or (args.inductor and program(name).is_file())
     ]
+    own = ["untuned"] if args.tune else ["float32"] if args.precision == "int8" else []
     return bench.Options(
-        (*(["untuned"] if args.tune else []), *peers),
+        (*own, *peers),
         args.rounds,
         args.seconds,
         dict(model.sizes),
-        files={"inductor": program(name)},
+        files={"inductor": program(name), "float32": CATALOGUE[name].path},
         pythons={"inductor": args.inductor},
         tune=args.tune,
     )
@@ -144,7 +144,8 @@ def progress(total: int) -> Iterator[Tell]:
         yield tell
 
 
-def write(figures: Figures, readme: bool) -> None:
+def write(figures: Figures, readme: bool, small: bool = False) -> None:
+    """The page; or, of `small` numbers, their part of it."""
     from plot import draw
 
     plots = {}
@@ -152,6 +153,9 @@ def write(figures: Figures, readme: bool) -> None:
         if figures.comparisons.get(mode):
             plots[mode] = f"{mode}.svg"
             draw(figures, mode, RESULTS.parent / plots[mode])
+    if small:
+        keep("int8", int8(figures, plots["int8"]))
+        return
     before = RESULTS.read_text() if RESULTS.exists() else ""
     others = min((before.index(mark) for mark in OTHERS if mark in before), default=len(before))
     RESULTS.write_text(page(figures, plots) + before[others:])
@@ -202,7 +206,7 @@ def main() -> None:
     if not args.render:
         figures.machine = machine()
         (measure_neighbours if args.neighbour else measure)(figures, args)
-    write(figures, args.readme)
+    write(figures, args.readme, small)
 
 
 if __name__ == "__main__":

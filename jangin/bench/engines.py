@@ -191,6 +191,7 @@ def _fma(job: Job) -> Engine:
 ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "jangin": _jangin,
     "untuned": _untuned,
+    "float32": _jangin,
     "loaded": _loaded,
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
@@ -206,6 +207,7 @@ PEERS = ("onnxruntime", "openvino", "ncnn", "mnn")
 TITLES = {
     "jangin": "Jangin",
     "untuned": "Jangin, untuned",
+    "float32": "Jangin's float32",
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
     "ncnn": "ncnn",
