@@ -35,8 +35,8 @@ class JanginRep(BackendRep):  # type: ignore[misc]
                 raise
 
     def _compile(self, model: onnx.ModelProto) -> Runnable:
-        options = {"shapes": _any_size(model), **self.options}
-        exe: Runnable = jangin.compile(model, cache=False, isolated=False, **options)
+        options = {"shapes": _any_size(model), "cache": False, **self.options}
+        exe: Runnable = jangin.compile(model, isolated=False, **options)
         return exe
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any] | Any, **kwargs: Any) -> tuple[Array, ...]:

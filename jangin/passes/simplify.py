@@ -118,7 +118,7 @@ def _reduced(s: State, node: Node) -> Result:
     """A reduction without the axes that a reshape behind it, or behind a map of it, drops."""
     (x,) = node.inputs
     scaled = s.producer(x, Map)
-    if scaled is not None and len(scaled.inputs) > 1:
+    if scaled is not None and len(scaled.inputs) != 1:
         return None
     y = x if scaled is None else scaled.inputs[0]
     sums = s.producer(y, Reduce)

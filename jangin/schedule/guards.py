@@ -45,7 +45,7 @@ from jangin.ir.loop import (
 )
 from jangin.ir.te import identity
 from jangin.schedule.checks import ScheduleError, bound_inside
-from jangin.schedule.primitives import at_loop, find
+from jangin.schedule.primitives import at_loop, find, guarded_loads
 
 
 def predicate(func: Func, acc: str) -> Func:
@@ -107,12 +107,10 @@ def guard_loads(func: Func, buffer: str) -> Func:
         if isinstance(s, If) and s.orelse is None:
             return replace(s, then=go(s.then, land(cond, s.cond)))
         if isinstance(s, Store):
-            return replace(s, value=rewrite(s.value, lambda n: guarded(n, cond)))
+            reads = guarded_loads(s.value, buffer)
+            value = rewrite(s.value, lambda n: select(cond, n, const(0, n.dtype)) if n in reads else None)
+            return replace(s, value=value)
         return map_children(s, lambda k: go(k, cond))
-
-    def guarded(n: Expr, cond: Expr) -> Expr | None:
-        mine = isinstance(n, Load) and n.buffer.name == buffer
-        return select(cond, n, const(0, n.dtype)) if mine else None
 
     return func.with_body(go(func.body, const(True, BOOL)))
 

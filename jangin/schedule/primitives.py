@@ -401,31 +401,26 @@ def _check_packable(func: Func, at: For, expr: Expr, over: Sequence[For]) -> Non
     names = {n.buffer.name for n in loads(expr)}
     if names & {s.buffer.name for s in statements(at.body) if isinstance(s, (Store, Alloc))}:
         raise ScheduleError(f"{func.name}: {expr} is of a buffer that {at.var} itself stores")
-    own, guarded_by = expr, set[Expr]()
-    while isinstance(own, Select):
-        guarded_by.update(conjuncts(own.cond))
-        own = own.a
-    others = (
-        s for s in statements(at.body) if isinstance(s, If) and not guarded_by.issuperset(conjuncts(s.cond))
-    )
+    own = set(conjuncts(expr.cond)) if isinstance(expr, Select) else set[Expr]()
+    others = (s for s in statements(at.body) if isinstance(s, If) and not own.issuperset(conjuncts(s.cond)))
     guarded = (t for s in others for t in statements(s))
-    if any(expr in _guarded_loads(e, name) for s in guarded for e in expressions(s) for name in names):
+    if any(expr in guarded_loads(e, name) for s in guarded for e in expressions(s) for name in names):
         raise ScheduleError(f"{func.name}: {expr} is read under a condition")
 
 
-def _guarded_loads(e: Expr, buffer: str) -> set[Expr]:
+def guarded_loads(e: Expr, buffer: str) -> set[Expr]:
     """The loads of a buffer in `e`, each with the selects that guard it."""
-    if isinstance(e, Select) and isinstance(e.b, Const) and _guarded_loads(e.a, buffer):
+    if isinstance(e, Select) and isinstance(e.b, Const) and guarded_loads(e.a, buffer):
         return {e}
     if isinstance(e, Load) and e.buffer.name == buffer:
         return {e}
-    return {g for k in children(e) for g in _guarded_loads(k, buffer)}
+    return {g for k in children(e) for g in guarded_loads(k, buffer)}
 
 
 def _readings(e: Expr, buffers: str | Sequence[str]) -> set[Expr]:
     """The guarded loads of a buffer in `e`, or its smallest expressions that read all of several."""
     if isinstance(buffers, str):
-        return _guarded_loads(e, buffers)
+        return guarded_loads(e, buffers)
     if not {n.buffer.name for n in loads(e)}.issuperset(buffers):
         return set()
     inner = {g for k in children(e) for g in _readings(k, buffers)}

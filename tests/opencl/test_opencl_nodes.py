@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import tempfile
 import unittest
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ Test = Callable[[unittest.TestCase], Any]
 STRIDE = 311
 """Of the tests, one in so many is in the sample, another for each device and kind of schedule."""
 LACKING = "has no numbers of 64 bits"
+KERNELS = tempfile.TemporaryDirectory()
+"""A cache: many tests have the same kernels, and drivers take longest of all to build."""
 
 
 class Backend(official.Backend):
@@ -30,7 +33,7 @@ class Backend(official.Backend):
 
     @classmethod
     def prepare(cls, model: Any, device: str = "CPU", **options: Any) -> Any:
-        return super().prepare(model, device, target=cls.target, **options)
+        return super().prepare(model, device, target=cls.target, cache=KERNELS.name, **options)
 
 
 def on(target: str, test: Test) -> Test:

@@ -49,7 +49,8 @@ class Rows(Template):
         alone = len(p.stages) == 1
         self.depth = len(p.stages[0].axes) if alone else shared_rows(naive, p.stages)
         self.rows = cost.size(p, p.stages[-1].axes[: self.depth])
-        self.longest = max(cost.size(p, (*s.axes[self.depth :], *s.reduce_axes)) for s in p.stages)
+        sizes = (cost.size(p, (*s.axes[self.depth :], *s.reduce_axes)) for s in p.stages)
+        self.longest = max(1, *sizes)
         self.work, self.moved = operations(p.stages, p), moved_bytes(p)
 
     def space(self) -> Sequence[Params]:
