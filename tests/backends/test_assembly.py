@@ -27,7 +27,7 @@ def instructions(text: str) -> list[list[str]]:
         if jump and jump[1] in start:
             body = lines[start[jump[1]] + 1 : n + 1]
             if not any(part.endswith(":") for part in body):
-                loops.append([part.split("#")[0] for part in body if not part.startswith(".")])
+                loops.append([part.split("#")[0] for part in body if part[0] not in ".#"])
     return loops
 
 

@@ -12,8 +12,8 @@ from jangin.backends.backend import Kernel
 from jangin.backends.llvm.entry import entry_module
 from jangin.backends.llvm.flow import flow_module
 from jangin.backends.llvm.library import REST, SGEMM, library_module
-from jangin.backends.llvm.module import emit_kernel
-from jangin.backends.llvm.objects import assembly, compile_modules, is_fixed
+from jangin.backends.llvm.module import emit_kernel, is_fixed
+from jangin.backends.llvm.objects import assembly, compile_modules
 from jangin.backends.llvm.pool import pool_module
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan

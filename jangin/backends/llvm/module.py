@@ -13,8 +13,9 @@ from jangin.backends.llvm.functions import head
 from jangin.backends.llvm.writer import LlvmWriter
 from jangin.backends.walk.kernel import Kernel
 from jangin.backends.walk.parts import parts
+from jangin.ir.expr import Const
 from jangin.ir.kernel import SCRATCH_ALIGN, sizes
-from jangin.ir.loop import Func
+from jangin.ir.loop import Func, task_loops
 from jangin.runtime.functions import KERNEL
 from jangin.targets.target import Target
 
@@ -26,7 +27,7 @@ def emit_kernel(func: Func, target: Target, name: str = "") -> str:
     named = [replace(part, name=whole.name + part.name.removeprefix(func.name)) for part in made]
     bodies, declared = list[str](), set[str]()
     for part, header in zip(made, map(_head, named), strict=True):
-        writer = LlvmWriter(target)
+        writer = LlvmWriter(target, hoists=_hoists(target))
         Kernel(part, writer).run()
         writer.finish()
         bodies.append("\n".join([header, "entry:", *writer.allocas, *writer.lines, "  ret void", "}", ""]))
@@ -35,6 +36,19 @@ def emit_kernel(func: Func, target: Target, name: str = "") -> str:
         bodies.append(_in_turn(whole, named))
     return "\n".join([f'source_filename = "{_escaped(whole.name)}"', f'target triple = "{target.triple}"', "",
                       *bodies, _entry(whole), *sorted(declared), "", _attributes(target), ""])  # fmt: skip
+
+
+def is_fixed(func: Func, target: Target) -> bool:
+    """Whether a kernel's sizes are constant, it runs no rounds, which are loops within its tasks, and it is
+    for no processor that begins so few instructions a cycle that one more for each address shows."""
+    constant = all(isinstance(d, Const) for b in func.params for d in b.shape)
+    return constant and not target.issue and task_loops(func.body)[0] is None
+
+
+def _hoists(target: Target) -> bool:
+    """Whether addresses of a base, an index and an offset cost nothing, as on x86. Not for AVX-512, whose
+    tiles leave no register free: LLVM orders a block's loads by how addresses are computed."""
+    return target.triple.startswith("x86_64") and target.vector_bytes <= 32
 
 
 def _escaped(name: str) -> str:

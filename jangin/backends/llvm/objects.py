@@ -16,10 +16,9 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from jangin.backends.llvm.module import emit_kernel
+from jangin.backends.llvm.module import emit_kernel, is_fixed
 from jangin.backends.llvm.several import FENCE, end_blocks
-from jangin.ir.expr import Const
-from jangin.ir.loop import Func, task_loops
+from jangin.ir.loop import Func
 from jangin.targets.target import Target
 
 PASS_LEVEL = 1
@@ -61,13 +60,6 @@ def assembly(func: Func, target: Target) -> str:
         text = emit_kernel(func, target)
         module = _optimized(func.name, text, machine, context, modules, is_fixed(func, target))
         return _emit(machine, module, as_object=False).decode()
-
-
-def is_fixed(func: Func, target: Target) -> bool:
-    """Whether a kernel's sizes are constant, it runs no rounds, which are loops within its tasks, and it is
-    for no processor that begins so few instructions a cycle that one more for each address shows."""
-    constant = all(isinstance(d, Const) for b in func.params for d in b.shape)
-    return constant and not target.issue and task_loops(func.body)[0] is None
 
 
 def target_machine(target: Target) -> Any:
