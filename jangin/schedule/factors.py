@@ -1,10 +1,27 @@
-"""What is the same in many terms of a sum, taken out of it."""
+"""What terms of a sum have in common, taken out of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from jangin.ir.expr import Binary, Buffer, Expr, Load, Var, const, free_vars, loads, substitute
+from jangin.ir.dtype import I32
+from jangin.ir.expr import (
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Var,
+    binary,
+    cast,
+    const,
+    free_vars,
+    loads,
+    select,
+    substitute,
+)
 from jangin.ir.loop import (
     Alloc,
     For,
@@ -22,6 +39,9 @@ from jangin.ir.simplify import Ranges, simplify
 from jangin.schedule.checks import ScheduleError, bound_inside, serial, well_formed
 from jangin.schedule.primitives import at_loop, find, ranges_at
 from jangin.schedule.stages import each_element, one_sum
+
+SIGN = 31
+"""The bit of an i32 that says its sign."""
 
 
 def factor_out(func: Func, loop: str, at: str) -> Func:
@@ -64,6 +84,55 @@ def factor_out(func: Func, loop: str, at: str) -> Func:
     return well_formed(func)
 
 
+def mask_in_place(func: Func, loop: str, at: str) -> Func:
+    """In the one sum of `loop`, of terms `x * f32((w >> s) & mask)`: leave a word's bits where they are, and
+    multiply by x / 2**s, which is made for all terms at the top of loop `at`. Bits that would reach the sign
+    are moved as before. The result is the same, unless x / 2**s is subnormal."""
+    around, inside = find(func, at), find(func, loop)
+    serial(func, inside)
+    acc = one_sum(func, inside)
+    stores = [n for n in statements(inside.body) if isinstance(n, Store) and n.buffer == acc]
+    terms = [n.value.b for n in stores if isinstance(n.value, Binary)]
+    found = [(x, bits) for e in terms for x, n in _turned(e, "mul") if (bits := _shifted(n))]
+    if len(stores) > 1 or not found:
+        raise ScheduleError(f"{func.name}: {loop} has no sum of products with bits of words")
+    (store,), (x, (w, s, mask)) = stores, found[0]
+    if {n.buffer.name for n in loads(x)} & buffers_written(around):
+        raise ScheduleError(f"{func.name}: {at} itself stores what {loop} multiplies")
+    below = s < SIGN + 1 - int(mask.value).bit_length()
+    moved = select(below, binary("shl", const(1, I32), s), const(1, I32))
+    where = [n for n in _loops(func, around) if n.var in free_vars(x) | free_vars(s)]
+    made = Buffer(f"{loop}_rows", x.dtype, tuple(n.extent for n in where), "scratch")
+    index = tuple(n.var for n in where)
+    copy: Stmt = Store(made, index, x / cast(x.dtype, moved))
+    for n in reversed(where):
+        copy = For(n.var, n.extent, copy)
+    copy = _renamed(copy, {n.var: Var(f"{loop}_{n.var}_x") for n in where})
+    left, apart = binary("and", w, mask * moved), binary("and", binary("shr", w, s), mask)
+    value = Load(acc, store.index) + Load(made, index) * cast(x.dtype, select(below, left, apart))
+    update = Store(acc, store.index, value)
+    func = at_loop(func, loop, lambda n: replace(n, body=_swapped(n.body, store, update)))
+    return well_formed(at_loop(func, at, lambda n: replace(n, body=Alloc(made, block(copy, n.body)))))
+
+
+def _shifted(e: Expr) -> tuple[Expr, Expr, Const] | None:
+    """w, s and mask of a float made of `(w >> s) & mask`, numbers of 32 bits; None of another."""
+    if not (isinstance(e, Cast) and e.dtype.is_float and e.a.dtype is I32):
+        return None
+    for moved, mask in _turned(e.a, "and"):
+        if isinstance(moved, Binary) and moved.op == "shr" and isinstance(mask, Const):
+            return moved.a, moved.b, mask
+    return None
+
+
+def _loops(func: Func, around: For) -> list[For]:
+    """The loops inside of one, outermost first. ScheduleError where one's extent depends on another."""
+    loops = [s for s in statements(around.body) if isinstance(s, For)]
+    if bound_inside(around.body) & {v for s in loops for v in free_vars(s.extent)}:
+        raise ScheduleError(f"{func.name}: loops in {around.var} have no constant extents")
+    return loops
+
+
 def _parts(func: Func, store: Store, summed: set[Var], ranges: Ranges) -> tuple[Expr, Expr, Expr, Expr]:
     """x, w, f and o of a term, o zero where it has none."""
     assert isinstance(store.value, Binary)
@@ -84,16 +153,14 @@ def _turned(e: Expr, op: str) -> list[tuple[Expr, Expr]]:
 
 def _sums(func: Func, x: Expr, around: For, inside: For, summed: set[Var]) -> tuple[Load, Stmt]:
     """The sums of x over the loops `summed`, as they are read, and what makes them."""
-    loops = [s for s in statements(around.body) if isinstance(s, For)]
+    loops = _loops(func, around)
     over = [s for s in loops if s.var in free_vars(x) and s.var not in summed]
     terms = [s for s in loops if s.var in summed]
-    if bound_inside(around.body) & {v for s in (*over, *terms) for v in free_vars(s.extent)}:
-        raise ScheduleError(f"{func.name}: loops of {inside.var} have no constant extents in {around.var}")
     name = inside.var.name
     sums = Buffer(f"{name}_sums", x.dtype, tuple(s.extent for s in over), "scratch")
     one = Buffer(f"{name}_sum", x.dtype, (const(1),), "register")
     first = (const(0),)
-    fresh: dict[Var, Expr] = {s.var: Var(f"{name}_{s.var}_s") for s in (*over, *terms)}
+    fresh = {s.var: Var(f"{name}_{s.var}_s") for s in (*over, *terms)}
     nest: Stmt = Store(one, first, Load(one, first) + x)
     for s in reversed(terms):
         nest = For(s.var, s.extent, nest)
@@ -101,15 +168,16 @@ def _sums(func: Func, x: Expr, around: For, inside: For, summed: set[Var]) -> tu
     nest = Alloc(one, block(Store(one, first, const(0, x.dtype)), nest, Store(sums, index, Load(one, first))))
     for s in reversed(over):
         nest = For(s.var, s.extent, nest)
-    return Load(sums, index), _renamed(substitute_stmt(nest, fresh), fresh)
+    return Load(sums, index), _renamed(nest, fresh)
 
 
-def _renamed(s: Stmt, fresh: dict[Var, Expr]) -> Stmt:
-    if isinstance(s, For):
-        var = fresh[s.var]
-        assert isinstance(var, Var)
-        s = replace(s, var=var)
-    return map_children(s, lambda k: _renamed(k, fresh))
+def _renamed(s: Stmt, fresh: Mapping[Var, Var]) -> Stmt:
+    """A statement whose loops have other variables."""
+
+    def loops(n: Stmt) -> Stmt:
+        return map_children(replace(n, var=fresh[n.var]) if isinstance(n, For) else n, loops)
+
+    return loops(substitute_stmt(s, dict(fresh)))
 
 
 def _swapped(s: Stmt, old: Store, new: Store) -> Stmt:

@@ -77,6 +77,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "block_sum": stages.block_sum,
     "partial_sums": stages.partial_sums,
     "factor_out": factors.factor_out,
+    "mask_in_place": factors.mask_in_place,
     "rfactor": stages.rfactor,
     "predicate": guards.predicate,
     "begin_with": guards.begin_with,

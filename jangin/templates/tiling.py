@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 
 from jangin.ir import te
+from jangin.ir.dtype import I32
 from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, row_major, walk
 from jangin.ir.graph import static_shape
 from jangin.ir.records import dataclass
@@ -204,6 +205,9 @@ class Tiler:
         self.s.do("factor_out", block, f"{column}ooo")
         if len(self.role.parts) > 2:
             self.s.do("rfactor", f"{block}_{term}_s", self.params["word"], 1)
+        if self.role.right.dtype is I32:
+            self.s.do("mask_in_place", word, f"{column}ooo")
+            self.s.do("vectorize", f"{word}_{term}_x")
         self.s.do("partial_sums", word)
 
     def _load_packed(self, k: str, terms: Sequence[str]) -> None:

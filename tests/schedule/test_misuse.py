@@ -105,6 +105,7 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     "factor of a remainder": (
         "matmul", [("split", "k0", 4), ("factor_out", "k0o", "i0")], "a remainder or a condition",
     ),
+    "bits of no words": ("matmul", [("mask_in_place", "k0", "i0")], "no sum of products with bits"),
     "rfactor of an axis": ("matmul", [("rfactor", "i0", 4, 1)], "i0 isn't the one innermost loop"),
     "rfactor of a nest": ("max", [("rfactor", "k0", 4, 1)], "k0 isn't the one innermost loop"),
     "no lanes": ("sum", [("rfactor", "k0", 0, 1)], "1 vectors of 0 lanes"),

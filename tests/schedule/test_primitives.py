@@ -177,6 +177,37 @@ def test_factor_out(term: str, at: str) -> None:
     do(after, ("partial_sums", "k0i"), ("vectorize", "i1i"))
 
 
+MASKED = """func k(x: f32[2, 16], w: i32[5, 2], out: out f32[2, 5]) {
+  serial i0 in 2 {
+    serial i1 in 5 {
+      alloc register out.acc: f32[1]
+      out.acc[0] = f32(0.0)
+      serial k0 in 16 {
+        out.acc[0] = out.acc[0] + (x[i0, k0] * f32(((w[i1, (k0 // 8)] >> i32(((k0 % 8) * 4))) & i32(15))))
+      }
+      out[i0, i1] = out.acc[0]
+    }
+  }
+}"""
+
+
+def test_mask_in_place() -> None:
+    """Also the bits that reach the sign."""
+    steps = [("split", ("i1", 3)), ("privatize", ("out.acc", ("i1i",))), ("split", ("k0", 8))]
+    func = apply(parse_func(MASKED), [Step(*s) for s in steps])
+    after = PRIMITIVES["mask_in_place"](func, "k0o", "i0")
+    rng = np.random.default_rng(0)
+    given = {"x": rng.integers(-4, 5, (2, 16)).astype(np.float32)}
+    given["w"] = rng.integers(-(2**31), 2**31, (5, 2)).astype(np.int32)
+    found = []
+    for f in (func, after, apply(after, [Step("vectorize", ("k0o_k0i_x",)), Step("vectorize", ("i1i",))])):
+        arrays = {**given, "out": np.full((2, 5), np.nan, np.float32)}
+        run_func(f, arrays, {})
+        found.append(arrays["out"])
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
 def test_privatize_reads_stay_inside_where_windows_overlap() -> None:
     do(naive("conv"), ("split", "i2", 4), ("split", "i3", 2), ("reorder", ["i2o", "i3o", "i2i", "i3i"]),
        ("privatize", "out.acc", ["i2i", "i3i"]))  # fmt: skip

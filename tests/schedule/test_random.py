@@ -82,6 +82,7 @@ def step(draw: st.DrawFn, func: Func) -> Step:
         "block_sum": lambda: (draw(loop), draw(some), draw(number), f"s{len(loops)}"),
         "partial_sums": lambda: (draw(loop),),
         "factor_out": lambda: (draw(loop), draw(loop)),
+        "mask_in_place": lambda: (draw(loop), draw(loop)),
         "rfactor": lambda: (draw(loop), draw(number), draw(number)),
         "predicate": lambda: (draw(st.sampled_from(accs)),),
         "hoist_guards": lambda: (),

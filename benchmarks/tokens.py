@@ -1,0 +1,249 @@
+"""SmolLM2-135M token by token beside llama.cpp, both from its Q4_1 file, and the products of a token beside
+ONNX Runtime's MatMulNBits.
+
+    python benchmarks/tokens.py [--threads 1 2] [--turns 5]
+
+Needs `jangin[gguf]`, onnx, onnxruntime and llama-cpp-python, which builds llama.cpp in some minutes. Engines
+take turns, each in this process; the peak memory is that of a process with one engine alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+from generate import Cache, compiled, smollm
+
+import jangin
+from jangin.frontends.gguf.text import Text
+
+TEXT = "The capital of France is"
+COUNT, PROMPT, CONTEXT = 64, 512, 2048
+LAYERS, WIDTH, HEADS, HIDDEN, BLOCK = 30, 576, 192, 1536, 32
+"""Of SmolLM2-135M: what its products are of."""
+RUNS = 10
+Array = np.ndarray[Any, Any]
+
+
+class Jangin:
+    """`read(tokens)`: the logits after these and all tokens since `reset`."""
+
+    def __init__(self, threads: int) -> None:
+        self.exe = compiled(smollm(), threads)
+        self.cache = Cache(self.exe)
+
+    def reset(self) -> None:
+        self.cache.count = 0
+
+    def read(self, tokens: Sequence[int]) -> Array:
+        return self.cache.read(self.exe.run, list(tokens)).reshape(-1)
+
+
+class LlamaCpp:
+    """As Jangin, by the plain calls of llama.cpp, without what llama-cpp-python does around them."""
+
+    def __init__(self, threads: int) -> None:
+        import llama_cpp
+
+        self.api = llama_cpp
+        self.silent = llama_cpp.llama_log_callback(lambda *_: None)
+        llama_cpp.llama_log_set(self.silent, ctypes.c_void_p(0))
+        llama_cpp.llama_backend_init()
+        path = str(smollm()).encode()
+        self.model = llama_cpp.llama_model_load_from_file(path, llama_cpp.llama_model_default_params())
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = CONTEXT, PROMPT, PROMPT
+        params.n_threads = params.n_threads_batch = threads
+        self.context = llama_cpp.llama_init_from_model(self.model, params)
+        self.words = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+
+    def reset(self) -> None:
+        self.api.llama_memory_clear(self.api.llama_get_memory(self.context), False)
+
+    def read(self, tokens: Sequence[int]) -> Array:
+        given = (self.api.llama_token * len(tokens))(*tokens)
+        if self.api.llama_decode(self.context, self.api.llama_batch_get_one(given, len(tokens))):
+            raise RuntimeError("llama.cpp could not read the tokens")
+        logits = self.api.llama_get_logits_ith(self.context, -1)
+        return np.ctypeslib.as_array(logits, (self.words,))
+
+
+Engine = Jangin | LlamaCpp
+ENGINES: dict[str, Callable[[int], Engine]] = {"Jangin": Jangin, "llama.cpp": LlamaCpp}
+
+
+def decoded(engine: Engine, prompt: Sequence[int]) -> tuple[list[int], float]:
+    """The likeliest tokens after a prompt, and how many a second after the first."""
+    engine.reset()
+    found = [int(engine.read(prompt).argmax())]
+    start = time.perf_counter()
+    while len(found) < COUNT:
+        found.append(int(engine.read(found[-1:]).argmax()))
+    return found, (COUNT - 1) / (time.perf_counter() - start)
+
+
+def read(engine: Engine, prompt: Sequence[int]) -> float:
+    """Tokens of a prompt that are read a second."""
+    engine.reset()
+    start = time.perf_counter()
+    engine.read(prompt)
+    return len(prompt) / (time.perf_counter() - start)
+
+
+def prompts() -> tuple[list[int], list[int]]:
+    """A short prompt, and one of `PROMPT` tokens."""
+    return Text(smollm()).encode(TEXT), np.random.default_rng(0).integers(100, 40000, PROMPT).tolist()
+
+
+def peak() -> float:
+    """This process' peak memory so far, in MiB."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM")) / 1024
+
+
+def alone(name: str, threads: int) -> float:
+    """The peak of a process in which one engine reads a prompt and writes."""
+    command = [sys.executable, __file__, "--alone", name, "--threads", str(threads)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def products() -> bytes:
+    """A model of a token's products in its layers, one after the other, by weights of 4 bits in blocks."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng, nodes, constants = np.random.default_rng(0), [], []
+
+    def product(x: str, width: int, columns: int) -> str:
+        y, blocks = f"y{len(nodes)}", width // BLOCK
+        parts = {
+            "weights": rng.integers(0, 256, (columns, blocks, BLOCK // 2)).astype(np.uint8),
+            "scales": (rng.random(columns * blocks) * 0.25 / width**0.5)
+            .astype(np.float16)
+            .astype(np.float32),
+            "zeros": np.full(columns * -(-blocks // 2), 0x88, np.uint8),
+        }
+        constants.extend(numpy_helper.from_array(a, f"{y}.{n}") for n, a in parts.items())
+        given = {"K": width, "N": columns, "bits": 4, "block_size": BLOCK}
+        names = [x, *(f"{y}.{n}" for n in parts)]
+        nodes.append(helper.make_node("MatMulNBits", names, [y], domain="com.microsoft", **given))
+        return y
+
+    def joined(kind: str, *inputs: str, **given: int) -> str:
+        nodes.append(helper.make_node(kind, inputs, [f"y{len(nodes)}"], **given))
+        return f"y{len(nodes) - 1}"
+
+    x = "x"
+    for _ in range(LAYERS):
+        q, k, v = (product(x, WIDTH, n) for n in (WIDTH, HEADS, HEADS))
+        attended = product(joined("Add", q, joined("Concat", k, v, k, axis=1)), WIDTH, WIDTH)
+        gate, up = (product(attended, WIDTH, HIDDEN) for _ in range(2))
+        x = joined("Tanh", product(joined("Mul", gate, up), HIDDEN, WIDTH))
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, WIDTH]) for n in ("x", x)]
+    graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
+
+
+def product_times(threads: int, turns: int) -> dict[str, float]:
+    """Milliseconds of a token's products: medians."""
+    import onnxruntime
+
+    model, x = products(), np.random.default_rng(1).normal(size=(1, WIDTH)).astype(np.float32)
+    exe = jangin.compile(model, threads=threads)
+    calls: dict[str, Callable[[], Any]] = {"Jangin": lambda: exe(x)}
+    for level in (0, 4):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(with_level(model, level), options)
+        calls[f"ONNX Runtime, accuracy level {level}"] = lambda s=session: s.run(None, {"x": x})[0]
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    found = {name: call() for name, call in calls.items()}
+    exact = found["ONNX Runtime, accuracy level 0"]
+    off = float(np.abs(found["Jangin"] - exact).max() / np.abs(exact).max())
+    print(f"products of a token: off ONNX Runtime's by {off:.1e}")
+    for _ in range(turns * RUNS):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(t) * 1e3 for name, t in times.items()}
+
+
+def with_level(model: bytes, level: int) -> bytes:
+    """The model with an accuracy level: 4 lets activations be rounded to 8 bits."""
+    import onnx
+
+    made = onnx.load_from_string(model)
+    for node in made.graph.node:
+        if node.op_type == "MatMulNBits":
+            node.attribute.append(onnx.helper.make_attribute("accuracy_level", level))
+    return bytes(made.SerializeToString())
+
+
+def measure(threads: int, turns: int) -> list[str]:
+    """Rows of the table for so many threads."""
+    engines = {name: make(threads) for name, make in ENGINES.items()}
+    short, long = prompts()
+    written: dict[str, list[int]] = {}
+    decoding: dict[str, list[float]] = {n: [] for n in engines}
+    reading: dict[str, list[float]] = {n: [] for n in engines}
+    for _ in range(turns):
+        for name, engine in engines.items():
+            reading[name].append(read(engine, long))
+            written[name], rate = decoded(engine, short)
+            decoding[name].append(rate)
+    ours, theirs = written.values()
+    same = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b), COUNT)
+    del engines
+    memory = [alone(name, threads) for name in ENGINES]
+    rows = [row("tokens/s written", threads, [statistics.median(t) for t in decoding.values()])]
+    rows.append(
+        row(f"tokens/s of a prompt of {PROMPT}", threads, [statistics.median(t) for t in reading.values()])
+    )
+    rows.append(row("peak memory, MiB", threads, memory))
+    return [*rows, f"| greedy tokens alike, of {COUNT} | {threads} | {same} | | |"]
+
+
+def row(what: str, threads: int, values: Sequence[float]) -> str:
+    ours, theirs = values
+    return f"| {what} | {threads} | {ours:.1f} | {theirs:.1f} | {ours / theirs:.2f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--alone", choices=ENGINES, help=argparse.SUPPRESS)
+    parser.add_argument("--products", action="store_true", help="only the products beside ONNX Runtime")
+    args = parser.parse_args()
+    if args.alone:
+        engine = ENGINES[args.alone](args.threads[0])
+        for prompt in prompts():
+            decoded(engine, prompt)
+        print(peak())
+        return
+    if not args.products:
+        print("| what | threads | Jangin | llama.cpp | ratio |\n| --- | --- | --- | --- | --- |")
+        for threads in args.threads:
+            print("\n".join(measure(threads, args.turns)), flush=True)
+    for threads in args.threads:
+        times = product_times(threads, args.turns)
+        print(
+            f"products of a token, {threads} threads:", ", ".join(f"{n} {t:.2f} ms" for n, t in times.items())
+        )
+
+
+if __name__ == "__main__":
+    main()
