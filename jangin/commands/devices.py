@@ -17,6 +17,9 @@ from jangin.runtime.threads import default_threads
 from jangin.targets import NAMED, Target, resolve
 from jangin.targets.rows import PORTABLE
 
+_DOT = {1: "", 2: "2 × i16", 4: "4 × i8"}
+"""Products of integers that one instruction adds up, by their number (`Target.terms`)."""
+
 
 def devices() -> None:
     """Print the processor, the targets that can be asked for, and the libraries present."""
@@ -25,11 +28,11 @@ def devices() -> None:
     host = resolve("cpu")
     console.print(f"{here['processor']}, {here['system']}, Python {here['python']}")
     console.print(f"threads this process may use: {default_threads()}")
-    table = Table("target", "LLVM", "vector", "registers", "FMA", "L1", "L2", "L3", "--emit", "")
+    table = Table("target", "LLVM", "vector", "registers", "FMA", "dot", "caches", "--emit", "")
     for target in NAMED.values():
         table.add_row(*_row(host if target.name == host.name else target, target.name == host.name))
     console.print(table)
-    console.print(_opencl())
+    console.print(_opencl(), markup=False)
     libraries = Table("library", "version", "used for")
     libraries.add_row("llvmlite (LLVM)", _llvm(), "all code that Jangin generates")
     libraries.add_row("NumPy", np.__version__, "arrays; its SGEMM as a yardstick")
@@ -59,7 +62,7 @@ def _opencl() -> Table | str:
 
 
 def _row(target: Target, here: bool) -> list[str]:
-    caches = [f"{size >> 10} KiB" for size in (target.l1, target.l2, target.l3)]
+    caches = "/".join(str(size >> 10) for size in (target.l1, target.l2, target.l3))
     vector = f"{8 * target.vector_bytes} bits"
     fma = "no" if target.row("fma", F32) in PORTABLE else "yes"
     return [
@@ -68,7 +71,8 @@ def _row(target: Target, here: bool) -> list[str]:
         vector,
         str(target.registers),
         fma,
-        *caches,
+        _DOT[target.terms],
+        f"{caches} KiB",
         ", ".join(target.outputs),
         "this machine (cpu)" if here else "",
     ]

@@ -36,7 +36,6 @@ from jangin.passes.stages import is_opaque, stages
 from jangin.passes.winograd_cost import Estimate
 from jangin.passes.winograd_nests import Patch, Tiling, input_nest, output_nest
 from jangin.passes.winograd_transform import F2, F4, PAIRED, TAPS, Transform
-from jangin.targets.figures import WinogradFigures
 from jangin.targets.target import Target
 
 INDEX = (Var("n"), Var("h"), Var("w"), Var("c"))
@@ -45,7 +44,7 @@ INDEX = (Var("n"), Var("h"), Var("w"), Var("c"))
 
 def winograd(graph: Graph, target: Target) -> Graph:
     """The fused graph with those kernels replaced that should be quicker so."""
-    return _Winograd(graph, target.winograd, target.hints).run()
+    return _Winograd(graph, target).run()
 
 
 @dataclass(frozen=True)
@@ -107,10 +106,10 @@ def _fits(node: Node, graph: Graph) -> bool:
 class _Winograd(Editor):
     """One run over a fused graph. `made`: the loop nests so far, by all that tells them apart."""
 
-    def __init__(self, graph: Graph, figures: WinogradFigures, hints: bool) -> None:
+    def __init__(self, graph: Graph, target: Target) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
         self.graph = graph
-        self.figures, self.hints = figures, hints
+        self.target, self.figures = target, target.winograd
         self.producers = graph.producers()
         self.made: dict[object, Stmt] = {}
 
@@ -138,8 +137,11 @@ class _Winograd(Editor):
         """The input transform, the products and the output transform."""
         out, source = m.kernel.outputs[0], m.kernel.source
         images = simplify(m.images, self.symbols)
-        hints = self.hints and not blocks  # a block stays in the cache
-        tiling = Tiling(transform, images, m.height, m.width, self.figures.lanes, blocks, m.dtype, hints)
+        hints = self.target.hints and not blocks  # a block stays in the cache
+        tiling = Tiling(
+            transform, images, m.height, m.width, self.figures.lanes, blocks, m.dtype, hints,
+            whole=self.target.issue > 0,
+        )  # fmt: skip
         u = self.constant(transform.weights(self.graph.constants[m.weights]), f"{out}.u")
         v = self.declare(f"{out}.v", m.dtype, tiling.shape(m.channels))
         products = self.declare(f"{out}.m", m.dtype, tiling.shape(m.outputs))

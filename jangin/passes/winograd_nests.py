@@ -31,7 +31,8 @@ class Tiling:
     """Tiles of a transform over `images` (may be symbolic) of `height` x `width` outputs. What is kept of
     a tile lies point by point, or together where kernels work on `blocks` of tiles. `lanes`: channels of a
     vector loop; `dtype`: of what is transformed and kept (i32: pairs of int16, and their products); `hints`:
-    whether to fetch early where the kernel will write."""
+    whether to fetch early where the kernel will write; `whole`: whether all rows of a tile are in the text,
+    for processors of which a loop's own instructions count."""
 
     transform: Transform
     images: Expr
@@ -41,6 +42,11 @@ class Tiling:
     blocks: bool = False
     dtype: DType = F32
     hints: bool = False
+    whole: bool = False
+
+    def over_rows(self, var: Var, rows: int, body: Stmt) -> Stmt:
+        """A loop over a tile's rows, or columns."""
+        return For(var, const(rows), body, "unroll" if self.whole else "serial")
 
     @property
     def down(self) -> int:
@@ -136,8 +142,8 @@ def _input_tile(tiling: Tiling, read: Callable[[Expr, Expr, Expr], Expr], out: B
     made = t.inputs([grid[k * t.size + n] for n in range(t.size)])
     row = [Store(out, tiling.at(k * t.size + n, c), e) for n, e in enumerate(made)]
     hints = [Prefetch(out, tiling.at(j + n * t.size, c)) for n in range(t.size) if tiling.hints]
-    columns = For(j, const(t.size), Alloc(line, block(*hints, *column)))
-    return Alloc(grid, block(columns, For(k, const(t.size), block(*row))))
+    columns = tiling.over_rows(j, t.size, Alloc(line, block(*hints, *column)))
+    return Alloc(grid, block(columns, tiling.over_rows(k, t.size, block(*row))))
 
 
 def output_nest(tiling: Tiling, out: Buffer, finish: Callable[[Expr, Sequence[Expr]], Expr]) -> Stmt:
@@ -169,7 +175,7 @@ def _output_tile(
         fits = land(Y + i < tiling.height if bottom else TRUE, X + n < tiling.width if right else TRUE)
         row.append(store if fits == TRUE else If(fits, store))
     columns = For(j, const(t.size), block(*column), "unroll")
-    return Alloc(grid, block(columns, For(i, const(t.tile), Alloc(line, block(*row)))))
+    return Alloc(grid, block(columns, tiling.over_rows(i, t.tile, Alloc(line, block(*row)))))
 
 
 def _registers(name: str, count: int, dtype: DType) -> Buffer:

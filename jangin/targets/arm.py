@@ -35,8 +35,8 @@ CORTEX_A76 = _processor("cortex-a76", ",+fullfp16,+dotprod", terms=4)
 NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod", terms=4)
 
 ARMV7 = Target(
-    "armv7", "armv7-unknown-linux-gnueabihf", "generic", "+neon,+vfp4,-slowfpvmlx", 16, 16, NEON32,
-    word_bits=32, lane_operands=True, issue=2, hints=False,
+    "armv7", "armv7-unknown-linux-gnueabihf", "generic", "+neon,+vfp4,-slowfpvmlx,-vmlx-hazards", 16, 16,
+    NEON32, word_bits=32, lane_operands=True, issue=2, hints=False,
     several_loads="llvm.arm.neon.vld1x{count}.v4f32.p0", several=2, offsets=False,
     fusion=FusionFigures(few_channels=0), winograd=WinogradFigures(gain=0.95, transform=4, stream=1, lanes=4),
     c_flags=("-march=armv7-a+neon-vfpv4", "-mfloat-abi=hard"),

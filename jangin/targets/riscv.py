@@ -14,7 +14,7 @@ RISCV64 = Target("riscv64", TRIPLE, "generic-rv64", _GENERAL, 8, 32, FUSING, c_f
 
 RISCV64_V = Target(
     "riscv64-v", TRIPLE, "generic-rv64", f"{_GENERAL},+v", 16, 32, FUSING, c_flags=("-march=rv64gcv",),
-    winograd=WinogradFigures(lanes=4),
+    short_sum=4, winograd=WinogradFigures(lanes=4),
 )  # fmt: skip
 """With the vector extension 1.0, of whose registers 128 bits are used. A cache line's lanes
 would be groups of four registers, of which there are eight: transforms would spill."""

@@ -32,9 +32,6 @@ from jangin.templates.cost import MOST_LOADED
 from jangin.templates.scheduled import Packing, Params, Recorder
 from jangin.templates.template import Workload
 
-MOST_TURNS = 32
-"""Of loops over a sum's terms that are unrolled whole."""
-
 FAR = 4
 """Panels larger than one part in so many of the L2 cache come from further away: the next is fetched
 early."""
@@ -261,9 +258,10 @@ class Tiler:
         """The innermost loops of a sum that together have few turns, where one such loop alone has too few.
         Not all: LLVM would sink what no loop holds to the stores."""
         extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
-        turns = [int(n.value) if isinstance(n, Const) else MOST_TURNS for n in extents]
+        most = self.workload.target.short_sum
+        turns = [int(n.value) if isinstance(n, Const) else most for n in extents]
         first = next((n for n, turn in enumerate(turns) if turn > 1), 0) + 1
-        inside = next((n for n in range(first, len(k)) if math.prod(turns[n:]) <= MOST_TURNS), len(k))
+        inside = next((n for n in range(first, len(k)) if math.prod(turns[n:]) <= most), len(k))
         return k[inside:] if turns[-1] <= self.params["unroll"] else ()
 
     def _block_loops(self, k: list[str]) -> list[str]:

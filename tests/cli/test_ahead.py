@@ -65,5 +65,6 @@ def test_a_folder_for_a_file(cli: Cli, model: Path, tmp_path: Path) -> None:
 
 def test_devices_say_what_is_made_for_each(cli: Cli) -> None:
     lines = cli("devices").out.splitlines()
+    assert any("neoverse-n1" in line and "4 × i8" in line for line in lines)
     assert any("cortex-m7" in line and "object" not in line for line in lines)
     assert any("aarch64" in line and "jgn, object, shared, c" in line for line in lines)
