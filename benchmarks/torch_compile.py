@@ -1,6 +1,7 @@
 """`torch.compile` with Jangin and with Inductor, its default: ten models with random weights.
 
     python benchmarks/torch_compile.py [--models A,B] [--threads 1,2] [--turns N] [--out results.jsonl]
+    python benchmarks/torch_compile.py --out results.jsonl --minutes 8  # again, until all rows are there
     python benchmarks/torch_compile.py --out results.jsonl --write      # the table into benchmarks/RESULTS.md
 
 Needs the extra `torch`, pytorchcv, transformers, and g++ for Inductor. Each back end runs in a process of its
@@ -199,6 +200,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")
     parser.add_argument("--lock", help="a file whose lock is held while calls are timed")
     parser.add_argument("--out", type=Path, help="where results are kept, a line each; those there are kept")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="no row begins after so many")
     parser.add_argument("--write", action="store_true", help="the table into RESULTS.md")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -209,9 +211,11 @@ def main() -> None:
     kept = given.out.read_text().splitlines() if given.out and given.out.exists() else []
     rows = [json.loads(line) for line in kept]
     done = {(r["model"], r["threads"]) for r in rows}
+    begin = time.monotonic()
     for name in models:
         for count in threads:
-            if (name, count) in done or (given.write and given.out):
+            late = time.monotonic() - begin > 60 * given.minutes
+            if (name, count) in done or late or (given.write and given.out):
                 continue
             rows.append(compared(name, count, given.turns, given.seconds, given.lock))
             print(json.dumps(rows[-1]), flush=True)
@@ -219,7 +223,7 @@ def main() -> None:
                 with given.out.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
     rows.sort(key=lambda r: (MODELS.index(r["model"]), r["threads"]))
-    print(table(rows))
+    print(table(rows) if rows else "no row yet: give more --minutes")
     if given.write:
         written(table(rows))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -200,7 +200,7 @@ def test_softmax(kind: str) -> None:
 @pytest.mark.parametrize(
     "name, kind",
     [
-        *((n, "int8") for n in ("ABS", "ELU", "EXP", "GELU", "HARD_SWISH", "LOG", "RSQRT")),
+        *((n, "int8") for n in ("ABS", "ELU", "EXP", "GELU", "HARD_SWISH", "LOG", "RSQRT", "SQRT")),
         ("GELU", "uint8"), ("HARD_SWISH", "uint8"), ("ELU", "float32"), ("HARD_SWISH", "float32"),
     ],
 )  # fmt: skip
@@ -209,7 +209,7 @@ def test_functions_of_8_bits(name: str, kind: str) -> None:
     low = 0 if kind == "uint8" else -128
     table, version = ("GeluOptions", 2) if name == "GELU" else ("", 1 if name in ("ELU", "HARD_SWISH") else 2)
     for step, made in ((0.05, 0.03), (0.2, 0.1), (0.01, 0.004)):
-        zero = low + (0 if name in ("LOG", "RSQRT") else 100)
+        zero = low + (0 if name in ("LOG", "RSQRT", "SQRT") else 100)
         every = np.arange(low, low + 256).astype(kind)
         every = every * np.float32(step) if kind == "float32" else every
         tensors = [image([256], step, zero, kind), image([256], made, low + 20, kind)]
@@ -345,6 +345,18 @@ def test_batched_products(kind: str) -> None:
         left, right = image(x, 0.04, 7, kind), image(y, 0.03, -2 if kind == "int8" else 0, kind)
         out = image([*x[:-1], 4], 0.2, 9, kind)
         check([left, right, out], Operator("BATCH_MATMUL", [0, 1], [2], "BatchMatMulOptions", turned))
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+@pytest.mark.parametrize("turned", [{}, {"AdjX": True}, {"AdjY": True}])
+def test_hybrid_batched_products(turned: Mapping[str, bool], asymmetric: bool) -> None:
+    """Floats, quantized by row, times a constant of 8 bits."""
+    x = [2, 33, 4] if "AdjX" in turned else [2, 4, 33]
+    y = [6, 33] if "AdjY" in turned else [33, 6]
+    w = Tensor(y, "int8", [0.01], [0], 0, np.random.default_rng(3).integers(-127, 128, y))
+    options = {**turned, "AsymmetricQuantizeInputs": asymmetric}
+    operator = Operator("BATCH_MATMUL", [0, 1], [2], "BatchMatMulOptions", options, 4)
+    check([Tensor(x), w, Tensor([2, 4, 6])], operator)
 
 
 def wide(shape: Sequence[int], scale: float = 0.001) -> Tensor:

@@ -271,7 +271,20 @@ def batch_matmul(call: Call) -> Tensor:
             x, y = b.cast(x, F64), b.cast(y, F64)
         sums = b.matmul(x, y, transpose_a=bool(o.get("adj_x")), transpose_b=bool(o.get("adj_y")))
         return _scaled(call, sums, None)
+    turned = bool(o.get("adj_x")), bool(o.get("adj_y"))
+    if hybrid.is_hybrid(call, call.x(), call.x(1)):
+        return _hybrid_products(call, *turned)
     call.only_floats()
-    return call.b.matmul(
-        real(call, 0), real(call, 1), transpose_a=bool(o.get("adj_x")), transpose_b=bool(o.get("adj_y"))
-    )
+    return call.b.matmul(real(call, 0), real(call, 1), transpose_a=turned[0], transpose_b=turned[1])
+
+
+def _hybrid_products(call: Call, turn_x: bool, turn_y: bool) -> Tensor:
+    b, x, y = call.b, call.x(), call.x(1)
+    if turn_x:
+        x = b.transpose(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
+    zeros = bool(call.options.get("asymmetric_quantize_inputs"))
+
+    def sums(q: Tensor, zero: Tensor | None) -> Tensor:
+        return b.matmul(_whole(b, q, zero), b.cast(y, I32), transpose_b=turn_y)
+
+    return hybrid.multiplied(call, x, [x.rank - 1], zeros, sums)

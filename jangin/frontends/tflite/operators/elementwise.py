@@ -46,7 +46,21 @@ def _function(body: Callable[..., Expr], table: bool = False, **named: str) -> L
     return lower
 
 
-def _tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
+def rounded(v: Expr) -> Expr:
+    """To the nearest whole f32, a half away from zero."""
+    whole = intrinsic("trunc", v)
+    away = select(v < 0, const(-1.0, F32), const(1.0, F32))
+    return whole + select(intrinsic("abs", v - whole) >= 0.5, away, const(0.0, F32))
+
+
+def _steps(v: Expr, scale: float) -> Expr:
+    """A result in whole steps of its scale."""
+    return rounded(v * float(np.float32(1) / np.float32(scale)))
+
+
+def _tabulated(
+    call: Call, body: Callable[[Expr], Expr], steps: Callable[[Expr, float], Expr] = _steps
+) -> Tensor:
     """A function of what the 256 inputs stand for, in floats, quantized (`LUTPopulateInt8`)."""
     b, q, out = call.b, call.given[0], call.out
     (low, high), (bottom, top), dtype = q.limits, out.limits, out.dtype
@@ -54,8 +68,8 @@ def _tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
     inputs = (np.arange(low, high + 1, dtype=np.float32) - q.zero) * np.float32(q.scale)
 
     def quantized(v: Expr) -> Expr:
-        ratio = body(v) * float(np.float32(1) / np.float32(out.scale))
-        inside = minimum(maximum(rounded(ratio) + float(out.zero), float(bottom)), float(top))
+        whole = steps(body(v), out.scale) + float(out.zero)
+        inside = minimum(maximum(whole, float(bottom)), float(top))
         return cast(dtype, inside)
 
     table = b.map(quantized, b.const(inputs))
@@ -67,7 +81,7 @@ def _gelu(v: Expr, tanh: bool) -> Expr:
 
 
 _FLOAT = {"CEIL": "ceil", "COS": "cos", "EXP": "exp", "FLOOR": "floor", "LOG": "log",
-          "NEG": "neg", "ROUND": "round", "SIN": "sin", "SQRT": "sqrt", "SIGN": "sign"}  # fmt: skip
+          "NEG": "neg", "ROUND": "round", "SIN": "sin", "SIGN": "sign"}  # fmt: skip
 _TABLES = ("EXP", "LOG")
 FUNCTIONS = Table({
     **{name: _function(partial(intrinsic, fn), name in _TABLES) for name, fn in _FLOAT.items()},
@@ -77,6 +91,18 @@ FUNCTIONS = Table({
     "GELU": _function(_gelu, True, tanh="approximate"),
     "LOGICAL_NOT": _function(lambda v: intrinsic("not", v)),
 })  # fmt: skip
+
+
+@lowers("SQRT")
+def sqrt(call: Call) -> Tensor:
+    """Of 8 bits it is cut off, not rounded."""
+    if call.given[0].dtype is I8 and call.is_integer:
+        return _tabulated(
+            call, lambda v: intrinsic("sqrt", maximum(v, 0.0)),
+            lambda v, scale: intrinsic("floor", v / float(np.float32(scale))),
+        )  # fmt: skip
+    call.only_floats()
+    return call.b.map(partial(intrinsic, "sqrt"), call.x())
 
 
 def _bounded(kind: int) -> Lowering:
@@ -353,13 +379,6 @@ def cast_(call: Call) -> Tensor:
     dtype = call.out.dtype
     assert dtype is not None
     return call.b.map(lambda v: ne(v, const(0, v.dtype)) if dtype is BOOL else cast(dtype, v), call.x())
-
-
-def rounded(v: Expr) -> Expr:
-    """To the nearest whole f32, a half away from zero."""
-    whole = intrinsic("trunc", v)
-    away = select(v < 0, const(-1.0, F32), const(1.0, F32))
-    return whole + select(intrinsic("abs", v - whole) >= 0.5, away, const(0.0, F32))
 
 
 @lowers("QUANTIZE")
