@@ -95,8 +95,7 @@ class Importer:
     def _image(self, image: Any) -> list[int | str]:
         """Planes of numbers from 0 to 255, in the order of the image's colours."""
         exact = self.kind in NETWORKS and getattr(self.model, self.kind).arrayInputShapeMapping == EXACT
-        sizes = [COLOURS[image.colorSpace][1], int(image.height), int(image.width)]
-        return [1 if exact else "batch", *sizes]
+        return [1 if exact else "batch", *_planes(image)]
 
     # -- models ---------------------------------------------------------------------------------
 
@@ -170,6 +169,13 @@ class Importer:
         self.current |= dict(zip((n for n in outputs if n), made, strict=True))
 
 
+def _planes(image: Any) -> list[int]:
+    """How many planes an image has, and their sizes."""
+    if image.colorSpace not in COLOURS:
+        raise CompileError(f"an image is of the colour space {image.colorSpace}, which is not supported")
+    return [COLOURS[image.colorSpace][1], int(image.height), int(image.width)]
+
+
 def _said(feature: Any) -> str:
     """A feature's description, and of an image what its planes are."""
     words = [feature.shortDescription]
@@ -185,12 +191,12 @@ def prepare(network: Network, message: Any, description: Any) -> None:
     name = message.featureName or next(iter(images), "")
     if name not in images:
         raise CompileError(f"the preprocessing names '{name}', which is no image")
-    order, count = COLOURS[images[name].colorSpace]
+    order, _ = COLOURS[images[name].colorSpace]
     network.name = network.source = f"preprocessing of '{name}'"
     layer = Layer((network.now[name],), (network.fresh(f"{name} prepared"),))
     if message.WhichOneof("preprocessor") == "meanImage":
         mean = np.array(message.meanImage.meanImage, np.float32)
-        sizes = [count, int(images[name].height), int(images[name].width)]
+        sizes = _planes(images[name])
         if mean.size != math.prod(sizes):
             raise CompileError(f"the mean of the image '{name}' has {mean.size} numbers, not {sizes}")
         network.add(layer, "sub", {"y": mean.reshape(sizes)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import jangin
 
 ct = pytest.importorskip("coremltools", reason="coremltools isn't installed: the extra `coreml` brings it")
 
+from coreml_models import package  # noqa: E402
 from coremltools.converters.mil import Builder as mb  # noqa: E402
 from coremltools.converters.mil.mil import types  # noqa: E402
 
@@ -111,6 +113,21 @@ def test_layers_out_of_loops_are_named() -> None:
     net.layers.add(name="twist", input=["x"], output=["y"]).slidingWindows.SetInParent()
     with pytest.raises(jangin.CompileError, match=r"(?s)2 nodes are not.*loopBreak.*slidingWindows 'twist'"):
         jangin.compile(message, cache=False)
+
+
+def test_damaged_parameters_are_refused(tmp_path: Path) -> None:
+    """What mutants found: an enumeration's value of later versions, a name with a zero byte."""
+    message, net = network([1, 3, 6, 6])
+    pool = net.layers.add(name="pool", input=["x"], output=["y"]).pooling
+    pool.type, pool.globalPooling = 268435455, True
+    with pytest.raises(jangin.CompileError, match="the type 268435455 of a layer is none"):
+        jangin.compile(message, cache=False)
+    for name, content in package().items():
+        path = tmp_path / "net.mlpackage" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.replace(b"weights/weight.bin", b"weights\0weight.bin"))
+    with pytest.raises(jangin.CompileError, match="which is no file of the package"):
+        jangin.compile(tmp_path / "net.mlpackage", cache=False)
 
 
 def sigmoid(x: Any) -> Any:

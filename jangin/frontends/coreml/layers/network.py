@@ -51,10 +51,19 @@ class Network:
                 tuple(self.now.get(n, n) for n in layer.input), tuple(map(self.fresh, layer.output))
             )
             if kind in self.table:
-                self.table[kind](self, given, getattr(layer, kind))
+                self._say(self.table[kind], given, getattr(layer, kind))
             else:
                 self.node(f"nn.{kind}", {"x": list(given.input)}, given.output or (self.fresh(layer.name),))
             self.now.update(zip(layer.output, given.output, strict=True))
+
+    def _say(self, say: Say, layer: Layer, m: Any) -> None:
+        source = self.source
+        try:
+            say(self, layer, m)
+        except CompileError:
+            raise
+        except Exception as error:  # parameters that the layer doesn't define
+            raise CompileError(f"{source} is malformed: {type(error).__name__}: {error}") from error
 
     def fresh(self, name: str) -> str:
         """A name for another value of a blob."""
@@ -158,7 +167,10 @@ CONTROL = ("branch", "loop", "loopBreak", "loopContinue")
 
 def word(m: Any, field: str) -> str:
     """An enumeration's value as its schema calls it."""
-    return str(m.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number[getattr(m, field)].name)
+    known, number = m.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number, getattr(m, field)
+    if number not in known:
+        raise CompileError(f"the {field} {number} of a layer is none that Core ML has")
+    return str(known[number].name)
 
 
 def same(kind: str, **given: Any) -> Say:

@@ -51,7 +51,7 @@ class Weights:
                     f"{what} lies in {name}: give the path of the package, not the model's alone"
                 )
             path = self.folder / name.removeprefix("@model_path/")
-            if self.folder.resolve() not in path.resolve().parents or not path.is_file():
+            if "\0" in name or self.folder.resolve() not in path.resolve().parents or not path.is_file():
                 raise CompileError(f"{what} should lie in {name}, which is no file of the package")
             self._files[name] = map_file(path)
         return self._files[name]
