@@ -171,3 +171,13 @@ class TwoFiles(Format):
         if contents.path is None:
             raise CompileError(f"{self.structure} is read from a path, as its weights are another file")
         return contents.weights or contents.path.with_suffix(self.suffix)
+
+
+MOST_GROWTH = 200
+"""How many times its own size an archive may unpack to: weights hardly shrink, and more is meant to harm."""
+LEAST_LIMIT = 1 << 26
+
+
+def most_unpacked(size: int) -> int:
+    """How many bytes an archive of so many may unpack to: one that holds more is none of a model's."""
+    return max(LEAST_LIMIT, size * MOST_GROWTH)

@@ -91,9 +91,9 @@ def _model(package: Path) -> Path:
     try:
         manifest = json.loads((package / MANIFEST).read_text())
         entry = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
-        path = package / "Data" / entry
+        path = package / "Data" / str(entry)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CompileError(f"{package / MANIFEST} is damaged: {type(error).__name__}: {error}") from None
-    if "\0" in entry or not path.is_file() or package.resolve() not in path.resolve().parents:
+    if "\0" in str(path) or not path.is_file() or package.resolve() not in path.resolve().parents:
         raise CompileError(f"{package} has no model at Data/{entry}")
     return path

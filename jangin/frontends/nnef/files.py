@@ -15,15 +15,12 @@ from mmap import mmap
 from pathlib import Path
 from typing import Any
 
-from jangin.frontends.format import Contents
+from jangin.frontends.format import Contents, most_unpacked
 from jangin.ir.graph import CompileError
 from jangin.mapped import map_file
 
 GRAPH, QUANTIZATION = "graph.nnef", "graph.quant"
 MOST_FILES = 100_000
-MOST_GROWTH = 200
-"""How many times its own size an archive may unpack to: weights hardly shrink, and more is meant to harm."""
-LEAST_LIMIT = 1 << 26
 BEGINS = re.compile(rb"(\s|#[^\n]*\n)*version\s+\d")
 
 
@@ -165,7 +162,7 @@ def _opened(contents: Contents) -> tarfile.TarFile:
     import lzma
 
     raw = io.BytesIO(contents.data)
-    limit = max(LEAST_LIMIT, len(contents.data) * MOST_GROWTH)
+    limit = most_unpacked(len(contents.data))
     head = bytes(contents.data[:6])
     kinds: Mapping[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
     stream = kinds[head[:2]](raw) if head[:2] in kinds else raw

@@ -7,7 +7,7 @@ import sys
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from jangin.frontends.format import Contents, Example, Format, Prepared
+from jangin.frontends.format import Contents, Example, Format, Prepared, most_unpacked
 from jangin.ir.graph import CompileError
 
 if TYPE_CHECKING:
@@ -78,6 +78,10 @@ def _traced(contents: Contents) -> Any:
         ) from None
     from jangin.frontends.torch.trace import traced
 
+    with zipfile.ZipFile(io.BytesIO(contents.data)) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > most_unpacked(len(contents.data)):
+        raise CompileError(f"{contents} unpacks to {size} bytes, far more than it has: it is not read")
     if not _holds(contents, INSIDE):
         raise CompileError(
             f"{contents} is a TorchScript archive, which doesn't say what it is called with: "

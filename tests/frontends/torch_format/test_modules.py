@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,16 @@ def test_branches_and_loops() -> None:
             wanted = net(x)
         for got, expected in zip(compiled(x), wanted, strict=True):
             near(got, expected)
+
+
+def test_an_archive_that_unpacks_to_too_much_is_not_read(tmp_path: Path) -> None:
+    net, x, path = seeded(nn.Linear(8, 3)), torch.randn(4, 8), tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(net, (x,)), path)
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(tmp_path / "bomb.pt2", "w", 8) as bomb:
+        for name in whole.namelist():
+            bomb.writestr(name, bytes(80 << 20) if name.endswith("weight_0") else whole.read(name))
+    with pytest.raises(jangin.CompileError, match="far more than it has"):
+        jangin.compile(tmp_path / "bomb.pt2", cache=False)
 
 
 def test_torchscript_archives(tmp_path: Path) -> None:
