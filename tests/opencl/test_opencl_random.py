@@ -1,5 +1,7 @@
 """Random ONNX models on each driver that is here, with both kinds of schedules, against ONNX's
-ReferenceEvaluator in double precision. A few run always, 40 for each with `-m slow`."""
+ReferenceEvaluator in double precision. A few run always, 40 for each with `-m slow`: a model takes 0.7 s of a
+processor on either driver here, mostly to build its kernels, so that 200 for each take 9 minutes of one.
+`tests/properties/test_gpu_plans.py` has a thousand, without drivers."""
 
 from __future__ import annotations
 
