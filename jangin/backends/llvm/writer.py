@@ -12,7 +12,7 @@ from jangin.backends.llvm.registers import Registers
 from jangin.backends.llvm.several import MOST, SeveralLoads
 from jangin.backends.llvm.types import literal, scalar_type, vector_type
 from jangin.backends.walk.writer import Pointer, Value, Writer
-from jangin.ir.dtype import BOOL, F32, I64, DType
+from jangin.ir.dtype import BOOL, F32, I32, I64, DType
 from jangin.ir.expr import Scalar
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
@@ -318,21 +318,22 @@ class LlvmWriter(Writer):
         plain = f"load {vector_type(dtype, lanes)}, ptr {at}, align {dtype.bytes}"
         vectors, rest = divmod(lanes, self.target.lanes(dtype.bytes))
         fewest = 3 if self.target.offsets else 1
-        whole = dtype is F32 and fewest <= vectors <= MOST and not (rest or masks)
+        whole = dtype in (F32, I32) and fewest <= vectors <= MOST and not (rest or masks)
         if self._several and whole and at not in self._registers:
-            return Value(
-                self.remembered(plain + state, lambda: self._load_several(at, vectors)), dtype, lanes
-            )
+            ref = self.remembered(plain + state, lambda: self._load_several(dtype, at, vectors))
+            return Value(ref, dtype, lanes)
         if not masks:
             return self.op(plain, dtype, lanes, state)
         self._registers.settle(at)
         masked = [self.last("masked_load", dtype, lanes, memory=at, mask=m.ref) for m in masks]
         return self.weakest([plain, *masked], dtype, lanes, state)
 
-    def _load_several(self, at: Pointer, count: int) -> str:
+    def _load_several(self, dtype: DType, at: Pointer, count: int) -> str:
         assert self._several is not None
         one = self.target.lanes(F32.bytes)
         parts = [Value(name, F32, one) for name in self._several.load(at, count)]
+        if dtype is not F32:
+            parts = [self.bitcast(dtype, v) for v in parts]
         while len(parts) > 1:
             width = 2 * parts[0].lanes
             parts = [self.shuffle(a, b, range(width)) for a, b in zip_longest(parts[::2], parts[1::2])]
