@@ -86,13 +86,22 @@ def _step(load: Load, stage: te.Stage, workload: Workload) -> int:
     return elements // max(1, workload.size(load.buffer.shape[-1]))
 
 
+def _lanes(workload: Workload) -> int:
+    """Lanes of a vector: those of the sums, where whole vectors are written back, however wide what that
+    computes in; LLVM cuts its vectors."""
+    (stage,) = workload.stages
+    column, lanes = stage.axes[-1].extent, workload.target.lanes(max(4, stage.body.dtype.wide.bytes))
+    whole = isinstance(column, Const) and int(column.value) % lanes == 0
+    return lanes if whole and stage.body.dtype.is_float else lanes_for(workload)
+
+
 class Window(Template):
     name = "window"
 
     def __init__(self, workload: Workload) -> None:
         (self.stage,) = workload.stages
         self.workload, self.symbols = workload, workload.symbols
-        self.lanes = lanes_for(workload)
+        self.lanes = _lanes(workload)
         self.column = self.stage.axes[-1].var.name
         self.row = self.stage.axes[-2].var.name
         self.taps = [a.var.name for a in self.stage.reduce_axes]

@@ -158,8 +158,10 @@ class Factors:
         if len(found) == 1:
             return cls(constants(found[0]))
         shape = [len(found) if i == axis else 1 for i in range(rank)]
-        columns = zip(*map(_parts, found), strict=True)
-        return cls(tuple(b.const(np.array(c, np.int64).reshape(shape)) for c in columns))
+        below_one = all(m.shift <= 0 for m in found) and not (once or long)
+        columns = zip(*map(_short_parts if below_one else _parts, found), strict=True)
+        dtype = np.int32 if below_one else np.int64
+        return cls(tuple(b.const(np.array(c, dtype).reshape(shape)) for c in columns))
 
 
 def _parts(m: Multiplier) -> tuple[int, ...]:
@@ -171,20 +173,34 @@ def _parts(m: Multiplier) -> tuple[int, ...]:
     return m.value << max(m.shift, 0), (1 << right) >> 1, int(right > 0), right
 
 
+def _short_parts(m: Multiplier) -> tuple[int, ...]:
+    """Of a factor below 1: its value, and how far the last shift goes, before it the bits that it drops."""
+    return m.value, (1 << -m.shift) - 1, -m.shift
+
+
 def constants(m: Multiplier) -> tuple[Expr, ...]:
     """A multiplier as the operands of `rescaled`."""
     return tuple(const(v, I64) for v in _parts(m))
 
 
 def rescaled(x: Expr, value: Expr, half: Expr, *rest: Expr) -> Expr:
-    """`fixed.Multiplier.times` of an integer, in i64. `half` is what rounds the last shift; `rest` is how far
+    """`fixed.Multiplier.times` of an integer, in i64, or of an int32 by a factor below 1 (`_short_parts`) in
+    i32, as there are more lanes of it. `half` is what rounds the last shift; `rest` is how far
     that goes, and, where it is the second, before it 1 or, if there is nothing to shift, 0."""
-    product = cast(I64, x) * value
+    product = cast(I64, x) * cast(I64, value)
+    if value.dtype is I32:
+        return _shifted(cast(I32, binary("shr", product + (1 << 30), const(31, I64))), half, *rest)
     if len(rest) == 1:
         return binary("shr", product + half, rest[0])
     below, right = rest
     high = binary("shr", product + (1 << 30), const(31, I64))
     return binary("shr", high + half - select(high < 0, below, const(0, I64)), right)
+
+
+def _shifted(x: Expr, dropped: Expr, right: Expr) -> Expr:
+    """`fixed.divided` of an int32, which can't overflow: what is dropped adds 1 where it is over a half."""
+    over = binary("and", x, dropped) > binary("shr", dropped, const(1, I32)) + cast(I32, x < 0)
+    return binary("shr", x, right) + cast(I32, over)
 
 
 def leading_zeros(v: Expr) -> Expr:
@@ -205,8 +221,9 @@ def mapped(b: Builder, body: Callable[..., Expr], *operands: Tensor | Expr) -> T
 
 
 def stored(v: Expr, zero: int, low: int, high: int, dtype: DType) -> Expr:
-    """A sum (i64) as a quantized result."""
-    return cast(dtype, minimum(maximum(v + zero, const(low, I64)), const(high, I64)))
+    """A sum (i32 or i64) as a quantized result."""
+    ends = (const(end - zero, v.dtype) for end in (low, high))
+    return cast(dtype, minimum(maximum(v, next(ends)), next(ends)) + zero)
 
 
 def requantized(call: Call, sums: Tensor, factors: Factors, kind: int | None = None) -> Tensor:
