@@ -24,7 +24,16 @@ from typing import Any
 import numpy as np
 import torch
 from catalogue import CATALOGUE, MODELS, ROOT, program
-from networks import Logits, Positional, Recurrent, YoloTiny
+from networks import Logits, Named, Positional, Recurrent, YoloTiny
+from sequences import (
+    Conformer,
+    DecoderStep,
+    GraphNetwork,
+    Spectrograms,
+    TemporalConvolutions,
+    Vocoder,
+)
+from vision import SSD, Autoencoder, Detector, RepLKNet, StyleTransfer, SuperResolution, UNet, Volumes
 
 sys.path.insert(0, str(ROOT / "examples"))
 
@@ -61,11 +70,21 @@ def save_program(model: Any, examples: tuple[Any, ...], name: str) -> None:
 def export(model: Any, example: Any, path: Path, outputs: tuple[str, ...] = ("output",)) -> None:
     """At the example's sizes, by tracing; and the program that Inductor compiles."""
     save_program(model, (example,), path.stem)
+    trace(model, (example,), path, ("input",), outputs)
+
+
+def trace(
+    model: Any,
+    examples: tuple[Any, ...],
+    path: Path,
+    inputs: tuple[str, ...] = ("input",),
+    outputs: tuple[str, ...] = ("output",),
+) -> None:
     torch.onnx.export(
-        model,
-        (example,),
+        model.eval(),
+        examples,
         path,
-        input_names=["input"],
+        input_names=list(inputs),
         output_names=list(outputs),
         opset_version=OPSET,
         dynamo=False,
@@ -182,6 +201,105 @@ def ocr(file: str, height: int, width: int) -> Callable[[Path], None]:
     return make
 
 
+def traced(
+    make: Callable[[], Any], *shape: int, size: int = 0, outputs: tuple[str, ...] = ("output",)
+) -> Callable[[Path], None]:
+    """A network for an input of a shape; `size`: of the pictures that its statistics are settled with."""
+
+    def write(path: Path) -> None:
+        model = settle(make(), size) if size else make()
+        trace(model, (torch.rand(shape),), path, outputs=outputs)
+
+    return write
+
+
+def library(
+    name: str, config: str, shape: tuple[int, ...], output: str, **given: Any
+) -> Callable[[Path], None]:
+    """A model of the library transformers: the result `output` of its first input, of a shape; without a size
+    of tokens, floats."""
+
+    def write(path: Path) -> None:
+        transformers = import_module("transformers")
+        model = getattr(transformers, name)(getattr(transformers, config)(**given))
+        model.config.return_dict, model.config.use_cache = True, False
+        tokens = len(shape) == 2
+        example = torch.full(shape, 1) if tokens else torch.rand(shape)
+        trace(Named(model, output), (example,), path)
+
+    return write
+
+
+def detector(path: Path) -> None:
+    """With the suppression of boxes that overlap behind it."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    trace(settle(Detector(320), 320), (torch.rand(1, 3, 320, 320),), path, outputs=("corners", "scores"))
+    model = onnx.load(path)
+    limits = {"most": np.array([100]), "overlap": np.array([0.5], "f4"), "least": np.array([0.25], "f4")}
+    model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in limits.items())
+    boxes = helper.make_node("Transpose", ["corners"], ["boxes"], perm=[0, 2, 1])
+    chosen = helper.make_node("NonMaxSuppression", ["boxes", "scores", *limits], ["chosen"])
+    model.graph.node.extend([boxes, chosen])
+    model.graph.output.append(helper.make_tensor_value_info("chosen", onnx.TensorProto.INT64, ["found", 3]))
+    onnx.save(model, path)
+
+
+def encoder(path: Path) -> None:
+    from transformers import WhisperConfig, WhisperModel
+
+    config = WhisperConfig(
+        attn_implementation="eager", d_model=384, encoder_layers=4, encoder_attention_heads=6,
+        encoder_ffn_dim=1536, decoder_layers=1,
+    )  # fmt: skip
+    trace(Named(WhisperModel(config).get_encoder(), "last_hidden_state"), (torch.rand(1, 80, 3000),), path)
+
+
+def deeplab(path: Path) -> None:
+    from pytorchcv.models.deeplabv3 import deeplabv3_resnetd50b_voc
+
+    model = deeplabv3_resnetd50b_voc(
+        pretrained=False, pretrained_backbone=False, aux=False, in_size=(256, 256)
+    )
+    trace(settle(model, 256), (torch.rand(1, 3, 256, 256),), path)
+
+
+def llama_step(path: Path) -> None:
+    examples = torch.rand(1, 1, 512), torch.rand(4, 2, 2, 1000, 64)
+    trace(DecoderStep(), examples, path, ("row", "cache"), ("output", "added"))
+
+
+def graph(path: Path) -> None:
+    edges = torch.randint(0, 2000, (2, 10_000))
+    trace(GraphNetwork(), (torch.rand(2000, 64), edges), path, ("nodes", "edges"))
+
+
+def trees(path: Path, count: int = 200, depth: int = 5, features: int = 28) -> None:
+    """Boosted trees as LightGBM's converter writes them, for 1,000 rows."""
+    import onnx
+    from onnx import helper
+
+    rng, inner, all_nodes = np.random.default_rng(SEED), (1 << depth) - 1, (2 << depth) - 1
+    numbers = np.tile(np.arange(all_nodes), count)
+    ids, leaf = np.repeat(np.arange(count), all_nodes), numbers >= inner
+    node = helper.make_node(
+        "TreeEnsembleRegressor", ["input"], ["output"], domain="ai.onnx.ml", n_targets=1,
+        nodes_treeids=ids, nodes_nodeids=numbers, nodes_modes=np.where(leaf, "LEAF", "BRANCH_LEQ").tolist(),
+        nodes_featureids=np.where(leaf, 0, rng.integers(0, features, len(ids))),
+        nodes_values=np.where(leaf, 0.0, rng.uniform(-1, 1, len(ids))).astype(np.float32),
+        nodes_truenodeids=np.where(leaf, 0, 2 * numbers + 1),
+        nodes_falsenodeids=np.where(leaf, 0, 2 * numbers + 2),
+        target_treeids=ids[leaf], target_nodeids=numbers[leaf], target_ids=np.zeros(leaf.sum(), np.int64),
+        target_weights=rng.normal(size=leaf.sum()).astype(np.float32),
+    )  # fmt: skip
+    kinds = ("input", features), ("output", 1)
+    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1000, w]) for n, w in kinds]
+    made = helper.make_graph([node], "trees", ends[:1], ends[1:])
+    domains = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(made, opset_imports=domains, ir_version=9), path)
+
+
 MAKERS: Mapping[str, Callable[[Path], None]] = {
     "squeezenet1_1": classifier("squeezenet", "squeezenet_v1_1"),
     "mobilenet_v1": classifier("mobilenet", "mobilenet_w1"),
@@ -203,6 +321,36 @@ MAKERS: Mapping[str, Callable[[Path], None]] = {
     "ocr_recogniser": ocr("ch_PP-OCRv4_rec_infer.onnx", 48, 320),
     "ocr_detector": ocr("ch_PP-OCRv4_det_infer.onnx", 640, 640),
     "yolov3_tiny": yolo,
+    "mobilenetv3": classifier("mobilenetv3", "mobilenetv3_large_w1"),
+    "shufflenetv2": classifier("shufflenetv2", "shufflenetv2_w1"),
+    "resnext50": classifier("resnext", "resnext50_32x4d"),
+    "regnety": classifier("regnet", "regnety008"),
+    "convnext": library(
+        "ConvNextForImageClassification", "ConvNextConfig", (1, 3, 224, 224), "logits", num_labels=1000
+    ),
+    "replknet": traced(RepLKNet, 1, 3, 224, 224, size=224),
+    "swin": library("SwinForImageClassification", "SwinConfig", (1, 3, 224, 224), "logits", num_labels=1000),
+    "mobilevit": library(
+        "MobileViTForImageClassification", "MobileViTConfig", (1, 3, 256, 256), "logits", num_labels=1000
+    ),
+    "unet": traced(UNet, 1, 1, 256, 256),
+    "deeplabv3": deeplab,
+    "ssd": traced(SSD, 1, 3, 320, 320, size=320, outputs=("scores", "boxes")),
+    "detector": detector,
+    "esrgan": traced(SuperResolution, 1, 3, 64, 64),
+    "style": traced(StyleTransfer, 1, 3, 224, 224),
+    "vocoder": traced(Vocoder, 1, 80, 60),
+    "conformer": traced(Conformer, 1, 400, 80),
+    "whisper_encoder": encoder,
+    "t5_encoder": library("T5EncoderModel", "T5Config", (1, 128), "last_hidden_state"),
+    "llama_step": llama_step,
+    "distilbert": library("DistilBertModel", "DistilBertConfig", (32, 32), "last_hidden_state"),
+    "tcn": traced(TemporalConvolutions, 1, 16, 1000),
+    "spectrograms": traced(Spectrograms, 1, 1, 64, 400),
+    "resnet3d": traced(Volumes, 1, 3, 8, 112, 112),
+    "graph": graph,
+    "trees": trees,
+    "autoencoder": traced(Autoencoder, 64, 1, 28, 28),
 }
 assert MAKERS.keys() == {model.file for model in CATALOGUE.values()}
 

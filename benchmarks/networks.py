@@ -77,3 +77,14 @@ class Logits(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self.model(x, **self.keywords).logits
+
+
+class Named(nn.Module):
+    """One result of a transformers model, by name."""
+
+    def __init__(self, model: Any, name: str) -> None:
+        super().__init__()
+        self.model, self.name = model, name
+
+    def forward(self, x: Any) -> Any:
+        return getattr(self.model(x), self.name)

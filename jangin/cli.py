@@ -404,6 +404,14 @@ def opt(
 
 
 @app.command()
+def templates() -> None:
+    """Print which template makes what: operators, by classes of shapes and element types."""
+    from jangin.commands.templates import templates
+
+    templates()
+
+
+@app.command()
 def devices() -> None:
     """Say what this machine is, and which targets, libraries and peers there are."""
     from jangin.commands.devices import devices as work

@@ -146,6 +146,7 @@ class InferenceSession:
         idle = [*_changed(self._options, SessionOptions()), *(n for n, value in others.items() if value)]
         _say_idle([*idle, *(["provider_options"] if any(provider_options or ()) else [])])
         self._executable = _open(path_or_bytes, self._options)
+        self._outputs = [o.name for o in self._executable.outputs]
 
     @property
     def executable(self) -> Runnable:
@@ -159,14 +160,13 @@ class InferenceSession:
     ) -> list[Array]:
         """The outputs named (all of them: None or empty), in that order. Raises ValueError for a name
         or size, TypeError for a dtype, that isn't the model's."""
-        known = [o.name for o in self._executable.outputs]
-        unknown = [n for n in output_names or () if n not in known]
-        if unknown:
-            raise ValueError(f"no output is named {', '.join(map(repr, unknown))}; the outputs are: {known}")
+        if output_names and (unknown := [n for n in output_names if n not in self._outputs]):
+            known = f"the outputs are: {self._outputs}"
+            raise ValueError(f"no output is named {', '.join(map(repr, unknown))}; {known}")
         if run_options is not None:
             _say_idle(_changed(run_options, RunOptions()))
         results = self._executable.run(input_feed)
-        return [results[n] for n in output_names or known]
+        return [results[n] for n in output_names or self._outputs]
 
     def get_inputs(self) -> list[NodeArg]:
         return [_node_arg(s) for s in self._executable.inputs]

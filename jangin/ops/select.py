@@ -13,6 +13,7 @@ import numpy as np
 from jangin.ir.dtype import BOOL, F32, I64, DType
 from jangin.ir.expr import (
     Buffer,
+    Const,
     Expr,
     Load,
     Var,
@@ -32,6 +33,7 @@ from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.simplify import Ranges, interval, prove, simplify
 from jangin.ops.axes import axis_of, product
 from jangin.ops.builder import Builder, Tensor
+from jangin.ops.candidates import Candidates, block_size
 from jangin.ops.index import index_vars, nest, take_along
 
 ZERO = (const(0),)
@@ -83,11 +85,11 @@ class _Heap:
     def sift(self, at: Expr, number: Expr, value: Expr, size: Expr) -> Stmt:
         """Put a number at place `at`, from where it sinks below all that go before it in `size` places."""
         here, first, child = Load(self.at, ZERO), Var("first"), Var("child")
-        sink = block(self.put(here, *self._held(child)), Store(self.at, ZERO, child))
+        sink = block(self.put(here, *self.held(child)), Store(self.at, ZERO, child))
         second = minimum(first + 1, size - 1)
-        better = select(self._goes_before(self._held(second), self._held(first)), second, first)
+        better = select(self._goes_before(self.held(second), self.held(first)), second, first)
         mine = Load(self.number, ZERO), Load(self.value, ZERO)
-        step = Let(child, better, If(self._goes_before(self._held(child), mine), sink))
+        step = Let(child, better, If(self._goes_before(self.held(child), mine), sink))
         level = Let(first, here * 2 + 1, If(first < size, step))
         return block(
             Store(self.number, ZERO, number),
@@ -100,12 +102,12 @@ class _Heap:
     def build(self, size: Expr) -> Stmt:
         """Order what was put into `size` places."""
         j, p = Var("j"), Var("p")
-        return For(j, size // 2, Let(p, size // 2 - 1 - j, self.sift(p, *self._held(p), size)))
+        return For(j, size // 2, Let(p, size // 2 - 1 - j, self.sift(p, *self.held(p), size)))
 
     def first(self) -> tuple[Expr, Expr]:
-        return self._held(self.top)
+        return self.held(self.top)
 
-    def _held(self, at: Expr) -> tuple[Expr, Expr]:
+    def held(self, at: Expr) -> tuple[Expr, Expr]:
         return Load(self.numbers, self.place(at)), Load(self.values, (at,))
 
     def _goes_before(self, a: tuple[Expr, Expr], b: tuple[Expr, Expr]) -> Expr:
@@ -116,30 +118,51 @@ class _Heap:
 def top_indices(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> Tensor:
     """Indices of the `k` best along `axis`, best first, the lower index first among equals. They are kept in
     a heap whose first is the worst, which each better element replaces; taken off in turn, they are in order:
-    O(n log k)."""
+    O(n log k). Of long rows only those elements are looked at that may be among the best (`candidates`)."""
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     src, out = Buffer("x0", x.dtype, x.shape), Buffer("out", I64, shape)
-    row = index_vars(x.rank)
+    row, n = index_vars(x.rank), x.shape[axis]
 
     def at(place: Expr) -> tuple[Expr, ...]:
         return (*row[:axis], place, *row[axis + 1 :])
 
+    def element(i: Expr) -> Expr:
+        return Load(src, at(i))
+
     heap = _Heap(x.dtype, out, at, k, before="lt" if largest else "gt", larger_first=True, symbols=b.symbols)
-    i, m, last = Var("i"), Var("m"), Var("last")
-    number, value = heap.first()
-    fill = For(i, k, heap.put(i, i, Load(src, at(i))))
-    n = x.shape[axis]
-    mine = Load(src, at(k + m))
-    better = mine > value if largest else mine < value
-    scan = For(m, n - k, If(better, heap.sift(const(0), k + m, mine, k)))
-    worst, its = Var("worst"), Load(out, at(last))
-    drop = block(heap.sift(const(0), its, Load(heap.values, (last,)), last), Store(out, at(last), worst))
-    order = For(m, k - 1, Let(last, k - 1 - m, Let(worst, number, drop)))
-    body = heap.around(If(k > 0, block(fill, heap.build(k), scan, order)))
+    size = block_size(n, k) if all(d == const(1) for d in x.shape[axis + 1 :]) else 0
+    if isinstance(n, Const) and size:
+        few = Candidates(x.dtype, element, int(n.value), k, size, largest=largest)
+        body = few.around(_best_of(heap, element, few.number, few.held, k, largest))
+    else:
+        body = _best_of(heap, element, lambda i: i, n, k, largest)
     kept = [d for d in range(x.rank) if d != axis]
-    whole = nest([x.shape[d] for d in kept], [row[d] for d in kept], body, "parallel")
+    whole = nest([x.shape[d] for d in kept], [row[d] for d in kept], heap.around(body), "parallel")
     enough = () if prove(k <= n, b.symbols) else (k <= n,)
     return b.loop_nest([x], whole, I64, shape, enough)
+
+
+def _best_of(
+    heap: _Heap,
+    element: Callable[[Expr], Expr],
+    number: Callable[[Expr], Expr],
+    count: Expr,
+    k: Expr,
+    largest: bool,
+) -> Stmt:
+    """The `k` best of `count` elements, whose numbers are `number(0)`, `number(1)`..., in order."""
+    i, m, last = Var("i"), Var("m"), Var("last")
+    mine, worst = Var("mine"), Var("worst")
+    fill = For(i, k, Let(mine, number(i), heap.put(i, mine, element(mine))))
+    first, value = heap.first()
+    better = element(mine) > value if largest else element(mine) < value
+    scan = For(
+        m, count - k, Let(mine, number(k + m), If(better, heap.sift(const(0), mine, element(mine), k)))
+    )
+    moved = heap.held(last)
+    drop = block(heap.sift(const(0), *moved, last), Store(heap.numbers, heap.place(last), worst))
+    order = For(m, k - 1, Let(last, k - 1 - m, Let(worst, first, drop)))
+    return If(k > 0, block(fill, heap.build(k), scan, order))
 
 
 def top_k(b: Builder, x: Tensor, k: Expr, *, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:

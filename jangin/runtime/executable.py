@@ -50,6 +50,8 @@ class Executable:
         )
         self._signature = Signature(artifact.plan)
         self._results = _results(artifact.plan)
+        self._names = artifact.plan.inputs
+        self._outputs = artifact.plan.outputs
         self._expected = [(s.dtype, s.shape) for s in self.inputs]
         self._frame = Frame(artifact.plan, self._module.alignment)
         self._static = Layout(self._frame, (), Evaluator({})) if artifact.plan.is_static else None
@@ -108,13 +110,14 @@ class Executable:
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """As a call, by name."""
-        if len(feeds) != len(self.inputs) or not all(s.name in feeds for s in self.inputs):
-            names = [s.name for s in self.inputs]
+        names = self._names
+        given = [feeds[n] for n in names if n in feeds]
+        if len(feeds) != len(names) or len(given) != len(names):
             problems = [f"missing input {n!r}" for n in names if n not in feeds]
             problems += [f"no input is named {n!r}" for n in feeds if n not in names]
             raise ValueError(f"{', '.join(problems)}; {self._signature}")
-        results = self._run([feeds[s.name] for s in self.inputs])
-        return {s.name: r for s, r in zip(self.outputs, results, strict=True)}
+        results = self._run(given)
+        return {n: results[i] for i, n in enumerate(self._outputs)}
 
     def profile(self, feeds: Mapping[str, Any], repeats: int = 20) -> list[LaunchTime]:
         """The time of each launch, in order, over `repeats` runs (see `runtime.profile`)."""

@@ -172,10 +172,10 @@ class Mapped:
 
     def _bind(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
         """Point the table at the inputs and at fresh outputs, which are returned by name."""
-        table, users = self.table, self._code.users
-        for array, places in zip(inputs, self._code.inputs, strict=True):
+        table, users, places = self.table, self._code.users, self._code.inputs
+        for k, array in enumerate(inputs):
             pointer = address(array)
-            for i in places:
+            for i in places[k]:
                 table[i] = pointer
         made = {}
         for name, shape, dtype in layout.outputs:
