@@ -224,6 +224,8 @@ def library(
         model = getattr(transformers, name)(getattr(transformers, config)(**given))
         model.config.return_dict, model.config.use_cache = True, False
         tokens = len(shape) == 2
+        if any(isinstance(m, torch.nn.BatchNorm2d) for m in model.modules()):
+            model = settle(model, shape[-1])
         example = torch.full(shape, 1) if tokens else torch.rand(shape)
         trace(Named(model, output), (example,), path)
 
