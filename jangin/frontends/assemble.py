@@ -10,15 +10,13 @@ from typing import Any
 from jangin.frontends.order import topological
 from jangin.ir.dtype import from_numpy
 from jangin.ir.expr import Const, Expr, Var, const, free_vars, substitute
-from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
+from jangin.ir.graph import MAX_SIZE, Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
 from jangin.ir.simplify import Range
 from jangin.ir.types import STRING, tensor_type
 
 Size = int | str | None
 ShapeBindings = Mapping[str, int | Sequence[Size]]
 """What a caller gives as `shapes`, by the name of a symbol or of an input."""
-MAX_SIZE = (1 << 31) - 1
-"""Largest size of a dimension."""
 
 
 def model_graph(

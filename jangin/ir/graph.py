@@ -20,6 +20,8 @@ from jangin.ir.simplify import Range
 from jangin.ir.types import Type
 
 Shape = tuple[Expr, ...]
+MAX_SIZE = (1 << 31) - 1
+"""Largest size of a dimension: a larger one, given or computed at run time, is refused."""
 Array = NDArray[Any]
 FUNCTION = "function"
 """`op` of an imported node that stands for the graph in its attribute `body`, on names of its own."""

@@ -36,7 +36,7 @@ from jangin.ir.expr import (
     substitute,
     wrap,
 )
-from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value, static_shape
+from jangin.ir.graph import MAX_SIZE, Array, CompileError, Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import Stmt
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, prove, simplify
@@ -51,8 +51,6 @@ MOST_SYMBOLIC = 8
 kernel grows with the square of their number."""
 DATA_LIMIT = 256
 """Elements up to which the contents of integer tensors are followed through the graph."""
-MAX_SIZE = (1 << 31) - 1
-"""Bound of sizes that are computed at run time: a larger one is refused."""
 FAR = 1 << 62
 """Positions from here on, computed at run time, mean the end of their axis; a size may be added to them."""
 

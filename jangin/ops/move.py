@@ -22,10 +22,10 @@ from jangin.ir.expr import (
     ne,
     select,
 )
-from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.graph import MAX_SIZE, CompileError, static_shape
 from jangin.ir.simplify import Ranges, prove, simplify
 from jangin.ops.axes import axes_of, axis_of, ceil_div, clamped, divide, integers, product
-from jangin.ops.builder import DATA_LIMIT, FAR, MAX_SIZE, Builder, Tensor
+from jangin.ops.builder import DATA_LIMIT, FAR, Builder, Tensor
 from jangin.ops.folding import FOLD_LIMIT
 from jangin.ops.index import in_range
 

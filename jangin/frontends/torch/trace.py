@@ -18,11 +18,10 @@ from jangin.frontends.torch.model import TracedModel
 from jangin.frontends.torch.sizes import size_of
 from jangin.ir.dtype import DTYPES, I64, DType
 from jangin.ir.expr import Const, Expr, Var, const, free_vars
-from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
+from jangin.ir.graph import MAX_SIZE, Array, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
 
-MAX_SIZE = (1 << 31) - 1
 KEPT = (
     "linear", "matmul", "scaled_dot_product_attention", "layer_norm", "group_norm", "instance_norm", "lstm",
     "gru", "rnn_tanh", "rnn_relu", "silu", "mish", "hardswish", "hardsigmoid", "softplus", "rms_norm",

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from jangin.frontends.onnx.operators.families import family
 from jangin.frontends.onnx.registry import op
 from jangin.ir.expr import Expr, const, select
-from jangin.ir.graph import CompileError
+from jangin.ir.graph import MAX_SIZE, CompileError
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import axes_of, integers
-from jangin.ops.builder import MAX_SIZE, Builder, Tensor
+from jangin.ops.builder import Builder, Tensor
 from jangin.ops.move import pad_with, reverse_sequence, slice_axes
 
 
