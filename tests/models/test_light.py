@@ -1,11 +1,12 @@
 """The architectures that ship with onnx: AlexNet to ZFNet, at full size.
 
 Their weights are constants, so that every stored output is one value 1,000 times. Each is therefore
-compiled once more with random weights, and compared with ONNX Runtime.
+compiled once more with random weights, and compared with ONNX Runtime. Quick tests do one of the two.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ import jangin
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 LONG = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50")
 """With random weights only when slow tests are asked for: their stored outputs are compared anyway."""
+NAMES = [p.stem.removeprefix("light_") for p in sorted(LIGHT.glob("*.onnx"))]
+STORED_ALONE = ("vgg19", "zfnet512")
+"""Compared with their stored outputs alone."""
+RANDOM = [n for n in NAMES if n not in STORED_ALONE]
 
 
-def cases(slow: tuple[str, ...], *left_out: str) -> list[Any]:
-    names = [p.stem.removeprefix("light_") for p in sorted(LIGHT.glob("*.onnx"))]
-    return [
-        pytest.param(n, marks=[pytest.mark.slow] if n in slow else []) for n in names if n not in left_out
-    ]
+def cases(names: Sequence[str], slow: Sequence[str]) -> list[Any]:
+    return [pytest.param(n, marks=[pytest.mark.slow] if n in slow else []) for n in names]
 
 
 def load(name: str) -> tuple[onnx.ModelProto, str]:
@@ -61,7 +63,7 @@ def randomised(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("name", cases(()))
+@pytest.mark.parametrize("name", cases(NAMES, [n for n in RANDOM if n not in LONG]))
 def test_stored_output(name: str) -> None:
     model, _ = load(name)
     x = (np.arange(3 * 224 * 224, dtype=np.float64) / (3 * 224 * 224)).reshape(1, 3, 224, 224)
@@ -70,7 +72,7 @@ def test_stored_output(name: str) -> None:
     assert error(out, numpy_helper.to_array(expected)) < 1e-4
 
 
-@pytest.mark.parametrize("name", cases(LONG, "vgg19", "zfnet512"))
+@pytest.mark.parametrize("name", cases(RANDOM, LONG))
 def test_random_weights(name: str) -> None:
     model, given = load(name)
     model = randomised(model)

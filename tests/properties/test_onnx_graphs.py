@@ -1,7 +1,7 @@
 """Random ONNX models through `jangin.compile`, against ONNX's ReferenceEvaluator in double precision.
 
 A model of sizes that it was not made for may be refused, with an error that says so; a result may not be
-wrong. `pytest -m slow tests/properties` runs 2,000 more.
+wrong. `pytest -m slow tests/properties` runs 2,100 more.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def check(seed: int, length: int, target: str = "cpu") -> None:
         assert not found, f"random_net({seed}, {length}), opset {net.opset}: {operators}: {'; '.join(found)}"
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize("first", range(0, 100, 20))
 def test_random_models(first: int) -> None:
     for seed in range(first, first + 20):
         check(seed, LENGTHS[seed % len(LENGTHS)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 3000, 50))
+@pytest.mark.parametrize("first", [100, 150, *range(1000, 3000, 50)])
 def test_many_random_models(first: int) -> None:
     for seed in range(first, first + 50):
         check(seed, 1 + seed * 7919 % 12)
