@@ -7,6 +7,7 @@ operation, as its `words` say. What it has no words for is listed at once, by th
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +38,7 @@ Offer = tuple[Any, Callable[..., Any]]
 """What says an operation that a node may have been lowered from, and its lowering: a builder and tensors."""
 
 
-class Writer:
+class Writer(ABC):
     """One lowered graph being written."""
 
     format: str
@@ -57,25 +58,26 @@ class Writer:
         """The nearest name that the format allows."""
         return name
 
+    @abstractmethod
     def check(self, value: str) -> None:
         """CompileError where a value of the graph is of a type or shape that the format doesn't have."""
 
+    @abstractmethod
     def constant(self, name: str) -> None:
         """Write a constant of the graph."""
-        raise NotImplementedError
 
+    @abstractmethod
     def number(self, e: Const) -> Any:
         """A number among an operation's arguments."""
-        raise NotImplementedError
 
+    @abstractmethod
     def words(self, e: Expr) -> Words | None:
         """How an operation on elements is said; None where it can't be."""
-        raise NotImplementedError
 
+    @abstractmethod
     def emit(self, operation: str, *inputs: Any, result: str = "", hint: str = "", **given: Any) -> Name:
         """Add an operation, and give what its result is called: `result`'s name, where that is a value of the
         graph, else one like `hint`."""
-        raise NotImplementedError
 
     # -- the graph ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ along that axis, and a load what is gathered there.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -166,14 +167,17 @@ def _call(fn: str, args: tuple[Expr, ...]) -> Words | None:
 class Stages(Writer):
     """The part of the writer that says tensor expressions."""
 
+    @abstractmethod
     def array(self, values: Any, dtype: DType = I64, hint: str = "value") -> Name:
-        raise NotImplementedError
+        """A constant of these numbers."""
 
+    @abstractmethod
     def dims(self, shape: Shape) -> Name:
-        raise NotImplementedError
+        """Sizes as a tensor of one axis."""
 
+    @abstractmethod
     def scalar(self, e: Expr) -> Name:
-        raise NotImplementedError
+        """A size as a tensor of no axes."""
 
     def staged(self, node: Node, attrs: core.CoreAttributes) -> None:
         """A node as what its stages compute."""

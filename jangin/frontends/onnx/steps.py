@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 import onnx
@@ -21,15 +22,17 @@ class Steps(Writer):
     nodes: list[onnx.NodeProto]
     tensors: list[onnx.TensorProto]
 
+    @abstractmethod
     def inner(self, graph: Graph, given: Mapping[str, Name]) -> Steps:
         """A body's writer, some of whose inputs are values around it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scalar(self, e: Expr) -> Name:
-        raise NotImplementedError
+        """A size as a tensor of no axes."""
 
+    @abstractmethod
     def typed(self, name: Name, dtype: DType, shape: Shape) -> onnx.ValueInfoProto:
-        raise NotImplementedError
+        """What says a value's type and shape."""
 
     def write_if(self, node: Node, attrs: core.IfStep) -> None:
         """The operands behind the condition are what the bodies read."""
