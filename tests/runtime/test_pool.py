@@ -95,6 +95,29 @@ def test_workers_help_and_wake(pool: Pool) -> None:
     assert helped >= (10 if len(os.sched_getaffinity(0)) > 1 else 0)
 
 
+def woken(pool: Pool, made: int | None) -> None:
+    """Runs jobs, each after a rest that puts the workers to sleep."""
+    for _ in range(20):
+        time.sleep(0.002)
+        job(pool, made, 400, 1, 2, slow=True)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core only")
+def test_a_woken_worker_is_kept_off_the_callers_core(pool: Pool) -> None:
+    allowed, before = os.sched_getaffinity(0), set(os.listdir("/proc/self/task"))
+    made = pool.create(2)
+    (worker,) = (int(t) for t in set(os.listdir("/proc/self/task")) - before)
+    pinned = threading.Thread(target=lambda: (os.sched_setaffinity(0, {min(allowed)}), woken(pool, made)))
+    pinned.start()
+    pinned.join()
+    alone = os.sched_getaffinity(worker)
+    woken(pool, made)
+    shared = os.sched_getaffinity(worker)
+    pool.destroy(made)
+    assert alone == allowed  # the caller has no other core to let it have
+    assert shared < allowed and len(shared) == len(allowed) - 1
+
+
 def test_runs_are_no_smaller_than_the_grain(pool: Pool) -> None:
     made = pool.create(3)
     for tasks in (1, 2, 7, 3 * UNITS_PER_THREAD, 3 * UNITS_PER_THREAD + 1, 1000):
