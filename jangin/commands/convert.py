@@ -32,8 +32,8 @@ def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]
         raise FileExistsError(f"{output} exists already: remove it, or name another")
     bound = parse_shapes(shapes)
     imported = table.load(settings.source(model), bound)
-    graph = lower(imported)
     single = output.suffix == ".onnx"
+    graph = lower(imported, whole=single)
     files = {output.name: onnx.written(graph, imported.metadata)} if single else nnef.written(graph)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".convert-") as folder:

@@ -29,14 +29,16 @@ def lower(
     custom: Custom | None = None,
     tile: RegisterTile = ANY_MACHINE,
     unchecked: bool = False,
+    whole: bool = False,
 ) -> Graph:
-    """The imported graph in core operators; `unchecked`: runs don't check indices. CompileError lists every
-    unsupported node at once, before any work; or names the node that can't be lowered, its inputs and why."""
+    """The imported graph in core operators; `unchecked`: runs don't check indices; `whole`: it is written,
+    not run (see `Builder`). CompileError lists every unsupported node at once, before any work; or names the
+    node that can't be lowered, its inputs and why."""
     dialect = imported.dialect
     graph = dialect.rewrite(imported.graph)
     own = {f"{domain or dialect.domain}.{name}": fn for (domain, name), fn in (custom or {}).items()}
     lowering = _Lowering(dialect, own)
-    b = Builder(graph.name, graph.symbols, tile, unchecked)
+    b = Builder(graph.name, graph.symbols, tile, unchecked, whole)
     lowering.refuse(graph.nodes)
     env: Env = {n: _input(b, graph.value(n)) for n in graph.inputs}
     for name in graph.outputs:

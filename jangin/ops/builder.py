@@ -91,7 +91,8 @@ ANY_MACHINE = RegisterTile()
 class Builder(Editor):
     """The editor that lowers imported nodes. `source`, `results` and `scope` are set for the imported
     node in hand: its name for messages, how many outputs it has, and the values it may name. `unchecked`:
-    runs don't check indices."""
+    runs don't check indices. `whole`: for a graph that is written, not run, recurrences and suppressions stay
+    one node each, a call of a function of that name (`ops.nontensor.host`)."""
 
     def __init__(
         self,
@@ -99,10 +100,11 @@ class Builder(Editor):
         symbols: Mapping[Var, Range],
         tile: RegisterTile = ANY_MACHINE,
         unchecked: bool = False,
+        whole: bool = False,
     ) -> None:
         super().__init__(symbols)
         self.name = name
-        self.tile, self.unchecked = tile, unchecked
+        self.tile, self.unchecked, self.whole = tile, unchecked, whole
         self.inputs: list[str] = []
         self.source = ""
         self.results = 1

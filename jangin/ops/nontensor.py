@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from jangin.ir.core import HostStep
+from jangin.ir.dtype import DType
 from jangin.ir.expr import const
-from jangin.ir.graph import Array, CompileError, Value
+from jangin.ir.graph import Array, CompileError, Shape, Value
 from jangin.ir.records import dataclass
 from jangin.ir.types import ANY, STRING, Type, optional_of, sequence_of, tensor_type
 from jangin.ops.builder import Builder, Tensor
@@ -107,6 +108,14 @@ def real(b: Builder, value: Item) -> str:
     if value.type.kind == "optional":
         return str(host(b, "Optional", value.items, [value.type])[0].name)
     return str(host(b, "SequenceConstruct", value.items, [value.type])[0].name)
+
+
+def called(
+    b: Builder, function: str, inputs: Sequence[Tensor | None], dtype: DType, shape: Shape, **attrs: Any
+) -> Tensor:
+    """What a call of a function gives that a writer of graphs is to say (`Builder.whole`)."""
+    found: tuple[Tensor] = host(b, function, inputs, [tensor_type(dtype, shape)], attrs)
+    return found[0]
 
 
 def host(

@@ -15,19 +15,23 @@ the sequence. Steps and batch may be symbolic. The nest, in the names of its var
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from jangin.ir.dtype import I64
+from jangin.ir.dtype import F32, I32, I64
 from jangin.ir.expr import Buffer, Const, Expr, Load, Var, cast, const, minimum, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
+from jangin.ir.types import tensor_type
 from jangin.ops.activation import ACTIVATIONS, clip
 from jangin.ops.builder import Builder, RegisterTile, Tensor
 from jangin.ops.index import in_range
+from jangin.ops.nontensor import host
 from jangin.ops.operands import wide
 
 Activation = Callable[[Expr], Expr]
@@ -59,7 +63,9 @@ class Layer:
 def rnn(b: Builder, layer: Layer, *, h: Tensor | None = None) -> tuple[Tensor, ...]:
     """h' = f(W x + R h + bias), f tanh if not given (Elman 1990): (y [D, steps, batch, hidden], the last
     h [D, batch, hidden]), from `h` or 0 on."""
-    return _recurrent(b, layer, Cell(("hidden",), ("h0",), (("hidden",),), _rnn_step, (TANH,)), [h], {})
+    return _recurrent(
+        b, layer, Cell("rnn", ("hidden",), ("h0",), (("hidden",),), _rnn_step, (TANH,)), [h], {}
+    )
 
 
 def gru(
@@ -71,10 +77,11 @@ def gru(
     last; `reset_after`: the reset gate scales the state's product, not the state. Results as of `rnn`."""
     rest = tuple(g for g in gates if g != "candidate")
     step = partial(_gru_step, reset_after=reset_after)
+    usual, settings = (SIGMOID, TANH), {"reset_after": reset_after}
     if reset_after:
-        cell = Cell(tuple(gates), ("h0",), (tuple(gates),), step, (SIGMOID, TANH), apart="candidate")
+        cell = Cell("gru", tuple(gates), ("h0",), (tuple(gates),), step, usual, settings, apart="candidate")
     else:
-        cell = Cell(tuple(gates), ("h0",), (rest, ("candidate",)), step, (SIGMOID, TANH), kept=2)
+        cell = Cell("gru", tuple(gates), ("h0",), (rest, ("candidate",)), step, usual, settings, kept=2)
     return _recurrent(b, layer, cell, [h], {})
 
 
@@ -89,7 +96,8 @@ def lstm(
     2000); `coupled`: what is forgotten is what enters; `limit`: the largest value
     of a cell, and its negative the least, unless it is 0. (y, the last h, the last c), as of `rnn`."""
     step = partial(_lstm_step, coupled=coupled, limit=limit)
-    cell = Cell(tuple(gates), ("h0", "c0"), (tuple(gates),), step, (SIGMOID, TANH, TANH))
+    settings = {"coupled": coupled, "limit": limit}
+    cell = Cell("lstm", tuple(gates), ("h0", "c0"), (tuple(gates),), step, (SIGMOID, TANH, TANH), settings)
     return _recurrent(b, layer, cell, [h, c], {} if peepholes is None else {"p": peepholes})
 
 
@@ -285,16 +293,19 @@ SIGMOID, TANH = ACTIVATIONS["sigmoid"], ACTIVATIONS["tanh"]
 
 @dataclass(frozen=True)
 class Cell:
-    """`gates` in the order of the weights; `states` by the inputs they begin with; `phases`: the gates whose
-    products with the state each phase of a step sums, neighbours in the weights; `usual`: its activations
-    where none are given; `kept`: values that a phase keeps for the next; `apart`: the gate whose state's bias
-    is an input "bias" of its own, not a part of x."""
+    """`function`: the name of that which makes a layer of it, and its `settings`; `gates` in the order of the
+    weights; `states` by the inputs they begin with; `phases`: the gates whose products with the state each
+    phase of a step sums, neighbours in the weights; `usual`: its activations where none are given; `kept`:
+    values that a phase keeps for the next; `apart`: the gate whose state's bias is an input "bias" of its
+    own, not a part of x."""
 
+    function: str
     gates: tuple[str, ...]
     states: tuple[str, ...]
     phases: tuple[tuple[str, ...], ...]
     step: Callable[[Scan, Sequence[Activation]], Sequence[Stmt]]
     usual: tuple[Activation, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     kept: int = 0
     apart: str = ""
 
@@ -409,6 +420,8 @@ def _recurrent(
         raise CompileError(
             f"{len(layer.backward)} directions of {len(cell.gates)} gates don't fit weights {r}"
         )
+    if b.whole:
+        return _whole(b, layer, cell, initial, extra)
     steps, batch = x.shape[:2]
     element = wide(const(0, x.dtype)).dtype.bytes
     tile = Tile.fit(hidden, max(map(len, cell.phases)), batch, element, b.tile)
@@ -428,6 +441,38 @@ def _recurrent(
     y = part(const(0), steps)
     last = (part(steps + steps % 2 + 2 * n, const(1)) for n in range(len(initial)))
     return y, *(b.reshape(t, [directions, batch, hidden]) for t in last)
+
+
+USUAL_GATES: Mapping[str, tuple[str, ...]] = {"rnn": ("hidden",), "gru": GRU_GATES, "lstm": LSTM_GATES}
+
+
+def _whole(
+    b: Builder, layer: Layer, cell: Cell, initial: Sequence[Tensor | None], extra: Mapping[str, Tensor]
+) -> tuple[Tensor, ...]:
+    """A layer as one node: a call on x, w, r, bias [D, 2 * gates * hidden], lengths, the states and peepholes
+    [D, 3 * hidden], gates in the order of `USUAL_GATES`, for y [steps, D, batch, hidden] and the last states;
+    `backward`, `activations` (expressions of x0 for each direction) and the cell's settings are named."""
+    x, count = layer.x, len(cell.gates)
+    directions, hidden = layer.r.shape[0], int(static_shape(layer.r.shape[2:])[0])  # type: ignore[index]
+    order = [cell.gates.index(g) for g in USUAL_GATES[cell.function]]
+    rows = b.const(np.concatenate([np.arange(hidden) + i * hidden for i in order]))
+    usual = order == list(range(count))
+    w, r = (t if usual else b.gather(t, rows, 1) for t in (layer.w, layer.r))
+    bias = layer.bias
+    if bias is not None:
+        bias = bias if usual else b.gather(bias, b.const(np.array(order)), 2)
+        bias = b.reshape(bias, [directions, 2 * count * hidden])
+    lengths = layer.lengths and b.cast(layer.lengths, I32)
+    more = [b.reshape(t, [directions, 3 * hidden]) for t in extra.values()]
+    fns = layer.activations or [cell.usual] * len(layer.backward)
+    element = Var("x0", F32)
+    spoken = tuple(tuple(fn(element) for fn in of) for of in fns)
+    state = tensor_type(x.dtype, (directions, x.shape[1], const(hidden)))
+    y = tensor_type(x.dtype, (x.shape[0], directions, x.shape[1], const(hidden)))
+    settings = {"hidden": hidden, "backward": layer.backward, "activations": spoken, **cell.settings}
+    inputs = [x, w, r, bias, lengths, *initial, *more]
+    found, *last = host(b, cell.function, inputs, [y, *[state] * len(initial)], settings)
+    return b.transpose(found, [1, 0, 2, 3]), *last
 
 
 def _inputs(b: Builder, layer: Layer, blocks: Blocks, cell: Cell) -> dict[str, Tensor]:

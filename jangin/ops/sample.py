@@ -32,6 +32,7 @@ from jangin.ops.axes import clamped, divide, product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.conv import add_bias, kernel_size
 from jangin.ops.index import in_range, index_vars, nest
+from jangin.ops.nontensor import called
 from jangin.ops.operands import wide
 from jangin.ops.resize import cubic, triangle
 from jangin.ops.window import Sizes, steps
@@ -156,6 +157,9 @@ def roi_align(
         raise CompileError(f"a grid of {samples} samples a side, of which there may be {MAX_SAMPLES}")
     height, width = x.shape[2:]
     shape = (rois.shape[0], x.shape[1], *map(const, size))
+    if b.whole:
+        settings = {"size": size, "mode": mode, "samples": samples, "scale": scale, "half_pixel": half_pixel}
+        return called(b, "roi_align", [x, rois, batch], x.dtype, shape, **settings)
     batch = in_range(b, batch, x.shape[0], from_end=False)
     src, boxes, which = (Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate((x, rois, batch)))
     out, acc = Buffer("out", x.dtype, shape), Buffer("acc", F32, (const(1),), "register")
@@ -204,6 +208,8 @@ def roi_max_pool(b: Builder, x: Tensor, rois: Tensor, *, size: tuple[int, int], 
     """The maximum of each of the cells that a region of x [N, C, H, W], rounded to pixels, is cut into, 0 if
     empty: [R, C, *size]. rois [R, 5]: the image, then x and y of two corners, by `scale` (Girshick 2015)."""
     shape = (rois.shape[0], x.shape[1], *map(const, size))
+    if b.whole:
+        return called(b, "roi_max_pool", [x, rois], x.dtype, shape, size=size, scale=scale)
 
     def number(bufs: Sequence[Buffer], n: Expr) -> Expr:
         """The image of a region, or a number that is none's."""

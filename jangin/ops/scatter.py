@@ -100,6 +100,11 @@ def unpool(b: Builder, x: Tensor, indices: Tensor, shape: Shape) -> Tensor:
     takes a max pooling back (Zeiler et al. 2011)."""
     total = simplify(product(shape), b.symbols)
     indices = in_range(b, indices, total, from_end=False)
+    if b.whole:
+        flat = simplify(product(x.shape), b.symbols)
+        zeros = b.expand(b.scalar(0, x.dtype), [total])
+        made = scatter_elements(b, zeros, b.reshape(indices, [flat]), b.reshape(x, [flat]), axis=0)
+        return b.reshape(made, shape)
     values, where = Buffer("x0", x.dtype, x.shape), Buffer("x1", indices.dtype, x.shape)
     out = Buffer("out", x.dtype, (total,))
     row, j, c = index_vars(x.rank), Var("j"), Var("c")

@@ -31,10 +31,13 @@ from jangin.ir.expr import (
 from jangin.ir.graph import CompileError
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.simplify import Ranges, interval, prove, simplify
+from jangin.ir.types import tensor_type
 from jangin.ops.axes import axis_of, product
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.candidates import Candidates, block_size
 from jangin.ops.index import index_vars, nest, take_along
+from jangin.ops.nontensor import called, host
+from jangin.ops.scatter import scatter_nd
 
 ZERO = (const(0),)
 
@@ -196,6 +199,11 @@ def unique(b: Builder, x: Tensor, *, axis: int | None = None, ascending: bool = 
     if axis is None:
         x = b.reshape(x, [simplify(product(x.shape), b.symbols)])
     n = x.shape[at]
+    if b.whole:
+        found = b.symbol()
+        slices = tensor_type(x.dtype, (*x.shape[:at], found, *x.shape[at + 1 :]))
+        numbers = [tensor_type(I64, (d,)) for d in (found, n, found)]
+        return host(b, "unique", [x], [slices, *numbers], {"axis": at, "ascending": ascending})
     rest = simplify(product(d for i, d in enumerate(x.shape) if i != at), b.symbols)
     perm = [at, *(i for i in range(x.rank) if i != at)]
     rows = b.reshape(b.transpose(x, perm), [n, rest])
@@ -263,6 +271,10 @@ def non_max_suppression(
     without those that score no more than `floor` or overlap a chosen one by more than `overlap`, as
     intersection over union (0 if not given). boxes [batch, boxes, 4]: two corners, or `centred`, a centre and
     sizes; scores [batch, classes, boxes]; the others have one element."""
+    if b.whole:
+        limit = b.reshape(b.cast(limit, I64), [1])
+        inputs = [boxes, scores, limit, *(t and b.reshape(t, [1]) for t in (overlap, floor))]
+        return called(b, "non_max_suppression", inputs, I64, (b.symbol(), const(3)), centred=centred)
     chosen = chosen_boxes(b, boxes, scores, limit=limit, overlap=overlap, floor=floor, centred=centred)
     batch, classes, most = chosen.shape
     flat = b.reshape(chosen, [simplify(batch * classes * most, b.symbols)])
@@ -283,6 +295,8 @@ def chosen_boxes(
     """i64 [batch, classes, boxes]: what `non_max_suppression` chooses of each class, best first, then -1."""
     if boxes.rank != 3 or scores.rank != 3:
         raise CompileError(f"suppressing boxes {boxes} with scores {scores}: both must have rank 3")
+    if b.whole:
+        return _by_class(b, scores, boxes, limit=limit, overlap=overlap, floor=floor, centred=centred)
     batch, classes, n = scores.shape
     settings: list[tuple[str, Tensor | None]] = [("overlap", overlap), ("floor", floor)]
     given = [(name, b.reshape(t, [1])) for name, t in settings if t is not None]
@@ -291,6 +305,21 @@ def chosen_boxes(
     known = {name: Load(bufs[3 + i], ZERO) for i, (name, _) in enumerate(given)}
     body = _suppress(bufs, (batch, classes, n), known, centred)
     return b.loop_nest(inputs, body, I64, (batch, classes, n))
+
+
+def _by_class(b: Builder, scores: Tensor, boxes: Tensor, **given: Any) -> Tensor:
+    """`chosen_boxes` of the rows that `non_max_suppression` gives as one node: a row's place is how many rows
+    of its batch and class come before it, which are those after the first one of theirs."""
+    rows = non_max_suppression(b, boxes, scores, **given)
+    n, (_, classes, _) = rows.shape[0], scores.shape
+    batch, group, box = (b.slice(rows, [0, i], [n, const(1)], [1, 1]) for i in range(3))
+    whose = b.map(lambda i, c: i * classes + c, batch, group)
+    less = b.map(lambda mine, other: cast(I64, other < mine), whose, b.reshape(whose, [1, n]))
+    first = b.reduce("sum", less, [1], True)
+    numbers = b.compute(I64, [n, const(1)], [], lambda _, i, j: i)
+    place = b.map(lambda i, at: i - at, numbers, first)
+    where = b.concat([batch, group, place], 1)
+    return scatter_nd(b, b.expand(b.scalar(-1, I64), scores.shape), where, b.reshape(box, [n]))
 
 
 ABSENT = float(np.finfo(np.float32).min)

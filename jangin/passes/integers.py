@@ -13,19 +13,19 @@ the terms, as multiply-adds of f32 are quicker than those of i32.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
 
 import numpy as np
 
-from jangin.ir.core import Concat, Conv, Expand, Map, MatMul, Pad, Pool, Reshape, Slice, Transpose
+from jangin.ir.core import Concat, Conv, Map, MatMul, Pad, Reshape, Slice, Transpose
 from jangin.ir.dtype import F32, I8, I16, I32, U16, DType
-from jangin.ir.expr import Binary, Cast, Const, Expr, Var, cast, const
+from jangin.ir.expr import Binary, Const, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ops.editor import Editor
 from jangin.passes.dce import dce
+from jangin.passes.numbers import Numbers, limits
 from jangin.targets.target import Target
 
 EXACT = 1 << 24
@@ -36,8 +36,6 @@ FEWEST = 3
 """Channels of a group that are read as pairs; of fewer, too much would be padding."""
 MOST = 256
 """What no number that a convolution reads as one of a pair passes: Winograd's method adds up four."""
-MOVES = (Transpose, Reshape, Slice, Expand, Pad, Concat)
-"""Operators whose results have no other numbers than their operands, but 0."""
 
 
 def integers(graph: Graph, target: Target) -> Graph:
@@ -140,6 +138,7 @@ class _Integers(Editor):
     def __init__(self, graph: Graph, terms: int) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
         self.graph, self.terms, self.producers = graph, terms, graph.producers()
+        self.numbers = Numbers(self.constants, self.producers, self.dtype)
         self.narrow = I8 if terms == 4 else I16
         self.made: dict[object, str] = {}
 
@@ -198,10 +197,10 @@ class _Integers(Editor):
         where that can't be."""
         x, w = node.inputs
         if self.narrow is I16:
-            return 0 if isinstance(node.attrs, MatMul) or self.reach(x) <= MOST else None
-        (least, most), (low, high) = _limits(I8), self.range(x)
+            return 0 if isinstance(node.attrs, MatMul) or self.numbers.reach(x) <= MOST else None
+        (least, most), (low, high) = limits(I8), self.numbers.range(x)
         less = 0 if least <= low and high <= most else low - least
-        right = self.range(w)
+        right = self.numbers.range(w)
         inside = high - less <= most and least <= right[0] and right[1] <= most
         bordered = isinstance(node.attrs, Conv) and any(node.attrs.pads)
         return less if inside and (not less or (w in self.constants and not bordered)) else None
@@ -308,7 +307,7 @@ class _Integers(Editor):
             return []
         size = sizes[list(over).index(axis)]
         if known is None:
-            terms = np.full((1, size), self.reach(w) * math.prod(sizes) // max(1, size), np.int64)
+            terms = np.full((1, size), self.numbers.reach(w) * math.prod(sizes) // max(1, size), np.int64)
         else:
             others = tuple(a for a in over if a != axis)
             terms = np.abs(known.astype(np.int64)).sum(others, keepdims=True)
@@ -316,70 +315,9 @@ class _Integers(Editor):
         grouped = isinstance(attrs, Conv) and attrs.groups > 1
         for count in range(1, min(1 if grouped else MOST_RUNS, size) + 1):
             starts = range(0, size, -(-size // count))
-            if self.reach(x) * np.add.reduceat(terms, list(starts), -1).max(initial=0) < EXACT:
+            if self.numbers.reach(x) * np.add.reduceat(terms, list(starts), -1).max(initial=0) < EXACT:
                 return [range(n, min(n + starts.step, size)) for n in starts]
         return []
-
-    def reach(self, name: str) -> int:
-        """What no number of a value passes."""
-        return max(map(abs, self.range(name)))
-
-    def range(self, name: str) -> tuple[int, int]:
-        """The smallest and the largest number that a value may have."""
-        if name in self.constants:
-            numbers = self.constants[name]
-            return int(numbers.min(initial=0)), int(numbers.max(initial=0))
-        node = self.producers.get(name)
-        if node is not None and _moves(node.attrs):
-            low, high = zip(*map(self.range, node.inputs), strict=True)
-            return min(*low, 0), max(*high, 0)
-        if node is None or not isinstance(node.attrs, Map):
-            return _limits(self.dtype(name))
-        return _range(
-            node.attrs.body, [self.range(n) if self.dtype(n).is_int else (0, 0) for n in node.inputs]
-        )
-
-
-def _moves(attrs: object) -> bool:
-    """Whether an operator's result has no other numbers than its operands, but 0."""
-    if isinstance(attrs, Pool):  # a window has a number of the operand, where none is all padding
-        inside = all(p < k for p, k in zip(attrs.pads, 2 * attrs.kernel, strict=True))
-        return attrs.combiner == "max" and inside
-    return isinstance(attrs, MOVES) and not getattr(attrs, "value", 0)
-
-
-def _limits(dtype: DType) -> tuple[int, int]:
-    half = 1 << (dtype.bits - 1)
-    return (0, 2 * half - 1) if dtype.kind == "u" else (-half, half - 1)
-
-
-def _range(e: Expr, operands: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """What an integer expression of operands lies between."""
-    if isinstance(e, Const):
-        return int(e.value), int(e.value)
-    if isinstance(e, Var):
-        return operands[int(e.name[1:])]
-    most = _limits(e.dtype)
-    if isinstance(e, Cast) and e.a.dtype.is_int:
-        found = _range(e.a, operands)
-    elif isinstance(e, Cast) and all(map(math.isfinite, ends := _clamped(e.a))):
-        found = math.floor(ends[0]), math.ceil(ends[1])
-    elif isinstance(e, Binary) and e.op in ("add", "sub"):
-        (a, b), (c, d) = _range(e.a, operands), _range(e.b, operands)
-        found = (a + c, b + d) if e.op == "add" else (a - d, b - c)
-    else:
-        return most
-    return found if most[0] <= found[0] and found[1] <= most[1] else most
-
-
-def _clamped(e: Expr) -> tuple[float, float]:
-    """What a float lies between, as far as constants clamp it."""
-    if isinstance(e, Const):
-        return float(e.value), float(e.value)
-    if not isinstance(e, Binary) or e.op not in ("min", "max"):
-        return -math.inf, math.inf
-    pick, ends = {"min": min, "max": max}[e.op], (_clamped(e.a), _clamped(e.b))
-    return pick(ends[0][0], ends[1][0]), pick(ends[0][1], ends[1][1])
 
 
 def _around(attrs: object) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import onnx
 from onnx import helper
 
-from jangin.frontends.writer import Name, Writer
+from jangin.frontends.onnx.wholes import Wholes
+from jangin.frontends.writer import Name
 from jangin.ir import core
 from jangin.ir.dtype import BOOL, DType
 from jangin.ir.expr import Expr
@@ -16,10 +17,9 @@ from jangin.ir.graph import CompileError, Graph, Node, Shape
 from jangin.ir.program import Slicing
 
 
-class Steps(Writer):
-    """The steps of a program. `outer`: of a body's writer, that of what is around it."""
+class Steps(Wholes):
+    """The steps of a program but calls. `outer`: of a body's writer, that of what is around it."""
 
-    nodes: list[onnx.NodeProto]
     tensors: list[onnx.TensorProto]
 
     @abstractmethod
@@ -70,13 +70,6 @@ class Steps(Writer):
         outputs = [self.named(n) for n in node.outputs]
         made = body.proto(inputs, results)
         self.nodes.append(helper.make_node("Loop", operands[:count], outputs, str(outputs[0]), body=made))
-
-    def write_host(self, node: Node, attrs: core.HostStep) -> None:
-        """A copy; what else is done by the host has no tensors alone."""
-        if attrs.function != "Identity":
-            self.other(node, attrs)
-            return
-        self.emit("Identity", self.named(node.inputs[0]), result=node.outputs[0])
 
     def ends(self, outputs: Sequence[str]) -> list[onnx.ValueInfoProto]:
         """A body's results, each a value of its own that a node makes."""

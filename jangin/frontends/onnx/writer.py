@@ -26,6 +26,7 @@ from jangin.ir.expr import Const, Expr, Var, const, free_vars
 from jangin.ir.graph import CompileError, Graph, Node, Shape, static_shape
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core import CORE
+from jangin.passes.numbers import Numbers
 
 OPSET = 21
 """What is written in, unless an operator or a type came later."""
@@ -62,6 +63,8 @@ class OnnxWriter(Stages, Steps, Writer):
         self.nodes: list[onnx.NodeProto] = []
         self.tensors: list[onnx.TensorProto] = []
         self.numbers: dict[Any, Name] = {}
+        self.counted = {}
+        self.held = Numbers(graph.constants, graph.producers(), graph.dtype)
         self.opset = OPSET
 
     def model(self, described: Mapping[str, Any]) -> bytes:
@@ -162,7 +165,7 @@ class OnnxWriter(Stages, Steps, Writer):
     def _symbol(self, v: Var) -> Name:
         if v not in self.numbers:
             places = ((n, i) for n in self.graph.inputs for i, d in enumerate(self.graph.shape(n)) if d == v)
-            found = next(places, None)
+            found = self.counted.get(v) or next(places, None)
             if found is None and self.outer is not None:
                 return self.outer.scalar(v)
             if found is None:
@@ -270,29 +273,53 @@ class OnnxWriter(Stages, Steps, Writer):
 
     def write_matmul(self, node: Node, attrs: core.MatMul) -> None:
         kinds = [self.graph.dtype(n) for n in node.inputs]
-        whole = attrs.dtype is I32 and all(k in (I8, U8) for k in kinds)
+        whole = attrs.dtype is I32 and all(k.is_int for k in kinds)
         if attrs.dtype not in (None, kinds[0]) and not whole:
             raise CompileError(
                 f"a product of {kinds[0]} and {kinds[1]} in {attrs.dtype} can't be said in ONNX"
             )
-        turns = zip(node.inputs, (attrs.transpose_a, attrs.transpose_b), strict=True)
-        operands = [self._turned(n) if turn else self.named(n) for n, turn in turns]
-        self.emit("MatMulInteger" if whole else "MatMul", *operands, result=node.outputs[0])
+        given = self._in_bytes(node) if whole else [self.named(n) for n in node.inputs]
+        for i, turn in enumerate((attrs.transpose_a, attrs.transpose_b)):
+            rank = len(self.graph.shape(node.inputs[i]))
+            order = [*range(rank - 2), rank - 1, rank - 2]
+            given[i] = self.emit("Transpose", given[i], hint=given[i], perm=order) if turn else given[i]
+        self.emit("MatMulInteger" if whole else "MatMul", *given, result=node.outputs[0])
 
-    def _turned(self, name: str) -> Name:
-        rank = len(self.graph.shape(name))
-        order = [*range(rank - 2), rank - 1, rank - 2]
-        return self.emit("Transpose", self.named(name), hint=name, perm=order)
+    def _in_bytes(self, node: Node) -> list[Name]:
+        """The operands of a product of integers; where one isn't of bytes, both as bytes, which is what their
+        numbers need to fit in, and what stands for 0 in each."""
+        if all(self.graph.dtype(n) in (I8, U8) for n in node.inputs):
+            return [self.named(n) for n in node.inputs]
+        found = [self._bytes(n) for n in node.inputs]
+        return [data for data, _ in found] + [zero for _, zero in found]
+
+    def _bytes(self, name: str) -> tuple[Name, Name]:
+        low, high = self.held.range(name)
+        low, high = min(low, 0), max(high, 0)
+        if high - low > 255:
+            raise CompileError(
+                f"a product of integers from {low} to {high}, too many for a byte, can't be said"
+            )
+        zero = self.array(-low, U8, "zero")
+        if name in self.graph.constants:
+            return self.array(self.graph.constants[name].astype(np.int64) - low, U8, name), zero
+        if low:
+            wide = self.emit("Cast", self.named(name), hint=name, to=CODES[I32])
+            moved = self.emit("Sub", wide, self.array(low, I32, "low"), hint=name)
+        else:
+            moved = self.named(name)
+        return self.emit("Cast", moved, hint=name, to=CODES[U8]), zero
 
     def write_conv(self, node: Node, attrs: core.Conv) -> None:
         kinds = [self.graph.dtype(n) for n in node.inputs]
-        whole = attrs.dtype is I32 and all(k in (I8, U8) for k in kinds)
+        whole = attrs.dtype is I32 and all(k.is_int for k in kinds)
         if attrs.layout != "first" or (attrs.dtype not in (None, kinds[0]) and not whole):
             raise CompileError(
                 f"a convolution of {kinds[0]} and {kinds[1]} in {attrs.dtype} can't be said in ONNX"
             )
+        given = self._in_bytes(node) if whole else [self.named(n) for n in node.inputs]
         self.emit(
-            "ConvInteger" if whole else "Conv", *map(self.named, node.inputs), result=node.outputs[0],
+            "ConvInteger" if whole else "Conv", *given, result=node.outputs[0],
             kernel_shape=list(attrs.kernel), strides=list(attrs.strides), dilations=list(attrs.dilations),
             pads=list(attrs.pads), group=attrs.groups,
         )  # fmt: skip

@@ -23,9 +23,12 @@ BACKWARD: Mapping[str, tuple[bool, ...]] = {
 }
 """For each direction that the attribute says, whether it goes backward."""
 
-_FUNCTIONS = "Affine Elu HardSigmoid LeakyRelu Relu ScaledTanh Sigmoid Softplus Softsign Tanh ThresholdedRelu"
-FUNCTIONS: Mapping[str, str] = {name.lower(): NAMES[name] for name in _FUNCTIONS.split()}
-"""Those of `ops.activation` that an attribute may name, whatever the case of its letters."""
+FUNCTIONS = (
+    "Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus", "Softsign",
+    "Tanh", "ThresholdedRelu",
+)  # fmt: skip
+"""What an attribute may name, whatever the case of its letters."""
+_NEUTRAL: Mapping[str, str] = {name.lower(): NAMES[name] for name in FUNCTIONS}
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Settings:
         alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
         found: list[Activation] = []
         for name in self.activations or [*usual] * directions:
-            fn = FUNCTIONS.get(name.lower())
+            fn = _NEUTRAL.get(name.lower())
             if fn is None:
                 raise CompileError(f"activation {name!r} is not supported")
             usually = zip((alphas, betas), parameters(fn), strict=False)

@@ -1,0 +1,111 @@
+"""Calls as ONNX's operators: recurrences, suppressions and what else lowering keeps whole for a writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from jangin.frontends.onnx.operators.activation import NAMES
+from jangin.frontends.onnx.operators.recurrent import BACKWARD, FUNCTIONS
+from jangin.frontends.writer import Name, Writer, unified
+from jangin.ir import core
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Const, Expr, Var, maximum, minimum
+from jangin.ir.graph import CompileError, Node
+from jangin.ops.activation import ACTIVATIONS, parameters
+
+CALLS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
+    "Identity": ("Identity", lambda s: {}),
+    "non_max_suppression": ("NonMaxSuppression", lambda s: {"center_point_box": int(s["centred"])}),
+    "roi_align": (
+        "RoiAlign",
+        lambda s: {
+            "output_height": s["size"][0], "output_width": s["size"][1], "spatial_scale": s["scale"],
+            "sampling_ratio": s["samples"], "mode": s["mode"],
+            "coordinate_transformation_mode": "half_pixel" if s["half_pixel"] else "output_half_pixel",
+        },
+    ),
+    "roi_max_pool": ("MaxRoiPool", lambda s: {"pooled_shape": s["size"], "spatial_scale": s["scale"]}),
+    "unique": ("Unique", lambda s: {"axis": s["axis"], "sorted": int(s["ascending"])}),
+}  # fmt: skip
+"""The operators that functions on the same operands are, and their attributes of a call's settings."""
+
+
+class Wholes(Writer):
+    """Host steps: a copy, or what `Builder.whole` keeps in one node."""
+
+    nodes: list[onnx.NodeProto]
+    counted: dict[Var, tuple[str, int]]
+    """Sizes that become known as a value's, by its axis."""
+
+    def write_host(self, node: Node, attrs: core.HostStep) -> None:
+        """What else the host does has no tensors alone."""
+        settings = dict(attrs.attrs)
+        if attrs.function in ("rnn", "gru", "lstm"):
+            self._recurrence(node, attrs.function, settings)
+        elif attrs.function in CALLS:
+            operator, said = CALLS[attrs.function]
+            self._call(node, operator, **said(settings))
+        else:
+            raise CompileError(f"the host's function {attrs.function} can't be said in ONNX")
+        axes = ((o, i, d) for o in node.outputs for i, d in enumerate(self.graph.shape(o)))
+        self.counted |= {d: (o, i) for o, i, d in axes if isinstance(d, Var) and d in attrs.symbols}
+
+    def _call(self, node: Node, operator: str, **attributes: Any) -> None:
+        inputs, outputs = (
+            [self.named(n) if n else Name("") for n in ns] for ns in (node.inputs, node.outputs)
+        )
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        self.nodes.append(helper.make_node(operator, inputs, outputs, str(outputs[0]), **attributes))
+
+    def _recurrence(self, node: Node, function: str, settings: Mapping[str, Any]) -> None:
+        """A layer, as `ops.recurrent` keeps it, whose order of operands is ONNX's."""
+        direction = next((k for k, v in BACKWARD.items() if v == tuple(settings["backward"])), None)
+        if direction is None or settings.get("limit"):
+            why = (
+                "limits its cell's values"
+                if direction
+                else "has directions that aren't forward, then backward"
+            )
+            raise CompileError(f"an {function.upper()} that {why} can't be said in ONNX")
+        words: dict[str, Any] = {"hidden_size": settings["hidden"], "direction": direction}
+        words |= activations([e for of in settings["activations"] for e in of])
+        if function == "gru":
+            words["linear_before_reset"] = int(settings["reset_after"])
+        if settings.get("coupled"):
+            words["input_forget"] = 1
+        self._call(node, function.upper(), **words)
+
+
+def activations(functions: Sequence[Expr]) -> dict[str, Any]:
+    """The attributes that say the functions of x0. CompileError where ONNX has no words for them."""
+    said = [_activation(e) for e in functions]
+    bounds = {bound for _, _, bound in said}
+    if len(bounds) > 1:
+        raise CompileError("ONNX's recurrent layers bound what all of their activations are applied to alike")
+    words: dict[str, Any] = {"activations": [name for name, _, _ in said], "clip": bounds.pop()}
+    for i, which in enumerate(("activation_alpha", "activation_beta")):
+        words[which] = [numbers[i] for _, numbers, _ in said if len(numbers) > i] or None
+    return {k: v for k, v in words.items() if v is not None}
+
+
+def _activation(e: Expr) -> tuple[str, list[float], float | None]:
+    """The name of a function of x0, its numbers, and the bound of what it is applied to."""
+    x0, low, high = (Var(n, F32) for n in ("x0", "low", "high"))
+    for name in FUNCTIONS:
+        fn, usual = ACTIVATIONS[NAMES[name]], parameters(NAMES[name])
+        if fn(x0) is e:
+            return name, usual, None
+        own = [Var(f"p{i}", F32) for i in range(len(usual))]
+        for x in (x0, minimum(maximum(x0, low), high)):
+            found: dict[str, Expr] = {}
+            if not unified(fn(x, *own), e, found) or found.pop("x0") is not x0:
+                continue
+            values = {n: float(v.value) for n, v in found.items() if isinstance(v, Const)}
+            if len(values) == len(found) and values.get("low", -1.0) == -values.get("high", 1.0):
+                return name, [values[v.name] for v in own], values.get("high")
+    raise CompileError("ONNX's recurrent layers have none of its activations")
