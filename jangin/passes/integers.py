@@ -24,8 +24,8 @@ from jangin.ir.dtype import F32, I8, I16, I32, U16, DType
 from jangin.ir.expr import Binary, Const, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ops.editor import Editor
+from jangin.ops.numbers import Numbers, limits
 from jangin.passes.dce import dce
-from jangin.passes.numbers import Numbers, limits
 from jangin.targets.target import Target
 
 EXACT = 1 << 24

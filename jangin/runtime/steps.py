@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jangin.host.table import HostFunction
-from jangin.ir.expr import Const, Expr, Var
+from jangin.ir.expr import Const, Expr, Var, const, free_vars, substitute
 from jangin.ir.graph import Value
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Slicing, Step
 from jangin.ir.simplify import Range, linear
@@ -128,8 +128,6 @@ class Matcher:
 
     def _size(self, dim: Expr, size: int, symbols: Symbols) -> int:
         """A dimension's value; a symbol that it is linear in is solved for."""
-        from jangin.ir.expr import const, free_vars, substitute
-
         unknown = free_vars(dim) - symbols.keys()
         if len(unknown) == 1:
             (var,) = unknown
@@ -229,7 +227,10 @@ def _loop(step: Loop, resources: Resources) -> Compute:
             n += 1
         return [
             *carried,
-            *(_stacked(g, s, step, i) for i, (g, s) in enumerate(zip(kept, step.collected, strict=True))),
+            *(
+                _stacked(g, s, step, i, symbols)
+                for i, (g, s) in enumerate(zip(kept, step.collected, strict=True))
+            ),
         ]
 
     return run
@@ -240,12 +241,14 @@ def _slice(x: Any, s: Slicing, n: int) -> Any:
     return np.asarray(x[(slice(None),) * s.axis + (index,)])
 
 
-def _stacked(parts: list[Any], s: Slicing, step: Loop, index: int) -> Any:
+def _stacked(parts: list[Any], s: Slicing, step: Loop, index: int, symbols: Symbols) -> Any:
+    """An output of all iterations; of none, where a size is that of the body alone, it is 0."""
     if parts:
         return np.stack(parts[::-1] if s.reverse else parts, s.axis)
     value = step.body.values.get(step.body.outputs[step.conditional + step.carried + index])
     if value is None or value.dtype is None or value.shape is None:
         raise StepError(f"{step.source}: no iteration ran, so that the shape of its output is not known")
-    dims = [int(d.value) if isinstance(d, Const) else 0 for d in value.shape]
+    size = Evaluator(symbols)
+    dims = [size(d) if free_vars(d) <= symbols.keys() else 0 for d in value.shape]
     dims.insert(s.axis if s.axis >= 0 else len(dims) + 1 + s.axis, 0)
     return np.empty(dims, value.dtype.numpy)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from build import info, model
+from build import body, info, model
 from onnx import TensorProto, helper
 
 import jangin
@@ -200,3 +200,26 @@ def _kept(boxes: np.ndarray, scores: np.ndarray, limit: int) -> list[int]:
         if len(kept) < limit and not (inter / (area[kept] + area[i] - inter) > 0.3).any():
             kept.append(int(i))
     return kept
+
+
+@pytest.mark.parametrize("open_inside", [False, True])
+def test_a_loop_of_no_turns(open_inside: bool) -> None:
+    """What it stacks has no rows, of the size that each would have; one that only a turn would know is 0."""
+    nodes = [
+        helper.make_node("NonZero" if open_inside else "Add", ["v"] if open_inside else ["v", "v"], ["part"])
+    ]
+    inner = body(
+        "step",
+        [*nodes, helper.make_node("Identity", ["v"], ["w"]), helper.make_node("Identity", ["on"], ["again"])],
+        [info("i", [], TensorProto.INT64), info("on", [], TensorProto.BOOL), info("v", ["n"])],
+        ["again", "w", "part"],
+    )
+    node = helper.make_node("Loop", ["trips", "", "x"], ["last", "y"], body=inner)
+    inputs = [info("trips", [], TensorProto.INT64), info("x", ["n"])]
+    exe = jangin.compile(model([node], inputs, ["last", "y"], {}), cache=False)
+    x = np.float32([1, 2, 3])
+    for trips in (0, 2, 0):
+        last, y = exe(np.array(trips), x)
+        np.testing.assert_array_equal(last, x)
+        row = (1, 3 if trips else 0) if open_inside else (3,)
+        assert y.shape == (trips, *row)

@@ -26,7 +26,7 @@ from jangin.ir.expr import Const, Expr, Var, const, free_vars
 from jangin.ir.graph import CompileError, Graph, Node, Shape, static_shape
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.core import CORE
-from jangin.passes.numbers import Numbers
+from jangin.ops.numbers import Numbers
 
 OPSET = 21
 """What is written in, unless an operator or a type came later."""
