@@ -30,7 +30,9 @@ def _names(table: type) -> Mapping[int, str]:
     return {v: k for k, v in vars(table).items() if not k.startswith("_")}
 
 
-OPERATORS, OPTIONS, KINDS = map(_names, (tflite.BuiltinOperator, tflite.BuiltinOptions, tflite.TensorType))
+OPERATORS, OPTIONS, OPTIONS_2, KINDS = map(
+    _names, (tflite.BuiltinOperator, tflite.BuiltinOptions, tflite.BuiltinOptions2, tflite.TensorType)
+)
 
 
 NONE: Mapping[int, str] = {}
@@ -212,6 +214,11 @@ class Reader:
             return self._control(name, attrs, inputs, outputs, label, source)
         attrs["inputs"] = tuple(self._kind(i) for i in inputs)
         attrs["outputs"] = tuple(self._kind(i) for i in outputs)
+        for at, i in enumerate(inputs):  # a state: what it was, and as a further result what it is next
+            if i >= 0 and self._tensor(i).IsVariable():
+                called[at] = self.variables.value(called[at], self._dtype(i), self._sizes(i))
+                results += (f"{label}.{self.names[i]}.after",)
+                self.variables.now[self.names[i]] = results[-1]
         return Node(label, tuple(called), results, ImportedAttributes(f"tflite.{name}", attrs), source)
 
     def _control(
@@ -283,6 +290,10 @@ def _ints(array: Any) -> list[int]:
     return [int(i) for i in array] if isinstance(array, np.ndarray) else []
 
 
+def _numbers(array: Any) -> list[int] | list[float]:
+    return array.tolist() if isinstance(array, np.ndarray) and array.dtype.kind == "f" else _ints(array)
+
+
 def _shape(tensor: Any) -> list[int | str]:
     """Sizes; -1 in the signature of a shape is a free one."""
     sizes = _ints(tensor.ShapeAsNumpy())
@@ -293,8 +304,10 @@ def _shape(tensor: Any) -> list[int | str]:
 
 
 def _options(found: Any) -> dict[str, Any]:
-    """An operator's options by their names in the schema."""
+    """An operator's options by their names in the schema, of either of its two lists."""
     table, name = found.BuiltinOptions(), OPTIONS.get(found.BuiltinOptionsType(), "NONE")
+    if table is None:
+        table, name = found.BuiltinOptions2(), OPTIONS_2.get(found.BuiltinOptions2Type(), "NONE")
     if table is None or name == "NONE":
         return {}
     options = getattr(tflite, name)()
@@ -302,7 +315,7 @@ def _options(found: Any) -> dict[str, Any]:
     attrs: dict[str, Any] = {}
     for field in _fields(type(options)):
         if field.endswith("AsNumpy"):
-            attrs[_snake(field.removesuffix("AsNumpy"))] = _ints(getattr(options, field)())
+            attrs[_snake(field.removesuffix("AsNumpy"))] = _numbers(getattr(options, field)())
         elif not hasattr(options, f"{field}AsNumpy"):
             attrs[_snake(field)] = getattr(options, field)()
     return attrs
@@ -314,4 +327,4 @@ def _fields(options: type) -> Sequence[str]:
 
 
 def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -20,7 +20,8 @@ KINDS = {
 @dataclass(frozen=True)
 class Tensor:
     """`data`: of a constant. `scales` and `zeros`: its quantization, along `axis` where there are several.
-    `sparse`: the order of its axes, its blocks' axes, and by level its size, or segments and indices."""
+    `variable`: it is a state. `sparse`: the order of its axes, its blocks' axes, and by level its size, or
+    segments and indices."""
 
     shape: Sequence[int]
     dtype: str = "float32"
@@ -29,6 +30,7 @@ class Tensor:
     axis: int = 0
     data: Any = None
     sparse: tuple[Sequence[int], Sequence[int], Sequence[Any]] | None = None
+    variable: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ def _tensor(b: Any, n: int, t: Tensor, buffer: int) -> int:
     tflite.TensorAddType(b, KINDS[t.dtype])
     tflite.TensorAddBuffer(b, buffer)
     tflite.TensorAddName(b, name)
+    tflite.TensorAddIsVariable(b, t.variable)
     if quantization is not None:
         tflite.TensorAddQuantization(b, quantization)
     return int(tflite.TensorEnd(b))
@@ -170,9 +173,9 @@ def _operator(b: Any, n: int, o: Operator) -> int:
     options, custom = None, None if o.custom is None else b.CreateByteVector(o.custom)
     if o.table:
         vectors = {
-            k: b.CreateString(v) if isinstance(v, str) else b.CreateNumpyVector(np.array(v, np.int32))
+            k: b.CreateString(v) if isinstance(v, str) else b.CreateNumpyVector(_numbers(v))
             for k, v in o.options.items()
-            if isinstance(v, (list, str))
+            if isinstance(v, (list, str, np.ndarray))
         }
         getattr(tflite, f"{o.table}Start")(b)
         for key, value in o.options.items():
@@ -188,6 +191,10 @@ def _operator(b: Any, n: int, o: Operator) -> int:
     if custom is not None:
         tflite.OperatorAddCustomOptions(b, custom)
     return int(tflite.OperatorEnd(b))
+
+
+def _numbers(given: Any) -> Any:
+    return given if isinstance(given, np.ndarray) else np.array(given, np.int32)
 
 
 def _code(b: Any, o: Operator) -> int:

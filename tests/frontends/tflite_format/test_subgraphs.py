@@ -28,7 +28,9 @@ W, B = RANDOM.standard_normal((4, 4)).astype(np.float32) / 2, RANDOM.standard_no
 ROW = Tensor([1, 4])
 
 
-def steps(model: bytes, feeds: Sequence[Sequence[Any]]) -> tuple[Any, list[list[Any]]]:
+def steps(
+    model: bytes, feeds: Sequence[Sequence[Any]], tolerance: float = 1e-6
+) -> tuple[Any, list[list[Any]]]:
     """The executable, after runs that gave what LiteRT gives."""
     runner = litert.Interpreter(
         model_content=model, experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF
@@ -44,7 +46,7 @@ def steps(model: bytes, feeds: Sequence[Sequence[Any]]) -> tuple[Any, list[list[
         got = exe.run({spec.name: v for spec, v in zip(exe.inputs, given, strict=True)})
         for x, y in zip(got.values(), wanted, strict=True):
             assert x.dtype == y.dtype and x.shape == y.shape
-            np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
+            np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
         found.append(list(got.values()))
     return exe, found
 

@@ -96,6 +96,25 @@ def test_convolutions(kind: str, activation: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "float32"])
+@pytest.mark.parametrize("padding", [SAME, VALID])
+def test_dilated_convolutions(kind: str, padding: int) -> None:
+    w, bias = weights([5, 3, 3, 4], kind, 0)
+    options = {"Padding": padding, "StrideH": 1, "StrideW": 1, "DilationHFactor": 2, "DilationWFactor": 3}
+    sizes = [9, 7] if padding == SAME else [5, 1]
+    check(
+        [image([1, 9, 7, 4], kind=kind), w, bias, image([1, *sizes, 5], 0.07, -9, kind)],
+        Operator("CONV_2D", [0, 1, 2], [3], "Conv2DOptions", options),
+    )
+    w, bias = weights([1, 3, 3, 4], kind, 3)
+    check(
+        [image([1, 9, 7, 4], kind=kind), w, bias, image([1, *sizes, 4], 0.06, -20, kind)],
+        Operator(
+            "DEPTHWISE_CONV_2D", [0, 1, 2], [3], "DepthwiseConv2DOptions", {**options, "DepthMultiplier": 1}
+        ),
+    )
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32"])
 def test_depthwise_convolutions(kind: str) -> None:
     w, bias = weights([1, 3, 3, 8], kind, 3)
     options = {**CONV, "StrideW": 2, "DepthMultiplier": 2, "FusedActivationFunction": 1}

@@ -101,7 +101,12 @@ class Call:
 # -- fused activations ---------------------------------------------------------------------------
 
 NONE, RELU, RELU_N1_TO_1, RELU6, TANH, SIGN_BIT = range(6)
-_BOUNDS = {NONE: (None, None), RELU: (0.0, None), RELU_N1_TO_1: (-1.0, 1.0), RELU6: (0.0, 6.0)}
+RELU_0_TO_1 = 6
+"""An operator alone: nothing fuses it."""
+_BOUNDS = {
+    NONE: (None, None), RELU: (0.0, None), RELU_N1_TO_1: (-1.0, 1.0), RELU6: (0.0, 6.0),
+    RELU_0_TO_1: (0.0, 1.0),
+}  # fmt: skip
 
 
 def activated(call: Call, y: Tensor) -> Tensor:

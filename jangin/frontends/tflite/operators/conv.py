@@ -57,6 +57,32 @@ def conv_2d(call: Call) -> Tensor:
     return _convolved(call, x, w, divide(x.shape[1], w.shape[1], call.b.symbols))
 
 
+@lowers("CONV_3D")
+def conv_3d(call: Call) -> Tensor:
+    """x [N, D, H, W, C], filters [D, H, W, in, out]."""
+    b, o = call.b, call.options
+    call.only_floats()
+    x, w = channels_first(b, call.x()), b.transpose(call.x(1), [4, 3, 0, 1, 2])
+    strides, dilations = ([o[name.format(d)] for d in "dhw"] for name in ("stride_{}", "dilation_{}_factor"))
+    kernel, count = static_shape(w.shape[2:]), static_shape((divide(x.shape[1], w.shape[1], b.symbols),))
+    if kernel is None or count is None:
+        raise CompileError(f"the filters {w} and the channels of {x} must be known")
+    pads = _pads(call, x, kernel, strides, dilations)
+    y = neutral.conv(
+        b, x, w, call.optional(2), strides=strides, dilations=dilations, pads=pads, groups=count[0]
+    )
+    return activated(call, channels_last(b, y))
+
+
+@lowers("CONV_3D_TRANSPOSE")
+def conv_3d_transpose(call: Call) -> Tensor:
+    """Inputs: the result's shape, filters [D, H, W, out, in], x, and maybe a bias."""
+    b, o = call.b, call.options
+    x, w = channels_first(b, call.x(2)), b.transpose(call.x(1), [4, 3, 0, 1, 2])
+    y = _transposed(call, x, w, call.optional(3), [o[f"stride_{d}"] for d in "dhw"])
+    return activated(call, channels_last(b, y))
+
+
 @lowers("DEPTHWISE_CONV_2D")
 def depthwise_conv_2d(call: Call) -> Tensor:
     """Filters [1, H, W, C * multiplier]."""
@@ -176,21 +202,22 @@ def transpose_conv(call: Call) -> Tensor:
     if integer:
         zeros = _zero(b, call.given[2], x), _zero(b, call.given[1], w)
         x, w = (_whole(b, t, z) for t, z in zip((x, w), zeros, strict=True))
+    bias = call.optional(3)
+    y = channels_last(b, _transposed(call, x, w, None if integer else bias, _strides(call)[0]))
+    return _scaled(call, y, bias, operands=(2, 1)) if integer else activated(call, y)
+
+
+def _transposed(call: Call, x: Tensor, w: Tensor, bias: Tensor | None, strides: Sequence[int]) -> Tensor:
+    """x [N, C, ...] and w [in, out, ...], for a result of the sizes of input 0."""
     kernel = static_shape(w.shape[2:])
     assert kernel is not None
-    strides, _ = _strides(call)
-    wanted = call.sizes(0)[1:3]
-    full = neutral.transposed_extents(x, kernel, strides, [1, 1])
+    wanted = call.sizes(0)[1:-1]
+    full = neutral.transposed_extents(x, kernel, strides, [1] * len(kernel))
+    begins: list[Expr] = [const(0)] * len(kernel)
     if call.options["padding"] == SAME:
-        cut = [maximum(f - n, const(0)) for f, n in zip(full, wanted, strict=True)]
-        begins: list[Expr] = [c // 2 for c in cut]
-    else:
-        begins = [const(0), const(0)]
+        begins = [maximum(f - n, const(0)) // 2 for f, n in zip(full, wanted, strict=True)]
     pads = [*begins, *(f - n - p for f, n, p in zip(full, wanted, begins, strict=True))]
-    bias = call.optional(3)
-    y = neutral.conv_transpose(b, x, w, None if integer else bias, strides=strides, pads=pads)
-    y = channels_last(b, y)
-    return _scaled(call, y, bias, operands=(2, 1)) if integer else activated(call, y)
+    return neutral.conv_transpose(call.b, x, w, bias, strides=strides, pads=pads)
 
 
 def _whole(b: Builder, x: Tensor, zero: Tensor | None) -> Tensor:

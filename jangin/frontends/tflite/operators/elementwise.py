@@ -12,6 +12,7 @@ from jangin.frontends.registry import Lowering, Table, lowers
 from jangin.frontends.tflite import fixed
 from jangin.frontends.tflite.operators import wide
 from jangin.frontends.tflite.operators.common import (
+    RELU_0_TO_1,
     Call,
     Factors,
     activated,
@@ -120,7 +121,10 @@ def _bounded(kind: int) -> Lowering:
     return lower
 
 
-BOUNDED = Table({"RELU": _bounded(1), "RELU_N1_TO_1": _bounded(2), "RELU6": _bounded(3)})
+BOUNDED = Table({
+    "RELU": _bounded(1), "RELU_N1_TO_1": _bounded(2), "RELU6": _bounded(3),
+    "RELU_0_TO_1": _bounded(RELU_0_TO_1),
+})  # fmt: skip
 
 
 @lowers("LOGISTIC")

@@ -1,0 +1,167 @@
+"""Operators that put elements where indices, lengths or bounds say: segments, diagonals, buckets, boxes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jangin.frontends.registry import Lowering, Table, lowers
+from jangin.frontends.tflite.operators.common import Call
+from jangin.ir.core import Reshape
+from jangin.ir.dtype import F32, I32, I64
+from jangin.ir.expr import Buffer, Expr, binary, cast, const, eq, maximum, minimum, select
+from jangin.ir.graph import CompileError
+from jangin.ir.te import identity
+from jangin.ops import move
+from jangin.ops import select as chosen
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.elementwise import bitcast
+from jangin.ops.scatter import scatter_nd
+
+
+@lowers("REVERSE_SEQUENCE")
+def reverse_sequence(call: Call) -> Tensor:
+    axes = {"batch_axis": call.options["batch_dim"], "time_axis": call.options["seq_dim"]}
+    return move.reverse_sequence(call.b, call.x(), call.x(1), **axes)
+
+
+@lowers("SPARSE_TO_DENSE")
+def sparse_to_dense(call: Call) -> Tensor:
+    """Inputs: indices (one, several, or rows), the shape, their values (or one), and what is elsewhere."""
+    b, at, shape = call.b, call.x(), call.sizes(1)
+    tuples = at if at.rank == 2 else b.reshape(at, [at.shape[0] if at.rank else const(1), const(1)])
+    values = b.expand(call.x(2), [tuples.shape[0]])
+    return scatter_nd(b, b.expand(call.x(3), shape), tuples, values)
+
+
+def _segments(reduction: str, neutral: str) -> Lowering:
+    """Slices joined by the segments' numbers [...], of a given count; those below 0 are left out, and a
+    segment without slices has what changes nothing: of extremes a finite number."""
+
+    def lower(call: Call) -> Tensor:
+        b, x, numbers = call.b, call.x(), call.x(1)
+        (count,) = call.sizes(2)
+        first = b.const(np.nan_to_num(np.array(identity(neutral, x.dtype).value, x.dtype.numpy)))
+        zeros = b.expand(first, [count + 1, *x.shape[numbers.rank :]])
+        places = b.map(lambda v: select(v < 0, count, cast(I64, v)), numbers)
+        joined = scatter_nd(b, zeros, b.reshape(places, [*numbers.shape, 1]), x, reduction=reduction)
+        return b.slice(joined, [0] * joined.rank, [count, *joined.shape[1:]], [1] * joined.rank)
+
+    return lower
+
+
+SEGMENTS = Table({
+    "UNSORTED_SEGMENT_SUM": _segments("add", "sum"), "UNSORTED_SEGMENT_PROD": _segments("mul", "prod"),
+    "UNSORTED_SEGMENT_MAX": _segments("max", "max"), "UNSORTED_SEGMENT_MIN": _segments("min", "min"),
+})  # fmt: skip
+
+
+@lowers("MATRIX_DIAG")
+def matrix_diag(call: Call) -> Tensor:
+    """[..., n] as the diagonals of matrices."""
+    x = call.x()
+    zero = const(0, x.dtype)
+
+    def at(bufs: list[Buffer], *index: Expr) -> Expr:
+        return select(eq(index[-2], index[-1]), bufs[0][index[:-1]], zero)
+
+    return call.b.compute(x.dtype, [*x.shape, x.shape[-1]], [x], at)
+
+
+@lowers("MATRIX_SET_DIAG")
+def matrix_set_diag(call: Call) -> Tensor:
+    """Matrices [..., m, n] with other diagonals [..., min(m, n)]."""
+    x, diagonal = call.x(), call.x(1)
+    last = diagonal.shape[-1] - 1
+
+    def at(bufs: list[Buffer], *index: Expr) -> Expr:
+        place = minimum(index[-1], last)
+        return select(eq(index[-2], index[-1]), bufs[1][(*index[:-2], place)], bufs[0][index])
+
+    return call.b.compute(x.dtype, x.shape, [x, diagonal], at)
+
+
+@lowers("BUCKETIZE")
+def bucketize(call: Call) -> Tensor:
+    """How many of the ascending boundaries an element has reached."""
+    b, x = call.b, call.x()
+    bounds = np.array(call.options["boundaries"], np.float32)
+    apart = b.reshape(x, [*x.shape, 1])
+    reached = b.map(lambda v, bound: cast(I32, cast(F32, v) >= bound), apart, b.const(bounds))
+    return b.reduce("sum", reached, [x.rank])
+
+
+@lowers("UNIQUE")
+def unique(call: Call) -> tuple[Tensor, Tensor]:
+    """Distinct elements in the order in which they come, and which of them each element is."""
+    values, _, which, _ = chosen.unique(call.b, call.x(), ascending=False)
+    return values, call.b.cast(which, call.gives[1].dtype or I32)
+
+
+@lowers("BROADCAST_ARGS")
+def broadcast_args(call: Call) -> Tensor:
+    """The shape that two shapes broadcast to."""
+    b = call.b
+    rank = max(int(b.require_sizes(b.sizes(call.x(i).shape), "ranks")[0].value) for i in (0, 1))  # type: ignore[attr-defined]
+    shapes = []
+    for i in (0, 1):
+        x = call.x(i)
+        ones = b.expand(b.scalar(1, x.dtype), [const(rank) - x.shape[0]])
+        shapes.append(b.concat([ones, x], 0))
+    return b.map(lambda v, w: select(eq(v, 1), w, v), *shapes)
+
+
+@lowers("RIGHT_SHIFT")
+def right_shift(call: Call) -> Tensor:
+    """By at least 0 and less than the type's bits: other distances count as the nearest of these."""
+    x, by = call.x(), call.x(1)
+    most = const(x.dtype.bits - 1, x.dtype)
+    return call.b.map(lambda v, n: binary("shr", v, minimum(maximum(n, const(0, n.dtype)), most)), x, by)
+
+
+@lowers("BITCAST")
+def bit_cast(call: Call) -> Tensor:
+    """The same bytes; the last axis holds those of one element where the types' sizes differ."""
+    b, x, dtype = call.b, call.x(), call.out.dtype
+    assert dtype is not None
+    if x.dtype.bits == dtype.bits:
+        return bitcast(b, x, dtype)
+    times = const(max(x.dtype.bits, dtype.bits) // min(x.dtype.bits, dtype.bits))
+    shape = (*x.shape, times) if x.dtype.bits > dtype.bits else x.shape[:-1]
+    return b.node(Reshape(shape, dtype), [x])
+
+
+@lowers("NON_MAX_SUPPRESSION_V4")
+def suppressed(call: Call) -> tuple[Tensor, Tensor]:
+    """Inputs: boxes [n, 4] (corners), scores [n], the most that are chosen, the overlap and the score above
+    which they may. Gives their numbers, filled with 0, and how many."""
+    at, there = _suppressed(call)
+    return call.b.cast(at, I32), _count(call.b, there)
+
+
+@lowers("NON_MAX_SUPPRESSION_V5")
+def softly_suppressed(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """As version 4, with the scores of the chosen. A sixth input makes overlapping boxes less likely, unless
+    it is 0."""
+    b = call.b
+    if float(b.require_constant(call.x(5), "the sigma of soft suppression").reshape(-1)[0]):
+        raise CompileError("soft suppression (a sigma that isn't 0) is not supported")
+    at, there = _suppressed(call)
+    scores = b.gather(call.x(1), at, 0)
+    return b.cast(at, I32), b.map(lambda v, f: select(f, v, 0.0), scores, there), _count(b, there)
+
+
+def _suppressed(call: Call) -> tuple[Tensor, Tensor]:
+    b, boxes, scores = call.b, call.x(), call.x(1)
+    (most,) = call.sizes(2)
+    n = boxes.shape[0]
+    found = chosen.chosen_boxes(
+        b, b.reshape(boxes, [1, n, 4]), b.reshape(scores, [1, 1, n]),
+        limit=call.x(2), overlap=call.x(3), floor=call.x(4),
+    )  # fmt: skip
+    row = b.reshape(found, [n])
+    at = b.compute(I64, [most], [row], lambda bufs, i: select(i < n, bufs[0][minimum(i, n - 1)], -1))
+    return b.map(lambda v: maximum(v, 0), at), b.map(lambda v: v >= 0, at)
+
+
+def _count(b: Builder, there: Tensor) -> Tensor:
+    return b.reduce("sum", b.cast(there, I32), [0])

@@ -1,0 +1,214 @@
+"""Recurrent layers of floats. Their states are variables: inputs whose next values are further results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from jangin.frontends.registry import lowers
+from jangin.frontends.tflite.operators.common import Call, activated
+from jangin.ir.expr import Expr
+from jangin.ir.graph import CompileError, static_shape
+from jangin.ops import recurrent
+from jangin.ops.activation import clip, relu, sigmoid, tanh
+from jangin.ops.builder import Builder, Tensor
+from jangin.ops.recurrent import Layer
+
+FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
+    lambda v: v, relu, partial(clip, low=-1.0, high=1.0), partial(clip, low=0.0, high=6.0), tanh,
+)  # fmt: skip
+"""What a layer applies, by the schema's number of it."""
+GATES = ("input", "forget", "candidate", "output")
+LSTM_INPUTS = (range(1, 5), range(5, 9), range(9, 12), range(12, 16), (16, 17), range(20, 24), (18, 19))
+"""Where the inputs' and the states' weights by gate lie, those by which input, forget and output gate see the
+cell, biases, the projection's weights and bias, factors of normalized gates, and the states."""
+BOTH_INPUTS = (
+    (range(1, 5), range(5, 9), range(9, 12), range(12, 16), (16, 17), (), (35, 36)),
+    (range(18, 22), range(22, 26), range(26, 29), range(29, 33), (33, 34), (), (37, 38)),
+)
+"""The same of each direction of a layer that goes both ways."""
+
+
+def _function(call: Call) -> Callable[[Expr], Expr]:
+    kind = int(call.options.get("fused_activation_function", 0))
+    if kind >= len(FUNCTIONS):
+        raise CompileError(f"the activation {kind} is not supported")
+    return FUNCTIONS[kind]
+
+
+def _floats(call: Call) -> None:
+    """CompileError for integers, whose rounding is that of kernels of their own."""
+    for i, t in enumerate(call.inputs):
+        if isinstance(t, Tensor) and not t.dtype.is_float:
+            raise CompileError(f"a recurrent layer of integers is not supported: its input {i} is {t}")
+
+
+def _steps_first(call: Call, x: Tensor) -> Tensor:
+    """[steps, batch, ...] of that, or of [batch, steps, ...]; and back."""
+    return x if call.options.get("time_major") else call.b.transpose(x, [1, 0, 2])
+
+
+def _tupled(b: Builder, t: Tensor) -> Tensor:
+    return b.reshape(t, [1, *t.shape])
+
+
+def _rnn(call: Call, x: Tensor, places: Sequence[int], backward: bool) -> tuple[Tensor, Tensor]:
+    """y [steps, batch, units] and the last state [batch, units]; `places`: of weights, bias and state."""
+    b = call.b
+    w, r, bias, state = (call.x(i) for i in places)
+    units = bias.shape[0]
+    zeros = b.expand(b.scalar(0, bias.dtype), [units])
+    both = b.reshape(b.concat([bias, zeros], 0), [1, 2, 1, units])
+    layer = Layer(x, _tupled(b, w), _tupled(b, r), both, None, (backward,), [[_function(call)]])
+    y, last = recurrent.rnn(b, layer, h=_tupled(b, state))
+    return b.reshape(y, y.shape[1:]), b.reshape(last, last.shape[1:])
+
+
+@lowers("RNN")
+def rnn(call: Call) -> tuple[Tensor, Tensor]:
+    """Inputs: x [batch, size], weights, the state's weights, a bias, the state [batch, units]."""
+    _floats(call)
+    y, last = _rnn(call, _tupled(call.b, call.x()), (1, 2, 3, 4), False)
+    return call.b.reshape(y, y.shape[1:]), last
+
+
+@lowers("UNIDIRECTIONAL_SEQUENCE_RNN")
+def sequence_rnn(call: Call) -> tuple[Tensor, Tensor]:
+    _floats(call)
+    y, last = _rnn(call, _steps_first(call, call.x()), (1, 2, 3, 4), False)
+    return _steps_first(call, y), last
+
+
+@lowers("BIDIRECTIONAL_SEQUENCE_RNN")
+def both_ways_rnn(call: Call) -> tuple[Tensor, ...]:
+    """Inputs: x, and for each direction what `rnn` has."""
+    _floats(call)
+    _no_auxiliary(call, range(9, 12))
+    x = _steps_first(call, call.x())
+    found = [_rnn(call, x, places, bool(n)) for n, places in enumerate((range(1, 5), range(5, 9)))]
+    return *_merged(call, [y for y, _ in found]), *(last for _, last in found)
+
+
+def _no_auxiliary(call: Call, places: Sequence[int]) -> None:
+    if any(call.optional(i) is not None for i in places):
+        raise CompileError("a layer that goes both ways with auxiliary inputs is not supported")
+
+
+def _merged(call: Call, ys: Sequence[Tensor]) -> list[Tensor]:
+    """The directions' results, side by side where the layer says so."""
+    if call.options.get("merge_outputs"):
+        ys = [call.b.concat(ys, 2)]
+    return [_steps_first(call, y) for y in ys]
+
+
+# -- LSTM ----------------------------------------------------------------------------------------
+
+
+@lowers("UNIDIRECTIONAL_SEQUENCE_LSTM")
+def sequence_lstm(call: Call) -> tuple[Tensor, ...]:
+    """x [steps, batch, size] or the first two the other way round, and what `LSTM_INPUTS` says."""
+    _floats(call)
+    y, *states = _lstm(call, _steps_first(call, call.x()), LSTM_INPUTS, False)
+    return _steps_first(call, y), *states
+
+
+@lowers("BIDIRECTIONAL_SEQUENCE_LSTM")
+def both_ways_lstm(call: Call) -> tuple[Tensor, ...]:
+    _floats(call)
+    _no_auxiliary(call, range(39, 48))
+    x = _steps_first(call, call.x())
+    found = [_lstm(call, x, places, bool(n)) for n, places in enumerate(BOTH_INPUTS)]
+    states = [state for _, *states in found for state in states]
+    return *_merged(call, [y for y, *_ in found]), *states
+
+
+@lowers("LSTM")
+def lstm(call: Call) -> tuple[Tensor, ...]:
+    """A single step: of `LSTM_INPUTS`, or of the kind with five inputs."""
+    _floats(call)
+    if call.options.get("kernel_type"):
+        return _joined_lstm(call)
+    b = call.b
+    y, *states = _lstm(call, _tupled(b, call.x()), LSTM_INPUTS, False)
+    return b.reshape(y, y.shape[1:]), *states
+
+
+def _joined_lstm(call: Call) -> tuple[Tensor, ...]:
+    """Inputs: x [batch, size], h [batch, units], weights [4 * units, size + units], a bias, the cell's
+    values. Gives h, the cell's values, x beside h, and what the gates are made of."""
+    b, (x, h, w, bias, c) = call.b, (call.x(i) for i in range(5))
+    both = b.concat([x, h], 1)
+    sums = b.map(lambda v, o: v + o, b.matmul(both, w, transpose_b=True), bias)
+    enter, candidate, keep, out = _columns(b, sums, 4)
+    held = b.map(lambda i, g, f, c: sigmoid(i) * tanh(g) + sigmoid(f) * c, enter, candidate, keep, c)
+    return b.map(lambda o, v: sigmoid(o) * tanh(v), out, held), held, both, sums
+
+
+def _columns(b: Builder, x: Tensor, count: int) -> list[Tensor]:
+    """[rows, columns] in equal parts."""
+    rows, columns = x.shape[0], static_shape(x.shape[1:])
+    if columns is None:
+        raise CompileError(f"the columns of {x} must be known")
+    n = columns[0] // count
+    return [b.slice(x, [0, i * n], [rows, n], [1, 1]) for i in range(count)]
+
+
+def _lstm(
+    call: Call, x: Tensor, places: Sequence[Sequence[int]], backward: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y [steps, batch, units], the last h and the last cell's values [batch, units]. Where the input gate has
+    no weights, what isn't forgotten enters."""
+    b = call.b
+    w, r, peepholes, biases, projection, factors, states = ([call.optional(i) for i in p] for p in places)
+    h, c = states
+    if h is None or c is None:
+        raise CompileError("an LSTM layer needs the states that it begins with")
+    if any(t is not None for t in (projection[0], *factors)):
+        raise CompileError("an LSTM layer with a projection, or with normalized gates, is not supported")
+    if w[0] is None:  # 1 - sigmoid(v) is sigmoid(-v)
+        w, r, biases = ([_negative(b, t[1]), *t[1:]] for t in (w, r, biases))
+        peepholes = [_negative(b, peepholes[1]), *peepholes[1:]]
+    units = h.shape[1]
+    size = static_shape((units,))
+    assert size is not None
+    bias = b.concat([t for t in biases if t is not None], 0)
+    both = b.concat([b.reshape(bias, [1, 1, 4, units]), b.expand(b.scalar(0, x.dtype), [1, 1, 4, units])], 1)
+    zeros = b.expand(b.scalar(0, x.dtype), [units])
+    seen = None
+    if any(t is not None for t in peepholes):
+        enter, keep, out = (zeros if t is None else t for t in peepholes)
+        seen = b.reshape(b.concat([enter, out, keep], 0), [1, 3, units])
+    squash = _function(call)
+    whole = [_tupled(b, b.concat([t for t in group if t is not None], 0)) for group in (w, r)]
+    layer = Layer(x, whole[0], whole[1], both, None, (backward,), [[sigmoid, squash, squash]])
+    y, *last = recurrent.lstm(
+        b, layer, h=_tupled(b, h), c=_tupled(b, c), gates=GATES, peepholes=seen,
+        limit=call.options.get("cell_clip", 0.0),
+    )  # fmt: skip
+    return tuple(b.reshape(t, t.shape[1:]) for t in (y, *last))  # type: ignore[return-value]
+
+
+def _negative(b: Builder, t: Tensor | None) -> Tensor | None:
+    return t and b.map(lambda v: -v, t)
+
+
+# -- SVDF ----------------------------------------------------------------------------------------
+
+
+@lowers("SVDF")
+def svdf(call: Call) -> tuple[Tensor, Tensor]:
+    """Filters of a rank, over time: x [batch, size], weights [filters, size] and [filters, memory], a bias
+    [filters / rank], and what the filters gave before [batch, memory * filters] (Nakkiran et al. 2015)."""
+    _floats(call)
+    b, (x, features, times, state) = call.b, (call.x(i) for i in (0, 1, 2, 4))
+    filters, memory = times.shape
+    rank, batch = call.options["rank"], x.shape[0]
+    before = b.reshape(state, [batch, filters, memory])
+    later = b.slice(before, [0, 0, 1], [batch, filters, memory - 1], [1, 1, 1])
+    found = b.reshape(b.matmul(x, features, transpose_b=True), [batch, filters, 1])
+    now = b.concat([later, found], 2)
+    sums = b.reduce("sum", b.map(lambda v, w: v * w, now, times), [2])
+    units = b.reduce("sum", b.reshape(sums, [batch, filters // rank, rank]), [2])
+    bias = call.optional(3)
+    y = units if bias is None else b.map(lambda v, o: v + o, units, bias)
+    return activated(call, y), b.reshape(now, state.shape)

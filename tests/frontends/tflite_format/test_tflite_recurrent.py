@@ -1,0 +1,110 @@
+"""TFLite's recurrent layers against LiteRT over several runs, as they keep their states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jangin
+
+pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
+pytest.importorskip("ai_edge_litert.interpreter", reason="ai-edge-litert, the reference, isn't installed")
+
+from files import Operator, Tensor, written
+from test_subgraphs import steps
+
+RANDOM = np.random.default_rng(4)
+BATCH, STEPS, SIZE, UNITS = 2, 5, 4, 6
+TANH, RELU6 = 4, 3
+
+
+def weights(*shape: int) -> Tensor:
+    return Tensor(shape, data=RANDOM.standard_normal(shape) / 2)
+
+
+def state(width: int = UNITS) -> Tensor:
+    return Tensor([BATCH, width], variable=True)
+
+
+def layer(
+    name: str, given: Sequence[Tensor | None], x: Sequence[int], outputs: Sequence[Sequence[int]], table: str,
+    options: dict[str, Any],
+) -> None:  # fmt: skip
+    """Three runs of a layer of an input of shape x and what is `given` besides."""
+    there = [t for t in given if t is not None]
+    numbers = iter(range(1, 1 + len(there)))
+    inputs = [0, *(-1 if t is None else next(numbers) for t in given)]
+    tensors = [Tensor(x), *there, *(Tensor(s) for s in outputs)]
+    results = list(range(len(tensors) - len(outputs), len(tensors)))
+    model = written(tensors, [Operator(name, inputs, results, table, options, 1)], [0], results)
+    steps(model, [[RANDOM.standard_normal(x).astype(np.float32)] for _ in range(3)], 2e-5)
+
+
+def cell() -> list[Tensor]:
+    return [weights(UNITS, SIZE), weights(UNITS, UNITS), weights(UNITS), state()]
+
+
+def test_plain() -> None:
+    options = {"FusedActivationFunction": TANH}
+    layer("RNN", cell(), [BATCH, SIZE], [[BATCH, UNITS]], "RNNOptions", options)
+
+
+@pytest.mark.parametrize("major", [False, True])
+def test_sequences(major: bool) -> None:
+    first = [STEPS, BATCH] if major else [BATCH, STEPS]
+    options = {"FusedActivationFunction": RELU6, "TimeMajor": major}
+    name, x, y = "UNIDIRECTIONAL_SEQUENCE_RNN", [*first, SIZE], [*first, UNITS]
+    layer(name, cell(), x, [y], "SequenceRNNOptions", options)
+    for merged in (False, True):
+        ys = [[*first, 2 * UNITS]] if merged else [y, y]
+        given = [*cell(), *cell(), None, None, None]
+        both = {**options, "MergeOutputs": merged}
+        layer("BIDIRECTIONAL_SEQUENCE_RNN", given, x, ys, "BidirectionalSequenceRNNOptions", both)
+
+
+def gates(coupled: bool, peepholes: bool, out: int = UNITS) -> list[Tensor | None]:
+    """Weights, peepholes and biases, in the schema's order; neither projection nor states."""
+
+    def each(*shape: int) -> list[Tensor | None]:
+        return [None if coupled else weights(*shape), *(weights(*shape) for _ in range(3))]
+
+    seen = [None if coupled or not peepholes else weights(UNITS)]
+    seen += [weights(UNITS) if peepholes else None for _ in range(2)]
+    return [*each(UNITS, SIZE), *each(UNITS, out), *seen, *each(UNITS)]
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("peepholes", [False, True])
+def test_lstm(coupled: bool, peepholes: bool) -> None:
+    options = {"FusedActivationFunction": TANH, "CellClip": 0.8 if peepholes else 0.0}
+    given = [*gates(coupled, peepholes), None, None, state(), state()]
+    layer("LSTM", given, [BATCH, SIZE], [[BATCH, UNITS]], "LSTMOptions", options)
+    x, y = [BATCH, STEPS, SIZE], [BATCH, STEPS, UNITS]
+    table = "UnidirectionalSequenceLSTMOptions"
+    layer("UNIDIRECTIONAL_SEQUENCE_LSTM", given, x, [y], table, options)
+
+
+def test_lstm_both_ways() -> None:
+    sides = [t for _ in range(2) for t in [*gates(False, False), None, None]]
+    given = [*sides, *(state() for _ in range(4)), *[None] * 9]
+    options = {"FusedActivationFunction": TANH, "MergeOutputs": True, "TimeMajor": True}
+    x, y = [STEPS, BATCH, SIZE], [STEPS, BATCH, 2 * UNITS]
+    layer("BIDIRECTIONAL_SEQUENCE_LSTM", given, x, [y], "BidirectionalSequenceLSTMOptions", options)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_svdf(rank: int) -> None:
+    memory, filters = 7, 3 * rank
+    given = [weights(filters, SIZE), weights(filters, memory), weights(3), state(memory * filters)]
+    options = {"Rank": rank, "FusedActivationFunction": 1}
+    layer("SVDF", given, [BATCH, SIZE], [[BATCH, 3]], "SVDFOptions", options)
+
+
+def test_what_is_left_out() -> None:
+    """A projection: by name."""
+    given = [*gates(False, False, 3), weights(3, UNITS), None, state(3), state()]
+    with pytest.raises(jangin.CompileError, match=r"(?s)LSTM 't\d+'.*projection"):
+        layer("LSTM", given, [BATCH, SIZE], [[BATCH, 3]], "LSTMOptions", {"FusedActivationFunction": TANH})
