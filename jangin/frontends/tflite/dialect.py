@@ -8,6 +8,7 @@ from typing import Any
 
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
 from jangin.frontends.tflite.control import CONTROL
+from jangin.frontends.tflite.left_out import LEFT_OUT
 from jangin.frontends.tflite.operators import BUILTINS
 from jangin.frontends.tflite.operators.common import Call, Quantization
 from jangin.ir.graph import ImportedAttributes, Node
@@ -42,8 +43,9 @@ class Tflite(Dialect):
     def remedy(self, node: Node) -> str:
         name = node.op.removeprefix("tflite.")
         close = difflib.get_close_matches(name, BUILTINS, 1, 0.8)
-        also = f" ({close[0]} is)" if close else ""
-        return f"{name} is not supported{also}: give your own with operators=[...] (see jangin.custom)"
+        why = f": {LEFT_OUT[name]}" if name in LEFT_OUT else ""
+        also = why or (f" ({close[0]} is)" if close else "")
+        return f"{name} is not supported{also}; give your own with operators=[...] (see jangin.custom)"
 
     def attributes(self, node: Node) -> Mapping[str, Any]:
         return {k: v for k, v in node.of(ImportedAttributes).items() if k not in KINDS}

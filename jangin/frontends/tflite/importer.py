@@ -10,6 +10,7 @@ import numpy as np
 import tflite
 
 from jangin.frontends.assemble import ShapeBindings, Symbols, body_graph, model_graph
+from jangin.frontends.tflite.control import calls
 from jangin.frontends.tflite.operators import custom
 from jangin.frontends.tflite.sparse import dense
 from jangin.frontends.tflite.variables import Parts, Variables, before, stateful
@@ -210,6 +211,9 @@ class Reader:
         if name == "READ_VARIABLE":
             held = self.variables.read(called[0], self._dtype(outputs[0]), self._sizes(outputs[0]))
             return Node(label, (held,), results, ImportedAttributes("tflite.held"), source)
+        if name == "STABLEHLO_COMPOSITE":
+            whole = Reader(self.data, attrs["decomposition_subgraph_index"], self.inside).body()
+            return calls(whole, source, called, results)
         if name in BODIES:
             return self._control(name, attrs, inputs, outputs, label, source)
         attrs["inputs"] = tuple(self._kind(i) for i in inputs)

@@ -185,7 +185,10 @@ def _operator(b: Any, n: int, o: Operator) -> int:
     tflite.OperatorAddOpcodeIndex(b, n)
     tflite.OperatorAddInputs(b, ends[0])
     tflite.OperatorAddOutputs(b, ends[1])
-    if options is not None:
+    if options is not None and hasattr(tflite.BuiltinOptions2, o.table):
+        tflite.OperatorAddBuiltinOptions2Type(b, getattr(tflite.BuiltinOptions2, o.table))
+        tflite.OperatorAddBuiltinOptions2(b, options)
+    elif options is not None:
         tflite.OperatorAddBuiltinOptionsType(b, getattr(tflite.BuiltinOptions, o.table))
         tflite.OperatorAddBuiltinOptions(b, options)
     if custom is not None:

@@ -206,6 +206,19 @@ def test_saturating_functions_of_16_bits(name: str) -> None:
         np.testing.assert_array_equal(jangin.compile(model, threads=1, cache=False)(every), wanted)
 
 
+@pytest.mark.parametrize("name", ["EXP", "GELU", "LOG", "RSQRT", "SQRT"])
+def test_functions_of_16_bits(name: str) -> None:
+    """Of every input that the function is of."""
+    every = np.arange(1 if "SQRT" in name else -(1 << 15), 1 << 15).astype(np.int16)
+    table = "GeluOptions" if name == "GELU" else ""
+    for step, made in ((1e-4, 0.001), (0.0005 if name == "EXP" else 0.003, 0.0002), (1e-4, 0.0301)):
+        for option in ({"Approximate": False}, {"Approximate": True}) if table else ({},):
+            operator = Operator(name, [0], [1], table, option)
+            model = written([wide(every.shape, step), wide(every.shape, made)], [operator], [0], [1])
+            (wanted,) = reference(model, [every])
+            np.testing.assert_array_equal(jangin.compile(model, threads=1, cache=False)(every), wanted)
+
+
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "float32"])
 def test_softmax(kind: str) -> None:
     zero = {"uint8": 0, "int16": 0}.get(kind, -128)

@@ -8,11 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
+import jangin
+
+tflite = pytest.importorskip(
+    "tflite", reason="the package tflite isn't installed: the extra `tflite` brings it"
+)
 pytest.importorskip("ai_edge_litert.interpreter", reason="ai-edge-litert, the reference, isn't installed")
 
-from files import Operator, Tensor
-from test_tflite import SAME, VALID, check
+from files import Operator, SubGraph, Tensor, written  # noqa: E402
+from test_tflite import SAME, VALID, check, reference  # noqa: E402
+
+from jangin.frontends.tflite.importer import BODIES  # noqa: E402
+from jangin.frontends.tflite.left_out import LEFT_OUT  # noqa: E402
+from jangin.frontends.tflite.operators import BUILTINS  # noqa: E402
 
 RANDOM = np.random.default_rng(5)
 
@@ -20,6 +28,10 @@ RANDOM = np.random.default_rng(5)
 def ints(*values: Any) -> Tensor:
     data = np.array(values, np.int32)
     return Tensor(data.shape, "int32", data=data)
+
+
+def longs(*values: int) -> Any:
+    return np.array(values, np.int64)
 
 
 def one(kind: str, value: Any) -> Tensor:
@@ -72,6 +84,20 @@ CASES: dict[str, tuple[Sequence[Tensor], int, str, dict[str, Any]]] = {
     "BITCAST": ([Tensor([4, 3]), Tensor([4, 3], "int32")], 1, "", {}),
     "BITCAST to bytes": ([Tensor([4, 3]), Tensor([4, 3, 4], "uint8")], 1, "", {}),
     "BITCAST from bytes": ([Tensor([3, 4], "uint8", [1.0]), Tensor([3], "int32")], 1, "", {}),
+    "HASHTABLE_LOOKUP": (
+        [Tensor([5], "int32"), ints(0, 2, 3), floats(3, 4), Tensor([5, 4]), Tensor([5], "uint8")], 2, "", {}
+    ),
+    "DILATE": (
+        [Tensor([3, 4]), ints(2, 3), one("float32", -1), Tensor([5, 10])], 1, "DilateOptions", {}
+    ),
+    "STABLEHLO_PAD": (
+        [Tensor([3, 4]), one("float32", 0.5), Tensor([7, 11])], 1, "StablehloPadOptions",
+        {"EdgePaddingLow": longs(2, -1), "EdgePaddingHigh": longs(0, 2), "InteriorPadding": longs(1, 2)},
+    ),
+    "STABLEHLO_ADD": ([Tensor([3, 4]), Tensor([3, 4]), Tensor([3, 4])], 1, "", {}),
+    "STABLEHLO_MULTIPLY": ([Tensor([3, 4]), Tensor([3, 4]), Tensor([3, 4])], 1, "", {}),
+    "STABLEHLO_MAXIMUM": ([Tensor([3, 4]), Tensor([3, 4]), Tensor([3, 4])], 1, "", {}),
+    "STABLEHLO_MINIMUM": ([Tensor([3, 4]), Tensor([3, 4]), Tensor([3, 4])], 1, "", {}),
     "RELU_0_TO_1": ([Tensor([4, 30]), Tensor([4, 30])], 1, "", {}),
     "NON_MAX_SUPPRESSION_V4": (
         [*boxes(), one("float32", -0.5), Tensor([9], "int32"), Tensor([], "int32")], 2, "", {}
@@ -112,3 +138,25 @@ def test_buckets(kind: str) -> None:
     tensors = [Tensor([7, 5], kind), Tensor([7, 5], "int32")]
     options = {"Boundaries": np.float32([-1.5, 0.25, 1.0, 2.0])}
     check(tensors, Operator("BUCKETIZE", [0], [1], "BucketizeOptions", options, 1))
+
+
+def test_composites_are_what_they_consist_of() -> None:
+    body = SubGraph([Tensor([4]), Tensor([4])], [Operator("NEG", [0], [1], version=1)], [0], [1])
+    options = {"Name": "own", "DecompositionSubgraphIndex": 1, "CompositeAttributes": np.zeros(0, np.uint8)}
+    operator = Operator("STABLEHLO_COMPOSITE", [0], [1], "StableHLOCompositeOptions", options, 1)
+    model = written([Tensor([4]), Tensor([4])], [operator], [0], [1], body)
+    x = np.float32([1, -2, 3, 0.5])
+    np.testing.assert_array_equal(jangin.compile(model, threads=1, cache=False)(x), reference(model, [x])[0])
+
+
+def test_every_builtin_operator_is_lowered_or_said_to_be_left_out() -> None:
+    handled = {"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE", "STABLEHLO_COMPOSITE"}
+    handled |= {"CUSTOM", "PLACEHOLDER_FOR_GREATER_OP_CODES"} | set(BODIES)
+    every = {n for n in vars(tflite.BuiltinOperator) if n[0].isupper()}
+    assert every - handled == (set(BUILTINS) | set(LEFT_OUT)) & every
+    assert not set(LEFT_OUT) & set(BUILTINS) and set(LEFT_OUT) <= every
+    model = written([Tensor([4]), Tensor([4])], [Operator("REAL", [0], [1], version=1)], [0], [1])
+    with pytest.raises(
+        jangin.CompileError, match="REAL is not supported: there are no complex numbers here;"
+    ):
+        jangin.compile(model, cache=False)

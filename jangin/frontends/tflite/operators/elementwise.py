@@ -34,17 +34,23 @@ from jangin.ops.elementwise import pow_, where
 
 
 def _function(body: Callable[..., Expr], table: bool = False, **named: str) -> Lowering:
-    """Of floats; of what else it takes as it stands; of 8 bits by a `table`, where the reference kernel has
-    one. `named`: options by the function's parameters."""
+    """Of floats; of what else it takes as it stands; of integers by a `table`, where the reference kernel
+    has one. `named`: options by the function's parameters."""
 
     def lower(call: Call) -> Tensor:
         given = {k: call.options[v] for k, v in named.items()}
-        if table and call.is_integer and call.given[0].dtype in (I8, U8):
-            return _tabulated(call, lambda v: body(v, **given))
+        if table and call.is_integer:
+            return _by_table(call, lambda v: body(v, **given))
         call.only_floats()
         return call.b.map(lambda v: body(v, **given), call.x())
 
     return lower
+
+
+def _by_table(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
+    if call.given[0].dtype not in (I8, U8, I16):
+        call.only_floats()
+    return wide.tabulated(call, body) if call.given[0].dtype is I16 else _tabulated(call, body)
 
 
 def rounded(v: Expr) -> Expr:
@@ -59,9 +65,7 @@ def _steps(v: Expr, scale: float) -> Expr:
     return rounded(v * float(np.float32(1) / np.float32(scale)))
 
 
-def _tabulated(
-    call: Call, body: Callable[[Expr], Expr], steps: Callable[[Expr, float], Expr] = _steps
-) -> Tensor:
+def _tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
     """A function of what the 256 inputs stand for, in floats, quantized (`LUTPopulateInt8`)."""
     b, q, out = call.b, call.given[0], call.out
     (low, high), (bottom, top), dtype = q.limits, out.limits, out.dtype
@@ -69,7 +73,7 @@ def _tabulated(
     inputs = (np.arange(low, high + 1, dtype=np.float32) - q.zero) * np.float32(q.scale)
 
     def quantized(v: Expr) -> Expr:
-        whole = steps(body(v), out.scale) + float(out.zero)
+        whole = _steps(body(v), out.scale) + float(out.zero)
         inside = minimum(maximum(whole, float(bottom)), float(top))
         return cast(dtype, inside)
 
@@ -81,12 +85,10 @@ def _gelu(v: Expr, tanh: bool) -> Expr:
     return activation.gelu_tanh(v) if tanh else activation.gelu(v)
 
 
-_FLOAT = {"CEIL": "ceil", "COS": "cos", "EXP": "exp", "FLOOR": "floor", "LOG": "log",
+_FLOAT = {"CEIL": "ceil", "COS": "cos", "EXP": "exp", "FLOOR": "floor",
           "NEG": "neg", "ROUND": "round", "SIN": "sin", "SIGN": "sign"}  # fmt: skip
-_TABLES = ("EXP", "LOG")
 FUNCTIONS = Table({
-    **{name: _function(partial(intrinsic, fn), name in _TABLES) for name, fn in _FLOAT.items()},
-    "RSQRT": _function(lambda v: 1 / intrinsic("sqrt", v), True),
+    **{name: _function(partial(intrinsic, fn), name == "EXP") for name, fn in _FLOAT.items()},
     "SQUARE": _function(lambda v: v * v),
     "ELU": _function(activation.elu, True),
     "GELU": _function(_gelu, True, tanh="approximate"),
@@ -94,14 +96,45 @@ FUNCTIONS = Table({
 })  # fmt: skip
 
 
+@lowers("LOG")
+def log(call: Call) -> Tensor:
+    """Of integers nothing is less than the least that the result can stand for."""
+    if call.is_integer:
+        low = _least(call, 0)
+        return _by_table(call, lambda v: select(v > 0, maximum(intrinsic("log", v), low), low))
+    call.only_floats()
+    return call.b.map(partial(intrinsic, "log"), call.x())
+
+
+@lowers("RSQRT")
+def rsqrt(call: Call) -> Tensor:
+    """Of integers nothing is more than the most that the result can stand for."""
+    if call.is_integer:
+        high = _least(call, 1)
+        return _by_table(call, lambda v: select(v > 0, minimum(1 / intrinsic("sqrt", v), high), high))
+    call.only_floats()
+    return call.b.map(lambda v: 1 / intrinsic("sqrt", v), call.x())
+
+
+def _least(call: Call, end: int) -> Expr:
+    """What the least integer of the result stands for, or the largest."""
+    return const(float(np.float32(call.out.limits[end] - call.out.zero) * np.float32(call.out.scale)), F32)
+
+
 @lowers("SQRT")
 def sqrt(call: Call) -> Tensor:
-    """Of 8 bits it is cut off, not rounded."""
-    if call.given[0].dtype is I8 and call.is_integer:
-        return _tabulated(
-            call, lambda v: intrinsic("sqrt", maximum(v, 0.0)),
-            lambda v, scale: intrinsic("floor", v / float(np.float32(scale))),
-        )  # fmt: skip
+    """Of integers it is cut off, not rounded."""
+    if call.given[0].dtype in (I8, I16) and call.is_integer:
+        b, q, out = call.b, call.given[0], call.out
+        step = float(np.float32(out.scale))
+
+        def whole(v: Expr) -> Expr:
+            real = (cast(F32, v) - float(q.zero)) * float(np.float32(q.scale))
+            found = intrinsic("floor", intrinsic("sqrt", maximum(real, 0.0)) / step) + float(out.zero)
+            bottom, top = out.limits
+            return cast(q.dtype or I8, minimum(maximum(found, float(bottom)), float(top)))
+
+        return b.map(whole, call.x())
     call.only_floats()
     return call.b.map(partial(intrinsic, "sqrt"), call.x())
 
@@ -320,6 +353,10 @@ BINARY = Table({
     "ATAN2": _binary(lambda v, w: intrinsic("atan2", v, w)),
     "MAXIMUM": _extreme(maximum),
     "MINIMUM": _extreme(minimum),
+    "STABLEHLO_ADD": _binary(lambda v, w: v + w),
+    "STABLEHLO_MULTIPLY": _binary(lambda v, w: v * w),
+    "STABLEHLO_MAXIMUM": _extreme(maximum),
+    "STABLEHLO_MINIMUM": _extreme(minimum),
     "LOGICAL_AND": _binary(land),
     "LOGICAL_OR": _binary(lor),
     "BITWISE_XOR": _binary(lambda v, w: ne(v, w) if v.dtype is BOOL else binary("xor", v, w)),

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from jangin.frontends.registry import Lowering, Table, lowers
 from jangin.frontends.tflite.operators.common import Call
 from jangin.ir.core import Reshape
-from jangin.ir.dtype import F32, I32, I64
-from jangin.ir.expr import Buffer, Expr, binary, cast, const, eq, maximum, minimum, select
+from jangin.ir.dtype import BOOL, F32, I32, I64, U8
+from jangin.ir.expr import Buffer, Expr, binary, cast, const, eq, land, maximum, minimum, select
 from jangin.ir.graph import CompileError
 from jangin.ir.te import identity
 from jangin.ops import move
 from jangin.ops import select as chosen
 from jangin.ops.builder import Builder, Tensor
 from jangin.ops.elementwise import bitcast
+from jangin.ops.reduce import arg_extreme
 from jangin.ops.scatter import scatter_nd
 
 
@@ -61,7 +64,7 @@ def matrix_diag(call: Call) -> Tensor:
     x = call.x()
     zero = const(0, x.dtype)
 
-    def at(bufs: list[Buffer], *index: Expr) -> Expr:
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         return select(eq(index[-2], index[-1]), bufs[0][index[:-1]], zero)
 
     return call.b.compute(x.dtype, [*x.shape, x.shape[-1]], [x], at)
@@ -73,7 +76,7 @@ def matrix_set_diag(call: Call) -> Tensor:
     x, diagonal = call.x(), call.x(1)
     last = diagonal.shape[-1] - 1
 
-    def at(bufs: list[Buffer], *index: Expr) -> Expr:
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         place = minimum(index[-1], last)
         return select(eq(index[-2], index[-1]), bufs[1][(*index[:-2], place)], bufs[0][index])
 
@@ -165,3 +168,48 @@ def _suppressed(call: Call) -> tuple[Tensor, Tensor]:
 
 def _count(b: Builder, there: Tensor) -> Tensor:
     return b.reduce("sum", b.cast(there, I32), [0])
+
+
+@lowers("HASHTABLE_LOOKUP")
+def table_lookup(call: Call) -> tuple[Tensor, Tensor]:
+    """Inputs: keys that are looked for [n], keys [m] and their rows of values. Gives rows, of 0 where no
+    key is the same, and whether one is (uint8)."""
+    b, wanted, keys, values = call.b, call.x(), call.x(1), call.x(2)
+    same = b.map(lambda w, k: cast(I64, eq(w, k)), b.reshape(wanted, [wanted.shape[0], 1]), keys)
+    there = b.reduce("max", same, [1])
+    rows = b.gather(values, arg_extreme(b, same, 1, "max"), 0)
+    flags = b.reshape(there, [there.shape[0], *[1] * (values.rank - 1)])
+    return b.map(lambda v, f: select(f > 0, v, const(0, v.dtype)), rows, flags), b.cast(there, U8)
+
+
+@lowers("DILATE")
+def dilate(call: Call) -> Tensor:
+    """Inputs: x, the distances of its elements along each axis, and what is put between them."""
+    return _padded(call, [(0, 0, d - 1) for d in call.integers(1)], 2)
+
+
+@lowers("STABLEHLO_PAD")
+def pad(call: Call) -> Tensor:
+    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
+    return _padded(call, list(zip(*(call.options[n] for n in names), strict=True)), 1)
+
+
+def _padded(call: Call, pads: Sequence[tuple[int, int, int]], value: int) -> Tensor:
+    """x with so many elements more before, behind and between those of each axis (fewer, where negative); the
+    input `value` is what they are."""
+    b, x = call.b, call.x()
+    shape = [
+        maximum(d + (d - 1) * inner + low + high, 0)
+        for d, (low, high, inner) in zip(x.shape, pads, strict=True)
+    ]
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        inside: Expr = const(True, BOOL)
+        places = []
+        for i, d, (low, _, inner) in zip(index, x.shape, pads, strict=True):
+            place = (i - low) // (inner + 1)
+            inside = land(inside, land(eq((i - low) % (inner + 1), 0), land(place >= 0, place < d)))
+            places.append(minimum(maximum(place, 0), maximum(d - 1, 0)))
+        return select(inside, bufs[0][tuple(places)], bufs[1][()])
+
+    return b.compute(x.dtype, shape, [x, b.reshape(call.x(value), [])], at)

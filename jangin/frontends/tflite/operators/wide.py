@@ -1,5 +1,5 @@
-"""LOGISTIC, TANH and SOFTMAX of 16 bits, as TensorFlow Lite's reference kernels have them: by tables between
-whose entries they go in straight lines. (Found by comparing; tests hold every input.)"""
+"""LOGISTIC, TANH, SOFTMAX and other functions of 16 bits, as TensorFlow Lite's reference kernels have them:
+by tables between whose entries they go in straight lines. (Found by comparing; tests hold every input.)"""
 
 from __future__ import annotations
 
@@ -95,9 +95,38 @@ def table_of(fn: Callable[[float], float], low: float, high: float) -> Array:
     return np.clip(np.array([*found, fixed.rounded(exact[-1])], np.int64), -(1 << 15), (1 << 15) - 1)
 
 
+def tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
+    """A function by a table of 512 steps over all that the input can stand for, made in f32
+    (`LUTPopulateInt16`), each entry moved as in `table_of`."""
+    b, q, out = call.b, call.given[0], call.out
+    low, high = (np.float32(end - q.zero) * np.float32(q.scale) for end in q.limits)
+    bottom, top = (np.float32(end - out.zero) * np.float32(out.scale) for end in out.limits)
+    step, unit = (high - low) / np.float32(512), np.float32(1 << 16) / (top - bottom)
+    starts = low + np.arange(513, dtype=np.float32) * step
+    points = np.concatenate([starts, starts[:-1] + step / np.float32(2), [high]]).astype(np.float32)
+    values = b.constant_value(b.map(body, b.const(points)))
+    assert values is not None
+    with np.errstate(over="ignore", invalid="ignore"):  # what is beyond f32 is beyond 16 bits
+        scaled = values * unit
+        ends, middles, last = scaled[:513], scaled[513:-1], scaled[-1]
+        whole = _away(ends[:-1])
+        missed = _away((ends[1:] + whole) / np.float32(2)) - _away(middles)
+        table = np.append(whole - _away(missed / np.float32(2)), _away(last))
+    limits = np.iinfo(np.int16)
+    found = _looked_up(call, np.clip(table, limits.min, limits.max).astype(np.int64), call.x())
+    return b.cast(found, I16)
+
+
+def _away(v: Array) -> Array:
+    """Rounded, a half away from 0."""
+    found: Array = np.copysign(np.floor(np.abs(v) + np.float32(0.5)), v)
+    return found
+
+
 def _looked_up(call: Call, table: Array, x: Tensor) -> Tensor:
     """A table of 513 entries at numbers of 16 bits."""
     b = call.b
+    x = b.cast(x, I64)
     entry = b.map(lambda v: binary("shr", v, const(7, I64)) + 256, x)
     first, rise = (b.gather(b.const(a), entry, 0) for a in (table[:-1], np.diff(table)))
 
