@@ -1,4 +1,4 @@
-"""Count the instructions that Arm processors execute for a run of the benchmark models, without a board.
+"""Count the instructions that emulated Arm and RISC-V processors execute for a run of the benchmark models.
 
     python benchmarks/arm.py
     python benchmarks/arm.py --target cortex-a7 --models squeezenet1_1,mobilenet_v1 --kernels
@@ -10,7 +10,7 @@ arm/count.c, which counts what is executed by kind of instruction, run after run
 compared with those of this machine's own code. One thread, batch 1, float32; `--int8`: the models that
 make_quantized.py made.
 Needs Debian's qemu-user, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross (for ARMv7 gcc-arm-linux-gnueabihf
-and libc6-dev-armhf-cross).
+and libc6-dev-armhf-cross, for RISC-V gcc-riscv64-linux-gnu and libc6-dev-riscv64-cross).
 `--user-space`: a folder with another qemu/usr/bin/qemu-aarch64. `--peers`: what other libraries execute, a
 JSON object a line with peer, model, cpu and the total.
 """
@@ -71,6 +71,7 @@ class Machine:
 MACHINES: Mapping[str, Machine] = {
     "aarch64": Machine("aarch64-linux-gnu-gcc", (), "qemu-aarch64"),
     "armv7": Machine("arm-linux-gnueabihf-gcc", ("-marm",), "qemu-arm"),
+    "riscv64": Machine("riscv64-linux-gnu-gcc", (), "qemu-riscv64"),
 }
 
 
@@ -210,8 +211,10 @@ def inputs_of(artifact: Artifact) -> dict[str, Values]:
 
 def emulated(target: str) -> str:
     """The processor that QEMU emulates for a target."""
+    if target == "riscv64-v":
+        return "rv64,v=true,vlen=128,vext_spec=v1.0"
     cpu = resolve(target).cpu
-    return "max" if cpu == "generic" else cpu
+    return {"generic": "max", "generic-rv64": "rv64"}.get(cpu, cpu)
 
 
 def build(model: Model, target: str) -> Artifact:

@@ -1,11 +1,11 @@
 /* A plugin for QEMU's user mode that counts executed guest instructions, block by block.
 
-   The program says what to count with two hints that every Arm processor takes for no operation: `hint #0x70`
-   clears the counts, and `hint #0x71` appends what has been counted since to the file of the argument `out`:
+   The program says what to count with two hints that every processor takes for no operation: `hint #0x70`
+   (on RISC-V `slti x0, x0, 0x70`) clears the counts, and `hint #0x71` appends what has been counted since to the file of the argument `out`:
    a line `region`, then for each block of instructions that ran its address, how often it ran, and how many of
    its instructions are of each kind, in the order of `kinds`.
 
-   What an instruction is, its disassembly tells. The counters aren't atomic: one thread at a time.
+   What an instruction is, its disassembly tells, on RISC-V its bits. The counters aren't atomic: one thread at a time.
    The plugin interface is version 1 (QEMU 5.2 to 8.2), declared here as far as it is used. */
 
 #include <stdbool.h>
@@ -40,7 +40,7 @@ struct block {
 
 static struct block *blocks;
 static const char *path;
-static bool wide;
+static bool wide, is_riscv;
 
 static bool begins(const char *text, const char *const *words)
 {
@@ -99,8 +99,30 @@ static enum kind kind32(const char *name, const char *to)
     return begins(name, branches) ? BRANCH : OTHER;
 }
 
+/* Kinds of RISC-V, of whose vector instructions QEMU's disassembler may know nothing. */
+static enum kind riscv(uint32_t word)
+{
+    unsigned opcode = word & 0x7f, width = word >> 12 & 7, function = word >> 26;
+    bool vector_width = !width || width > 4;
+    switch (opcode) {
+    case 0x03: return LOAD;
+    case 0x23: return STORE;
+    case 0x07: return vector_width ? VECTOR_LOAD : LOAD;
+    case 0x27: return vector_width ? VECTOR_STORE : STORE;
+    case 0x43: case 0x47: case 0x4b: case 0x4f: case 0x53: return SCALAR_FLOAT;
+    case 0x57: return (width == 1 || width == 5) && function >= 0x28 && function <= 0x2f ? FMA : VECTOR;
+    case 0x63: case 0x67: case 0x6f: return BRANCH;
+    }
+    return (word & 3) == 1 && (word >> 13 & 7) > 4 ? BRANCH : OTHER; /* of 16 bits: c.j, c.beqz, c.bnez */
+}
+
 static enum kind kind(const struct qemu_plugin_insn *insn)
 {
+    uint32_t word = 0;
+    if (is_riscv) {
+        memcpy(&word, qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn));
+        return riscv(word);
+    }
     char *text = qemu_plugin_insn_disas(insn);
     const char *name = text + strspn(text, " \t");
     const char *to = name + strcspn(name, " \t");
@@ -137,7 +159,7 @@ static void end(unsigned cpu, void *unused)
 static void translated(plugin_id id, struct qemu_plugin_tb *tb)
 {
     struct block *block = calloc(1, sizeof *block);
-    uint32_t hint = wide ? 0xd503201f : 0xe320f000, shift = wide ? 5 : 0;
+    uint32_t hint = is_riscv ? 0x2013 : wide ? 0xd503201f : 0xe320f000, shift = is_riscv ? 20 : wide ? 5 : 0;
     (void)id;
     if (!block)
         abort();
@@ -167,6 +189,7 @@ qemu_plugin_install(plugin_id id, const struct machine *machine, int count, char
         if (!strncmp(arguments[n], "out=", 4))
             path = strdup(arguments[n] + 4);
     wide = !strcmp(machine->name, "aarch64");
+    is_riscv = !strcmp(machine->name, "riscv64");
     if (!path)
         return 1;
     qemu_plugin_register_vcpu_tb_trans_cb(id, translated);

@@ -10,6 +10,8 @@
 
 #ifdef __arm__ /* whose assembler has no name for most hints */
 #define HINT(number) __asm__ volatile(".inst 0xe320f000 + " #number ::: "memory")
+#elif defined __riscv
+#define HINT(number) __asm__ volatile("slti x0, x0, " #number ::: "memory")
 #else
 #define HINT(number) __asm__ volatile("hint #" #number ::: "memory")
 #endif

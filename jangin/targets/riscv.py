@@ -9,12 +9,14 @@ from jangin.targets.target import Target
 TRIPLE = "riscv64-unknown-linux-gnu"
 _GENERAL = "+m,+a,+f,+d,+c"
 
-RISCV64 = Target("riscv64", TRIPLE, "generic-rv64", _GENERAL, 8, 32, FUSING, c_flags=("-march=rv64gc",))
+RISCV64 = Target(
+    "riscv64", TRIPLE, "generic-rv64", _GENERAL, 8, 32, FUSING, c_flags=("-march=rv64gc",), hints=False
+)
 """Every 64-bit RISC-V processor that runs Linux (RV64GC): no vectors."""
 
 RISCV64_V = Target(
     "riscv64-v", TRIPLE, "generic-rv64", f"{_GENERAL},+v", 16, 32, FUSING, c_flags=("-march=rv64gcv",),
-    short_sum=4, winograd=WinogradFigures(lanes=4),
+    short_sum=4, offsets=False, elements=32, hints=False, winograd=WinogradFigures(lanes=4),
 )  # fmt: skip
 """With the vector extension 1.0, of whose registers 128 bits are used. A cache line's lanes
 would be groups of four registers, of which there are eight: transforms would spill."""

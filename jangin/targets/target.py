@@ -30,10 +30,11 @@ class Target:
     `lane_operands`: a multiply-add takes one lane of a vector for all lanes, rather than an element from
     memory. `several_loads`: LLVM's name of the instruction that loads `{count}` vectors of f32, up to
     `several`, and moves its address on; empty where there is none. `offsets`: a load of one vector takes an
-    offset beside its address, and so do pairs. `short_sum`: terms that are unrolled whole at most; of more
-    LLVM loads too many at once, where nothing but its scheduler keeps it from that. `hints`: hints to fetch
-    data early pay. `issue`: instructions that a core begins each cycle, where that are so few that they
-    decide what is quick, whatever their kind; 0 elsewhere.
+    offset beside its address, and so do pairs. `elements`: registers for elements of the rows that wait for
+    multiply-adds, which take them for all lanes; 0 where they take them from memory. `short_sum`: terms that
+    are unrolled whole at most; of more LLVM loads too many at once, where nothing but its scheduler keeps it
+    from that. `hints`: hints to fetch data early pay. `issue`: instructions that a core begins each
+    cycle, where that are so few that they decide what is quick, whatever their kind; 0 elsewhere.
 
     The rest is what one core does, for estimates: cycles a second, vector multiply-adds, loads and stores
     a cycle, a multiply-add's latency in cycles, and bytes a cycle that stream from
@@ -64,6 +65,7 @@ class Target:
     several_loads: str = ""
     several: int = 4
     offsets: bool = True
+    elements: int = 0
     short_sum: int = 32
     issue: int = 0
     hints: bool = True

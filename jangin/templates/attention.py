@@ -79,8 +79,9 @@ class Attention(Template):
     def space(self) -> Sequence[Params]:
         target = self.workload.target
         tiles = LANE_TILES if target.lane_operands else TILES if target.registers <= 16 else MORE_TILES
+        held = target.elements or math.inf
         found = []
-        for mr, nv in tiles:
+        for mr, nv in (t for t in tiles if t[0] * UNROLL <= held):
             for part in BLOCKS:
                 fit = max(1, target.l2 // 2 // part // (4 * self.keys * mr))
                 blocks = math.ceil(self.queries / (fit * mr))

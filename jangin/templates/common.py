@@ -31,7 +31,8 @@ from jangin.templates.template import Workload
 MASKABLE = (F32, I32, F64, I64)
 """Element types with masked vector loads and stores."""
 TOGETHER = 4
-"""Vectors of one turn of a loop over elements, where that pays."""
+"""Vectors of one turn of a loop over elements, where that pays; half of them where all operands must be in
+registers."""
 CHAINS = frozenset({"exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh"})
 """Functions whose polynomials need few registers at a time."""
 LONG_SUM = 64
@@ -89,7 +90,9 @@ def together(target: Target, e: Expr) -> int:
     """Vectors that are worth one turn of a loop over elements: of functions that are polynomials several, as
     each instruction of theirs waits for the one before, and a constant that is loaded serves all."""
     functions = {n.fn for n in walk(e) if isinstance(n, Call) and n.dtype is F32}
-    return 1 if target.issue or not functions & CHAINS else TOGETHER
+    if target.issue or not functions & CHAINS:
+        return 1
+    return TOGETHER // 2 if target.elements else TOGETHER
 
 
 def vectorize(rec: Recorder, loop: str, extent: Expr, lanes: int, several: int = 1) -> None:

@@ -174,6 +174,8 @@ class Tiler:
         if blocks:
             do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
         in_registers(self.s, tile, ("_l", "_s") if blocks else ())
+        if not self.workload.target.offsets:
+            do("hoist_guards")  # what a row's vectors share is addressed together
         if self.hints:
             self._prefetch(k[-1], column, blocks)
         if parts:

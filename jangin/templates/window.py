@@ -122,7 +122,8 @@ class Window(Template):
 
     def space(self) -> Sequence[Params]:
         most = min(self.size, MOST_PIXELS)
-        vectors = [n for n in ((1, 2, 4, 8) if self.alone else (1, 2)) if self.vectors % n == 0]
+        several = (1, 2, 4, 8) if self.alone else (1, 2) if self.workload.target.offsets else (1,)
+        vectors = [n for n in several if self.vectors % n == 0]
         pairs = [(n, v) for v in vectors for n in range(1, most + 1) if n * v <= MOST_PIXELS]
         return [{"tile": n, "vectors": v} for n, v in pairs]
 

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from loops import innermost
 
 from jangin.backends.llvm.objects import assembly
 from jangin.ir import te
@@ -23,22 +24,6 @@ from jangin.templates.template import Workload
 
 SHARE, SHARE32 = 0.8, 0.75
 """Of an inner loop's instructions, those that are to be multiply-adds."""
-
-
-def innermost(text: str) -> list[list[str]]:
-    """Each innermost loop's instructions: from a label to the jump back to it."""
-    loops, start = [], dict[str, int]()
-    lines = [re.split("//|@", line)[0].strip() for line in text.splitlines()]
-    lines = [line for line in lines if line and not re.match(r"\.(?!L\w+:)|\.Ltmp|\.Lannotation", line)]
-    for n, line in enumerate(lines):
-        if line.endswith(":"):
-            start[line[:-1]] = n
-        jump = re.match(r"(?:b\.?\w*|cbn?z|tbn?z)\s.*?(\.L\w+)$", line)
-        if jump and jump[1] in start:
-            body = lines[start[jump[1]] + 1 : n + 1]
-            if not any(part.endswith(":") for part in body):
-                loops.append(body)
-    return loops
 
 
 def kernel(attrs: Conv | MatMul, shapes: tuple[tuple[int, ...], ...], target: Target) -> Func:

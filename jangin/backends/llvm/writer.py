@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from jangin.backends.llvm.addresses import Addresses
 from jangin.backends.llvm.instruction import Lines, lines
 from jangin.backends.llvm.registers import Registers
 from jangin.backends.llvm.several import MOST, SeveralLoads
@@ -85,6 +86,8 @@ class LlvmWriter(Writer):
         self.lo, self.hi = Value("%lo", I64), Value("%hi", I64)
         self._forms: dict[tuple[str, DType, int], Lines] = {}
         self._several = SeveralLoads(target, self.lines, self._name) if target.several_loads else None
+        walked = not (target.offsets or target.several_loads)
+        self._addresses = Addresses(self.allocas, self.lines, self._name) if walked else None
 
     def _name(self) -> str:
         return "%" + self.fresh()
@@ -94,6 +97,8 @@ class LlvmWriter(Writer):
         if self._several:
             self._several.finish()
             self.declarations |= self._several.declarations
+        if self._addresses:
+            self.declarations["addresses"] = Addresses.declaration
 
     def named(self, text: str, state: str = "") -> str:
         """The name of an instruction's value."""
@@ -307,8 +312,8 @@ class LlvmWriter(Writer):
         if start in self._registers:
             number = None if by.number is None else int(by.number)
             self._registers.stepped(stepped, start, number)
-        elif self._several and by.number is not None:
-            self._several.stepped(stepped, start, int(by.number) * dtype.bytes)
+        elif (known := self._several or self._addresses) and by.number is not None:
+            known.stepped(stepped, start, int(by.number) * dtype.bytes)
         return stepped
 
     def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
@@ -322,11 +327,26 @@ class LlvmWriter(Writer):
         if self._several and whole and at not in self._registers:
             ref = self.remembered(plain + state, lambda: self._load_several(dtype, at, vectors))
             return Value(ref, dtype, lanes)
-        if not masks:
+        if masks:
+            self._registers.settle(at)
+        elif not self._addresses:
             return self.op(plain, dtype, lanes, state)
-        self._registers.settle(at)
-        masked = [self.last("masked_load", dtype, lanes, memory=at, mask=m.ref) for m in masks]
-        return self.weakest([plain, *masked], dtype, lanes, state)
+        texts = [plain, *(self._masked_load(dtype, lanes, at, m) for m in masks)]
+        place = at if any(t + state in self._known for t in texts) else self._reached(at, lanes)
+        if place == at:
+            return self.weakest(texts, dtype, lanes, state)
+        text = self._masked_load(dtype, lanes, place, masks[-1]) if masks else plain.replace(at, place)
+        return Value(self.remembered(texts[-1] + state, lambda: self.new(text, dtype).ref), dtype, lanes)
+
+    def _masked_load(self, dtype: DType, lanes: int, at: Pointer, mask: Value) -> str:
+        return self.last("masked_load", dtype, lanes, memory=at, mask=mask.ref)
+
+    def _reached(self, at: Pointer, lanes: int) -> Pointer:
+        """An address to access a place by."""
+        walks = self._addresses if at not in self._registers else None
+        if walks is None:
+            return at
+        return walks.reached(at) if lanes > 1 else walks.near(at)
 
     def _load_several(self, dtype: DType, at: Pointer, count: int) -> str:
         assert self._several is not None
@@ -357,9 +377,11 @@ class LlvmWriter(Writer):
                 self._store(at, v)
         else:
             self._registers.settle(at)
+            at = self._reached(at, v.lanes)
             self.effect(self.last("masked_store", v.dtype, v.lanes, memory=at, mask=mask.ref, x=v.ref))
 
     def _store(self, at: Pointer, v: Value) -> None:
+        at = self._reached(at, v.lanes)
         self.effect(f"store {_typed(v)}, ptr {at}, align {v.dtype.bytes}")
 
     def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
@@ -374,8 +396,8 @@ class LlvmWriter(Writer):
     # --- blocks
 
     def _start(self, label: str) -> None:
-        if self._several:
-            self._several.begin_block()
+        if known := self._several or self._addresses:
+            known.begin_block()
         self.lines.append(f"{label}:")
         self.label = label
 

@@ -1,0 +1,124 @@
+"""Random small models on emulated Arm and RISC-V processors, against ONNX's ReferenceEvaluator.
+
+Debian's packages: gcc-aarch64-linux-gnu, gcc-arm-linux-gnueabihf and gcc-riscv64-linux-gnu, which link a
+model's objects with benchmarks/arm/run.c, and qemu-user-static.
+Sums of up to 600 float32 products of numbers around 1 are off by less than 1e-4.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import jangin
+from jangin.runtime.artifact import Artifact
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+_V = "rv64,v=true,vlen={},vext_spec=v1.0"
+MACHINES = {
+    "cortex-a72": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static", "cortex-a72"),
+    "cortex-a7": ("arm-linux-gnueabihf-gcc", "qemu-arm-static", "cortex-a7"),
+    "riscv64-v of 128 bits": ("riscv64-linux-gnu-gcc", "qemu-riscv64-static", _V.format(128)),
+    "riscv64-v of 256 bits": ("riscv64-linux-gnu-gcc", "qemu-riscv64-static", _V.format(256)),
+}
+RNG = np.random.default_rng()
+
+
+def convolution() -> tuple[Any, ...]:
+    """A convolution with bias and rectifier, of random sizes; sometimes one filter a channel."""
+    kernel, stride = (int(RNG.choice(n)) for n in ((1, 3, 5), (1, 2)))
+    channels, size = int(RNG.integers(1, 40)), int(RNG.integers(kernel, 19))
+    depthwise = kernel > 1 and RNG.random() < 0.3
+    outputs = channels if depthwise else int(RNG.integers(4, 60))
+    weights = RNG.standard_normal((outputs, 1 if depthwise else channels, kernel, kernel), np.float32)
+    node = helper.make_node(
+        "Conv", ["x", "w", "b"], ["y"], strides=[stride] * 2, pads=[kernel // 2] * 4,
+        group=channels if depthwise else 1,
+    )  # fmt: skip
+    return node, weights, RNG.standard_normal(outputs, np.float32), (1, channels, size, size + 3)
+
+
+def product() -> tuple[Any, ...]:
+    rows, terms, columns = (int(RNG.integers(1, n)) for n in (40, 150, 90))
+    weights = RNG.standard_normal((terms, columns), np.float32)
+    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"])
+    return node, weights, RNG.standard_normal(columns, np.float32), (rows, terms)
+
+
+def model(node: Any, weights: Any, bias: Any, shape: tuple[int, ...], end: str = "Relu") -> onnx.ModelProto:
+    """`end`: the operator behind it."""
+    relu = helper.make_node(end, ["y"], ["z"])
+    ends = (
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
+        helper.make_tensor_value_info("z", TensorProto.FLOAT, None),
+    )
+    constants = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")]
+    return helper.make_model(helper.make_graph([node, relu], "m", ends[:1], ends[1:], constants))
+
+
+def test_long_sums_over_windows_are_in_parts() -> None:
+    """Of more than 512 terms, with a row's terms in registers."""
+    weights = RNG.standard_normal((40, 24, 5, 5), np.float32)
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[2] * 4)
+    proto = model(node, weights, RNG.standard_normal(40, np.float32), (1, 24, 12, 15))
+    artifact = jangin.build(proto, "cortex-a72", 1, cache=False)
+    assert isinstance(artifact, Artifact) and len(artifact.objects) > 1
+
+
+@pytest.mark.parametrize("make", [convolution] * 3 + [product])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_random_kernels(machine: str, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, weights, bias, shape = make()
+    proto = model(node, weights, bias, shape, str(RNG.choice(["Relu", "Erf", "Sigmoid"])))
+    x = RNG.standard_normal(shape, np.float32)
+    compare(machine, proto, {"x": x}, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_random_attention(machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, queries, keys = (int(RNG.integers(4, n)) for n in (7, 50, 50))
+    width = int(RNG.choice([8, 20, 32]))
+    shapes = {n: (1, heads, keys if n in "kv" else queries, width) for n in "qkvz"}
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "t"], ["s"]), helper.make_node("Softmax", ["s"], ["p"]),
+        helper.make_node("MatMul", ["p", "v"], ["z"]),
+    ]  # fmt: skip
+    ends = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()}
+    result = ends.pop("z")
+    proto = helper.make_model(helper.make_graph(nodes, "m", [*ends.values()], [result]))
+    inputs = {n: RNG.standard_normal(shapes[n], np.float32) for n in "qkv"}
+    compare(machine, proto, inputs, tmp_path, monkeypatch)
+
+
+def compare(
+    machine: str, proto: onnx.ModelProto, inputs: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
+) -> None:
+    """Run a model on a machine, and the reference here."""
+    compiler, emulator, cpu = MACHINES[machine]
+    if not (shutil.which(compiler) and shutil.which(emulator)):
+        pytest.skip(f"needs {compiler} to link with and {emulator} to run with")
+    patch.syspath_prepend(str(BENCHMARKS))
+    for name in ("arm", "catalogue", "figures", "page", "run"):
+        patch.delitem(sys.modules, name, raising=False)
+    import arm
+
+    artifact = jangin.build(proto, machine.split()[0], 1, cache=False)
+    assert isinstance(artifact, Artifact)
+    program, image, outputs = (folder / n for n in ("program", "image", "outputs"))
+    arm.link(artifact, program)
+    places = arm.write_image(artifact.plan, inputs, image)
+    subprocess.run([emulator, "-cpu", cpu, program, image, outputs], check=True, timeout=60)
+    (got,) = arm.read_outputs(artifact.plan, places, outputs.read_bytes()).values()
+    (want,) = ReferenceEvaluator(proto).run(None, inputs)
+    title = " ".join(f"{n.op_type}" for n in proto.graph.node)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4, err_msg=f"{title} {proto.graph.input}")
