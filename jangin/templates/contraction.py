@@ -2,7 +2,8 @@
 
 The output axes are those of the left operand only (rows: pixels, tokens), of the right operand
 only (columns: output channels, which must come last), and of both (batches and groups). Rows are
-numbered through as one loop, so tiles cross image rows; the right operand is read in panels of
+numbered through as one loop, so tiles cross image rows, and so are columns of several axes, where all that
+is read runs through them evenly (the pixels of planes); the right operand is read in panels of
 `nv` vectors of columns that lie contiguously: packed at compile time where it is constant, at the top
 of each panel's loop where it isn't. A tile of `mr` rows by `nv` vectors of columns accumulates in
 registers; a task is `row_tiles` tiles by `panels` panels.
@@ -27,7 +28,8 @@ from jangin.ir import te
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, children, const, free_vars, walk
 from jangin.ir.simplify import interval, simplify
 from jangin.ir.words import DOTS
-from jangin.templates.common import fuse_all
+from jangin.schedule.primitives import ranges_at
+from jangin.templates.common import fuse_all, messy
 from jangin.templates.cost import (
     EXPOSED,
     HANDED_OUT,
@@ -41,7 +43,15 @@ from jangin.templates.cost import (
 )
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import FEW_TURNS, Roles, Tiler, by_lane, packing_positions, terms_at_once
+from jangin.templates.tiling import (
+    COLUMNS,
+    FEW_TURNS,
+    Roles,
+    Tiler,
+    by_lane,
+    packing_positions,
+    terms_at_once,
+)
 
 MAX_ROWS = 8
 """Rows of a register tile: each holds its address in a general register, of which there are 15."""
@@ -86,7 +96,7 @@ def match(workload: Workload) -> Contraction | None:
         return None
     (stage,) = workload.stages
     lanes = workload.target.lanes(stage.body.dtype.bytes)
-    role = roles(stage, lanes) if stage.axes else None
+    role = roles(stage, lanes) or _over_axes(workload, lanes) if stage.axes else None
     if role is None or role.left.buffer.name == role.right.buffer.name:
         return None  # a product with itself would need a panel of one of its two readings
     if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):
@@ -94,9 +104,21 @@ def match(workload: Workload) -> Contraction | None:
     return Contraction(workload, role, lanes)
 
 
-def roles(stage: te.Stage, lanes: int = 1) -> Roles | None:
+def _over_axes(workload: Workload, lanes: int) -> Roles | None:
+    """The roles where the columns are of several axes, which can be numbered through; None elsewhere."""
+    (stage,) = workload.stages
+    for count in range(2, len(stage.axes)):
+        role = roles(stage, lanes, count)
+        if role is not None:
+            rec = Recorder(te.lower(workload.name, workload.stages, workload.inputs, workload.symbols))
+            column = fuse_all(rec, role.columns, COLUMNS)
+            return None if messy(rec.func, Var(column), ranges_at(rec.func, column)) else role
+    return None
+
+
+def roles(stage: te.Stage, lanes: int = 1, columns: int = 1) -> Roles | None:
     """The stage's axes sorted by operand, or None where this template doesn't fit. Groups of fewer columns
-    than a vector has `lanes` may be taken together."""
+    than a vector has `lanes` may be taken together. `columns`: how many axes at the end are columns."""
     body = stage.body
     plain = isinstance(body, Binary) and body.op == "mul"
     if stage.combiner != "sum" or not (plain or (isinstance(body, Call) and body.fn in DOTS)):
@@ -104,27 +126,27 @@ def roles(stage: te.Stage, lanes: int = 1) -> Roles | None:
     factors = children(body)
     operands = _operand(factors[0]), _operand(factors[1])
     pairs = operands, operands[::-1]  # a product of i64 may be turned
-    found = (_roles(stage, *pair, lanes) for pair in pairs)
+    found = (_roles(stage, *pair, lanes, columns) for pair in pairs)
     return next((r for r in found if r is not None), None)
 
 
-def _roles(stage: te.Stage, left: Load | None, right: Load | None, lanes: int) -> Roles | None:
-    if left is None or right is None or len(stage.axes) < 2:
+def _roles(stage: te.Stage, left: Load | None, right: Load | None, lanes: int, columns: int) -> Roles | None:
+    if left is None or right is None or len(stage.axes) <= columns:
         return None
-    column = stage.axes[-1].var
+    outer, inner = stage.axes[:-columns], [a.var for a in stage.axes[-columns:]]
     in_left, in_right = ({v for i in o.index for v in free_vars(i)} for o in (left, right))
-    groups = _groups(stage, left, column, lanes) if column in in_left else 1
-    if groups is None or column not in in_right:
+    groups = _groups(stage, left, inner[-1], lanes) if columns == 1 and inner[-1] in in_left else 1
+    if groups is None or not in_right.issuperset(inner) or (columns > 1 and in_left & set(inner)):
         return None
     batch: list[str] = []
     rows: list[str] = []
-    for axis in stage.axes[:-1]:  # a leading axis of size 1 is neither; it counts as a batch
-        unit = axis.extent == const(1) and not rows and axis is not stage.axes[-2]
+    for axis in outer:  # a leading axis of size 1 is neither; it counts as a batch
+        unit = axis.extent == const(1) and not rows and axis is not outer[-1]
         (batch if axis.var in in_right or unit else rows).append(axis.var.name)
-    if not rows or [*batch, *rows] != [a.var.name for a in stage.axes[:-1]]:
+    if not rows or [*batch, *rows] != [a.var.name for a in outer]:
         return None
     k = tuple(a.var.name for a in stage.reduce_axes)
-    return Roles(tuple(batch), tuple(rows), column.name, k, left, right, groups)
+    return Roles(tuple(batch), tuple(rows), tuple(v.name for v in inner), k, left, right, groups)
 
 
 def _operand(e: Expr) -> Load | None:
@@ -160,7 +182,8 @@ class Contraction(Template):
         least = interval(rows, workload.symbols)[0] or 1
         self.known_rows = isinstance(rows, Const) or least >= IMAGE
         self.rows = least if self.known_rows else workload.size(rows)
-        self.columns = workload.size(simplify(extent[role.column] // role.groups, dict(workload.symbols)))
+        columns = math.prod((extent[c] for c in role.columns), start=const(1))
+        self.columns = workload.size(simplify(columns // role.groups, dict(workload.symbols)))
         self.depth = math.prod(size[k] for k in role.k)
         self.inner = size[role.k[-1]]
         self.batches = role.groups * math.prod(size[b] for b in role.batch)

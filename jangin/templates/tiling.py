@@ -28,13 +28,15 @@ from jangin.ir.simplify import linear, simplify
 from jangin.schedule.primitives import find, loop_names
 from jangin.targets.target import Target
 from jangin.templates.common import fuse_all, stride
-from jangin.templates.cost import MOST_LOADED
+from jangin.templates.cost import MOST_LOADED, SHARE
 from jangin.templates.scheduled import Packing, Params, Recorder
 from jangin.templates.template import Workload
 
 FAR = 4
 """Panels larger than one part in so many of the L2 cache come from further away: the next is fetched
 early."""
+COLUMNS = "columns"
+"""The loop over columns of several axes."""
 FEW_TURNS = 4
 """Turns of an unrolled loop up to which a sum is unrolled evenly or not at all: a remainder would cost
 more."""
@@ -47,17 +49,23 @@ DEEP_PART = 64
 
 @dataclass(frozen=True)
 class Roles:
-    """Which output axes belong to what, as loop names; `k` in loop order, innermost last. `parts`: what a
-    right operand is made of that is kept in blocks (see `weight_blocks`), the first of them `right`."""
+    """Which output axes belong to what, as loop names; `k` in loop order, innermost last. Several `columns`
+    are numbered through. `parts`: what a right operand is made of that is kept in blocks (see
+    `weight_blocks`), the first of them `right`."""
 
     batch: tuple[str, ...]
     rows: tuple[str, ...]
-    column: str
+    columns: tuple[str, ...]
     k: tuple[str, ...]
     left: Load
     right: Load
     groups: int
     parts: tuple[Load, ...] = ()
+
+    @property
+    def column(self) -> str:
+        """The last axis."""
+        return self.columns[-1]
 
     @property
     def constants(self) -> list[str]:
@@ -72,7 +80,12 @@ def packing_positions(role: Roles) -> tuple[int, tuple[int, ...], tuple[int, ...
     index = role.right.index
     names = [i.name if isinstance(i, Var) else "" for i in index]
     plain = all(isinstance(i, Var) or i == const(0) for i in index)
-    if not plain or role.column not in names or len(set(names) - {""}) != len(names) - names.count(""):
+    if (
+        not plain
+        or len(role.columns) > 1
+        or role.column not in names
+        or len(set(names) - {""}) != len(names) - names.count("")
+    ):
         return None
     ks = tuple(names.index(k) for k in role.k if k in names)
     column = names.index(role.column)
@@ -116,13 +129,14 @@ class Tiler:
         self.packed = packed
         self.symbols = dict(self.s.func.symbols)
         extents = {a.var.name: a.extent for a in self.stage.axes}
-        self.columns = simplify(extents[role.column] // role.groups, self.symbols)
+        columns = math.prod((extents[c] for c in role.columns), start=const(1))
+        self.columns = simplify(columns // role.groups, self.symbols)
         self.width = params["nv"] * lanes
 
     def run(self) -> list[str]:
         """Schedules the loops; gives those that may become tasks."""
         do, role = self.s.do, self.role
-        column = role.column
+        column = fuse_all(self.s, role.columns, COLUMNS)
         groups = []  # inside the rows: what they read of all groups lies side by side
         if role.groups > 1:
             per_group = int(self.columns.value) if isinstance(self.columns, Const) else 0
@@ -142,8 +156,7 @@ class Tiler:
         do("privatize", acc, tile, (*bias, *(role.constants if self.packed else ())))
         k, factored = self._reduction_loops(), bool(self.params.get("factored"))
         if not self.packed:
-            do("pack", f"{column}ooi", role.right.buffer.name, [*k, *tile[1:]], "panel")
-            self._vector_copy(tile)
+            self._pack_panels(column, k, tile)
         elif self.params.get("widened"):
             do("pack", f"{column}ooi", role.constants, [*k, *tile[1:]], "panel")
             do("unroll", f"panel_{k[-1]}")
@@ -304,11 +317,36 @@ class Tiler:
         a, b = linear(flat, Var(outer)), linear(flat, Var(inner))
         return a is not None and b is not None and simplify(a[0] - b[0] * size, self.symbols) == const(0)
 
-    def _vector_copy(self, tile: Sequence[str]) -> None:
-        """Copy a panel by vectors where the right operand's columns lie contiguously."""
-        last = self.role.right.index[-1]
-        if last == Var(self.role.column):
-            self.s.do("vectorize", f"panel_{tile[2]}")
+    def _pack_panels(self, column: str, k: Sequence[str], tile: Sequence[str]) -> None:
+        """Copy the right operand by panels, by vectors along the columns where those lie contiguously. Of few
+        enough all panels of a task are copied at once, row after row, as short pieces of rows come from other
+        pages each. Where terms lie contiguously, vectors of them are turned in registers."""
+        do, right, (columns, lanes) = self.s.do, self.role.right, tile[1:]
+        sizes = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
+        terms = math.prod(int(n.value) if isinstance(n, Const) else self.l2 for n in sizes)
+        held = terms * self.width * self.params["panels"] * right.buffer.dtype.bytes
+        along = right.index[-1] == Var(self.role.column)
+        if along and self.params["panels"] > 1 and held <= self.l2 // SHARE:
+            do("pack", f"{column}ooo", right.buffer.name, [f"{column}ooi", *k, columns, lanes], "panel")
+            do("reorder", [*(f"panel_{n}" for n in k), f"panel_{column}ooi"])
+        else:
+            do("pack", f"{column}ooi", right.buffer.name, [*k, columns, lanes], "panel")
+        short = isinstance(sizes[-1], Const) and int(sizes[-1].value) < self.lanes
+        if not along and not short and stride(right, Var(k[-1]), self.symbols) == 1:
+            self._turn(right.buffer.name, f"panel_{k[-1]}", f"panel_{columns}", f"panel_{lanes}")
+        elif along:
+            do("vectorize", f"panel_{lanes}")
+
+    def _turn(self, buffer: str, terms: str, columns: str, lanes: str) -> None:
+        """Copy by vectors of terms, as many as there are lanes, which change places."""
+        do, turned = self.s.do, f"turned_{lanes}"
+        do("split", terms, self.lanes, "cut")
+        do("reorder", [columns, f"{terms}i"])
+        do("pack", columns, buffer, [lanes, f"{terms}i"], "turned", "register")
+        do("unroll", turned)
+        do("vectorize", f"turned_{terms}i")
+        do("unroll", f"{terms}i")
+        do("vectorize", lanes)
 
 
 def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: int) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def roles(stage: te.Stage, workload: Workload) -> Roles | None:
         if not isinstance(left, Load) or left.index not in ((row, k), (const(0), k)):
             continue
         if of_column and known and len(parts) > 1 and row not in free_vars(right):
-            return Roles((), (row.name,), column.name, (k.name,), left, parts[0], 1, parts)
+            return Roles((), (row.name,), (column.name,), (k.name,), left, parts[0], 1, parts)
     return None
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jangin.ir import te
-from jangin.ir.core import Concat, Map, Normalize, Pad, Reduce, Softmax, Transpose
+from jangin.ir.core import Concat, Conv, Map, Normalize, Pad, Reduce, Softmax, Transpose
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call, const, free_vars
 from jangin.ir.interpret import run_func
@@ -55,6 +55,7 @@ PRODUCTS = {
     "transposed": (matmul((7, 9), (20, 9), transposed=True), True),
     "runtime": (matmul((2, 7, 9), (2, 9, 20)), False),
     "runtime-transposed": (matmul((2, 7, 9), (2, 20, 9), transposed=True), False),
+    "runtime-turned": (matmul((13, 37), (70, 37), transposed=True), False),
 }
 
 
@@ -72,6 +73,29 @@ def test_product(name: str, target: Target) -> None:
     built, constant = PRODUCTS[name]
     found = scheduled("contraction", workload(built, {}, W if constant else (), target))
     assert_equal_to_stages(found, built)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("size", [(9, 13), (3, 5, 7), (5, 1)], ids=str)
+def test_pixels_of_planes_are_columns(size: tuple[int, ...], target: Target) -> None:
+    """A pointwise convolution of planes, by every number of panels that a task may have."""
+    rank = len(size)
+    attrs = Conv((1,) * rank, (1,) * rank, (1,) * rank, (0,) * (2 * rank), 1, "first")
+    built = node(attrs, [buffer("x", 2, 19, *size), buffer("w", 21, 19, *(1,) * rank)])
+    found = TEMPLATES["contraction"](workload(built, {}, W, target))
+    assert found is not None
+    by_panels = {p["panels"]: p for p in found.space()}
+    assert len(by_panels) > 1 or 1 in size
+    for params in by_panels.values():
+        assert_equal_to_stages(found.schedule(params), built)
+
+
+def test_rows_between_columns_are_not_numbered_through() -> None:
+    """Strided windows leave pixels out."""
+    built = node(Conv((1, 1), (2, 2), (1, 1), (0,) * 4, 1, "first"), [
+        buffer("x", 1, 8, 9, 9), buffer("w", 4, 8, 1, 1),
+    ])  # fmt: skip
+    assert TEMPLATES["contraction"](workload(built, {}, W)) is None
 
 
 @pytest.mark.parametrize("rows_", [1, 5, 13])
