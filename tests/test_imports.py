@@ -125,8 +125,9 @@ NEUTRAL = {
 A_FORMATS_WORDS = re.compile("onnx|opset|auto_pad", re.IGNORECASE)
 
 RUNTIME_SEES = {
-    "arithmetic", "checks", "dtype", "expr", "graph", "library", "loop", "parse", "plan", "program",
-    "program_text", "reader", "records", "simplify", "text", "types", "verify", "verify_program", "words",
+    "arithmetic", "checks", "dtype", "expr", "graph", "integers", "library", "loop", "parse", "plan",
+    "program", "program_text", "reader", "records", "simplify", "text", "traversal", "types", "verify",
+    "verify_program", "words",
 }  # fmt: skip
 
 

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, children
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select
 from jangin.ir.records import dataclass
+from jangin.ir.traversal import children
 from jangin.runtime.functions import Function
 
 

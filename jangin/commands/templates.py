@@ -20,13 +20,14 @@ from jangin.ir.core import MatMul, Pool, Reduce, Softmax, Transpose
 from jangin.ir.dtype import F16, F32, F64, I8, I32, I64, U8, DType
 from jangin.ir.expr import Const, const
 from jangin.ir.loop import For, statements
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.conv import conv, conv_transpose
 from jangin.ops.index import gather, gather_nd
 from jangin.ops.normalize import layer_norm
 from jangin.ops.reduce import arg_extreme
 from jangin.ops.scan import cumulate
 from jangin.ops.select import top_k
+from jangin.ops.values import Tensor
 from jangin.targets import resolve
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Scheduled

@@ -14,19 +14,7 @@ from jangin.compiler.cache import key
 from jangin.compiler.options import Options
 from jangin.ir.checks import Check
 from jangin.ir.core import IndexCheck, Kernel, LoopNest
-from jangin.ir.expr import (
-    Buffer,
-    Const,
-    Expr,
-    Var,
-    const,
-    eq,
-    free_vars,
-    loads,
-    rewrite,
-    select,
-    substitute,
-)
+from jangin.ir.expr import Buffer, Const, Expr, Var, const, eq, select
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.groups import grouped, threads
 from jangin.ir.kernel import scratch_bytes
@@ -36,6 +24,7 @@ from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, interval, prove, simplify, terms
 from jangin.ir.te import Stage
 from jangin.ir.text import print_func, print_ranges
+from jangin.ir.traversal import free_vars, loads, rewrite, substitute
 from jangin.ir.verify import checked, verify_func, verify_plan
 from jangin.libraries import candidates as library_kernels
 from jangin.passes.constraints import constraints

@@ -19,11 +19,12 @@ from jangin.frontends.dialect import Imported
 from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
-from jangin.ir.expr import Var, eq, free_vars
+from jangin.ir.expr import Var, eq
 from jangin.ir.graph import CompileError, Graph
 from jangin.ir.plan import Plan
 from jangin.ir.program import Program
 from jangin.ir.records import dataclass
+from jangin.ir.traversal import free_vars
 from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
 from jangin.ops.builder import RegisterTile

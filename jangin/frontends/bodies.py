@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from jangin.frontends import control
 from jangin.frontends.dialect import Bodies, Inputs, Lowering
 from jangin.ir.graph import Graph, ImportedAttributes, Node
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
+from jangin.ops.values import Tensor
 
 BRANCH, LOOP = "control.branch", "control.loop"
 

@@ -17,15 +17,17 @@ from jangin.frontends.dialect import Run, Scope
 from jangin.frontends.order import captured
 from jangin.ir.core import IfStep, LoopStep
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Const, Expr, Var, const, eq, free_vars, maximum
+from jangin.ir.expr import Const, Expr, Var, const, eq, maximum
 from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.program import Slicing
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
+from jangin.ir.traversal import free_vars
 from jangin.ir.types import ANY, Type, tensor_type
 from jangin.ops.axes import axis_of
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item, NonTensor, common, constant, declare, host, real, type_of
+from jangin.ops.values import Tensor
 from jangin.passes.partition import prune
 
 Branches = tuple[Graph, Graph]

@@ -14,8 +14,9 @@ from typing import Any
 from jangin.frontends import control
 from jangin.frontends.dialect import Dialect, Imported, Inputs, Scope
 from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node, Value
-from jangin.ops.builder import ANY_MACHINE, Builder, RegisterTile, Tensor
+from jangin.ops.builder import ANY_MACHINE, Builder, RegisterTile
 from jangin.ops.nontensor import Item, NonTensor, constant, host, real, type_of
+from jangin.ops.values import Tensor
 from jangin.passes.constraints import constraints
 from jangin.passes.partition import is_step, prune, renamed
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jangin.ir import core
-from jangin.ir.expr import Const, Expr, Var, children, rebuild
+from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.graph import CompileError, Graph, Node
-from jangin.ops.builder import Builder, Tensor
+from jangin.ir.traversal import children, rebuild
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 
 class Name(str):

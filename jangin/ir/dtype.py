@@ -38,6 +38,19 @@ class DType:
         return self.kind in "iu"
 
     @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest number of an integer type."""
+        half = 1 << (self.bits - 1)
+        return (-half, half - 1) if self.kind == "i" else (0, 2 * half - 1)
+
+    def has_whole(self, number: float) -> bool:
+        """Whether the type has a whole number of f32, and those between it and 0."""
+        if self.is_float:
+            return self.bits >= 32
+        low, high = self.limits
+        return low <= number <= high
+
+    @property
     def wide(self) -> DType:
         """The type its values are computed in: f32 for smaller floats, bytes for sub-byte integers."""
         if self.is_float and self.bits < 32:

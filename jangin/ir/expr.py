@@ -4,18 +4,18 @@ Seven immutable node types. Each expression exists once (`ir.interned`): equal e
 object, so comparing and hashing cost nothing, and what is derived of a node is kept with it. The
 functions below (`add`, `floordiv`, `select`, ...) are the only constructors that other files
 should use: they fold constants and drop neutral elements. Integer index arithmetic is brought
-to a normal form by `ir.simplify`. Nothing here recurses into an expression: a long chain is no deeper a
-call.
+to a normal form by `ir.simplify`; `ir.traversal` goes through what was made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
 from jangin.ir.dtype import BOOL, F32, F64, I64, DType
 from jangin.ir.flat import KEPT_TEXT, SMALL, listed, packed, unpacked, written
+from jangin.ir.integers import INTEGER_OPS
 from jangin.ir.interned import Known, absent, keep
 from jangin.ir.words import COMPARE, INFIX, RESULT, quote
 
@@ -44,7 +44,7 @@ class Expr:
 
     def __reduce__(self) -> tuple[Callable[..., Expr], tuple[Any, ...]]:
         if self.size > SMALL:
-            return unpacked, (packed(postorder(self)),)
+            return unpacked, (packed(self),)
         return type(self), tuple([getattr(self, name) for name in self.__match_args__])
 
     def __repr__(self) -> str:
@@ -335,7 +335,7 @@ def const(value: Scalar, dtype: DType = I64) -> Const:
         return Const(float(value), dtype)
     if dtype is BOOL:
         return Const(bool(value), BOOL)
-    low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
+    low = dtype.limits[0]
     return Const((int(value) - low) % (1 << dtype.bits) + low, dtype)
 
 
@@ -352,33 +352,6 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
         return wrap(a, b.dtype), b
     dtype = F32 if isinstance(a, float) or isinstance(b, float) else I64
     return wrap(a, dtype), wrap(b, dtype)
-
-
-def _trunc_div(a: int, b: int) -> int:
-    q = abs(a) // abs(b)
-    return q if (a >= 0) == (b >= 0) else -q
-
-
-INTEGER_OPS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": _trunc_div,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "rem": lambda a, b: a - _trunc_div(a, b) * b,
-    "min": min,
-    "max": max,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-}
-"""What binary operations give for integers and truth values."""
 
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
@@ -473,13 +446,6 @@ def lor(a: ExprLike, b: ExprLike) -> Expr:
     return binary("or", wrap(a, BOOL), wrap(b, BOOL))
 
 
-def conjuncts(e: Expr) -> list[Expr]:
-    """The conditions that all hold where `e` does."""
-    if isinstance(e, Binary) and e.op == "and" and e.dtype is BOOL:
-        return conjuncts(e.a) + conjuncts(e.b)
-    return [e]
-
-
 def call(fn: str, *args: ExprLike) -> Expr:
     """Build an intrinsic call; every argument after the first takes its dtype if a number."""
     first = wrap(args[0], F32)
@@ -508,7 +474,7 @@ def cast(dtype: DType, a: ExprLike) -> Expr:
         return const(x.value, dtype)
     if isinstance(x, Cast) and x.dtype.is_int and x.a.dtype in (F32, F64) and dtype is not BOOL:
         limits = _whole_limits(x.a)  # a whole float that both types have needn't become the first
-        if limits and all(_has(t, n) for n in limits for t in (x.dtype, dtype)):
+        if limits and all(t.has_whole(n) for n in limits for t in (x.dtype, dtype)):
             return cast(dtype, x.a)
     return Cast(dtype, x)
 
@@ -529,114 +495,3 @@ def _whole_limits(e: Expr) -> tuple[Scalar, Scalar] | None:
 
 def _is_whole(e: Expr) -> bool:
     return isinstance(e, Const) and float(e.value).is_integer()
-
-
-def _has(dtype: DType, number: Scalar) -> bool:
-    """Whether a type has a whole number, and those between it and 0."""
-    if dtype.is_float:
-        return dtype in (F32, F64)
-    low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
-    return low <= number < low + (1 << dtype.bits)
-
-
-def children(e: Expr) -> tuple[Expr, ...]:
-    return e._kids
-
-
-def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
-    """`e` with other children, through the folding constructors."""
-    if isinstance(e, Binary):
-        return binary(e.op, *kids)
-    if isinstance(e, Load):
-        return Load(e.buffer, kids)
-    if isinstance(e, Call):
-        return call(e.fn, *kids)
-    if isinstance(e, Select):
-        return select(*kids)
-    return cast(e.dtype, kids[0]) if isinstance(e, Cast) else e
-
-
-def walk(e: Expr) -> Iterator[Expr]:
-    """Every node of `e`, parents first, a shared one as often as it is mentioned."""
-    stack = [e]
-    while stack:
-        node = stack.pop()
-        yield node
-        stack.extend(node._kids[::-1])
-
-
-def postorder(e: Expr) -> list[Expr]:
-    """Every node of `e` once, children first."""
-    found: dict[Expr, None] = {}
-    stack = [e]
-    while stack:
-        node = stack[-1]
-        new = () if node in found else [k for k in reversed(node._kids) if k not in found]
-        if new:
-            stack.extend(new)
-        else:
-            found[stack.pop()] = None
-    return list(found)
-
-
-def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
-    """Bottom-up: `fn(node)` gives a replacement or None to keep; shared parts are done once."""
-    memo: dict[Expr, Expr] = {}
-    for node in postorder(e):
-        kids = node._kids
-        new = tuple([memo[k] for k in kids])
-        done = node if new == kids else rebuild(node, new)
-        if done not in new:  # else it has been given to fn already
-            replaced = fn(done)
-            done = done if replaced is None else replaced
-        memo[node] = done
-    return memo[e]
-
-
-def substitute(e: Expr, values: Mapping[Var, Expr]) -> Expr:
-    """`e` with variables replaced."""
-    if e._free.isdisjoint(values):
-        return e
-    memo = dict[Expr, Expr](values.items())
-    stack = [e]
-    while stack:
-        node = stack[-1]
-        kids = node._kids
-        if node in memo:
-            stack.pop()
-        elif new := [k for k in kids if k not in memo and not k._free.isdisjoint(values)]:
-            stack.extend(new)
-        else:
-            memo[stack.pop()] = rebuild(node, tuple([memo.get(k, k) for k in kids]))
-    return memo[e]
-
-
-def free_vars(e: Expr) -> frozenset[Var]:
-    """The variables an expression mentions."""
-    return e._free
-
-
-def buffers_loaded(e: Expr) -> frozenset[str]:
-    """The names of the buffers an expression loads."""
-    return e._loaded
-
-
-def loads(e: Expr) -> list[Load]:
-    """Its loads, parents first, a shared one as often as it is mentioned."""
-    found: list[Load] = []
-    stack = [e]
-    while stack:
-        node = stack.pop()
-        if node._loaded:
-            if isinstance(node, Load):
-                found.append(node)
-            stack.extend(node._kids[::-1])
-    return found
-
-
-def row_major(index: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
-    """An element's offset in a buffer of that shape."""
-    flat: Expr = const(0)
-    for i, d in zip(index, shape, strict=True):
-        flat = flat * d + i
-    return flat

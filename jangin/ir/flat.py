@@ -40,8 +40,23 @@ def listed(opening: str, kids: Sequence[Expr], closing: str) -> list[str | Expr]
     return [opening, *parts[1:], closing]
 
 
-def packed(nodes: Sequence[Expr]) -> list[Packed]:
+def postorder(e: Expr) -> list[Expr]:
+    """Every node of `e` once, children first."""
+    found: dict[Expr, None] = {}
+    stack = [e]
+    while stack:
+        node = stack[-1]
+        new = () if node in found else [k for k in reversed(node._kids) if k not in found]
+        if new:
+            stack.extend(new)
+        else:
+            found[stack.pop()] = None
+    return list(found)
+
+
+def packed(e: Expr) -> list[Packed]:
     """The nodes of an expression, children first, as a list to be pickled."""
+    nodes = postorder(e)
     number = {n: i for i, n in enumerate(nodes)}
 
     def field(value: object) -> object:

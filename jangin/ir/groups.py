@@ -20,7 +20,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from jangin.ir.expr import Buffer, Const, Expr, const, loads
+from jangin.ir.expr import Buffer, Const, Expr, const
 from jangin.ir.loop import (
     Alloc,
     Block,
@@ -37,6 +37,7 @@ from jangin.ir.loop import (
     task_loops,
 )
 from jangin.ir.records import dataclass
+from jangin.ir.traversal import loads
 
 SHARED_ALIGN = 16
 """Bytes; of each shared buffer: the widest load of most GPUs."""

@@ -17,23 +17,13 @@ import numpy as np
 from jangin.ir.arithmetic import apply, convert, reduce
 from jangin.ir.checks import IN_RANGE, Check, failure
 from jangin.ir.dtype import F32, F64, I64
-from jangin.ir.expr import (
-    Binary,
-    Buffer,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Var,
-    children,
-)
+from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Store
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.simplify import Range
 from jangin.ir.te import Axis, Stage, identity
+from jangin.ir.traversal import children
 from jangin.ir.words import INFIX
 
 GRID_LIMIT = 1 << 22

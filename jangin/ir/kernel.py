@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from jangin.ir.expr import Buffer, Const, Expr, Var, const, free_vars, maximum, substitute
+from jangin.ir.expr import Buffer, Const, Expr, Var, const, maximum
 from jangin.ir.graph import CompileError
 from jangin.ir.groups import threads
 from jangin.ir.loop import Alloc, For, Func, Let, Stmt, loop_range, sub_statements, task_loops
 from jangin.ir.simplify import Range, simplify
+from jangin.ir.traversal import free_vars, substitute
 
 SCRATCH_ALIGN = 64
 """Bytes; of each scratch buffer, and expected of the scratch memory itself."""

@@ -10,9 +10,10 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from jangin.ir.expr import Buffer, Const, Expr, Load, Var, buffers_loaded, const, rewrite, substitute
+from jangin.ir.expr import Buffer, Const, Expr, Load, Var, const
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
+from jangin.ir.traversal import buffers_loaded, rewrite, substitute
 
 FOR_KINDS = ("serial", "parallel", "vector", "unroll", "block", "thread")
 TASK_KINDS = ("parallel", "block")

@@ -16,29 +16,13 @@ from itertools import product
 import numpy as np
 
 from jangin.ir.arithmetic import apply
-from jangin.ir.expr import (
-    Binary,
-    Buffer,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Select,
-    Var,
-    buffers_loaded,
-    call,
-    children,
-    conjuncts,
-    const,
-    free_vars,
-    loads,
-    postorder,
-    substitute,
-)
+from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Select, Var, call, const
+from jangin.ir.flat import postorder
 from jangin.ir.graph import Array
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, expressions, loop_range, sub_statements
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Monomial, Range, interval, prove, simplify, terms
+from jangin.ir.traversal import buffers_loaded, children, conjuncts, free_vars, loads, substitute
 
 POINTS = 1 << 18
 """Iterations of all threads that are followed; loops that would make more count as not known."""

@@ -12,22 +12,9 @@ from functools import lru_cache, reduce
 from math import gcd
 
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import (
-    Binary,
-    Call,
-    Const,
-    Expr,
-    Select,
-    Var,
-    binary,
-    children,
-    const,
-    free_vars,
-    postorder,
-    rebuild,
-    select,
-)
-from jangin.ir.flat import SMALL
+from jangin.ir.expr import Binary, Call, Const, Expr, Select, Var, binary, const, select
+from jangin.ir.flat import SMALL, postorder
+from jangin.ir.traversal import children, free_vars, rebuild
 from jangin.ir.words import COMPARE
 
 Range = tuple[Expr | None, Expr | None]

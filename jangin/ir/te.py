@@ -26,13 +26,12 @@ from jangin.ir.expr import (
     lor,
     maximum,
     minimum,
-    rewrite,
-    substitute,
     wrap,
 )
 from jangin.ir.loop import Alloc, For, Func, Stmt, Store, block, replace_buffer
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, simplify
+from jangin.ir.traversal import rewrite, substitute
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,7 @@ def identity(combiner: str, dtype: DType) -> Const:
         return const(-math.inf if combiner == "max" else math.inf, dtype)
     if dtype is BOOL:
         return const(combiner == "min", BOOL)
-    low, high = (
-        (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
-        if dtype.kind == "i"
-        else (0, (1 << dtype.bits) - 1)
-    )
+    low, high = dtype.limits
     return const(low if combiner == "max" else high, dtype)
 
 

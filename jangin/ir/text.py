@@ -62,11 +62,12 @@ import numpy as np
 
 from jangin.ir.checks import Check
 from jangin.ir.dtype import DType, from_numpy
-from jangin.ir.expr import Binary, Buffer, Expr, Load, Var, walk
+from jangin.ir.expr import Binary, Buffer, Expr, Load, Var
 from jangin.ir.graph import Array
 from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Store, expressions, statements
 from jangin.ir.plan import ONE, Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range
+from jangin.ir.traversal import walk
 from jangin.ir.words import INFIX, quote
 
 INLINE = 16

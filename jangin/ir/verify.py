@@ -13,19 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 from jangin.ir.checks import Check
 from jangin.ir.dtype import BOOL, I64, DType
-from jangin.ir.expr import (
-    Binary,
-    Buffer,
-    Call,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Var,
-    free_vars,
-    substitute,
-    walk,
-)
+from jangin.ir.expr import Binary, Buffer, Call, Const, Expr, Load, Select, Var
 from jangin.ir.graph import CompileError, Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import (
     FOR_KINDS,
@@ -42,6 +30,7 @@ from jangin.ir.loop import (
 )
 from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range, simplify
+from jangin.ir.traversal import free_vars, substitute, walk
 from jangin.ir.words import ARITY, BINARY, INTRINSICS
 
 MAX_BYTES = 1 << 47

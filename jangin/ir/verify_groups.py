@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-from jangin.ir.expr import Const, Var, loads
+from jangin.ir.expr import Const, Var
 from jangin.ir.groups import lives_across, thread_loops
 from jangin.ir.loop import (
     Alloc,
@@ -24,6 +24,7 @@ from jangin.ir.loop import (
 from jangin.ir.races import race
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
+from jangin.ir.traversal import loads
 
 Fail = Callable[[str], NoReturn]
 

@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from jangin.ir import te
 from jangin.ir.dtype import F32
-from jangin.ir.expr import Const, Expr, Load, Var, const, loads, rewrite, substitute
+from jangin.ir.expr import Const, Expr, Load, Var, const
 from jangin.ir.library import LibraryCall, Matrix, Sgemm
 from jangin.ir.loop import Func
 from jangin.ir.simplify import Ranges
+from jangin.ir.traversal import loads, rewrite, substitute
 from jangin.schedule.normalize import simplify_func
 from jangin.targets.gpu import GpuTarget
 from jangin.templates.common import flat_index, fuse_all, lanes_for, stride, vectorize

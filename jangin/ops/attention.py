@@ -28,9 +28,10 @@ from jangin.ir.expr import (
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.ops.axes import clamped, divide
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.index import in_range
 from jangin.ops.operands import wide
+from jangin.ops.values import Tensor
 
 LOWEST = {F32: -3.4028234663852886e38, F64: -1.7976931348623157e308}
 """The lowest finite number of a type: the score of a key that a query doesn't see."""

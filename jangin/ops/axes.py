@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from jangin.ir.expr import Const, Expr, ExprLike, const, floordiv, is_const, maximum, minimum, select, wrap
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import Monomial, Poly, Ranges, from_poly, simplify, terms
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 
 def axis_of(axis: int, rank: int) -> int:

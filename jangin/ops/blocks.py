@@ -12,7 +12,8 @@ from jangin.ir.dtype import F32, I32
 from jangin.ir.expr import Buffer, Expr, binary, cast, const
 from jangin.ir.graph import Array, CompileError, Graph, Node
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 NIBBLES = 8
 """Numbers of 4 bits in a word."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from jangin.ir.core import Compute, LoopNest
-from jangin.ir.expr import Const, Expr, Load, Select, Var, children, const, free_vars, loads, substitute
+from jangin.ir.expr import Const, Expr, Load, Select, Var, const
 from jangin.ir.graph import Attributes
 from jangin.ir.loop import For, If, Let, Stmt, Store, expressions, statements, sub_statements
 from jangin.ir.te import Stage
+from jangin.ir.traversal import children, free_vars, loads, substitute
 
 Limit = tuple[Expr, Expr]
 """(entries that are accessed, entries that there are) along an axis."""

@@ -12,8 +12,9 @@ from jangin.ir.expr import Buffer, Expr, ExprLike, Load, const, eq, land, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import ceil_div, divide, per_channel, product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.operands import wide
+from jangin.ops.values import Tensor
 from jangin.ops.window import Sizes, explicit_pads, padded, steps
 
 

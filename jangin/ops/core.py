@@ -46,12 +46,12 @@ from jangin.ir.expr import (
     maximum,
     minimum,
     select,
-    substitute,
 )
 from jangin.ir.graph import CompileError, Node, Shape, Value
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import prove, simplify
 from jangin.ir.te import Stage, compute, redirect, reduction
+from jangin.ir.traversal import substitute
 from jangin.ops.core_window import conv_infer, conv_te, pool_infer, pool_te
 from jangin.ops.operands import TRUE, Typed, broadcast, broadcast_index, multiplied, typed, wide
 

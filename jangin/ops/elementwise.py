@@ -13,8 +13,9 @@ from jangin.ir.expr import binary as operation
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import prove
 from jangin.ops.axes import divide
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.operands import wide
+from jangin.ops.values import Tensor
 
 Body = Callable[..., Expr]
 """The value of an element, from its operands' elements."""

@@ -7,10 +7,11 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from jangin.ir.core import LoopNest
-from jangin.ir.expr import Expr, Var, free_vars
+from jangin.ir.expr import Expr, Var
 from jangin.ir.graph import Array, Graph, Node, Value, static_shape
 from jangin.ir.loop import Stmt, expressions, statements
 from jangin.ir.te import Stage
+from jangin.ir.traversal import free_vars
 from jangin.ops.interpret import run_graph
 
 FOLD_LIMIT = 1 << 24

@@ -16,7 +16,8 @@ from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ir.loop import For, Stmt
 from jangin.ir.simplify import prove, simplify
 from jangin.ops.axes import axis_of, clamped, wrapped
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 
 def nest(extents: Sequence[Expr], variables: Sequence[Var], body: Stmt, outermost: str = "serial") -> Stmt:

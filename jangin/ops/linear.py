@@ -9,7 +9,8 @@ from jangin.ir.expr import Expr, cast, const, eq, is_const, land, lor
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import prove, simplify
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 
 def matmul(b: Builder, x: Tensor, y: Tensor, *, dtype: DType | None = None) -> Tensor:

@@ -9,8 +9,9 @@ import numpy as np
 from jangin.ir.expr import Buffer, Expr, Load, Var, call, const, maximum, minimum, ne, select
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.loop import Alloc, For, If, Stmt, Store, block
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import power
+from jangin.ops.values import Tensor
 
 HERE = (const(0),)
 

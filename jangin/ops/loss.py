@@ -8,10 +8,11 @@ from jangin.ir.dtype import I64
 from jangin.ir.expr import Buffer, Expr, cast, const, eq, select
 from jangin.ir.graph import CompileError
 from jangin.ops.axes import clamped
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import widen
 from jangin.ops.index import in_range
 from jangin.ops.reduce import reduce_over
+from jangin.ops.values import Tensor
 
 
 def nll_loss(

@@ -25,9 +25,10 @@ from jangin.ir.expr import (
 from jangin.ir.graph import MAX_SIZE, CompileError, static_shape
 from jangin.ir.simplify import Ranges, prove, simplify
 from jangin.ops.axes import axes_of, axis_of, ceil_div, clamped, divide, integers, product
-from jangin.ops.builder import DATA_LIMIT, FAR, Builder, Tensor
+from jangin.ops.builder import FAR, Builder
 from jangin.ops.folding import FOLD_LIMIT
 from jangin.ops.index import in_range
+from jangin.ops.values import DATA_LIMIT, Tensor
 
 UNBOUNDED = (1 << 31) - 1
 """Slice bounds from here on (exporters write the largest i32 or i64) mean the end of the axis."""

@@ -16,7 +16,8 @@ from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError, Shape, Value
 from jangin.ir.records import dataclass
 from jangin.ir.types import ANY, STRING, Type, optional_of, sequence_of, tensor_type
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 
 @dataclass(frozen=True)

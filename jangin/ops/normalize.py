@@ -14,10 +14,11 @@ from jangin.ir.expr import Buffer, Const, Expr, Load, call, cast, const, eq, lan
 from jangin.ir.graph import CompileError
 from jangin.ir.te import reduction
 from jangin.ops.axes import axis_of, divide, per_channel
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import power, widen
 from jangin.ops.operands import wide
 from jangin.ops.reduce import reduce_over
+from jangin.ops.values import Tensor
 from jangin.ops.window import check_taps
 
 

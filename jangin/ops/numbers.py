@@ -37,7 +37,7 @@ class Numbers:
             border = [0] if isinstance(node.attrs, Pad) else []
             return min([*low, *border]), max([*high, *border])
         if node is None or not isinstance(node.attrs, Map):
-            return limits(self.dtype(name))
+            return self.dtype(name).limits
         return _range(
             node.attrs.body, [self.range(n) if self.dtype(n).is_int else (0, 0) for n in node.inputs]
         )
@@ -51,18 +51,13 @@ def _moves(attrs: object) -> bool:
     return isinstance(attrs, MOVES) and not getattr(attrs, "value", 0)
 
 
-def limits(dtype: DType) -> tuple[int, int]:
-    half = 1 << (dtype.bits - 1)
-    return (0, 2 * half - 1) if dtype.kind == "u" else (-half, half - 1)
-
-
 def _range(e: Expr, operands: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """What an integer expression of operands lies between."""
     if isinstance(e, Const):
         return int(e.value), int(e.value)
     if isinstance(e, Var):
         return operands[int(e.name[1:])]
-    most = limits(e.dtype)
+    most = e.dtype.limits
     if isinstance(e, Cast) and e.a.dtype.is_int:
         found = _range(e.a, operands)
     elif isinstance(e, Cast) and all(map(math.isfinite, ends := _clamped(e.a))):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Buffer, Expr, call, cast, const, eq, land, row_major, select
+from jangin.ir.expr import Buffer, Expr, call, cast, const, eq, land, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.te import identity
-from jangin.ops.builder import Builder, Tensor
+from jangin.ir.traversal import row_major
+from jangin.ops.builder import Builder
 from jangin.ops.core_window import window_count
 from jangin.ops.elementwise import power
 from jangin.ops.operands import wide
+from jangin.ops.values import Tensor
 from jangin.ops.window import Window, padded
 
 FAR = (1 << 63) - 1

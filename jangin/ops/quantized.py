@@ -31,12 +31,13 @@ from jangin.ir.expr import Expr, ExprLike, call, cast, const, eq, maximum, minim
 from jangin.ir.graph import CompileError
 from jangin.ir.te import identity
 from jangin.ops.axes import axis_of
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.conv import conv
 from jangin.ops.elementwise import convert
 from jangin.ops.linear import matmul
 from jangin.ops.operands import wide
 from jangin.ops.reduce import reduce_over
+from jangin.ops.values import Tensor
 from jangin.ops.window import Sizes
 
 QUANTIZED = (I8, U8, I16, U16, I4, U4, I2, U2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F4E2M1)

@@ -16,7 +16,8 @@ from jangin.ir.expr import binary as operation
 from jangin.ir.graph import Shape
 from jangin.ir.loop import Alloc, For, If, Store, block
 from jangin.ops.axes import ceil_div, product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 WORDS = 624
 """Of the generator's state."""

@@ -29,10 +29,11 @@ from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.types import tensor_type
 from jangin.ops.activation import ACTIVATIONS, clip
-from jangin.ops.builder import Builder, RegisterTile, Tensor
+from jangin.ops.builder import Builder, RegisterTile
 from jangin.ops.index import in_range
 from jangin.ops.nontensor import host
 from jangin.ops.operands import wide
+from jangin.ops.values import Tensor
 
 Activation = Callable[[Expr], Expr]
 Sums = Mapping[str, Expr]

@@ -14,8 +14,9 @@ from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.te import COMBINERS, Stage, reduction
 from jangin.ops.axes import axis_of, product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import Body, widen
+from jangin.ops.values import Tensor
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,9 @@ from jangin.ir.records import dataclass
 from jangin.ir.simplify import Ranges, from_poly, prove, simplify, terms
 from jangin.ir.te import identity
 from jangin.ops.axes import clamped, divide
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.operands import wide
+from jangin.ops.values import Tensor
 
 ZERO, ONE = const(0), const(1)
 Ends = tuple[Expr, Expr]

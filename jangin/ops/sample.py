@@ -11,30 +11,18 @@ from functools import reduce
 from itertools import product as combinations
 
 from jangin.ir.dtype import BOOL, F32, I64
-from jangin.ir.expr import (
-    Buffer,
-    Expr,
-    Load,
-    Var,
-    call,
-    cast,
-    const,
-    land,
-    maximum,
-    minimum,
-    ne,
-    select,
-)
+from jangin.ir.expr import Buffer, Expr, Load, Var, call, cast, const, land, maximum, minimum, ne, select
 from jangin.ir.graph import CompileError
 from jangin.ir.loop import Alloc, Let, Stmt, Store, block
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import clamped, divide, product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.conv import add_bias, kernel_size
 from jangin.ops.index import in_range, index_vars, nest
 from jangin.ops.nontensor import called
 from jangin.ops.operands import wide
 from jangin.ops.resize import cubic, triangle
+from jangin.ops.values import Tensor
 from jangin.ops.window import Sizes, steps
 
 Read = Callable[[Sequence[Expr]], Expr]

@@ -8,9 +8,10 @@ from jangin.ir.graph import CompileError
 from jangin.ir.loop import Alloc, For, If, Stmt, Store, block
 from jangin.ir.te import COMBINERS, accumulator, identity
 from jangin.ops.axes import axis_of
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.index import index_vars, nest
 from jangin.ops.operands import wide
+from jangin.ops.values import Tensor
 
 ZERO = (const(0),)
 

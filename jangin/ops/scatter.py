@@ -14,8 +14,9 @@ from jangin.ir.graph import CompileError, Shape
 from jangin.ir.loop import If, Let, Stmt, Store, block
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import axis_of, product, wrapped
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.index import in_range, index_vars, nest, tuple_length
+from jangin.ops.values import Tensor
 
 
 def combined(reduction: str, old: Expr, new: Expr) -> Expr:

@@ -33,11 +33,12 @@ from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.simplify import Ranges, interval, prove, simplify
 from jangin.ir.types import tensor_type
 from jangin.ops.axes import axis_of, product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.candidates import Candidates, block_size
 from jangin.ops.index import index_vars, nest, take_along
 from jangin.ops.nontensor import called, host
 from jangin.ops.scatter import scatter_nd
+from jangin.ops.values import Tensor
 
 ZERO = (const(0),)
 

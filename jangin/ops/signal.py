@@ -8,9 +8,10 @@ import numpy as np
 
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ops.axes import axis_of
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.conv import conv
 from jangin.ops.linear import matmul
+from jangin.ops.values import Tensor
 
 MOST_ENTRIES = 1 << 28
 """Numbers that the table of a transform may have, which grow with the square of its length."""

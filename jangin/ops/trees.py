@@ -29,7 +29,8 @@ from jangin.ir.expr import (
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.loop import Alloc, For, Let, Stmt, Store, block
 from jangin.ir.records import dataclass
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 TESTS: tuple[Callable[[Expr, Expr], Expr], ...] = (

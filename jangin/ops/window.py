@@ -14,7 +14,8 @@ from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Ranges, simplify
 from jangin.ops.axes import ceil_div
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 Sizes = Sequence[int]
 """One number for each spatial axis."""

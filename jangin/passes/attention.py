@@ -11,9 +11,10 @@ from functools import partial
 
 from jangin.ir.core import Kernel, Map, Softmax
 from jangin.ir.dtype import F32
-from jangin.ir.expr import Binary, Const, Load, const, free_vars
+from jangin.ir.expr import Binary, Const, Load, const
 from jangin.ir.graph import Graph, Node
 from jangin.ir.te import Stage
+from jangin.ir.traversal import free_vars
 from jangin.passes.chains import Kernels, join
 from jangin.passes.stages import stages
 from jangin.targets.figures import FusionFigures

@@ -14,9 +14,10 @@ import numpy as np
 from jangin.ir.arithmetic import apply
 from jangin.ir.core import Conv, Map, MatMul
 from jangin.ir.dtype import F64
-from jangin.ir.expr import Binary, Call, Const, Expr, Var, children
+from jangin.ir.expr import Binary, Call, Const, Expr, Var
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.records import dataclass
+from jangin.ir.traversal import children
 from jangin.ops.editor import Editor
 
 Affine = tuple[Array, Array]

@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterator, Mapping
 
 from jangin.ir.core import Compute, Concat, Conv, Expand, Kernel, LoopNest, Map, MatMul, Reshape, Slice
-from jangin.ir.expr import Binary, Const, Expr, Var, const, eq, free_vars, is_const, ne, walk
+from jangin.ir.expr import Binary, Const, Expr, Var, const, eq, is_const, ne
 from jangin.ir.graph import Graph, Node, Shape
 from jangin.ir.simplify import Range, prove, simplify
+from jangin.ir.traversal import free_vars, walk
 from jangin.ops.blocks import is_blocks
 from jangin.ops.bounds import limits, parts
 from jangin.ops.core_window import split_layout

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jangin.ir.core import Conv, Map
-from jangin.ir.expr import Binary, Call, Const, Expr, Var, const, free_vars, walk
+from jangin.ir.expr import Binary, Call, Const, Expr, Var, const
 from jangin.ir.graph import Graph, Node
+from jangin.ir.traversal import free_vars, walk
 from jangin.ir.words import BITCASTS
 from jangin.ops.core import core_op
 from jangin.ops.editor import kernel_node

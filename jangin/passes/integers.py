@@ -24,7 +24,7 @@ from jangin.ir.dtype import F32, I8, I16, I32, U16, DType
 from jangin.ir.expr import Binary, Const, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ops.editor import Editor
-from jangin.ops.numbers import Numbers, limits
+from jangin.ops.numbers import Numbers
 from jangin.passes.dce import dce
 from jangin.targets.target import Target
 
@@ -198,7 +198,7 @@ class _Integers(Editor):
         x, w = node.inputs
         if self.narrow is I16:
             return 0 if isinstance(node.attrs, MatMul) or self.numbers.reach(x) <= MOST else None
-        (least, most), (low, high) = limits(I8), self.numbers.range(x)
+        (least, most), (low, high) = I8.limits, self.numbers.range(x)
         less = 0 if least <= low and high <= most else low - least
         right = self.numbers.range(w)
         inside = high - less <= most and least <= right[0] and right[1] <= most

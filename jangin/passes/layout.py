@@ -27,10 +27,11 @@ from jangin.ir.core import (
     Softmax,
     Transpose,
 )
-from jangin.ir.expr import Buffer, Expr, Load, const, is_const, rewrite
+from jangin.ir.expr import Buffer, Expr, Load, const, is_const
 from jangin.ir.graph import Graph, Node
 from jangin.ir.simplify import interval, simplify
 from jangin.ir.te import Stage
+from jangin.ir.traversal import rewrite
 from jangin.passes.channels_last import ChannelsLast, inverse, permuted, to_last
 from jangin.passes.planes import in_planes
 from jangin.targets.target import Target

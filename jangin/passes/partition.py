@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from jangin.ir.core import BindStep, GraphStep, HostStep, IfStep, LoopStep
-from jangin.ir.expr import Var, free_vars
+from jangin.ir.expr import Var
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Segment, Step
 from jangin.ir.simplify import Range
+from jangin.ir.traversal import free_vars
 from jangin.mapped import owned
 from jangin.ops.folding import variables
 from jangin.passes.constraints import constraints

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from math import prod
 
 from jangin.ir.core import IndexCheck, LoopNest, Reshape
-from jangin.ir.expr import Buffer, Expr, Load, Var, const, free_vars, loads, rewrite
+from jangin.ir.expr import Buffer, Expr, Load, Var, const
 from jangin.ir.graph import Graph, Node, Shape
 from jangin.ir.simplify import linear, simplify
 from jangin.ir.te import Stage
+from jangin.ir.traversal import free_vars, loads, rewrite
 from jangin.ops.core import core_op
 from jangin.passes.partition import has_steps, needed_symbols
 

@@ -11,23 +11,9 @@ import numpy as np
 from jangin.ir.arithmetic import apply, convert
 from jangin.ir.core import Expand, Map, Reshape, Transpose
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, DType
-from jangin.ir.expr import (
-    Binary,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Var,
-    binary,
-    cast,
-    children,
-    const,
-    free_vars,
-    is_const,
-    rewrite,
-    substitute,
-)
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Var, binary, cast, const, is_const
 from jangin.ir.graph import Array, Node, Shape
+from jangin.ir.traversal import children, free_vars, rewrite, substitute
 from jangin.ops.operands import broadcast
 from jangin.passes.rules import State
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from jangin.ir.core import Kernel, LoopNest
-from jangin.ir.expr import Buffer, Expr, Load, Var, const, is_const, loads, rewrite, substitute
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, is_const
 from jangin.ir.graph import Array, Node
 from jangin.ir.loop import Alloc, For, Func, Stmt, block, map_stmt
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.te import Axis, Stage, compute, identity, inline, nest, redirect
+from jangin.ir.traversal import loads, rewrite, substitute
 from jangin.ops.core import core_op
 
 Staged = tuple[tuple[Stage, ...], tuple[Buffer, ...], Buffer]

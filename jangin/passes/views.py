@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from jangin.ir.core import Concat, Slice
-from jangin.ir.expr import Buffer, Expr, Load, Var, const, is_const, rewrite
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, is_const
 from jangin.ir.graph import Graph, static_shape
 from jangin.ir.loop import Func, replace_buffer
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.te import Stage
+from jangin.ir.traversal import rewrite
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,13 @@ from dataclasses import replace
 
 from jangin.ir.core import Compute, Conv, Kernel, LoopNest, MatMul, Pad
 from jangin.ir.dtype import BOOL, F32, I32, DType
-from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const, free_vars, loads, substitute
+from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const
 from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.loop import Stmt
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.te import Stage, redirect, reduction, value_at
+from jangin.ir.traversal import free_vars, loads, substitute
 from jangin.ops.editor import Editor
 from jangin.ops.operands import multiplied
 from jangin.passes.chains import merge

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from jangin.ir.expr import Buffer, Call, Const, Expr, Var, const, loads, minimum
+from jangin.ir.expr import Buffer, Call, Const, Expr, Var, const, minimum
 from jangin.ir.graph import Graph
 from jangin.ir.loop import Func
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.te import Stage
+from jangin.ir.traversal import loads
 from jangin.ir.words import DOTS
 from jangin.passes.stages import is_opaque, opaque_stages, stages
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jangin.ir.dtype import DType
 from jangin.ir.graph import Array
-from jangin.quantization.scales import Scheme, limits, of_weights
+from jangin.quantization.scales import Scheme, of_weights
 
 DAMPING = 0.01
 """Added to the diagonal, as a share of its mean, so that the inverse exists."""
@@ -25,7 +25,7 @@ def gptq(w: Array, moments: Array, dtype: DType, block: int) -> tuple[Array, Sch
     dead = diagonal == 0
     damping = DAMPING * float(diagonal.mean()) or 1.0
     upper = np.linalg.cholesky(np.linalg.inv(moments + np.diag(np.where(dead, 1.0, damping)))).T
-    low, high = limits(dtype)
+    low, high = dtype.limits
     for start in range(0, len(w), block):
         end = start + block
         step = of_weights(rest[start:end], dtype, 0, block).scale[0].astype(np.float64)

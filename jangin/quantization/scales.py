@@ -9,16 +9,9 @@ import numpy as np
 from jangin.ir.dtype import I8, I32, U8, DType
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
-from jangin.ir.te import identity
 
 LEAST = float(np.finfo(np.float32).tiny)
 """The smallest scale: quotients by smaller ones lose digits."""
-
-
-def limits(dtype: DType) -> tuple[int, int]:
-    """The least and the greatest integer of a type."""
-    low, high = (int(identity(c, dtype).value) for c in ("max", "min"))
-    return low, high
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class Scheme:
             if not holds:
                 raise CompileError(f"{what}: {message}")
 
-        scale, zero, (low, high) = np.asarray(self.scale), np.asarray(self.zero), limits(self.dtype)
+        scale, zero, (low, high) = np.asarray(self.scale), np.asarray(self.zero), self.dtype.limits
         wrong = ~np.isfinite(scale) | (scale <= 0)
         if wrong.any():
             at = np.unravel_index(int(wrong.argmax()), scale.shape)
@@ -76,7 +69,7 @@ class Scheme:
     def quantized(self, x: Array) -> Array:
         """The integers, rounded half to even and held in range."""
         q = np.rint(x / self.spread(self.scale, x.ndim)) + self.spread(self.zero, x.ndim)
-        return np.asarray(np.clip(q, *limits(self.dtype)), self.dtype.numpy)
+        return np.asarray(np.clip(q, *self.dtype.limits), self.dtype.numpy)
 
     def dequantized(self, q: Array) -> Array:
         """What integers stand for, as f32."""
@@ -91,7 +84,7 @@ class Scheme:
 def of_range(low: float, high: float, dtype: DType = U8) -> Scheme:
     """That of values from `low` to `high`: 0 is one of the integers."""
     low, high = min(float(low), 0.0), max(float(high), 0.0)
-    first, last = limits(dtype)
+    first, last = dtype.limits
     scale = np.float32(max((high - low) / (last - first), LEAST)) if high > low else np.float32(1)
     zero = np.clip(np.rint(first - low / scale), first, last)
     return Scheme(dtype, np.asarray(scale), np.asarray(zero, dtype.numpy))
@@ -112,7 +105,7 @@ def of_weights(
         largest = size.reshape(cut).max(axis + 1, initial=0)
     else:
         largest = size.max(tuple(i for i in range(w.ndim) if i != axis), initial=0)
-    scale = largest / limits(dtype)[1]
+    scale = largest / dtype.limits[1]
     if least is not None:
         scale = np.maximum(scale, least)
     scale = np.where(scale > 0, np.maximum(scale, LEAST), 1.0).astype(np.float32)

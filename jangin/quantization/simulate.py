@@ -17,7 +17,7 @@ from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ops.editor import Editor
 from jangin.quantization.engine import Engine
 from jangin.quantization.parts import Part
-from jangin.quantization.scales import Scheme, limits
+from jangin.quantization.scales import Scheme
 from jangin.quantization.writer import Chosen, quantized_values
 
 
@@ -103,6 +103,6 @@ def _simulation(
 def _rounded() -> Any:
     """x0 through integers of scale x1 and zero point x2."""
     x, scale, zero = (Var(f"x{i}", F32) for i in range(3))
-    low, high = (const(float(n), F32) for n in limits(U8))
+    low, high = (const(float(n), F32) for n in U8.limits)
     whole = minimum(maximum(call("round", x / scale) + zero, low), high)
     return select(scale > const(0.0, F32), (whole - zero) * scale, x)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import BinaryIO, cast
 
 from jangin.ir.dtype import from_numpy
-from jangin.ir.expr import Var, const, substitute
+from jangin.ir.expr import Var, const
 from jangin.ir.graph import Array
+from jangin.ir.traversal import substitute
 from jangin.mapped import InMemory, copied, owned
 from jangin.runtime.artifact import ENCRYPTED_MAGIC, MAGIC, PREFIX, Artifact, ArtifactError, damaged
 from jangin.runtime.program_artifact import PROGRAM_MAGIC, ProgramArtifact

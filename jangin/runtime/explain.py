@@ -6,10 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from jangin.ir.expr import Const, Expr, Var, const, free_vars, maximum, substitute
+from jangin.ir.expr import Const, Expr, Var, const, maximum
 from jangin.ir.plan import Plan
 from jangin.ir.program import Bind, Branch, Loop, Program, Region, Segment
 from jangin.ir.simplify import Monomial, Range, simplify, terms
+from jangin.ir.traversal import free_vars, substitute
 from jangin.runtime.compiled import Compiled, signature
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.several_artifact import SeveralArtifact

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.expr import Var, free_vars
+from jangin.ir.expr import Var
 from jangin.ir.graph import Value
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Step
 from jangin.ir.records import dataclass
+from jangin.ir.traversal import free_vars
 from jangin.runtime.executable import Executable
 from jangin.runtime.layout import LAYOUTS
 from jangin.runtime.script import Script

@@ -7,23 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.expr import (
-    INTEGER_OPS,
-    Binary,
-    Const,
-    Expr,
-    Select,
-    Var,
-    children,
-    const,
-    free_vars,
-    rebuild,
-    substitute,
-)
+from jangin.ir.expr import Binary, Const, Expr, Select, Var, const
 from jangin.ir.graph import Value
+from jangin.ir.integers import INTEGER_OPS
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import linear
+from jangin.ir.traversal import children, free_vars, rebuild, substitute
 
 Sizes = tuple[int, ...]
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from jangin.host.table import HostFunction
-from jangin.ir.expr import Const, Expr, Var, const, free_vars, substitute
+from jangin.ir.expr import Const, Expr, Var, const
 from jangin.ir.graph import Value
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Slicing, Step
 from jangin.ir.simplify import Range, linear
+from jangin.ir.traversal import free_vars, substitute
 from jangin.ir.types import ANY
 from jangin.runtime.executable import Executable
 from jangin.runtime.flow import Driver, Flow, FlowRunner, flows, outputs, reads

@@ -18,9 +18,10 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from jangin.ir.expr import Expr, Var, eq, free_vars
+from jangin.ir.expr import Expr, Var, eq
 from jangin.ir.graph import Array, Shape
 from jangin.ir.records import dataclass
+from jangin.ir.traversal import free_vars
 from jangin.mapped import Digests
 from jangin.runtime.artifact import (
     MAGIC,

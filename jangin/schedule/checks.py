@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from jangin.ir.expr import Expr, Load, Var, free_vars, loads
+from jangin.ir.expr import Expr, Load, Var
 from jangin.ir.loop import (
     TASK_KINDS,
     Alloc,
@@ -19,6 +19,7 @@ from jangin.ir.loop import (
     sub_statements,
 )
 from jangin.ir.simplify import simplify
+from jangin.ir.traversal import free_vars, loads
 
 Index = tuple[Expr, ...]
 

@@ -6,22 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from jangin.ir.dtype import I32
-from jangin.ir.expr import (
-    Binary,
-    Buffer,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Var,
-    binary,
-    cast,
-    const,
-    free_vars,
-    loads,
-    select,
-    substitute,
-)
+from jangin.ir.expr import Binary, Buffer, Cast, Const, Expr, Load, Var, binary, cast, const, select
 from jangin.ir.loop import (
     Alloc,
     For,
@@ -36,6 +21,7 @@ from jangin.ir.loop import (
     substitute_stmt,
 )
 from jangin.ir.simplify import Ranges, simplify
+from jangin.ir.traversal import free_vars, loads, substitute
 from jangin.schedule.checks import ScheduleError, bound_inside, serial, well_formed
 from jangin.schedule.primitives import at_loop, find, ranges_at
 from jangin.schedule.stages import each_element, one_sum

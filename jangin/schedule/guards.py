@@ -7,25 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jangin.ir.dtype import BOOL
-from jangin.ir.expr import (
-    Binary,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Var,
-    binary,
-    children,
-    conjuncts,
-    const,
-    free_vars,
-    is_const,
-    land,
-    loads,
-    rewrite,
-    select,
-)
+from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Select, Var, binary, const, is_const, land, select
 from jangin.ir.loop import (
     TASK_KINDS,
     Alloc,
@@ -44,6 +26,7 @@ from jangin.ir.loop import (
     sub_statements,
 )
 from jangin.ir.te import identity
+from jangin.ir.traversal import children, conjuncts, free_vars, loads, rewrite
 from jangin.schedule.checks import ScheduleError, bound_inside
 from jangin.schedule.primitives import at_loop, find, guarded_loads
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jangin.ir.expr import Const, Expr, Load, Var, const, free_vars, loads, minimum, row_major, substitute
+from jangin.ir.expr import Const, Expr, Load, Var, const, minimum
 from jangin.ir.loop import For, Func, Prefetch, Stmt, Store, block, expressions, statements, sub_statements
 from jangin.ir.simplify import Range, linear, simplify
+from jangin.ir.traversal import free_vars, loads, row_major, substitute
 from jangin.schedule.checks import ScheduleError, bound_inside
 from jangin.schedule.primitives import at_loop, find
 

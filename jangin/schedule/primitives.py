@@ -11,26 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from jangin.ir.expr import (
-    Binary,
-    Buffer,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Var,
-    children,
-    conjuncts,
-    const,
-    free_vars,
-    loads,
-    minimum,
-    rebuild,
-    rewrite,
-    select,
-    substitute,
-    walk,
-)
+from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Select, Var, const, minimum, select
 from jangin.ir.loop import (
     FOR_KINDS,
     TASK_KINDS,
@@ -54,6 +35,7 @@ from jangin.ir.loop import (
     with_children,
 )
 from jangin.ir.simplify import Range, Ranges, interval, prove, simplify
+from jangin.ir.traversal import children, conjuncts, free_vars, loads, rebuild, rewrite, substitute, walk
 from jangin.schedule.checks import (
     ScheduleError,
     any_order,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, binary, const, free_vars, loads, minimum
+from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, binary, const, minimum
 from jangin.ir.loop import (
     Alloc,
     Block,
@@ -22,6 +22,7 @@ from jangin.ir.loop import (
     substitute_stmt,
 )
 from jangin.ir.simplify import prove, simplify
+from jangin.ir.traversal import free_vars, loads
 from jangin.schedule.checks import ScheduleError, serial, touched, well_formed
 from jangin.schedule.normalize import ceil_div
 from jangin.schedule.primitives import at_loop, find, ranges_at

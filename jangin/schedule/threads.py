@@ -18,11 +18,7 @@ from jangin.ir.expr import (
     binary,
     const,
     is_const,
-    loads,
-    rewrite,
-    row_major,
     select,
-    substitute,
 )
 from jangin.ir.loop import (
     MEMORY,
@@ -44,6 +40,7 @@ from jangin.ir.loop import (
     task_loops,
 )
 from jangin.ir.simplify import simplify
+from jangin.ir.traversal import loads, rewrite, row_major, substitute
 from jangin.ir.words import DOTS
 from jangin.schedule.checks import ScheduleError, serial, touched, well_formed
 from jangin.schedule.normalize import ceil_div

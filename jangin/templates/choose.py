@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from jangin.ir.expr import Const, loads
+from jangin.ir.expr import Const
 from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loops
+from jangin.ir.traversal import loads
 from jangin.targets.gpu import GpuTarget
 from jangin.templates import (
     attention,

@@ -5,24 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
-from jangin.ir.expr import (
-    Binary,
-    Buffer,
-    Call,
-    Const,
-    Expr,
-    Load,
-    Var,
-    children,
-    const,
-    free_vars,
-    loads,
-    row_major,
-    walk,
-)
+from jangin.ir.expr import Binary, Buffer, Call, Const, Expr, Load, Var, const
 from jangin.ir.loop import Func, Store, expressions, statements
 from jangin.ir.simplify import Ranges, interval, linear, simplify
 from jangin.ir.te import Axis, Stage
+from jangin.ir.traversal import children, free_vars, loads, row_major, walk
 from jangin.schedule.primitives import find, loop_names
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Recorder

@@ -25,8 +25,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, children, const, free_vars, walk
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, const
 from jangin.ir.simplify import interval, simplify
+from jangin.ir.traversal import children, free_vars, walk
 from jangin.ir.words import DOTS
 from jangin.schedule.primitives import ranges_at
 from jangin.templates.common import fuse_all, messy

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from jangin.ir import te
 from jangin.ir.dtype import I64
-from jangin.ir.expr import Binary, Call, Expr, Load, Select, children, loads
+from jangin.ir.expr import Binary, Call, Expr, Load, Select
+from jangin.ir.traversal import children, loads
 from jangin.targets.target import Target
 from jangin.templates.template import Workload
 

@@ -7,9 +7,10 @@ import math
 from collections.abc import Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Const, Select, Var, const, loads, walk
+from jangin.ir.expr import Const, Select, Var, const
 from jangin.ir.loop import Func
 from jangin.ir.simplify import simplify
+from jangin.ir.traversal import loads, walk
 from jangin.schedule import primitives
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, messy, stride, together, vectorize

@@ -11,8 +11,9 @@ import math
 from collections.abc import Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Const, Load, const, free_vars, loads
+from jangin.ir.expr import Const, Load, const
 from jangin.ir.graph import static_shape
+from jangin.ir.traversal import free_vars, loads
 from jangin.templates import cost
 from jangin.templates.common import (
     LONGEST_ROW,

@@ -7,9 +7,10 @@ import math
 from collections.abc import Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Const, Expr, Load, Select, Var, const, free_vars, loads, walk
+from jangin.ir.expr import Binary, Const, Expr, Load, Select, Var, const
 from jangin.ir.loop import For, Func, expressions, statements
 from jangin.ir.records import dataclass
+from jangin.ir.traversal import free_vars, loads, walk
 from jangin.schedule import primitives, stages
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.primitives import loop_names

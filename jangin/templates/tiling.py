@@ -21,10 +21,11 @@ from collections.abc import Sequence
 
 from jangin.ir import te
 from jangin.ir.dtype import I32
-from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, row_major, walk
+from jangin.ir.expr import Binary, Const, Expr, Load, Var, const
 from jangin.ir.graph import static_shape
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import linear, simplify
+from jangin.ir.traversal import row_major, walk
 from jangin.schedule.primitives import find, loop_names
 from jangin.targets.target import Target
 from jangin.templates.common import fuse_all, stride

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jangin.ir import te
-from jangin.ir.expr import Const, Load, Select, Var, loads, walk
+from jangin.ir.expr import Const, Load, Select, Var
 from jangin.ir.loop import Func, Store, statements
 from jangin.ir.simplify import prove
+from jangin.ir.traversal import loads, walk
 from jangin.schedule import primitives
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, messy, stride, vectorize

@@ -13,7 +13,8 @@ import math
 from collections.abc import Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Const, Load, children, const, free_vars, loads, walk
+from jangin.ir.expr import Binary, Const, Load, const
+from jangin.ir.traversal import children, free_vars, loads, walk
 from jangin.templates.contraction import MAX_ROWS, Contraction
 from jangin.templates.cost import arithmetic, launch, rate
 from jangin.templates.scheduled import Params

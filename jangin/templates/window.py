@@ -8,9 +8,10 @@ import math
 from collections.abc import Collection, Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Buffer, Const, Load, Select, const, free_vars, loads, walk
+from jangin.ir.expr import Buffer, Const, Load, Select, const
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import simplify
+from jangin.ir.traversal import free_vars, loads, walk
 from jangin.schedule.normalize import ceil_div
 from jangin.templates import cost
 from jangin.templates.common import (

@@ -9,10 +9,11 @@ import pytest
 from machine import run, runnable, target
 
 from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
-from jangin.ir.expr import Buffer, Expr, Var, binary, call, cast, const, substitute
+from jangin.ir.expr import Buffer, Expr, Var, binary, call, cast, const
 from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func
 from jangin.ir.loop import For, Func, Store, block
+from jangin.ir.traversal import substitute
 from jangin.ir.words import COMPARE
 
 INTS = (I8, I16, I32, I64, U8, U16, U32, U64)

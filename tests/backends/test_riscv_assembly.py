@@ -20,7 +20,8 @@ from jangin.ir.dtype import F32
 from jangin.ir.expr import Expr, Var, call, const, maximum, minimum
 from jangin.ops import activation, attention
 from jangin.ops import conv as operators
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 ON = target("riscv64-v")
 SPILL = re.compile(r"\(sp\)|^v[ls]\dr")

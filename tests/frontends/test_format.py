@@ -22,8 +22,9 @@ from jangin.frontends.format import Contents, Format
 from jangin.ir.dtype import F32
 from jangin.ir.expr import const, maximum
 from jangin.ir.graph import Array, CompileError, ImportedAttributes, Node, Value
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
+from jangin.ops.values import Tensor
 
 TOLERANCE = 1e-5
 """Of the largest value: sums of at most eight products in float32."""

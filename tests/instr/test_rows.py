@@ -12,8 +12,8 @@ from rows_machine import assembly, expected, inputs, name, run, widths
 
 from jangin.backends.llvm.instruction import lines
 from jangin.ir.dtype import F32, I8, I32, DType
-from jangin.ir.expr import free_vars
 from jangin.ir.graph import Array
+from jangin.ir.traversal import free_vars
 from jangin.ir.verify import verify_func
 from jangin.runtime.processor import architecture, why_not
 from jangin.targets import NAMED, Target

@@ -24,22 +24,16 @@ from jangin.ir.expr import (
     binary,
     call,
     cast,
-    children,
     const,
-    free_vars,
-    loads,
     maximum,
     minimum,
-    postorder,
-    rebuild,
-    rewrite,
     select,
-    substitute,
-    walk,
 )
+from jangin.ir.flat import postorder
 from jangin.ir.interpret import size
 from jangin.ir.parse import parse_expr
 from jangin.ir.simplify import simplify
+from jangin.ir.traversal import children, free_vars, loads, rebuild, rewrite, substitute, walk
 from jangin.ir.words import BINARY, INTRINSICS, quote
 
 X, Y = Var("x"), Var("y", F32)

@@ -43,7 +43,7 @@ def both(stages: list[te.Stage], arrays: dict[str, Array], symbols: dict[str, in
 
 
 def _loads(e: Expr) -> list[Load]:
-    from jangin.ir.expr import loads
+    from jangin.ir.traversal import loads
 
     return loads(e)
 

@@ -28,11 +28,12 @@ from jangin.backends.walk.math import expansion
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
 from jangin.ir.dtype import DType
-from jangin.ir.expr import Call, walk
+from jangin.ir.expr import Call
 from jangin.ir.graph import Array
 from jangin.ir.groups import barriers
 from jangin.ir.kernel import rounds
 from jangin.ir.loop import Func, expressions, statements
+from jangin.ir.traversal import walk
 from jangin.runtime.devices.opencl import build_program
 from jangin.runtime.devices.opencl_devices import Found
 from jangin.targets import NAMED, Target

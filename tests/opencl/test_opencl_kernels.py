@@ -14,9 +14,10 @@ import test_c_kernels
 from on_device import built, call, usable
 
 from jangin.backends.walk.math import expansion
-from jangin.ir.expr import Binary, Call, walk
+from jangin.ir.expr import Binary, Call
 from jangin.ir.graph import Array
 from jangin.ir.loop import Func, expressions, statements
+from jangin.ir.traversal import walk
 from jangin.ir.words import INTRINSICS
 from jangin.runtime.devices.opencl_devices import Found
 from jangin.targets.opencl import ROWS

@@ -10,10 +10,11 @@ from jangin.frontends.lower import lower
 from jangin.frontends.onnx.operators.gradient import FUNCTIONS, derivative
 from jangin.frontends.table import load
 from jangin.ir.dtype import F64
-from jangin.ir.expr import Buffer, Expr, Var, binary, call, const, substitute
+from jangin.ir.expr import Buffer, Expr, Var, binary, call, const
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.interpret import evaluate_stage
 from jangin.ir.te import compute
+from jangin.ir.traversal import substitute
 from jangin.ops.interpret import run_graph
 
 STEP = 1e-6

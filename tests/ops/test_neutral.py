@@ -13,12 +13,13 @@ import pytest
 from jangin.ir.dtype import from_numpy
 from jangin.ir.expr import const
 from jangin.ops.activation import ACTIVATIONS
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.conv import conv, conv_transpose
 from jangin.ops.interpret import run_graph
 from jangin.ops.linear import einsum
 from jangin.ops.pool import average_pool
 from jangin.ops.quantized import integer_matmul, requantize
+from jangin.ops.values import Tensor
 from jangin.ops.window import Window
 
 Array = np.ndarray

@@ -10,11 +10,12 @@ from test_neutral import Array, computed, sigmoid
 from jangin.ir.dtype import I64
 from jangin.ir.expr import const
 from jangin.ops.attention import Window, attend_one, attention
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.normalize import group_norm
 from jangin.ops.recurrent import Layer, lstm
 from jangin.ops.scatter import unpool
 from jangin.ops.signal import dft
+from jangin.ops.values import Tensor
 
 
 def random(*shape: int) -> Array:

@@ -10,8 +10,9 @@ from jangin.ir.core import Pool
 from jangin.ir.dtype import F32
 from jangin.ir.expr import ExprLike, Var, call, const, maximum, wrap
 from jangin.ir.graph import Array, Graph, Shape
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.core_window import window_extent
+from jangin.ops.values import Tensor
 from jangin.targets import NAMED
 
 TARGET = NAMED["x86-64-v3"]

@@ -12,8 +12,8 @@ from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call, cast, maximum
 from jangin.ir.graph import Graph
 from jangin.ir.verify import verify_graph
-from jangin.ops.builder import Tensor
 from jangin.ops.interpret import run_graph
+from jangin.ops.values import Tensor
 from jangin.passes.batchnorm import affine, batchnorm
 from jangin.passes.simplify import simplify
 

@@ -8,11 +8,12 @@ from nets import TARGET, N, Net, attention, convolutional, feeds
 
 from jangin.ir.core import Kernel
 from jangin.ir.dtype import F32
-from jangin.ir.expr import Buffer, Load, Var, call, const, loads
+from jangin.ir.expr import Buffer, Load, Var, call, const
 from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.interpret import bind_symbols, evaluate_stage, run_func
 from jangin.ir.loop import For, Store
 from jangin.ir.te import lower
+from jangin.ir.traversal import loads
 from jangin.ops.interpret import run_graph
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import channels_last

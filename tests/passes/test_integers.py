@@ -15,9 +15,10 @@ from jangin.ir.core import Conv, Kernel, MatMul, Reshape
 from jangin.ir.dtype import F32, I8, I16, U8, DType
 from jangin.ir.expr import Var, cast, const
 from jangin.ir.graph import Array, Graph
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import dequantize, integer_conv, integer_matmul, quantize, requantize
+from jangin.ops.values import Tensor
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 from jangin.targets.arm import NEOVERSE_N1

@@ -12,8 +12,8 @@ from jangin.ir.core import Kernel
 from jangin.ir.expr import call
 from jangin.ir.graph import Graph
 from jangin.ir.interpret import bind_symbols, evaluate_stage
-from jangin.ops.builder import Tensor
 from jangin.ops.interpret import run_graph
+from jangin.ops.values import Tensor
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import layout
 from jangin.passes.stages import stages

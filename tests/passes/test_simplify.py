@@ -11,11 +11,12 @@ from nets import N, Net, attention, convolutional, feeds
 
 from jangin.ir.core import Conv, Map, MatMul, Slice, Transpose
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, U16, DType
-from jangin.ir.expr import Expr, Var, binary, cast, const, maximum, substitute
+from jangin.ir.expr import Expr, Var, binary, cast, const, maximum
 from jangin.ir.graph import Graph
+from jangin.ir.traversal import substitute
 from jangin.ir.verify import verify_graph
-from jangin.ops.builder import Tensor
 from jangin.ops.interpret import run_graph
+from jangin.ops.values import Tensor
 from jangin.passes.simplify import simplify
 from jangin.passes.simplify_map import evaluate, is_exact, simplify_body
 

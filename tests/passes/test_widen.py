@@ -9,8 +9,9 @@ from jangin.ir.core import Conv, Map, MatMul, Transpose
 from jangin.ir.dtype import BF16, F16, F32, DType
 from jangin.ir.expr import const, maximum
 from jangin.ir.graph import Graph
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
+from jangin.ops.values import Tensor
 from jangin.passes.table import GRAPH_PASSES
 from jangin.passes.widen import widen
 from jangin.targets import NAMED

@@ -17,8 +17,9 @@ from jangin.ir.expr import Const, Expr, Var, call, cast, const, maximum, minimum
 from jangin.ir.graph import Array, Graph
 from jangin.ir.interpret import size
 from jangin.ops import scan
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.core_window import window_extent
+from jangin.ops.values import Tensor
 
 N = Var("n")
 LARGEST = 8

@@ -30,8 +30,8 @@ def hints(func: Func) -> list[Prefetch]:
 
 
 def value(e: Expr, **at: int) -> int:
-    from jangin.ir.expr import substitute
     from jangin.ir.simplify import simplify
+    from jangin.ir.traversal import substitute
 
     found = simplify(substitute(e, {Var(n): const(v) for n, v in at.items()}))
     return int(str(found))

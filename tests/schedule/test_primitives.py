@@ -10,11 +10,12 @@ import pytest
 from templates.kernels import buffer
 
 from jangin.ir import te
-from jangin.ir.expr import const, loads
+from jangin.ir.expr import const
 from jangin.ir.interpret import run_func, size
 from jangin.ir.loop import Alloc, For, Func, If, Let, Store, block, statements
 from jangin.ir.parse import parse_func
 from jangin.ir.text import print_func
+from jangin.ir.traversal import loads
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
 from jangin.schedule.primitives import distinct, find, loop_names

@@ -11,8 +11,9 @@ from templates.kernels import Built, buffer, conv, matmul, node, pool
 
 from jangin.ir import te
 from jangin.ir.core import Map, Normalize, Reduce, Softmax, Transpose
-from jangin.ir.expr import Const, call, loads
+from jangin.ir.expr import Const, call
 from jangin.ir.loop import Alloc, For, Func, expressions, statements
+from jangin.ir.traversal import loads
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
 from jangin.schedule.primitives import loop_names

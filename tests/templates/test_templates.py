@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from jangin.ir import te
 from jangin.ir.core import Concat, Conv, Map, Normalize, Pad, Reduce, Softmax, Transpose
 from jangin.ir.dtype import F32
-from jangin.ir.expr import Var, call, const, free_vars
+from jangin.ir.expr import Var, call, const
 from jangin.ir.interpret import run_func
 from jangin.ir.loop import For, Store, statements
+from jangin.ir.traversal import free_vars
 from jangin.targets import NAMED, Target
 from jangin.templates import separable
 from jangin.templates.choose import TEMPLATES, choose

@@ -18,9 +18,10 @@ from jangin.ir.dtype import BF16, F16, F32, F64, I8, I32, I64, U8, U32, DType
 from jangin.ir.expr import Const, const
 from jangin.ir.graph import Array, Graph
 from jangin.ir.loop import For, Stmt, Store, sub_statements
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import integer_conv, integer_matmul
+from jangin.ops.values import Tensor
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
 from jangin.templates.scheduled import Scheduled

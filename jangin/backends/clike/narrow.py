@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jangin.backends.walk.lanes import reads_itself
-from jangin.ir.expr import Const, Var, const, free_vars, loads
+from jangin.ir.expr import Const, Var, const
 from jangin.ir.loop import (
     Block,
     For,
@@ -20,6 +20,7 @@ from jangin.ir.loop import (
     statements,
     substitute_stmt,
 )
+from jangin.ir.traversal import free_vars, loads
 from jangin.targets.target import Target
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import BOOL, F16, F32, F64, I32, I64, DType
-from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, children
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var
+from jangin.ir.traversal import children
 from jangin.ir.words import BITCASTS, COMPARE
 
 _INT = frozenset({"add", "sub", "mul", "and", "or", "xor"})

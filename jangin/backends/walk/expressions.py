@@ -11,8 +11,9 @@ from jangin.backends.walk.math import LARGEST, divisor, expansion
 from jangin.backends.walk.memory import Memory
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import I32, I64, U32
-from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var, children, walk
+from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
 from jangin.ir.graph import CompileError
+from jangin.ir.traversal import children, walk
 from jangin.ir.words import BITCASTS, COMPARE, DOTS, INTRINSICS, PAIRS
 from jangin.targets.small import ARGUMENT
 

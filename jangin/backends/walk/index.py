@@ -13,20 +13,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from jangin.ir.expr import (
-    Buffer,
-    Const,
-    Expr,
-    Load,
-    Var,
-    binary,
-    buffers_loaded,
-    const,
-    free_vars,
-    row_major,
-    substitute,
-)
+from jangin.ir.expr import Buffer, Const, Expr, Load, Var, binary, const
 from jangin.ir.simplify import Range, interval, prove, simplify, terms
+from jangin.ir.traversal import buffers_loaded, free_vars, row_major, substitute
 
 Term = tuple[int, tuple[Expr, ...]]
 """An integer coefficient and the atoms that it multiplies."""

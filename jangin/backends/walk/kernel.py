@@ -13,7 +13,7 @@ from jangin.backends.walk.memory import in_memory
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir import te
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Binary, Const, Expr, Load, const, free_vars, land, loads, select, substitute
+from jangin.ir.expr import Binary, Const, Expr, Load, const, land, select
 from jangin.ir.graph import CompileError
 from jangin.ir.groups import barriers, shared_layout, threads
 from jangin.ir.kernel import buffer_bytes, sizes
@@ -35,6 +35,7 @@ from jangin.ir.loop import (
     task_loops,
 )
 from jangin.ir.simplify import Range, interval, linear, simplify
+from jangin.ir.traversal import free_vars, loads, substitute
 
 
 class Kernel:

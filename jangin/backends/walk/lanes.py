@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jangin.ir.expr import Binary, Expr, Load, Var, free_vars, loads
+from jangin.ir.expr import Binary, Expr, Load, Var
 from jangin.ir.loop import Alloc, For, Let, Stmt, Store, replace_buffer, statements, sub_statements
+from jangin.ir.traversal import free_vars, loads
 
 REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or"}
 """Operations that combine all lanes in any order, and the reductions of tensor expressions they are."""

@@ -10,7 +10,8 @@ from jangin.frontends.caffe.operators import LAYERS
 from jangin.frontends.caffe.operators.common import Layer
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
 from jangin.ir.graph import CompileError, ImportedAttributes, Node
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 MARKS = frozenset({"bottoms"})
 """What the importer says of a node beside its layer's own parameters."""

@@ -16,7 +16,8 @@ from jangin.frontends.coreml.mil.operators.common import Call
 from jangin.frontends.coreml.rows.models import MODELS
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
 from jangin.ir.graph import ImportedAttributes, Node
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 MARKS = frozenset({"inputs"})
 """What the importer says of a node beside its operation's own arguments."""

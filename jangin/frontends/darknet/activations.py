@@ -11,7 +11,8 @@ from jangin.frontends.dialect import Inputs
 from jangin.ir.expr import Expr, select
 from jangin.ops import activation as functions
 from jangin.ops.axes import per_channel
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 ACTIVATIONS: Mapping[str, Callable[[Expr], Expr]] = {
     "linear": lambda x: x,

@@ -17,10 +17,11 @@ from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops import activation as functions
 from jangin.ops import move, pool
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.conv import conv
 from jangin.ops.resize import Style, asymmetric, resize, scaled_lines
 from jangin.ops.select import ABSENT, suppressed, top_k
+from jangin.ops.values import Tensor
 from jangin.ops.window import Window
 
 CANDIDATES = 1000

@@ -9,8 +9,9 @@ from jangin.frontends.dialect import Bodies, Inputs
 from jangin.ir.expr import Expr
 from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops.activation import sigmoid, tanh
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.conv import conv
+from jangin.ops.values import Tensor
 
 Part = Callable[[Tensor], Tensor]
 

@@ -12,8 +12,9 @@ from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
 from jangin.ops import axes
 from jangin.ops.blocks import matmul_blocks
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.folding import FOLD_LIMIT
+from jangin.ops.values import Tensor
 
 PLAIN = ("F32", "F16")
 Bytes = Callable[[Expr], Expr]

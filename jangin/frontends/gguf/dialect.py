@@ -11,8 +11,9 @@ from jangin.ir.expr import const
 from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops.activation import swish
 from jangin.ops.attention import Window, attend_one, attention, join_heads, rotary_embedding, split_heads
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.normalize import rms_norm
+from jangin.ops.values import Tensor
 
 
 def _tensors(inputs: Inputs) -> list[Tensor]:

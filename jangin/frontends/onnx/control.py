@@ -9,8 +9,9 @@ from jangin.frontends.dialect import Bodies, Inputs
 from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node, static_shape
 from jangin.ir.program import Slicing
 from jangin.ops.axes import axis_of
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
+from jangin.ops.values import Tensor
 
 
 def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:

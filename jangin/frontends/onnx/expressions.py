@@ -32,20 +32,18 @@ from jangin.ir.expr import (
     cast,
     const,
     eq,
-    free_vars,
     is_const,
     land,
     lor,
     maximum,
     minimum,
     ne,
-    rewrite,
-    row_major,
     select,
 )
 from jangin.ir.graph import CompileError, Node, Shape
 from jangin.ir.simplify import Range, prove, simplify
 from jangin.ir.te import Stage
+from jangin.ir.traversal import free_vars, rewrite, row_major
 from jangin.ir.words import BITCASTS
 from jangin.ops import activation
 from jangin.ops.core import CORE

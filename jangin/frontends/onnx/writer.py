@@ -22,11 +22,13 @@ from jangin.frontends.onnx.steps import Steps
 from jangin.frontends.writer import Name, Offer, Words, Writer
 from jangin.ir import core
 from jangin.ir.dtype import F4E2M1, F8E8M0, I2, I8, I32, I64, U2, U8, DType
-from jangin.ir.expr import Const, Expr, Var, const, free_vars
+from jangin.ir.expr import Const, Expr, Var, const
 from jangin.ir.graph import CompileError, Graph, Node, Shape, static_shape
-from jangin.ops.builder import Builder, Tensor
+from jangin.ir.traversal import free_vars
+from jangin.ops.builder import Builder
 from jangin.ops.core import CORE
 from jangin.ops.numbers import Numbers
+from jangin.ops.values import Tensor
 
 OPSET = 21
 """What is written in, unless an operator or a type came later."""

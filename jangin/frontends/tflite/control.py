@@ -10,8 +10,9 @@ from jangin.frontends import control
 from jangin.frontends.dialect import Bodies, Inputs, Lowering
 from jangin.ir.expr import select
 from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
+from jangin.ops.values import Tensor
 
 
 def calls(body: Graph, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Node:

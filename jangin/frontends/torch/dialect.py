@@ -13,7 +13,8 @@ from jangin.frontends.torch.operators import OPERATORS
 from jangin.frontends.torch.operators.common import Result
 from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.graph import CompileError, ImportedAttributes, Node
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 MARKS = frozenset({"tensors", "gives", "common", "late"})
 """What the trace says of a node beside its operator's own arguments."""

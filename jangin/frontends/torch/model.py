@@ -17,10 +17,11 @@ import numpy as np
 
 from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph, substituted
 from jangin.ir.dtype import DTYPES, from_numpy
-from jangin.ir.expr import Const, Expr, Var, substitute
+from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Value
 from jangin.ir.graph_text import graph_arrays, parse_graph, print_graph
 from jangin.ir.records import dataclass
+from jangin.ir.traversal import substitute
 
 MAGIC = b"\x8aJGT\r\n\x1a\n"
 PREFIX = struct.Struct("<8sQ")

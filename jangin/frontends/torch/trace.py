@@ -17,10 +17,11 @@ from jangin.frontends.bodies import BRANCH, LOOP
 from jangin.frontends.torch.model import TracedModel
 from jangin.frontends.torch.sizes import size_of
 from jangin.ir.dtype import DTYPES, I64, DType
-from jangin.ir.expr import Const, Expr, Var, const, free_vars
+from jangin.ir.expr import Const, Expr, Var, const
 from jangin.ir.graph import MAX_SIZE, Array, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
+from jangin.ir.traversal import free_vars
 
 KEPT = (
     "linear", "matmul", "scaled_dot_product_attention", "layer_norm", "group_norm", "instance_norm", "lstm",

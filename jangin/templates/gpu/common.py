@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Const, Expr, loads
+from jangin.ir.expr import Const, Expr
+from jangin.ir.traversal import loads
 from jangin.targets.gpu import GpuTarget
 from jangin.templates import cost
 from jangin.templates.common import fuse_all

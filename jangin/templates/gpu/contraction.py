@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jangin.ir import te
-from jangin.ir.expr import Var, children, const
+from jangin.ir.expr import Var, const
 from jangin.ir.simplify import simplify
+from jangin.ir.traversal import children
 from jangin.schedule.primitives import find
 from jangin.templates import contraction, cost, weight_blocks
 from jangin.templates.common import fuse_all, maskable

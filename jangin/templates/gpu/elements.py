@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import loads
+from jangin.ir.traversal import loads
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, stride
 from jangin.templates.gpu.common import GROUP, constant, device, moved_bytes, operations, seconds

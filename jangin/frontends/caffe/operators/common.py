@@ -13,7 +13,8 @@ from typing import Any
 from jangin.ir.expr import Const
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 UNSAID = frozenset({"engine", "force_nd_im2col", "share_in_parallel", "moving_average_fraction"})
 """Parameters that change no result."""

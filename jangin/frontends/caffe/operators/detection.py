@@ -13,8 +13,8 @@ from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Expr, call, cast, const, select
 from jangin.ir.graph import Array, CompileError
 from jangin.ops.axes import product
-from jangin.ops.builder import Tensor
 from jangin.ops.select import ABSENT, suppressed, top_k
+from jangin.ops.values import Tensor
 
 
 @lowers("PriorBox")

@@ -15,10 +15,11 @@ from jangin.ir.expr import Expr, call, cast, const, maximum, select
 from jangin.ir.graph import CompileError
 from jangin.ops import activation
 from jangin.ops.axes import per_channel, product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import power
 from jangin.ops.reduce import reduce_over
 from jangin.ops.select import top_k
+from jangin.ops.values import Tensor
 
 
 def _function(body: Callable[[Expr], Expr]) -> Lowering:

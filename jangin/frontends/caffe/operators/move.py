@@ -8,7 +8,7 @@ from jangin.ir.expr import Expr, const
 from jangin.ir.graph import CompileError
 from jangin.ops import move
 from jangin.ops.axes import product
-from jangin.ops.builder import Tensor
+from jangin.ops.values import Tensor
 
 
 @lowers("Concat")

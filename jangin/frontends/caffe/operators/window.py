@@ -11,13 +11,14 @@ from jangin.ir.expr import Buffer, Expr, cast, const
 from jangin.ir.graph import CompileError
 from jangin.ops import move, pool
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.conv import conv, conv_transpose
 from jangin.ops.elementwise import power
 from jangin.ops.normalize import local_response_norm
 from jangin.ops.resize import Style, align_corners, asymmetric, resize, scaled_lines, sized_lines
 from jangin.ops.sample import roi_max_pool
 from jangin.ops.scatter import unpool
+from jangin.ops.values import Tensor
 from jangin.ops.window import Window
 
 Pair = tuple[int, int]

@@ -12,12 +12,13 @@ from jangin.ir.expr import Buffer, Expr, call, cast, const, eq, maximum, select
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.types import STRING, tensor_type
 from jangin.ops.axes import divide, product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.linear_models import affine, kernel, opposed, pairs, probabilities
 from jangin.ops.nontensor import Item, host
 from jangin.ops.reduce import arg_extreme
 from jangin.ops.select import top_k
 from jangin.ops.trees import Forest, Node, Weights, grown, planted
+from jangin.ops.values import Tensor
 
 Given = Mapping[str, Any]
 """What the importer found in a model's message."""

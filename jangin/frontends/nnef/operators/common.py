@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 
 from jangin.ir.dtype import BOOL, F32, I64, DType
 from jangin.ir.expr import ExprLike
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 Operand = Tensor | float
 """An argument of tensor type: a tensor, or a literal in its place."""

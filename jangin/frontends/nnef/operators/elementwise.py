@@ -11,23 +11,11 @@ from typing import Any
 from jangin.frontends.nnef.operators.common import DTYPES, Operand, aligned, mapped, tensor
 from jangin.frontends.registry import Table, lowers
 from jangin.ir.dtype import BOOL
-from jangin.ir.expr import (
-    Expr,
-    ExprLike,
-    binary,
-    call,
-    const,
-    eq,
-    land,
-    lor,
-    maximum,
-    minimum,
-    ne,
-    select,
-)
+from jangin.ir.expr import Expr, ExprLike, binary, call, const, eq, land, lor, maximum, minimum, ne, select
 from jangin.ir.graph import CompileError
 from jangin.ops import activation, elementwise
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 CALLS = (
     "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh",

@@ -11,7 +11,8 @@ from jangin.ir.graph import CompileError
 from jangin.ir.simplify import simplify
 from jangin.ops import index, move
 from jangin.ops.axes import axes_of, axis_of, divide
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 Padding = Sequence[Sequence[int]]
 """(before, after) by axis."""

@@ -12,8 +12,9 @@ from jangin.ir.simplify import simplify
 from jangin.ops import linear as neutral
 from jangin.ops import normalize
 from jangin.ops.axes import axes_of, product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.reduce import arg_extreme, reduce_over
+from jangin.ops.values import Tensor
 
 
 def _reduce(kind: str) -> Callable[..., Tensor]:

@@ -22,10 +22,11 @@ from jangin.ir.simplify import simplify
 from jangin.ops import conv as neutral
 from jangin.ops import normalize, pool, resize
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import power
 from jangin.ops.index import in_range, take_along
 from jangin.ops.scatter import unpool
+from jangin.ops.values import Tensor
 from jangin.ops.window import Window, same_pads, steps
 
 Sizes = Sequence[int]

@@ -11,9 +11,10 @@ from jangin.ir.graph import CompileError
 from jangin.ir.te import compute
 from jangin.ops.activation import ACTIVATIONS, gelu, gelu_tanh, selu, shrink, swish
 from jangin.ops.axes import axis_of, product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import widened
 from jangin.ops.reduce import first_extreme
+from jangin.ops.values import Tensor
 
 NAMES: Mapping[str, str] = {
     "Affine": "affine",

@@ -10,7 +10,8 @@ from jangin.ir.dtype import BOOL, F64
 from jangin.ir.expr import Const, Expr, const
 from jangin.ir.graph import CompileError
 from jangin.ops.attention import Attended, Window, attention, join_heads, rotary_embedding, split_heads
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 
 def _heads(b: Builder, x: Tensor, heads: int | None) -> Tensor:

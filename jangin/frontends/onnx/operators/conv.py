@@ -13,8 +13,9 @@ from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.axes import integers
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.conv import col2im, conv, conv_transpose, kernel_size, transposed_extents
+from jangin.ops.values import Tensor
 from jangin.ops.window import explicit_pads, same_pads
 
 

@@ -8,9 +8,10 @@ from jangin.frontends.onnx.operators.strings import string_cast
 from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import TEXT, element_type
 from jangin.ir.dtype import DType
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import bitcast, converted
 from jangin.ops.nontensor import Item, NonTensor
+from jangin.ops.values import Tensor
 
 
 @op("Cast")

@@ -11,22 +11,14 @@ import numpy as np
 from jangin.frontends.onnx.operators.families import align, binary, family, same_types, unary, variadic
 from jangin.frontends.onnx.registry import Lowering, op
 from jangin.ir.dtype import BOOL
-from jangin.ir.expr import (
-    Expr,
-    call,
-    const,
-    eq,
-    land,
-    lor,
-    maximum,
-    minimum,
-)
+from jangin.ir.expr import Expr, call, const, eq, land, lor, maximum, minimum
 from jangin.ir.expr import binary as operation
 from jangin.ir.graph import CompileError
 from jangin.ops.activation import leaky_relu
 from jangin.ops.axes import per_channel
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import clamp, div, pow_, shift, where, widened
+from jangin.ops.values import Tensor
 
 _INTRINSICS = (
     "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Not Round Sign "

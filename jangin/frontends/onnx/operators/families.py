@@ -8,8 +8,9 @@ from typing import Any
 from jangin.frontends.onnx.registry import Lowering, Operator
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import Body, widened
+from jangin.ops.values import Tensor
 
 Attribute = Any
 

@@ -13,12 +13,13 @@ from jangin.ir.expr import Buffer, Expr, cast, const, eq, is_const, land, maximu
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ops.attention import Window, attention, join_heads, rotary_embedding, split_heads, update_cache
 from jangin.ops.axes import divide
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import widened
 from jangin.ops.index import gather, in_range
 from jangin.ops.linear import matmul
 from jangin.ops.move import parts_of
 from jangin.ops.normalize import layer_norm
+from jangin.ops.values import Tensor
 
 DOMAIN = "com.microsoft"
 NO_MASK = float(np.finfo(np.float32).min)

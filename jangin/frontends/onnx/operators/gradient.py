@@ -9,24 +9,13 @@ from functools import partial
 from jangin.frontends.onnx.operators.training import DOMAIN
 from jangin.frontends.onnx.registry import op
 from jangin.ir.core import Concat, Expand, Map, MatMul, Reduce, Reshape, Softmax, Transpose
-from jangin.ir.expr import (
-    Binary,
-    Call,
-    Cast,
-    Expr,
-    Select,
-    Var,
-    call,
-    cast,
-    const,
-    is_const,
-    select,
-    substitute,
-)
+from jangin.ir.expr import Binary, Call, Cast, Expr, Select, Var, call, cast, const, is_const, select
 from jangin.ir.expr import binary as operation
 from jangin.ir.graph import CompileError, Node
-from jangin.ops.builder import Builder, Tensor
+from jangin.ir.traversal import substitute
+from jangin.ops.builder import Builder
 from jangin.ops.operands import typed
+from jangin.ops.values import Tensor
 
 # -- scalar bodies -------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ from jangin.frontends.onnx.registry import op
 from jangin.ir.expr import const
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import axis_of, product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.index import gather, gather_elements, gather_nd, one_hot
 from jangin.ops.select import count_true, non_max_suppression, non_zero, positions, top_k, unique
+from jangin.ops.values import Tensor
 
 GATHER = family({"Gather": gather})
 NON_ZERO = family({"NonZero": non_zero}, since=9)

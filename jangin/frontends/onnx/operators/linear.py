@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from jangin.frontends.onnx.operators.families import family
 from jangin.frontends.onnx.registry import op
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.linear import einsum, gemm, matmul, scaled
+from jangin.ops.values import Tensor
 
 MATMUL = family({"MatMul": matmul})
 EINSUM = family({"Einsum": einsum}, since=12)

@@ -11,9 +11,10 @@ from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import I64
 from jangin.ir.expr import cast, const, select
 from jangin.ir.graph import static_shape
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.linear_models import affine, kernel, opposed, pairs, probabilities
 from jangin.ops.nontensor import Item
+from jangin.ops.values import Tensor
 
 
 @op("LinearRegressor", domain=DOMAIN)

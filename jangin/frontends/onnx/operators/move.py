@@ -10,8 +10,9 @@ from jangin.ir.expr import Expr, const, select
 from jangin.ir.graph import MAX_SIZE, CompileError
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import axes_of, integers
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.move import pad_with, reverse_sequence, slice_axes
+from jangin.ops.values import Tensor
 
 
 @op("Slice")

@@ -8,7 +8,7 @@ from jangin.frontends.onnx.operators.families import family
 from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import element_type
 from jangin.ops.axes import axes_of, per_channel
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import widen, widened
 from jangin.ops.normalize import (
     batch_norm,
@@ -23,6 +23,7 @@ from jangin.ops.normalize import (
     rms_norm,
     scale_shift,
 )
+from jangin.ops.values import Tensor
 
 AS_THEY_ARE = family(
     {"InstanceNormalization": instance_norm, "LpNormalization": lp_normalize, "LRN": local_response_norm}

@@ -20,10 +20,11 @@ from jangin.ir.graph import Array, CompileError
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.axes import axes_of, axis_of, channels_first, channels_last
 from jangin.ops.blocks import matmul_blocks
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.linear import matmul
 from jangin.ops.quantized import dequantize, dynamic_quantize, integer_matmul, quantize, requantize
 from jangin.ops.reduce import reduce_over
+from jangin.ops.values import Tensor
 
 DOMAIN = "com.microsoft"
 

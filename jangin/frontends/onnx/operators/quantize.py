@@ -11,7 +11,7 @@ from jangin.frontends.onnx.types import element_type
 from jangin.ir.dtype import F32, U8
 from jangin.ir.expr import Expr, cast
 from jangin.ops.axes import per_channel
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.conv import add_bias
 from jangin.ops.quantized import (
     dequantize,
@@ -22,6 +22,7 @@ from jangin.ops.quantized import (
     quantize,
     requantize,
 )
+from jangin.ops.values import Tensor
 
 
 @op("QuantizeLinear")

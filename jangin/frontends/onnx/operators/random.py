@@ -8,9 +8,10 @@ from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import element_type
 from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
 from jangin.ir.expr import Buffer, Expr, call, cast, const, lor, minimum, select
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.random import normal, uniform
 from jangin.ops.scan import cumulate
+from jangin.ops.values import Tensor
 
 
 def _like(x: Tensor, dtype: int | DType | None) -> DType:

@@ -13,8 +13,9 @@ from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.ops import recurrent
 from jangin.ops.activation import ACTIVATIONS, clip, parameters
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.recurrent import Activation, Layer
+from jangin.ops.values import Tensor
 
 BACKWARD: Mapping[str, tuple[bool, ...]] = {
     "forward": (False,),

@@ -7,8 +7,9 @@ from functools import partial
 
 from jangin.frontends.onnx.operators.families import family
 from jangin.ops.axes import axes_of, integers
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.reduce import arg_extreme, log_sum_exp, reduce_over
+from jangin.ops.values import Tensor
 
 Axes = Tensor | Sequence[int] | None
 

@@ -11,7 +11,7 @@ from jangin.ir.dtype import F32
 from jangin.ir.expr import Expr, const
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ops.axes import axes_of
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.resize import (
     Ends,
     Line,
@@ -28,6 +28,7 @@ from jangin.ops.resize import (
     scaled_lines,
     sized_lines,
 )
+from jangin.ops.values import Tensor
 
 COORDINATES: Mapping[str, Callable[[Line, Expr], Position]] = {
     "align_corners": align_corners,

@@ -7,8 +7,9 @@ from typing import Any
 
 from jangin.frontends.onnx.operators.conv import Convolution
 from jangin.frontends.onnx.registry import op
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.sample import deform_conv, grid_sample, roi_align, roi_max_pool
+from jangin.ops.values import Tensor
 
 
 @op("GridSample", since=16)

@@ -6,8 +6,9 @@ from functools import partial
 
 from jangin.frontends.onnx.operators.families import family
 from jangin.ops.axes import integers
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.scan import cumulate, det
+from jangin.ops.values import Tensor
 
 
 def _cumulate(

@@ -11,9 +11,10 @@ from jangin.ir.expr import Buffer, Expr, cast, const, land, select
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import axis_of
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.index import in_range
 from jangin.ops.scatter import scatter_elements, scatter_nd, unpool
+from jangin.ops.values import Tensor
 
 SCATTER = family({"Scatter": scatter_elements}, since=9)
 SCATTERS = family({"ScatterElements": scatter_elements, "ScatterND": scatter_nd}, since=11)

@@ -11,9 +11,10 @@ from jangin.frontends.onnx.operators.strings import labels as encoded
 from jangin.ir.dtype import F32, F64
 from jangin.ir.expr import Expr, call, cast, const, eq, select
 from jangin.ir.graph import CompileError
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
 from jangin.ops.reduce import arg_extreme
+from jangin.ops.values import Tensor
 
 DOMAIN = "ai.onnx.ml"
 NEAR_ZERO = 1e-7

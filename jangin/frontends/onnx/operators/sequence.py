@@ -13,7 +13,7 @@ from jangin.ir.expr import Expr, const
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.types import ANY, Type, sequence_of, tensor_type
 from jangin.ops.axes import axis_of, integers
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.nontensor import (
     Item,
     NonTensor,
@@ -24,6 +24,7 @@ from jangin.ops.nontensor import (
     known_sequence,
     type_of,
 )
+from jangin.ops.values import Tensor
 
 UNROLLED = 64
 """Parts up to which a tensor is split while compiling."""

@@ -15,7 +15,7 @@ from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ir.simplify import prove, simplify
 from jangin.ops import nontensor
 from jangin.ops.axes import axes_of, axis_of, integers, product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.move import (
     arange,
     depth_to_space,
@@ -29,6 +29,7 @@ from jangin.ops.move import (
 )
 from jangin.ops.nontensor import Item
 from jangin.ops.operands import broadcast
+from jangin.ops.values import Tensor
 
 
 @op("Shape")

@@ -6,8 +6,9 @@ from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import element_type
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ops.axes import integers
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.signal import dft, mel_weights, stft
+from jangin.ops.values import Tensor
 
 
 def _integer(b: Builder, t: Tensor | None, what: str) -> int | None:

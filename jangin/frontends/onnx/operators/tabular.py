@@ -31,9 +31,10 @@ from jangin.ir.expr import (
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.loop import Alloc, For, If, Store, block
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.index import gather, index_vars, nest
 from jangin.ops.nontensor import Item, NonTensor
+from jangin.ops.values import Tensor
 
 BINARIZER = unary({"Binarizer": lambda x, threshold=0.0: cast(x.dtype, x > threshold)}, domain=DOMAIN)
 

@@ -9,7 +9,8 @@ from jangin.ir.dtype import F64
 from jangin.ir.expr import Expr, call, cast, const, select
 from jangin.ir.expr import binary as operation
 from jangin.ir.graph import CompileError
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 DOMAIN = "ai.onnx.preview.training"
 Step = Callable[..., tuple[Expr, ...]]

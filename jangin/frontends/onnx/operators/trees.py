@@ -12,9 +12,10 @@ from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import DType
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
 from jangin.ops.trees import AGGREGATES, MODES, Forest, Node, Weights, grown, planted
+from jangin.ops.values import Tensor
 
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 

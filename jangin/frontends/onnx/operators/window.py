@@ -11,7 +11,7 @@ from jangin.ir.expr import Expr, const
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.pool import (
     average_pool,
     global_lp_pool,
@@ -21,6 +21,7 @@ from jangin.ops.pool import (
     spatial_axes,
 )
 from jangin.ops.reduce import reduce_over
+from jangin.ops.values import Tensor
 from jangin.ops.window import Window, steps
 
 

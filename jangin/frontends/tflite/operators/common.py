@@ -14,9 +14,9 @@ from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
-from jangin.ir.te import identity
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
+from jangin.ops.values import Tensor
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ class Quantization:
     @property
     def limits(self) -> tuple[int, int]:
         assert self.dtype is not None
-        low, high = (identity(c, self.dtype).value for c in ("max", "min"))
-        return int(low), int(high)
+        return self.dtype.limits
 
 
 @dataclass(frozen=True)

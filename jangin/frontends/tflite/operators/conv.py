@@ -24,8 +24,9 @@ from jangin.ir.graph import CompileError, static_shape
 from jangin.ops import conv as neutral
 from jangin.ops import pool
 from jangin.ops.axes import channels_first, channels_last, divide, product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.quantized import integer_conv, integer_matmul
+from jangin.ops.values import Tensor
 from jangin.ops.window import Window, same_pads
 
 SAME, VALID = 0, 1

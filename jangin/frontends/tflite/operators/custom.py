@@ -20,10 +20,11 @@ from jangin.ir.expr import Buffer, Expr, call, cast, const, land, maximum, minim
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ops import conv
 from jangin.ops.axes import channels_first, channels_last
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.pool import max_pool_with_indices
 from jangin.ops.scatter import unpool
 from jangin.ops.select import chosen_boxes, top_k
+from jangin.ops.values import Tensor
 
 POOL = ("padding", "stride_w", "stride_h", "filter_width", "filter_height", "fused_activation_function")
 FIELDS = {

@@ -29,8 +29,8 @@ from jangin.ir.expr import Expr, binary, cast, const, eq, land, lor, maximum, mi
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import CompileError
 from jangin.ops import activation
-from jangin.ops.builder import Tensor
 from jangin.ops.elementwise import pow_, where
+from jangin.ops.values import Tensor
 
 
 def _function(body: Callable[..., Expr], table: bool = False, **named: str) -> Lowering:

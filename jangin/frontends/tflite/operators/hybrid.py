@@ -13,7 +13,8 @@ from jangin.ir.dtype import F32, F64, I8
 from jangin.ir.expr import Expr, cast, const, eq, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import CompileError
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 Sums = Callable[[Tensor, Tensor | None], Tensor]
 """Exact sums of quantized rows, less their zero points (None: they have none), times the weights."""

@@ -14,10 +14,10 @@ from jangin.ir.expr import Buffer, Expr, binary, cast, const, land, maximum, min
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ops import index, move
 from jangin.ops.axes import axis_of, channels_first, channels_last, divide
-from jangin.ops.builder import Tensor
 from jangin.ops.resize import Style, align_corners, asymmetric, half_pixel, pixel_centre, resize, sized_lines
 from jangin.ops.scatter import scatter_nd
 from jangin.ops.select import non_zero, top_k
+from jangin.ops.values import Tensor
 
 
 @lowers("RESHAPE")

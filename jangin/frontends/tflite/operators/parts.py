@@ -15,10 +15,11 @@ from jangin.ir.graph import CompileError
 from jangin.ir.te import identity
 from jangin.ops import move
 from jangin.ops import select as chosen
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import bitcast
 from jangin.ops.reduce import arg_extreme
 from jangin.ops.scatter import scatter_nd
+from jangin.ops.values import Tensor
 
 
 @lowers("REVERSE_SEQUENCE")

@@ -11,8 +11,9 @@ from jangin.ir.expr import Expr
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ops import recurrent
 from jangin.ops.activation import clip, relu, sigmoid, tanh
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.recurrent import Layer
+from jangin.ops.values import Tensor
 
 FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
     lambda v: v, relu, partial(clip, low=-1.0, high=1.0), partial(clip, low=0.0, high=6.0), tanh,

@@ -21,10 +21,10 @@ from jangin.frontends.tflite.operators.common import (
 from jangin.ir.dtype import I8, I16, I32, I64, U8
 from jangin.ir.expr import Expr, binary, call, cast, const, maximum, minimum, select
 from jangin.ir.graph import CompileError, static_shape
-from jangin.ops.builder import Tensor
 from jangin.ops.normalize import local_response_norm
 from jangin.ops.reduce import arg_extreme, reduce_over
 from jangin.ops.scan import cumulate
+from jangin.ops.values import Tensor
 
 
 def _axes(c: Call) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from jangin.frontends.tflite.operators.common import Call, constants, leading_ze
 from jangin.ir.dtype import I16, I64
 from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
 from jangin.ir.graph import Array, CompileError
-from jangin.ops.builder import Tensor
+from jangin.ops.values import Tensor
 
 STEPS = 24
 """Entries of the sigmoid's table for 1 of its argument."""

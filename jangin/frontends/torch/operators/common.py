@@ -14,8 +14,9 @@ from jangin.ir.dtype import DType
 from jangin.ir.expr import Expr, ExprLike, cast, const
 from jangin.ir.graph import Shape
 from jangin.ir.records import dataclass
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import Body, widened
+from jangin.ops.values import Tensor
 
 Number = bool | int | float | Expr
 """An argument that isn't a tensor; an expression where it is a size."""

@@ -16,10 +16,11 @@ from jangin.ir.simplify import simplify
 from jangin.ops import conv as neutral
 from jangin.ops import pool
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import widen
 from jangin.ops.index import gather
 from jangin.ops.scatter import scatter_elements
+from jangin.ops.values import Tensor
 from jangin.ops.window import Window
 
 

@@ -18,10 +18,11 @@ from jangin.ir.dtype import BOOL, F32, F64
 from jangin.ir.expr import Expr, call, cast, const, eq, land, lor, maximum, minimum, ne, select
 from jangin.ir.expr import binary as operation
 from jangin.ops import activation
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import Body, bitcast, pow_, shift
 from jangin.ops.elementwise import where as choose
 from jangin.ops.operands import wide
+from jangin.ops.values import Tensor
 
 
 def _unary(body: Body) -> Lowering:

@@ -13,12 +13,13 @@ from jangin.ir.graph import CompileError, Shape
 from jangin.ir.simplify import simplify
 from jangin.ops import index as neutral
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import where
 from jangin.ops.operands import broadcast
 from jangin.ops.scan import cumulate
 from jangin.ops.scatter import scatter_elements, scatter_nd
 from jangin.ops.select import non_zero
+from jangin.ops.values import Tensor
 
 
 @lowers("embedding")

@@ -12,10 +12,11 @@ from jangin.ir.graph import CompileError
 from jangin.ir.simplify import simplify
 from jangin.ops import attention as neutral
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import widen
 from jangin.ops.linear import einsum as einstein
 from jangin.ops.linear import matmul as multiply
+from jangin.ops.values import Tensor
 
 
 def _number(x: Number) -> float:

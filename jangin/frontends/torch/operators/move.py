@@ -17,9 +17,10 @@ from jangin.ir.expr import Buffer, Const, Expr, cast, const, eq, land, select
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import prove, simplify
 from jangin.ops.axes import product
-from jangin.ops.builder import DATA_LIMIT, Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.move import parts_of, slice_axes
 from jangin.ops.move import repeat as repeated
+from jangin.ops.values import DATA_LIMIT, Tensor
 
 END = (1 << 63) - 1
 

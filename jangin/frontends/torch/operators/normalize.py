@@ -14,8 +14,9 @@ from jangin.ir.expr import const
 from jangin.ir.simplify import simplify
 from jangin.ops import normalize as neutral
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import widen
+from jangin.ops.values import Tensor
 
 
 def _ones(b: Builder, like: Tensor, count: Any) -> Tensor:

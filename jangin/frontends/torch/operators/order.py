@@ -11,11 +11,12 @@ from jangin.ir.expr import Expr, binary, call, cast, const, eq, lor, select
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.index import take_along
 from jangin.ops.operands import wide
 from jangin.ops.scan import cumulate
 from jangin.ops.select import top_indices
+from jangin.ops.values import Tensor
 
 
 def keys(b: Builder, x: Tensor) -> Tensor:
@@ -25,7 +26,7 @@ def keys(b: Builder, x: Tensor) -> Tensor:
     def of_float(v: Expr) -> Expr:
         v = wide(v)
         whole, word = (I64, "bitcast_i64") if v.dtype is F64 else (I32, "bitcast_i32")
-        top = (1 << (whole.bits - 1)) - 1
+        top = whole.limits[1]
         bits = call(word, v + 0.0)
         ordered = select(bits < 0, binary("xor", bits, const(top, whole)), bits)
         return select(call("isnan", v), const(top, whole), ordered)
@@ -121,8 +122,7 @@ def _running(combiner: str) -> Any:
         x = keys(b, self)
         axis = dim % self.rank
         if combiner == "min" and self.dtype.is_float:  # NaN must be the least, too
-            top = const((1 << (x.dtype.bits - 1)) - 1, x.dtype)
-            least = const(-(1 << (x.dtype.bits - 1)), x.dtype)
+            least, top = (const(limit, x.dtype) for limit in x.dtype.limits)
             x = b.map(lambda v: select(eq(v, top), least, v), x)
         best = cumulate(b, x, combiner, axis=axis)
 

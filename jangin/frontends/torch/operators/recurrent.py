@@ -11,7 +11,8 @@ from jangin.frontends.torch.operators.common import Result
 from jangin.ir.graph import CompileError
 from jangin.ops import recurrent as neutral
 from jangin.ops.activation import relu
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 LSTM_GATES = ("input", "forget", "candidate", "output")
 GRU_GATES = ("reset", "update", "candidate")

@@ -14,13 +14,14 @@ from jangin.ir.expr import call, cast, const, maximum, ne
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import product
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.elementwise import power, widen
 from jangin.ops.index import gather, gather_elements
 from jangin.ops.operands import wide
 from jangin.ops.reduce import arg_extreme, log_sum_exp, reduce_over
 from jangin.ops.scan import cumulate
 from jangin.ops.select import non_zero
+from jangin.ops.values import Tensor
 
 
 def _reduction(kind: str) -> Any:

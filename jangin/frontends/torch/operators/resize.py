@@ -7,7 +7,7 @@ from typing import Any
 
 from jangin.frontends.registry import Table, lowers
 from jangin.frontends.torch.operators.common import Result, size
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.resize import (
     Line,
     Style,
@@ -22,6 +22,7 @@ from jangin.ops.resize import (
     align_corners as corners,
 )
 from jangin.ops.sample import grid_sample
+from jangin.ops.values import Tensor
 
 
 def _lines(b: Builder, x: Tensor, out: Result, rank: int, scales: Sequence[float | None]) -> list[Line]:

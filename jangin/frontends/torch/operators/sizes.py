@@ -5,7 +5,8 @@ from __future__ import annotations
 from jangin.frontends.registry import Table
 from jangin.frontends.torch.operators.common import Number, Result, size
 from jangin.ir.dtype import I64
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 
 def _sizes(b: Builder, out: Result, sizes: list[Number]) -> Tensor:

@@ -13,7 +13,8 @@ from jangin.ir.expr import Expr, const
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.ops.axes import axis_of
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 
 @dataclass(frozen=True)

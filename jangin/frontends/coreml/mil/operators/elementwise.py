@@ -11,8 +11,8 @@ from jangin.ir.expr import Expr, call, cast, const, eq, land, lor, maximum, mini
 from jangin.ir.graph import CompileError
 from jangin.ops import activation
 from jangin.ops.axes import per_channel
-from jangin.ops.builder import Tensor
 from jangin.ops.elementwise import converted, div, pow_, where, widened
+from jangin.ops.values import Tensor
 
 DTYPES: Mapping[str, DType] = {
     "bool": BOOL, "fp16": F16, "fp32": F32, "fp64": F64, "int8": I8, "int16": I16, "int32": I32, "int64": I64,

@@ -13,9 +13,9 @@ from jangin.ir.expr import Buffer, Expr, const, land, lor, select
 from jangin.ir.graph import CompileError
 from jangin.ops import index, move, scan, scatter
 from jangin.ops.axes import axes_of, axis_of, product
-from jangin.ops.builder import Tensor
 from jangin.ops.reduce import arg_extreme, log_sum_exp, reduce_over
 from jangin.ops.select import non_zero, top_k
+from jangin.ops.values import Tensor
 
 
 @lowers("concat")

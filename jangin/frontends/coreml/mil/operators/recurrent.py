@@ -10,8 +10,9 @@ from jangin.frontends.coreml.mil.operators.common import Call
 from jangin.frontends.registry import lowers
 from jangin.ir.graph import CompileError
 from jangin.ops import activation, move
-from jangin.ops.builder import Builder, Tensor
+from jangin.ops.builder import Builder
 from jangin.ops.recurrent import Activation, Layer, gru, lstm, rnn
+from jangin.ops.values import Tensor
 
 LSTM = ("input", "forget", "output", "candidate")
 GRU = (2, 0, 1)

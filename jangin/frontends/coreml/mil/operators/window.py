@@ -11,7 +11,6 @@ from jangin.ir.graph import CompileError
 from jangin.ops import linear, normalize, pool
 from jangin.ops.attention import attention
 from jangin.ops.axes import axes_of, per_channel
-from jangin.ops.builder import Tensor
 from jangin.ops.conv import conv, conv_transpose, kernel_size, transposed_extents
 from jangin.ops.elementwise import widen
 from jangin.ops.resize import (
@@ -23,6 +22,7 @@ from jangin.ops.resize import (
     scaled_lines,
     sized_lines,
 )  # fmt: skip
+from jangin.ops.values import Tensor
 from jangin.ops.window import Window, explicit_pads, same_pads, steps
 
 

@@ -1,0 +1,108 @@
+"""Going through expressions: what they consist of and mention, and replacing parts of them.
+
+Nothing here recurses into an expression, so that a long chain is no deeper a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from jangin.ir.dtype import BOOL
+from jangin.ir.expr import Binary, Call, Cast, Expr, Load, Select, Var, binary, call, cast, const, select
+from jangin.ir.flat import postorder
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    return e._kids
+
+
+def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
+    """`e` with other children, through the folding constructors."""
+    if isinstance(e, Binary):
+        return binary(e.op, *kids)
+    if isinstance(e, Load):
+        return Load(e.buffer, kids)
+    if isinstance(e, Call):
+        return call(e.fn, *kids)
+    if isinstance(e, Select):
+        return select(*kids)
+    return cast(e.dtype, kids[0]) if isinstance(e, Cast) else e
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """Every node of `e`, parents first, a shared one as often as it is mentioned."""
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(node._kids[::-1])
+
+
+def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
+    """Bottom-up: `fn(node)` gives a replacement or None to keep; shared parts are done once."""
+    memo: dict[Expr, Expr] = {}
+    for node in postorder(e):
+        kids = node._kids
+        new = tuple([memo[k] for k in kids])
+        done = node if new == kids else rebuild(node, new)
+        if done not in new:  # else it has been given to fn already
+            replaced = fn(done)
+            done = done if replaced is None else replaced
+        memo[node] = done
+    return memo[e]
+
+
+def substitute(e: Expr, values: Mapping[Var, Expr]) -> Expr:
+    """`e` with variables replaced."""
+    if e._free.isdisjoint(values):
+        return e
+    memo = dict[Expr, Expr](values.items())
+    stack = [e]
+    while stack:
+        node = stack[-1]
+        kids = node._kids
+        if node in memo:
+            stack.pop()
+        elif new := [k for k in kids if k not in memo and not k._free.isdisjoint(values)]:
+            stack.extend(new)
+        else:
+            memo[stack.pop()] = rebuild(node, tuple([memo.get(k, k) for k in kids]))
+    return memo[e]
+
+
+def free_vars(e: Expr) -> frozenset[Var]:
+    """The variables an expression mentions."""
+    return e._free
+
+
+def buffers_loaded(e: Expr) -> frozenset[str]:
+    """The names of the buffers an expression loads."""
+    return e._loaded
+
+
+def loads(e: Expr) -> list[Load]:
+    """Its loads, parents first, a shared one as often as it is mentioned."""
+    found: list[Load] = []
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node._loaded:
+            if isinstance(node, Load):
+                found.append(node)
+            stack.extend(node._kids[::-1])
+    return found
+
+
+def conjuncts(e: Expr) -> list[Expr]:
+    """The conditions that all hold where `e` does."""
+    if isinstance(e, Binary) and e.op == "and" and e.dtype is BOOL:
+        return conjuncts(e.a) + conjuncts(e.b)
+    return [e]
+
+
+def row_major(index: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
+    """An element's offset in a buffer of that shape."""
+    flat: Expr = const(0)
+    for i, d in zip(index, shape, strict=True):
+        flat = flat * d + i
+    return flat

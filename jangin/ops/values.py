@@ -1,0 +1,152 @@
+"""The values of a graph that is being built: tensors, and what is known of them while nothing has run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jangin.ir import core
+from jangin.ir.dtype import I32, I64, DType
+from jangin.ir.expr import Const, ExprLike, Var, const, wrap
+from jangin.ir.graph import MAX_SIZE, Array, CompileError, Node, Shape, Value
+from jangin.ir.records import dataclass
+from jangin.ir.simplify import Range
+from jangin.ops.editor import Editor
+
+DATA_LIMIT = 256
+"""Elements up to which the contents of integer tensors are followed through the graph."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value being built. `data`: its contents as i64 expressions where they are known (an object
+    array of the tensor's own shape); such a tensor has no node until something computes with it."""
+
+    name: str
+    dtype: DType
+    shape: Shape
+    data: NDArray[Any] | None = None
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class Values(Editor):
+    """An editor of what has no nodes yet: inputs, constants, sizes, symbols. `source` is the node in hand,
+    `prefix` what names are made of."""
+
+    def __init__(self, symbols: Mapping[Var, Range]) -> None:
+        super().__init__(symbols)
+        self.inputs: list[str] = []
+        self.source = ""
+        self.prefix = "v"
+        self.pending: list[Var] = []
+        self.known: dict[str, NDArray[Any]] = {}
+
+    def fresh(self, hint: str = "") -> str:
+        """A name not in use, made of the hint or of the node in hand."""
+        return super().fresh(hint or self.prefix)
+
+    def input(self, name: str, dtype: DType, shape: Shape) -> Tensor:
+        self.inputs.append(name)
+        self.values[name] = Value(name, dtype, shape)
+        return Tensor(name, dtype, shape)
+
+    def const(self, array: Array, name: str = "") -> Tensor:
+        """A constant tensor (its name is made unique)."""
+        return self._constant_tensor(self.constant(np.asarray(array), name or "c"))
+
+    def _constant_tensor(self, name: str) -> Tensor:
+        array, (dtype, shape) = self.constants[name], self.typed(name)
+        data = None
+        if dtype in (I64, I32) and array.size <= DATA_LIMIT:
+            data = np.empty(array.shape, object)
+            for at, v in np.ndenumerate(array):
+                data[at] = const(int(v))
+        return Tensor(name, dtype, shape, data)
+
+    def scalar(self, value: float, dtype: DType) -> Tensor:
+        return self.const(np.asarray(value, dtype.numpy))
+
+    def sizes(self, data: Iterable[ExprLike] | NDArray[Any], dtype: DType = I64) -> Tensor:
+        """An integer tensor of known (maybe symbolic) contents."""
+        array = data if isinstance(data, np.ndarray) else object_array(list(data))
+        return Tensor("", dtype, tuple(const(d) for d in array.shape), array)
+
+    def constant_value(self, t: Tensor | None) -> Array | None:
+        """The tensor's contents where they are constants, else None."""
+        if t is None:
+            return None
+        if t.name in self.constants:
+            return self.constants[t.name]
+        if t.data is not None and all(isinstance(e, Const) for e in t.data.flat):
+            return np.array([e.value for e in t.data.flat], t.dtype.numpy).reshape(t.data.shape)
+        return None
+
+    def require_constant(self, t: Tensor | None, what: str) -> Array:
+        """The contents, or a CompileError saying that `what` must be known at compile time."""
+        value = self.constant_value(t)
+        if value is None:
+            if t is None:
+                raise CompileError(f"{what} must be given")
+            raise CompileError(
+                f"{what} must be a constant; here it is computed at run time ({t}): make it an initializer "
+                "of the model, or fix with shapes= the sizes that it follows from"
+            )
+        return value
+
+    def joined(self, t: Tensor) -> list[Tensor]:
+        """The parts that a vector is concatenated of: some may be known where the whole isn't."""
+        node = next((n for n in reversed(self.nodes) if t.name in n.outputs), None)
+        if node is None or t.rank > 1:
+            return []
+        if node.op == "concat":
+            return [self.tensor(n) for n in node.inputs]
+        if node.op == "reshape" and self.values[node.inputs[0]].shape in ((), (const(1),)):
+            return [self.tensor(node.inputs[0])]
+        return []
+
+    def tensor(self, name: str) -> Tensor:
+        """A value of the graph by name, with what is known of its contents."""
+        value = self.values[name]
+        assert value.dtype is not None and value.shape is not None
+        data = self.known.get(name)
+        if name in self.constants and value.dtype in (I64, I32):
+            data = object_array([int(v) for v in self.constants[name].reshape(-1)]).reshape(
+                self.constants[name].shape
+            )
+        return Tensor(name, value.dtype, value.shape, data)
+
+    def symbol(self, low: int = 0, high: int = MAX_SIZE) -> Var:
+        """A size that becomes known during a run, by the step that is added next."""
+        base = re.sub(r"\W", "_", self.prefix, flags=re.ASCII).lstrip("_0123456789") or "n"
+        taken, count = {v.name for v in self.symbols}, 0
+        while f"{base}_n{count}" in taken:
+            count += 1
+        var = Var(f"{base}_n{count}")
+        self.symbols[var] = (const(low), const(high))
+        self.pending.append(var)
+        return var
+
+    def step(self, attrs: core.GraphStep, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        """Add what is no core node but a step of a program (see `passes.partition`). The symbols made
+        since the last one become known when it has run."""
+        attrs = replace(attrs, symbols=tuple(self.pending))
+        self.pending.clear()
+        self.emit(Node(self.fresh(), tuple(inputs), tuple(outputs), attrs, self.source))
+
+
+def object_array(items: list[ExprLike]) -> NDArray[Any]:
+    out = np.empty(len(items), object)
+    for i, item in enumerate(items):
+        out[i] = wrap(item)
+    return out
