@@ -16,8 +16,9 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
 import jangin
+from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.module import results_of
-from jangin.frontends.torch.trace import array_of, placeholders, table, traced_graph
+from jangin.frontends.torch.trace import array_of, placeholders, traced_graph
 
 Run = Callable[[list[Any]], list[Any]]
 
@@ -62,27 +63,29 @@ class _Compiled:
         self, graph: torch.fx.GraphModule, static: Sequence[int], options: Mapping[str, Any]
     ) -> None:
         self.graph, self.options = graph, options
-        self.names = [n.name for n in placeholders(graph.graph)]
-        self.static = [i for i in static if i < len(self.names)]
-        self.state: list[tuple[int, int]] | None = None
+        self.inputs = placeholders(graph.graph)
+        self.static = [i for i in static if i < len(self.inputs)]
+        self.addresses: list[int] | None = None
+        self.versions: list[int] = []
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        state = [_state_of(args[i]) for i in self.static]
-        if state != self.state:
+        addresses = [args[i].data_ptr() for i in self.static]
+        if addresses != self.addresses or [args[i]._version for i in self.counted] != self.versions:
             self._compile(args)
-            self.state = state
-        feeds = {name: array_of(args[i]) for i, name in enumerate(self.names) if name in self.wanted}
+            self.addresses = addresses
+        arrays = [array_of(args[i]) for i in self.wanted]
         args.clear()
-        return results_of(self.outputs, self.executable.run(feeds))
+        made = self.executable(*arrays)
+        results = made if isinstance(made, tuple) else (made,)
+        return results_of(self.outputs, dict(zip(self.names, results, strict=True)))
 
     def _compile(self, args: Sequence[Any]) -> None:
-        held = {self.names[i]: args[i] for i in self.static if isinstance(args[i], torch.Tensor)}
+        held = {self.inputs[i].name: args[i] for i in self.static}
         traced = traced_graph(self.graph.graph, held)
         self.outputs = traced.outputs
         self.executable = jangin.compile(traced.model, threads=torch.get_num_threads(), **self.options)
-        self.wanted = {i.name for i in self.executable.inputs}
-
-
-def _state_of(tensor: Any) -> tuple[int, int]:
-    """What changes where a tensor does."""
-    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+        places = {node.name: i for i, node in enumerate(self.inputs)}
+        self.wanted = [places[i.name] for i in self.executable.inputs]
+        self.names = [o.name for o in self.executable.outputs]
+        self.counted = [i for i in self.static if not args[i].is_inference()]
+        self.versions = [args[i]._version for i in self.counted]

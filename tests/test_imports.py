@@ -78,10 +78,10 @@ ALLOWED = {
         "compiler.isolated", "compiler.options", "compiler.request", "compiler.source", "frontends",
         "frontends.table", "runtime", "targets",
     },
-    "compiler.isolated": {"environment", "ir", "runtime"},
+    "compiler.isolated": {"environment", "frontends", "ir", "runtime"},
     "compiler.server": {
         "compiler.build", "compiler.forked", "compiler.isolated", "compiler.pipeline", "compiler.request",
-        "frontends", "frontends.table", "ir", "runtime",
+        "frontends", "frontends.table", "ir", "mapped", "runtime",
     },
     "compiler.forked": {"compiler.orphans"},
     "compiler.orphans": set(),

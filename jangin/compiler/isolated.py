@@ -10,10 +10,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from jangin.environment import everything
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from jangin.compiler.request import Progress, Request
+    from jangin.frontends.format import Message
     from jangin.runtime.compiled import Compiled
     from jangin.targets import Target
 
@@ -36,12 +38,14 @@ circle."""
 
 class Asked(NamedTuple):
     """What the other process must know of a compilation before it hands the request on: the `target`, whether
-    the caller is to be `told` how it goes, the model's path where it has one, and the caller's folder."""
+    the caller is to be `told` how it goes, the model's path where it has one, the caller's folder, and
+    whether the model is in a `file`, which is handed over after the request."""
 
     target: Target
     told: bool
     path: str | None
     folder: str
+    file: bool
 
 
 class _Started(NamedTuple):
@@ -118,20 +122,32 @@ class Apart:
             self._started.end()
 
     def build(self, request: Request, progress: Progress | None = None) -> Compiled:
-        """As `request.carry_out`, by that process. Raises what it raises, and CompileError where it dies."""
+        """As `request.carry_out`, by that process. Raises what it raises, and CompileError where it dies.
+        A message goes there in a file without a name, which the process maps."""
+        if not hasattr(request.model, "SerializeToString"):
+            return self._build(request, progress, None)
+        from jangin.frontends.format import write_message
+
+        with tempfile.TemporaryFile() as file:
+            write_message(cast("Message", request.model), cast(BinaryIO, file))
+            file.flush()
+            return self._build(replace(request, model=b""), progress, file.fileno())
+
+    def _build(self, request: Request, progress: Progress | None, model: int | None) -> Compiled:
+        from multiprocessing.reduction import send_handle
+
         from jangin.ir.graph import CompileError
 
-        serialize = getattr(request.model, "SerializeToString", None)
-        if serialize is not None:
-            request = replace(request, model=serialize())
         path = os.path.abspath(request.model) if isinstance(request.model, (str, os.PathLike)) else None
         told = progress is not None
-        asked = Asked(request.target, told, path, os.getcwd())
+        asked = Asked(request.target, told, path, os.getcwd(), model is not None)
         for last in (False, True):
             started = self._started = self._started or _taken() or _start()
             try:
                 started.pipe.send(asked)
                 started.pipe.send(request)
+                if model is not None:
+                    send_handle(started.pipe, model, None)
                 return _result(started.pipe, progress)
             except (EOFError, BrokenPipeError, ConnectionResetError):
                 end = started.ended()

@@ -12,11 +12,12 @@ import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import send_handle
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import BinaryIO, NamedTuple, NoReturn, cast
 
 from jangin.compiler.build import start_workers
@@ -26,6 +27,7 @@ from jangin.compiler.request import Request, carry_out
 from jangin.frontends.format import opened
 from jangin.frontends.table import format_of
 from jangin.ir.graph import CompileError
+from jangin.mapped import map_file
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.compiled import Compiled
 
@@ -117,6 +119,9 @@ def _compile(
     left of it, unless it failed: what workers do then isn't known."""
     os.chdir(asked.folder)
     request: Request = caller.recv()
+    if asked.file:
+        with os.fdopen(recv_handle(caller), "rb") as file:
+            request = replace(request, model=map_file(f"/proc/self/fd/{file.fileno()}"))
     done.send(None)
     kernels = request.kernels(known)
     tell = (lambda *step: caller.send(("step", *step))) if asked.told else None

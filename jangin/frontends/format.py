@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from mmap import mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
@@ -30,6 +30,15 @@ class Message(Protocol):
         """Its bytes, as the format's files have them."""
 
 
+def write_message(message: Message, file: BinaryIO) -> None:
+    """Its bytes into a file: of a message that can `write` itself they are never in memory together."""
+    write = getattr(message, "write", None)
+    if write is None:
+        file.write(message.SerializeToString())
+    else:
+        write(file)
+
+
 @dataclass(frozen=True)
 class Paired:
     """A model whose structure and weights are two files, which don't lie beside each other."""
@@ -38,8 +47,8 @@ class Paired:
     weights: str | os.PathLike[str]
 
 
-ModelSource = str | os.PathLike[str] | bytes | Message | Paired
-"""A model as a caller gives it: a path, its bytes, a message or two paths."""
+ModelSource = str | os.PathLike[str] | bytes | mmap | Message | Paired
+"""A model as a caller gives it: a path, its bytes (which may be a mapped file's), a message or two paths."""
 
 
 def paired(model: Any, weights: str | os.PathLike[str] | None) -> Any:
@@ -54,7 +63,7 @@ def paired(model: Any, weights: str | os.PathLike[str] | None) -> Any:
 
 def is_live(model: object) -> bool:
     """Whether a model is an object of a framework, which is traced rather than read."""
-    given = isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview, Paired))
+    given = isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview, mmap, Paired))
     return not given and not hasattr(model, "SerializeToString")
 
 
@@ -77,7 +86,9 @@ def opened(model: ModelSource) -> Contents:
     """The model, read by no format yet. CompileError where there is nothing to read."""
     if isinstance(model, Paired):
         return replace(opened(model.structure), weights=Path(model.weights))
-    if isinstance(model, (bytes, bytearray, memoryview)):
+    if isinstance(model, mmap):
+        contents = Contents(model)
+    elif isinstance(model, (bytes, bytearray, memoryview)):
         contents = Contents(bytes(model))
     elif not isinstance(model, (str, os.PathLike)):
         return Contents(message=model)

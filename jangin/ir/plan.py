@@ -25,6 +25,10 @@ ALIGN = 64
 """Bytes that every arena offset and packed constant is a multiple of."""
 
 
+def aligned(at: int) -> int:
+    return -(-at // ALIGN) * ALIGN
+
+
 @dataclass(frozen=True)
 class PlanBuffer:
     """`kind`: input, output (both the caller's), constant, arena, or alias (same memory as

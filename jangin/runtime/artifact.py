@@ -26,7 +26,7 @@ import numpy as np
 
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array, CompileError
-from jangin.ir.plan import ALIGN, Plan
+from jangin.ir.plan import ALIGN, Plan, aligned
 from jangin.ir.records import dataclass
 from jangin.mapped import Digests, InMemory, release
 
@@ -303,7 +303,3 @@ def _places(sizes: list[int]) -> tuple[list[int], int]:
         places.append(at)
         at = aligned(at + size)
     return places, at
-
-
-def aligned(at: int) -> int:
-    return -(-at // ALIGN) * ALIGN

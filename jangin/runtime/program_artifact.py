@@ -21,6 +21,7 @@ import numpy as np
 
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array
+from jangin.ir.plan import aligned
 from jangin.ir.program import Branch, HostCall, Loop, Program, Region
 from jangin.ir.records import dataclass
 from jangin.runtime.artifact import (
@@ -29,7 +30,6 @@ from jangin.runtime.artifact import (
     Artifact,
     Constants,
     Pool,
-    aligned,
     damaged,
     fields,
     is_size,

@@ -20,6 +20,7 @@ import numpy as np
 
 from jangin.ir.expr import Expr, Var, eq
 from jangin.ir.graph import Array, Shape
+from jangin.ir.plan import aligned
 from jangin.ir.records import dataclass
 from jangin.ir.traversal import free_vars
 from jangin.mapped import Digests
@@ -30,7 +31,6 @@ from jangin.runtime.artifact import (
     Artifact,
     Constants,
     Pool,
-    aligned,
     damaged,
     fields,
     is_size,

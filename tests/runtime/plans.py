@@ -10,8 +10,8 @@ from jangin.backends.llvm.backend import BACKEND
 from jangin.backends.llvm.objects import compile_modules
 from jangin.ir.dtype import F32, DType
 from jangin.ir.expr import ExprLike, Var, const, wrap
-from jangin.ir.plan import Launch, Plan, PlanBuffer
-from jangin.runtime.artifact import Artifact, aligned
+from jangin.ir.plan import Launch, Plan, PlanBuffer, aligned
+from jangin.runtime.artifact import Artifact
 from jangin.targets.x86 import V2
 
 N = Var("n")

@@ -1,17 +1,19 @@
 """A traced PyTorch model: an imported graph and its constants, which is compiled without PyTorch.
 
 Its bytes: 8 of magic, u64 length of the header, the header (JSON: the graph's text, what the model says of
-itself, and of each large constant the digest, type, shape and place), then these constants. Little-endian.
+itself, and of each large constant the digest, type, shape and place), then these constants, each at a
+multiple of 64 bytes. Little-endian.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import struct
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Value
 from jangin.ir.graph_text import graph_arrays, parse_graph, print_graph
+from jangin.ir.plan import aligned
 from jangin.ir.records import dataclass
 from jangin.ir.traversal import substitute
 
@@ -37,16 +40,25 @@ class TracedModel:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def SerializeToString(self, *, deterministic: bool = True) -> bytes:
-        """As the compile cache and another process take it."""
+        """As the compile cache takes it."""
+        file = io.BytesIO()
+        self.write(file)
+        return file.getvalue()
+
+    def write(self, file: BinaryIO) -> None:
+        """As another process takes it. The constants are written from where they lie."""
         arrays = {k: np.ascontiguousarray(a).reshape(a.shape) for k, a in graph_arrays(self.graph).items()}
         table, at = [], 0
         for digest, array in arrays.items():
             table.append([digest, from_numpy(array.dtype).name, list(array.shape), at])
-            at += array.nbytes
+            at += aligned(array.nbytes)
         content = {"graph": print_graph(self.graph), "metadata": dict(self.metadata), "arrays": table}
         header = json.dumps(content, ensure_ascii=False).encode()
-        parts = (a.reshape(-1).view(np.uint8).data for a in arrays.values())
-        return b"".join([PREFIX.pack(MAGIC, len(header)), header, *parts])
+        header = header.ljust(aligned(PREFIX.size + len(header)) - PREFIX.size)
+        file.write(PREFIX.pack(MAGIC, len(header)) + header)
+        for array in arrays.values():
+            file.write(array.reshape(-1).view(np.uint8).data)
+            file.write(bytes(aligned(array.nbytes) - array.nbytes))
 
     @classmethod
     def parse(cls, data: Any) -> TracedModel:

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from jangin.frontends.format import Example
+from jangin.frontends.torch.recurrent import free_steps
 from jangin.frontends.torch.trace import Output, Traced, array_of, traced
 from jangin.ir.graph import Array, CompileError
 
@@ -36,7 +37,7 @@ def exported(module: torch.nn.Module, example: Example) -> ExportedProgram:
     training = module.training
     module.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), free_steps():
             if isinstance(module, torch.jit.ScriptModule):
                 return _of_script(module, example)
             return torch.export.export(

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from jangin.frontends.bodies import BRANCH, LOOP
+from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.model import TracedModel
 from jangin.frontends.torch.sizes import size_of
 from jangin.ir.dtype import DTYPES, I64, DType
@@ -23,13 +24,6 @@ from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
 from jangin.ir.traversal import free_vars
 
-KEPT = (
-    "linear", "matmul", "scaled_dot_product_attention", "layer_norm", "group_norm", "instance_norm", "lstm",
-    "gru", "rnn_tanh", "rnn_relu", "silu", "mish", "hardswish", "hardsigmoid", "softplus", "rms_norm",
-    "upsample_bicubic2d", "upsample_linear1d", "upsample_trilinear3d", "upsample_nearest1d",
-    "upsample_nearest3d", "pixel_shuffle", "einsum", "log_softmax", "softmax", "logsumexp",
-)  # fmt: skip
-"""Operators that are lowered whole, though PyTorch could take them apart into smaller ones."""
 UNUSED = frozenset({"memory_format", "device", "layout", "pin_memory", "non_blocking", "generator"})
 """Arguments about where and how a result is kept."""
 SHARED_NAMES = {
@@ -39,6 +33,9 @@ SHARED_NAMES = {
     torch.float8_e4m3fn: "f8e4m3fn", torch.float8_e5m2: "f8e5m2", torch.float8_e4m3fnuz: "f8e4m3fnuz",
     torch.float8_e5m2fnuz: "f8e5m2fnuz",
 }  # fmt: skip
+
+NUMPYS = frozenset(t for t, name in SHARED_NAMES.items() if DTYPES[name].numpy.type.__module__ == np.__name__)
+"""Those that are NumPy's too."""
 
 
 def element_type(dtype: torch.dtype) -> DType:
@@ -50,23 +47,15 @@ def element_type(dtype: torch.dtype) -> DType:
 
 def array_of(tensor: torch.Tensor) -> Array:
     """A tensor's elements, in its own memory where it is contiguous and on the CPU."""
-    tensor = tensor.detach().cpu().resolve_neg().contiguous()
-    kind = element_type(tensor.dtype)
-    if kind.numpy.type in (np.float64, np.float32, np.float16) or not kind.is_float:
+    tensor = tensor.detach()
+    if tensor.is_neg() or not (tensor.is_cpu and tensor.is_contiguous()):
+        tensor = tensor.cpu().resolve_neg().contiguous()
+    if tensor.dtype in NUMPYS:
         plain: Array = tensor.numpy()
         return plain
+    kind = element_type(tensor.dtype)
     raw: Array = tensor.view(torch.uint8 if kind.bits == 8 else torch.int16).numpy()
     return raw.view(getattr(ml_dtypes, str(tensor.dtype).removeprefix("torch.")))
-
-
-def table() -> dict[Any, Any]:
-    """What PyTorch takes apart: everything that isn't of Core ATen or KEPT."""
-    found: dict[Any, Any] = torch.export.default_decompositions()
-    for packet in KEPT:
-        for overload in getattr(torch.ops.aten, packet).overloads():
-            if overload != "data":  # of packed sequences
-                found.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
-    return found
 
 
 @dataclass(frozen=True)

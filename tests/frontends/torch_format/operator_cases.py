@@ -18,9 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import jangin
 from jangin.frontends.dialect import Imported
 from jangin.frontends.lower import lower
+from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.dialect import ATEN
 from jangin.frontends.torch.module import results_of
-from jangin.frontends.torch.trace import Traced, array_of, table, traced_graph
+from jangin.frontends.torch.trace import Traced, array_of, traced_graph
 from jangin.ops.interpret import run_graph
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,48 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
+
+import torch
+from torch import nn
+from torch_models import Net, near, seeded
+
 import jangin
+from jangin.frontends.torch.module import tensor_of
+from jangin.frontends.torch.trace import array_of, traced
 from jangin.ir.graph_text import print_graph
-
-torch = pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
-nn = torch.nn
-
-TOLERANCE = 2e-6
-"""Of the largest value: sums of at most a few hundred products in float32, in another order."""
-
-
-def near(got: Any, wanted: Any) -> None:
-    assert got.dtype == wanted.dtype and got.shape == wanted.shape
-    error = (got.double() - wanted.double()).abs().max()
-    assert error <= TOLERANCE * wanted.double().abs().max(), float(error)
-
-
-class Net(nn.Module):
-    """A convolutional classifier with everything that such have."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 12, 3, stride=2, padding=1), nn.BatchNorm2d(12), nn.SiLU())
-        self.depth = nn.Conv2d(12, 12, 3, padding=1, groups=12)
-        self.up = nn.ConvTranspose2d(12, 6, 3, stride=2, padding=1, output_padding=1)
-        self.norm = nn.GroupNorm(3, 6)
-        self.head = nn.Linear(6, 5)
-
-    def forward(self, x: Any) -> Any:
-        y = self.stem(x)
-        y = nn.functional.max_pool2d(torch.relu(self.depth(y)) + y, 3, 2, 1)
-        y = nn.functional.interpolate(self.norm(self.up(y)), scale_factor=2, mode="bilinear")
-        return self.head(y.mean((2, 3))).softmax(-1)
-
-
-def seeded(module: Any) -> Any:
-    torch.manual_seed(0)
-    for p in module.parameters():
-        p.data = torch.randn_like(p) * 0.3
-    for b in module.buffers():
-        if b.is_floating_point():
-            b.data = torch.rand_like(b) + 0.5
-    return module.eval()
 
 
 def test_a_network_with_a_free_batch() -> None:
@@ -167,45 +134,9 @@ def test_bad_models_are_one_clear_error() -> None:
         jangin.compile(nn.ReLU(), example_inputs=(torch.zeros(2, dtype=torch.complex64),))
 
 
-def test_torch_compile(recwarn: Any) -> None:
-    """By the entry point's name; batches of other sizes, weights that change, and gradients."""
-    from jangin.torch_backend import backend
-
-    net = seeded(
-        nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
-    )
-    fast = torch.compile(net, backend=backend, options={"winograd": False})
-    with torch.no_grad():
-        net(torch.randn(1, 3, 8, 8))
-        for n in (1, 2, 3):
-            x = torch.randn(n, 3, 8, 8)
-            near(fast(x), net(x))
-        net[0].weight.mul_(2)
-        near(fast(x), net(x))
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        fast(x).sum().backward()
-    assert any("compiles inference" in str(w.message) for w in told)
-    assert net[0].weight.grad is not None
-
-
-def test_a_graph_break() -> None:
-    from jangin.torch_backend import backend
-
-    def branching(x: Any) -> Any:
-        y = x * 3
-        return y.cos() if y.sum() > 0 else y.sin()
-
-    fast = torch.compile(branching, backend=backend)
-    for x in (torch.ones(4), -torch.ones(4)):
-        with torch.no_grad():
-            near(fast(x), branching(x))
-
-
 def test_buffers_go_to_another_process_and_back() -> None:
     """What the compile cache knows a model by is what is compiled."""
     from jangin.frontends.torch.model import TracedModel
-    from jangin.frontends.torch.trace import traced
 
     net, x = seeded(Net()), torch.randn(1, 3, 18, 18)
     model = traced(torch.export.export(net, (x,))).model
@@ -257,6 +188,37 @@ def test_recurrent_layers(kind: Any, given: Any) -> None:
         wanted = net(x)
     for got, expected in zip(compiled(x), wanted, strict=True):
         near(got, expected)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN], ids=["lstm", "gru", "rnn"])
+def test_recurrent_layers_of_any_number_of_steps(kind: Any) -> None:
+    """PyTorch's own export has the example's."""
+    net, steps = seeded(Recurrent(kind)), torch.export.Dim("steps", min=2, max=50)
+    compiled = jangin.compile(
+        net, threads=1, cache=False, example_inputs=(torch.randn(2, 6, 5),), dynamic_shapes=({1: steps},)
+    )
+    for count in (2, 11):
+        x = torch.randn(2, count, 5)
+        with torch.no_grad():
+            wanted = net(x)  # in PyTorch's own operators again
+        for got, expected in zip(compiled(x), wanted, strict=True):
+            near(got, expected)
+
+
+def test_tensors_go_in_and_come_out_where_they_lie() -> None:
+    """Not copied: neither those of NumPy's types nor others."""
+    for dtype in (torch.float32, torch.int64, torch.bfloat16):
+        x = torch.ones(5, 3, dtype=dtype)
+        assert array_of(x).ctypes.data == x.data_ptr()
+        assert tensor_of(array_of(x), dtype).data_ptr() == x.data_ptr()
+        assert array_of(x.t()).flags.c_contiguous  # what no kernel reads is copied
+
+
+def test_a_trace_has_the_modules_own_weights() -> None:
+    net, x = seeded(Net()), torch.randn(1, 3, 18, 18)
+    model = traced(torch.export.export(net, (x,))).model
+    held = {t.data_ptr() for t in (*net.parameters(), *net.buffers())}
+    assert {a.ctypes.data for a in model.graph.constants.values()} <= held
 
 
 class Choosing(nn.Module):

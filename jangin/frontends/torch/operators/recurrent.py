@@ -1,4 +1,5 @@
-"""ATen's recurrent layers: LSTM, GRU and Elman's, stacked and in both directions."""
+"""ATen's recurrent layers (and those that an export has for them, see `torch.recurrent`): LSTM, GRU and
+Elman's, stacked and in both directions."""
 
 from __future__ import annotations
 
@@ -65,24 +66,24 @@ def _rows(b: Builder, x: Tensor, first: int, count: int) -> Tensor:
     return b.slice(x, [first, *rest], [count, *x.shape[1:]], [1] * x.rank)
 
 
-@lowers("lstm.input")
+@lowers("lstm.input", "jangin.lstm")
 def lstm(b: Builder, out: Result, hx: Sequence[Tensor], **given: Any) -> tuple[Tensor, ...]:
     run = partial(neutral.lstm, gates=LSTM_GATES)
     return _stacked(b, out, run, {"h": hx[0], "c": hx[1]}, 4, **given)
 
 
-@lowers("gru.input")
+@lowers("gru.input", "jangin.gru")
 def gru(b: Builder, out: Result, hx: Tensor, **given: Any) -> tuple[Tensor, ...]:
     run = partial(neutral.gru, gates=GRU_GATES, reset_after=True)
     return _stacked(b, out, run, {"h": hx}, 3, **given)
 
 
-@lowers("rnn_tanh.input")
+@lowers("rnn_tanh.input", "jangin.rnn_tanh")
 def rnn_tanh(b: Builder, out: Result, hx: Tensor, **given: Any) -> tuple[Tensor, ...]:
     return _stacked(b, out, neutral.rnn, {"h": hx}, 1, **given)
 
 
-@lowers("rnn_relu.input")
+@lowers("rnn_relu.input", "jangin.rnn_relu")
 def rnn_relu(b: Builder, out: Result, hx: Tensor, **given: Any) -> tuple[Tensor, ...]:
     def run(b: Builder, layer: neutral.Layer, **states: Tensor) -> tuple[Tensor, ...]:
         functions = [[relu]] * len(layer.backward)

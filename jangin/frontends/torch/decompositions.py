@@ -1,0 +1,90 @@
+"""Which of ATen's operators PyTorch takes apart before Jangin reads a program, and into what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+KEPT = (
+    "linear", "matmul", "scaled_dot_product_attention", "layer_norm", "group_norm", "instance_norm", "lstm",
+    "gru", "rnn_tanh", "rnn_relu", "silu", "mish", "hardswish", "hardsigmoid", "softplus", "rms_norm",
+    "upsample_bicubic2d", "upsample_linear1d", "upsample_trilinear3d", "upsample_nearest1d",
+    "upsample_nearest3d", "pixel_shuffle", "einsum", "log_softmax", "softmax", "logsumexp",
+)  # fmt: skip
+"""Operators that are lowered whole, though PyTorch could take them apart into smaller ones."""
+
+
+def table() -> dict[Any, Any]:
+    """What PyTorch takes apart: everything that isn't of Core ATen or KEPT, and the two operators by which
+    torch.nn's transformers run in one piece where nobody needs gradients."""
+    found: dict[Any, Any] = torch.export.default_decompositions()
+    for packet in KEPT:
+        for overload in getattr(torch.ops.aten, packet).overloads():
+            if overload != "data":  # of packed sequences
+                found.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+    found[torch.ops.aten._native_multi_head_attention.default] = _multi_head_attention
+    found[torch.ops.aten._transformer_encoder_layer_fwd.default] = _encoder_layer
+    return found
+
+
+def _multi_head_attention(
+    query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int, qkv_weight: Tensor,
+    qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, mask: Tensor | None = None,
+    need_weights: bool = True, average_attn_weights: bool = True, mask_type: int | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """`query`, `key` and `value`: [batch, length, embed_dim]. `mask`: true where nothing is attended to, by
+    `mask_type` 0 of [length, length], 1 of [batch, length], 2 of all four axes."""
+    if query is key is value:
+        rows = functional.linear(query, qkv_weight, qkv_bias).chunk(3, -1)
+    else:
+        parts = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
+        rows = tuple(functional.linear(*part) for part in parts)
+    q, k, v = (r.unflatten(-1, (num_head, -1)).transpose(1, 2) for r in rows)
+    hidden = None if mask is None else mask.bool()
+    if hidden is not None and mask_type == 1:
+        hidden = hidden[:, None, None, :]
+    if need_weights:
+        scores = q @ k.transpose(-1, -2) * (embed_dim // num_head) ** -0.5
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, float("-inf"))
+        weights = scores.softmax(-1)
+        result, weights = weights @ v, weights.mean(1) if average_attn_weights else weights
+    else:
+        shown = None if hidden is None else ~hidden
+        result, weights = functional.scaled_dot_product_attention(q, k, v, shown), query.new_empty(0)
+    return functional.linear(result.transpose(1, 2).flatten(2), proj_weight, proj_bias), weights
+
+
+def _encoder_layer(
+    src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor,
+    proj_bias: Tensor, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor,
+    norm_bias_1: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor, ffn_weight_1: Tensor, ffn_bias_1: Tensor,
+    ffn_weight_2: Tensor, ffn_bias_2: Tensor, mask: Tensor | None = None, mask_type: int | None = None,
+) -> Tensor:  # fmt: skip
+    """`src`: [batch, length, embed_dim]."""
+
+    def attended(x: Tensor) -> Tensor:
+        return _multi_head_attention(
+            x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False, True,
+            mask_type,
+        )[0]  # fmt: skip
+
+    def forward(x: Tensor) -> Tensor:
+        inner = functional.linear(x, ffn_weight_1, ffn_bias_1)
+        inner = functional.gelu(inner) if use_gelu else functional.relu(inner)
+        return functional.linear(inner, ffn_weight_2, ffn_bias_2)
+
+    def first(x: Tensor) -> Tensor:
+        return functional.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
+
+    def second(x: Tensor) -> Tensor:
+        return functional.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+
+    if norm_first:
+        x = src + attended(first(src))
+        return x + forward(second(x))
+    x = first(src + attended(src))
+    return second(x + forward(x))

@@ -1,0 +1,61 @@
+"""Exporting modules with recurrent layers whose number of steps is free.
+
+PyTorch's shape functions of its recurrent operators run the layer step by step, which fixes that number. So
+an export has operators of the same arguments and results in their place, whose shape functions are formulas;
+`operators/recurrent.py` lowers both alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
+"""How many states each of PyTorch's recurrent functions has."""
+
+
+@contextmanager
+def free_steps() -> Iterator[None]:
+    """While it lasts, torch.nn's recurrent layers call these operators."""
+    originals = {name: getattr(torch._VF, name) for name in STATES}
+    try:
+        for name, original in originals.items():
+            setattr(torch._VF, name, partial(_called, name, original))
+        yield
+    finally:
+        for name in STATES:  # the module finds its functions elsewhere
+            delattr(torch._VF, name)
+
+
+def _called(name: str, original: Any, *args: Any) -> Any:
+    packed = not isinstance(args[2], list)  # sequences, whose lengths come before the states
+    return original(*args) if packed else getattr(torch.ops.jangin, name)(*args)
+
+
+def _shapes(
+    input: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], has_biases: bool,
+    num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The results: [steps, batch, directions * hidden], or with the batch first, and the last states."""
+    states = [hx] if isinstance(hx, Tensor) else hx
+    size = states[0].shape[-1] * (2 if bidirectional else 1)
+    return (input.new_empty(*input.shape[:2], size), *(torch.empty_like(s) for s in states))
+
+
+def _define() -> None:
+    for name, count in STATES.items():
+        hx, results = ("Tensor[]", "Tensor, Tensor") if count == 2 else ("Tensor", "Tensor")
+        torch.library.define(
+            f"jangin::{name}",
+            f"(Tensor input, {hx} hx, Tensor[] params, bool has_biases, int num_layers, float dropout, "
+            f"bool train, bool bidirectional, bool batch_first) -> (Tensor, {results})",
+        )
+        torch.library.register_fake(f"jangin::{name}", _shapes)
+
+
+_define()
