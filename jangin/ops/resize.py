@@ -168,6 +168,18 @@ def align_corners(line: Line, i: Expr) -> Position:
     return _ratio(line, select(span > 0, i * (size - 1) * down, const(0)), den)
 
 
+def align_corners_or_middle(line: Line, i: Expr) -> Position:
+    """`align_corners`, but the middle of an axis that becomes one entry."""
+    return _ratio(
+        line, select(line.out > 1, i * (line.size - 1) * 2, line.size - 1), maximum(line.out - 1, 1) * 2
+    )
+
+
+def between_corners(line: Line, i: Expr) -> Position:
+    """(i + 1/2) * (size - 1) / out: the middles of as many parts between the first and the last entry."""
+    return _ratio(line, (i * 2 + 1) * maximum(line.size - 1, 1), line.out * 2)
+
+
 def cropped(line: Line, i: Expr) -> Position:
     """`align_corners` within the line's crop; its middle for one entry."""
     assert line.crop is not None

@@ -96,15 +96,16 @@ def _inner_product(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _batched_matmul(net: Network, layer: Layer, m: Any) -> None:
+    """Of two inputs, or with weights, which lie transposed: their second dimension first."""
     given: dict[str, Any] = {"transpose_x": bool(m.transposeA), "transpose_y": bool(m.transposeB)}
     if len(layer.input) > 1:
         net.add(layer, "matmul", given, inputs=("x", "y"))
         return
-    shape = [int(m.weightMatrixFirstDimension), int(m.weightMatrixSecondDimension)]
+    shape = [int(m.weightMatrixSecondDimension), int(m.weightMatrixFirstDimension)]
     end = f"{layer.output[0]} product" if m.hasBias else ""
-    product = net.add(layer, "matmul", {**given, "y": net.weights(m.weights, shape, "weights")}, end=end)
+    product = net.add(layer, "matmul", {**given, "y": net.weights(m.weights, shape, "weights").T}, end=end)
     if m.hasBias:
-        net.add(layer, "add", {"y": net.weights(m.bias, shape[1:], "biases")}, start=product)
+        net.add(layer, "add", {"y": net.weights(m.bias, shape[:1], "biases")}, start=product)
 
 
 def _looked_up(net: Network, layer: Layer, m: Any, words: int, width: int, axes: Sequence[int]) -> str:
@@ -204,13 +205,9 @@ def _solid_global(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _embedded(net: Network, layer: Layer, m: Any) -> None:
-    """Of an older network: words [batch, 1, 1, 1]."""
-    words, width = int(m.inputDim), int(m.outputChannels)
-    rows = _looked_up(net, layer, m, words, width, [1, 2, 3] if not net.exact else [-1])
-    if net.exact:
-        net.add(layer, "identity", start=rows)
-    else:
-        net.add(layer, "expand_dims", {"axes": [2, 3]}, start=rows)
+    """Words [..., 1, 1, 1] as [..., width, 1, 1]."""
+    rows = _looked_up(net, layer, m, int(m.inputDim), int(m.outputChannels), [-3, -2, -1])
+    net.add(layer, "expand_dims", {"axes": [-2, -1]}, start=rows)
 
 
 LAYERS: Mapping[str, Say] = {

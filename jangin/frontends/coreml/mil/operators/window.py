@@ -16,7 +16,9 @@ from jangin.ops.elementwise import widen
 from jangin.ops.resize import (
     Style,
     align_corners,
+    align_corners_or_middle,
     asymmetric,
+    between_corners,
     half_pixel,
     resize,
     scaled_lines,
@@ -204,8 +206,8 @@ def softmax(c: Call) -> Tensor:
 # -- resizing ------------------------------------------------------------------------------------
 
 MODES = {
-    "STRICT_ALIGN_CORNERS": align_corners, "ALIGN_CORNERS": align_corners, "DEFAULT": asymmetric,
-    "OFFSET_CORNERS": asymmetric, "UNALIGN_CORNERS": half_pixel,
+    "STRICT_ALIGN_CORNERS": align_corners, "ALIGN_CORNERS": align_corners_or_middle, "DEFAULT": asymmetric,
+    "OFFSET_CORNERS": between_corners, "UNALIGN_CORNERS": half_pixel,
 }  # fmt: skip
 
 
