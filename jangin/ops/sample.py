@@ -233,6 +233,38 @@ def roi_max_pool(b: Builder, x: Tensor, rois: Tensor, *, size: tuple[int, int], 
     return b.loop_nest([x, rois, images], loops, x.dtype, shape)
 
 
+def roi_group_pool(
+    b: Builder, x: Tensor, rois: Tensor, group: int, outputs: int, scale: float = 1.0
+) -> Tensor:
+    """The mean of each of the group * group cells that a region of x [N, outputs * group * group, H, W] is
+    cut into, each of channels of its own, 0 if empty: [R, outputs, group, group]. rois [R, 5]: the image, then
+    x and y of two corners, rounded, by `scale` (Dai et al. 2016). Which rows and columns are a cell's are
+    weights of 0 and 1."""
+    count, (_, _, height, width) = rois.shape[0], x.shape
+    sides = []
+    for axis, size in enumerate((height, width)):
+
+        def inside(bufs: Sequence[Buffer], n: Expr, cell: Expr, i: Expr, at: int = axis) -> Expr:
+            corner = [call("floor", cast(F32, bufs[0][n, const(k)]) + 0.5) for k in (2 - at, 4 - at)]
+            low, high = corner[0] * scale, (corner[1] + 1.0) * scale
+            step, place = maximum(high - low, 0.1) / float(group), cast(F32, cell)
+            first, last = call("floor", place * step + low), call("ceil", (place + 1.0) * step + low)
+            here = cast(F32, i)
+            return cast(F32, land(here >= first, here < last))
+
+        sides.append(b.compute(F32, (count, const(group), size), [rois], inside))
+    images = b.reshape(b.slice(rois, [0, 0], [count, const(1)], [1, 1]), [count])
+    near = b.gather(x, in_range(b, b.cast(images, I64), x.shape[0], from_end=False), 0)
+    near = b.reshape(near, [count, outputs, group, group, height, width])
+    masks = [
+        b.reshape(sides[0], [count, 1, group, 1, height, 1]),
+        b.reshape(sides[1], [count, 1, 1, group, 1, width]),
+    ]
+    total = b.reduce("sum", b.map(lambda v, r, c: v * (r * c), near, *masks), [4, 5])
+    many = b.reduce("sum", b.map(lambda r, c: r * c, *masks), [4, 5])
+    return b.map(lambda v, n: select(n > 0, v / maximum(n, 1.0), const(0.0, F32)), total, many)
+
+
 # -- deformable convolutions ---------------------------------------------------------------------------
 
 

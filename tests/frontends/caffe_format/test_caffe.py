@@ -228,6 +228,85 @@ def test_regions_are_pooled(tmp_path: Path) -> None:
     near(jangin.compile(path, threads=1, cache=False)(x, rois), opencv(path, {"data": x, "rois": rois})[0])
 
 
+def test_regions_are_pooled_by_groups(tmp_path: Path) -> None:
+    """R-FCN's: against NumPy, cell by cell."""
+    two = 'input: "data"\ninput: "rois"\ninput_shape { dim: 2 dim: 8 dim: 11 dim: 9 }\n'
+    two += "input_shape { dim: 3 dim: 5 }\n"
+    text = layer(
+        "PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 spatial_scale: 0.5 }", "data rois"
+    )
+    rois = np.array([[0, 0, 0, 17, 21], [1, 4, 2, 9, 9], [0, 30, 30, 40, 40]], np.float32)
+    x = image(0, (2, 8, 11, 9))
+    wanted = np.zeros((3, 2, 2, 2))
+    for n, (which, *corners) in enumerate(rois):
+        low, high = np.array(corners[:2]) * 0.5, (np.array(corners[2:]) + 1) * 0.5
+        step = np.maximum(high - low, 0.1) / 2
+        for c, i, j in np.ndindex(2, 2, 2):
+            begin = np.clip(np.floor([i * step[1] + low[1], j * step[0] + low[0]]), 0, (11, 9)).astype(int)
+            end = np.clip(
+                np.ceil([(i + 1) * step[1] + low[1], (j + 1) * step[0] + low[0]]), 0, (11, 9)
+            ).astype(int)
+            cell = x[int(which), (c * 2 + i) * 2 + j, begin[0] : end[0], begin[1] : end[1]]
+            wanted[n, c, i, j] = cell.mean() if cell.size else 0
+    got = jangin.compile(write(tmp_path, two + text, {}), threads=1, cache=False)(x, rois)
+    near(got, wanted)
+    assert not got[2].any() and got[:2].all()
+
+
+def squash(v: Any) -> Any:
+    return 1 / (1 + np.exp(-v))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "RNN"])
+@pytest.mark.parametrize("exposed", [False, True])
+def test_recurrent_layers(kind: str, exposed: bool, tmp_path: Path) -> None:
+    """Against NumPy in f64: sequences that begin anew, an input that all steps share, states in and out."""
+    steps, rows, size, hidden, states = 4, 2, 5, 3, 2 if kind == "LSTM" else 1
+    shapes = [
+        (steps, rows, size),
+        (steps, rows),
+        (rows, 2),
+        *[(1, rows, hidden)] * (states if exposed else 0),
+    ]
+    names = ["data", "cont", "still", "h", "c"][: len(shapes)]
+    text = "".join(
+        f'input: "{n}"\ninput_shape {{ {" ".join(f"dim: {d}" for d in s)} }}\n'
+        for n, s in zip(names, shapes, strict=True)
+    )
+    param = f"recurrent_param {{ num_output: {hidden} expose_hidden: {str(exposed).lower()} }}"
+    tops = ["y", "h2", "c2"][: 1 + (states if exposed else 0)]
+    text += layer(kind, param, " ".join(names), " ".join(tops))
+    wide = hidden * (4 if kind == "LSTM" else 1)
+    blobs = [
+        (wide, size),
+        (wide,),
+        (wide, 2),
+        (wide, hidden),
+        *([] if kind == "LSTM" else [(hidden, hidden), (hidden,)]),
+    ]
+    path = write(tmp_path, text, {"l": blobs})
+    rng = np.random.default_rng(0)
+    given = [rng.uniform(0.05, 0.4, shape).astype("<f4").astype(np.float64) for shape in blobs]
+    feeds = [image(n, s) for n, s in enumerate(shapes)]
+    feeds[1] = np.float32([[0, 0], [1, 1], [1, 0], [1, 1]])
+    h, c = (feeds[3][0], feeds[-1][0]) if exposed else (np.zeros((rows, hidden)),) * 2
+    wanted = []
+    for x, on in zip(feeds[0], feeds[1][..., None], strict=True):
+        sums = x @ given[0].T + given[1] + feeds[2] @ given[2].T + on * h @ given[3].T
+        if kind == "LSTM":
+            i, f, o, g = np.split(sums, 4, 1)
+            c = on * squash(f) * c + squash(i) * np.tanh(g)
+            h = squash(o) * np.tanh(c)
+            wanted.append(h)
+        else:
+            h = np.tanh(sums)
+            wanted.append(np.tanh(h @ given[4].T + given[5]))
+    got = jangin.compile(path, threads=1, cache=False).run(dict(zip(names, feeds, strict=True)))
+    near(got["y"], np.stack(wanted))
+    if exposed:
+        near(got["h2"][0], h)
+
+
 def test_maxima_are_put_back(tmp_path: Path) -> None:
     """A fork's (SegNet's): against NumPy."""
     text = layer("Pooling", "pooling_param { kernel_size: 2 stride: 2 }", top="p mask", name="p")

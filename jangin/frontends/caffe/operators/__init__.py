@@ -1,7 +1,7 @@
 """Caffe's layers, a file a family."""
 
-from jangin.frontends.caffe.operators import detection, elementwise, move, window
+from jangin.frontends.caffe.operators import detection, elementwise, move, recurrent, window
 from jangin.frontends.registry import declared
 
-LAYERS = declared((detection, elementwise, move, window))
+LAYERS = declared((detection, elementwise, move, recurrent, window))
 """Lowerings by the layers' types."""

@@ -16,7 +16,7 @@ from jangin.ops.conv import conv, conv_transpose
 from jangin.ops.elementwise import power
 from jangin.ops.normalize import local_response_norm
 from jangin.ops.resize import Style, align_corners, asymmetric, resize, scaled_lines, sized_lines
-from jangin.ops.sample import roi_max_pool
+from jangin.ops.sample import roi_group_pool, roi_max_pool
 from jangin.ops.scatter import unpool
 from jangin.ops.values import Tensor
 from jangin.ops.window import Window
@@ -181,6 +181,16 @@ def roi_pooling(layer: Layer) -> Tensor:
     regions = layer.x(1)
     rows = regions if regions.rank == 2 else _as_rows(layer.b, regions)
     return roi_max_pool(layer.b, layer.x(), rows, size=size, scale=scale)
+
+
+@lowers("PSROIPooling")
+def position_sensitive_pooling(layer: Layer) -> Tensor:
+    """Each cell of a region is averaged over a group of channels of its own (R-FCN's)."""
+    p = "psroi_pooling_param."
+    group, outputs = layer.whole(p + "group_size"), layer.whole(p + "output_dim")
+    regions = layer.x(1)
+    rows = regions if regions.rank == 2 else _as_rows(layer.b, regions)
+    return roi_group_pool(layer.b, layer.x(), rows, group, outputs, layer.number(p + "spatial_scale", 1))
 
 
 def _as_rows(b: Builder, regions: Tensor) -> Tensor:

@@ -1,0 +1,95 @@
+"""Caffe's LSTM and RNN: step by step, as at each a sequence may begin anew (Donahue et al. 2014)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jangin.frontends.caffe.operators.common import Layer, sizes_of
+from jangin.frontends.registry import lowers
+from jangin.ir.expr import const
+from jangin.ir.graph import CompileError
+from jangin.ops.activation import sigmoid, tanh
+from jangin.ops.axes import product
+from jangin.ops.builder import Tensor
+
+MOST_STEPS = 256
+"""More would make too large a graph."""
+Step = Callable[[Tensor, Sequence[Tensor], Tensor], tuple[Tensor, list[Tensor]]]
+"""Of a step's sums of the inputs, the states before it and whether each row's sequence goes on (1 or 0): its
+result and the states after it."""
+
+
+@lowers("LSTM")
+def lstm(layer: Layer) -> tuple[Tensor, ...]:
+    """Blobs: weights of x, a bias, weights of an input that all steps share, those of h; gates i, f, o, g."""
+    b = layer.b
+    w = layer.blob(3 if _shared(layer, 2) is not None else 2, "weights of the state")
+
+    def step(sums: Tensor, states: Sequence[Tensor], goes_on: Tensor) -> tuple[Tensor, list[Tensor]]:
+        h, c = states
+        kept = b.map(lambda v, f: v * f, h, goes_on)
+        total = b.map(lambda v, p: v + p, sums, b.matmul(kept, w, transpose_b=True))
+        hidden = sizes_of(w, "the weights")[1]
+        rows = total.shape[0]
+        parts = [b.slice(total, [0, n * hidden], [rows, const(hidden)], [1, 1]) for n in range(4)]
+        cell = b.map(
+            lambda i, f, g, c, on: sigmoid(i) * tanh(g) + on * sigmoid(f) * c,
+            parts[0], parts[1], parts[3], c, goes_on,
+        )  # fmt: skip
+        made = b.map(lambda o, v: sigmoid(o) * tanh(v), parts[2], cell)
+        return made, [made, cell]
+
+    return _unrolled(layer, 2, sizes_of(w, "the weights")[1], step)
+
+
+@lowers("RNN")
+def rnn(layer: Layer) -> tuple[Tensor, ...]:
+    """Blobs: as of `lstm`, and weights and a bias for what comes out of h."""
+    b = layer.b
+    first = 3 if _shared(layer, 1) is not None else 2
+    w, out, bias = (layer.blob(first + n, "weights of the state") for n in range(3))
+
+    def step(sums: Tensor, states: Sequence[Tensor], goes_on: Tensor) -> tuple[Tensor, list[Tensor]]:
+        kept = b.map(lambda v, f: v * f, states[0], goes_on)
+        h = b.map(lambda v, p: tanh(v + p), sums, b.matmul(kept, w, transpose_b=True))
+        return b.map(lambda v, o: tanh(v + o), b.matmul(h, out, transpose_b=True), bias), [h]
+
+    return _unrolled(layer, 1, sizes_of(w, "the weights")[0], step)
+
+
+def _shared(layer: Layer, states: int) -> Tensor | None:
+    """The input that all steps share, where there is one."""
+    given = states if layer.flag("recurrent_param.expose_hidden", False) else 0
+    return layer.inputs[2] if len(layer.inputs) > 2 + given else None
+
+
+def _unrolled(layer: Layer, states: int, hidden: int, step: Step) -> tuple[Tensor, ...]:
+    """[steps, rows, outputs], and the last states [1, rows, hidden] where they are exposed. Bottoms: x
+    [steps, rows, ...], where sequences go on [steps, rows], what all steps share [rows, ...], first states."""
+    b, p = layer.b, "recurrent_param."
+    exposed, x, goes_on = layer.flag(p + "expose_hidden", False), layer.x(), layer.x(1)
+    layer.whole(p + "num_output"), layer.flag(p + "debug_info", False)
+    steps = sizes_of(goes_on, "where sequences go on")[0]
+    if steps > MOST_STEPS:
+        raise CompileError(f"{steps} steps, of which there may be {MOST_STEPS}")
+    rows = x.shape[1]
+    flat = b.reshape(x, [steps * rows, product(x.shape[2:])])
+    w, bias = layer.blob(0, "weights"), layer.blob(1, "biases")
+    sums = b.map(lambda v, o: v + o, b.matmul(flat, w, transpose_b=True), b.reshape(bias, [w.shape[0]]))
+    sums = b.reshape(sums, [steps, rows, w.shape[0]])
+    shared = _shared(layer, states)
+    if shared is not None:
+        row = b.reshape(shared, [rows, product(shared.shape[1:])])
+        sums = b.map(lambda v, o: v + o, sums, b.matmul(row, layer.blob(2, "weights"), transpose_b=True))
+    if exposed:
+        held = [b.reshape(t, [rows, hidden]) for t in layer.inputs[-states:]]
+    else:
+        held = [b.expand(b.scalar(0, x.dtype), [rows, hidden])] * states
+    made = []
+    for t in range(steps):
+        now = b.reshape(b.slice(sums, [t, 0, 0], [1, *sums.shape[1:]], [1] * 3), sums.shape[1:])
+        on = b.reshape(b.slice(goes_on, [t, 0], [const(1), rows], [1, 1]), [rows, 1])
+        y, held = step(now, held, on)
+        made.append(b.reshape(y, [1, *y.shape]))
+    last = [b.reshape(h, [1, rows, hidden]) for h in held] if exposed else []
+    return (b.concat(made, 0), *last)
