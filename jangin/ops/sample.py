@@ -237,9 +237,9 @@ def roi_group_pool(
     b: Builder, x: Tensor, rois: Tensor, group: int, outputs: int, scale: float = 1.0
 ) -> Tensor:
     """The mean of each of the group * group cells that a region of x [N, outputs * group * group, H, W] is
-    cut into, each of channels of its own, 0 if empty: [R, outputs, group, group]. rois [R, 5]: the image, then
-    x and y of two corners, rounded, by `scale` (Dai et al. 2016). Which rows and columns are a cell's are
-    weights of 0 and 1."""
+    cut into, each of channels of its own, 0 if empty: [R, outputs, group, group]. rois [R, 5]: the image,
+    then x and y of two corners, rounded, by `scale` (Dai et al. 2016). Which rows and columns are a cell's
+    are weights of 0 and 1."""
     count, (_, _, height, width) = rois.shape[0], x.shape
     sides = []
     for axis, size in enumerate((height, width)):

@@ -65,7 +65,7 @@ def _shared(layer: Layer, states: int) -> Tensor | None:
 
 def _unrolled(layer: Layer, states: int, hidden: int, step: Step) -> tuple[Tensor, ...]:
     """[steps, rows, outputs], and the last states [1, rows, hidden] where they are exposed. Bottoms: x
-    [steps, rows, ...], where sequences go on [steps, rows], what all steps share [rows, ...], first states."""
+    [steps, rows, ...], where sequences go on [steps, rows], what all share [rows, ...], the first states."""
     b, p = layer.b, "recurrent_param."
     exposed, x, goes_on = layer.flag(p + "expose_hidden", False), layer.x(), layer.x(1)
     layer.whole(p + "num_output"), layer.flag(p + "debug_info", False)
