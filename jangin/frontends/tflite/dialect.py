@@ -11,6 +11,7 @@ from jangin.frontends.tflite.control import CONTROL
 from jangin.frontends.tflite.left_out import LEFT_OUT
 from jangin.frontends.tflite.operators import BUILTINS
 from jangin.frontends.tflite.operators.common import Call, Quantization
+from jangin.frontends.tflite.operators.complex import of_complex
 from jangin.ir.graph import ImportedAttributes, Node
 from jangin.ops.builder import Builder
 
@@ -37,7 +38,10 @@ class Tflite(Dialect):
             tuple(Quantization(*k) for k in attrs["outputs"]),
             self.attributes(node),
         )
-        made: Outputs = BUILTINS[node.op.removeprefix("tflite.")](call)
+        name = node.op.removeprefix("tflite.")
+        if any(q.complex for q in (*call.given, *call.gives)):
+            return of_complex(name, BUILTINS[name], call)
+        made: Outputs = BUILTINS[name](call)
         return made
 
     def remedy(self, node: Node) -> str:

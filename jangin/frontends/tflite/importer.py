@@ -162,6 +162,8 @@ class Reader:
         """A tensor's type and quantization: (dtype, scales, zero points, axis), scales None without one."""
         if i < 0:
             return (None, None, None, 0)
+        if self._tensor(i).Type() == tflite.TensorType.COMPLEX64:
+            return (F32, None, None, 0, True)
         dtype = self._dtype(i)
         given = self._tensor(i).Quantization()
         scales = None if given is None else given.ScaleAsNumpy()

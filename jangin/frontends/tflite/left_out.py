@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _NO_KERNEL = "LiteRT itself has no kernel for it"
-_COMPLEX = "there are no complex numbers here"
 _RANDOM = "its numbers are those of LiteRT's own generator"
 _TEXT = "it works on text or hashes of it, in LiteRT's own way"
 _WINDOWS = "windows over any axes have no lowering"
@@ -18,7 +17,6 @@ LEFT_OUT: Mapping[str, str] = {
     **dict.fromkeys(("CALL", "CONCAT_EMBEDDINGS", "SEGMENT_SUM"), _NO_KERNEL),
     **dict.fromkeys(("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_SIZE"), _NO_KERNEL),
     **dict.fromkeys((f"STABLEHLO_{name}" for name in _STABLEHLO.split()), _NO_KERNEL),
-    **dict.fromkeys(("COMPLEX_ABS", "IMAG", "REAL", "RFFT2D"), _COMPLEX),
     **dict.fromkeys(("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"), _RANDOM),
     "STABLEHLO_RNG_BIT_GENERATOR": _RANDOM,
     **dict.fromkeys(("EMBEDDING_LOOKUP_SPARSE", "LSH_PROJECTION", "SKIP_GRAM"), _TEXT),

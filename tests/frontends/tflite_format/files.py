@@ -14,6 +14,7 @@ KINDS = {
     "float32": tflite.TensorType.FLOAT32, "int8": tflite.TensorType.INT8, "uint8": tflite.TensorType.UINT8,
     "int32": tflite.TensorType.INT32, "int64": tflite.TensorType.INT64, "bool": tflite.TensorType.BOOL,
     "int16": tflite.TensorType.INT16, "resource": tflite.TensorType.RESOURCE,
+    "complex64": tflite.TensorType.COMPLEX64,
 }  # fmt: skip
 
 

@@ -155,8 +155,29 @@ def test_every_builtin_operator_is_lowered_or_said_to_be_left_out() -> None:
     every = {n for n in vars(tflite.BuiltinOperator) if n[0].isupper()}
     assert every - handled == (set(BUILTINS) | set(LEFT_OUT)) & every
     assert not set(LEFT_OUT) & set(BUILTINS) and set(LEFT_OUT) <= every
-    model = written([Tensor([4]), Tensor([4])], [Operator("REAL", [0], [1], version=1)], [0], [1])
+    model = written([Tensor([4]), Tensor([4])], [Operator("CALL", [0], [1], version=1)], [0], [1])
     with pytest.raises(
-        jangin.CompileError, match="REAL is not supported: there are no complex numbers here;"
+        jangin.CompileError, match="CALL is not supported: LiteRT itself has no kernel for it;"
     ):
         jangin.compile(model, cache=False)
+
+
+@pytest.mark.parametrize("last", ["REAL", "IMAG", "COMPLEX_ABS", "CAST"])
+def test_complex_numbers(last: str) -> None:
+    """What a transform gives, without an axis of size 1, as real numbers."""
+    tensors = [
+        Tensor([2, 1, 6, 13]), ints(4, 16), Tensor([2, 1, 4, 9], "complex64"), Tensor([2, 4, 9], "complex64"),
+        Tensor([2, 4, 9]),
+    ]  # fmt: skip
+    options: tuple[str, dict[str, Any]] = ("", {})
+    if last == "CAST":
+        options = "CastOptions", {"InDataType": 8, "OutDataType": 0}
+    operators = [
+        Operator("RFFT2D", [0, 1], [2], version=1),
+        Operator("SQUEEZE", [2], [3], "SqueezeOptions", {"SqueezeDims": [1]}, 1),
+        Operator(last, [3], [4], *options, version=1),
+    ]  # fmt: skip
+    model = written(tensors, operators, [0], [4])
+    x = RANDOM.standard_normal((2, 1, 6, 13)).astype(np.float32)
+    got = jangin.compile(model, threads=1, cache=False)(x)
+    np.testing.assert_allclose(got, reference(model, [x])[0], atol=1e-5)

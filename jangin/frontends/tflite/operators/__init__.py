@@ -1,7 +1,16 @@
 """TensorFlow Lite's builtin operators, a file a family, and some custom ones."""
 
 from jangin.frontends.registry import declared
-from jangin.frontends.tflite.operators import conv, custom, elementwise, move, parts, recurrent, reduce
+from jangin.frontends.tflite.operators import (
+    complex,
+    conv,
+    custom,
+    elementwise,
+    move,
+    parts,
+    recurrent,
+    reduce,
+)
 
-BUILTINS = declared((conv, custom, elementwise, move, parts, recurrent, reduce))
+BUILTINS = declared((complex, conv, custom, elementwise, move, parts, recurrent, reduce))
 """Lowerings by the names that the schema has."""

@@ -22,12 +22,13 @@ from jangin.ops.values import Tensor
 @dataclass(frozen=True)
 class Quantization:
     """A tensor's type, and what its integers stand for: (q - zero) * scale, single or along `axis`; `scales`
-    is None where they stand for themselves."""
+    is None where they stand for themselves. `complex`: f32 in pairs along one axis more."""
 
     dtype: DType | None
     scales: Array | None = None
     zeros: Array | None = None
     axis: int = 0
+    complex: bool = False
 
     @property
     def integer(self) -> bool:
