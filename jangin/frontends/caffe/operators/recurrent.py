@@ -10,7 +10,7 @@ from jangin.ir.expr import const
 from jangin.ir.graph import CompileError
 from jangin.ops.activation import sigmoid, tanh
 from jangin.ops.axes import product
-from jangin.ops.builder import Tensor
+from jangin.ops.values import Tensor
 
 MOST_STEPS = 256
 """More would make too large a graph."""

@@ -10,8 +10,8 @@ from jangin.ir.dtype import F32
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.expr import const
 from jangin.ir.graph import CompileError
-from jangin.ops.builder import Tensor
 from jangin.ops.signal import dft
+from jangin.ops.values import Tensor
 
 MOVES = frozenset({
     "CONCATENATION", "EXPAND_DIMS", "GATHER", "PACK", "RESHAPE", "SLICE", "SQUEEZE", "STRIDED_SLICE",
