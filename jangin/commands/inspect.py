@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.markup import escape
@@ -19,7 +19,7 @@ from jangin.commands.minimize import minimize
 from jangin.commands.picture.draw import draw
 from jangin.commands.program import program_text, steps_table
 from jangin.commands.run import summary
-from jangin.compiler.kernels import make_plan, schedule_kernels, used_symbols
+from jangin.compiler.kernels import Job, make_plan, schedule_kernels, used_symbols
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import (
     Planned,
@@ -119,9 +119,29 @@ def inspect(
         program = build_artifact(source, options, tell) if has_steps(graph) else None
     if isinstance(program, ProgramArtifact):
         _inspect_program(program, after, kernel)
-        return
+    else:
+        _inspect_graph(source, graph, settings, options, after, kernel, show, memory)
+
+
+def _inspect_graph(
+    source: ModelSource,
+    graph: Graph,
+    settings: Settings,
+    options: Options,
+    after: str,
+    kernel: str,
+    show: str,
+    memory: bool,
+) -> None:
+    """A summary of the kernels that a graph becomes, or one's code, their plan or its buffers."""
     with progress(settings) as tell:
-        scheduled = schedule_kernels(graph, options)
+
+        def made(jobs: Sequence[Job]) -> Iterator[Scheduled]:
+            for done, job in enumerate(jobs):
+                tell(done, len(jobs), "kernels")
+                yield job()
+
+        scheduled = schedule_kernels(graph, options, lambda jobs: [*made(jobs)])
         plan = make_plan(graph, scheduled, options)
     nodes = {n.outputs[0]: n for n in graph.nodes if n.op == "kernel"}
     kernels = {entry[0].func.name: (nodes[out], entry[0]) for out, entry in scheduled.items()}

@@ -139,10 +139,11 @@ class _QdqWriter(OnnxWriter):
         given["block_size"] = scheme.block or None
         return self.emit("DequantizeLinear", held, *self.scales(scheme, hint), hint=hint, **given)
 
-    def half(self, node: Node, w: Array) -> tuple[Name, Name]:
-        """A product's operands in half precision."""
+    def in_halves(self, operation: str, node: Node, w: Array, **given: Any) -> None:
+        """A product of operands in half precision."""
         x = self.emit("Cast", self.named(node.inputs[0]), hint=f"{node.inputs[0]}.half", to=CODES[F16])
-        return x, self.array(w, F16, f"{node.inputs[1]}.half")
+        y = self.emit(operation, x, self.array(w, F16, f"{node.inputs[1]}.half"), hint=node.name, **given)
+        self.emit("Cast", y, result=node.outputs[0], to=CODES[F32])
 
     def write_conv(self, node: Node, attrs: core.Conv) -> None:
         part = self.parts.get(node.name)
@@ -155,8 +156,7 @@ class _QdqWriter(OnnxWriter):
             "dilations": list(attrs.dilations), "pads": list(attrs.pads), "group": attrs.groups,
         }  # fmt: skip
         if chosen.scheme is None:
-            y = self.emit("Conv", *self.half(node, chosen.weights), hint=node.name, **given)
-            self.emit("Cast", y, result=node.outputs[0], to=CODES[F32])
+            self.in_halves("Conv", node, chosen.weights, **given)
             return
         operands = [self.integers(part.x), self.stored(chosen.weights, chosen.scheme, part.w)]
         if chosen.bias is not None:
@@ -173,8 +173,7 @@ class _QdqWriter(OnnxWriter):
             return
         chosen = self.how.parts[node.name]
         if chosen.scheme is None:
-            y = self.emit("MatMul", *self.half(node, chosen.weights), hint=node.name)
-            self.emit("Cast", y, result=node.outputs[0], to=CODES[F32])
+            self.in_halves("MatMul", node, chosen.weights)
             return
         x = self.integers(part.x) if chosen.kind == "int8" else self.named(part.x)
         w = self.stored(chosen.weights, chosen.scheme, part.w)
