@@ -281,7 +281,12 @@ class OnnxWriter(Stages, Steps, Writer):
                 f"a product of {kinds[0]} and {kinds[1]} in {attrs.dtype} can't be said in ONNX"
             )
         given = self._in_bytes(node) if whole else [self.named(n) for n in node.inputs]
-        for i, turn in enumerate((attrs.transpose_a, attrs.transpose_b)):
+        turns = attrs.transpose_a, attrs.transpose_b
+        if any(turns) and not whole and all(len(self.graph.shape(n)) == 2 for n in node.inputs):
+            said: dict[str, Any] = {"transA": int(turns[0]) or None, "transB": int(turns[1]) or None}
+            self.emit("Gemm", *given, result=node.outputs[0], **said)  # its operands stay as they are
+            return
+        for i, turn in enumerate(turns):
             rank = len(self.graph.shape(node.inputs[i]))
             order = [*range(rank - 2), rank - 1, rank - 2]
             given[i] = self.emit("Transpose", given[i], hint=given[i], perm=order) if turn else given[i]

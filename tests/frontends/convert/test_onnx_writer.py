@@ -190,6 +190,11 @@ MODELS: dict[str, tuple[list[Any], dict[str, Any]]] = {
          node("Add", ["l", "q"], ["y"])],
         {"i": np.array([[[1], [-2], [0]]]), "d": np.int64(7), "v": np.float32([0, 1]), "t": [3]},
     ),
+    "turned": (
+        [node("Flatten", ["x"], ["f"]), node("Gemm", ["f", "w", "b"], ["g"], transB=1),
+         node("Gemm", ["g", "g"], ["h"], transA=1), node("Relu", ["h"], ["y"])],
+        {"w": weights(4, 21), "b": weights(4)},
+    ),
     "moved": (
         [node("Pad", ["x", "p"], ["e"], mode="reflect"),
          node("Einsum", ["e", "e"], ["n"], equation="abc,adc->bd"),
