@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-from jangin.ir.expr import Const, Var
+from jangin.ir.dtype import I64
+from jangin.ir.expr import Const, Var, const
 from jangin.ir.groups import lives_across, thread_loops
 from jangin.ir.loop import (
     Alloc,
     For,
     Func,
+    Let,
     Stmt,
     Store,
     buffers_written,
@@ -23,7 +25,7 @@ from jangin.ir.loop import (
 )
 from jangin.ir.races import race
 from jangin.ir.records import dataclass
-from jangin.ir.simplify import Range
+from jangin.ir.simplify import Range, interval
 from jangin.ir.traversal import loads
 
 Fail = Callable[[str], NoReturn]
@@ -91,6 +93,12 @@ class _Group:
                     self.fail(found)
                 thread, own = s, frozenset()
             ranges = {**ranges, s.var: loop_range(s)}
+        elif isinstance(s, Let) and thread is None and s.var.dtype is I64:
+            low, high = interval(s.value, ranges)
+            ranges = {
+                **ranges,
+                s.var: (None if low is None else const(low), None if high is None else const(high)),
+            }
         elif isinstance(s, Alloc):
             if thread is not None:
                 own = own | {s.buffer.name}

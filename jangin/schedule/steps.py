@@ -87,6 +87,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "fetch_ahead": threads.fetch_ahead,
     "join_axes": threads.join_axes,
     "enclose": threads.enclose,
+    "divide_once": threads.divide_once,
     "alone": threads.alone,
     "lanes_to_tasks": threads.lanes_to_tasks,
     "group_tasks": threads.group_tasks,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jangin.ir.dtype import I64
 from jangin.ir.expr import (
     Binary,
     Buffer,
@@ -20,6 +21,7 @@ from jangin.ir.expr import (
     is_const,
     select,
 )
+from jangin.ir.flat import postorder
 from jangin.ir.loop import (
     MEMORY,
     Alloc,
@@ -33,6 +35,7 @@ from jangin.ir.loop import (
     block,
     expressions,
     map_children,
+    map_stmt,
     replace_buffer,
     statements,
     sub_statements,
@@ -40,7 +43,7 @@ from jangin.ir.loop import (
     task_loops,
 )
 from jangin.ir.simplify import simplify
-from jangin.ir.traversal import loads, rewrite, row_major, substitute
+from jangin.ir.traversal import free_vars, loads, rewrite, row_major, substitute
 from jangin.ir.words import DOTS
 from jangin.schedule.checks import ScheduleError, serial, touched, well_formed
 from jangin.schedule.normalize import ceil_div
@@ -96,6 +99,27 @@ def _local(func: Func, name: str) -> Alloc:
 def enclose(func: Func, name: str) -> Func:
     """Make the whole kernel one block, the only iteration of a loop."""
     return well_formed(func.with_body(For(Var(name), const(1), func.body, "block")))
+
+
+def divide_once(func: Func, loop: str) -> Func:
+    """Divide the number of a task once, at the top of `loop`, and not where quotients and remainders (called
+    `loop`_0, `loop`_1...) are needed: compilers take no division out of a condition's arm, and on a GPU one
+    by a size that only a run tells is some hundred instructions."""
+    at = find(func, loop)
+    known = {at.var, *(v for v, _ in func.symbols)}
+    found: dict[Expr, Var] = {}
+    values: list[tuple[Var, Expr]] = []
+    for e in (n for s in statements(at.body) for whole in expressions(s) for n in postorder(whole)):
+        divides = isinstance(e, Binary) and e.op in ("floordiv", "mod") and e.dtype is I64
+        if divides and at.var in free_vars(e) <= known and not loads(e):
+            value = rewrite(e, found.get)
+            if value not in found and not isinstance(value, Var):
+                found[value] = Var(f"{loop}_{len(found)}")
+                values.append((found[value], value))
+    body = map_stmt(at.body, lambda e: rewrite(e, found.get))
+    for var, value in reversed(values):
+        body = Let(var, value, body)
+    return at_loop(func, loop, lambda s: replace(s, body=body))
 
 
 def lanes_to_tasks(func: Func) -> Func:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from templates.kernels import SYMBOLS, matmul
 
 from jangin.ir import te
-from jangin.ir.expr import Const, const
+from jangin.ir.expr import Binary, Const, const
 from jangin.ir.groups import barriers, lives_across, thread_loops, threads
-from jangin.ir.loop import Alloc, For, Func, statements
+from jangin.ir.loop import Alloc, For, Func, Let, expressions, statements
 from jangin.ir.parse import parse_func
+from jangin.ir.traversal import walk
 from jangin.ir.verify import VerifyError, verify_func
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.primitives import loop_names
@@ -189,6 +190,19 @@ def test_a_tile_is_turned() -> None:
     after = apply(func, parse_steps(text))
     (tile,) = [s.buffer for s in statements(after.body) if isinstance(s, Alloc)]
     assert tile.shape == (const(2), const(4))
+    assert_same(func, after)
+
+
+def test_a_task_divides_its_number_once() -> None:
+    func = naive("symbolic")
+    outer = [s.var.name for s in statements(func.body) if isinstance(s, For)]
+    steps = f"fuse({outer[0]}, {outer[1]}, t) bind_block(t)"
+    after = apply(func, parse_steps(f"{steps} simplify() divide_once(t) simplify()"))
+    (task,) = (s for s in statements(after.body) if isinstance(s, For) and s.kind == "block")
+    inside = [s for s in statements(task.body) if not isinstance(s, Let)]
+    divided = [s.value for s in statements(task.body) if isinstance(s, Let)]
+    assert divided and all(isinstance(e, Binary) and e.op in ("floordiv", "mod") for e in divided)
+    assert not any(n in divided for s in inside for e in expressions(s) for n in walk(e))
     assert_same(func, after)
 
 

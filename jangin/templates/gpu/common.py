@@ -35,9 +35,20 @@ def spread(rec: Recorder, loop: str, threads: int) -> None:
     rec.do("bind_thread", f"{loop}i")
 
 
+def copy_panel(rec: Recorder, panel: str, loops: Sequence[str], threads: int) -> None:
+    """Copy a panel, packed over loops of these names, by all threads, with neighbours of the last loop side
+    by side."""
+    names = [f"{panel}_{n}" for n in loops]
+    rec.do("reorder", names)
+    spread(rec, fuse_all(rec, names, f"{panel}_e"), threads)
+
+
 def blocks(rec: Recorder, loops: Sequence[str], name: str = "t") -> None:
     """Make nested loops, outermost first, the kernel's blocks."""
-    rec.do("bind_block", fuse_all(rec, loops, name) if len(loops) > 1 else loops[0])
+    loop = fuse_all(rec, loops, name) if len(loops) > 1 else loops[0]
+    rec.do("bind_block", loop)
+    rec.do("simplify")
+    rec.do("divide_once", loop)
 
 
 def power_of_two(size: int, most: int) -> int:

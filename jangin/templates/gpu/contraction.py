@@ -25,7 +25,7 @@ from jangin.ir.traversal import children
 from jangin.schedule.primitives import find
 from jangin.templates import contraction, cost, weight_blocks
 from jangin.templates.common import fuse_all, maskable
-from jangin.templates.gpu.common import BUSY, blocks, constant, device, spread
+from jangin.templates.gpu.common import BUSY, blocks, constant, copy_panel, device
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import Roles, pack_right, packing_positions
@@ -152,10 +152,10 @@ class _Tiler:
         right = role.constants if role.parts else role.right.buffer.name
         do("pack", f"{k}o", role.left.buffer.name, [f"{k}i", f"{row}io", f"{row}ii"], "left", "shared")
         do("pack", f"{k}o", right, [f"{k}i", f"{c}io", f"{c}ii"], "right", "shared")
-        self._copy("left", [f"{row}io", f"{row}ii", f"{k}i"])
-        self._copy(
-            "right", [f"{k}i", f"{c}io", f"{c}ii"] if self._columns_run() else [f"{c}io", f"{c}ii", f"{k}i"]
-        )
+        columns = [f"{c}io", f"{c}ii"]
+        copy_panel(self.rec, "left", [f"{row}io", f"{row}ii", f"{k}i"], self.threads)
+        order = [f"{k}i", *columns] if self._columns_run() else [*columns, f"{k}i"]
+        copy_panel(self.rec, "right", order, self.threads)
         for suffix in ("", "_z", "_w"):
             do("fuse", f"{row}io{suffix}", f"{c}io{suffix}", f"x{suffix}")
             do("bind_thread", f"x{suffix}")
@@ -187,9 +187,3 @@ class _Tiler:
     def _columns_run(self) -> bool:
         """Whether the right operand's columns lie side by side."""
         return self.product.packed or self.role.right.index[-1] is Var(self.role.column)
-
-    def _copy(self, panel: str, loops: Sequence[str]) -> None:
-        """Copy a panel by all threads, neighbours from neighbouring places."""
-        names = [f"{panel}_{n}" for n in loops]
-        self.rec.do("reorder", names)
-        spread(self.rec, fuse_all(self.rec, names, f"{panel}_e"), self.threads)
