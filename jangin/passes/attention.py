@@ -48,6 +48,9 @@ def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, N
     few = isinstance(queries, Const) and int(queries.value) < figures.queries
     if [*left.index] != point or few or heads < figures.heads or len(found[0].axes) != len(stage.axes):
         return None
+    sizes = found[0].reduce_axes[0].extent, stage.axes[-1].extent
+    if figures.head and not all(isinstance(n, Const) and n.value <= figures.head for n in sizes):
+        return None
     return scores, norm, last
 
 

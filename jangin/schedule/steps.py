@@ -11,7 +11,7 @@ from jangin.ir.loop import Func
 from jangin.ir.reader import Reader
 from jangin.ir.records import dataclass
 from jangin.ir.words import quote
-from jangin.schedule import factors, guards, normalize, prefetch, primitives, stages, threads
+from jangin.schedule import factors, guards, normalize, online, prefetch, primitives, stages, threads
 
 Argument = str | int | tuple["Argument", ...]
 
@@ -79,6 +79,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "factor_out": factors.factor_out,
     "mask_in_place": factors.mask_in_place,
     "rfactor": stages.rfactor,
+    "online": online.online,
     "predicate": guards.predicate,
     "begin_with": guards.begin_with,
     "guard_loads": guards.guard_loads,

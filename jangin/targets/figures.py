@@ -37,6 +37,7 @@ class FusionFigures:
     `few_channels`: a convolution of fewer input channels reads them where they are, each in its plane, as a
     transposing copy would cost more than it saves. `heads`: fewer attention heads can't keep several threads
     busy, as each is one thread's. `queries`: for fewer rows attention's scores are no traffic to speak of.
+    `head`: tiles of heads have room that have no more elements, a known number; 0 for any.
     `pointwise`: the fewest and the most channels that the pointwise part of a separable convolution may
     make; of fewer the window is nearly all of the work, and slower in parts, and of more the time saved is
     lost in the measurement's noise. `image_rows`: fewer rows of an image are too few tasks, or tasks of too
@@ -45,6 +46,7 @@ class FusionFigures:
     few_channels: int = 8
     heads: int = 4
     queries: int = 8
+    head: int = 0
     pointwise: tuple[int, int] = (24, 64)
     image_rows: int = 28
 

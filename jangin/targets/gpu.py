@@ -14,6 +14,8 @@ REGISTERS = 64
 """Vectors of 4 bytes that a work-item may keep in registers without taking others' room."""
 ACCUMULATORS, ROWS = 32, 2
 """Vectors of a recurrence's block, each lane of which is a work-item's, and rows of the batch in it."""
+HEAD = 128
+"""Elements of an attention head of whose tiles several groups have room on a unit."""
 NEVER = 1 << 30
 
 
@@ -38,13 +40,13 @@ class GpuTarget(Target):
 
 
 def gpu_target(base: Target, **figures: float) -> GpuTarget:
-    """A target with a base's language and features whose kernels are for work-groups. Kernels that join
-    several operators for the sake of a processor's cache aren't made for it."""
+    """A target with a base's language and features whose kernels are for work-groups. Separable convolutions
+    in one kernel, which are for a processor's cache, aren't made for it."""
     same = {f.name: getattr(base, f.name) for f in fields(Target)}
     same |= {
         "vector_bytes": VECTOR, "registers": REGISTERS, "hints": False,
         "winograd": WinogradFigures(near=0, far=1 << 40, lanes=NEVER),
         "recurrence": RecurrenceFigures(accumulators=ACCUMULATORS, rows=ROWS),
-        "fusion": FusionFigures(heads=NEVER, image_rows=NEVER),
+        "fusion": FusionFigures(heads=1, head=HEAD, image_rows=NEVER),
     }  # fmt: skip
     return GpuTarget(**{**same, **figures})

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jangin.ir import te
-from jangin.ir.core import Conv, CoreAttributes, MatMul, Pool
+from jangin.ir.core import Conv, CoreAttributes, MatMul, Pool, Softmax
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Const, Expr, Var, const
 from jangin.ir.graph import Array
@@ -62,6 +62,22 @@ def pool(
 
 def matmul(a: Sequence[Size], b: Sequence[Size], *, transposed: bool = False) -> Built:
     return node(MatMul(transpose_a=False, transpose_b=transposed), [buffer("x", *a), buffer("w", *b)])
+
+
+def attention(heads: Size, queries: Size, keys: Size, inner: int, values: int, masked: bool = True) -> Built:
+    """Heads of keys and values that lie side by side, with a mask [keys] that is added."""
+    q, k = buffer("q", 1, heads, queries, inner), buffer("k", 1, keys, heads, inner)
+    v, mask = buffer("v", 1, heads, keys, values), buffer("mask", keys)
+    scores, weights = buffer("scores", 1, heads, queries, keys), buffer("weights", 1, heads, queries, keys)
+    i, depth, acc = tuple(Var(f"i{d}") for d in range(4)), Var("k0"), Var("acc", F32)
+    axes = tuple(te.Axis(n, size) for n, size in zip(i, scores.shape, strict=True))
+    term = q[i[0], i[1], i[2], depth] * k[i[0], i[3], i[1], depth]
+    scaled = acc * 0.25 + (mask[i[3]] if masked else 0.0)
+    product = te.Stage(scores, axes, term, (te.Axis(depth, const(inner)),), "sum", scaled)
+    softmax = CORE["softmax"].te([scores], weights, Softmax(axis=3, log=False))
+    out = buffer("out", 1, heads, queries, values)
+    mixed = CORE["matmul"].te([weights, v], out, MatMul(transpose_a=False, transpose_b=False))
+    return (product, *softmax, *mixed), [q, k, v, *([mask] if masked else [])]
 
 
 def workload(

@@ -28,6 +28,7 @@ from .kernels import (
     Built,
     assert_equal_to_stages,
     assert_replayed,
+    attention,
     buffer,
     conv,
     matmul,
@@ -92,6 +93,9 @@ KERNELS: dict[str, tuple[Built, Sequence[str]]] = {
     "softmax-symbolic": (node(Softmax(axis=1, log=False), [buffer("x", 3, SYMBOL)]), ()),
     "softmax-inner": (node(Softmax(axis=1, log=True), [buffer("x", 3, 9, 5)]), ()),
     "normalize": (node(Normalize(axes=(1,), epsilon=1e-5, rms=False), [buffer("x", SYMBOL, 35)]), ()),
+    "attention": (attention(2, 5, 19, 3, 6), ()),
+    "attention-whole": (attention(1, 16, 32, 4, 8, masked=False), ()),
+    "attention-symbolic": (attention(1, SYMBOL, SYMBOL, 3, 4), ()),
     "normalize-outer": (node(Normalize(axes=(0,), epsilon=1e-5, rms=True), [buffer("x", 9, 5)]), ()),
 }
 
@@ -126,7 +130,7 @@ def test_kernels(name: str) -> None:
     [
         ("product", "contraction"), ("weights", "contraction"), ("conv", "contraction"), ("map", "elements"),
         ("depthwise", "elements"), ("pool", "elements"), ("sum", "rows"), ("softmax", "rows"),
-        ("all", "rows"), ("bias", "elements"), ("turned", "transpose"),
+        ("all", "rows"), ("bias", "elements"), ("turned", "transpose"), ("attention", "attention"),
     ],
 )  # fmt: skip
 def test_choice(name: str, template: str) -> None:

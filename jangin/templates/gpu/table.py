@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jangin.templates.choose import Match
-from jangin.templates.gpu import contraction, elements, rows, transpose, window
+from jangin.templates.gpu import attention, contraction, elements, rows, transpose, window
 
 TEMPLATES: Mapping[str, Match] = {
+    "attention": attention.match,
     "contraction": contraction.match,
     "window": window.match,
     "transpose": transpose.match,
