@@ -105,7 +105,8 @@ def _module(path: Path) -> ModuleType:
 
 
 def _tflite() -> Iterator[Files]:
-    """A quantized convolution, products, and operators that read shapes and indices from tensors."""
+    """A quantized convolution, products, operators that read shapes and indices from tensors, a state, and
+    complex numbers."""
     made = _module(TESTS / "tflite_format" / "files.py")
     t, o, random = made.Tensor, made.Operator, np.random.default_rng(0)
     image = t([1, 6, 6, 3], "int8", [0.05], [3])
@@ -133,6 +134,18 @@ def _tflite() -> Iterator[Files]:
         o("SOFTMAX", [4], [5], "SoftmaxOptions", {"Beta": 1.0}),
     ]
     yield {"cut.tflite": made.written(cut, steps, [0], [5])}
+    waves = [
+        t([1, 1, 9]), t([2], "int32", data=[1, 8]), t([1, 1, 5], "complex64"), t([1, 5], "complex64"),
+        t([1, 5]),
+        t([4, 5], data=random.standard_normal((4, 5))), t([4, 3], data=random.standard_normal((4, 3))),
+        t([2], data=[1, 2]), t([1, 12], variable=True), t([1, 2]),
+    ]  # fmt: skip
+    steps = [
+        o("RFFT2D", [0, 1], [2], version=1),
+        o("SQUEEZE", [2], [3], "SqueezeOptions", {"SqueezeDims": [1]}, 1),
+        o("COMPLEX_ABS", [3], [4], version=1), o("SVDF", [4, 5, 6, 7, 8], [9], "SVDFOptions", {"Rank": 2}, 1),
+    ]  # fmt: skip
+    yield {"waves.tflite": made.written(waves, steps, [0], [9])}
 
 
 def _nnef() -> Iterator[Files]:
