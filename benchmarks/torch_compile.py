@@ -4,10 +4,12 @@
     python benchmarks/torch_compile.py --out results.jsonl --minutes 8  # again, until all rows are there
     python benchmarks/torch_compile.py --out results.jsonl --write      # the table into benchmarks/RESULTS.md
 
-Needs the extra `torch`, pytorchcv, transformers, and g++ for Inductor. Each back end runs in a process of its
-own, which compiles a small model first, so that imports and the search for compilers don't count; then its
-first call is timed, with empty caches. Calls are timed in turns of a fraction of a second, one process at a
-time, so that both meet the same phases of a busy machine; `--lock FILE` holds a lock during these.
+Needs the extra `torch`, pytorchcv, transformers, and g++ for Inductor. Each back end has a process of its
+own for a model, which compiles a small one first, so that imports and the search for compilers don't count;
+then its first call is timed, alone and with empty caches. It compiles again for another number of threads,
+whose first call isn't timed. Calls are timed in turns of a fraction of a second, one process at a time, so
+that both meet the same phases of a busy machine; `--lock FILE` holds a lock while anything is timed. A model
+on which a back end fails is named, and left out.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -32,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
 BEGIN, END = "<!-- torch.compile -->\n", "<!-- end of torch.compile -->\n"
 BACKENDS = ("jangin", "inductor")
-ASKED = 1.4
+ASKED, FIRST_ASKED = 1.4, 2
 VISION = {
     "ResNet-18": "resnet.resnet18", "ResNet-50": "resnet.resnet50",
     "MobileNetV2": "mobilenetv2.mobilenetv2_w1", "SqueezeNet": "squeezenet.squeezenet_v1_1",
@@ -69,25 +72,31 @@ def first_of(result: Any) -> Any:
     return result if hasattr(result, "shape") else result[0]
 
 
-def worker(backend: str, name: str, threads: int) -> None:
-    """Say the seconds of the first call and how far it is from PyTorch's; then, for each line of the
-    standard input, the median seconds of the calls of as many seconds as the line says."""
+def worker(backend: str, name: str) -> None:
+    """Say `null` when the model is there; then, for each line of the standard input, {"threads": N}: compile
+    for so many, and say the seconds of the first call and how far it is from PyTorch's; or {"seconds": S}:
+    say the median seconds of the calls of so long."""
     warnings.filterwarnings("ignore")
     import torch
 
-    torch.set_num_threads(threads)
     with torch.no_grad():
         torch.compile(torch.nn.Linear(4, 4), backend=backend)(torch.randn(2, 4))
         model, given = module(name)
         wanted = first_of(model(given))
-        fast = torch.compile(model, backend=backend)
-        start = time.perf_counter()
-        got = first_of(fast(given))
-        first = time.perf_counter() - start
-        error = float((got - wanted).abs().max() / wanted.abs().max())
-        print(json.dumps({"first": first, "error": error}), flush=True)
-        for line in sys.stdin:
-            print(json.dumps(timed(lambda: fast(given), float(line))), flush=True)
+        fast = model
+        print("null", flush=True)
+        for asked in map(json.loads, sys.stdin):
+            if "seconds" in asked:
+                said: Any = timed(partial(fast, given), asked["seconds"])
+            else:
+                torch.set_num_threads(asked["threads"])
+                torch._dynamo.reset()
+                fast = torch.compile(model, backend=backend)
+                start = time.perf_counter()
+                got = first_of(fast(given))
+                first = time.perf_counter() - start
+                said = {"first": first, "error": float((got - wanted).abs().max() / wanted.abs().max())}
+            print(json.dumps(said), flush=True)
 
 
 def timed(call: Callable[[], Any], seconds: float) -> float:
@@ -112,24 +121,27 @@ def held(lock: str | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def started(backend: str, name: str, threads: int) -> Iterator[Callable[[float], Any]]:
-    """A process that has compiled a model: asked for 0 seconds it gives what it said first."""
-    with tempfile.TemporaryDirectory() as cache:
-        env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
-        command = [sys.executable, __file__, "--worker", backend, "--models", name, "--threads", str(threads)]
+def started(backend: str, name: str) -> Iterator[Callable[..., Any]]:
+    """A process with a model and empty caches, which is asked by its lines' fields, and without any for its
+    first line. RuntimeError where it has ended."""
+    with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryFile("w+") as errors:
+        command = [sys.executable, __file__, "--worker", backend, "--models", name]
         with subprocess.Popen(
-            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as process:
+            command, env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache}, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=errors, text=True,
+        ) as process:  # fmt: skip
             assert process.stdin is not None and process.stdout is not None
             asked, said = process.stdin, process.stdout
 
-            def ask(seconds: float) -> Any:
-                if seconds:
-                    asked.write(f"{seconds}\n")
+            def ask(**fields: float) -> Any:
+                if fields:
+                    asked.write(json.dumps(fields) + "\n")
                     asked.flush()
                 line = said.readline()
                 if not line:
-                    raise RuntimeError(f"{backend} failed on {name} with {threads} threads")
+                    errors.seek(0)
+                    why = (errors.read().strip().splitlines() or ["it said nothing"])[-1]
+                    raise RuntimeError(f"{backend} failed on {name}: {why}")
                 return json.loads(line)
 
             try:
@@ -138,23 +150,29 @@ def started(backend: str, name: str, threads: int) -> Iterator[Callable[[float],
                 process.kill()
 
 
-def compared(name: str, threads: int, turns: int, seconds: float, lock: str | None) -> dict[str, Any]:
-    """Medians over the turns, in milliseconds; the first calls in seconds."""
+def compared(
+    name: str, threads: Sequence[int], turns: int, seconds: float, lock: str | None
+) -> Iterator[dict[str, Any]]:
+    """A row for each number of threads: medians over the turns in milliseconds, and for the first of them the
+    seconds of the first call, each back end's alone on the machine."""
     with contextlib.ExitStack() as stack:
-        asks, firsts = {}, {}
-        for backend in BACKENDS:
-            asks[backend] = stack.enter_context(started(backend, name, threads))
-            firsts[backend] = asks[backend](0)
-        found: dict[str, list[float]] = {b: [] for b in BACKENDS}
-        with held(lock):
-            for turn in range(turns):
-                for backend in BACKENDS if turn % 2 else BACKENDS[::-1]:
-                    found[backend].append(asks[backend](seconds))
-    row: dict[str, Any] = {"model": name, "threads": threads}
-    for backend in BACKENDS:
-        row[backend] = {"ms": median(found[backend]) * 1e3, **firsts[backend]}
-    row["ratio"] = median(i / j for i, j in zip(found["inductor"], found["jangin"], strict=True))
-    return row
+        asks = {backend: stack.enter_context(started(backend, name)) for backend in BACKENDS}
+        for ask in asks.values():
+            ask()
+        for count in threads:
+            with held(lock):
+                row: dict[str, Any] = {"model": name, "threads": count}
+                row |= {backend: ask(threads=count) for backend, ask in asks.items()}
+                found: dict[str, list[float]] = {backend: [] for backend in BACKENDS}
+                for turn in range(turns):
+                    for backend in BACKENDS if turn % 2 else BACKENDS[::-1]:
+                        found[backend].append(asks[backend](seconds=seconds))
+            for backend in BACKENDS:
+                row[backend]["ms"] = median(found[backend]) * 1e3
+                if count != threads[0]:
+                    del row[backend]["first"]  # kernels of the first compilation were there
+            row["ratio"] = median(i / j for i, j in zip(found["inductor"], found["jangin"], strict=True))
+            yield row
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -169,18 +187,23 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     for r in rows:
         j, i = r["jangin"], r["inductor"]
+        first = [f"{b['first']:.1f}" if "first" in b else "" for b in (j, i)]
         lines.append(
             f"| {r['model']} | {r['threads']} | {j['ms']:.1f} | {i['ms']:.1f} | {r['ratio']:.2f} | "
-            f"{j['first']:.1f} | {i['first']:.1f} | {j['error']:.0e} |"
+            f"{first[0]} | {first[1]} | {j['error']:.0e} |"
         )
     for threads in sorted({r["threads"] for r in rows}):
         these = [r for r in rows if r["threads"] == threads]
         speed = geometric_mean(r["ratio"] for r in these)
-        first = geometric_mean(r["inductor"]["first"] / r["jangin"]["first"] for r in these)
         lines.append(
             f"\nThreads: {threads}. {speed:.2f} times as fast on the geometric mean of {len(these)} models "
-            f"({ASKED} asked), slower on {sum(r['ratio'] < 1 for r in these)}; the first call {first:.1f} "
-            f"times as fast."
+            f"({ASKED} asked), slower on {sum(r['ratio'] < 1 for r in these)}."
+        )
+    firsts = [r["inductor"]["first"] / r["jangin"]["first"] for r in rows if "first" in r["jangin"]]
+    if firsts:
+        lines.append(
+            f"\nThe first call {geometric_mean(firsts):.1f} times as fast ({FIRST_ASKED} asked), "
+            f"at least {min(firsts):.1f} times."
         )
     return "\n".join(lines) + "\n"
 
@@ -196,32 +219,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")
     parser.add_argument("--lock", help="a file whose lock is held while calls are timed")
     parser.add_argument("--out", type=Path, help="where results are kept, a line each; those there are kept")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="no row begins after so many")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="no model begins after so many")
     parser.add_argument("--write", action="store_true", help="the table into RESULTS.md")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
     models, threads = given.models.split(","), [int(t) for t in given.threads.split(",")]
     if given.worker:
-        worker(given.worker, models[0], threads[0])
+        worker(given.worker, models[0])
         return
     kept = given.out.read_text().splitlines() if given.out and given.out.exists() else []
     rows = [json.loads(line) for line in kept]
     done = {(r["model"], r["threads"]) for r in rows}
     begin = time.monotonic()
-    for name in models:
-        for count in threads:
-            late = time.monotonic() - begin > 60 * given.minutes
-            if (name, count) in done or late or (given.write and given.out):
-                continue
-            rows.append(compared(name, count, given.turns, given.seconds, given.lock))
-            print(json.dumps(rows[-1]), flush=True)
-            if given.out:
-                with given.out.open("a") as file:
-                    file.write(json.dumps(rows[-1]) + "\n")
+    for name in models if not (given.write and given.out) else ():
+        left = [t for t in threads if (name, t) not in done]
+        if not left or time.monotonic() - begin > 60 * given.minutes:
+            continue
+        try:
+            for row in compared(name, left, given.turns, given.seconds, given.lock):
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+                if given.out:
+                    with given.out.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+        except RuntimeError as error:
+            print(error, file=sys.stderr, flush=True)
     rows.sort(key=lambda r: (MODELS.index(r["model"]), r["threads"]))
     print(table(rows) if rows else "no row yet: give more --minutes")
     if given.write:

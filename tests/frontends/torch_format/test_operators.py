@@ -67,7 +67,9 @@ def test_every_operator_by_the_interpreter() -> None:
     assert not {n for n in whole - found.keys() if not NUMBERS.fullmatch(n) and n not in IN_PLACE}
     cases = [c for kept in found.values() for c in kept]
     assert not list(failures(cases, interpreted))
-    assert sum(not left_out(c) for c in cases) >= 0.95 * len(cases)
+    right = sum(not left_out(c) for c in cases)
+    print(f"\n{len(found)} operators: {right} of {len(cases)} calls right, 0 wrong, the others left out")
+    assert right >= 0.95 * len(cases)
 
 
 @pytest.mark.slow  # a compilation a call
