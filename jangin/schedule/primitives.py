@@ -183,7 +183,8 @@ def split(func: Func, loop: str, factor: int, tail: str = "guard") -> Func:
 
 
 def fuse(func: Func, outer: str, inner: str, name: str) -> Func:
-    """Two directly nested loops become one, `name`, in the same order."""
+    """Two directly nested loops become one, `name`, in the same order. One of a single iteration leaves no
+    remainder, which later, in parts of the loop, might not be seen to vanish."""
 
     def change(s: For) -> Stmt:
         body = s.body
@@ -192,7 +193,9 @@ def fuse(func: Func, outer: str, inner: str, name: str) -> Func:
         serial(func, s)
         serial(func, body)
         var = Var(name)
-        values = {s.var: var // body.extent, body.var: var % body.extent}
+        values: dict[Var, Expr] = {s.var: var // body.extent, body.var: var % body.extent}
+        if s.extent == const(1):
+            values = {s.var: const(0), body.var: var}
         extent = simplify(s.extent * body.extent, dict(func.symbols))
         return For(var, extent, substitute_stmt(body.body, values))
 

@@ -16,9 +16,11 @@ from jangin.ir.expr import Var, call, const
 from jangin.ir.interpret import run_func
 from jangin.ir.loop import For, Store, statements
 from jangin.ir.traversal import free_vars
+from jangin.schedule.primitives import ranges_at
 from jangin.targets import NAMED, Target
 from jangin.templates import separable
 from jangin.templates.choose import TEMPLATES, choose
+from jangin.templates.common import messy
 
 from .kernels import (
     SYMBOL,
@@ -97,6 +99,15 @@ def test_rows_between_columns_are_not_numbered_through() -> None:
         buffer("x", 1, 8, 9, 9), buffer("w", 4, 8, 1, 1),
     ])  # fmt: skip
     assert TEMPLATES["contraction"](workload(built, {}, W)) is None
+
+
+@pytest.mark.parametrize("fn", ["neg", "sigmoid"])
+@pytest.mark.parametrize("shape", [(1, 3, 259, 257), (1, 16, 111, 111), (2, 3, 5, 7)], ids=str)
+def test_maps_of_odd_sizes_are_by_whole_vectors(shape: tuple[int, ...], fn: str) -> None:
+    built = node(Map(call(fn, Var("x0", F32))), [buffer("x", *shape)])
+    func = scheduled("elementwise", workload(built, {}, (), TARGETS[1])).func
+    loops = [s.var for s in statements(func.body) if isinstance(s, For) and s.kind == "vector"]
+    assert loops and not any(messy(func, v, ranges_at(func, v.name)) for v in loops)
 
 
 @pytest.mark.parametrize("rows_", [1, 5, 13])
