@@ -128,6 +128,17 @@ def test_runs_are_no_smaller_than_the_grain(pool: Pool) -> None:
     pool.destroy(made)
 
 
+@pytest.mark.parametrize(("tasks", "grain", "unit"), [(128, 27, 32), (63, 2, 2), (30, 9, 15), (6, 4, 4)])
+def test_each_thread_gets_as_many_units(pool: Pool, tasks: int, grain: int, unit: int) -> None:
+    """Of 128 tasks in five runs of 27, one thread would have three."""
+    made = pool.create(2)
+    for _ in range(50):
+        caller, worker = job(pool, made, tasks, grain, 2, slow=True)
+        assert caller % unit == 0 or worker % unit == 0
+        assert caller % unit in (0, tasks % unit)
+    pool.destroy(made)
+
+
 def test_no_pool_and_no_tasks(pool: Pool) -> None:
     assert pool.create(1) is None and pool.create(0) is None
     assert job(pool, None, 100, 1, 1)[0] == 100

@@ -1,8 +1,9 @@
 """The thread pool, as LLVM IR text: pthreads, atomics and futexes, so it needs no C compiler.
 
-A job is cut into at most `UNITS_PER_THREAD` units a thread. Threads take runs of them as they come
-free, so that a thread whose core has another tenant takes fewer; the runs grow shorter towards the
-end (guided self-scheduling, Polychronopoulos and Kuck, 1987), where threads would wait for the last.
+A job is cut into at most `UNITS_PER_THREAD` units a thread, as many for each. Threads take runs of them
+as they come free, so that a thread whose core has another tenant takes fewer; the runs grow shorter
+towards the end (guided self-scheduling, Polychronopoulos and Kuck, 1987), where threads would wait for
+the last.
 Threads of even number take from the front, the others from the back: of two, each meets in its own
 cache what it made in the job before. The ticket is one 64-bit word, `job sequence << 32 | first unit
 left << 16 | units left`, taken by compare-and-swap. While it has units left, its job is live and the
@@ -409,7 +410,16 @@ publish:
   %up = add i64 %tasks, %pieces
   %up1 = sub i64 %up, 1
   %share = udiv i64 %up1, %pieces
-  %unit = call i64 @llvm.umax.i64(i64 %share, i64 %grain)
+  %least = call i64 @llvm.umax.i64(i64 %share, i64 %grain)
+  %even = add i64 %tasks, %threads
+  %even1 = sub i64 %even, 1
+  %fair = udiv i64 %even1, %threads
+  %whole = udiv i64 %fair, %least
+  %each = call i64 @llvm.umax.i64(i64 %whole, i64 1)
+  %fair.up = add i64 %fair, %each
+  %fair.up1 = sub i64 %fair.up, 1
+  %evened = udiv i64 %fair.up1, %each
+  %unit = call i64 @llvm.umax.i64(i64 %evened, i64 %least)
   %round = add i64 %tasks, %unit
   %round1 = sub i64 %round, 1
   %count = udiv i64 %round1, %unit
