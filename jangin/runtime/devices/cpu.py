@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from jangin.runtime.functions import (
 )
 from jangin.runtime.layout import Layout
 from jangin.runtime.libraries import PREFIX, bind
+from jangin.runtime.outputs import LARGE, Outputs
 from jangin.runtime.processor import why_not
 from jangin.runtime.profile import Call, Launches
 from jangin.runtime.threads import handover
@@ -129,6 +131,7 @@ class Mapped:
         self._arena_at = self.scratch_at = 0
         self.table: Any = None
         self.symbols: Any = None
+        self._outputs, self._large = Outputs(), frozenset[str]()
 
     def prepare(self, layout: Layout) -> None:
         """Make the memory large enough and the table right for a layout."""
@@ -138,6 +141,7 @@ class Mapped:
         self.symbols_at = ctypes.addressof(self.symbols)
         same = self._for is not None and self._for.placement is layout.placement
         self._for = layout
+        self._large = frozenset(n for n, s, d in layout.outputs if math.prod(s) * d.itemsize >= LARGE)
         wanted = layout.stride * self._code.threads + ALIGN
         if len(self._scratch) < wanted:  # sizes that grow with each run would make it anew each time
             self._scratch = np.empty(wanted + (wanted // 2 if layout.sizes else 0), np.uint8)
@@ -180,10 +184,12 @@ class Mapped:
         made = {}
         for name, shape, dtype in layout.outputs:
             try:
-                made[name] = array = np.empty(shape, dtype)
+                large = name in self._large
+                array = self._outputs.array(name, shape, dtype) if large else np.empty(shape, dtype)
             except (MemoryError, ValueError) as error:  # NumPy's for more bytes than an address can say
                 sizes = ", ".join(map(str, shape))
                 raise MemoryError(f"there is no memory for the output '{name}' {dtype}[{sizes}]") from error
+            made[name] = array
             pointer = address(array)
             for i in users[name]:
                 table[i] = pointer

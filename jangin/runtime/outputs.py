@@ -1,0 +1,42 @@
+"""Memory of large outputs, which later runs use again once no array reads it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.graph import Array
+
+LARGE = 32 << 20
+"""Bytes from which C libraries take fresh pages for each array, which the system clears when they are first
+touched, and give them back with the array (glibc: the most that M_MMAP_THRESHOLD grows to by itself)."""
+
+
+class Outputs:
+    """Makes arrays for large outputs, of which it keeps the memory that the last one of each name had."""
+
+    def __init__(self) -> None:
+        self._spare: dict[str, Array] = {}
+
+    def array(self, name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """A fresh array, whose elements may be anything."""
+        size = math.prod(shape) * dtype.itemsize
+        memory = self._spare.pop(name, None)
+        if memory is None or not size <= len(memory) <= 2 * size:
+            memory = np.empty(size, np.uint8)
+        lent: Array = np.asarray(_Lent(memory, name, self._spare))
+        return lent[:size].view(dtype).reshape(shape)
+
+
+class _Lent:
+    """What arrays over the memory are based on: it goes with the last of them."""
+
+    def __init__(self, memory: Array, name: str, spare: dict[str, Array]) -> None:
+        self.__array_interface__ = memory.__array_interface__
+        self._memory, self._name, self._spare = memory, name, spare
+
+    def __del__(self) -> None:
+        self._spare[self._name] = self._memory
