@@ -29,8 +29,11 @@ own."""
 
 MASKED = 4.0
 """How often as long a vector takes of which each lane is tested."""
+SHORT = 2
+"""Vectors up to which rows are reduced side by side: what is left of a vector, and to add up its lanes, takes
+longer than to load each element."""
 ROWS_AT_ONCE = 1024
-"""Rows of a task, where they are shorter than a vector."""
+"""Rows of a task, where they are so short."""
 COMBINE = 15.0
 """Cycles to start a vector of partial sums and to add it to the others in the end."""
 
@@ -180,7 +183,7 @@ def _is_unit(e: Expr) -> bool:
 
 
 def _across_rows(rec: Recorder, stage: te.Stage, task: str, lanes: int) -> bool:
-    """Reduce rows shorter than a vector side by side, a lane each; False where they aren't such."""
+    """Reduce short rows side by side, a lane each; False where they aren't such."""
     extents = [a.extent for a in stage.reduce_axes]
     if not extents or not all(isinstance(e, Const) for e in extents) or rec.func.symbols:
         return False
@@ -189,7 +192,7 @@ def _across_rows(rec: Recorder, stage: te.Stage, task: str, lanes: int) -> bool:
     ranges = primitives.ranges_at(rec.func, task)
     steps = {stride(n, loop.var, ranges) for n in _term_loads(rec.func, loop)}
     rows = int(loop.extent.value) if isinstance(loop.extent, Const) else 0
-    if not 1 < terms < lanes or rows < 2 * lanes or not steps <= {0, 1, terms}:
+    if not 1 < terms <= SHORT * lanes or rows < 2 * lanes or not steps <= {0, 1, terms}:
         return False
     acc, inner = _acc_name(stage), [a.var.name for a in stage.reduce_axes]
     rec.do("split", task, ROWS_AT_ONCE, "bound")

@@ -41,7 +41,9 @@ def assert_as_interpreted(graph: Graph, x: Array) -> None:
 
 
 @pytest.mark.parametrize("combiner", ["sum", "max"])
-@pytest.mark.parametrize("shape", [(131, 5), (13, 11, 3), (2077, 7), (29, 2), (16, 2)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(131, 5), (13, 11, 3), (2077, 7), (29, 2), (16, 2), (131, 9), (77, 16), (9, 12)], ids=str
+)
 def test_short_rows(shape: tuple[int, ...], combiner: str) -> None:
     built = node(Reduce(combiner, (len(shape) - 1,), False), [buffer("x", *shape)])
     found = scheduled("rows", workload(built))
