@@ -1,6 +1,7 @@
 """Hunts for operators that are slow: alone, in shapes drawn as networks have them, against ONNX Runtime.
 
     python benchmarks/operators.py --seed 0 --cases 40 --threads 1
+    python benchmarks/operators.py --minutes 10 --threads 1 2 --page benchmarks/OPERATORS.md
 
 Each case is one operator in a model of its own, in a shape drawn from the table below by the seed; what it
 gives must agree with ONNX Runtime's. Prints, worst first, how often as fast as ONNX Runtime it is, and the
@@ -11,10 +12,13 @@ the bandwidth of a set of that size, both measured here. A case alone: --only NU
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +28,17 @@ from onnx import helper, numpy_helper
 import jangin
 from jangin.bench.roofs import Roofs
 from jangin.bench.roofs import measure as measure_roofs
+from jangin.runtime.processor import processor_name
 
 TURN = 0.03
 """Seconds of a turn; the two take turns."""
 TURNS = 5
+REST = 0.05
+"""Seconds after a turn of several threads: ONNX Runtime's go on spinning for some 30 ms."""
+WORST = 20
+"""Cases that the page lists."""
+CLIFF = 0.5
+"""Of ONNX Runtime's speed: below that a case is one."""
 TOLERANCE = 1e-3
 """Of the largest value: sums are taken in other orders."""
 
@@ -210,8 +221,8 @@ def model_of(case: Case) -> tuple[bytes, dict[str, Any]]:
     return onnx.shape_inference.infer_shapes(model).SerializeToString(), feeds
 
 
-def _seconds(sides: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """The best median of each side's turns."""
+def _seconds(sides: Mapping[str, Callable[[], Any]], rest: float) -> dict[str, float]:
+    """The best median of each side's turns, with a rest after each."""
     best = dict.fromkeys(sides, math.inf)
     for _ in range(TURNS):
         for name, run in sides.items():
@@ -221,11 +232,35 @@ def _seconds(sides: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
                 run()
                 found.append(time.perf_counter() - start)
             best[name] = min(best[name], float(np.median(found)))
+            time.sleep(rest)
     return best
 
 
-def measure(case: Case, threads: int, roofs: Roofs) -> tuple[float, float, float]:
-    """(times as fast as ONNX Runtime, share of the bound, milliseconds); ValueError where they disagree."""
+@dataclass(frozen=True)
+class Figure:
+    """A case on some threads: times as fast as ONNX Runtime, share of the bound, milliseconds."""
+
+    ratio: float
+    share: float
+    milliseconds: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """A case with its number and its figures by threads; or what is `wrong` with it."""
+
+    number: int
+    case: Case
+    figures: Mapping[int, Figure] = field(default_factory=dict)
+    wrong: str = ""
+
+    @property
+    def worst(self) -> float:
+        return min((f.ratio for f in self.figures.values()), default=0.0)
+
+
+def measure(case: Case, threads: int, roofs: Roofs) -> Figure:
+    """Raises ValueError where the two disagree."""
     import onnxruntime
 
     model, feeds = model_of(case)
@@ -238,29 +273,98 @@ def measure(case: Case, threads: int, roofs: Roofs) -> tuple[float, float, float
     for g, w in zip(got.values() if isinstance(got, dict) else got, want, strict=True):
         if w.size and not np.abs(g - w).max() <= TOLERANCE * max(1.0, float(np.abs(w).max())):
             raise ValueError(f"{case}: {np.abs(g - w).max()} off")
-    best = _seconds({"jangin": lambda: exe.run(feeds), "onnxruntime": lambda: session.run(None, feeds)})
+    sides = {"jangin": lambda: exe.run(feeds), "onnxruntime": lambda: session.run(None, feeds)}
+    best = _seconds(sides, REST if threads > 1 else 0.0)
     moved = sum(a.nbytes for a in (*case.inputs, *case.constants, *want))
     bound = max(case.flops / roofs.flops, moved / roofs.bandwidth(moved))
-    return best["onnxruntime"] / best["jangin"], bound / best["jangin"], best["jangin"] * 1e3
+    return Figure(best["onnxruntime"] / best["jangin"], bound / best["jangin"], best["jangin"] * 1e3)
+
+
+def hunt(seed: int, numbers: Iterator[int], threads: Sequence[int], minutes: float) -> list[Found]:
+    """Measure cases until there are no more numbers, or the time is up; the worst first."""
+    roofs = {t: measure_roofs(t) for t in threads}
+    found, end = [], time.monotonic() + 60 * minutes
+    for number in numbers:
+        case = draw(seed, number)
+        try:
+            found.append(Found(number, case, {t: measure(case, t, roofs[t]) for t in threads}))
+        except (ValueError, RuntimeError) as error:
+            found.append(Found(number, case, wrong=f"{type(error).__name__}: {error}"))
+        if time.monotonic() > end:
+            break
+    return sorted(found, key=lambda f: f.worst)
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+
+
+def _summary(found: Sequence[Found], threads: int) -> str:
+    ratios = [f.figures[threads].ratio for f in found if threads in f.figures]
+    below = sum(r < CLIFF for r in ratios)
+    return f"geometric mean {_mean(ratios):.2f} over {len(ratios)}; below {CLIFF}: {below}"
+
+
+def page(found: Sequence[Found], seed: int, threads: Sequence[int]) -> str:
+    """What a hunt found, as Markdown."""
+    lines = [
+        "# Single operators beside ONNX Runtime",
+        "",
+        f"Written by `benchmarks/operators.py` (seed {seed}, {len(found)} cases drawn from distributions of "
+        "shapes that networks have; `--only NUMBER` repeats one). Times as fast as ONNX Runtime, and the "
+        f"share of the bound: operations or bytes. Processor: {processor_name()}.",
+        "",
+    ]
+    lines += [f"- {t} thread{'s' * (t > 1)}: {_summary(found, t)}" for t in threads]
+    lines += [f"- wrong: #{f.number} {f.case}: {f.wrong}" for f in found if f.wrong]
+    heads = [h for t in threads for h in (f"{t}: mean", "least")]
+    lines += ["", "## By operator", "", f"| operator | cases | {' | '.join(heads)} |"]
+    lines += ["|---|---|" + "---|" * len(heads)]
+    for op in sorted({f.case.op for f in found if f.figures}):
+        of = [f for f in found if f.case.op == op and f.figures]
+        ratios = ([f.figures[t].ratio for f in of] for t in threads)
+        cells = (f"{_mean(r):.2f} | {min(r):.2f}" for r in ratios)
+        lines.append(f"| {op} | {len(of)} | {' | '.join(cells)} |")
+    heads = [h for t in threads for h in (f"{t}: times", "of bound", "ms")]
+    lines += [
+        "",
+        f"## The {WORST} slowest",
+        "",
+        f"| case | {' | '.join(heads)} |",
+        "|---|" + "---|" * len(heads),
+    ]
+    for f in [f for f in found if f.figures][:WORST]:
+        figures = (f.figures[t] for t in threads)
+        cells = (f"{g.ratio:.2f} | {g.share:.0%} | {g.milliseconds:.3f}" for g in figures)
+        lines.append(f"| #{f.number} {f.case} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="hunts for slow operators")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int, default=40)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cases", type=int, help="so many (40 without --minutes)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no case begins after them")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--only", type=int, help="this case alone")
+    parser.add_argument("--page", type=Path, help="where to write what was found")
     args = parser.parse_args()
 
-    roofs, rows = measure_roofs(args.threads), []
-    for number in range(args.cases) if args.only is None else [args.only]:
-        case = draw(args.seed, number)
-        rows.append((*measure(case, args.threads, roofs), number, case))
-    rows.sort(key=lambda r: r[0])
-    for ratio, share, ms, number, case in rows:
-        print(f"{ratio:7.2f}x {share:5.0%} of bound {ms:9.3f} ms  #{number} {case}")
-    mean = math.exp(sum(math.log(r[0]) for r in rows) / len(rows))
-    print(f"geometric mean {mean:.2f} over {len(rows)}; below 0.5: {sum(r[0] < 0.5 for r in rows)}")
+    cases = args.cases or (40 if math.isinf(args.minutes) else None)
+    numbers = itertools.islice(itertools.count(), cases) if args.only is None else iter([args.only])
+    found = hunt(args.seed, numbers, args.threads, args.minutes)
+    for f in found:
+        for t, g in f.figures.items():
+            print(
+                f"{g.ratio:7.2f}x {g.share:5.0%} of bound {g.milliseconds:9.3f} ms {t} #{f.number} {f.case}"
+            )
+        if f.wrong:
+            print(f"  wrong: #{f.number} {f.case}: {f.wrong}")
+    for t in args.threads:
+        print(f"{t} threads: {_summary(found, t)}")
+    if args.page:
+        args.page.write_text(page(found, args.seed, args.threads))
+    sys.exit(any(f.wrong for f in found))
 
 
 if __name__ == "__main__":
