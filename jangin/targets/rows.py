@@ -141,14 +141,17 @@ def _conversions(dtype: DType) -> tuple[Row, Row]:
 
 _CONVERSIONS = {t: _conversions(t) for t in (F16, BF16, *SMALL)}
 
-_F16C = (
-    replace(_CONVERSIONS[F16][0], needs=("f16c",), becomes="vcvtph2ps", llvm="""
-    %half = bitcast {T} %x to {half}
-    fpext {half} %half to {f32}"""),
-    replace(_CONVERSIONS[F16][1], needs=("f16c",), becomes="vcvtps2ph", llvm="""
-    %half = fptrunc {f32} %x to {half}
-    bitcast {half} %half to {T}"""),
-)  # fmt: skip
+
+def _halves(needs: tuple[str, ...], widens: str, narrows: str) -> tuple[Row, Row]:
+    """Half precision to and from f32, by a processor's conversions."""
+    widen, narrow = _CONVERSIONS[F16]
+    wide = "%half = bitcast {T} %x to {half}\nfpext {half} %half to {f32}"
+    small = "%half = fptrunc {f32} %x to {half}\nbitcast {half} %half to {T}"
+    return (
+        replace(widen, needs=needs, becomes=widens, llvm=wide),
+        replace(narrow, needs=needs, becomes=narrows, llvm=small),
+    )
+
 
 _PLACES = "%places = getelementptr {T.one}, ptr %memory, {i64} %index\n"
 _GATHER = Row(
@@ -269,7 +272,7 @@ AVX2: tuple[Row, ...] = (
     replace(_FUSED, needs=("fma",), becomes="vfmadd", c="_mm{bits}_fmadd_p{s}(x, y, z)"),
     _pairs(8, "avx2.pmadd.wd", ("avxvnni",), "dpwssd_avx_epi32"),
     _pairs(8, "avx2.pmadd.wd", ("avx2",)),
-    *_F16C,
+    *_halves(("f16c",), "vcvtph2ps", "vcvtps2ph"),
     *_single(("avx2",), FOUR, _MASKMOV, {
         "masked_load": "({T})_mm{bits}_maskload_epi32((const int *)memory, (__m{reg}i)mask)",
         "masked_store": "_mm{bits}_maskstore_epi32((int *)memory, (__m{reg}i)mask, (__m{reg}i)x)",
@@ -302,6 +305,7 @@ _SDOT = replace(
 NEON: tuple[Row, ...] = (
     _SDOT,
     replace(_FUSED, becomes=r"fmla\s"),
+    *_halves((), r"fcvtl\s", r"fcvtn\s"),
     *_own_extremes(FLOATS, "f"),
     *_single((), FLOATS, {
         "floor": r"frintm\s", "ceil": r"frintp\s", "trunc": r"frintz\s", "round": r"frintn\s",
@@ -313,6 +317,18 @@ NEON: tuple[Row, ...] = (
 
 NEON32: tuple[Row, ...] = (
     replace(_FMA, dtypes=(F32,), becomes=r"vmla\.f32\s"),
+    replace(
+        _CONVERSIONS[F16][0],
+        lanes=4,
+        becomes=r"vcvt\.f32\.f16\s",
+        llvm="call {f32} @llvm.arm.neon.vcvthf2fp({T} %x)",
+    ),
+    replace(
+        _CONVERSIONS[F16][1],
+        lanes=4,
+        becomes=r"vcvt\.f16\.f32\s",
+        llvm="call {T} @llvm.arm.neon.vcvtfp2hf({f32} %x)",
+    ),
     *_own_extremes((F32,), "v"),
     *PORTABLE,
 )

@@ -104,6 +104,16 @@ def compare(
     machine: str, proto: onnx.ModelProto, inputs: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
 ) -> None:
     """Run a model on a machine, and the reference here."""
+    got = run(machine, proto, inputs, folder, patch)
+    (want,) = ReferenceEvaluator(proto).run(None, inputs)
+    title = " ".join(f"{n.op_type}" for n in proto.graph.node)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4, err_msg=f"{title} {proto.graph.input}")
+
+
+def run(
+    machine: str, proto: onnx.ModelProto, inputs: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
+) -> Any:
+    """The one result of a model on a machine."""
     compiler, emulator, cpu = MACHINES[machine]
     if not (shutil.which(compiler) and shutil.which(emulator)):
         pytest.skip(f"needs {compiler} to link with and {emulator} to run with")
@@ -119,6 +129,48 @@ def compare(
     places = arm.write_image(artifact.plan, inputs, image)
     subprocess.run([emulator, "-cpu", cpu, program, image, outputs], check=True, timeout=60)
     (got,) = arm.read_outputs(artifact.plan, places, outputs.read_bytes()).values()
-    (want,) = ReferenceEvaluator(proto).run(None, inputs)
-    title = " ".join(f"{n.op_type}" for n in proto.graph.node)
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4, err_msg=f"{title} {proto.graph.input}")
+    return got
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_half_precision(machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stored as halves, computed in f32, and rounded once: a sum of some 100 products of numbers around 1
+    is off by half a unit in the last of 11 bits."""
+    rows, terms, columns = (int(RNG.integers(3, n)) for n in (20, 150, 40))
+    sizes = {"x": (rows, terms), "y": (rows, columns)}
+    half, wide = TensorProto.FLOAT16, TensorProto.FLOAT
+    w = RNG.standard_normal((terms, columns)).astype(np.float16)
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=half), helper.make_node("MatMul", ["h", "w"], ["p"]),
+        helper.make_node("Relu", ["p"], ["r"]), helper.make_node("Cast", ["r"], ["y"], to=wide),
+    ]  # fmt: skip
+    ends = [helper.make_tensor_value_info(n, wide, s) for n, s in sizes.items()]
+    weights = [numpy_helper.from_array(w, "w")]
+    proto = helper.make_model(helper.make_graph(nodes, "m", ends[:1], ends[1:], weights))
+    x = RNG.standard_normal(sizes["x"], np.float32)
+    exact = np.maximum(x.astype(np.float16).astype(np.float64) @ w.astype(np.float64), 0)
+    got = run(machine, proto, {"x": x}, tmp_path, monkeypatch)
+    np.testing.assert_allclose(got, exact, rtol=2**-11 * 1.01, atol=1e-4)
+    assert (got == got.astype(np.float16)).all()
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_conversions_of_halves(machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All halves to f32, and back after a step to either side, which is rounded to the nearest."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    halves = halves[np.isfinite(halves)]
+    beside = [np.nextafter(halves.astype(np.float32), np.float32(to)) for to in (-np.inf, np.inf)]
+    with np.errstate(over="ignore"):
+        half_steps = np.spacing(halves).astype(np.float64) / 2
+    between = (halves.astype(np.float64) + half_steps).astype(np.float32)
+    x = np.concatenate([halves.astype(np.float32), *beside, between])
+    x = x[(np.abs(x) >= np.finfo(np.float32).tiny) | (x == 0)]
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+        helper.make_node("Neg", ["h"], ["n"]), helper.make_node("Cast", ["n"], ["y"], to=TensorProto.FLOAT),
+    ]  # fmt: skip
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, x.shape) for n in "xy"]
+    proto = helper.make_model(helper.make_graph(nodes, "m", ends[:1], ends[1:]))
+    got = run(machine, proto, {"x": x}, tmp_path, monkeypatch)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got, -x.astype(np.float16).astype(np.float32))

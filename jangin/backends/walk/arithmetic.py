@@ -269,7 +269,7 @@ class Arithmetic:
 
     def _conversion(self, name: str, dtype: DType, result: DType, x: Value) -> Value:
         """Between a small type and the one that it is computed in."""
-        row = self.w.row(name, dtype)
+        row = self.w.row(name, dtype, x.lanes)
         if row.expansion is not None and not self.w.has_text(row):
             return self.formula(row.expansion, x)
         return self.w.instruction(name, dtype, result, x)
