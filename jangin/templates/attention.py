@@ -27,8 +27,9 @@ from jangin.templates.tiling import Roles, by_lane, in_registers, load_terms, un
 TILES = ((6, 2), (4, 3))
 """Register tiles: rows by vectors of columns, for 16 registers and (more rows) for 32."""
 MORE_TILES = ((12, 2), (8, 3))
-LANE_TILES = ((7, 3), (5, 4))
-"""Where vectors of the rows' terms are held too, of 32 registers."""
+LANE_TILES = ((4, 2), (3, 3))
+MORE_LANE_TILES = ((7, 3), (5, 4))
+"""Where vectors of the rows' terms are held too, of 16 registers and of 32."""
 BLOCKS = (1, 2, 4)
 """Parts of half the L2 cache that a block's scores may fill."""
 PACK = 1.5
@@ -78,7 +79,8 @@ class Attention(Template):
 
     def space(self) -> Sequence[Params]:
         target = self.workload.target
-        tiles = LANE_TILES if target.lane_operands else TILES if target.registers <= 16 else MORE_TILES
+        fewer, more = (LANE_TILES, MORE_LANE_TILES) if target.lane_operands else (TILES, MORE_TILES)
+        tiles = fewer if target.registers <= 16 else more
         held = target.elements or math.inf
         found = []
         for mr, nv in (t for t in tiles if t[0] * UNROLL <= held):

@@ -153,6 +153,8 @@ class Window(Template):
         work = vectors * tile * (self.count * self.work + self.final)
         at_once = max(1.0, cost.REORDERED / (vectors * tile * self.count + loads))
         cycles = max(work / t.multiply_adds, loads / t.loads, self.count * t.latency / at_once)
+        if t.issue:
+            cycles = max(cycles, (work + loads + vectors * tile) / t.issue)
         looped = height * cost.LOOP / 2 if self.count > UNROLLED else 0
         return cycles + looped + cost.LOOP + tile * vectors + self._evicted(tile, vectors, height * reach)
 
