@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from graphs import GRAPHS, texts
+from kernel_graphs import GRAPHS, texts
 from loops import innermost
 from machine import target
 from test_arm_assembly import CASES, kernel

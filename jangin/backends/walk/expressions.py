@@ -186,7 +186,7 @@ class Expressions:
             return self.math.convert(x.dtype, self._intrinsic(fn, *wide))
         if fn not in INTRINSICS or not x.dtype.is_float:
             raise CompileError(f"{self.kernel}: no code for {fn} of {x.dtype}; cast to f32 or f64 first")
-        formula = expansion(fn, x.dtype)
+        formula = expansion(fn, x.dtype, short=self.w.target.issue > 0)
         if formula is None:
             return self.math.library(fn, *args)
         value = self._expand(formula, x)

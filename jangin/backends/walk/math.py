@@ -247,10 +247,10 @@ def _tanh(x: Expr) -> Expr:
     return _with_sign(call("fma", q, twice, below) / call("fma", -q, twice, above), x)
 
 
-def _erf(x: Expr) -> Expr:
+def _erf(x: Expr, polynomial: Callable[[Sequence[float], Expr], Expr] = _in_pairs) -> Expr:
     size = call("abs", x)
-    near = call("fma", x, _in_pairs(_ERF, x * x), x)
-    far = _c(1.0) - _in_pairs(_ERFC, minimum(size, _c(3.92)) - _c(2.5))
+    near = call("fma", x, polynomial(_ERF, x * x), x)
+    far = _c(1.0) - polynomial(_ERFC, minimum(size, _c(3.92)) - _c(2.5))
     return select(size < _c(1.0), near, _with_sign(far, x))
 
 
@@ -301,8 +301,11 @@ _F32: Mapping[str, Callable[[Expr], Expr]] = {
 
 
 @cache
-def expansion(fn: str, dtype: DType) -> Expr | None:
-    """An intrinsic as an expression of the variable ARGUMENT, or None: then the C library has it."""
+def expansion(fn: str, dtype: DType, short: bool = False) -> Expr | None:
+    """An intrinsic as an expression of the variable ARGUMENT, or None: then the C library has it. `short`: of
+    fewer operations and registers, though each waits for the one before."""
+    if fn == "erf" and dtype is F32 and short:
+        return _erf(Var(ARGUMENT, F32), _horner)
     if fn == "sigmoid" and dtype is F64:
         return _sigmoid(Var(ARGUMENT, F64))
     make = _F32.get(fn) if dtype is F32 else None
