@@ -13,7 +13,7 @@ units that were taken.
 
 Workers that are woken are kept off the caller's core: where another process has the other cores, the
 system would wake them there, where they wait until the caller, which does all of the job meanwhile, has
-used up its time slice.
+used up its time slice. A caller that must wait for them so long that it sleeps leaves them its core.
 
 The structure's cache lines: 0 job fields, 1 ticket, 2 units done and the caller's sleep flag,
 3 busy flag and the core that workers are kept off, 4 sleeping workers, wake-up sequence and stop flag,
@@ -121,20 +121,20 @@ define internal void @wake_up(ptr %word, i32 %most) {
 }
 """
 
-# Let the workers run where the caller may, but not on the core that it is on. The system refuses an empty
-# set, so a caller that may use one core only changes nothing; nor does one of a number beyond the mask.
+# Let the workers run where the caller may, but not on the core that it is on, or on all (-1). The system
+# refuses an empty set, so a caller that may use one core only changes nothing.
 _KEEP_OFF = """
 define internal void @keep_off(ptr %pool, i32 %core) {
 entry:
   %mask = alloca [<MASK_BYTES> x i8], align 8
-  %bits = mul i32 <MASK_BYTES>, 8
-  %known = icmp ult i32 %core, %bits
-  br i1 %known, label %ask, label %out
-ask:
   %self = call <L> @pthread_self()
   %unsaid = call i32 @pthread_getaffinity_np(<L> %self, <L> <MASK_BYTES>, ptr %mask)
   %said = icmp eq i32 %unsaid, 0
-  br i1 %said, label %clear, label %out
+  br i1 %said, label %asked, label %out
+asked:
+  %bits = mul i32 <MASK_BYTES>, 8
+  %known = icmp ult i32 %core, %bits
+  br i1 %known, label %clear, label %apply
 clear:
   %byte = lshr i32 %core, 3
   %place = zext i32 %byte to i64
@@ -146,12 +146,14 @@ clear:
   %old = load i8, ptr %mask.byte
   %left = and i8 %old, %others
   store i8 %left, ptr %mask.byte
+  br label %apply
+apply:
   %workers.at
   %count = load i64, ptr %workers.at
   %handles.at
   br label %next
 next:
-  %k = phi i64 [ 1, %clear ], [ %k1, %keep ]
+  %k = phi i64 [ 1, %apply ], [ %k1, %keep ]
   %all = icmp uge i64 %k, %count
   br i1 %all, label %kept, label %keep
 keep:
@@ -405,6 +407,7 @@ inline:
   br label %out
 publish:
   %workers.at
+  %core.at
   %threads = load i64, ptr %workers.at
   %pieces = mul i64 %threads, <UNITS>
   %up = add i64 %tasks, %pieces
@@ -459,7 +462,6 @@ publish:
   br i1 %sleeping, label %rouse, label %share.in
 rouse:
   %core = call i32 @sched_getcpu()
-  %core.at
   %kept.off = load i32, ptr %core.at
   %moved = icmp ne i32 %core, %kept.off
   br i1 %moved, label %keep.off, label %call
@@ -499,7 +501,14 @@ sleep:
   store atomic i32 1, ptr %waiting.at seq_cst, align 4
   %seen = load atomic i32, ptr %done.at seq_cst, align 4
   %late = icmp eq i32 %seen, %goal
-  br i1 %late, label %wait, label %doze
+  br i1 %late, label %wait, label %leave
+leave:
+  %left.to = load i32, ptr %core.at
+  %free.all = icmp eq i32 %left.to, -1
+  br i1 %free.all, label %doze, label %let.in
+let.in:
+  call void @keep_off(ptr %pool, i32 -1)
+  br label %doze
 doze:
   call void @sleep_on(ptr %done.at, i32 %seen)
   br label %wait
