@@ -159,9 +159,7 @@ class Tiler:
         if not self.packed:
             self._pack_panels(column, k, tile)
         elif self.params.get("widened"):
-            do("pack", f"{column}ooi", role.constants, [*k, *tile[1:]], "panel")
-            do("unroll", f"panel_{k[-1]}")
-            do("vectorize", f"panel_{tile[2]}")
+            self._widen_panels(column, k, tile)
         if factored:
             self._factor(k, column)
         if self.rows_packed:
@@ -195,6 +193,12 @@ class Tiler:
         if parts:
             do("partial_sums", parts)
         return outer
+
+    def _widen_panels(self, column: str, k: Sequence[str], tile: Sequence[str]) -> None:
+        """Small weights are widened once a task, for all of its rows."""
+        self.s.do("pack", f"{column}ooi", self.role.constants, [*k, *tile[1:]], "panel")
+        self.s.do("unroll", f"panel_{k[-1]}")
+        self.s.do("vectorize", f"panel_{tile[2]}")
 
     def _pack_rows(self, column: str, k: Sequence[str]) -> None:
         """Copy the rows of a task's tiles term by term, by vectors along the terms, which are turned in

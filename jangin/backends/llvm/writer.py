@@ -82,8 +82,7 @@ class LlvmWriter(Writer):
         self.allocas: list[str] = []
         self._registers = Registers(self._store)
         self.declarations: dict[str, str] = {}
-        self.label = "entry"
-        self.lo, self.hi = Value("%lo", I64), Value("%hi", I64)
+        self.label, self.lo, self.hi = "entry", Value("%lo", I64), Value("%hi", I64)
         self._forms: dict[tuple[str, DType, int], Lines] = {}
         self._several = SeveralLoads(target, self.lines, self._name) if target.several_loads else None
         walked = not (target.offsets or target.several_loads)
