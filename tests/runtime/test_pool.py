@@ -95,39 +95,6 @@ def test_workers_help_and_wake(pool: Pool) -> None:
     assert helped >= (10 if len(os.sched_getaffinity(0)) > 1 else 0)
 
 
-def cores(pool: Pool, made: int | None, worker: int, until: int) -> set[frozenset[int]]:
-    """The sets of cores that a worker may use after jobs, each after a rest that puts it to sleep, until
-    there is one of so many, or 200 jobs ran: a caller that sleeps lets it have all."""
-    seen = set[frozenset[int]]()
-    for _ in range(200):
-        time.sleep(0.002)
-        job(pool, made, 400, 1, 2, slow=True)
-        seen.add(frozenset(os.sched_getaffinity(worker)))
-        if any(len(s) == until for s in seen):
-            break
-    return seen
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core only")
-def test_a_woken_worker_is_kept_off_the_callers_core(pool: Pool) -> None:
-    allowed, before = os.sched_getaffinity(0), set(os.listdir("/proc/self/task"))
-    made, alone = pool.create(2), set[frozenset[int]]()
-    (worker,) = (int(t) for t in set(os.listdir("/proc/self/task")) - before)
-
-    def pinned() -> None:
-        os.sched_setaffinity(0, {min(allowed)})
-        alone.update(cores(pool, made, worker, 0))
-
-    caller = threading.Thread(target=pinned)
-    caller.start()
-    caller.join()
-    shared = cores(pool, made, worker, len(allowed) - 1)
-    pool.destroy(made)
-    # A caller of one core has no other to let it have, and where it sleeps leaves it that one.
-    assert alone <= {frozenset(allowed), frozenset({min(allowed)})}
-    assert min(shared, key=len) < allowed and len(min(shared, key=len)) == len(allowed) - 1
-
-
 def test_runs_are_no_smaller_than_the_grain(pool: Pool) -> None:
     made = pool.create(3)
     for tasks in (1, 2, 7, 3 * UNITS_PER_THREAD, 3 * UNITS_PER_THREAD + 1, 1000):

@@ -11,13 +11,9 @@ job fields are stable, so a swap that succeeds proves that the fields read befor
 job; a late worker finds the ticket empty or changed, and touches nothing. The caller waits only for
 units that were taken.
 
-Workers that are woken are kept off the caller's core: where another process has the other cores, the
-system would wake them there, where they wait until the caller, which does all of the job meanwhile, has
-used up its time slice. A caller that must wait for them so long that it sleeps leaves them its core.
-
 The structure's cache lines: 0 job fields, 1 ticket, 2 units done and the caller's sleep flag,
-3 busy flag and the core that workers are kept off, 4 sleeping workers, wake-up sequence and stop flag,
-5 thread count and a job's longest run, 6... thread handles and worker arguments.
+3 busy flag, 4 sleeping workers, wake-up sequence and stop flag, 5 thread count and a job's longest
+run, 6... thread handles and worker arguments.
 """
 
 from __future__ import annotations
@@ -40,11 +36,9 @@ MAX_THREADS = 2048
 
 _FIELDS = {
     "task": 0, "args": 8, "sizes": 16, "scratch": 24, "stride": 32, "tasks": 40, "unit": 48, "count": 56,
-    "ticket": 64, "done": 128, "waiting": 132, "busy": 192, "core": 196, "sleepers": 256, "wake": 260,
-    "stop": 264, "workers": 320, "longest": 328, "handles": 384,
+    "ticket": 64, "done": 128, "waiting": 132, "busy": 192, "sleepers": 256, "wake": 260, "stop": 264,
+    "workers": 320, "longest": 328, "handles": 384,
 }  # fmt: skip
-MASK_BYTES = 128
-"""Of a set of processors, as in the C library's cpu_set_t."""
 _HANDLE_BYTES = 32
 """A worker's record: pthread handle, pool, index."""
 
@@ -56,7 +50,7 @@ def pool_module(target: Target) -> str:
     narrow = abi.pointer_bytes < 8
     declare = f"declare void @{re.sub(r' [^,)]+', '', abi.pause)}" if abi.pause else ""
     pause = f"call void @{abi.pause}" if abi.pause else ""
-    text = _HEAD + _KEEP_OFF + _CREATE + _DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
+    text = _HEAD + _CREATE + _DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
     text = re.sub(r"(?m)^  (%(\w+)\.at)$", _field_address, text)
     words = {
         "TRIPLE": target.triple,
@@ -80,7 +74,6 @@ def pool_module(target: Target) -> str:
         "ROUND": called(POOL_RUN, "@jangin_pool_run", *(f"%{n}" for n in POOL_RUN.names)),
         "HANDLES": _FIELDS["handles"],
         "HANDLE_BYTES": _HANDLE_BYTES,
-        "MASK_BYTES": MASK_BYTES,
     }
     for word, value in words.items():
         text = text.replace(f"<{word}>", str(value))
@@ -100,10 +93,6 @@ declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(<L>, ptr)
 declare <L> @syscall(<L>, ...)
 declare i32 @sched_yield()
-declare i32 @sched_getcpu()
-declare <L> @pthread_self()
-declare i32 @pthread_getaffinity_np(<L>, <L>, ptr)
-declare i32 @pthread_setaffinity_np(<L>, <L>, ptr)
 declare ptr @aligned_alloc(<L>, <L>)
 declare void @free(ptr)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
@@ -117,58 +106,6 @@ define internal void @sleep_on(ptr %word, i32 %seen) {
 }
 define internal void @wake_up(ptr %word, i32 %most) {
   %r = call <L> (<L>, ...) @syscall(<L> <FUTEX>, ptr %word, i32 129, i32 %most, ptr null, ptr null, i32 0)
-  ret void
-}
-"""
-
-# Let the workers run where the caller may, but not on the core that it is on, or on all (-1). The system
-# refuses an empty set, so a caller that may use one core only changes nothing.
-_KEEP_OFF = """
-define internal void @keep_off(ptr %pool, i32 %core) {
-entry:
-  %mask = alloca [<MASK_BYTES> x i8], align 8
-  %self = call <L> @pthread_self()
-  %unsaid = call i32 @pthread_getaffinity_np(<L> %self, <L> <MASK_BYTES>, ptr %mask)
-  %said = icmp eq i32 %unsaid, 0
-  br i1 %said, label %asked, label %out
-asked:
-  %bits = mul i32 <MASK_BYTES>, 8
-  %known = icmp ult i32 %core, %bits
-  br i1 %known, label %clear, label %apply
-clear:
-  %byte = lshr i32 %core, 3
-  %place = zext i32 %byte to i64
-  %mask.byte = getelementptr i8, ptr %mask, i64 %place
-  %within = and i32 %core, 7
-  %bit = shl i32 1, %within
-  %narrow = trunc i32 %bit to i8
-  %others = xor i8 %narrow, -1
-  %old = load i8, ptr %mask.byte
-  %left = and i8 %old, %others
-  store i8 %left, ptr %mask.byte
-  br label %apply
-apply:
-  %workers.at
-  %count = load i64, ptr %workers.at
-  %handles.at
-  br label %next
-next:
-  %k = phi i64 [ 1, %apply ], [ %k1, %keep ]
-  %all = icmp uge i64 %k, %count
-  br i1 %all, label %kept, label %keep
-keep:
-  %skip = mul i64 %k, <HANDLE_BYTES>
-  %record = getelementptr i8, ptr %handles.at, i64 %skip
-  %handle = load <L>, ptr %record
-  %refused = call i32 @pthread_setaffinity_np(<L> %handle, <L> <MASK_BYTES>, ptr %mask)
-  %k1 = add i64 %k, 1
-  %set = icmp eq i32 %refused, 0
-  br i1 %set, label %next, label %out
-kept:
-  %core.at
-  store i32 %core, ptr %core.at
-  br label %out
-out:
   ret void
 }
 """
@@ -191,8 +128,6 @@ allocate:
   br i1 %null, label %fail, label %start
 start:
   call void @llvm.memset.p0.i64(ptr %pool, i8 0, i64 %size, i1 false)
-  %core.at
-  store i32 -1, ptr %core.at
   %handles.at
   br label %next
 next:
@@ -407,7 +342,6 @@ inline:
   br label %out
 publish:
   %workers.at
-  %core.at
   %threads = load i64, ptr %workers.at
   %pieces = mul i64 %threads, <UNITS>
   %up = add i64 %tasks, %pieces
@@ -461,14 +395,6 @@ publish:
   %sleeping = icmp ne i32 %sleepers, 0
   br i1 %sleeping, label %rouse, label %share.in
 rouse:
-  %core = call i32 @sched_getcpu()
-  %kept.off = load i32, ptr %core.at
-  %moved = icmp ne i32 %core, %kept.off
-  br i1 %moved, label %keep.off, label %call
-keep.off:
-  call void @keep_off(ptr %pool, i32 %core)
-  br label %call
-call:
   %wake.at
   %w = atomicrmw add ptr %wake.at, i32 1 seq_cst
   %helpers = trunc i64 %count to i32
@@ -501,14 +427,7 @@ sleep:
   store atomic i32 1, ptr %waiting.at seq_cst, align 4
   %seen = load atomic i32, ptr %done.at seq_cst, align 4
   %late = icmp eq i32 %seen, %goal
-  br i1 %late, label %wait, label %leave
-leave:
-  %left.to = load i32, ptr %core.at
-  %free.all = icmp eq i32 %left.to, -1
-  br i1 %free.all, label %doze, label %let.in
-let.in:
-  call void @keep_off(ptr %pool, i32 -1)
-  br label %doze
+  br i1 %late, label %wait, label %doze
 doze:
   call void @sleep_on(ptr %done.at, i32 %seen)
   br label %wait
