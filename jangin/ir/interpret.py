@@ -19,12 +19,13 @@ from jangin.ir.checks import IN_RANGE, Check, failure
 from jangin.ir.dtype import F32, F64, I64
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
 from jangin.ir.graph import Array, CompileError
+from jangin.ir.integers import INTEGER_OPS
 from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Store
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.simplify import Range
 from jangin.ir.te import Axis, Stage, identity
 from jangin.ir.traversal import children
-from jangin.ir.words import INFIX
+from jangin.ir.words import COMPARE, INFIX
 
 GRID_LIMIT = 1 << 22
 """Most grid points that `evaluate_stage` holds at once."""
@@ -365,14 +366,7 @@ _PYTHON: Mapping[str, Callable[[int, int], Any]] = {
     "mul": lambda a, b: _wrap64(a * b),
     "floordiv": lambda a, b: _wrap64(a // b) if b else 0,
     "mod": lambda a, b: a % b if b else 0,
-    "min": min,
-    "max": max,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
+    **{name: INTEGER_OPS[name] for name in ("min", "max", *COMPARE)},
 }
 """i64 arithmetic on Python integers: index expressions are most of a loop nest's work."""
 _FLOAT: Mapping[str, Callable[[Any, Any], Any]] = {
