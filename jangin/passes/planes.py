@@ -12,7 +12,7 @@ from jangin.ops.core import core_op
 from jangin.passes.stages import simplified
 from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
-from jangin.templates import contraction, planes
+from jangin.templates import planes
 from jangin.templates.choose import candidates
 from jangin.templates.template import Workload
 
@@ -32,7 +32,7 @@ def in_planes(graph: Graph, target: Target, follow: Collection[str], rewrite: Re
     for nodes in _parts(graph, follow):
         windows = [n for n in nodes if isinstance(n.attrs, (Conv, Pool))]
         names = {n.name for n in windows}
-        if len(windows) > FEW or not all(_fits(_workload(n, graph, target)) for n in windows):
+        if len(windows) > FEW or any(planes.match(_workload(n, graph, target)) is None for n in windows):
             continue
         part = _graph_of(graph, nodes)
         if _seconds(rewrite(part, names), target) < _seconds(rewrite(part, ()), target):
@@ -71,11 +71,6 @@ def _graph_of(graph: Graph, nodes: Sequence[Node]) -> Graph:
     inputs = tuple(n for n in read if n not in made and n not in constants)
     values = {n: graph.values[n] for n in (*read, *made)}
     return Graph(graph.name, inputs, tuple(outputs), tuple(inside), constants, values, graph.symbols)
-
-
-def _fits(workload: Workload) -> bool:
-    """Whether a template makes a convolution or pool in the order of its planes."""
-    return planes.match(workload) is not None or contraction.match(workload) is not None
 
 
 def _seconds(graph: Graph, target: Target) -> float:

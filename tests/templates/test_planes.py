@@ -113,20 +113,3 @@ def test_a_pool_alone_keeps_its_planes(more: bool, order: str) -> None:
     found = [n.attrs.layout for body in kernels for n in body.nodes if isinstance(n.attrs, Pool)]
     assert found == [order]
     assert len(kernels) == 1 or more
-
-
-@pytest.mark.parametrize("order", ["first", "last"])
-def test_a_pointwise_convolution_alone_keeps_its_planes(order: str) -> None:
-    """One behind a convolution of many channels follows that."""
-    b = Builder("net", {})
-    x = b.input("x", F32, dims(1, 256, 33, 33))
-    if order == "last":
-        weights = b.const(np.ones((256, 256, 3, 3), np.float32))
-        x = b.conv(x, weights, strides=(1, 1), dilations=(1, 1), pads=(1,) * 4, groups=1)
-    weights = b.const(np.ones((21, 256, 1, 1), np.float32))
-    y = b.conv(x, weights, strides=(1, 1), dilations=(1, 1), pads=(0,) * 4, groups=1)
-    graph = optimize(b.graph([y], ["y"]), Options(target=TARGETS[1], winograd=False))
-    kernels = [n.of(Kernel).body for n in graph.nodes if isinstance(n.attrs, Kernel)]
-    found = [n.attrs.layout for body in kernels for n in body.nodes if isinstance(n.attrs, Conv)]
-    assert set(found) == {order}
-    assert len(kernels) == 1 or order == "last"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from jangin.ir import te
 from jangin.ir.expr import Const, Expr
 from jangin.ir.traversal import loads
+from jangin.schedule.primitives import loop_names
 from jangin.targets.gpu import GpuTarget
 from jangin.templates import cost
 from jangin.templates.common import fuse_all
@@ -48,7 +49,8 @@ def blocks(rec: Recorder, loops: Sequence[str], name: str = "t") -> None:
     loop = fuse_all(rec, loops, name) if len(loops) > 1 else loops[0]
     rec.do("bind_block", loop)
     rec.do("simplify")
-    rec.do("divide_once", loop)
+    if loop in loop_names(rec.func):  # of no elements, nothing is left
+        rec.do("divide_once", loop)
 
 
 def power_of_two(size: int, most: int) -> int:
