@@ -10,11 +10,13 @@ from onnx import helper
 
 from jangin.frontends.onnx.operators.activation import NAMES
 from jangin.frontends.onnx.operators.recurrent import BACKWARD, FUNCTIONS
+from jangin.frontends.onnx.schema import check_types
 from jangin.frontends.writer import Name, Writer, unified
 from jangin.ir import core
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Const, Expr, Var, maximum, minimum
 from jangin.ir.graph import CompileError, Node
+from jangin.ir.types import tensor_type
 from jangin.ops.activation import ACTIVATIONS, parameters
 
 CALLS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
@@ -38,6 +40,7 @@ class Wholes(Writer):
     """Host steps: a copy, or what `Builder.whole` keeps in one node."""
 
     nodes: list[onnx.NodeProto]
+    opset: int
     counted: dict[Var, tuple[str, int]]
     """Sizes that become known as a value's, by its axis."""
 
@@ -60,6 +63,11 @@ class Wholes(Writer):
         )
         while inputs and not inputs[-1]:
             inputs.pop()
+        types = [tensor_type(self.graph.dtype(n), self.graph.shape(n)) if n else None for n in node.inputs]
+        try:
+            check_types("", operator, self.opset, types)
+        except CompileError as error:
+            raise CompileError(f"{operator} can't be said in ONNX: {error}") from None
         self.nodes.append(helper.make_node(operator, inputs, outputs, str(outputs[0]), **attributes))
 
     def _recurrence(self, node: Node, function: str, settings: Mapping[str, Any]) -> None:
