@@ -391,13 +391,6 @@ def _check_packable(func: Func, at: For, expr: Expr, over: Sequence[For]) -> Non
     guarded = (t for s in others for t in statements(s))
     if any(expr in guarded_loads(e, name) for s in guarded for e in expressions(s) for name in names):
         raise ScheduleError(f"{func.name}: {expr} is read under a condition")
-    ranges = ranges_at(func, at.var.name)
-    ranges |= {p.var: loop_range(p) for p in statements(at.body) if isinstance(p, For)}
-    places = [(i, d) for n in loads(expr) for i, d in zip(n.index, n.buffer.shape, strict=True)]
-    every = {n for s in statements(at.body) for e in expressions(s) for n in walk(e) if isinstance(n, Select)}
-    chosen = any(expr in (*walk(n.a), *walk(n.b)) for n in every if n is not expr and n.cond not in own)
-    if chosen and not all(prove(i >= 0, ranges) and prove(i < d, ranges) for i, d in places):
-        raise ScheduleError(f"{func.name}: {expr} is read in one arm of a choice")
 
 
 def guarded_loads(e: Expr, buffer: str) -> set[Expr]:
