@@ -15,11 +15,12 @@ tflite = pytest.importorskip(
 )
 pytest.importorskip("ai_edge_litert.interpreter", reason="ai-edge-litert, the reference, isn't installed")
 
+from ai_edge_litert.interpreter import Interpreter  # noqa: E402
 from files import Operator, SubGraph, Tensor, written  # noqa: E402
 from test_tflite import SAME, VALID, check, reference  # noqa: E402
 
 from jangin.frontends.tflite.importer import BODIES  # noqa: E402
-from jangin.frontends.tflite.left_out import LEFT_OUT  # noqa: E402
+from jangin.frontends.tflite.left_out import LEFT_OUT, NO_KERNEL  # noqa: E402
 from jangin.frontends.tflite.operators import BUILTINS  # noqa: E402
 
 RANDOM = np.random.default_rng(5)
@@ -147,6 +148,38 @@ def test_composites_are_what_they_consist_of() -> None:
     model = written([Tensor([4]), Tensor([4])], [operator], [0], [1], body)
     x = np.float32([1, -2, 3, 0.5])
     np.testing.assert_array_equal(jangin.compile(model, threads=1, cache=False)(x), reference(model, [x])[0])
+
+
+@pytest.mark.parametrize("name", sorted(n for n, why in LEFT_OUT.items() if why == NO_KERNEL))
+def test_litert_has_no_kernel_for_it_either(name: str) -> None:
+    model = written([Tensor([4]), Tensor([4])], [Operator(name, [0], [1], version=1)], [0], [1])
+    with pytest.raises(ValueError, match="Didn't find op"):
+        Interpreter(model_content=model)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("STABLEHLO_AND", np.bitwise_and), ("STABLEHLO_SHIFT_LEFT", np.left_shift)]
+)
+def test_bits(name: str, meant: np.ufunc) -> None:
+    """LiteRT's reference kernels lack these: NumPy has the same."""
+    x, y = RANDOM.integers(-999, 999, 40, np.int32), RANDOM.integers(0, 20, 40, np.int32)
+    tensors = [Tensor([40], "int32") for _ in range(3)]
+    model = written(tensors, [Operator(name, [0, 1], [2], version=1)], [0, 1], [2])
+    np.testing.assert_array_equal(jangin.compile(model, threads=1, cache=False)(x, y), meant(x, y))
+
+
+def test_segments_whose_number_the_last_says() -> None:
+    """LiteRT's reference kernels lack this one: the sums are NumPy's, of whole numbers."""
+    numbers, x = np.int32([0, 0, 1, 2, 2]), np.float32(RANDOM.integers(-9, 9, (5, 3)))
+    tensors = [Tensor([5, 3]), Tensor([5], "int32", data=numbers), Tensor([3, 3])]
+    model = written(tensors, [Operator("SEGMENT_SUM", [0, 1], [2], version=1)], [0], [2])
+    want = np.zeros((3, 3), np.float32)
+    np.add.at(want, numbers, x)
+    np.testing.assert_array_equal(jangin.compile(model, threads=1, cache=False)(x), want)
+    tensors[1] = Tensor([5], "int32")
+    model = written(tensors, [Operator("SEGMENT_SUM", [0, 1], [2], version=1)], [0, 1], [2])
+    with pytest.raises(jangin.CompileError, match="segments' numbers must be a constant"):
+        jangin.compile(model, cache=False)
 
 
 def test_every_builtin_operator_is_lowered_or_said_to_be_left_out() -> None:

@@ -344,6 +344,12 @@ def _floor_div(v: Expr, w: Expr) -> Expr:
     return intrinsic("floor", v / w) if v.dtype.is_float else binary("floordiv", v, w)
 
 
+def _shifted_left(v: Expr, by: Expr) -> Expr:
+    """By a distance that the type hasn't, all bits go (StableHLO's shift_left)."""
+    inside = land(by >= 0, by < v.dtype.bits)
+    return select(inside, binary("shl", v, select(inside, by, 0)), 0)
+
+
 BINARY = Table({
     "ADD": _sum(1),
     "SUB": _sum(-1),
@@ -354,6 +360,8 @@ BINARY = Table({
     "MAXIMUM": _extreme(maximum),
     "MINIMUM": _extreme(minimum),
     "STABLEHLO_ADD": _binary(lambda v, w: v + w),
+    "STABLEHLO_AND": _binary(lambda v, w: binary("and", v, w)),
+    "STABLEHLO_SHIFT_LEFT": _binary(_shifted_left),
     "STABLEHLO_MULTIPLY": _binary(lambda v, w: v * w),
     "STABLEHLO_MAXIMUM": _extreme(maximum),
     "STABLEHLO_MINIMUM": _extreme(minimum),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jangin.frontends.registry import Lowering, Table, lowers
+from jangin.frontends.registry import Table, lowers
 from jangin.frontends.tflite.operators.common import Call
 from jangin.ir.core import Reshape
 from jangin.ir.dtype import BOOL, F32, I32, I64, U8
@@ -37,13 +37,13 @@ def sparse_to_dense(call: Call) -> Tensor:
     return scatter_nd(b, b.expand(call.x(3), shape), tuples, values)
 
 
-def _segments(reduction: str, neutral: str) -> Lowering:
+def _segments(reduction: str, neutral: str) -> Callable[..., Tensor]:
     """Slices joined by the segments' numbers [...], of a given count; those below 0 are left out, and a
     segment without slices has what changes nothing: of extremes a finite number."""
 
-    def lower(call: Call) -> Tensor:
+    def lower(call: Call, given: Expr | None = None) -> Tensor:
         b, x, numbers = call.b, call.x(), call.x(1)
-        (count,) = call.sizes(2)
+        count = call.sizes(2)[0] if given is None else given
         first = b.const(np.nan_to_num(np.array(identity(neutral, x.dtype).value, x.dtype.numpy)))
         zeros = b.expand(first, [count + 1, *x.shape[numbers.rank :]])
         places = b.map(lambda v: select(v < 0, count, cast(I64, v)), numbers)
@@ -57,6 +57,15 @@ SEGMENTS = Table({
     "UNSORTED_SEGMENT_SUM": _segments("add", "sum"), "UNSORTED_SEGMENT_PROD": _segments("mul", "prod"),
     "UNSORTED_SEGMENT_MAX": _segments("max", "max"), "UNSORTED_SEGMENT_MIN": _segments("min", "min"),
 })  # fmt: skip
+
+
+@lowers("SEGMENT_SUM")
+def segment_sum(call: Call) -> Tensor:
+    """Neighbouring slices summed up, by their segments' numbers [n], which don't fall: the last one says how
+    many segments there are, so it must be known."""
+    numbers = call.b.require_constant(call.x(1), "segments' numbers")
+    count = int(numbers.max()) + 1 if numbers.size else 0
+    return _segments("add", "sum")(call, const(count))
 
 
 @lowers("MATRIX_DIAG")
