@@ -9,6 +9,7 @@ from catalogue import CATALOGUE
 from figures import BEST, PEERS, Comparison, Figures, fastest_peer, geometric_mean, ratio, ratios, result
 
 from jangin.bench.engines import TITLES
+from jangin.ir.words import products_of
 from jangin.targets import resolve
 
 NAMES = {**TITLES, BEST: "the best of all"}
@@ -134,7 +135,7 @@ def times(figures: Figures, mode: str) -> str:
 def bound(figures: Figures, c: Comparison) -> str:
     """Milliseconds of a model's products by the instruction that adds up several, on as many cores, if each
     takes as long as a multiply-add of f32."""
-    terms = resolve(figures.machine["target"]).terms
+    terms = max(map(products_of, ("", *resolve(figures.machine["target"]).dots)))
     return f"{c['flops'] / (terms * c['core'] * c['threads']) * 1e3:.2f}" if c["core"] else "–"
 
 

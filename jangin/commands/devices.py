@@ -9,6 +9,7 @@ from jangin.bench.engines import PEERS, TITLES, installed
 from jangin.bench.report import machine
 from jangin.commands.common import terminal
 from jangin.ir.dtype import F32
+from jangin.ir.words import DOTS, products_of
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import opencl_devices
 from jangin.runtime.libraries import TITLES as TITLES_OF_LIBRARIES
@@ -16,9 +17,6 @@ from jangin.runtime.libraries import find
 from jangin.runtime.threads import default_threads
 from jangin.targets import NAMED, Target, resolve
 from jangin.targets.rows import PORTABLE
-
-_DOT = {1: "", 2: "2 × i16", 4: "4 × i8"}
-"""Products of integers that one instruction adds up, by their number (`Target.terms`)."""
 
 
 def devices() -> None:
@@ -61,6 +59,12 @@ def _opencl() -> Table | str:
     return table
 
 
+def _products(dot: str) -> str:
+    """How many products one instruction adds up, and of what."""
+    left, right = DOTS[dot]
+    return f"{products_of(dot)} × {left}" + (f"·{right}" if left is not right else "")
+
+
 def _row(target: Target, here: bool) -> list[str]:
     caches = "/".join(str(size >> 10) for size in (target.l1, target.l2, target.l3))
     vector = f"{8 * target.vector_bytes} bits"
@@ -71,7 +75,7 @@ def _row(target: Target, here: bool) -> list[str]:
         vector,
         str(target.registers),
         fma,
-        _DOT[target.terms],
+        ", ".join(map(_products, target.dots)),
         f"{caches} KiB",
         ", ".join(target.outputs),
         "this machine (cpu)" if here else "",

@@ -41,11 +41,13 @@ def _sigmoid(x: Any) -> Any:
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
-def _dot(terms: int, a: Any, b: Any) -> Any:
-    x, y = (np.asarray(v, np.int64) for v in (a, b))
-    bits = 32 // terms
-    tops = range(64 - bits, 32 - bits, -bits)
-    return sum((x << top >> 64 - bits) * (y << top >> 64 - bits) for top in tops)
+def _dot(left: DType, right: DType, a: Any, b: Any) -> Any:
+    words = np.broadcast_arrays(np.asarray(a, np.int32), np.asarray(b, np.int32))
+    x, y = (
+        np.ascontiguousarray(w)[..., None].view(t.numpy).astype(np.int64)
+        for w, t in zip(words, (left, right), strict=True)
+    )
+    return (x * y).sum(-1)
 
 
 def _of_pairs(op: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
@@ -71,7 +73,7 @@ _EXACT: Mapping[str, Callable[..., Any]] = {
     "neg": np.negative, "abs": np.abs, "not": np.invert, "sign": np.sign,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "isnan": np.isnan, "isinf": np.isinf,
-    "fma": lambda a, b, c: a * b + c, **{name: partial(_dot, terms) for name, terms in DOTS.items()},
+    "fma": lambda a, b, c: a * b + c, **{name: partial(_dot, *types) for name, types in DOTS.items()},
     "add2": partial(_of_pairs, np.add), "sub2": partial(_of_pairs, np.subtract),
     **{name: partial(_bits_as, dtype) for name, dtype in BITCASTS.items()},
 }  # fmt: skip

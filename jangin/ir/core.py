@@ -227,19 +227,19 @@ class Normalize(CoreAttributes, operator="normalize"):
 @dataclass(frozen=True)
 class MatMul(CoreAttributes, operator="matmul"):
     """Matrix products of the last two axes, which `transpose_a` and `transpose_b` swap; batch axes
-    broadcast. `dtype`: the result's and accumulator's, the operands' if None. `terms`: of the sum in
-    each element; 2 int16 or 4 int8 are an i32 (see `dot2` and `dot4` in `ir.words`)."""
+    broadcast. `dtype`: the result's and accumulator's, the operands' if None. `dot`: which of
+    `ir.words.DOTS` multiplies elements that are words of several numbers."""
 
     transpose_a: bool = False
     transpose_b: bool = False
     dtype: DType | None = None
-    terms: int = 1
+    dot: str = ""
 
 
 @dataclass(frozen=True)
 class Conv(CoreAttributes, operator="conv"):
     """Convolution of operand 0 with weights [O, C/groups, *kernel]. `pads`: begins of the spatial axes,
-    then ends; `layout`: channels "first" (N, C, ...) or "last" (N, ..., C); `dtype`, `terms` (of channels;
+    then ends; `layout`: channels "first" (N, C, ...) or "last" (N, ..., C); `dtype`, `dot` (of channels;
     int16 of operand 0 are at most 256 in size): as of `MatMul`."""
 
     kernel: tuple[int, ...]
@@ -249,7 +249,7 @@ class Conv(CoreAttributes, operator="conv"):
     groups: int = 1
     layout: str = "first"
     dtype: DType | None = None
-    terms: int = 1
+    dot: str = ""
 
     def check(self) -> None:
         _check_window(self, self)

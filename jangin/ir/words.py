@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from jangin.ir.dtype import BOOL, DTYPES
+from jangin.ir.dtype import BOOL, DTYPES, I8, I16, I32, U8
 
 COMPARE = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
 PREDICATES = frozenset({"isnan", "isinf"})
@@ -22,17 +22,22 @@ INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "dot2",
-    "dot4", "add2", "sub2",
+    "dot4", "dot4u", "add2", "sub2",
 }  # fmt: skip
 """round is half to even; fma(a, b, c) = a*b + c, which may be fused; not: bool or bits. dot2(a, b) of i32,
 each a pair of int16, the first in the low bits: the sum of the products of the firsts and of the seconds;
-dot4: likewise of four int8;
+dot4: likewise of four int8; dot4u: of four uint8 of a and four int8 of b;
 add2 and sub2: the pair of the sums, or differences, of the firsts and of the seconds."""
 PAIRS = frozenset({"add2", "sub2"})
-DOTS = {"dot2": 2, "dot4": 4}
-"""How many products each adds up."""
+DOTS = {"dot2": (I16, I16), "dot4": (I8, I8), "dot4u": (U8, I8)}
+"""The types of the numbers in both operands' words."""
 ARITY = {"fma": 3, "select": 3, "atan2": 2, **dict.fromkeys((*DOTS, *PAIRS, *BINARY), 2)}
 """Of functions that take more than one argument."""
+
+
+def products_of(dot: str) -> int:
+    """How many products a function adds up; 1 of none of DOTS."""
+    return I32.bytes // DOTS[dot][0].bytes if dot in DOTS else 1
 
 
 INFIX = {

@@ -133,7 +133,7 @@ def _matmul_te(ins: Sequence[Buffer], out: Buffer, attrs: MatMul) -> tuple[Stage
         left = (k[0], m) if ta else (m, k[0])
         right = (n, k[0]) if tb else (k[0], n)
         return multiplied(
-            broadcast_index(a, (*batch, *left)), broadcast_index(b, (*batch, *right)), out.dtype, attrs.terms
+            broadcast_index(a, (*batch, *left)), broadcast_index(b, (*batch, *right)), out.dtype, attrs.dot
         )
 
     return (reduction(out, [k_extent], "sum", term),)

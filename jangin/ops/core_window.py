@@ -97,7 +97,7 @@ def conv_te(ins: Sequence[Buffer], out: Buffer, attrs: Conv) -> tuple[Stage, ...
         channel = c if groups == 1 else simplify((o // per_group_out) * w.shape[1] + c)
         value = Load(x, join_layout(n, channel, pos, layout))
         return multiplied(
-            select(inside, value, const(0, x.dtype)), Load(w, (o, c, *taps)), out.dtype, attrs.terms
+            select(inside, value, const(0, x.dtype)), Load(w, (o, c, *taps)), out.dtype, attrs.dot
         )
 
     return (reduction(out, [*(const(k) for k in attrs.kernel), w.shape[1]], "sum", term),)

@@ -51,10 +51,10 @@ def wide(e: Expr) -> Expr:
     return cast(e.dtype.wide, e) if e.dtype.is_float else e
 
 
-def multiplied(a: Expr, b: Expr, dtype: DType, terms: int = 1) -> Expr:
-    """a * b, of integers in `dtype`; of words of several `terms` the sum of their products."""
-    if terms > 1:
-        return call(f"dot{terms}", a, b)
+def multiplied(a: Expr, b: Expr, dtype: DType, dot: str = "") -> Expr:
+    """a * b, of integers in `dtype`; of words what `dot` makes of them."""
+    if dot:
+        return call(dot, a, b)
     if dtype.is_int:
         return cast(dtype, a) * cast(dtype, b)
     return wide(a) * wide(b)

@@ -1,10 +1,11 @@
 """Products of small integers, as the machine does them best; their sums stay exact.
 
-Where one instruction adds up two products of int16, or four of int8 (`Target.terms`), operands are kept as
+Where one instruction adds up two products of int16, or four of bytes (`Target.dots`), operands are kept as
 these, and a product reads pairs or fours of their channels, or of their columns, as words: the same bytes as
 i32, several terms of a sum each. So a product of integers has the loops of one of f32, and a half or a
-quarter of the terms. Weights become words here. Numbers of 8 bits less a zero point may be out of int8's
-range: what is taken from them to have them in it, times the weights' sum, is added to the product.
+quarter of the terms. Weights become words here. Numbers of 8 bits less a zero point may be out of the range
+of the bytes that the instruction takes: what is taken from them to have them in it, times the weights' sum,
+is added to the product.
 
 Elsewhere a product is one of f32 where that holds its sums exactly, or the i32 sum of a few such over runs of
 the terms, as multiply-adds of f32 are quicker than those of i32.
@@ -13,6 +14,7 @@ the terms, as multiply-adds of f32 are quicker than those of i32.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -20,9 +22,10 @@ from operator import add
 import numpy as np
 
 from jangin.ir.core import Concat, Conv, Map, MatMul, Pad, Reshape, Slice, Transpose
-from jangin.ir.dtype import F32, I8, I16, I32, U16, DType
+from jangin.ir.dtype import F32, I16, I32, U16, DType
 from jangin.ir.expr import Binary, Const, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
+from jangin.ir.words import DOTS, products_of
 from jangin.ops.editor import Editor
 from jangin.ops.numbers import Numbers
 from jangin.passes.dce import dce
@@ -43,7 +46,8 @@ def integers(graph: Graph, target: Target) -> Graph:
     if not any(is_small(node, graph) for node in graph.nodes):
         return graph
     graph = _narrowed_first(graph)
-    run = _Integers(graph if target.terms == 4 else _offsets_kept(graph), target.terms)
+    whole = any(DOTS[dot][0].bits == 8 for dot in target.dots)
+    run = _Integers(graph if whole else _offsets_kept(graph), target.dots)
     for node in run.graph.nodes:
         run.visit(node)
     return dce(run.rewritten(graph))
@@ -135,20 +139,21 @@ def _offsets_kept(graph: Graph) -> Graph:
 class _Integers(Editor):
     """One run. `made`: values in other types, and as words, by what they are made of."""
 
-    def __init__(self, graph: Graph, terms: int) -> None:
+    def __init__(self, graph: Graph, dots: Sequence[str]) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
-        self.graph, self.terms, self.producers = graph, terms, graph.producers()
+        self.graph, self.dots, self.producers = graph, dots, graph.producers()
         self.numbers = Numbers(self.constants, self.producers, self.dtype)
-        self.narrow = I8 if terms == 4 else I16
         self.made: dict[object, str] = {}
 
     def visit(self, node: Node) -> None:
         if not is_small(node, self.graph):
             self.emit(node)
-        elif self.terms > 1 and self.fits(node) and (less := self.less(node)) is not None:
-            self.in_words(node, less)
-        else:
-            self.summed(node)
+            return
+        for dot in self.dots:
+            if self.fits(node, dot) and (less := self.less(node, dot)) is not None:
+                self.in_words(node, dot, less)
+                return
+        self.summed(node)
 
     def cast(self, name: str, dtype: DType) -> str:
         """The value in another type."""
@@ -180,7 +185,7 @@ class _Integers(Editor):
 
     # --- words
 
-    def fits(self, node: Node) -> bool:
+    def fits(self, node: Node, dot: str) -> bool:
         """Whether the product's operands can be read as words of several terms."""
         attrs, (x, w), (at, of) = node.attrs, node.inputs, self.axes(node)
         sizes = [static_shape(self.shape(n)[a : a + 1]) for n, a in ((x, at), (w, of))]
@@ -189,31 +194,32 @@ class _Integers(Editor):
         if not isinstance(attrs, Conv):
             return True
         terms = int(str(self.shape(w)[1]))
-        few = terms < FEWEST or (attrs.groups > 1 and terms % self.terms > 0)
+        few = terms < FEWEST or (attrs.groups > 1 and terms % products_of(dot) > 0)
         return attrs.layout == "last" and not few and w in self.constants
 
-    def less(self, node: Node) -> int | None:
+    def less(self, node: Node, dot: str) -> int | None:
         """What is taken from the left operand, so that both are in the range of the numbers of words; None
         where that can't be."""
-        x, w = node.inputs
-        if self.narrow is I16:
+        (x, w), (left, right) = node.inputs, DOTS[dot]
+        if left is I16:
             return 0 if isinstance(node.attrs, MatMul) or self.numbers.reach(x) <= MOST else None
-        (least, most), (low, high) = I8.limits, self.numbers.range(x)
+        (least, most), (low, high) = left.limits, self.numbers.range(x)
         less = 0 if least <= low and high <= most else low - least
-        right = self.numbers.range(w)
-        inside = high - less <= most and least <= right[0] and right[1] <= most
+        (lowest, highest), weights = right.limits, self.numbers.range(w)
+        inside = high - less <= most and lowest <= weights[0] and weights[1] <= highest
         bordered = isinstance(node.attrs, Conv) and any(node.attrs.pads)
         return less if inside and (not less or (w in self.constants and not bordered)) else None
 
-    def in_words(self, node: Node, less: int) -> None:
+    def in_words(self, node: Node, dot: str, less: int) -> None:
         attrs, (x, w), (at, of) = node.attrs, node.inputs, self.axes(node)
+        left, right = DOTS[dot]
         if isinstance(attrs, Conv):
-            own: Conv | MatMul = replace(attrs, terms=self.terms)
+            own: Conv | MatMul = replace(attrs, dot=dot)
         else:
             apart = w not in self.constants
             own = node.of(MatMul)
-            own = replace(own, terms=self.terms, transpose_a=False, transpose_b=own.transpose_b or apart)
-        inputs = [self.words(x, at, less), self.words(w, of)]
+            own = replace(own, dot=dot, transpose_a=False, transpose_b=own.transpose_b or apart)
+        inputs = [self.words(x, at, left, less), self.words(w, of, right)]
         if not less:
             self.emit(replace(node, inputs=tuple(inputs), attrs=own))
             return
@@ -227,16 +233,16 @@ class _Integers(Editor):
         more = self.constant(sums * np.int32(less), f"{out}.more")
         self.emit(Node(out, (product, more), (out,), Map(Var("x0", I32) + Var("x1", I32)), node.source))
 
-    def words(self, name: str, axis: int, less: int = 0) -> str:
-        """The numbers, less one, along an axis as words, the last filled up with 0. Of a value that is no
-        constant that axis is the last then."""
-        key = name, "words", axis, less
+    def words(self, name: str, axis: int, dtype: DType, less: int = 0) -> str:
+        """The numbers, less one, along an axis as words of a type's, the last filled up with 0. Of a value
+        that is no constant that axis is the last then."""
+        key = name, "words", axis, dtype, less
         if key not in self.made:
             if name in self.constants:
                 numbers = self.constants[name].astype(np.int64) - less
-                self.made[key] = self.constant(_words(numbers, axis, self.narrow), f"{name}.words")
+                self.made[key] = self.constant(_words(numbers, axis, dtype), f"{name}.words")
             else:
-                self.made[key] = self.view(self.turned(name, axis), less)
+                self.made[key] = self.view(self.turned(name, axis), dtype, less)
         return self.made[key]
 
     def turned(self, name: str, axis: int) -> str:
@@ -247,19 +253,19 @@ class _Integers(Editor):
         perm = (*(a for a in range(rank) if a != axis), axis)
         return self.add(Transpose(perm), [self.cast(name, I16)], f"{name}.turned", f"turned {name}")
 
-    def view(self, name: str, less: int) -> str:
-        """Numbers, less one, along the last axis, as they lie. What is padded around them is padded as
-        words."""
-        shape, pad = self.shape(name), self.producers.get(name)
-        words, rest = divmod(int(str(shape[-1])), self.terms)
+    def view(self, name: str, dtype: DType, less: int) -> str:
+        """Numbers of a type, less one, along the last axis, as they lie. What is padded around them is padded
+        as words."""
+        shape, pad, terms = self.shape(name), self.producers.get(name), I32.bytes // dtype.bytes
+        words, rest = divmod(int(str(shape[-1])), terms)
         if pad is not None and not rest and _around(pad.attrs):
-            inside = self.words(pad.inputs[0], len(shape) - 1, less)
-            border = _words(np.full(self.terms, -less), 0, self.narrow)
+            inside = self.words(pad.inputs[0], len(shape) - 1, dtype, less)
+            border = _words(np.full(terms, -less), 0, dtype)
             own = replace(pad.of(Pad), value=int(border[0]))
             return self.add(own, [inside], f"{name}.words", pad.source)
-        narrow = self.reduced(name, less, self.narrow)
+        narrow = self.reduced(name, less, dtype)
         if rest:
-            pads = (*[const(0)] * (2 * len(shape) - 1), const(self.terms - rest))
+            pads = (*[const(0)] * (2 * len(shape) - 1), const(terms - rest))
             narrow = self.add(Pad(pads), [narrow], f"{name}.whole", f"whole {name}")
         count = (*shape[:-1], const(words + (rest > 0)))
         return self.add(Reshape(count, I32), [narrow], f"{name}.words", f"words of {name}")

@@ -39,6 +39,8 @@ from jangin.passes.winograd_nests import Patch, Tiling, input_nest, output_nest
 from jangin.passes.winograd_transform import F2, F4, PAIRED, TAPS, Transform
 from jangin.targets.target import Target
 
+PAIRS = "dot2"
+"""What multiplies pairs of int16."""
 INDEX = (Var("n"), Var("h"), Var("w"), Var("c"))
 """An index of the result. Nests that compute the same there are equal, and made once."""
 
@@ -83,7 +85,7 @@ def match(kernel: Node, graph: Graph) -> Match | None:
         return None
     height, width, outputs = sizes
     images = stage.out.shape[0]
-    pairs = node.of(Conv).terms == 2
+    pairs = node.of(Conv).dot == PAIRS
     if pairs and not PAIRED.exact(graph.constants[weights]):
         return None
     return Match(kernel, stage, x, weights, images, height, width, channels[0], outputs, pairs)
@@ -95,7 +97,7 @@ def _fits(node: Node, graph: Graph) -> bool:
     return (
         weights in graph.constants
         and x in graph.values
-        and (conv.terms == 2 or (graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None))
+        and (conv.dot == PAIRS or (graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None))
         and conv.layout == "last"
         and conv.kernel == (TAPS, TAPS)
         and conv.groups == 1
@@ -183,7 +185,7 @@ class _Winograd(Editor):
         def term(at: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
             tile, point, column = at
             return multiplied(
-                left[tile, point, k[0]], right[point, k[0], column], m.dtype, 2 if m.pairs else 1
+                left[tile, point, k[0]], right[point, k[0], column], m.dtype, PAIRS if m.pairs else ""
             )
 
         return Compute((reduction(Buffer(out, *self.typed(out)), [m.channels], "sum", term),))
@@ -209,7 +211,7 @@ class _Winograd(Editor):
 
 
 def _matmul(m: Match) -> MatMul:
-    return MatMul(dtype=I32, terms=2) if m.pairs else MatMul()
+    return MatMul(dtype=I32, dot=PAIRS) if m.pairs else MatMul()
 
 
 def _padding(kernel: Node) -> tuple[Stage, tuple[str, ...]] | None:

@@ -11,7 +11,7 @@ from jangin.ir.loop import Func
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.te import Stage
 from jangin.ir.traversal import loads
-from jangin.ir.words import DOTS
+from jangin.ir.words import products_of
 from jangin.passes.stages import is_opaque, opaque_stages, stages
 
 Symbols = Mapping[Var, Range]
@@ -54,7 +54,7 @@ def flops(graph: Graph) -> int | None:
 def _operations(stage: Stage) -> Expr:
     if stage.combiner != "sum":
         return const(0)
-    each = 2 * (DOTS.get(stage.body.fn, 1) if isinstance(stage.body, Call) else 1)
+    each = 2 * (products_of(stage.body.fn) if isinstance(stage.body, Call) else 1)
     return each * _product(a.extent for a in (*stage.axes, *stage.reduce_axes))
 
 

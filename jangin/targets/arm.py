@@ -24,15 +24,15 @@ AARCH64 = Target(
 """Every 64-bit Arm processor (Armv8-A): NEON, 32 vector registers."""
 
 
-def _processor(name: str, more: str = "", terms: int = 1) -> Target:
+def _processor(name: str, more: str = "", dots: tuple[str, ...] = ()) -> Target:
     features, flags = _NEON + more, (f"-mcpu={name}",)
-    return replace(AARCH64, name=name, cpu=name, features=features, c_flags=flags, terms=terms)
+    return replace(AARCH64, name=name, cpu=name, features=features, c_flags=flags, dots=dots)
 
 
 CORTEX_A53 = _processor("cortex-a53")
 CORTEX_A72 = _processor("cortex-a72")
-CORTEX_A76 = _processor("cortex-a76", ",+fullfp16,+dotprod", terms=4)
-NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod", terms=4)
+CORTEX_A76 = _processor("cortex-a76", ",+fullfp16,+dotprod", dots=("dot4",))
+NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod", dots=("dot4",))
 
 ARMV7 = Target(
     "armv7", "armv7-unknown-linux-gnueabihf", "generic", "+neon,+vfp4,-slowfpvmlx,-vmlx-hazards", 16, 16,

@@ -93,18 +93,22 @@ _FMA = Row(
 )  # fmt: skip
 
 
-def _dot(name: str, terms: int) -> Row:
-    """A sum with the products of so many numbers in each word."""
-    bits = 32 // terms
+def _dot(name: str, left: DType, right: DType) -> Row:
+    """A sum with the products of the numbers in each word."""
+    bits = left.bits
     tops = [*range(32 - bits, -1, -bits)]
-    parts = (
-        f"((x[i] << i32({n})) >> i32({32 - bits})) * ((y[i] << i32({n})) >> i32({32 - bits}))" for n in tops
-    )
+
+    def number(v: str, dtype: DType, top: int) -> str:
+        signed = f"(({v}[i] << i32({top})) >> i32({32 - bits}))"
+        return signed if dtype.kind == "i" else f"({signed} & i32({(1 << bits) - 1}))"
+
+    parts = (f"{number('x', left, n)} * {number('y', right, n)}" for n in tops)
     lines, total = list[str](), "%z"
     for n in tops:
-        for v in "xy":
+        for v, dtype in (("x", left), ("y", right)):
+            down = "ashr" if dtype.kind == "i" else "lshr"
             lines += [f"%{v}{n}_top = shl {{T}} %{v}, {{i32:{n}}}"]
-            lines += [f"%{v}{n} = ashr {{T}} %{v}{n}_top, {{i32:{32 - bits}}}"]
+            lines += [f"%{v}{n} = {down} {{T}} %{v}{n}_top, {{i32:{32 - bits}}}"]
         lines += [f"%product{n} = mul {{T}} %x{n}, %y{n}", f"%sum{n} = add {{T}} {total}, %product{n}"]
         total = f"%sum{n}"
     lines[-1] = lines[-1].partition(" = ")[2]
@@ -112,7 +116,7 @@ def _dot(name: str, terms: int) -> Row:
     return Row(name, (I32,), "x: T[N], y: T[N], z: T[N]", "T", reference, "\n".join(lines))
 
 
-_DOT2, _DOT4 = (_dot(name, terms) for name, terms in DOTS.items())
+_DOT2, _DOT4, _DOT4U = (_dot(name, *types) for name, types in DOTS.items())
 
 
 def _of_pairs(name: str, operation: str, reference: str) -> Row:
@@ -206,6 +210,7 @@ PORTABLE: tuple[Row, ...] = (
     *(row for rows in _CONVERSIONS.values() for row in rows),
     _DOT2,
     _DOT4,
+    _DOT4U,
     _ADD2,
     _SUB2,
     *_MASKED,
@@ -266,10 +271,21 @@ def _pairs(lanes: int, function: str, needs: tuple[str, ...] = (), fused: str = 
     )  # fmt: skip
 
 
+def _fours(lanes: int, function: str, feature: str, fused: str) -> Row:
+    """`dot4u` of one vector register, exact: the instruction without saturation."""
+    return replace(
+        _DOT4U, needs=(feature,), lanes=lanes, becomes="vpdpbusd",
+        llvm="%a = bitcast {T} %x to {quads}\n%b = bitcast {T} %y to {quads}\n"
+        f"call {{T}} @llvm.x86.avx512.vpdpbusd.{function}({{T}} %z, {{quads}} %a, {{quads}} %b)",
+        c=f"({{T}})_mm{{bits}}_{fused}((__m{{reg}}i)z, (__m{{reg}}i)x, (__m{{reg}}i)y)",
+    )  # fmt: skip
+
+
 SSE4: tuple[Row, ...] = (_pairs(4, "sse2.pmadd.wd"), *PORTABLE)
 
 AVX2: tuple[Row, ...] = (
     replace(_FUSED, needs=("fma",), becomes="vfmadd", c="_mm{bits}_fmadd_p{s}(x, y, z)"),
+    _fours(8, "256", "avxvnni", "dpbusd_avx_epi32"),
     _pairs(8, "avx2.pmadd.wd", ("avxvnni",), "dpwssd_avx_epi32"),
     _pairs(8, "avx2.pmadd.wd", ("avx2",)),
     *_halves(("f16c",), "vcvtph2ps", "vcvtps2ph"),
@@ -339,6 +355,7 @@ _MASKED_MOVE = {"masked_load": r"vmov.*\{%k", "masked_store": r"vmov.*\{%k"}
 _MASK = "_mm{bits}_test_epi32_mask((__m{reg}i)mask, (__m{reg}i)mask)"
 
 AVX512: tuple[Row, ...] = (
+    _fours(16, "512", "avx512vnni", "dpbusd_epi32"),
     _pairs(16, "avx512.pmaddw.d.512", ("avx512vnni",), "dpwssd_epi32"),
     _pairs(16, "avx512.pmaddw.d.512", ("avx512bw",)),
     *_single(("avx512f", "avx512bw", "avx512vl"), FOUR, _MASKED_MOVE, {

@@ -43,8 +43,8 @@ class Target:
     their makers' optimization guides; a wrong one costs speed, never correctness. `winograd` and `fusion` are
     what graph passes decide by, `recurrence` what lowering does.
 
-    `terms`: products that one instruction adds up, 2 of int16 or 4 of int8, where products of small integers
-    are made of these.
+    `dots`: which of `ir.words.DOTS` products of small integers are made of, the preferred first; empty where
+    no instruction adds up several.
 
     `outputs`: what `jangin compile --emit` can make for it; `c_flags`: what gcc and clang are given to
     compile C for it; `c_compiler`: the one that `jangin compile` asks how large the code becomes."""
@@ -69,7 +69,7 @@ class Target:
     short_sum: int = 32
     issue: int = 0
     hints: bool = True
-    terms: int = 1
+    dots: tuple[str, ...] = ()
     multiply_adds: int = 2
     latency: int = 4
     loads: int = 2

@@ -17,15 +17,18 @@ def _level(
     name: str, features: str, vector_bytes: int, registers: int, rows: tuple[Row, ...], l2: int = 512 << 10
 ) -> Target:
     return Target(
-        name, TRIPLE, name, features, vector_bytes, registers, rows, l2=l2, terms=2,
+        name, TRIPLE, name, features, vector_bytes, registers, rows, l2=l2, dots=("dot2",),
         c_flags=(f"-march={name}",),
     )  # fmt: skip
 
 
 def _more(level: Target, feature: str, c_flag: str) -> Target:
-    """A level with an extension: its instruction that adds to two products of int16 what there is."""
+    """A level with an extension: its instructions that add to the products of four bytes, or of two int16,
+    what there is."""
     features, c_flags = f"{level.features},+{feature}", (*level.c_flags, c_flag)
-    return replace(level, name=f"{level.name}-vnni", features=features, c_flags=c_flags)
+    return replace(
+        level, name=f"{level.name}-vnni", features=features, c_flags=c_flags, dots=("dot4u", "dot2")
+    )
 
 
 V2 = _level("x86-64-v2", _V2, 16, 16, SSE4)

@@ -31,8 +31,8 @@ FOR_MORE_REGISTERS = ("depthwise 3x3, odd channels", "depthwise 5x5")
 
 def kernel(attrs: Conv | MatMul, shapes: tuple[tuple[int, ...], ...], target: Target) -> Func:
     """A product with constant right operand, a bias and a rectifier, as the compiler schedules it; of words
-    of several terms, if it says so."""
-    own = I32 if attrs.terms > 1 else F32
+    of several numbers, if it says so."""
+    own = I32 if attrs.dot else F32
     x, w = (Buffer(n, own, tuple(map(const, s))) for n, s in zip("xw", shapes, strict=True))
     dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in (x, w)], attrs)
     (stage,) = CORE[attrs.op].te([x, w], Buffer("out", dtype, shape), attrs)
@@ -78,7 +78,7 @@ def test_products_are_multiply_adds(target: Target, case: str) -> None:
 def test_products_of_int8_are_dot_products(target: Target, case: str) -> None:
     """Each instruction adds up four products a lane."""
     attrs, shapes = CASES[case]
-    text = assembly(kernel(replace(attrs, dtype=I32, terms=target.terms), shapes, target), target)
+    text = assembly(kernel(replace(attrs, dtype=I32, dot=target.dots[0]), shapes, target), target)
     inner = max(innermost(text), key=lambda loop: Counter(line.split()[0] for line in loop)["sdot"])
     by_lane = sum(bool(re.match(r"sdot\s+v\d+\.4s, v\d+\.16b, v\d+\.4b\[", line)) for line in inner)
     assert not any(re.search(r"\[sp\b", line) for line in inner), "a register was spilled"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from machine import target
+from test_arm_assembly import CASES, kernel
 
 from jangin.backends.llvm.objects import assembly
-from jangin.ir.dtype import F32
+from jangin.ir.dtype import F32, I32
 from jangin.ir.expr import Buffer, Expr, Var, const, maximum, select
 from jangin.ir.loop import Alloc, For, Func, If, Stmt, Store, block
 
@@ -79,6 +81,17 @@ def test_gemm(level: str, rows: int, vectors: int, unroll: int) -> None:
     assert found["vmovups"] + found["vmovaps"] == vectors * unroll
     assert len(inner) <= (rows * vectors + rows + vectors) * unroll + 4
     assert "vmaxps" in text and "vcmp" not in text
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("level", ["x86-64-v3-vnni", "x86-64-v4-vnni"])
+def test_products_of_bytes_add_up_four(level: str, case: str) -> None:
+    """Of a product's elements the rows' are repeated for all lanes, and the columns' come by vectors."""
+    on, (attrs, shapes) = target(level), CASES[case]
+    text = assembly(kernel(replace(attrs, dtype=I32, dot=on.dots[0]), shapes, on), on)
+    inner = max(instructions(text.replace("{vex}", "")), key=lambda body: counts(body)["vpdpbusd"])
+    assert not any("rsp" in line for line in inner), "a register was spilled"
+    assert counts(inner)["vpdpbusd"] >= 0.5 * len(inner) and not counts(inner)["vpaddd"], inner
 
 
 def test_only_the_tail_is_masked_one_access_each() -> None:

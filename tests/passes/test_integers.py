@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from jangin.ops.values import Tensor
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 from jangin.targets.arm import NEOVERSE_N1
-from jangin.targets.x86 import V3
+from jangin.targets.x86 import V3, V4_VNNI
 
 Net = Callable[[Builder, np.random.Generator], Tensor]
 
@@ -109,10 +110,12 @@ def test_sums_are_exact(net: str) -> None:
     may be."""
     graph, arrays = built(NETS[net], len(net))
     want = run_graph(graph, arrays)["out"]
-    for target in (V3, NEOVERSE_N1):
+    for target in (V3, V4_VNNI, NEOVERSE_N1):
         fused = optimize(graph, Options(target, verify=True))
         np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
-    np.testing.assert_array_equal(code(graph, Options(resolve("cpu"), verify=True), arrays), want)
+    here = resolve("cpu")
+    for target in (here, replace(here, dots=V4_VNNI.dots)):
+        np.testing.assert_array_equal(code(graph, Options(target, verify=True), arrays), want)
 
 
 def code(graph: Graph, options: Options, arrays: dict[str, Array]) -> Array:
@@ -142,7 +145,7 @@ def products(graph: Graph) -> list[Conv | MatMul]:
 def test_products_are_of_pairs(net: str) -> None:
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(V3)))
-    assert made and all(p.terms == 2 for p in made) == (net != "depthwise")
+    assert made and all(p.dot == "dot2" for p in made) == (net != "depthwise")
 
 
 OF_FOURS = {n: n not in ("groups of odd channels", "depthwise", "int16") for n in NETS}
@@ -153,7 +156,16 @@ OF_FOURS |= {"a product": False, "a deep product": False}  # numbers less a zero
 def test_products_are_of_fours(net: str) -> None:
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(NEOVERSE_N1)))
-    assert made and all((p.terms == 4) == OF_FOURS[net] for p in made)
+    assert made and all((p.dot == "dot4") == OF_FOURS[net] for p in made)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_products_of_bytes_without_sign_are_of_fours(net: str) -> None:
+    """Where four are out of reach, two numbers of 16 bits are the next best."""
+    graph, _ = built(NETS[net], 0)
+    made = products(optimize(graph, Options(V4_VNNI)))
+    other = "" if net in ("depthwise", "groups of odd channels") else "dot2"
+    assert made and all(p.dot == ("dot4u" if OF_FOURS[net] else other) for p in made)
 
 
 def block(b: Builder, random: np.random.Generator) -> Tensor:

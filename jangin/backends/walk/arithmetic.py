@@ -83,7 +83,7 @@ class Arithmetic:
         return self.w.instruction("fma", dtype, dtype, *self.w.unify(x, y, z))
 
     def dot(self, fn: str, x: Value, y: Value, z: Value) -> Value:
-        """z + dot2(x, y), or dot4."""
+        """z and what one of DOTS adds up of x and y."""
         return self.w.instruction(fn, I32, I32, *self.w.unify(x, y, z))
 
     def library(self, fn: str, *args: Value) -> Value:
