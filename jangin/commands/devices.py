@@ -60,7 +60,7 @@ def _opencl() -> Table | str:
 
 
 def _products(dot: str) -> str:
-    """How many products one instruction adds up, and of what."""
+    """How many products one instruction adds up, and of which numbers."""
     left, right = DOTS[dot]
     return f"{products_of(dot)} × {left}" + (f"·{right}" if left is not right else "")
 
@@ -75,7 +75,7 @@ def _row(target: Target, here: bool) -> list[str]:
         vector,
         str(target.registers),
         fma,
-        ", ".join(map(_products, target.dots)),
+        _products(target.dots[0]) if target.dots else "",
         f"{caches} KiB",
         ", ".join(target.outputs),
         "this machine (cpu)" if here else "",
