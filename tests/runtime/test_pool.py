@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -44,8 +45,8 @@ def counting(name: str, mask: int) -> tuple[str, str]:
 class Pool:
     """The pool's functions, as ctypes calls them (without the interpreter's lock)."""
 
-    def __init__(self) -> None:
-        modules = [("pool", pool_module(V2)), counting("quick", 15), counting("slow", 4095)]
+    def __init__(self, text: str = "") -> None:
+        modules = [("pool", text or pool_module(V2)), counting("quick", 15), counting("slow", 4095)]
         self.image = Image([compile_modules(modules, V2)])
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
         kinds = [pointer] * 4 + [integer] * 2 + [pointer, integer]
@@ -93,6 +94,64 @@ def test_workers_help_and_wake(pool: Pool) -> None:
         helped += int(job(pool, made, 4096, 1, 2, slow=True)[1] > 0)
     pool.destroy(made)
     assert helped >= (10 if len(os.sched_getaffinity(0)) > 1 else 0)
+
+
+_ALWAYS_ONE_CORE = """
+@masks = internal global [2 x i64] zeroinitializer
+define i32 @core() {{
+  ret i32 {core}
+}}
+define i32 @keep(i32 %thread, i64 %size, ptr %mask) {{
+  %first = load i64, ptr @masks
+  %none = icmp eq i64 %first, 0
+  %at = select i1 %none, ptr @masks, ptr getelementptr (i64, ptr @masks, i64 1)
+  %bits = load i64, ptr %mask
+  store i64 %bits, ptr %at
+  ret i32 0
+}}
+define i64 @mask(i64 %k) {{
+  %at = getelementptr i64, ptr @masks, i64 %k
+  %bits = load i64, ptr %at
+  ret i64 %bits
+}}
+"""
+
+
+def test_a_worker_woken_on_the_callers_core_moves() -> None:
+    """With a pool to whom all is one core: the worker lets go of that, then may use all as before."""
+    allowed = os.sched_getaffinity(0)
+    text = re.sub(r"declare i32 @sched_(getcpu|setaffinity).*", "", pool_module(V2))
+    text = text.replace("@sched_getcpu", "@core").replace("@sched_setaffinity", "@keep")
+    pool = Pool(text + _ALWAYS_ONE_CORE.format(core=min(allowed)))
+    mask = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(pool.image.address("mask"))
+    made = pool.create(2)
+    for _ in range(1000):
+        time.sleep(0.002)
+        job(pool, made, 400, 1, 2, slow=True)
+        if mask(1):
+            break
+    pool.destroy(made)
+    bits = sum(1 << core for core in allowed if core < 64)
+    assert (mask(0), mask(1)) == (bits & ~(1 << min(allowed)), bits)
+
+
+def test_a_worker_with_one_core_stays_there(pool: Pool) -> None:
+    before, core = set(os.listdir("/proc/self/task")), min(os.sched_getaffinity(0))
+    made = pool.create(2)
+    (worker,) = (int(t) for t in set(os.listdir("/proc/self/task")) - before)
+    os.sched_setaffinity(worker, {core})
+
+    def pinned() -> None:
+        os.sched_setaffinity(0, {core})
+        for _ in range(20):
+            time.sleep(0.002)
+            job(pool, made, 400, 1, 2, slow=True)
+
+    caller = threading.Thread(target=pinned)
+    caller.start()
+    caller.join()
+    assert os.sched_getaffinity(worker) == {core}
+    pool.destroy(made)
 
 
 def test_runs_are_no_smaller_than_the_grain(pool: Pool) -> None:

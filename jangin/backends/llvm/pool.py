@@ -11,9 +11,12 @@ job fields are stable, so a swap that succeeds proves that the fields read befor
 job; a late worker finds the ticket empty or changed, and touches nothing. The caller waits only for
 units that were taken.
 
+A worker that is woken on the caller's core, as it is where something else spins on the others, would run
+instead of the caller: it moves to another core first.
+
 The structure's cache lines: 0 job fields, 1 ticket, 2 units done and the caller's sleep flag,
-3 busy flag, 4 sleeping workers, wake-up sequence and stop flag, 5 thread count and a job's longest
-run, 6... thread handles and worker arguments.
+3 busy flag and the core of the caller that last woke workers, 4 sleeping workers, wake-up
+sequence and stop flag, 5 thread count and a job's longest run, 6... thread handles and worker arguments.
 """
 
 from __future__ import annotations
@@ -36,9 +39,11 @@ MAX_THREADS = 2048
 
 _FIELDS = {
     "task": 0, "args": 8, "sizes": 16, "scratch": 24, "stride": 32, "tasks": 40, "unit": 48, "count": 56,
-    "ticket": 64, "done": 128, "waiting": 132, "busy": 192, "sleepers": 256, "wake": 260, "stop": 264,
-    "workers": 320, "longest": 328, "handles": 384,
+    "ticket": 64, "done": 128, "waiting": 132, "busy": 192, "core": 196, "sleepers": 256, "wake": 260,
+    "stop": 264, "workers": 320, "longest": 328, "handles": 384,
 }  # fmt: skip
+CORES = 1024
+"""Of a set of processors, a bit each, as in the C library's cpu_set_t."""
 _HANDLE_BYTES = 32
 """A worker's record: pthread handle, pool, index."""
 
@@ -50,7 +55,7 @@ def pool_module(target: Target) -> str:
     narrow = abi.pointer_bytes < 8
     declare = f"declare void @{re.sub(r' [^,)]+', '', abi.pause)}" if abi.pause else ""
     pause = f"call void @{abi.pause}" if abi.pause else ""
-    text = _HEAD + _CREATE + _DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
+    text = _HEAD + _STEP_ASIDE + _CREATE + _DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
     text = re.sub(r"(?m)^  (%(\w+)\.at)$", _field_address, text)
     words = {
         "TRIPLE": target.triple,
@@ -74,6 +79,8 @@ def pool_module(target: Target) -> str:
         "ROUND": called(POOL_RUN, "@jangin_pool_run", *(f"%{n}" for n in POOL_RUN.names)),
         "HANDLES": _FIELDS["handles"],
         "HANDLE_BYTES": _HANDLE_BYTES,
+        "CORES": CORES,
+        "MASK_BYTES": CORES // 8,
     }
     for word, value in words.items():
         text = text.replace(f"<{word}>", str(value))
@@ -93,6 +100,9 @@ declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(<L>, ptr)
 declare <L> @syscall(<L>, ...)
 declare i32 @sched_yield()
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, <L>, ptr)
+declare i32 @sched_setaffinity(i32, <L>, ptr)
 declare ptr @aligned_alloc(<L>, <L>)
 declare void @free(ptr)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
@@ -106,6 +116,41 @@ define internal void @sleep_on(ptr %word, i32 %seen) {
 }
 define internal void @wake_up(ptr %word, i32 %most) {
   %r = call <L> (<L>, ...) @syscall(<L> <FUTEX>, ptr %word, i32 129, i32 %most, ptr null, ptr null, i32 0)
+  ret void
+}
+"""
+
+# Go to another core than this, if there is one that this thread may use, without being kept off this: the
+# system refuses a set of none.
+_STEP_ASIDE = """
+define internal void @step_aside(i32 %core) {
+entry:
+  %mask = alloca [<MASK_BYTES> x i8], align 8
+  %small = icmp ult i32 %core, <CORES>
+  br i1 %small, label %ask, label %out
+ask:
+  %size = call i32 @sched_getaffinity(i32 0, <L> <MASK_BYTES>, ptr %mask)
+  %said = icmp sgt i32 %size, -1
+  br i1 %said, label %move, label %out
+move:
+  %byte = lshr i32 %core, 3
+  %place = zext i32 %byte to i64
+  %of.core = getelementptr i8, ptr %mask, i64 %place
+  %within = and i32 %core, 7
+  %bit = shl i32 1, %within
+  %narrow = trunc i32 %bit to i8
+  %others = xor i8 %narrow, -1
+  %all = load i8, ptr %of.core
+  %left = and i8 %all, %others
+  store i8 %left, ptr %of.core
+  %refused = call i32 @sched_setaffinity(i32 0, <L> <MASK_BYTES>, ptr %mask)
+  %moved = icmp eq i32 %refused, 0
+  br i1 %moved, label %restore, label %out
+restore:
+  store i8 %all, ptr %of.core
+  %r = call i32 @sched_setaffinity(i32 0, <L> <MASK_BYTES>, ptr %mask)
+  br label %out
+out:
   ret void
 }
 """
@@ -278,9 +323,10 @@ entry:
   %stop.at
   %sleepers.at
   %wake.at
+  %core.at
   br label %spin
 spin:
-  %n = phi i32 [ 0, %entry ], [ %n1, %again ], [ 0, %busy ], [ 0, %sleep.end ]
+  %n = phi i32 [ 0, %entry ], [ %n1, %again ], [ 0, %busy ], [ 0, %sleep.end ], [ 0, %aside ]
   %ticket = load atomic i64, ptr %ticket.at seq_cst, align 8
   %left = and i64 %ticket, 65535
   %work = icmp ne i64 %left, 0
@@ -314,6 +360,12 @@ wait:
   br label %sleep.end
 sleep.end:
   %s1 = atomicrmw sub ptr %sleepers.at, i32 1 seq_cst
+  %theirs = load atomic i32, ptr %core.at monotonic, align 4
+  %mine = call i32 @sched_getcpu()
+  %shared = icmp eq i32 %mine, %theirs
+  br i1 %shared, label %aside, label %spin
+aside:
+  call void @step_aside(i32 %mine)
   br label %spin
 out:
   ret ptr null
@@ -395,6 +447,9 @@ publish:
   %sleeping = icmp ne i32 %sleepers, 0
   br i1 %sleeping, label %rouse, label %share.in
 rouse:
+  %core.at
+  %core = call i32 @sched_getcpu()
+  store atomic i32 %core, ptr %core.at monotonic, align 4
   %wake.at
   %w = atomicrmw add ptr %wake.at, i32 1 seq_cst
   %helpers = trunc i64 %count to i32
