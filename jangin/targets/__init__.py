@@ -14,6 +14,7 @@ NAMED: dict[str, Target] = {
     for t in (
         x86.V2, x86.V3, x86.V3_VNNI, x86.V4, x86.V4_VNNI,
         arm.AARCH64, arm.CORTEX_A53, arm.CORTEX_A72, arm.CORTEX_A76, arm.NEOVERSE_N1,
+        arm.NEOVERSE_V1,
         arm.ARMV7, arm.CORTEX_A7,
         riscv.RISCV64, riscv.RISCV64_V, micro.CORTEX_M4, micro.CORTEX_M7, wasm.WASM32,
     )

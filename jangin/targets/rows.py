@@ -318,8 +318,18 @@ _SDOT = replace(
 )  # fmt: skip
 """The operand of which the instruction can take one lane, which a product gives first, comes last."""
 
+_USDOT = replace(
+    _DOT4U, needs=("i8mm",), becomes=r"usdot\s", lanes=4,
+    c="({T})vusdotq_s32((int32x4_t)z, (uint8x16_t)x, (int8x16_t)y)", llvm="""
+    %a = bitcast {T} %x to {quads}
+    %b = bitcast {T} %y to {quads}
+    call {T} @llvm.aarch64.neon.usdot.v4i32.v16i8({T} %z, {quads} %a, {quads} %b)""",
+)  # fmt: skip
+"""Of which LLVM makes SUDOT where the first operand is one lane."""
+
 NEON: tuple[Row, ...] = (
     _SDOT,
+    _USDOT,
     replace(_FUSED, becomes=r"fmla\s"),
     *_halves((), r"fcvtl\s", r"fcvtn\s"),
     *_own_extremes(FLOATS, "f"),

@@ -362,24 +362,28 @@ def test_other_machines_give_the_same_bits(machine: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["object", "c"])
-def test_dot_products_of_arm(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "machine", "function"),
+    [("neoverse-n1", "cortex-a76", b"vdotq_s32("), ("neoverse-v1", "max", b"vusdotq_s32(")],
+)
+def test_dot_products_of_arm(target: str, machine: str, function: bytes, kind: str, tmp_path: Path) -> None:
     """Products of int8, four terms an instruction, are exact on an emulated processor that has it."""
     compiler, emulator = shutil.which(f"{GNU['aarch64']}-gcc"), shutil.which("qemu-aarch64-static")
     if compiler is None or emulator is None:
         pytest.skip(f"needs gcc-{GNU['aarch64']} and qemu-user-static")
     x = np.random.default_rng(2).integers(0, 256, (1, 5, 9, 11)).astype(np.uint8)
-    made = emit(integer_network(), kind, "neoverse-n1", name="net")
+    made = emit(integer_network(), kind, target, name="net")
     made.save(tmp_path)
     x.tofile(tmp_path / "x.raw")
     if kind == "c":
-        assert b"vdotq_s32(" in bytes(made.files["net.c"][0])
+        assert function in bytes(made.files["net.c"][0])
     sources = sorted(f for f in made.files if f.endswith((".c", ".o")))
     command = [compiler, *STRICT, *compiler_flags(made.model.target), "-static", *sources]
     done = subprocess.run(
         [*command, "-o", "example", "-lm", "-lpthread"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    run = [emulator, "-cpu", "cortex-a76", "./example", "x.raw", "y.raw"]
+    run = [emulator, "-cpu", machine, "./example", "x.raw", "y.raw"]
     assert subprocess.run(run, cwd=tmp_path).returncode == 0
     want = jangin.compile(integer_network(), cache=False, threads=1)(x)
     np.testing.assert_array_equal(np.fromfile(tmp_path / "y.raw", np.int32).reshape(want.shape), want)

@@ -19,7 +19,16 @@ from jangin.ir.graph import Value
 from jangin.ir.loop import Func
 from jangin.ops.core import CORE
 from jangin.targets import Target
-from jangin.targets.arm import AARCH64, ARMV7, CORTEX_A7, CORTEX_A53, CORTEX_A72, CORTEX_A76, NEOVERSE_N1
+from jangin.targets.arm import (
+    AARCH64,
+    ARMV7,
+    CORTEX_A7,
+    CORTEX_A53,
+    CORTEX_A72,
+    CORTEX_A76,
+    NEOVERSE_N1,
+    NEOVERSE_V1,
+)
 from jangin.templates.choose import choose
 from jangin.templates.template import Workload
 
@@ -74,13 +83,13 @@ def test_products_are_multiply_adds(target: Target, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("target", [CORTEX_A76, NEOVERSE_N1], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [CORTEX_A76, NEOVERSE_N1, NEOVERSE_V1], ids=lambda t: t.name)
 def test_products_of_int8_are_dot_products(target: Target, case: str) -> None:
     """Each instruction adds up four products a lane."""
     attrs, shapes = CASES[case]
     text = assembly(kernel(replace(attrs, dtype=I32, dot=target.dots[0]), shapes, target), target)
-    inner = max(innermost(text), key=lambda loop: Counter(line.split()[0] for line in loop)["sdot"])
-    by_lane = sum(bool(re.match(r"sdot\s+v\d+\.4s, v\d+\.16b, v\d+\.4b\[", line)) for line in inner)
+    inner = max(innermost(text), key=lambda loop: len([line for line in loop if "dot" in line]))
+    by_lane = sum(bool(re.match(r"su?dot\s+v\d+\.4s, v\d+\.16b, v\d+\.4b\[", line)) for line in inner)
     assert not any(re.search(r"\[sp\b", line) for line in inner), "a register was spilled"
     assert by_lane >= SHARE * len(inner), inner
 

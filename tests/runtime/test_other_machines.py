@@ -30,8 +30,8 @@ from jangin.targets import NAMED
 
 V = "rv64,v=true,vlen={},vext_spec=v1.0"
 MACHINES = [
-    ("x86-64-v2", ""), ("aarch64", "cortex-a53"), ("neoverse-n1", "cortex-a76"), ("riscv64", "rv64"),
-    ("riscv64-v", V.format(128)), ("riscv64-v", V.format(256)),
+    ("x86-64-v2", ""), ("aarch64", "cortex-a53"), ("neoverse-n1", "cortex-a76"), ("neoverse-v1", "max"),
+    ("riscv64", "rv64"), ("riscv64-v", V.format(128)), ("riscv64-v", V.format(256)),
 ]  # fmt: skip
 AT = 0x10000000
 ROWS, TERMS, COLUMNS = 5, 24, 37
