@@ -38,7 +38,7 @@ MOST_RUNS = 16
 FEWEST = 3
 """Channels of a group that are read as pairs; of fewer, too much would be padding."""
 MOST = 256
-"""What no number that a convolution reads as one of a pair passes: Winograd's method adds up four."""
+"""What no number that a convolution reads as one of a pair passes: Winograd's method adds up a hundred."""
 
 
 def integers(graph: Graph, target: Target) -> Graph:

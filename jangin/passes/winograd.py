@@ -8,7 +8,7 @@ fused to the convolution). See `winograd_transform` for the method.
 Where V and M would go through memory and the weights are few, the three are stages of one kernel, which
 takes a block of tiles at a time (the template `winograd`).
 
-Of integers (pairs of int16) F(2x2) is exact. Of floats it changes rounding. Largest error against
+Of integers (pairs of int16) it is exact. Of floats it changes rounding. Largest error against
 float64, as a share of the output's largest value, for normal and rectified inputs of 32 to 512 channels:
 F(2x2) 2e-7 to 7e-7, F(4x4) 0.8e-6 to 3e-6 (the sum as it stands: 1e-7 to 4e-7). F(4x4) at the usual points
 0, +-1, +-2 has 3e-6 to 1e-5, and so has 0, +-1, +-1/2; hence 0, +-sqrt(1/2), +-sqrt(2).
@@ -22,17 +22,19 @@ from dataclasses import replace
 from jangin.ir.core import Compute, Conv, Kernel, LoopNest, MatMul, Pad
 from jangin.ir.dtype import BOOL, F32, I32, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const
-from jangin.ir.graph import Graph, Node, static_shape
+from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.loop import Stmt
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.te import Stage, redirect, reduction, value_at
 from jangin.ir.traversal import free_vars, loads, substitute
 from jangin.ops.editor import Editor
+from jangin.ops.numbers import Numbers
 from jangin.ops.operands import multiplied
 from jangin.passes.chains import merge
 from jangin.passes.dce import dce
 from jangin.passes.fuse import producer_class
+from jangin.passes.integers import MOST
 from jangin.passes.stages import is_opaque, stages
 from jangin.passes.winograd_cost import Estimate
 from jangin.passes.winograd_nests import Patch, Tiling, input_nest, output_nest
@@ -64,6 +66,7 @@ class Match:
     channels: int
     outputs: int
     pairs: bool
+    transforms: Sequence[Transform]
 
     @property
     def dtype(self) -> DType:
@@ -86,9 +89,18 @@ def match(kernel: Node, graph: Graph) -> Match | None:
     height, width, outputs = sizes
     images = stage.out.shape[0]
     pairs = node.of(Conv).dot == PAIRS
-    if pairs and not PAIRED.exact(graph.constants[weights]):
-        return None
-    return Match(kernel, stage, x, weights, images, height, width, channels[0], outputs, pairs)
+    fitting = _exact(x, graph.constants[weights], graph) if pairs else (F2, F4)
+    return Match(kernel, stage, x, weights, images, height, width, channels[0], outputs, pairs, fitting)
+
+
+def _exact(x: str, weights: Array, graph: Graph) -> list[Transform]:
+    """The transforms of pairs that are exact for what is known of the numbers read."""
+    graphs = [graph, *(n.of(Kernel).body for n in graph.nodes if isinstance(n.attrs, Kernel))]
+    producers = {o: n for g in graphs for n in g.nodes for o in n.outputs}  # in kernels where there are some
+    owners = {name: g for g in graphs for name in (*g.values, *g.constants)}
+    numbers = Numbers(graph.constants, producers, lambda name: owners[name].dtype(name))
+    low, high = numbers.range(x)
+    return [t for t in PAIRED if t.exact(weights, max(-MOST, min(low, 0)), min(MOST, max(high, 0)))]
 
 
 def _fits(node: Node, graph: Graph) -> bool:
@@ -133,8 +145,7 @@ class _Winograd(Editor):
         return dce(self.rewritten(self.graph))
 
     def estimate(self, m: Match) -> Estimate:
-        transforms = (PAIRED,) if m.pairs else (F2, F4)
-        return Estimate(m.height, m.width, m.channels, m.outputs, self.figures, transforms)
+        return Estimate(m.height, m.width, m.channels, m.outputs, self.figures, m.transforms)
 
     def kernels(self, m: Match, transform: Transform, blocks: bool) -> list[Node]:
         """The input transform, the products and the output transform."""

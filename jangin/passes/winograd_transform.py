@@ -44,6 +44,15 @@ class Transform:
     def products(self) -> int:
         return self.size**2
 
+    @property
+    def matrix(self) -> Array:
+        """G: [size, 3]."""
+        rows = [np.array([1.0, 0, 0]) / math.prod(-q * q for q in self.pairs)]
+        for q in self.pairs:
+            norm = 2 * q * q * math.prod(q * q - o * o for o in self.pairs if o != q)
+            rows += [np.array([1, s, s * s]) / norm for s in (q, -q)]
+        return np.stack([*rows, np.array([0.0, 0, 1])])
+
     def inputs(self, d: Sequence[Expr]) -> list[Expr]:
         """B^T d: `size` values of `size` inputs."""
         whole = _coefficients(self.pairs)
@@ -72,12 +81,7 @@ class Transform:
 
     def weights(self, g: Array) -> Array:
         """G g G^T of weights [O, C, 3, 3] as [products, C, O], computed in float64, rounded to f32."""
-        rows = [np.array([1.0, 0, 0]) / math.prod(-q * q for q in self.pairs)]
-        for q in self.pairs:
-            norm = 2 * q * q * math.prod(q * q - o * o for o in self.pairs if o != q)
-            rows += [np.array([1, s, s * s]) / norm for s in (q, -q)]
-        matrix = np.stack([*rows, np.array([0.0, 0, 1])])
-        both = np.kron(matrix, matrix)
+        both = np.kron(self.matrix, self.matrix)
         outputs, channels = g.shape[:2]
         products = np.empty((self.products, channels, outputs), np.float32)
         step = max(1, AT_ONCE // outputs)
@@ -113,31 +117,72 @@ def _dot(factors: Sequence[float], values: Sequence[Expr]) -> Expr:
 
 @dataclass(frozen=True)
 class PairTransform(Transform):
-    """F(2x2) of pairs of int16 as words, which is exact: the weights are four times as large as G g G^T, and
-    what comes out is divided by 4. Inputs of 9 bits become sums of at most 11."""
+    """Of pairs of int16 as words, which is exact: the rows of G are multiplied by `times`, so that they are
+    whole numbers, and results, which are times^2 as large modulo 2^32, are divided: by the odd part by its
+    inverse, by the power of 2 by a shift. Inputs up to `MOST` become at most 10^2 as large: int16."""
+
+    times: int
+
+    @property
+    def matrix(self) -> Array:
+        rows: Array = np.rint(super().matrix * self.times)
+        rows[-1] /= self.last
+        return rows
+
+    @property
+    def last(self) -> int:
+        """What the last row of G is divided by, so that weights fit int16, and its products multiplied."""
+        return 1 if self.tile == 2 else 2
+
+    @property
+    def shift(self) -> int:
+        """The power of 2 in times^2."""
+        return 2 * ((self.times & -self.times).bit_length() - 1)
 
     def inputs(self, d: Sequence[Expr]) -> list[Expr]:
-        pairs = ("sub2", 2, 0), ("add2", 2, 1), ("sub2", 2, 1), ("sub2", 3, 1)
-        return [call(name, d[a], d[b]) for name, a, b in pairs]
+        if self.tile == 2:
+            return [_less(d[2], d[0]), _plus(d[2], d[1]), _less(d[2], d[1]), _less(d[3], d[1])]
+        even, odd = _less(d[4], d[2]), _doubled(_less(d[3], d[1]))
+        evens, odds = (_less(d[n + 2], _doubled(_doubled(d[n]))) for n in (2, 1))
+        first = _less(even, _doubled(_doubled(_less(d[2], d[0]))))
+        last = _less(_less(d[5], d[3]), _doubled(odd))
+        return [first, _plus(evens, odds), _less(evens, odds), _plus(even, odd), _less(even, odd), last]
+
+    def outputs(self, m: Sequence[Expr]) -> list[Expr]:
+        return super().outputs([*m[:-1], _scaled(self.last, m[-1])])
 
     def restored(self, e: Expr) -> Expr:
-        return binary("shr", e, const(2, I32))
+        inverse = pow(self.times**2 >> self.shift, -1, 1 << 32)
+        signed = inverse - (inverse >> 31 << 32)
+        return binary("shr", e if inverse == 1 else e * const(signed, I32), const(self.shift, I32))
 
     def weights(self, g: Array) -> Array:
         """Of words [O, C / 2, 3, 3], as words [products, C / 2, O]."""
-        matrix = np.array([[-2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]], np.int32)
-        outputs, channels = g.shape[:2]
-        pairs = np.ascontiguousarray(g.transpose(2, 3, 1, 0)).view(np.int16).astype(np.int32)
-        made = np.kron(matrix, matrix) @ pairs.reshape(TAPS * TAPS, -1)
-        return made.astype(np.int16).view(np.int32).reshape(self.products, channels, outputs)
+        numbers = np.ascontiguousarray(g.transpose(2, 3, 1, 0)).view(np.int16)
+        return super().weights(numbers.transpose(3, 2, 0, 1)).astype(np.int16).view(np.int32)
 
-    def exact(self, g: Array) -> bool:
-        """Whether words [O, C / 2, 3, 3] and inputs of 9 bits leave room for both factors of 4."""
-        pairs = np.abs(np.ascontiguousarray(g).view(np.int16).astype(np.int64))
-        largest = pairs.reshape(len(g), -1).sum(1).max(initial=0)
-        return bool(pairs.max(initial=0) <= 256 and 4 * 256 * largest < 1 << 31)
+    def exact(self, g: Array, low: int, high: int) -> bool:
+        """Whether words [O, C / 2, 3, 3] fit int16 transformed, and what comes out of inputs from `low` <= 0
+        to `high` >= 0 is known modulo what a shift leaves of 2^32."""
+        numbers = np.ascontiguousarray(g).view(np.int16).astype(np.int64).reshape(len(g), -1)
+        most = np.abs(numbers).max(initial=0) * np.abs(self.matrix).sum(1).max() ** 2
+        up, down = (f(numbers, 0).sum(1) for f in (np.maximum, np.minimum))
+        results = np.maximum(up * high + down * low, -up * low - down * high).max(initial=0)
+        return bool(most < 1 << 15 and results < 1 << 31 >> self.shift)
+
+
+def _plus(a: Expr, b: Expr) -> Expr:
+    return call("add2", a, b)
+
+
+def _less(a: Expr, b: Expr) -> Expr:
+    return call("sub2", a, b)
+
+
+def _doubled(e: Expr) -> Expr:
+    return _plus(e, e)
 
 
 F2 = Transform((1.0,))
-PAIRED = PairTransform((1.0,))
 F4 = Transform((math.sqrt(0.5), math.sqrt(2.0)))
+PAIRED = PairTransform((1.0,), 2), PairTransform((1.0, 2.0), 24)

@@ -20,6 +20,8 @@ from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import dequantize, integer_conv, integer_matmul, quantize, requantize
 from jangin.ops.values import Tensor
+from jangin.passes.winograd_cost import Estimate
+from jangin.passes.winograd_transform import PAIRED, PairTransform
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 from jangin.targets.arm import NEOVERSE_N1
@@ -74,8 +76,8 @@ def rescaled(b: Builder, random: np.random.Generator) -> Tensor:
 
 
 NETS: dict[str, Net] = {
-    "by Winograd's method": conv(32, 48, 3),
-    "by Winograd's method, odd channels": conv(35, 24, 3, size=12),
+    "a window": conv(32, 48, 3, size=5),
+    "a window, odd channels": conv(35, 24, 3, size=5),
     "few channels": conv(3, 40, 3),
     "strided": conv(17, 33, 3, stride=2),
     "a point": conv(64, 40, 1),
@@ -136,12 +138,60 @@ def test_any_number_of_images() -> None:
         np.testing.assert_array_equal(found, run_graph(graph, arrays)["out"])
 
 
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("transform", PAIRED, ids=["F2", "F4"])
+@pytest.mark.parametrize(("channels", "height", "width"), [(3, 5, 5), (10, 6, 3), (180, 9, 10)])
+def test_winograd_is_exact(
+    monkeypatch: pytest.MonkeyPatch,
+    transform: PairTransform,
+    blocks: bool,
+    channels: int,
+    height: int,
+    width: int,
+) -> None:
+    """At the ends of their ranges too: of 180 channels, sums are nearly as large as F(4x4) may have."""
+    monkeypatch.setattr(Estimate, "best", lambda e: transform if transform in e.transforms else None)
+    monkeypatch.setattr(Estimate, "by_blocks", lambda _, t: blocks)
+    random, b = np.random.default_rng(channels), Builder("net", {})
+    w = weights(random, 24, channels, 3, 3)
+    w[:2] = np.array([127, -128], np.int8).reshape(2, 1, 1, 1)
+    x = image(b, channels, height, width)
+    out = integer_conv(b, x, b.const(w), b.scalar(101, U8), pads=(1, 0, 2, 1))
+    graph = b.graph([out], ["out"])
+    array = random.integers(0, 255, (2, channels, height, width), np.uint8, endpoint=True)
+    array[1, :, :, : width // 2] = 255
+    want, fused = run_graph(graph, {"x": array})["out"], optimize(graph, Options(V3, verify=True))
+    assert any("matmul" in k or "compute" in k for k in kinds(fused))
+    if channels <= 10:  # by the interpreter too
+        np.testing.assert_array_equal(run_graph(fused, {"x": array})["out"], want)
+    np.testing.assert_array_equal(code(graph, Options(resolve("cpu")), {"x": array}), want)
+
+
+def kinds(graph: Graph) -> list[list[str]]:
+    """The operators of each kernel."""
+    return [[n.op for n in k.of(Kernel).body.nodes] for k in graph.nodes if isinstance(k.attrs, Kernel)]
+
+
+@pytest.mark.parametrize(
+    ("channels", "low", "high", "exact"),
+    [(180, -128, 155, 2), (230, -101, 154, 1), (230, 0, 127, 2), (3000, -128, 127, 1)],
+)
+def test_results_beyond_what_winograd_leaves(channels: int, low: int, high: int, exact: int) -> None:
+    words = np.full((1, channels // 2, 3, 3), 127 * 0x10001, np.int32)
+    assert sum(t.exact(words, low, high) for t in PAIRED) == exact
+
+
+def test_weights_that_winograd_makes_too_large() -> None:
+    words = np.full((1, 1, 3, 3), 255, np.int32)
+    assert [t.exact(words, -1, 1) for t in PAIRED] == [True, False]
+
+
 def products(graph: Graph) -> list[Conv | MatMul]:
     bodies = [n.of(Kernel).body for n in graph.nodes if isinstance(n.attrs, Kernel)]
     return [n.attrs for body in bodies for n in body.nodes if isinstance(n.attrs, (Conv, MatMul))]
 
 
-@pytest.mark.parametrize("net", [n for n in NETS if "odd channels" not in n or "Winograd" in n])
+@pytest.mark.parametrize("net", [n for n in NETS if n != "groups of odd channels"])
 def test_products_are_of_pairs(net: str) -> None:
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(V3)))
