@@ -18,7 +18,8 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 import jangin
 from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.module import results_of
-from jangin.frontends.torch.trace import array_of, placeholders, traced_graph
+from jangin.frontends.torch.tensors import on_tensors
+from jangin.frontends.torch.trace import placeholders, traced_graph
 
 Run = Callable[[list[Any]], list[Any]]
 
@@ -73,19 +74,18 @@ class _Compiled:
         if addresses != self.addresses or [args[i]._version for i in self.counted] != self.versions:
             self._compile(args)
             self.addresses = addresses
-        arrays = [array_of(args[i]) for i in self.wanted]
+        given = [args[i] for i in self.wanted]
         args.clear()
-        made = self.executable(*arrays)
-        results = made if isinstance(made, tuple) else (made,)
-        return results_of(self.outputs, dict(zip(self.names, results, strict=True)))
+        return results_of(self.outputs, dict(zip(self.names, self.run(given), strict=True)))
 
     def _compile(self, args: Sequence[Any]) -> None:
         held = {self.inputs[i].name: args[i] for i in self.static}
         traced = traced_graph(self.graph.graph, held)
         self.outputs = traced.outputs
-        self.executable = jangin.compile(traced.model, threads=torch.get_num_threads(), **self.options)
+        executable = jangin.compile(traced.model, threads=torch.get_num_threads(), **self.options)
         places = {node.name: i for i, node in enumerate(self.inputs)}
-        self.wanted = [places[i.name] for i in self.executable.inputs]
-        self.names = [o.name for o in self.executable.outputs]
+        self.run = on_tensors(executable)
+        self.wanted = [places[i.name] for i in executable.inputs]
+        self.names = [o.name for o in executable.outputs]
         self.counted = [i for i in self.static if not args[i].is_inference()]
         self.versions = [args[i]._version for i in self.counted]

@@ -13,6 +13,7 @@ import numpy as np
 
 from jangin.ir.graph import Array
 from jangin.ir.plan import Plan, PlanBuffer
+from jangin.runtime.addressed import Addressed, is_addressable
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import Device, LoadError, Memory, Module, NativeCall, device_of
 from jangin.runtime.layout import LAYOUTS, Frame, Layout
@@ -136,6 +137,12 @@ class Executable:
         Raises ValueError for sizes that the plan was not made for."""
         self._confirm()
         return self._module.native_call(self._layout(tuple(sizes)))
+
+    def addressed(self) -> Addressed | None:
+        """What runs this on memory given by address; None where that isn't all that a run needs."""
+        if self._artifact.device != "cpu" or not is_addressable(self._artifact.plan):
+            return None
+        return Addressed(self._artifact.plan, lambda: self.native_call(()))
 
     def execute(self, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
         """The outputs for contiguous arrays known to be right, and the symbols' values in the plan's

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -12,21 +11,9 @@ from torch.utils import _pytree as pytree
 
 from jangin.frontends.format import Example
 from jangin.frontends.torch.recurrent import free_steps
-from jangin.frontends.torch.trace import Output, Traced, array_of, traced
-from jangin.ir.graph import Array, CompileError
-
-
-class Runs(Protocol):
-    """An executable, as far as it matters here."""
-
-    def run(self, inputs: Mapping[str, Any]) -> Mapping[str, Array]: ...
-
-
-def tensor_of(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    """An array as a tensor that shares its memory."""
-    if dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
-        return torch.from_numpy(array.view("i2" if array.itemsize == 2 else "u1")).view(dtype)
-    return torch.from_numpy(array)
+from jangin.frontends.torch.tensors import on_tensors
+from jangin.frontends.torch.trace import Output, Traced, traced
+from jangin.ir.graph import CompileError
 
 
 def exported(module: torch.nn.Module, example: Example) -> ExportedProgram:
@@ -81,7 +68,7 @@ class PreparedModule:
     def model(self) -> Any:
         return self.traced.model
 
-    def finished(self, executable: Runs) -> CompiledModule:
+    def finished(self, executable: Any) -> CompiledModule:
         return CompiledModule(executable, self.traced, self.program, self.buffers)
 
 
@@ -123,44 +110,55 @@ class CompiledModule:
         self, executable: Any, traced: Traced, program: ExportedProgram, buffers: Mapping[str, torch.Tensor]
     ) -> None:
         self.executable = executable
-        self._outputs = traced.outputs
         self._inputs = traced.inputs
         spec = program.call_spec
         self._in_spec, self._out_spec = spec.in_spec, spec.out_spec
-        _, named = pytree.tree_unflatten([0] * self._in_spec.num_leaves, self._in_spec)
+        given, named = pytree.tree_unflatten([0] * self._in_spec.num_leaves, self._in_spec)
         self._keywords = tuple(named)
+        self._is_flat = not named and given == (0,) * len(given)
         user = [n for n in program.graph_signature.input_specs if n.kind.name == "USER_INPUT"]
         self._constants = [getattr(s.arg, "value", None) for s in user]
         state = program.graph_signature.inputs_to_buffers
         buffers = {**program.state_dict, **program.constants, **buffers}
-        given = {i for i in traced.inputs if i}
+        taken = {i for i in traced.inputs if i}
         self._state = {
-            i: buffers[t] for i, t in state.items() if i in traced.model.graph.inputs and i not in given
+            i: buffers[t] for i, t in state.items() if i in traced.model.graph.inputs and i not in taken
         }
         self._buffers = buffers
+        self._run = on_tensors(executable)
+        self._order = [i.name for i in executable.inputs]
+        self._names = [o.name for o in executable.outputs]
+        self._written = [o for o in traced.outputs if o.written]
+        self._given = [o for o in traced.outputs if not o.written]
 
     def save(self, path: Any) -> None:
         """Write machine code, plan and weights: what `jangin.load` reads, with inputs and outputs by name."""
         self.executable.save(path)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        flat = self._flattened(args, kwargs)
+        feeds = dict(self._state)
+        for name, value, constant in zip(self._inputs, flat, self._constants, strict=True):
+            if name:
+                feeds[name] = value
+            elif value != constant:
+                raise ValueError(f"the module was compiled for {constant!r} where {value!r} is given")
+        made = self._run([feeds[n] for n in self._order])
+        results = dict(zip(self._names, made, strict=True))
+        for output in self._written:
+            self._write(output, results[output.name], feeds)
+        return pytree.tree_unflatten(results_of(self._given, results), self._out_spec)
+
+    def _flattened(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        """The arguments in a row. PyTorch's way takes longer than a small model's run."""
+        tensors = not kwargs and all(isinstance(a, torch.Tensor) for a in args)
+        if tensors and self._is_flat and len(args) == len(self._inputs):
+            return args
         flat, spec = pytree.tree_flatten((args, self._ordered(kwargs)))
         if spec != self._in_spec:
             raise ValueError(f"the module was compiled for arguments like {self._in_spec}, not {spec}")
-        feeds: dict[str, Any] = {n: array_of(t) for n, t in self._state.items()}
-        by_name: dict[str, torch.Tensor] = {}
-        for name, value, constant in zip(self._inputs, flat, self._constants, strict=True):
-            if name:
-                by_name[name] = value
-                feeds[name] = array_of(value)
-            elif value != constant:
-                raise ValueError(f"the module was compiled for {constant!r} where {value!r} is given")
-        results = self.executable.run(feeds)
-        for output in self._outputs:
-            if output.written:
-                self._write(output, results[output.name], by_name)
-        given = [o for o in self._outputs if not o.written]
-        return pytree.tree_unflatten(results_of(given, results), self._out_spec)
+        found: Sequence[Any] = flat
+        return found
 
     def _ordered(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Keyword arguments in the order in which the module was exported with them."""
@@ -171,28 +169,13 @@ class CompiledModule:
             )
         return {name: kwargs[name] for name in self._keywords}
 
-    def _write(self, output: Output, array: Array, given: Mapping[str, torch.Tensor]) -> None:
+    def _write(self, output: Output, made: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         target = self._buffers.get(output.written, given.get(output.written))
         assert target is not None
         with torch.no_grad():
-            target.copy_(tensor_of(array, target.dtype))
+            target.copy_(made)
 
 
-def results_of(outputs: Sequence[Output], results: Mapping[str, Array]) -> list[Any]:
+def results_of(outputs: Sequence[Output], made: Mapping[str, torch.Tensor]) -> list[Any]:
     """A run's results in a program's order: tensors, integers, and what is no result."""
-    return [_result(o, results) for o in outputs]
-
-
-def _result(output: Output, results: Mapping[str, Array]) -> Any:
-    if not output.name:
-        return output.constant
-    array = results[output.name]
-    return int(array) if output.size else tensor_of(array, _dtype(array.dtype))
-
-
-@functools.cache
-def _dtype(dtype: Any) -> torch.dtype:
-    """PyTorch's type of the same name as NumPy's, whose name takes microseconds to find."""
-    found = getattr(torch, str(dtype))
-    assert isinstance(found, torch.dtype)
-    return found
+    return [(int(made[o.name]) if o.size else made[o.name]) if o.name else o.constant for o in outputs]

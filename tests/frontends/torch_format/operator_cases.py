@@ -21,6 +21,7 @@ from jangin.frontends.lower import lower
 from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.dialect import ATEN
 from jangin.frontends.torch.module import results_of
+from jangin.frontends.torch.tensors import tensor_of, torch_type
 from jangin.frontends.torch.trace import Traced, array_of, traced_graph
 from jangin.ops.interpret import run_graph
 
@@ -122,7 +123,8 @@ class Case:
         """AssertionError where a run gives something else than PyTorch."""
         traced = self.traced()
         feeds = self.feeds(traced)
-        got = results_of(traced.outputs, run(traced, feeds))
+        made = {n: tensor_of(a, torch_type(a.dtype)) for n, a in run(traced, feeds).items()}
+        got = results_of(traced.outputs, made)
         wanted = [w for w in pytree.tree_leaves(self.results) if w is not None]
         for g, w in zip(got, wanted, strict=True):
             assert g.dtype == w.dtype and g.shape == w.shape, (

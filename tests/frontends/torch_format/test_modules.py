@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import nn
 from torch_models import Net, near, seeded
 
 import jangin
-from jangin.frontends.torch.module import tensor_of
+from jangin.frontends.torch.tensors import tensor_of
 from jangin.frontends.torch.trace import array_of, traced
 from jangin.ir.graph_text import print_graph
 
@@ -212,6 +213,58 @@ def test_tensors_go_in_and_come_out_where_they_lie() -> None:
         assert array_of(x).ctypes.data == x.data_ptr()
         assert tensor_of(array_of(x), dtype).data_ptr() == x.data_ptr()
         assert array_of(x.t()).flags.c_contiguous  # what no kernel reads is copied
+
+
+class Watched(torch.Tensor):
+    """A tensor that tells when its elements are taken as an array."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.Tensor.numpy, "an array was made"
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_calls_by_address() -> None:
+    """A plan of known sizes takes addresses; what lies otherwise is read right, what doesn't fit refused."""
+    compiled = jangin.compile(Scaled(), example_inputs=(torch.ones(3, 5), torch.ones(5, dtype=torch.int64)))
+    counts = torch.arange(5)
+    for x in (torch.randn(3, 5), torch.randn(5, 3).t(), torch.randn(6, 10)[::2, ::2]):
+        near(compiled(x, counts)[0], x * 3 + counts)
+    compiled(torch.randn(3, 5).as_subclass(Watched), counts)
+    first, second = compiled(x, counts), compiled(-x, counts)
+    assert len({t.data_ptr() for t in (*first, *second)}) == 4
+    near(first[0], x * 3 + counts)
+    assert first[1].dtype is torch.int64 and first[1].tolist() == [0, 1, 4, 9, 16]
+    imaginary = torch.complex(torch.zeros(3, 5), torch.ones(3, 5)).conj().imag
+    assert imaginary.is_neg()
+    near(compiled(imaginary, counts)[0], counts - 3.0 * torch.ones(3, 5))
+    with pytest.raises(TypeError, match="float64"):
+        compiled(x.double(), counts)
+    with pytest.raises(ValueError, match="must be 3"):
+        compiled(torch.ones(4, 5), counts)
+    with ThreadPoolExecutor(4) as pool:
+        xs = [torch.full((3, 5), float(i)) for i in range(64)]
+        for x, (got, _) in zip(xs, pool.map(lambda x: compiled(x, counts), xs), strict=True):
+            near(got, x * 3 + counts)
+
+
+class Scaled(nn.Module):
+    def forward(self, x: Any, counts: Any) -> Any:
+        return x * 3 + counts, counts * counts
+
+
+class Given(nn.Module):
+    """Results that aren't made anew, or have no elements."""
+
+    def forward(self, x: Any) -> Any:
+        return x, x + 1, x.reshape(-1), x[:0], torch.zeros(2)
+
+
+def test_results_that_are_no_memory_of_their_own() -> None:
+    x = torch.randn(2, 3)
+    for got, wanted in zip(jangin.compile(Given(), example_inputs=(x,))(x), Given()(x), strict=True):
+        assert torch.equal(got, wanted)
+        got.add_(1)  # nobody else's memory
 
 
 def test_a_trace_has_the_modules_own_weights() -> None:

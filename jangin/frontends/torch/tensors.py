@@ -1,0 +1,68 @@
+"""Executables that take PyTorch's tensors and give them, without a copy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from jangin.frontends.torch.trace import array_of
+from jangin.ir.graph import Array
+
+Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+
+
+def on_tensors(executable: Any) -> Run:
+    """What runs an executable: tensors in the order of its inputs, to tensors in the order of its outputs.
+    It raises what the executable does."""
+    by_array = functools.partial(_through_arrays, executable)
+    addressed = executable.addressed() if hasattr(executable, "addressed") else None  # one plan's has it
+    return by_array if addressed is None else _ByAddress(executable, addressed, by_array)
+
+
+def tensor_of(array: Array, dtype: torch.dtype) -> torch.Tensor:
+    """An array as a tensor that shares its memory."""
+    if dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        return torch.from_numpy(array.view("i2" if array.itemsize == 2 else "u1")).view(dtype)
+    return torch.from_numpy(array)
+
+
+def _through_arrays(executable: Any, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    made = executable(*map(array_of, given))
+    return [tensor_of(a, torch_type(a.dtype)) for a in (made if isinstance(made, tuple) else (made,))]
+
+
+@functools.cache
+def torch_type(dtype: Any) -> torch.dtype:
+    """PyTorch's type of the same name as NumPy's, whose name takes microseconds to find."""
+    found = getattr(torch, str(dtype))
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+class _ByAddress:
+    """Tells the machine code where tensors lie: a small model's run takes less time than arrays over its
+    tensors would take to make. Tensors that aren't what the plan was made for go `otherwise`."""
+
+    def __init__(self, executable: Any, run: Callable[[Sequence[int]], None], otherwise: Run) -> None:
+        self._run, self._otherwise = run, otherwise
+        self._inputs, self._outputs = (
+            [(torch_type(s.dtype), torch.Size(s.shape)) for s in specs]
+            for specs in (executable.inputs, executable.outputs)
+        )
+
+    def __call__(self, given: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        if len(given) != len(self._inputs):
+            return self._otherwise(given)
+        held = []
+        for tensor, (dtype, shape) in zip(given, self._inputs, strict=True):
+            if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_cpu:
+                return self._otherwise(given)
+            if not tensor.is_contiguous() or tensor.is_neg():
+                tensor = tensor.resolve_neg().contiguous()
+            held.append(tensor)
+        made = [torch.empty(shape, dtype=dtype) for dtype, shape in self._outputs]
+        self._run([t.data_ptr() for t in (*held, *made)])
+        return made

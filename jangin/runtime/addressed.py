@@ -1,0 +1,59 @@
+"""Runs of a plan on memory that others own, given by address."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from jangin.ir.graph import static_shape
+from jangin.ir.plan import Plan
+from jangin.runtime.device import NativeCall
+from jangin.runtime.functions import ENTRY
+from jangin.runtime.outputs import LARGE
+
+_Mine = tuple[Callable[..., int], NativeCall, list[Sequence[int]]]
+
+
+def is_addressable(plan: Plan) -> bool:
+    """Whether addresses are all that a run needs: sizes are known, none of them 0, and results are made anew,
+    each its own, and not so large that their memory is used again."""
+    if not plan.is_static or len(set(plan.outputs)) < len(plan.outputs):
+        return False
+    outputs = [plan.buffer(n) for n in plan.outputs]
+    if any(b.kind != "output" for b in outputs):
+        return False
+    buffers = [*(plan.buffer(n) for n in plan.inputs), *outputs]
+    sizes = [math.prod(static_shape(b.shape) or ()) * b.dtype.bytes for b in buffers]
+    return all(sizes) and max(sizes[len(plan.inputs) :], default=0) < LARGE
+
+
+class Addressed:
+    """Runs a plan with known sizes. `new`: a call of it with working memory of its own. Threads may call at
+    once."""
+
+    def __init__(self, plan: Plan, new: Callable[[], NativeCall]) -> None:
+        self._outputs, self._new = plan.outputs, new
+        self._idle: list[_Mine] = []
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        """`addresses`: of the inputs, then of the outputs, contiguous and of the plan's types and shapes.
+        Raises IndexOutOfRange as the executable does."""
+        try:
+            mine = self._idle.pop()
+        except IndexError:
+            mine = self._made()
+        try:
+            entry, call, places = mine
+            for address, at in zip(addresses, places, strict=True):
+                for i in at:
+                    call.table[i] = address
+            status = entry(*call.words[1:])
+            if status:
+                raise call.failure(status)
+        finally:
+            self._idle.append(mine)
+
+    def _made(self) -> _Mine:
+        call = self._new()
+        places = [*call.inputs, *(call.outputs[n] for n in self._outputs)]
+        return ENTRY.at(call.words[0]), call, places
