@@ -1,4 +1,5 @@
-"""Memory of large outputs, which later runs use again once no array reads it."""
+"""Memory of large outputs: it begins at a cache line, and of the largest ones later runs use it again once no
+array reads it."""
 
 from __future__ import annotations
 
@@ -9,14 +10,30 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.graph import Array
+from jangin.ir.plan import ALIGN
+from jangin.runtime.functions import address
 
 LARGE = 32 << 20
 """Bytes from which C libraries take fresh pages for each array, which the system clears when they are first
 touched, and give them back with the array (glibc: the most that M_MMAP_THRESHOLD grows to by itself)."""
 
 
+MANY_LINES = 1 << 20
+"""Bytes from which an output's memory begins at a cache line. C libraries' begin 16 bytes behind one: kernels
+that write a line here and a line there then write two halves, and a transpose takes half as long again."""
+
+
+def aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """An array at a cache line, whose elements may be anything."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + ALIGN, np.uint8)
+    start = -address(memory) % ALIGN
+    found: Array = memory[start : start + size].view(dtype).reshape(shape)
+    return found
+
+
 class Outputs:
-    """Makes arrays for large outputs, of which it keeps the memory that the last one of each name had."""
+    """Makes arrays for the largest outputs; it keeps the memory that the last one of each name had."""
 
     def __init__(self) -> None:
         self._spare: dict[str, Array] = {}
@@ -26,7 +43,7 @@ class Outputs:
         size = math.prod(shape) * dtype.itemsize
         memory = self._spare.pop(name, None)
         if memory is None or not size <= len(memory) <= 2 * size:
-            memory = np.empty(size, np.uint8)
+            memory = aligned((size,), np.dtype(np.uint8))
         lent: Array = np.asarray(_Lent(memory, name, self._spare))
         return lent[:size].view(dtype).reshape(shape)
 

@@ -4,6 +4,9 @@ Vectors are loaded along the axis that is contiguous where it is read, and store
 it is written; in between, a tile's lanes change places. Some tiles side by side read whole cache lines.
 
     parallel task { r { x { tile { load a vector for each x; turn; store a vector for each r } } } }
+
+Where few rows of the result are more than a task should be, a task is a strip of it: some cache lines of each
+of many rows, so that long pieces are read one after the other, and lines are written whole.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ TILES = 4
 """Read from one row before the next."""
 TASK_ELEMENTS = 16384
 """Of one task at least."""
+MOST_ELEMENTS = 2 * TASK_ELEMENTS
+"""Of one task of whole rows."""
 
 
 def match(workload: Workload) -> Transpose | None:
@@ -134,18 +139,31 @@ class Transpose(Template):
         rec.do("reorder", [*axes.outer, axes.along, axes.last])
         rec.do("rename", axes.along, "r")
         rec.do("rename", axes.last, "c")
-        rows = math.ceil(max(1, TASK_ELEMENTS // axes.columns) / wide) * wide
+        rows, columns = self._task(wide)
         rec.do("split", "r", rows, "bound")
-        task = fuse_all(rec, [*axes.outer, "ro"], "t") if axes.outer else "ro"
-        self._tiles(rec, "ri", "c", wide)
+        tasks, c = [*axes.outer, "ro"], "c"
+        if columns < axes.columns:
+            rec.do("split", "c", columns, "bound")
+            rec.do("reorder", ["ro", "co", "ri", "ci"])
+            tasks, c = [*tasks, "co"], "ci"
+        task = fuse_all(rec, tasks, "t") if len(tasks) > 1 else "ro"
+        self._tiles(rec, "ri", c, wide)
         if wide > lanes and "rit" in primitives.loop_names(rec.func):
-            self._tiles(rec, "rit", "ct", lanes)
-        rest = next((n for n in primitives.loop_names(rec.func) if n in ("ct", "ctt")), "")
+            self._tiles(rec, "rit", f"{c}t", lanes)
+        rest = next((n for n in primitives.loop_names(rec.func) if n in (f"{c}t", f"{c}tt")), "")
         if rest:
             vectorize(rec, rest, primitives.find(rec.func, rest).extent, lanes)
         rec.do("parallelize", task)
         weight = 1.0 + cost.arithmetic(self.stage.body)
-        return rec.finish(self.name, params, weight * rows * axes.columns / lanes)
+        return rec.finish(self.name, params, weight * rows * columns / lanes)
+
+    def _task(self, wide: int) -> tuple[int, int]:
+        """Rows and columns of one task, in tiles of `wide` rows."""
+        if wide * self.axes.columns <= MOST_ELEMENTS:
+            return math.ceil(max(1, TASK_ELEMENTS // self.axes.columns) / wide) * wide, self.axes.columns
+        line = LINE // self.stage.out.dtype.bytes
+        rows = math.ceil(min(self.axes.rows, TASK_ELEMENTS // line) / wide) * wide
+        return rows, math.ceil(TASK_ELEMENTS / rows / line) * line
 
     def _tiles(self, rec: Recorder, r: str, c: str, wide: int) -> None:
         """Loop `r` around `c` as tiles of `wide` rows, by as many columns as are a line of the result; rows

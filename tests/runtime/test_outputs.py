@@ -9,7 +9,7 @@ from plans import chain
 from jangin.runtime.devices import cpu
 from jangin.runtime.executable import Executable
 from jangin.runtime.functions import address
-from jangin.runtime.outputs import Outputs
+from jangin.runtime.outputs import Outputs, aligned
 
 FLOAT = np.dtype(np.float32)
 
@@ -32,6 +32,16 @@ def test_memory_that_does_not_fit_is_not_used() -> None:
         assert outputs.array("y", (size,), FLOAT).shape == (size,)
     kept = outputs.array("z", (2, 3), np.dtype(np.int64))
     assert kept.flags.c_contiguous and kept.flags.writeable and kept.dtype == np.int64
+
+
+def test_large_outputs_begin_at_a_cache_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "MANY_LINES", 1)
+    exe = Executable(chain(), 2)
+    x = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
+    kept = [exe(x) for _ in range(5)]
+    assert all(address(y) % 64 == 0 for y in kept) and len({address(y) for y in kept}) == 5
+    for shape in ((3, 0), (7,), (2, 5)):
+        assert aligned(shape, FLOAT).shape == shape and aligned(shape, FLOAT).flags.writeable
 
 
 def test_results_that_are_kept_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

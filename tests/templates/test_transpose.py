@@ -6,8 +6,9 @@ import pytest
 
 from jangin.ir import te
 from jangin.ir.core import Map, Transpose
-from jangin.ir.expr import Var, const, select
+from jangin.ir.expr import Const, Var, const, select
 from jangin.targets import NAMED, Target
+from jangin.templates import transpose
 from jangin.templates.choose import TEMPLATES, choose
 
 from .kernels import SYMBOL, SYMBOLS, Built, assert_equal_to_stages, buffer, node, scheduled, workload
@@ -29,6 +30,27 @@ def test_equal_to_its_stages(name: str, target: Target) -> None:
     for params in TEMPLATES["transpose"](workload(built, target=target)).space():
         found = TEMPLATES["transpose"](workload(built, target=target)).schedule(params)
         assert_equal_to_stages(found, built)
+
+
+@pytest.mark.parametrize("shape", [(37, 51), (96, 83), (130, 19), (40, 131)])
+def test_strips(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rows of the result are long beside a task (other element types: test_types)."""
+    monkeypatch.setattr(transpose, "TASK_ELEMENTS", 512)
+    monkeypatch.setattr(transpose, "MOST_ELEMENTS", 128)
+    built = node(Transpose((1, 0)), [buffer("x", *shape)])
+    template = TEMPLATES["transpose"](workload(built))
+    assert template is not None
+    for params in template.space():
+        found = template.schedule(params)
+        assert any(str(step).startswith("split(c, ") for step in found.steps)
+        assert_equal_to_stages(found, built)
+
+
+def test_few_long_rows_are_tasks_enough() -> None:
+    """27 channels of 57 x 61 pixels, back in planes: two tasks of whole rows, once."""
+    built = node(Transpose((1, 0)), [buffer("x", 3477, 27)])
+    tasks = scheduled("transpose", workload(built)).tasks
+    assert isinstance(tasks, Const) and int(tasks.value) >= 8
 
 
 @pytest.mark.parametrize("size", [8, 19, 43])

@@ -92,6 +92,8 @@ ANY: dict[str, Layer] = {
     "sum-last": lambda t: t.b.reduce("sum", t.input(13, 75), [1]),
     "sum-first": lambda t: t.b.reduce("sum", t.input(13, 75), [0]),
     "max-last": lambda t: t.b.reduce("max", t.input(13, 75), [1]),
+    "turned": lambda t: t.b.transpose(t.input(75, 13), [1, 0]),
+    "turned-strips": lambda t: t.b.transpose(t.input(2101, 19), [1, 0]),
 }  # fmt: skip
 OF_FLOATS: dict[str, Layer] = {
     "average-pool": lambda t: t.pool("sum", "valid"),

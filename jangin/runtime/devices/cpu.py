@@ -27,7 +27,7 @@ from jangin.runtime.functions import (
 )
 from jangin.runtime.layout import Layout
 from jangin.runtime.libraries import PREFIX, bind
-from jangin.runtime.outputs import LARGE, Outputs
+from jangin.runtime.outputs import LARGE, MANY_LINES, Outputs, aligned
 from jangin.runtime.processor import why_not
 from jangin.runtime.profile import Call, Launches
 from jangin.runtime.threads import handover
@@ -131,7 +131,7 @@ class Mapped:
         self._arena_at = self.scratch_at = 0
         self.table: Any = None
         self.symbols: Any = None
-        self._outputs, self._large = Outputs(), frozenset[str]()
+        self._outputs, self._large = Outputs(), dict[str, Callable[..., Array]]()
 
     def prepare(self, layout: Layout) -> None:
         """Make the memory large enough and the table right for a layout."""
@@ -141,7 +141,12 @@ class Mapped:
         self.symbols_at = ctypes.addressof(self.symbols)
         same = self._for is not None and self._for.placement is layout.placement
         self._for = layout
-        self._large = frozenset(n for n, s, d in layout.outputs if math.prod(s) * d.itemsize >= LARGE)
+        bytes_of = {n: math.prod(s) * d.itemsize for n, s, d in layout.outputs}
+        self._large = {
+            n: partial(self._outputs.array, n) if size >= LARGE else aligned
+            for n, size in bytes_of.items()
+            if size >= min(LARGE, MANY_LINES)
+        }
         wanted = layout.stride * self._code.threads + ALIGN
         if len(self._scratch) < wanted:  # sizes that grow with each run would make it anew each time
             self._scratch = np.empty(wanted + (wanted // 2 if layout.sizes else 0), np.uint8)
@@ -184,8 +189,7 @@ class Mapped:
         made = {}
         for name, shape, dtype in layout.outputs:
             try:
-                large = name in self._large
-                array = self._outputs.array(name, shape, dtype) if large else np.empty(shape, dtype)
+                array = self._large.get(name, np.empty)(shape, dtype)
             except (MemoryError, ValueError) as error:  # NumPy's for more bytes than an address can say
                 sizes = ", ".join(map(str, shape))
                 raise MemoryError(f"there is no memory for the output '{name}' {dtype}[{sizes}]") from error
