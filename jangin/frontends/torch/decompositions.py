@@ -18,8 +18,9 @@ KEPT = (
 
 
 def table() -> dict[Any, Any]:
-    """What PyTorch takes apart: everything that isn't of Core ATen or KEPT, and the two operators by which
-    torch.nn's transformers run in one piece where nobody needs gradients."""
+    """What PyTorch takes apart: everything that isn't of Core ATen or KEPT, the two operators by which
+    torch.nn's transformers run in one piece where nobody needs gradients, and what mixtures of experts count
+    and multiply with, of which one operator is the package transformers' own."""
     found: dict[Any, Any] = torch.export.default_decompositions()
     for packet in KEPT:
         for overload in getattr(torch.ops.aten, packet).overloads():
@@ -27,6 +28,9 @@ def table() -> dict[Any, Any]:
                 found.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     found[torch.ops.aten._native_multi_head_attention.default] = _multi_head_attention
     found[torch.ops.aten._transformer_encoder_layer_fwd.default] = _encoder_layer
+    found[torch.ops.aten.histc.default] = _histogram
+    if hasattr(torch.ops.transformers, "grouped_mm_fallback"):
+        found[torch.ops.transformers.grouped_mm_fallback.default] = _grouped_product
     return found
 
 
@@ -88,3 +92,29 @@ def _encoder_layer(
         return x + forward(second(x))
     x = first(src + attended(src))
     return second(x + forward(x))
+
+
+def _histogram(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """How many elements lie in each of the bins between two bounds, the elements' own where both are equal;
+    the last bin has its upper bound."""
+    x = self.reshape(-1)
+    least, most = (x.new_full((), bound) for bound in (min, max))
+    if min == max:
+        least, most = x.amin(), x.amax()
+        same = (least == most).to(x.dtype)
+        least, most = least - same, most + same
+    inside = (x >= least) & (x <= most)
+    place = torch.where(inside, (x - least) * bins / (most - least), -1).to(torch.int64).clamp(max=bins - 1)
+    found: Tensor = (place[:, None] == torch.arange(bins)).sum(0).to(self.dtype)
+    return found
+
+
+def _grouped_product(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
+    """Rows `input`[n, k], each times the matrix of its group in `weight`[groups, k, m]; the groups' rows end
+    at `offs`, and rows behind the last give 0. A sum of products, so that one kernel reads the matrices where
+    they lie: gathered for a product, they would be there once for every row."""
+    group = (offs <= torch.arange(input.shape[0])[:, None]).sum(1)
+    last = weight.shape[0] - 1
+    wide = torch.promote_types(input.dtype, torch.float32)
+    products = input.to(wide)[:, :, None] * weight[group.clamp(max=last)].to(wide)
+    return torch.where((group <= last)[:, None], products.sum(1), 0).to(input.dtype)

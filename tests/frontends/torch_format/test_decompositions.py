@@ -1,0 +1,79 @@
+"""Operators that are taken apart by Jangin give what PyTorch's own give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
+
+import torch
+from torch import nn
+from torch_models import near
+
+import jangin
+from jangin.frontends.torch import decompositions
+
+
+@pytest.mark.parametrize("low, high, bins", [(0, 0, 7), (0, 8, 9), (-1, 2, 13), (0.1, 0.7, 5), (3, 3, 4)])
+def test_histograms(low: float, high: float, bins: int) -> None:
+    torch.manual_seed(bins)
+    for x in (torch.randn(5, 13), torch.randint(-2, 9, (77,)).float(), torch.full((6,), 2.0)):
+        for dtype in (torch.float32, torch.float64):
+            given = x.to(dtype)
+            wanted = torch.histc(given, bins, low, high)
+            assert torch.equal(decompositions._histogram(given, bins, low, high), wanted)
+
+
+def _one_by_one(input: Any, weight: Any, offs: Any) -> Any:
+    found, start = torch.zeros(input.shape[0], weight.shape[2]), 0
+    for matrix, end in zip(weight, offs.tolist(), strict=True):
+        found[start:end] = input[start:end] @ matrix
+        start = end
+    return found
+
+
+@pytest.fixture(scope="module")
+def grouped() -> Any:
+    """The operator of the package transformers, or one of the same name and schema where that isn't there."""
+    if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
+        name, schema = (
+            "transformers::grouped_mm_fallback",
+            "(Tensor input, Tensor weight, Tensor offs) -> Tensor",
+        )
+        made = torch.library.custom_op(name, _one_by_one, mutates_args=(), schema=schema)
+        made.register_fake(lambda input, weight, offs: input.new_empty(input.shape[0], weight.shape[2]))
+    return torch.ops.transformers.grouped_mm_fallback
+
+
+class Experts(nn.Module):
+    """Each row times the matrix of the expert that it is sorted to."""
+
+    def __init__(self, grouped: Any) -> None:
+        super().__init__()
+        self.grouped = grouped
+        self.weight = nn.Parameter(torch.randn(5, 9, 21))
+
+    def forward(self, x: Any, expert: Any) -> Any:
+        order = expert.argsort(stable=True)
+        offs = torch.histc(expert.float(), 5, 0, 4).cumsum(0).to(torch.int32)
+        return self.grouped(x[order], self.weight.transpose(1, 2), offs)
+
+
+def test_experts(grouped: Any) -> None:
+    """All rows with one expert, none with some, and behind the last; no matrix is copied for each row."""
+    torch.manual_seed(1)
+    net, x = Experts(grouped).eval(), torch.randn(8, 21)
+    compiled = jangin.compile(net, example_inputs=(x, torch.zeros(8, dtype=torch.int64)))
+    assert all(b.shape[1:] != (21, 9) for b in compiled.executable.plan.buffers if b.kind == "arena")
+    for experts in (
+        [0] * 8,
+        [4, 0, 0, 4, 2, 2, 2, 0],
+        [4] * 8,
+        [3, 1, 2, 0, 4, 3, 1, 1],
+        [7, 1, 7, 7, 0, 0, 0, 4],
+    ):
+        expert = torch.tensor(experts)
+        with torch.no_grad():
+            near(compiled(x, expert), net(x, expert))
