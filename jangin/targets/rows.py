@@ -281,7 +281,13 @@ def _fours(lanes: int, function: str, feature: str, fused: str) -> Row:
     )  # fmt: skip
 
 
-SSE4: tuple[Row, ...] = (_pairs(4, "sse2.pmadd.wd"), *PORTABLE)
+_NEAREST = Row(
+    "nearest", (F32,), "x: T[N]", "i32", "r[i] = i32(round(x[i]))", "call {i32} @llvm.lrint({T} %x)",
+    becomes="cvtps2dq", c="({T})_mm{bits}_cvtps_epi32(x)",
+)  # fmt: skip
+"""Rounded half to even and converted by one instruction."""
+
+SSE4: tuple[Row, ...] = (_NEAREST, _pairs(4, "sse2.pmadd.wd"), *PORTABLE)
 
 AVX2: tuple[Row, ...] = (
     replace(_FUSED, needs=("fma",), becomes="vfmadd", c="_mm{bits}_fmadd_p{s}(x, y, z)"),

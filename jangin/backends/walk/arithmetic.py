@@ -267,6 +267,23 @@ class Arithmetic:
             x = self.w.cast(through, x)
         return x if x.dtype is dtype else self.w.cast(dtype, x)
 
+    def saturated(self, dtype: DType, x: Value, offset: int, low: int, high: int) -> Value:
+        """round(x) + offset of f32, clamped from `low` to `high`, as an integer of 8 or 16 bits. An end that
+        the type, or the unsigned one, has is left to the cut to it, which saturates: what lies below all i32
+        is the least of these, if nothing is taken from it."""
+        w, top = self.w, 1 << dtype.bits
+        cut = {0: top - 1, -top // 2: top // 2 - 1}.get(low) if offset >= 0 else None
+        x = self.binary("min", x, w.constant(float(high - offset), F32))
+        if cut is None:
+            x = self.binary("max", x, w.constant(float(low - offset), F32))
+        whole = w.instruction("nearest", F32, I32, x)
+        if offset:
+            whole = self.binary("add", whole, w.constant(offset, I32))
+        if cut is not None:
+            for op, end in (("max", low), ("min", cut)):
+                whole = self.binary(op, whole, w.constant(end, I32))
+        return self.convert(dtype, whole)
+
     def _conversion(self, name: str, dtype: DType, result: DType, x: Value) -> Value:
         """Between a small type and the one that it is computed in."""
         row = self.w.row(name, dtype, x.lanes)

@@ -9,8 +9,9 @@ from jangin.backends.walk.arithmetic import Arithmetic
 from jangin.backends.walk.index import Indexer
 from jangin.backends.walk.math import LARGEST, divisor, expansion
 from jangin.backends.walk.memory import Memory
+from jangin.backends.walk.saturated import saturated
 from jangin.backends.walk.writer import Value, Writer
-from jangin.ir.dtype import I32, I64, U32
+from jangin.ir.dtype import F32, I32, I64, U32
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
 from jangin.ir.graph import CompileError
 from jangin.ir.traversal import children, walk
@@ -103,11 +104,18 @@ class Expressions:
         if isinstance(e, Select):
             return self._select(e)
         if isinstance(e, Cast):
-            return self.math.convert(e.dtype, self.value(e.a))
+            return self._cast(e)
         assert isinstance(e, Call)
         return self._intrinsic(e.fn, *(self.value(a) for a in e.args))
 
     # --- operators
+
+    def _cast(self, e: Cast) -> Value:
+        rounds = self.w.target.row("nearest", F32) is not None
+        whole = saturated(e) if rounds and e.a not in self._memo else None
+        if whole is None:
+            return self.math.convert(e.dtype, self.value(e.a))
+        return self.math.saturated(e.dtype, self.value(whole.value), whole.offset, whole.low, whole.high)
 
     def _binary(self, e: Binary) -> Value:
         fused = None

@@ -1,0 +1,68 @@
+"""Floats rounded, moved and clamped to small integers: exact at ties and beyond all ends, and in how many
+instructions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from machine import run, runnable, target
+
+from jangin.backends.llvm.objects import assembly
+from jangin.backends.walk.saturated import saturated
+from jangin.ir.dtype import F32, I8, I16, U8, U16, DType
+from jangin.ir.expr import Buffer, Expr, Var, call, cast, const, maximum, minimum
+from jangin.ir.loop import For, Func, Store
+from jangin.targets import Target
+from jangin.targets.x86 import V2, V3, V4
+
+X = Var("x", F32)
+
+
+def quantized(x: Expr, dtype: DType, low: float, high: float, offset: int) -> Expr:
+    whole = call("round", x) + const(float(offset), F32)
+    return cast(dtype, minimum(maximum(whole, const(low, F32)), const(high, F32)))
+
+
+def kernel(dtype: DType, low: int, high: int, offset: int, size: int, lanes: int) -> Func:
+    x, out, i, v = Buffer("x", F32, (const(size),)), Buffer("out", dtype, (const(size),)), Var("i"), Var("v")
+    at = i * lanes + v
+    store = Store(out, (at,), quantized(x[at], dtype, low, high, offset))
+    return Func("k", (x, out), 1, (), For(i, const(size // lanes), For(v, const(lanes), store, "vector")))
+
+
+@pytest.mark.parametrize("on", runnable())
+@pytest.mark.parametrize("lanes", [1, 8, 16, 32])
+@pytest.mark.parametrize(
+    ("dtype", "low", "high", "offset"),
+    [(U8, 0, 255, 0), (U8, 0, 255, 101), (U8, 3, 200, 3), (I8, -128, 127, -7), (I8, 0, 90, 0),
+     (I16, 0, 255, 0), (I16, -101, 154, 0), (I16, -32768, 32767, 11), (U16, 0, 65535, 300)],
+)  # fmt: skip
+def test_rounds_half_to_even_and_saturates(
+    dtype: DType, low: int, high: int, offset: int, lanes: int, on: str
+) -> None:
+    ends = np.array([low - offset, high - offset], np.float32)
+    near = (ends[:, None] + np.arange(-6, 7).astype(np.float32) / 2).reshape(-1)
+    far = np.array(
+        [0, -0.0, 0.5, -0.5, 1.5, 2.5, 8388609, 2.0**31, -(2.0**31), 3e9, -3e9, np.inf, -np.inf], np.float32
+    )
+    drawn = np.random.default_rng().uniform(2 * low - 20, 2 * high + 20, 64).astype(np.float32)
+    x = np.concatenate([near, np.nextafter(near, np.float32(np.inf)), far, drawn])
+    x = np.resize(x, -(-x.size // lanes) * lanes)
+    want = np.clip(np.rint(x.astype(np.float64)) + offset, low, high).astype(dtype.numpy)
+    func = kernel(dtype, low, high, offset, x.size, lanes)
+    got = run(func, {"x": x, "out": np.zeros(x.size, dtype.numpy)}, {}, target(on))["out"]
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("on", [V2, V3, V4], ids=str)
+@pytest.mark.parametrize(("dtype", "packs"), [(U8, "packuswb"), (I16, "packusdw")], ids=["u8", "i16"])
+def test_no_instruction_that_rounds_alone(dtype: DType, packs: str, on: Target) -> None:
+    text = assembly(kernel(dtype, 0, 255, 0, 64, 8), on)
+    assert "cvtps2dq" in text and "round" not in text
+    assert (packs in text and "max" not in text) or on is V4  # which cuts unsigned numbers
+
+
+@pytest.mark.parametrize(("low", "high", "of"), [(0.5, 255, U8), (0, 256, U8), (200, 100, U8), (-1, 255, U8)])
+def test_other_clamps_stay(low: float, high: float, of: DType) -> None:
+    e = quantized(X, of, low, high, 0)
+    assert saturated(e) is None  # type: ignore[arg-type]
