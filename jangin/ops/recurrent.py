@@ -8,7 +8,9 @@ side. `ops.cells` has the nest over time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -98,6 +100,56 @@ def lstm(
     settings = {"coupled": coupled, "limit": limit}
     cell = Cell("lstm", tuple(gates), ("h0", "c0"), (tuple(gates),), step, (SIGMOID, TANH, TANH), settings)
     return _recurrent(b, layer, cell, [h, c], {} if peepholes is None else {"p": peepholes})
+
+
+def projected_lstm(
+    b: Builder, layer: Layer, projection: Tensor, offset: Tensor | None = None, *, h: Tensor, c: Tensor,
+    **given: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """An LSTM whose gates and caller see P h' + offset instead of h' (Sak et al. 2014). `projection`
+    [D, size, hidden], `offset` [D, size]; the layer's r is [D, gates * hidden, size], `h` [D, batch, size];
+    the rest and the results are those of `lstm`.
+
+    The gates' weights of the state are multiplied with the projection, so that the nest over time is that of
+    any LSTM; what `h` gives to the first step comes with x, as columns that are 0 in all others."""
+    found = []
+    for d in range(len(layer.backward)):
+        size, start, cell = (_of(b, t, d) for t in (projection, h, c))
+        found.append(_projected(b, layer, d, size, offset and _of(b, offset, d), start, cell, given))
+    return tuple(b.concat(list(t), 0) if len(t) > 1 else t[0] for t in zip(*found, strict=True))
+
+
+def _projected(
+    b: Builder, layer: Layer, d: int, projection: Tensor, offset: Tensor | None, h: Tensor, c: Tensor,
+    given: Mapping[str, Any],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """One direction."""
+    w, r = _of(b, layer.w, d), _of(b, layer.r, d)
+    bias = layer.bias and _of(b, layer.bias, d)
+    steps, batch = layer.x.shape[:2]
+    if offset is not None:
+        h = b.map(lambda v, o: v - o, h, offset)
+        sums = b.matmul(r, b.reshape(offset, [1, *offset.shape]), transpose_b=True)
+        more = b.reshape(sums, [1, 1, len(LSTM_GATES), projection.shape[2]])
+        more = b.concat([more, b.map(lambda v: v * 0, more)], 1)
+        bias = more if bias is None else b.map(lambda v, o: v + o, bias, more)
+    later = b.expand(b.scalar(0, h.dtype), [steps - 1, batch, h.shape[2]])
+    first = b.concat([later, h] if layer.backward[d] else [h, later], 0)
+    one = replace(
+        layer, x=b.concat([layer.x, first], 2), w=b.concat([w, r], 2), r=b.matmul(r, projection), bias=bias,
+        backward=layer.backward[d : d + 1], activations=layer.activations and layer.activations[d : d + 1],
+    )  # fmt: skip
+    y, _, last = lstm(b, one, c=c, **given)
+    y = b.matmul(y, b.reshape(projection, [1, *projection.shape]), transpose_b=True)
+    if offset is not None:
+        y = b.map(lambda v, o: v + o, y, offset)
+    end = const(0) if layer.backward[d] else steps - 1
+    return y, b.reshape(b.slice(y, [0, end, 0, 0], [1, 1, batch, h.shape[2]], [1] * 4), h.shape), last
+
+
+def _of(b: Builder, t: Tensor, d: int) -> Tensor:
+    """A direction's part, of first axis 1."""
+    return b.slice(t, [d, *[0] * (t.rank - 1)], [1, *t.shape[1:]], [1] * t.rank)
 
 
 # -- a layer -------------------------------------------------------------------------------------

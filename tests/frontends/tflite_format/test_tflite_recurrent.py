@@ -103,8 +103,62 @@ def test_svdf(rank: int) -> None:
     layer("SVDF", given, [BATCH, SIZE], [[BATCH, 3]], "SVDFOptions", options)
 
 
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("coupled", [False, True])
+def test_lstm_with_a_projection(coupled: bool, offset: bool) -> None:
+    """Fewer numbers than units, and peepholes, which see the cell itself."""
+    given = [*gates(coupled, True, 3), weights(3, UNITS), weights(3) if offset else None, state(3), state()]
+    options = {"FusedActivationFunction": TANH}
+    layer("LSTM", given, [BATCH, SIZE], [[BATCH, 3]], "LSTMOptions", options)
+    x, table = [BATCH, STEPS, SIZE], "UnidirectionalSequenceLSTMOptions"
+    layer("UNIDIRECTIONAL_SEQUENCE_LSTM", given, x, [[BATCH, STEPS, 3]], table, options)
+
+
+def test_projections_both_ways() -> None:
+    sides = [t for _ in range(2) for t in [*gates(False, False, 3), weights(3, UNITS), weights(3)]]
+    given = [*sides, state(3), state(), state(3), state(), *[None] * 9]
+    options = {"FusedActivationFunction": TANH, "MergeOutputs": True, "TimeMajor": True}
+    x, y = [STEPS, BATCH, SIZE], [STEPS, BATCH, 6]
+    layer("BIDIRECTIONAL_SEQUENCE_LSTM", given, x, [y], "BidirectionalSequenceLSTMOptions", options)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_svdf_of_integers(rank: int, seed: int) -> None:
+    """The same integers as the reference's, also where the state saturates."""
+    random = np.random.default_rng(seed)
+    units, memory, size = 5, 7, 11
+    filters = units * rank
+    scale = random.uniform(0.5, 1.5, 5) * [
+        0.05,
+        0.02,
+        0.0004 if seed else 0.00001,
+        0.0003,
+        0.08 if seed else 0.01,
+    ]
+    zeros = [int(z) for z in random.integers(-20, 20, 2)]
+
+    def integers(dtype: str, size: Sequence[int], most: int, scale: float) -> Tensor:
+        return Tensor(size, dtype, [scale], [0], data=random.integers(-most, most + 1, size))
+
+    tensors = [
+        Tensor([BATCH, size], "int8", [scale[0]], [zeros[0]]),
+        integers("int8", [filters, size], 127, scale[1]),
+        integers("int16", [filters, memory], 2000, scale[3]),
+        integers("int32", [units], 3000, scale[2] * scale[3]),
+        Tensor([BATCH, memory * filters], "int16", [scale[2]], [0], variable=True),
+        Tensor([BATCH, units], "int8", [scale[4]], [zeros[1]]),
+    ]
+    options = {"Rank": rank, "FusedActivationFunction": 1}
+    model = written(tensors, [Operator("SVDF", [0, 1, 2, 3, 4], [5], "SVDFOptions", options, 3)], [0], [5])
+    feeds = [[random.integers(-128, 128, (BATCH, size)).astype(np.int8)] for _ in range(9)]
+    _, found = steps(model, feeds, 0)
+    assert len(np.unique([y for (y,) in found])) > 10
+
+
 def test_what_is_left_out() -> None:
-    """A projection: by name."""
+    """A clipped projection: by name."""
     given = [*gates(False, False, 3), weights(3, UNITS), None, state(3), state()]
+    options = {"FusedActivationFunction": TANH, "ProjClip": 0.5}
     with pytest.raises(jangin.CompileError, match=r"(?s)LSTM 't\d+'.*projection"):
-        layer("LSTM", given, [BATCH, SIZE], [[BATCH, 3]], "LSTMOptions", {"FusedActivationFunction": TANH})
+        layer("LSTM", given, [BATCH, SIZE], [[BATCH, 3]], "LSTMOptions", options)

@@ -178,8 +178,14 @@ class Recurrent(nn.Module):
 
 @pytest.mark.parametrize(
     ("kind", "given"),
-    [(nn.LSTM, {}), (nn.GRU, {"bias": False}), (nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"})],
-    ids=["lstm", "gru", "rnn_tanh", "rnn_relu"],
+    [
+        (nn.LSTM, {}),
+        (nn.GRU, {"bias": False}),
+        (nn.RNN, {}),
+        (nn.RNN, {"nonlinearity": "relu"}),
+        (nn.LSTM, {"proj_size": 3}),
+    ],
+    ids=["lstm", "gru", "rnn_tanh", "rnn_relu", "projected"],
 )
 def test_recurrent_layers(kind: Any, given: Any) -> None:
     """Two of them, in both directions."""

@@ -1,17 +1,33 @@
-"""Recurrent layers of floats. Their states are variables: inputs whose next values are further results."""
+"""Recurrent layers of floats, and SVDF of integers. Their states are variables: inputs whose next values are
+further results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import mul
+from typing import Any
+
+import numpy as np
 
 from jangin.frontends.registry import lowers
-from jangin.frontends.tflite.operators.common import Call, activated
-from jangin.ir.expr import Expr
+from jangin.frontends.tflite.operators.common import (
+    NONE,
+    Call,
+    Factors,
+    activated,
+    mapped,
+    requantized,
+    rescaled,
+    stored,
+)
+from jangin.ir.dtype import I16, I32
+from jangin.ir.expr import Expr, cast
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ops import recurrent
 from jangin.ops.activation import clip, relu, sigmoid, tanh
 from jangin.ops.builder import Builder
+from jangin.ops.quantized import integer_matmul
 from jangin.ops.recurrent import Layer
 from jangin.ops.values import Tensor
 
@@ -157,21 +173,21 @@ def _columns(b: Builder, x: Tensor, count: int) -> list[Tensor]:
 def _lstm(
     call: Call, x: Tensor, places: Sequence[Sequence[int]], backward: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y [steps, batch, units], the last h and the last cell's values [batch, units]. Where the input gate has
-    no weights, what isn't forgotten enters."""
+    """y [steps, batch, size], the last h and the last cell's values [batch, units], `size` being the units'
+    number or the projection's. Where the input gate has no weights, what isn't forgotten enters."""
     b = call.b
     w, r, peepholes, biases, projection, factors, states = ([call.optional(i) for i in p] for p in places)
     h, c = states
     if h is None or c is None:
         raise CompileError("an LSTM layer needs the states that it begins with")
-    if any(t is not None for t in (projection[0], *factors)):
-        raise CompileError("an LSTM layer with a projection, or with normalized gates, is not supported")
+    if any(t is not None for t in factors):
+        raise CompileError("an LSTM layer with normalized gates is not supported")
+    if projection[0] is not None and call.options.get("proj_clip"):
+        raise CompileError("an LSTM layer whose projection is clipped is not supported")
     if w[0] is None:  # 1 - sigmoid(v) is sigmoid(-v)
         w, r, biases = ([_negative(b, t[1]), *t[1:]] for t in (w, r, biases))
         peepholes = [_negative(b, peepholes[1]), *peepholes[1:]]
-    units = h.shape[1]
-    size = static_shape((units,))
-    assert size is not None
+    units = c.shape[1]
     bias = b.concat([t for t in biases if t is not None], 0)
     both = b.concat([b.reshape(bias, [1, 1, 4, units]), b.expand(b.scalar(0, x.dtype), [1, 1, 4, units])], 1)
     zeros = b.expand(b.scalar(0, x.dtype), [units])
@@ -182,10 +198,15 @@ def _lstm(
     squash = _function(call)
     whole = [_tupled(b, b.concat([t for t in group if t is not None], 0)) for group in (w, r)]
     layer = Layer(x, whole[0], whole[1], both, None, (backward,), [[sigmoid, squash, squash]])
-    y, *last = recurrent.lstm(
-        b, layer, h=_tupled(b, h), c=_tupled(b, c), gates=GATES, peepholes=seen,
-        limit=call.options.get("cell_clip", 0.0),
-    )  # fmt: skip
+    limit = call.options.get("cell_clip", 0.0)
+    given: dict[str, Any] = {"gates": GATES, "peepholes": seen, "limit": limit}
+    given |= {"h": _tupled(b, h), "c": _tupled(b, c)}
+    weight, offset = projection
+    if weight is None:
+        y, *last = recurrent.lstm(b, layer, **given)
+    else:
+        offset = offset and _tupled(b, offset)
+        y, *last = recurrent.projected_lstm(b, layer, _tupled(b, weight), offset, **given)
     return tuple(b.reshape(t, t.shape[1:]) for t in (y, *last))  # type: ignore[return-value]
 
 
@@ -199,17 +220,45 @@ def _negative(b: Builder, t: Tensor | None) -> Tensor | None:
 @lowers("SVDF")
 def svdf(call: Call) -> tuple[Tensor, Tensor]:
     """Filters of a rank, over time: x [batch, size], weights [filters, size] and [filters, memory], a bias
-    [filters / rank], and what the filters gave before [batch, memory * filters] (Nakkiran et al. 2015)."""
-    _floats(call)
+    [filters / rank], and what the filters gave before [batch, memory * filters] (Nakkiran et al. 2015).
+    Integers are of 8 bits, but for the weights over time and the state, of 16."""
+    if not call.is_integer:
+        _floats(call)
     b, (x, features, times, state) = call.b, (call.x(i) for i in (0, 1, 2, 4))
     filters, memory = times.shape
     rank, batch = call.options["rank"], x.shape[0]
     before = b.reshape(state, [batch, filters, memory])
     later = b.slice(before, [0, 0, 1], [batch, filters, memory - 1], [1, 1, 1])
-    found = b.reshape(b.matmul(x, features, transpose_b=True), [batch, filters, 1])
-    now = b.concat([later, found], 2)
-    sums = b.reduce("sum", b.map(lambda v, w: v * w, now, times), [2])
+    found = _features(call) if call.is_integer else b.matmul(x, features, transpose_b=True)
+    now = b.concat([later, b.reshape(found, [batch, filters, 1])], 2)
+    sums = b.reduce("sum", b.map(_product if call.is_integer else mul, now, times), [2])
     units = b.reduce("sum", b.reshape(sums, [batch, filters // rank, rank]), [2])
     bias = call.optional(3)
     y = units if bias is None else b.map(lambda v, o: v + o, units, bias)
-    return activated(call, y), b.reshape(now, state.shape)
+    y = _rescaled_units(call, y) if call.is_integer else activated(call, y)
+    return y, b.reshape(now, state.shape)
+
+
+def _features(call: Call) -> Tensor:
+    """What the filters give for integers, in the state's quantization."""
+    x, weights, state = call.given[0], call.given[1], call.given[4]
+    zero = call.b.const(np.array(x.zero, np.int8))
+    sums = integer_matmul(call.b, call.x(), call.b.transpose(call.x(1), [1, 0]), zero, None)
+    factors = Factors.of(call.b, [_factor(x.scale, weights.scale, state.scale)])
+    low, high = I16.limits
+    return mapped(call.b, lambda v, *f: stored(rescaled(v, *f), 0, low, high, I16), sums, *factors.operands)
+
+
+def _product(v: Expr, w: Expr) -> Expr:
+    return cast(I32, v) * cast(I32, w)
+
+
+def _rescaled_units(call: Call, sums: Tensor) -> Tensor:
+    """The layer's results; its activation is that its numbers end, whichever it names."""
+    factor = _factor(call.given[4].scale, call.given[2].scale, call.out.scale)
+    return requantized(call, sums, Factors.of(call.b, [factor]), NONE)
+
+
+def _factor(one: float, other: float, result: float) -> float:
+    """As LiteRT has it: in f32."""
+    return float(np.float32(one) * np.float32(other) / np.float32(result))

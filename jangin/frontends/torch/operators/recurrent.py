@@ -27,29 +27,31 @@ def _stacked(
     bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """(the sequence of results, the last states). `params`, for each layer and direction: weights [gates *
-    hidden, inputs] and [gates * hidden, hidden], and, with biases, [gates * hidden] twice. `states`: the
-    first ones, [layers * directions, batch, hidden]."""
+    hidden, inputs] and [gates * hidden, hidden], with biases [gates * hidden] twice, and of an LSTM maybe a
+    projection [size, hidden], where the state's weights have `size` columns. `states`: the first ones,
+    [layers * directions, batch, hidden or size]."""
     if train and dropout:
         raise CompileError(f"dropout={dropout} between layers: export the model in eval mode")
     directions = 2 if bidirectional else 1
     each = 4 if has_biases else 2
-    if len(params) != num_layers * directions * each:
-        raise CompileError("projections (proj_size) are not supported: use layers without them")
+    projected = len(params) > num_layers * directions * each
+    each += projected
     x = b.transpose(input, [1, 0, 2]) if batch_first else input
     last: list[tuple[Tensor, ...]] = []
     for layer in range(num_layers):
         given = [params[n * each :][:each] for n in range(layer * directions, (layer + 1) * directions)]
         w, r = (_joined(b, [g[k] for g in given]) for k in (0, 1))
-        hidden = r.shape[2]
         bias = None
         if has_biases:
-            flat = _joined(b, [t for g in given for t in g[2:]])
-            bias = b.reshape(flat, [directions, 2, gates, hidden])
+            flat = _joined(b, [t for g in given for t in g[2:4]])
+            bias = b.reshape(flat, [directions, 2, gates, w.shape[1] // gates])
         backward = (False, True)[:directions]
         first = {name: _rows(b, t, layer * directions, directions) for name, t in states.items()}
+        if projected:
+            first["projection"] = _joined(b, [g[-1] for g in given])
         y, *ends = run(b, neutral.Layer(x, w, r, bias, backward=backward), **first)
         y = b.transpose(y, [1, 2, 0, 3])
-        x = b.reshape(y, [x.shape[0], x.shape[1], directions * hidden])
+        x = b.reshape(y, [x.shape[0], x.shape[1], directions * r.shape[2]])
         last.append(tuple(ends))
     result = b.transpose(x, [1, 0, 2]) if batch_first else x
     return (result, *(b.concat(list(t), 0) if num_layers > 1 else t[0] for t in zip(*last, strict=True)))
@@ -68,7 +70,10 @@ def _rows(b: Builder, x: Tensor, first: int, count: int) -> Tensor:
 
 @lowers("lstm.input", "jangin.lstm")
 def lstm(b: Builder, out: Result, hx: Sequence[Tensor], **given: Any) -> tuple[Tensor, ...]:
-    run = partial(neutral.lstm, gates=LSTM_GATES)
+    def run(b: Builder, layer: neutral.Layer, **more: Any) -> tuple[Tensor, ...]:
+        kind = neutral.projected_lstm if "projection" in more else neutral.lstm
+        return kind(b, layer, gates=LSTM_GATES, **more)
+
     return _stacked(b, out, run, {"h": hx[0], "c": hx[1]}, 4, **given)
 
 
