@@ -14,7 +14,7 @@ the terms, as multiply-adds of f32 are quicker than those of i32.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -23,12 +23,14 @@ import numpy as np
 
 from jangin.ir.core import Concat, Conv, Map, MatMul, Pad, Reshape, Slice, Transpose
 from jangin.ir.dtype import F32, I16, I32, U16, DType
-from jangin.ir.expr import Binary, Const, Var, cast, const
+from jangin.ir.expr import Binary, Cast, Const, Expr, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
+from jangin.ir.traversal import free_vars, rewrite, substitute
 from jangin.ir.words import DOTS, products_of
 from jangin.ops.editor import Editor
 from jangin.ops.numbers import Numbers
 from jangin.passes.dce import dce
+from jangin.passes.rescaled import by_factors
 from jangin.targets.target import Target
 
 EXACT = 1 << 24
@@ -137,15 +139,21 @@ def _offsets_kept(graph: Graph) -> Graph:
 
 
 class _Integers(Editor):
-    """One run. `made`: values in other types, and as words, by what they are made of."""
+    """One run. `made`: values in other types, and as words, by what they are made of. `floats`: sums of i32
+    as f32, rounded unless they are `exact`."""
 
     def __init__(self, graph: Graph, dots: Sequence[str]) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
         self.graph, self.dots, self.producers = graph, dots, graph.producers()
         self.numbers = Numbers(self.constants, self.producers, self.dtype)
         self.made: dict[object, str] = {}
+        self.exact: dict[str, str] = {}
+        self.floats: dict[str, str] = {}
 
     def visit(self, node: Node) -> None:
+        if isinstance(node.attrs, Map):
+            self.emit(self.in_floats(self.rescaled(node)))
+            return
         if not is_small(node, self.graph):
             self.emit(node)
             return
@@ -289,7 +297,34 @@ class _Integers(Editor):
             for r in (runs if len(runs) > 1 else [None])
         ]
         total = reduce(add, (cast(I32, Var(f"x{n}", F32)) for n in range(len(parts))))
+        if len(parts) == 1:
+            self.exact[out] = self.floats[out] = parts[0]
         self.emit(Node(out, tuple(parts), (out,), Map(total), node.source))
+
+    def in_floats(self, node: Node) -> Node:
+        """A map that makes floats of a sum which is one reads that. Of a sum with a constant there is one
+        too: both are exact in f32, so that it is rounded once, as where i32 is made f32."""
+        body, (out,) = node.of(Map).body, node.outputs
+        if body == Var("x0", I32) + Var("x1", I32) and node.inputs[0] in self.exact:
+            sums, known = node.inputs
+            if known in self.constants and self.numbers.reach(known) <= EXACT:
+                parts = [self.exact[sums], self.cast(known, F32)]
+                self.floats[out] = self.add(Map(Var("x0", F32) + Var("x1", F32)), parts, f"{out}.f32")
+        named = {f"x{n}": name for n, name in enumerate(node.inputs) if name in self.floats}
+        made = rewrite(body, lambda e: _uncast(e, named))
+        if made == body or any(v.name in named and v.dtype is I32 for v in free_vars(made)):
+            return node
+        inputs = tuple(self.floats.get(name, name) for name in node.inputs)
+        return replace(node, inputs=inputs, attrs=Map(made))
+
+    def rescaled(self, node: Node) -> Node:
+        """A map that scales small integers which another scaled before, by one factor."""
+        before = self.producers.get(node.inputs[0]) if len(node.inputs) == 1 else None
+        if before is None or not isinstance(before.attrs, Map) or len(before.inputs) != 1:
+            return node
+        body = substitute(node.of(Map).body, {Var("x0", self.dtype(node.inputs[0])): before.attrs.body})
+        made = by_factors(body)
+        return node if made == body else replace(node, inputs=before.inputs, attrs=Map(made))
 
     def cut(self, name: str, axis: int, run: range | None) -> str:
         """Elements of a run along one axis."""
@@ -324,6 +359,12 @@ class _Integers(Editor):
             if self.numbers.reach(x) * np.add.reduceat(terms, list(starts), -1).max(initial=0) < EXACT:
                 return [range(n, min(n + starts.step, size)) for n in starts]
         return []
+
+
+def _uncast(e: Expr, names: Collection[str]) -> Expr | None:
+    """One of the variables as f32 where it is made that."""
+    inner = e.a if isinstance(e, Cast) and e.dtype is F32 else None
+    return Var(inner.name, F32) if isinstance(inner, Var) and inner.name in names else None
 
 
 def _around(attrs: object) -> bool:

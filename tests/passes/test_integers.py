@@ -13,7 +13,7 @@ from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Conv, Kernel, MatMul, Reshape
-from jangin.ir.dtype import F32, I8, I16, U8, DType
+from jangin.ir.dtype import F32, I8, I16, I32, U8, DType
 from jangin.ir.expr import Var, cast, const
 from jangin.ir.graph import Array, Graph
 from jangin.ops.builder import Builder
@@ -184,6 +184,30 @@ def test_results_beyond_what_winograd_leaves(channels: int, low: int, high: int,
 def test_weights_that_winograd_makes_too_large() -> None:
     words = np.full((1, 1, 3, 3), 255, np.int32)
     assert [t.exact(words, -1, 1) for t in PAIRED] == [True, False]
+
+
+def test_sums_that_are_floats_stay_so() -> None:
+    """A depthwise convolution's, with a bias as large as f32 holds, are never made integers."""
+    random, b = np.random.default_rng(7), Builder("net", {})
+    sums = integer_conv(
+        b,
+        image(b, 16, 7, 6),
+        b.const(weights(random, 16, 1, 3, 3)),
+        b.scalar(101, U8),
+        groups=16,
+        pads=(1,) * 4,
+    )
+    bias = random.integers(-(1 << 24), 1 << 24, (16, 1, 1), np.int32, endpoint=True)
+    biased = b.map(lambda v, c: v + c, sums, b.const(bias))
+    scale = random.uniform(2e-6, 1e-5, (16, 1, 1)).astype(np.float32)
+    graph = b.graph([requantize(b, biased, b.const(scale), b.scalar(128, U8))], ["out"])
+    arrays = {"x": random.integers(0, 255, (2, 16, 7, 6), np.uint8, endpoint=True)}
+    fused = optimize(graph, Options(V3, verify=True))
+    bodies = [n.of(Kernel).body for n in fused.nodes if isinstance(n.attrs, Kernel)]
+    assert not any(body.dtype(o) is I32 for body in bodies for n in body.nodes for o in n.outputs)
+    want = run_graph(graph, arrays)["out"]
+    np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
+    np.testing.assert_array_equal(code(graph, Options(resolve("cpu")), arrays), want)
 
 
 def products(graph: Graph) -> list[Conv | MatMul]:

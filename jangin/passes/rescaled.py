@@ -1,0 +1,73 @@
+"""Whole numbers of few values that are scaled, divided and rounded, as between two quantizations, are
+multiplied by one factor instead, where that gives each of them the same: all are tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from operator import add, sub
+
+import numpy as np
+
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, call, const
+from jangin.ir.graph import Array
+from jangin.ir.traversal import rewrite
+
+MOST = 1 << 16
+"""Values that are tried at most."""
+
+
+def by_factors(body: Expr) -> Expr:
+    """A map's body with such divisions replaced, which take as long as a dozen products."""
+    return rewrite(body, _by_factor)
+
+
+def _by_factor(e: Expr) -> Expr | None:
+    """round(whole * s / t), or round(whole / t), as round(whole * factor); None where it isn't so."""
+    if not isinstance(e, Call) or e.fn != "round" or e.dtype is not F32:
+        return None
+    match e.args[0]:
+        case Binary(op="div", a=Binary(op="mul", a=whole, b=Const(value=scale)), b=Const(value=divisor)):
+            pass
+        case Binary(op="div", a=whole, b=Const(value=divisor)):
+            scale = 1
+        case _:
+            return None
+    low, high = _numbers(whole) or (-math.inf, math.inf)
+    if high - low >= MOST or max(-low, high) > 1 << 24:
+        return None
+    factor = _factor(np.arange(low, high + 1, dtype=np.float32), float(scale), float(divisor))
+    if factor is None:
+        return None
+    return whole if factor == 1 else call("round", whole * const(factor, F32))
+
+
+def _factor(numbers: Array, scale: float, divisor: float) -> float | None:
+    """What gives all the numbers, times it, what they give scaled and divided, once rounded."""
+    with np.errstate(all="ignore"):
+        want = np.rint(numbers * np.float32(scale) / np.float32(divisor))
+        near = np.float32(np.float64(np.float32(scale)) / np.float64(np.float32(divisor)))
+        for factor in (near, np.nextafter(near, np.float32(0)), np.nextafter(near, np.float32(np.inf))):
+            if np.isfinite(factor) and np.array_equal(np.rint(numbers * factor), want):
+                return float(factor)
+    return None
+
+
+def _numbers(e: Expr) -> tuple[float, float] | None:
+    """What a float lies between that is a whole number, or infinite; None of one that may have a fraction."""
+    match e:
+        case Const(value=value):
+            return (float(value), float(value)) if float(value).is_integer() else None
+        case Cast(a=a) if a.dtype.is_int:
+            return float(a.dtype.limits[0]), float(a.dtype.limits[1])
+        case Call(fn="round"):
+            return -math.inf, math.inf
+        case Binary(op="min" | "max" | "add" | "sub" as op, a=a, b=b):
+            first, second = _numbers(a), _numbers(b)
+            if first is None or second is None:
+                return None
+            second = second[::-1] if op == "sub" else second
+            by: dict[str, Callable[[float, float], float]] = {"min": min, "max": max, "add": add, "sub": sub}
+            return by[op](first[0], second[0]), by[op](first[1], second[1])
+    return None
