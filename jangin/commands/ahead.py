@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from jangin.ahead.emit import Emitted, emit
-from jangin.commands.common import Settings, parse_shapes, progress, terminal
+from jangin.commands.common import Settings, check_output, parse_shapes, progress, terminal
 
 
 def emit_files(
@@ -21,6 +21,7 @@ def emit_files(
         raise ValueError(f"{model} is compiled already: --emit {kind} needs the model it was made of")
     if settings.libraries != "never":
         raise ValueError(f"--libraries {settings.libraries}: --emit {kind} calls no other library")
+    check_output(folder, model)
     start = time.perf_counter()
     with progress(settings) as tell:
         made = emit(

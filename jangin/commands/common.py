@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -112,6 +114,16 @@ def executable(
             cache=settings.cache,
             progress=tell,
         )
+
+
+def check_output(output: Path, model: Path) -> None:
+    """Raises, before any work, ValueError for an output that is the model itself, and PermissionError where
+    its folder isn't writable."""
+    if output.exists() and model.exists() and output.samefile(model):
+        raise ValueError(f"{output} is the model itself: give another output")
+    folder = next(p for p in (output.absolute(), *output.absolute().parents) if p.is_dir())
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:

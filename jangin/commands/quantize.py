@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from jangin.commands.common import Settings, parse_shapes, terminal
+from jangin.commands.common import Settings, check_output, parse_shapes, terminal
 from jangin.commands.quantize_report import page, table
 from jangin.commands.quantize_report import summary as reported
 from jangin.quantization.job import Quantized
@@ -31,6 +31,8 @@ def run(
     if html is not None and kind != "auto":
         raise ValueError("--html is the report of --auto, which decides part by part")
     files = [output] if output.suffix else [output.with_name(output.name + kind) for kind in FILES]
+    for file in files:
+        check_output(file, model)
     with bar() as tell:
         found = quantize(
             settings.source(model), data, kind, drop=parse_share(drop) if drop else None, method=method,

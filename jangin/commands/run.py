@@ -14,6 +14,7 @@ from rich.table import Table
 import jangin
 from jangin.commands.common import (
     Settings,
+    check_output,
     executable,
     fixed_sizes,
     parse_inputs,
@@ -143,6 +144,7 @@ def compile_file(
     of that which encrypts it."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already")
+    check_output(output, model)
     start = time.perf_counter()
     account = Account()
     if timings:

@@ -34,10 +34,19 @@ def resolve(target: str | Target) -> Target:
     if target.partition(":")[0] == "opencl":
         return opencl.named(target)
     if target not in NAMED:
-        near = get_close_matches(target, ["cpu", *NAMED], 2)
-        hint = f", did you mean {' or '.join(near)}?" if near else ";"
-        raise ValueError(f"unknown target {target!r}{hint} known: cpu, {', '.join(NAMED)}")
+        raise ValueError(f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}")
     return NAMED[target]
+
+
+def _nearest(name: str) -> str:
+    """What was meant by a target that there isn't: another, or a feature that some have."""
+    if near := get_close_matches(name, ["cpu", *NAMED], 2):
+        return f", did you mean {' or '.join(near)}?"
+    features = {f.lstrip("+") for t in NAMED.values() for f in t.features.split(",")}
+    for feature in get_close_matches(name, sorted(features), 1):
+        have = " or ".join(t.name for t in NAMED.values() if t.has(feature))
+        return f": features come with targets ({feature}: {have});"
+    return ";"
 
 
 __all__ = ["NAMED", "Target", "resolve"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from small import Cli
 
 
@@ -50,12 +51,29 @@ def test_what_can_not_be(cli: Cli, model: Path, tmp_path: Path) -> None:
     assert "known: object, shared, c, and jgn" in cli(*command, "--emit", "elf").err
     assert "weights='away' is unknown" in cli(*command, "--emit", "c", "--weights", "away").err
     assert "did you mean cortex-a7" in cli(*command, "--emit", "c", "--target", "cortex-a73").err
+    feature = cli(*command, "--emit", "c", "--target", "aarch64+dotprodd").err
+    assert "unknown target 'dotprodd': features come with targets (dotprod: cortex-a76 or" in feature
     assert cli(*command, "--emit", "c", "--timings").status == 2
     (tmp_path / "file").write_text("mine")
     refused = cli("compile", model, "--emit", "c", "-o", tmp_path / "file")
     assert refused.status == 1 and "is a file: give a folder" in refused.err
     assert cli("--libraries", "openblas", "compile", model, "--emit", "c", "-o", tmp_path / "out").status == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--emit", "c")])
+def test_outputs_are_looked_at_before_any_work(
+    cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    """A model isn't written over, and a folder that can't be written is told at once (os.access is asked, as
+    root may write everywhere)."""
+    before = model.read_bytes()
+    assert "is the model itself" in cli("compile", model, "-o", model, *more).err
+    assert model.read_bytes() == before
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    refused = cli("compile", model, "-o", tmp_path / "new" / "out.jgn", *more)
+    assert refused.status == 1 and f"{tmp_path}: Permission denied" in refused.err and not refused.out
+    assert list(tmp_path.iterdir()) == [model]
 
 
 def test_a_folder_for_a_file(cli: Cli, model: Path, tmp_path: Path) -> None:
