@@ -35,6 +35,7 @@ from jangin.templates.cost import (
     EXPOSED,
     HANDED_OUT,
     LOOP,
+    LOOP_INSTRUCTIONS,
     SHARE,
     launch,
     overlapped,
@@ -46,7 +47,6 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import (
     COLUMNS,
-    FEW_TURNS,
     Roles,
     Tiler,
     by_lane,
@@ -79,7 +79,7 @@ REUSE_ROWS = 48
 MAX_PACKED_ROWS = 12
 """Rows of a register tile that are packed and have no addresses of their own."""
 PACKED_TERMS = 8, 32
-"""Terms in one turn of the loop over packed rows, from and to, where such a number divides them all."""
+"""Terms in one turn of the loop over packed rows, from and to."""
 PACK_ROW = 0.75
 """Cycles to pack an element of the rows, which are turned in registers."""
 PACKING = 4
@@ -348,11 +348,24 @@ class Contraction(Template):
         wanted = max(1, round(task_ops / (mr * self.columns * self.depth)))
         down = math.ceil(tiles / min(tiles, fit, wanted))
         block = {"row_tiles": math.ceil(tiles / down), "panels": panels}
-        fewest, most = PACKED_TERMS[0], min(PACKED_TERMS[1], self.depth // 2)
-        if not any(self.depth % n == 0 for n in range(fewest, most + 1)):
-            most = max(UNROLL, min(most, (self.depth - 1) // FEW_TURNS))
-        turn = {"unroll": most, "panels_inside": 0, "rows_packed": 1}
+        turn = {"unroll": self._packed_terms(mr, nv), "panels_inside": 0, "rows_packed": 1}
         return {"mr": mr, "nv": nv, **block, **turn}
+
+    def _packed_terms(self, mr: int, nv: int) -> int:
+        """Terms in a turn of the loop over packed rows, for which a sum takes the fewest loads, turns, and
+        terms left over."""
+        target, vectors = self.workload.target, (nv, mr // self.lanes)
+        together = terms_at_once(target, *vectors)
+        alone = sum(math.ceil(v / max(1, target.several)) for v in vectors)
+        several = sum(vector_loads(target, v) for v in vectors)
+
+        def instructions(terms: int) -> float:
+            turns, left = divmod(self.depth, terms)
+            each = alone if terms % together else several
+            return turns * (terms * each + LOOP_INSTRUCTIONS) + left * (alone + LOOP_INSTRUCTIONS)
+
+        fewest, most = (max(1, min(n, self.depth // 2)) for n in PACKED_TERMS)
+        return min(range(fewest, most + 1), key=instructions)
 
     def task_ops(self, params: Params) -> float:
         """Multiply-adds that a task takes as long as."""

@@ -177,7 +177,8 @@ class Tiler:
             rows = role.left.buffer.name if self.by_lane and not self.rows_packed else ""
             per_term = self.params["nv"], self.params["mr"] // self.lanes * self.rows_packed
             at_once = terms_at_once(self.workload.target, *per_term) if self.by_lane else 1
-            terms = unroll_sum(self.s, k[-1], self.params["unroll"], rows, tile[0], at_once)
+            unroll, exact = self.params["unroll"], self.rows_packed
+            terms = unroll_sum(self.s, k[-1], unroll, rows, tile[0], at_once, exact=exact)
             if terms and self.by_lane and self.workload.target.several_loads:
                 panel = role.right.buffer.name if self.packed else "panel"
                 load_terms(self.s, self.workload.target, terms, panel, tile[1:], per_term[0], "vectors")
@@ -422,13 +423,14 @@ def load_terms(
 
 
 def unroll_sum(
-    rec: Recorder, loop: str, most: int, rows: str = "", row: str = "", at_once: int = 1
-) -> list[str]:
-    """Unroll the loop over a sum's terms (less where that leaves a remainder). Of the buffer `rows`, if any,
-    the terms of a turn come as vectors for each iteration of loop `row`. Gives the loops over a turn's
-    terms: the inner of two is over `at_once` of them; none where nothing was unrolled."""
+    rec: Recorder, loop: str, most: int, rows: str = "", row: str = "", at_once: int = 1, *,
+    exact: bool = False,
+) -> list[str]:  # fmt: skip
+    """Unroll the loop over a sum's terms (less where that leaves a remainder, unless `exact`). Of the buffer
+    `rows`, if any, the terms of a turn come as vectors for each iteration of loop `row`. Gives the loops over
+    a turn's terms: the inner of two is over `at_once` of them; none where nothing was unrolled."""
     extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
-    if isinstance(extent, Const):
+    if isinstance(extent, Const) and not exact:
         n = int(extent.value)
         factor = next((f for f in range(most, 1, -1) if n % f == 0), most if n > FEW_TURNS * most else 1)
     else:
