@@ -8,8 +8,8 @@ from functools import reduce as fold
 
 import numpy as np
 
-from jangin.ir.dtype import BOOL, F32, F64, I64
-from jangin.ir.expr import Buffer, Expr, Load, call, cast, const, eq, lor, maximum, minimum, select
+from jangin.ir.dtype import BOOL, F32, F64, I32, I64
+from jangin.ir.expr import Buffer, Const, Expr, Load, call, cast, const, eq, lor, maximum, minimum, select
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.te import COMBINERS, Stage, reduction
@@ -97,6 +97,8 @@ def first_extreme(
     all else, as in NumPy."""
     rows, size = (*x.shape[:axis], *x.shape[axis + 1 :]), x.shape[axis]
     best, at = Buffer("best", x.dtype, rows), Buffer(name, I64, rows)
+    known = isinstance(size, Const) and I32.has_whole(size.value)
+    number = I32 if known and x.dtype.bytes <= I32.bytes else I64  # as many lanes as elements have
 
     def load(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         return Load(x, (*index[:axis], *k, *index[axis:]))
@@ -106,10 +108,10 @@ def first_extreme(
         found = eq(value, Load(best, index))
         if x.dtype.is_float:
             found = lor(found, call("isnan", value))
-        return select(found, k[0], const(-1) if last else size)
+        return select(found, cast(number, k[0]), const(-1, number) if last else cast(number, size))
 
     def inside(acc: Expr, index: tuple[Expr, ...]) -> Expr:
-        return maximum(acc, 0) if last else minimum(acc, size - 1)
+        return cast(I64, maximum(acc, 0) if last else minimum(acc, cast(number, size - 1)))
 
     extreme = reduction(best, [size], combiner, load)
     return at, (extreme, reduction(at, [size], "max" if last else "min", position, inside))

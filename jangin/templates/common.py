@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jangin.ir.dtype import BOOL, F32, F64, I32, I64, DType
-from jangin.ir.expr import Binary, Buffer, Call, Const, Expr, Load, Var, const
+from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Var, const
 from jangin.ir.loop import Func, Store, expressions, statements
 from jangin.ir.simplify import Ranges, interval, linear, simplify
 from jangin.ir.te import Axis, Stage
@@ -47,19 +47,20 @@ def stride(load: Load, var: Var, ranges: Ranges) -> int | None:
 
 
 def _dtypes(e: Expr) -> Iterator[DType]:
-    """The types computed with or moved (not those of indices and of tests on them)."""
+    """The types computed with or moved (not those of indices, of tests on them, and of what they become)."""
     yield e.dtype
     if not isinstance(e, Load):
         for k in children(e):
-            if k.dtype is not BOOL or any(True for _ in loads(k)):
+            aside = k.dtype is BOOL or isinstance(e, Cast)
+            if not aside or any(True for _ in loads(k)):
                 yield from _dtypes(k)
 
 
 def lanes_for(workload: Workload) -> int:
     """Lanes of a vector loop: as many as fit of the widest type in play, small floats counting as
-    the f32 they are computed in."""
-    found = {t for s in workload.stages for e in (s.body, s.result) for t in _dtypes(e)}
-    found |= {s.out.dtype for s in workload.stages}
+    the f32 they are computed in, and what a reduction's results become at last not at all."""
+    found = {t for s in workload.stages for t in _dtypes(s.body)}
+    found |= {t for s in workload.stages if not s.reduce_axes for t in (*_dtypes(s.result), s.out.dtype)}
     widest = max((t.wide.bytes for t in found if t is not BOOL), default=4)
     return workload.target.lanes(max(widest, 4))
 

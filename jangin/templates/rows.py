@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from jangin.ir import te
 from jangin.ir.expr import Binary, Const, Expr, Load, Select, Var, const
+from jangin.ir.graph import static_shape
 from jangin.ir.loop import For, Func, expressions, statements
 from jangin.ir.records import dataclass
 from jangin.ir.traversal import free_vars, loads, walk
@@ -32,8 +33,12 @@ MASKED = 4.0
 SHORT = 2
 """Vectors up to which rows are reduced side by side: what is left of a vector, and to add up its lanes, takes
 longer than to load each element."""
+SHORT_STAGES = 4
+"""The same where a row has several such reductions, each with something left."""
 ROWS_AT_ONCE = 1024
 """Rows of a task, where they are so short."""
+STAGED_ROWS = 256
+"""The same of several stages, each of which goes through all rows."""
 COMBINE = 15.0
 """Cycles to start a vector of partial sums and to add it to the others in the end."""
 
@@ -116,6 +121,9 @@ class Rows(Template):
         lanes = lanes_for(p)
         several = len(group) > 1
         depth = shared_rows(rec, group)
+        if several and depth and (rows := _short_rows(group, depth, lanes)):
+            _stages_across_rows(rec, group, depth, lanes, rows)
+            return rec.finish(self.name, params, _row_cost(group, depth, lanes) * rows)
         if several and depth:
             rec.do("merge", depth, [f"r{d}" for d in range(depth)])
         outer = [f"{'r' if several else 'i'}{d}" for d in range(depth)]
@@ -204,6 +212,41 @@ def _across_rows(rec: Recorder, stage: te.Stage, task: str, lanes: int) -> bool:
         rec.do("vectorize", f"{task}ii{suffix}")
     rec.do("parallelize", f"{task}o")
     return True
+
+
+def _short_rows(group: Sequence[te.Stage], depth: int, lanes: int) -> int:
+    """Rows of a task whose stages each give one value of a few terms, so that rows are best taken side by
+    side; 0 where they aren't such."""
+    last = group[-1].axes[depth - 1].extent
+    sums = [s for s in group if s.reduce_axes]
+    if not sums or any(len(s.axes) != depth for s in group) or not isinstance(last, Const):
+        return 0
+    for s in sums:
+        terms = static_shape(tuple(a.extent for a in s.reduce_axes))
+        if terms is None or not 1 < math.prod(terms) <= SHORT_STAGES * lanes:
+            return 0
+        steps = {stride(n, s.axes[-1].var, {}) for n in loads(s.body)}
+        if not steps <= {0, 1, math.prod(terms)}:
+            return 0
+    rows = min(int(last.value), STAGED_ROWS)
+    return rows if rows >= 2 * lanes else 0
+
+
+def _stages_across_rows(rec: Recorder, group: Sequence[te.Stage], depth: int, lanes: int, rows: int) -> None:
+    """Each stage over all rows of a task, a lane each."""
+    shared = [f"r{d}" for d in range(depth)]
+    rec.do("merge", depth, shared, rows)
+    for n, stage in enumerate(group):
+        own = te.rename_axes(stage, chr(97 + n % 26))
+        row = own.axes[-1].var.name
+        rec.do("split", row, lanes, "cut")
+        if own.reduce_axes:
+            rec.do("privatize", _acc_name(own), [f"{row}i"])
+            for axis in own.reduce_axes:
+                rec.do("unroll", axis.var.name)
+        for suffix in ("", "_z", "_w") if own.reduce_axes else ("",):
+            rec.do("vectorize", f"{row}i{suffix}")
+    rec.do("parallelize", fuse_all(rec, shared, "t") if depth > 1 else shared[0])
 
 
 def vectorize_stage(

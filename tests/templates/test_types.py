@@ -21,6 +21,7 @@ from jangin.ir.loop import For, Stmt, Store, sub_statements
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import integer_conv, integer_matmul
+from jangin.ops.reduce import arg_extreme
 from jangin.ops.values import Tensor
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
@@ -94,6 +95,10 @@ ANY: dict[str, Layer] = {
     "max-last": lambda t: t.b.reduce("max", t.input(13, 75), [1]),
     "turned": lambda t: t.b.transpose(t.input(75, 13), [1, 0]),
     "turned-strips": lambda t: t.b.transpose(t.input(2101, 19), [1, 0]),
+    "arg-max": lambda t: arg_extreme(t.b, t.input(13, 75), 1, "max"),
+    "arg-min-short": lambda t: arg_extreme(t.b, t.input(3, 83, 5), 2, "min", last=True),
+    "arg-max-many": lambda t: arg_extreme(t.b, t.input(601, 13), 1, "max"),
+    "arg-max-first": lambda t: arg_extreme(t.b, t.input(13, 75), 0, "max", keepdims=True),
 }  # fmt: skip
 OF_FLOATS: dict[str, Layer] = {
     "average-pool": lambda t: t.pool("sum", "valid"),
