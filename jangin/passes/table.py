@@ -18,6 +18,7 @@ from jangin.passes.layout import layout
 from jangin.passes.separable import separable
 from jangin.passes.simplify import simplify
 from jangin.passes.widen import widen
+from jangin.passes.windows import windows
 from jangin.passes.winograd import winograd
 from jangin.targets.target import Target
 
@@ -41,6 +42,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("simplify", anywhere(simplify)),
     Pass("batchnorm", anywhere(batchnorm)),
     Pass("widen", anywhere(widen)),
+    Pass("windows", anywhere(windows)),
     Pass("layout", layout),
     Pass("cleanup", anywhere(simplify)),
     Pass("fold", anywhere(fold)),
