@@ -16,6 +16,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
 import jangin
+from jangin.frontends.torch.attention import keep_attention
 from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.module import results_of
 from jangin.frontends.torch.tensors import on_tensors
@@ -35,6 +36,8 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
         static = [] if metadata is None else metadata.static_input_indices
         return _boxed(_Compiled(lowered, static, options))
 
+    if not torch.is_grad_enabled():
+        keep_attention(graph)
     made: Callable[..., Any] = aot_autograd(
         fw_compiler=_training, inference_compiler=inference, decompositions=table()
     )(graph, inputs)

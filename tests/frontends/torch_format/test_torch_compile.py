@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch_models import near, seeded
 
+import jangin
 from jangin import torch_backend
 from jangin.frontends.torch import decompositions
 from jangin.torch_backend import backend
@@ -74,6 +75,38 @@ def test_a_transformers_layer_in_one_piece() -> None:
     with torch.no_grad():
         near(fast(x), net(x))
     assert "_transformer_encoder_layer_fwd" in graphs[0].code
+
+
+class Attended(nn.Module):
+    """Attention with a bias for each pair of places, as windows of an image have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(3, 5, 6))
+
+    def forward(self, q: Any, k: Any, v: Any, shown: Any) -> Any:
+        attention = nn.functional.scaled_dot_product_attention
+        y = attention(q, k, v, attn_mask=self.bias[None] + shown, scale=0.3)
+        return y, attention(q, k, v, shown > 0), attention(q, k, v, is_causal=True)
+
+
+def test_attention_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With masks that PyTorch's kernel for processors doesn't take; a row that sees nothing is 0."""
+    seen = []
+    original = jangin.compile
+    monkeypatch.setattr(
+        jangin, "compile", lambda model, **given: seen.append(model) or original(model, **given)
+    )
+    net = Attended().eval()
+    given = [torch.randn(4, 3, n, d) for n, d in ((5, 8), (6, 8), (6, 7))]
+    shown = torch.randn(4, 1, 5, 6)
+    shown[1, 0, 2] = -1
+    with torch.no_grad():
+        fast = torch.compile(net, backend=backend)
+        for got, wanted in zip(fast(*given, shown), net(*given, shown), strict=True):
+            near(got, wanted)
+    operators = [n.op for n in seen[0].graph.nodes]
+    assert sum("attention" in o for o in operators) == 3 and not any("softmax" in o for o in operators)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])

@@ -77,7 +77,7 @@ def einsum(b: Builder, out: Result, equation: str, tensors: Sequence[Tensor], pa
     return einstein(b, *tensors, equation=equation)
 
 
-@lowers("scaled_dot_product_attention")
+@lowers("scaled_dot_product_attention", "jangin.attention")
 def attention(
     b: Builder, out: Result, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,

@@ -1,0 +1,39 @@
+"""Graphs of `torch.compile` whose attention stays whole.
+
+Where PyTorch's own kernel for processors doesn't take a mask, PyTorch takes attention apart into products and
+a softmax before a back end sees it. So a graph that needs no gradients has an operator of the same arguments
+in its place, which `operators/linear.py` lowers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def keep_attention(graph: torch.fx.GraphModule) -> None:
+    """Put the operator in its place, in the graph and in those of its branches. Under autocast, which doesn't
+    know it, nothing is changed."""
+    parts = [m for m in graph.modules() if isinstance(m, torch.fx.GraphModule)]
+    nodes = [n for m in parts for n in m.graph.nodes if n.op == "call_function"]
+    if torch.is_autocast_enabled("cpu") or any(n.target is torch.amp._enter_autocast for n in nodes):
+        return
+    for node in nodes:
+        if node.target is torch.nn.functional.scaled_dot_product_attention:
+            node.target = torch.ops.jangin.attention.default
+    for part in parts:
+        part.recompile()
+
+
+def _shape(query: Tensor, key: Tensor, value: Tensor, *_: Any, **options: Any) -> Tensor:
+    return query.new_empty(*query.shape[:-1], value.shape[-1])
+
+
+torch.library.define(
+    "jangin::attention",
+    "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
+    "bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor",
+)
+torch.library.register_fake("jangin::attention", _shape)
