@@ -17,7 +17,7 @@ TRIPLE = "aarch64-unknown-linux-gnu"
 _NEON = "+neon,+fp-armv8"
 
 AARCH64 = Target(
-    "aarch64", TRIPLE, "generic", _NEON, 16, 32, NEON, lane_operands=True, issue=2, hints=False,
+    "aarch64", TRIPLE, "generic", _NEON, 16, 32, NEON, lane_operands=True, issue=2, hints=False, masks=False,
     several_loads="llvm.aarch64.neon.ld1x{count}.v4f32.p0",
     fusion=FusionFigures(few_channels=0), winograd=WinogradFigures(gain=0.95, transform=4, stream=1, lanes=4),
 )  # fmt: skip
@@ -37,7 +37,7 @@ NEOVERSE_V1 = _processor("neoverse-v1", ",+fullfp16,+dotprod,+i8mm", dots=("dot4
 
 ARMV7 = Target(
     "armv7", "armv7-unknown-linux-gnueabihf", "generic", "+neon,+vfp4,-slowfpvmlx,-vmlx-hazards", 16, 16,
-    NEON32, word_bits=32, lane_operands=True, issue=2, hints=False,
+    NEON32, word_bits=32, lane_operands=True, issue=2, hints=False, masks=False,
     several_loads="llvm.arm.neon.vld1x{count}.v4f32.p0", several=2, offsets=False,
     fusion=FusionFigures(few_channels=0), winograd=WinogradFigures(gain=0.95, transform=4, stream=1, lanes=4),
     c_flags=("-march=armv7-a+neon-vfpv4", "-mfloat-abi=hard"),

@@ -33,7 +33,8 @@ class Target:
     offset beside its address, and so do pairs. `elements`: registers for elements of the rows that wait for
     multiply-adds, which take them for all lanes; 0 where they take them from memory. `short_sum`: terms that
     are unrolled whole at most; of more LLVM loads too many at once, where nothing but its scheduler keeps it
-    from that. `hints`: hints to fetch data early pay. `issue`: instructions that a core begins each
+    from that. `hints`: hints to fetch data early pay. `masks`: there are loads and stores of a part of
+    a vector, where LLVM would take its elements one by one. `issue`: instructions that a core begins each
     cycle, where that are so few that they decide what is quick, whatever their kind; 0 elsewhere.
 
     The rest is what one core does, for estimates: cycles a second, vector multiply-adds, loads and stores
@@ -69,6 +70,7 @@ class Target:
     short_sum: int = 32
     issue: int = 0
     hints: bool = True
+    masks: bool = True
     dots: tuple[str, ...] = ()
     multiply_adds: int = 2
     latency: int = 4

@@ -89,11 +89,15 @@ def _step(load: Load, stage: te.Stage, workload: Workload) -> int:
 
 def _lanes(workload: Workload) -> int:
     """Lanes of a vector: those of the sums, where whole vectors are written back, however wide what that
-    computes in; LLVM cuts its vectors."""
+    computes in; LLVM cuts its vectors. Where a part of a vector would be taken element by element, so few
+    that nothing is left over."""
     (stage,) = workload.stages
     column, lanes = stage.axes[-1].extent, workload.target.lanes(max(4, stage.body.dtype.wide.bytes))
     whole = isinstance(column, Const) and int(column.value) % lanes == 0
-    return lanes if whole and stage.body.dtype.is_float else lanes_for(workload)
+    if whole and stage.body.dtype.is_float:
+        return lanes
+    lanes = lanes_for(workload)
+    return lanes if workload.target.masks else math.gcd(workload.size(column), lanes)
 
 
 class Window(Template):

@@ -98,6 +98,7 @@ GRAPHS = {
     "depthwise 3x3": convolution(96, 56, 0, 3, 1, relu6),
     "depthwise 3x3 strided": convolution(144, 56, 0, 3, 2, relu6),
     "depthwise 3x3, odd channels": convolution(37, 29, 0, 3, 1, relu),
+    "depthwise 3x3, 58 channels": convolution(58, 28, 0, 3, 1, relu),
     "depthwise 5x5": convolution(120, 28, 0, 5, 1, swish),
     "attention": head,
     "product, erf": product(const(128), 384, 1536, activation.gelu),

@@ -34,8 +34,8 @@ from jangin.templates.template import Workload
 
 SHARE = 0.8
 """Of an inner loop's instructions, those that are to be multiply-adds."""
-FOR_MORE_REGISTERS = ("depthwise 3x3, odd channels", "depthwise 5x5")
-"""A mask, or a sigmoid's constants, beside a window's sums: more than 16."""
+FOR_MORE_REGISTERS = ("depthwise 5x5",)
+"""A window's sums, data and weights, and its addresses: more than 16."""
 
 
 def kernel(attrs: Conv | MatMul, shapes: tuple[tuple[int, ...], ...], target: Target) -> Func:
@@ -121,6 +121,16 @@ def test_inner_loops_of_32_bit_processors_spill_no_vector(graph: str) -> None:
         for loop in innermost(text):
             spilled = [line for line in loop if re.match(r"v.*\bsp\b|(add|mov)\s+r\d+, sp\b", line)]
             assert template == "nest" or not spilled, (template, spilled)
+
+
+@pytest.mark.parametrize("target", [CORTEX_A72, CORTEX_A7], ids=lambda t: t.name)
+def test_windows_of_any_channels_have_no_masks(target: Target) -> None:
+    """Under which vectors would be loaded and stored lane by lane."""
+    for template, text in texts("depthwise 3x3, 58 channels", target):
+        for loop in innermost(text):
+            lanes = [line for line in loop if re.match(r"v?(ld|st)1.*\}?\[\d\]", line)]
+            multiply_adds = sum(line.startswith(("fmla", "vmla")) for line in loop)
+            assert template != "window" or (not lanes and multiply_adds >= 0.25 * len(loop)), loop
 
 
 def test_indices_of_32_bit_processors_are_words() -> None:
