@@ -17,6 +17,7 @@ from jangin.frontends.bodies import BRANCH, LOOP
 from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.model import TracedModel
 from jangin.frontends.torch.sizes import size_of
+from jangin.frontends.torch.strided import STRIDED, lying
 from jangin.ir.dtype import DTYPES, I64, DType
 from jangin.ir.expr import Const, Expr, Var, const
 from jangin.ir.graph import MAX_SIZE, Array, CompileError, Graph, ImportedAttributes, Node, Value
@@ -293,6 +294,9 @@ class _Trace:
         results = value if isinstance(value, (tuple, list)) else (value,)
         names = self._result_names(node, len(results))
         given = self._arguments(node)
+        if node.target in STRIDED:
+            asked = (self._value(given.get(n)) for n in ("self", "size", "stride", "storage_offset"))
+            given |= lying(*asked)
         tensors, inputs, attrs = self._split(given)
         attrs["tensors"] = tensors
         common = self._common(given)
@@ -409,6 +413,12 @@ class _Trace:
             else:
                 attrs[name] = self._plain(value)
         return tuple(tensors), tuple(inputs), attrs
+
+    def _value(self, argument: Any) -> Any:
+        """What PyTorch traced an argument with."""
+        if isinstance(argument, (list, tuple)):
+            return [self._value(a) for a in argument]
+        return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
 
     def _is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)

@@ -204,10 +204,11 @@ def _written(b: Builder, x: Tensor, rows: Tensor, axis: int, first: Expr, step: 
 @lowers("as_strided", "as_strided_copy")
 def as_strided(
     b: Builder, out: Result, self: Tensor, size: Sequence[Number], stride: Sequence[Number],
-    storage_offset: Number = 0,
+    storage_offset: Number = 0, order: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Of a tensor that lies in memory row by row."""
-    flat = b.reshape(self, [simplify(product(self.shape), b.symbols)])
+    """Of a tensor whose axes lie in memory in this `order` (see `torch.strided`)."""
+    lying = self if order is None else b.transpose(self, order)
+    flat = b.reshape(lying, [simplify(product(self.shape), b.symbols)])
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         place: Expr = storage_offset if isinstance(storage_offset, Expr) else const(int(storage_offset))

@@ -1,0 +1,34 @@
+"""`as_strided` says places in memory, not of elements: what they are of a tensor's elements row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from jangin.ir.graph import CompileError
+
+STRIDED = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default)
+
+
+def lying(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> dict[str, Any]:
+    """`order`: the axes of `tensor` in which its elements follow each other in memory; `storage_offset`: the
+    first place, counted from its first element. CompileError where places lie outside of its elements, or
+    these have gaps."""
+    start = 0 if offset is None else offset - tensor.storage_offset()
+    steps, sizes = tensor.stride(), tuple(tensor.shape)
+    if not all(isinstance(n, int) for n in (*sizes, *steps, *size, *stride, start)):
+        if not tensor.is_contiguous():
+            raise CompileError("as_strided of a tensor of free sizes that doesn't lie row by row")
+        return {"storage_offset": start}
+    order = sorted(range(len(sizes)), key=lambda i: (-steps[i], i))
+    count = 1
+    for i in reversed(order):
+        if sizes[i] != 1 and steps[i] != count:
+            raise CompileError(f"as_strided of a tensor whose elements lie {steps} apart, not side by side")
+        count *= sizes[i]
+    reach = sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if 0 not in size and not 0 <= start <= start + reach < count:
+        raise CompileError(f"as_strided of {count} elements reads places {start} to {start + reach} of them")
+    return {"order": order, "storage_offset": start}

@@ -1,0 +1,60 @@
+"""`as_strided` reads memory as PyTorch lays it out, however a tensor lies in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
+
+import torch
+from torch_models import near
+
+import jangin
+from jangin.ir.graph import CompileError
+from jangin.torch_backend import backend
+
+LAID: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda x: x + 1,
+    "turned": lambda x: (x + 1).transpose(0, 2),
+    "two axes turned": lambda x: (x * 2).permute(1, 0, 2),
+    "with axes of 1": lambda x: (x * 2).permute(2, 1, 0).unsqueeze(1),
+    "a part of rows": lambda x: (x + 1)[1:],
+}
+
+
+class Windows(torch.nn.Module):
+    """Overlapping windows, as Longformer has them."""
+
+    def __init__(self, laid: Callable[[Any], Any], first: int | None = None) -> None:
+        super().__init__()
+        self.laid, self.first = laid, first
+
+    def forward(self, x: Any) -> Any:
+        return self.laid(x).as_strided((3, 4, 2), (5, 3, 1), self.first) * 3
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("laid", LAID.values(), ids=LAID)
+def test_windows(laid: Callable[[Any], Any], given: bool) -> None:
+    """From where a tensor begins, or from a place that is given: the first but one."""
+    x = torch.randn(3, 4, 5)
+    net = Windows(laid, laid(x).storage_offset() + 1 if given else None)
+    with torch.no_grad():
+        wanted = net(x)
+        torch._dynamo.reset()
+        near(torch.compile(net, backend=backend)(x), wanted)
+    near(jangin.compile(net, example_inputs=(x,), cache=False)(x), wanted)
+
+
+def test_what_isnt_among_a_tensors_elements_is_refused() -> None:
+    """Places behind them, and elements with gaps between."""
+    x = torch.randn(3, 4, 5)
+    for laid, why in (
+        (lambda x: (x + 1)[:1], "reads places 0 to 20"),
+        (lambda x: (x + 1)[:, :, :3], "apart"),
+    ):
+        with pytest.raises(CompileError, match=why):
+            jangin.compile(Windows(laid), example_inputs=(x,), cache=False)
