@@ -40,7 +40,8 @@ def _run_node(graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, in
     if isinstance(node.attrs, Reshape):
         shape = [size(d, symbols) for d in graph.shape(node.outputs[0])]
         elements = np.ascontiguousarray(values[node.inputs[0]])
-        return {node.outputs[0]: elements.view(graph.dtype(node.outputs[0]).numpy).reshape(shape)}
+        kept = elements.reshape(-1).view(graph.dtype(node.outputs[0]).numpy)
+        return {node.outputs[0]: kept.reshape(shape)}
     out = Buffer(node.outputs[0], graph.dtype(node.outputs[0]), graph.shape(node.outputs[0]))
     if isinstance(node.attrs, LoopNest):
         return {out.name: _run_nest(graph, node, node.attrs.body, replace(out, name="out"), values, symbols)}

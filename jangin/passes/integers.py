@@ -227,6 +227,9 @@ class _Integers(Editor):
             apart = w not in self.constants
             own = node.of(MatMul)
             own = replace(own, dot=dot, transpose_a=False, transpose_b=own.transpose_b or apart)
+        if isinstance(own, Conv) and not less and (rows := self.in_rows(node, own)) is not None:
+            self.emit(rows)
+            return
         inputs = [self.words(x, at, left, less), self.words(w, of, right)]
         if not less:
             self.emit(replace(node, inputs=tuple(inputs), attrs=own))
@@ -240,6 +243,27 @@ class _Integers(Editor):
         product = self.add(own, inputs, f"{out}.product", node.source)
         more = self.constant(sums * np.int32(less), f"{out}.more")
         self.emit(Node(out, (product, more), (out,), Map(Var("x0", I32) + Var("x1", I32)), node.source))
+
+    def in_rows(self, node: Node, own: Conv) -> Node | None:
+        """A convolution of few channels whose words are of a window's whole row, across pixels, which are
+        fewer than those of each pixel's channels; None where windows or rows begin within words."""
+        (x, w), (left, right), terms = node.inputs, DOTS[own.dot], products_of(own.dot)
+        shape, (*_, size, channels) = self.shape(x), static_shape(self.shape(x)[-2:]) or (0, 0)
+        taps, step, known = own.kernel[-1], own.strides[-1], self.constants[w]
+        words = -(-taps * channels // terms)
+        whole = size * channels % terms == 0 == step * channels % terms
+        plain = own.groups == own.dilations[-1] == 1 and not any(own.pads)
+        if not (whole and plain) or words >= taps * -(-channels // terms):
+            return None
+        across, wide = size * channels // terms, step * channels // terms
+        if (across - words) // wide != (size - taps) // step or across < words:
+            return None
+        rows = np.moveaxis(known.astype(np.int64), 1, -1).reshape(*known.shape[:1], *known.shape[2:-1], -1)
+        weights = self.constant(_words(rows, -1, right)[:, None], f"{w}.rows")
+        count = (*shape[:-2], const(across), const(1))
+        read = self.add(Reshape(count, I32), [self.reduced(x, 0, left)], f"{x}.rows", f"rows of {x}")
+        attrs = replace(own, kernel=(*own.kernel[:-1], words), strides=(*own.strides[:-1], wide))
+        return replace(node, inputs=(read, weights), attrs=attrs)
 
     def words(self, name: str, axis: int, dtype: DType, less: int = 0) -> str:
         """The numbers, less one, along an axis as words of a type's, the last filled up with 0. Of a value

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from jangin.ir import te
+from jangin.ir.dtype import F32
 from jangin.ir.expr import Const, Select, Var, const
 from jangin.ir.loop import Func
 from jangin.ir.simplify import simplify
@@ -47,6 +48,20 @@ class Elementwise(Template):
         along, ranges = self.stage.axes[-1:], dict(self.workload.symbols)
         return sum(stride(n, a.var, ranges) not in (0, 1) for a in along for n in loads(self.stage.body))
 
+    def _quantizes(self) -> bool:
+        """Whether small integers are made of numbers that lie side by side along the last axis but one alone,
+        which would be loaded one by one, with a test of each."""
+        axes, ranges = self.stage.axes[-2:], dict(self.workload.symbols)
+        along = [[stride(n, a.var, ranges) for n in loads(self.stage.body)] for a in axes]
+        small = self.stage.out.dtype.is_int and self.stage.out.dtype.bytes < F32.bytes
+        return (
+            small
+            and len(along) == 2
+            and along[0] == [1]
+            and along[1] != [1]
+            and bool(cost.arithmetic(self.stage.body))
+        )
+
     def space(self) -> Sequence[Params]:
         return [{"elements": n} for n in TASK_ELEMENTS]
 
@@ -64,7 +79,7 @@ class Elementwise(Template):
         if not axes:
             return rec.finish(self.name, {}, weight)
         lanes = lanes_for(p)
-        if p.target.issue and _turns(rec, axes, lanes):
+        if (p.target.issue or self._quantizes()) and _turns(rec, axes, lanes):
             return self._turned(rec, axes, lanes, params, weight)
         loop, count = _fuse_suffix(rec, axes, lanes)
         outer, several = axes[: len(axes) - count], together(p.target, stage.body)

@@ -79,6 +79,8 @@ NETS: dict[str, Net] = {
     "a window": conv(32, 48, 3, size=5),
     "a window, odd channels": conv(35, 24, 3, size=5),
     "few channels": conv(3, 40, 3),
+    "few channels, rows of words": conv(3, 40, 7, stride=2),
+    "few channels, rows of half words": conv(3, 24, 3, stride=2, size=10),
     "strided": conv(17, 33, 3, stride=2),
     "a point": conv(64, 40, 1),
     "rescaled": rescaled,
@@ -104,6 +106,21 @@ def built(net: Net, seed: int) -> tuple[Graph, dict[str, Array]]:
         shape = [int(str(d)) for d in graph.shape(name)]
         arrays[name] = random.integers(info.min, info.max, shape, info.dtype, endpoint=True)
     return graph, arrays
+
+
+@pytest.mark.parametrize(("height", "width"), [(9, 64), (6, 37), (5, 10)])
+def test_images_of_floats_are_quantized_plane_by_plane(height: int, width: int) -> None:
+    """By vectors along a row, and padded; rows of words, and of pixels."""
+    random, b = np.random.default_rng(width), Builder("net", {})
+    x = b.input("x", F32, tuple(const(n) for n in (2, 3, height, width)))
+    zero = b.scalar(101, U8)
+    small = quantize(b, x, b.scalar(0.05, F32), zero, dtype=U8)
+    w = b.const(weights(random, 16, 3, 3, 3))
+    graph = b.graph([integer_conv(b, small, w, zero, strides=(2, 2), pads=(1, 1, 1, 1))], ["out"])
+    arrays = {"x": (5 * random.standard_normal((2, 3, height, width))).astype(np.float32)}
+    want, options = run_graph(graph, arrays)["out"], Options(resolve("cpu"), verify=True)
+    np.testing.assert_array_equal(run_graph(optimize(graph, options), arrays)["out"], want)
+    np.testing.assert_array_equal(code(graph, options, arrays), want)
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -208,6 +225,18 @@ def test_sums_that_are_floats_stay_so() -> None:
     want = run_graph(graph, arrays)["out"]
     np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
     np.testing.assert_array_equal(code(graph, Options(resolve("cpu")), arrays), want)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "size", "words"),
+    [(7, 2, 11, (7, 11)), (3, 2, 11, (3, 5)), (3, 1, 11, (3, 3)), (3, 2, 10, (3, 3))],
+)
+def test_words_across_pixels(kernel: int, stride: int, size: int, words: tuple[int, ...]) -> None:
+    """Of three channels, words of a window's row, where all windows and rows begin with one."""
+    graph, _ = built(conv(3, 8, kernel, stride, size=size), 0)
+    (made,) = products(optimize(graph, Options(V3, winograd=False)))
+    assert isinstance(made, Conv) and made.kernel == words
+    assert made.strides == (stride, 3 if words[1] != kernel else stride)
 
 
 def products(graph: Graph) -> list[Conv | MatMul]:
