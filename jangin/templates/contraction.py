@@ -364,7 +364,7 @@ class Contraction(Template):
             each = alone if terms % together else several
             return turns * (terms * each + LOOP_INSTRUCTIONS) + left * (alone + LOOP_INSTRUCTIONS)
 
-        fewest, most = (max(1, min(n, self.depth // 2)) for n in PACKED_TERMS)
+        fewest, most = (max(UNROLL, min(n, self.depth // 2)) for n in PACKED_TERMS)
         return min(range(fewest, most + 1), key=instructions)
 
     def task_ops(self, params: Params) -> float:
