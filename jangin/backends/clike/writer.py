@@ -164,7 +164,7 @@ class ClikeWriter(Writer):
             return self.by_lane(lambda a, b: self.function("fmod", a, b), x, y)
         a, b = x.ref, y.ref
         if op in ("min", "max"):
-            return self.op(f"{a} {'<' if op == 'min' else '>'} {b} ? {a} : {b}", x.dtype)
+            return self.extreme(op, x, y)
         if op in ("udiv", "urem"):
             a, b = self._as(_unsigned(x.dtype), x), self._as(_unsigned(x.dtype), y)
             return self._bits(x.dtype, f"({a} {_INFIX[op]} {b})", x.lanes)
@@ -194,6 +194,12 @@ class ClikeWriter(Writer):
             mask = self.op(self.dialect.convert(self.type(bits, x.lanes), cond.ref), bits, x.lanes)
         a, b = self._as(bits, x), self._as(bits, y)
         return self._bits(x.dtype, f"(({mask.ref} & {a}) | (~{mask.ref} & {b}))", x.lanes)
+
+    def extreme(self, op: str, x: Value, y: Value) -> Value:
+        if not self.dialect.extremes:
+            return super().extreme(op, x, y)
+        kind = self.type(x.dtype, x.lanes)
+        return self.op(f"{op}(({kind}){x.ref}, ({kind}){y.ref})", x.dtype, x.lanes)
 
     def negate(self, x: Value) -> Value:
         return self.op(f"-{x.ref}", x.dtype, x.lanes)

@@ -141,7 +141,7 @@ class Arithmetic:
         if op in _INT:
             return self.w.binary(op, x, y)
         if op in ("min", "max"):
-            return self.w.select(self.w.compare("lt" if op == "min" else "gt", x, y), x, y)
+            return self.w.extreme(op, x, y)
         if op in ("shl", "shr"):
             return self._shift(op, x, y)
         if op == "pow":

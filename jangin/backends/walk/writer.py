@@ -215,6 +215,10 @@ class Writer(ABC):
     @abstractmethod
     def select(self, cond: Value, x: Value, y: Value) -> Value: ...
 
+    def extreme(self, op: str, x: Value, y: Value) -> Value:
+        """The lesser (`op` is min) or the greater (max) of integers."""
+        return self.select(self.compare("lt" if op == "min" else "gt", x, y), x, y)
+
     @abstractmethod
     def negate(self, x: Value) -> Value:
         """A float with the other sign."""
