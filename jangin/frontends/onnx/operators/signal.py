@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jangin.frontends.onnx.registry import op
 from jangin.frontends.onnx.types import element_type
+from jangin.ir.expr import const
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ops.axes import integers
 from jangin.ops.builder import Builder
@@ -37,6 +38,8 @@ def stft_17(
     b: Builder, signal: Tensor, frame_step: Tensor, window: Tensor | None = None,
     frame_length: Tensor | None = None, *, onesided: int = 1,
 ) -> Tensor:  # fmt: skip
+    if signal.rank == 2:  # the standard asks for the one part as an axis; ONNX Runtime and files don't
+        signal = b.reshape(signal, [*signal.shape, const(1)])
     (step,) = integers(b, frame_step, "STFT's frame_step")
     n = _integer(b, frame_length, "STFT's frame_length")
     if n is None:
