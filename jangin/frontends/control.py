@@ -233,9 +233,28 @@ def scalar(b: Builder, value: Item | None) -> Tensor | None:
 
 def iterate(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item]:
     """The loop unrolled where its iterations are few and known, else as a step."""
-    if (unrolled := _unrolled(b, run, it, scope)) is not None:
-        return unrolled
-    return _as_step(b, run, it, scope)
+    kept, it, scope = _invariants_captured(it, scope)
+    results = _unrolled(b, run, it, scope)
+    rest = iter(_as_step(b, run, it, scope) if results is None else results)
+    return [*(next(rest) if v is None else v for v in kept), *rest]
+
+
+def _invariants_captured(it: Iteration, scope: Scope) -> tuple[list[Item | None], Iteration, Scope]:
+    """The loop without those carried values that its body gives as it takes them (some converters carry a
+    model's weights): the body sees them from outside, as constants if they are. Each that is left out, by
+    its place; None for the others."""
+    before, heads = 2 * it.counts, int(it.counts)
+    inputs, outputs = list(it.body.inputs), list(it.body.outputs)
+    kept: list[Item | None] = [
+        v if inputs[before + n] == outputs[heads + n] else None for n, v in enumerate(it.carried)
+    ]
+    scope = {**scope, **{inputs[before + n]: v for n, v in enumerate(kept) if v is not None}}
+    for n in reversed(range(len(kept))):
+        if kept[n] is not None:
+            del inputs[before + n], outputs[heads + n]
+    body = replace(it.body, inputs=tuple(inputs), outputs=tuple(outputs))
+    carried = [v for v, k in zip(it.carried, kept, strict=True) if k is None]
+    return kept, replace(it, body=body, carried=carried), scope
 
 
 def _unrolled(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item] | None:

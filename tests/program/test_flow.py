@@ -153,6 +153,31 @@ def test_results_that_a_branch_does_not_compute(flag: bool) -> None:
     check(branches(), np.array(flag), np.array([1, -2, 3], np.float32))
 
 
+@pytest.mark.parametrize("trips", [0, 3, ROWS])
+def test_what_a_body_gives_as_it_takes_it(trips: int) -> None:
+    """Is seen from outside: a constant is one there too. Its name in the body may be another's outside."""
+    inner = body(
+        "step",
+        [
+            helper.make_node("MatMul", ["v", "w"], ["vw"]),
+            helper.make_node("Add", ["vw", "x"], ["sum"]),
+            helper.make_node("Tanh", ["sum"], ["next"]),
+            helper.make_node("Identity", ["c"], ["going"]),
+        ],
+        [
+            info("i", [], TensorProto.INT64), info("c", [], TensorProto.BOOL), info("w", [4, 4]),
+            info("v", ["n", 4]), info("x", ["n", 4]),
+        ],
+        ["going", "w", "next", "x"],
+    )  # fmt: skip
+    node = helper.make_node("Loop", ["trips", "", "k", "x", "y"], ["same", "last", "too"], body=inner)
+    inputs = [info("trips", [], TensorProto.INT64), info("x", ["n", 4]), info("y", ["n", 4])]
+    k = np.random.default_rng(1).standard_normal((4, 4)).astype(np.float32) / 2
+    x, y = np.random.default_rng(2).standard_normal((2, 3, 4)).astype(np.float32)
+    exe = check(model([node], inputs, ["same", "last", "too"], {"k": k}), np.array(trips), x, y)
+    assert not any(s.shape == (4, 4) for part in exe.segments for s in part.inputs), "weights aren't constant"
+
+
 def test_calls_at_once_do_not_mix() -> None:
     exe = jangin.compile(countdown(True), threads=1, cache=False)
     starts = [np.array(x, np.float32) for x in np.linspace(1, 900, 40)]
