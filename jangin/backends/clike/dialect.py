@@ -145,9 +145,11 @@ _KEEP = """#if defined __GNUC__ && !defined __clang__ && defined __x86_64__
 #endif"""
 _GCC = """#if defined __GNUC__ && !defined __clang__
 #pragma GCC optimize("no-gcse", "no-tree-loop-im", "no-move-loop-invariants", "no-schedule-insns2")
+#pragma GCC optimize("ira-region=one")
 #endif"""
 """Loops come with what is invariant outside of them and loads early enough: gcc would keep more values in
-registers than there are, and spill what is accumulated."""
+registers than there are, and spill what is accumulated. Registers are given to a function as a whole: loop by
+loop a tile that needs all of them was spilled too."""
 _QUIET = '#pragma GCC diagnostic ignored "-Wpsabi"'
 """Vectors wider than a register are given to functions, all of which are inlined."""
 _INTRINSICS = """#if defined __x86_64__
