@@ -41,7 +41,7 @@ from jangin.passes.winograd_nests import Patch, Tiling, input_nest, output_nest
 from jangin.passes.winograd_transform import F2, F4, PAIRED, TAPS, Transform
 from jangin.targets.target import Target
 
-PAIRS = "dot2"
+DOT_OF_PAIRS = "dot2"
 """What multiplies pairs of int16."""
 INDEX = (Var("n"), Var("h"), Var("w"), Var("c"))
 """An index of the result. Nests that compute the same there are equal, and made once."""
@@ -88,7 +88,7 @@ def match(kernel: Node, graph: Graph) -> Match | None:
         return None
     height, width, outputs = sizes
     images = stage.out.shape[0]
-    pairs = node.of(Conv).dot == PAIRS
+    pairs = node.of(Conv).dot == DOT_OF_PAIRS
     fitting = _exact(x, graph.constants[weights], graph) if pairs else (F2, F4)
     return Match(kernel, stage, x, weights, images, height, width, channels[0], outputs, pairs, fitting)
 
@@ -109,7 +109,9 @@ def _fits(node: Node, graph: Graph) -> bool:
     return (
         weights in graph.constants
         and x in graph.values
-        and (conv.dot == PAIRS or (graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None))
+        and (
+            conv.dot == DOT_OF_PAIRS or (graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None)
+        )
         and conv.layout == "last"
         and conv.kernel == (TAPS, TAPS)
         and conv.groups == 1
@@ -196,7 +198,7 @@ class _Winograd(Editor):
         def term(at: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
             tile, point, column = at
             return multiplied(
-                left[tile, point, k[0]], right[point, k[0], column], m.dtype, PAIRS if m.pairs else ""
+                left[tile, point, k[0]], right[point, k[0], column], m.dtype, DOT_OF_PAIRS if m.pairs else ""
             )
 
         return Compute((reduction(Buffer(out, *self.typed(out)), [m.channels], "sum", term),))
@@ -222,7 +224,7 @@ class _Winograd(Editor):
 
 
 def _matmul(m: Match) -> MatMul:
-    return MatMul(dtype=I32, dot=PAIRS) if m.pairs else MatMul()
+    return MatMul(dtype=I32, dot=DOT_OF_PAIRS) if m.pairs else MatMul()
 
 
 def _padding(kernel: Node) -> tuple[Stage, tuple[str, ...]] | None:

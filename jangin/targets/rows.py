@@ -271,13 +271,18 @@ def _pairs(lanes: int, function: str, needs: tuple[str, ...] = (), fused: str = 
     )  # fmt: skip
 
 
-def _fours(lanes: int, function: str, feature: str, fused: str) -> Row:
+def _by_quads(row: Row, function: str, operands: str, becomes: str, c: str, feature: str, lanes: int) -> Row:
+    """A sum of products of bytes by one instruction, which takes `operands`, %a and %b, in its own order."""
+    llvm = "%a = bitcast {T} %x to {quads}\n%b = bitcast {T} %y to {quads}\n"
+    llvm += f"call {{T}} @llvm.{function}({{T}} %z, {operands})"
+    return replace(row, llvm=llvm, becomes=becomes, c=f"({{T}}){c}", needs=(feature,), lanes=lanes)
+
+
+def _fours(lanes: int, bits: int, feature: str, fused: str) -> Row:
     """`dot4u` of one vector register, exact: the instruction without saturation."""
-    return replace(
-        _DOT4U, needs=(feature,), lanes=lanes, becomes="vpdpbusd",
-        llvm="%a = bitcast {T} %x to {quads}\n%b = bitcast {T} %y to {quads}\n"
-        f"call {{T}} @llvm.x86.avx512.vpdpbusd.{function}({{T}} %z, {{quads}} %a, {{quads}} %b)",
-        c=f"({{T}})_mm{{bits}}_{fused}((__m{{reg}}i)z, (__m{{reg}}i)x, (__m{{reg}}i)y)",
+    return _by_quads(
+        _DOT4U, f"x86.avx512.vpdpbusd.{bits}", "{quads} %a, {quads} %b", "vpdpbusd",
+        f"_mm{{bits}}_{fused}((__m{{reg}}i)z, (__m{{reg}}i)x, (__m{{reg}}i)y)", feature, lanes,
     )  # fmt: skip
 
 
@@ -291,7 +296,7 @@ SSE4: tuple[Row, ...] = (_NEAREST, _pairs(4, "sse2.pmadd.wd"), *PORTABLE)
 
 AVX2: tuple[Row, ...] = (
     replace(_FUSED, needs=("fma",), becomes="vfmadd", c="_mm{bits}_fmadd_p{s}(x, y, z)"),
-    _fours(8, "256", "avxvnni", "dpbusd_avx_epi32"),
+    _fours(8, 256, "avxvnni", "dpbusd_avx_epi32"),
     _pairs(8, "avx2.pmadd.wd", ("avxvnni",), "dpwssd_avx_epi32"),
     _pairs(8, "avx2.pmadd.wd", ("avx2",)),
     *_halves(("f16c",), "vcvtph2ps", "vcvtps2ph"),
@@ -315,23 +320,16 @@ def _own_extremes(dtypes: tuple[DType, ...], prefix: str) -> Iterator[Row]:
             yield replace(row, name=name, dtypes=dtypes, llvm=llvm, becomes=becomes)
 
 
-_SDOT = replace(
-    _DOT4, needs=("dotprod",), becomes=r"sdot\s", lanes=4,
-    c="({T})vdotq_s32((int32x4_t)z, (int8x16_t)y, (int8x16_t)x)", llvm="""
-    %a = bitcast {T} %x to {quads}
-    %b = bitcast {T} %y to {quads}
-    call {T} @llvm.aarch64.neon.sdot.v4i32.v16i8({T} %z, {quads} %b, {quads} %a)""",
+_SDOT = _by_quads(
+    _DOT4, "aarch64.neon.sdot.v4i32.v16i8", "{quads} %b, {quads} %a", r"sdot\s",
+    "vdotq_s32((int32x4_t)z, (int8x16_t)y, (int8x16_t)x)", "dotprod", 4,
 )  # fmt: skip
 """The operand of which the instruction can take one lane, which a product gives first, comes last."""
-
-_USDOT = replace(
-    _DOT4U, needs=("i8mm",), becomes=r"usdot\s", lanes=4,
-    c="({T})vusdotq_s32((int32x4_t)z, (uint8x16_t)x, (int8x16_t)y)", llvm="""
-    %a = bitcast {T} %x to {quads}
-    %b = bitcast {T} %y to {quads}
-    call {T} @llvm.aarch64.neon.usdot.v4i32.v16i8({T} %z, {quads} %a, {quads} %b)""",
+_USDOT = _by_quads(
+    _DOT4U, "aarch64.neon.usdot.v4i32.v16i8", "{quads} %a, {quads} %b", r"usdot\s",
+    "vusdotq_s32((int32x4_t)z, (uint8x16_t)x, (int8x16_t)y)", "i8mm", 4,
 )  # fmt: skip
-"""Of which LLVM makes SUDOT where the first operand is one lane."""
+"""LLVM makes SUDOT of it where the first operand is one lane."""
 
 NEON: tuple[Row, ...] = (
     _SDOT,
@@ -371,7 +369,7 @@ _MASKED_MOVE = {"masked_load": r"vmov.*\{%k", "masked_store": r"vmov.*\{%k"}
 _MASK = "_mm{bits}_test_epi32_mask((__m{reg}i)mask, (__m{reg}i)mask)"
 
 AVX512: tuple[Row, ...] = (
-    _fours(16, "512", "avx512vnni", "dpbusd_epi32"),
+    _fours(16, 512, "avx512vnni", "dpbusd_epi32"),
     _pairs(16, "avx512.pmaddw.d.512", ("avx512vnni",), "dpwssd_epi32"),
     _pairs(16, "avx512.pmaddw.d.512", ("avx512bw",)),
     *_single(("avx512f", "avx512bw", "avx512vl"), FOUR, _MASKED_MOVE, {

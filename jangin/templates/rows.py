@@ -34,11 +34,11 @@ SHORT = 2
 """Vectors up to which rows are reduced side by side: what is left of a vector, and to add up its lanes, takes
 longer than to load each element."""
 SHORT_STAGES = 4
-"""The same where a row has several such reductions, each with something left."""
+"""Vectors up to which rows of several stages are reduced side by side: each reduction leaves something."""
 ROWS_AT_ONCE = 1024
 """Rows of a task, where they are so short."""
 STAGED_ROWS = 256
-"""The same of several stages, each of which goes through all rows."""
+"""Rows of a task of several stages, each of which goes through all of them."""
 COMBINE = 15.0
 """Cycles to start a vector of partial sums and to add it to the others in the end."""
 

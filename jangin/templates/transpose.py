@@ -35,7 +35,7 @@ TILES = 4
 TASK_ELEMENTS = 16384
 """Of one task at least."""
 MOST_ELEMENTS = 2 * TASK_ELEMENTS
-"""Of one task of whole rows."""
+"""Elements that a task of whole rows has at most."""
 
 
 def match(workload: Workload) -> Transpose | None:

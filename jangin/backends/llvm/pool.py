@@ -43,7 +43,7 @@ _FIELDS = {
     "stop": 264, "workers": 320, "longest": 328, "handles": 384,
 }  # fmt: skip
 CORES = 1024
-"""Of a set of processors, a bit each, as in the C library's cpu_set_t."""
+"""How many processors a set of them has a bit for: as many as the C library's cpu_set_t."""
 _HANDLE_BYTES = 32
 """A worker's record: pthread handle, pool, index."""
 

@@ -57,7 +57,7 @@ CONTRACT = "#pragma OPENCL FP_CONTRACT {}"
 
 class OpenCL(Dialect):
     """OpenCL C 1.2, with the extensions that a device has of those in EXTENSIONS. Its own `min` and `max` are
-    shorter, and a choice between what is compared is wrong under a condition by Intel's compiler of 2025."""
+    shorter, and a choice between what is compared is wrong under a condition by Intel's compiler of 2026."""
 
     extremes = True
     inline, shared, restrict, long = "static inline", "__global ", "restrict", "l"

@@ -8,6 +8,7 @@ from jangin.ir.expr import Binary, Call, Cast, Const, Expr
 from jangin.ir.records import dataclass
 
 BITS = 8, 16
+"""Of the integers to which a cut saturates."""
 
 
 @dataclass(frozen=True)
