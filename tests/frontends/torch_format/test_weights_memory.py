@@ -14,14 +14,12 @@ GROWTH = 1.2
 is what compiling takes."""
 
 CHILD = """
-import resource, sys
+import sys
 import torch
 from torch import nn
 import jangin
+from jangin.bench.engines import peak_bytes
 from jangin.torch_backend import backend
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 def compiled(net, x):
     if sys.argv[1] == "torch.compile":
@@ -34,10 +32,10 @@ with torch.no_grad():
     net = nn.Sequential(*(m for _ in range(24) for m in (nn.Linear(2048, 2048), nn.Tanh())))
     x = torch.randn(4, 2048)
     wanted = net(x)
-    before = peak()
+    before = peak_bytes()
     got = compiled(net, x)(x)
     assert (got - wanted).abs().max() <= 1e-5 * wanted.abs().max()
-    print((peak() - before) / sum(p.numel() * p.itemsize for p in net.parameters()))
+    print((peak_bytes() - before) / sum(p.numel() * p.itemsize for p in net.parameters()))
 """
 
 
