@@ -18,11 +18,11 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 import jangin
 from jangin.frontends.torch.attention import keep_attention
 from jangin.frontends.torch.decompositions import table
-from jangin.frontends.torch.module import results_of
-from jangin.frontends.torch.tensors import on_tensors
+from jangin.frontends.torch.tensors import Run, on_tensors
 from jangin.frontends.torch.trace import placeholders, traced_graph
+from jangin.frontends.torch.views import part_views
 
-Run = Callable[[list[Any]], list[Any]]
+Boxed = Callable[[list[Any]], list[Any]]
 
 
 def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
@@ -30,7 +30,7 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
     operators that aren't supported."""
     options = {"cache": False, **(given.get("options") or {})}
 
-    def inference(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Run:
+    def inference(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Boxed:
         context = torch._guards.TracingContext.try_get()
         metadata = None if context is None else context.fw_metadata
         static = [] if metadata is None else metadata.static_input_indices
@@ -44,7 +44,7 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
     return made
 
 
-def _boxed(fn: Run) -> Run:
+def _boxed(fn: Boxed) -> Boxed:
     fn._boxed_call = True  # type: ignore[attr-defined]
     return fn
 
@@ -66,7 +66,7 @@ class _Compiled:
     def __init__(
         self, graph: torch.fx.GraphModule, static: Sequence[int], options: Mapping[str, Any]
     ) -> None:
-        self.graph, self.options = graph, options
+        self.graph, self.options, self.views = graph, options, part_views(graph)
         self.inputs = placeholders(graph.graph)
         self.static = [i for i in static if i < len(self.inputs)]
         self.addresses: list[int] | None = None
@@ -77,18 +77,23 @@ class _Compiled:
         if addresses != self.addresses or [args[i]._version for i in self.counted] != self.versions:
             self._compile(args)
             self.addresses = addresses
-        given = [args[i] for i in self.wanted]
+        made = list(self.run([args[i] for i in self.wanted]))
+        if self.views is not None:
+            made = list(self.views.make(*(args[i] for i in self.views.inputs), *made))
         args.clear()
-        return results_of(self.outputs, dict(zip(self.names, self.run(given), strict=True)))
+        return made
 
     def _compile(self, args: Sequence[Any]) -> None:
         held = {self.inputs[i].name: args[i] for i in self.static}
-        traced = traced_graph(self.graph.graph, held)
-        self.outputs = traced.outputs
-        executable = jangin.compile(traced.model, threads=torch.get_num_threads(), **self.options)
-        places = {node.name: i for i, node in enumerate(self.inputs)}
-        self.run = on_tensors(executable)
-        self.wanted = [places[i.name] for i in executable.inputs]
-        self.names = [o.name for o in executable.outputs]
+        self.run, self.wanted = self._compiled(held)
         self.counted = [i for i in self.static if not args[i].is_inference()]
         self.versions = [args[i]._version for i in self.counted]
+
+    def _compiled(self, held: Mapping[str, torch.Tensor]) -> tuple[Run, list[int]]:
+        """What computes the graph's results, and which of its inputs it takes."""
+        if not next(iter(reversed(self.graph.graph.nodes))).args[0]:
+            return lambda _: (), []
+        model = traced_graph(self.graph.graph, held).model
+        executable = jangin.compile(model, threads=torch.get_num_threads(), **self.options)
+        places = {node.name: i for i, node in enumerate(self.inputs)}
+        return on_tensors(executable), [places[i.name] for i in executable.inputs]

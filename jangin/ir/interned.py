@@ -7,6 +7,7 @@ compilations that are over. Objects that were pickled are looked up when they ar
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Hashable
 from threading import RLock
 from typing import TypeVar
@@ -43,7 +44,9 @@ class _Entry(ref[T]):
     key: Hashable
 
 
-def _drop(entry: _Entry[T]) -> None:
+def _drop(entry: _Entry[T], ends: Callable[[], bool] = sys.is_finalizing) -> None:
+    if ends():  # this module's names may be gone
+        return
     with _lock:
         if entry.known.get(entry.key) is entry:
             del entry.known[entry.key]

@@ -79,10 +79,24 @@ def evaluate_stage(stage: Stage, arrays: Arrays, symbols: Mapping[str, int]) -> 
     clipped into it: only a lazy Select may hold them, and it drops what they give."""
     extents = [size(a.extent, symbols) for a in (*stage.axes, *stage.reduce_axes)]
     out = np.empty(extents[: len(stage.axes)], stage.out.dtype.numpy)
-    if out.size:
+    whole = _transposed(stage, arrays, extents)
+    if whole is not None:
+        np.copyto(out, whole, casting="no")
+    elif out.size:
         with np.errstate(all="ignore"):
             _fill(stage, arrays, symbols, [(0, n) for n in extents], out)
     return out
+
+
+def _transposed(stage: Stage, arrays: Arrays, extents: Sequence[int]) -> Array | None:
+    """An array with its axes in another order, where that is all a stage gives: weights are large."""
+    body, axes = stage.body, [a.var for a in stage.axes]
+    if stage.reduce_axes or not isinstance(body, Load) or body.dtype is not stage.out.dtype:
+        return None
+    if len(body.index) != len(axes) or {*body.index} != {*axes}:
+        return None
+    found = arrays[body.buffer.name].transpose([body.index.index(v) for v in axes])
+    return found if found.shape == (*extents,) else None
 
 
 def _fill(

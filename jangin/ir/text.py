@@ -102,8 +102,12 @@ def _check(c: Check) -> str:
 
 def digest(array: Array) -> str:
     """What a large array is called in text: by its dtype, shape and bytes."""
-    data = array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
-    return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + data).hexdigest()[:24]
+    found = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
+    if array.dtype == object:
+        found.update(repr(array.tolist()).encode())
+    else:
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()[:24]
 
 
 # --- pieces ----------------------------------------------------------------------------------

@@ -109,6 +109,18 @@ def test_softmax_in_stages() -> None:
     )
 
 
+@pytest.mark.parametrize("order", [(2, 0, 1), (0, 2, 1), (0, 1, 2)])
+def test_axes_in_another_order(order: tuple[int, int, int]) -> None:
+    """Whole, and where the result is of a part."""
+    data = np.random.default_rng(0).integers(0, 9, (3, 4, 5)).astype(np.int32)
+    x = Buffer("x", I32, tuple(map(const, data.shape)))
+    whole = data.transpose(np.argsort(order))
+    for sizes in (whole.shape, tuple(n - 1 for n in whole.shape)):
+        y = Buffer("y", I32, tuple(map(const, sizes)))
+        got = both([te.compute(y, lambda *i: x[tuple(i[d] for d in order)])], {"x": data}, {})
+        np.testing.assert_array_equal(got, whole[tuple(slice(n) for n in sizes)])
+
+
 def test_large_grids_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = Buffer("x", F32, (const(1), const(20), const(30))), Buffer("y", F32, (const(1), const(20)))
     stage = te.reduction(y, (30,), "sum", lambda i, k: x[i[0], i[1], k[0]] * cast(F32, i[1]))

@@ -7,10 +7,7 @@ in its place, which `operators/linear.py` lowers.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
 
 
 def keep_attention(graph: torch.fx.GraphModule) -> None:
@@ -27,13 +24,9 @@ def keep_attention(graph: torch.fx.GraphModule) -> None:
         part.recompile()
 
 
-def _shape(query: Tensor, key: Tensor, value: Tensor, *_: Any, **options: Any) -> Tensor:
-    return query.new_empty(*query.shape[:-1], value.shape[-1])
-
-
 torch.library.define(
     "jangin::attention",
     "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
     "bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor",
 )
-torch.library.register_fake("jangin::attention", _shape)
+torch.library.register_fake("jangin::attention", torch.nn.functional.scaled_dot_product_attention)

@@ -9,7 +9,9 @@ import torch
 
 from jangin.ir.graph import CompileError
 
-STRIDED = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default)
+STRIDED = tuple(
+    getattr(torch.ops.aten, name).default for name in ("as_strided", "as_strided_copy", "as_strided_scatter")
+)
 
 
 def lying(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> dict[str, Any]:

@@ -49,6 +49,20 @@ def test_windows(laid: Callable[[Any], Any], given: bool) -> None:
     near(jangin.compile(net, example_inputs=(x,), cache=False)(x), wanted)
 
 
+@pytest.mark.parametrize("laid", LAID.values(), ids=LAID)
+def test_windows_are_written(laid: Callable[[Any], Any]) -> None:
+    """What a graph of `torch.compile` does to a tensor through one that shares its memory."""
+    x, src = torch.randn(3, 4, 5), torch.randn(2, 3)
+
+    def written(x: Any, src: Any) -> Any:
+        y = laid(x)
+        return torch.as_strided_scatter(y, src, (2, 3), (7, 2), y.storage_offset() + 1)
+
+    with torch.no_grad():
+        torch._dynamo.reset()
+        near(torch.compile(written, backend=backend)(x, src), written(x, src))
+
+
 def test_what_isnt_among_a_tensors_elements_is_refused() -> None:
     """Places behind them, and elements with gaps between."""
     x = torch.randn(3, 4, 5)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from jangin.frontends.registry import Table, lowers
 from jangin.frontends.torch.operators.common import (
@@ -14,7 +17,7 @@ from jangin.frontends.torch.operators.common import (
 )
 from jangin.ir.dtype import F64, I64
 from jangin.ir.expr import Buffer, Const, Expr, cast, const, eq, land, select
-from jangin.ir.graph import CompileError
+from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import prove, simplify
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
@@ -217,6 +220,28 @@ def as_strided(
         return bufs[0][place]
 
     return b.compute(self.dtype, out.shape, [flat], at)
+
+
+@lowers("as_strided_scatter")
+def as_strided_scatter(
+    b: Builder, out: Result, self: Tensor, src: Tensor, size: Sequence[Number], stride: Sequence[Number],
+    storage_offset: Number = 0, order: Sequence[int] | None = None,
+) -> Tensor:  # fmt: skip
+    """`self` with the places that `as_strided` reads as `src` says, of two for one place the later."""
+    axes = list(range(self.rank)) if order is None else list(order)
+    lying = b.transpose(self, axes)
+    shape = static_shape(lying.shape)
+    if shape is None or any(isinstance(n, Expr) for n in (*size, *stride, storage_offset)):
+        raise CompileError("writing by strides needs sizes that are known: export without dynamic_shapes")
+    places = np.array(storage_offset, np.int64)
+    for n, step in zip(size, stride, strict=True):
+        places = places[..., None] + np.arange(int(n)) * int(step)  # type: ignore[arg-type]
+    whose = np.full(math.prod(shape), -1, np.int64)
+    whose[places.reshape(-1)] = np.arange(places.size)
+    given = b.gather(b.reshape(src, [places.size]), b.const(np.maximum(whose, 0)), 0)
+    kept = b.reshape(lying, [whose.size])
+    y = b.map(lambda v, w, i: select(i < 0, v, w), kept, given, b.const(whose))
+    return b.transpose(b.reshape(y, shape), [axes.index(i) for i in range(self.rank)])
 
 
 # -- new tensors ---------------------------------------------------------------------------------

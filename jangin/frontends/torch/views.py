@@ -1,0 +1,139 @@
+"""What a graph of `torch.compile` gives lies in memory as PyTorch alone would have it.
+
+Behind a graph break a program may ask where elements lie (`as_strided`, `view`), or write to one of two
+tensors that share memory. So only what is new memory is compiled, with its axes as they lie there; the views
+of it, and those of inputs, are made by PyTorch itself, in a graph of their own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true as known
+from torch.utils import _pytree as pytree
+
+from jangin.ir.graph import CompileError
+from jangin.ir.records import dataclass
+
+permute = torch.ops.aten.permute.default
+
+
+@dataclass(frozen=True)
+class Views:
+    """Makes a graph's results. `inputs`: which of the graph's it takes; behind them it takes what was
+    computed."""
+
+    inputs: tuple[int, ...]
+    make: Callable[..., list[Any]]
+
+
+def part_views(module: GraphModule) -> Views | None:
+    """Have a module's graph give new memory alone, row by row. What makes its results of that, or None where
+    that is what they are. CompileError names a result that has gaps of its own in memory."""
+    graph = module.graph
+    end = next(iter(reversed(graph.nodes)))
+    given = end.args[0]
+    leaves, inner = _sources(graph, [n for n in given if isinstance(n, Node)])
+    bases = [n for n in leaves if n.op == "call_function"]
+    orders = {n: _order(n.meta["val"]) for n in bases}
+    for node, order in orders.items():
+        if order is None:
+            raise CompileError(f"'{node.name}' gives a tensor with gaps in memory, which can't be compiled")
+    plain = all(order == sorted(order) for order in orders.values() if order)
+    views = None if plain and [*given] == bases else _views(module, given, leaves, inner, orders)
+    with graph.inserting_before(end):
+        end.args = ([_turned(graph, n, orders[n]) for n in bases],)
+    graph.eliminate_dead_code()
+    return views
+
+
+def _sources(graph: Graph, results: list[Node]) -> tuple[list[Node], list[Node]]:
+    """The inputs and the new memory that results are, or are views of, and the nodes between, in order."""
+    shared = Counter(s for n in dict.fromkeys(results) for s in _storages(n))
+    shared.update(s for n in graph.nodes if n.op != "call_function" for s in _storages(n))
+    wanted, leaves, inner = set(results), [], []
+    for node in reversed(graph.nodes):
+        if node not in wanted:
+            continue
+        whole = node.op == "call_function" and _is_whole(node) and shared[_storages(node).pop()] < 2
+        if node.op == "placeholder" or whole or _is_new(node):
+            leaves.append(node)
+        else:
+            inner.append(node)
+            wanted.update(node.all_input_nodes)
+    return leaves[::-1], inner[::-1]
+
+
+def _views(
+    module: GraphModule, given: Any, leaves: list[Node], inner: list[Node], orders: dict[Node, Any]
+) -> Views:
+    """The graph of what makes `given`."""
+    made, places = Graph(), [n for n in module.graph.nodes if n.op == "placeholder"]
+    leaves = sorted(leaves, key=lambda n: n.op == "call_function")
+    found = {n: made.placeholder(n.name) for n in leaves}
+    for node, order in orders.items():
+        if order != sorted(order):
+            back = [order.index(i) for i in range(len(order))]
+            found[node] = made.call_function(permute, (found[node], back))
+    for node in inner:
+        found[node] = made.node_copy(node, found.__getitem__)
+    made.output([found[n] if isinstance(n, Node) else n for n in given])
+    inputs = tuple(places.index(n) for n in leaves if n.op == "placeholder")
+    return Views(inputs, GraphModule(module, made).forward)
+
+
+def _turned(graph: Graph, node: Node, order: Any) -> Node:
+    """A tensor with its axes as they lie in memory."""
+    if order == sorted(order):
+        return node
+    turned = graph.call_function(permute, (node, order))
+    turned.meta["val"] = node.meta["val"].permute(order)
+    return turned
+
+
+def _tensors(node: Node) -> list[Tensor]:
+    return [t for t in pytree.tree_leaves(node.meta.get("val")) if isinstance(t, Tensor)]
+
+
+def _storages(node: Node) -> set[int]:
+    return {t.untyped_storage()._cdata for t in _tensors(node)}
+
+
+def _is_new(node: Node) -> bool:
+    """Whether a node gives tensors in memory that nothing it reads lies in."""
+    if node.target is operator.getitem:
+        node = node.args[0]
+    own = _storages(node)
+    read: set[int] = set().union(*map(_storages, node.all_input_nodes))
+    return node.op == "call_function" and bool(own) and not own & read
+
+
+def _is_whole(node: Node) -> bool:
+    """Whether it is one tensor that fills its memory, in whatever order of its axes."""
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor):
+        return False
+    filled = known(value.untyped_storage().nbytes() == value.numel() * value.element_size())
+    return filled and known(value.storage_offset() == 0) and _order(value) is not None
+
+
+def _order(tensor: Tensor) -> list[int] | None:
+    """The axes in which a tensor's elements follow each other in memory; None where they don't."""
+    axes = list(range(tensor.dim()))
+    left = [i for i in axes if not known(tensor.shape[i] == 1)]
+    found: list[int] = []
+    count: Any = 1
+    while left and 0 not in tensor.shape:
+        last = next((i for i in reversed(left) if known(tensor.stride(i) == count)), None)
+        if last is None:
+            return None
+        left.remove(last)
+        found.insert(0, last)
+        count = count * tensor.shape[last]
+    return axes if found == sorted(found) else [*(i for i in axes if i not in found), *found]
