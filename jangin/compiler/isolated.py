@@ -10,11 +10,10 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from jangin.environment import everything
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from jangin.compiler.request import Progress, Request
-    from jangin.frontends.format import Message
     from jangin.runtime.compiled import Compiled
     from jangin.targets import Target
 
@@ -123,21 +121,14 @@ class Apart:
 
     def build(self, request: Request, progress: Progress | None = None) -> Compiled:
         """As `request.carry_out`, by that process. Raises what it raises, and CompileError where it dies.
-        A message goes there in a file without a name, which the process maps."""
-        if not hasattr(request.model, "SerializeToString"):
-            return self._build(request, progress, None)
-        from jangin.frontends.format import write_message
-
-        with tempfile.TemporaryFile() as file:
-            write_message(cast("Message", request.model), cast(BinaryIO, file))
-            file.flush()
-            return self._build(replace(request, model=b""), progress, file.fileno())
-
-    def _build(self, request: Request, progress: Progress | None, model: int | None) -> Compiled:
+        A model that is `Written` goes there as the file, which the process maps."""
         from multiprocessing.reduction import send_handle
 
+        from jangin.frontends.format import Written
         from jangin.ir.graph import CompileError
 
+        model = request.model.file.fileno() if isinstance(request.model, Written) else None
+        request = request if model is None else replace(request, model=b"")
         path = os.path.abspath(request.model) if isinstance(request.model, (str, os.PathLike)) else None
         told = progress is not None
         asked = Asked(request.target, told, path, os.getcwd(), model is not None)

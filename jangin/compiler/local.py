@@ -4,6 +4,7 @@ wasn't, and loads it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from jangin.compiler.isolated import Apart
 from jangin.compiler.options import Extensions
 from jangin.compiler.request import Progress, Request, carry_out, entry_name, parse_seconds, read_entry
 from jangin.compiler.source import Source
-from jangin.frontends.format import Example, is_live, paired
+from jangin.frontends.format import Example, is_live, paired, written
 from jangin.frontends.table import prepare
 from jangin.runtime.compiled import detached
 from jangin.runtime.device import Device, LoadError, device_of
@@ -58,19 +59,22 @@ def build(
         device_for(found)
     own = Extensions(operators, formats, None if isinstance(target, str) else target)
     where = cache if own.target is None else False
-    request = Request(
-        model, found, threads, shapes or {}, winograd, libraries, where, seconds, sizes or {},
-        unchecked,
-    )  # fmt: skip
-    entries = None if own else request.entries
-    if entries is not None and seconds is None:
-        source = Source.of(model)
-        request = replace(request, source=source)
-        if source is not None:
-            kept = entries.load(entry_name(source, request.options()), read_entry)
-            if kept is not None:
-                return kept
-    return detached(carry_out(request, progress, own)[0]) if apart is None else apart.build(request, progress)
+    with nullcontext(model) if apart is None else written(model) as given:
+        request = Request(
+            given, found, threads, shapes or {}, winograd, libraries, where, seconds, sizes or {},
+            unchecked,
+        )  # fmt: skip
+        entries = None if own else request.entries
+        if entries is not None and seconds is None:
+            source = Source.of(given)
+            request = replace(request, source=source)
+            if source is not None:
+                kept = entries.load(entry_name(source, request.options()), read_entry)
+                if kept is not None:
+                    return kept
+        if apart is None:
+            return detached(carry_out(request, progress, own)[0])
+        return apart.build(request, progress)
 
 
 def compile(

@@ -8,11 +8,13 @@ only loading needs where it loads.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field, replace
-from mmap import mmap
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
@@ -30,13 +32,33 @@ class Message(Protocol):
         """Its bytes, as the format's files have them."""
 
 
-def write_message(message: Message, file: BinaryIO) -> None:
-    """Its bytes into a file: of a message that can `write` itself they are never in memory together."""
-    write = getattr(message, "write", None)
-    if write is None:
-        file.write(message.SerializeToString())
-    else:
-        write(file)
+@dataclass(frozen=True)
+class Written:
+    """A message's bytes in a file that has no name: they are written once, to be hashed here and read by
+    another process."""
+
+    file: BinaryIO
+
+    def mapped(self) -> mmap:
+        return mmap(self.file.fileno(), 0, access=ACCESS_READ)
+
+
+@contextmanager
+def written(model: ModelSource) -> Iterator[ModelSource]:
+    """A model, as `Written` where it is a message: the bytes of one that can `write` itself are never in
+    memory together."""
+    if not hasattr(model, "SerializeToString"):
+        yield model
+        return
+    with tempfile.TemporaryFile() as unnamed:
+        file = cast(BinaryIO, unnamed)
+        write = getattr(model, "write", None)
+        if write is None:
+            file.write(cast(Message, model).SerializeToString(deterministic=True))
+        else:
+            write(file)
+        file.flush()
+        yield Written(file)
 
 
 @dataclass(frozen=True)
@@ -47,8 +69,9 @@ class Paired:
     weights: str | os.PathLike[str]
 
 
-ModelSource = str | os.PathLike[str] | bytes | mmap | Message | Paired
-"""A model as a caller gives it: a path, its bytes (which may be a mapped file's), a message or two paths."""
+ModelSource = str | os.PathLike[str] | bytes | mmap | Message | Written | Paired
+"""A model as a caller gives it: a path, its bytes (which may be a mapped file's), a message or two paths; and
+as the compiler hands one on, `Written`."""
 
 
 def paired(model: Any, weights: str | os.PathLike[str] | None) -> Any:
@@ -86,8 +109,8 @@ def opened(model: ModelSource) -> Contents:
     """The model, read by no format yet. CompileError where there is nothing to read."""
     if isinstance(model, Paired):
         return replace(opened(model.structure), weights=Path(model.weights))
-    if isinstance(model, mmap):
-        contents = Contents(model)
+    if isinstance(model, (mmap, Written)):
+        contents = Contents(model if isinstance(model, mmap) else model.mapped())
     elif isinstance(model, (bytes, bytearray, memoryview)):
         contents = Contents(bytes(model))
     elif not isinstance(model, (str, os.PathLike)):

@@ -1,8 +1,8 @@
 """A traced PyTorch model: an imported graph and its constants, which is compiled without PyTorch.
 
-Its bytes: 8 of magic, u64 length of the header, the header (JSON: the graph's text, what the model says of
-itself, and of each large constant the digest, type, shape and place), then these constants, each at a
-multiple of 64 bytes. Little-endian.
+Its bytes: 8 of magic, u64 length of the header, the header (JSON: the text of the graph without its
+constants, what the model says of itself, and the type, shape and place of each constant, by name, and of
+each large array of an attribute, by digest), then these, each at a multiple of 64 bytes. Little-endian.
 """
 
 from __future__ import annotations
@@ -46,18 +46,27 @@ class TracedModel:
         return file.getvalue()
 
     def write(self, file: BinaryIO) -> None:
-        """As another process takes it. The constants are written from where they lie."""
-        arrays = {k: np.ascontiguousarray(a).reshape(a.shape) for k, a in graph_arrays(self.graph).items()}
-        table, at = [], 0
-        for digest, array in arrays.items():
-            table.append([digest, from_numpy(array.dtype).name, list(array.shape), at])
-            at += aligned(array.nbytes)
-        content = {"graph": print_graph(self.graph), "metadata": dict(self.metadata), "arrays": table}
+        """As another process takes it. The constants are written from where they lie, and those that share
+        memory once."""
+        bare = replace(self.graph, constants={})
+        places, at = dict[object, int](), 0
+        tables: dict[str, list[Any]] = {}
+        stored: list[Array] = []
+        for kind, arrays in (("constants", self.graph.constants), ("arrays", graph_arrays(bare))):
+            table = tables[kind] = []
+            for name, array in arrays.items():
+                same = array.ctypes.data, array.dtype, array.shape, array.strides
+                if same not in places:
+                    places[same] = at
+                    stored.append(array)
+                    at += aligned(array.nbytes)
+                table.append([name, from_numpy(array.dtype).name, list(array.shape), places[same]])
+        content = {"graph": print_graph(bare), "metadata": dict(self.metadata), **tables}
         header = json.dumps(content, ensure_ascii=False).encode()
         header = header.ljust(aligned(PREFIX.size + len(header)) - PREFIX.size)
         file.write(PREFIX.pack(MAGIC, len(header)) + header)
-        for array in arrays.values():
-            file.write(array.reshape(-1).view(np.uint8).data)
+        for array in stored:
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
             file.write(bytes(aligned(array.nbytes) - array.nbytes))
 
     @classmethod
@@ -69,11 +78,19 @@ class TracedModel:
                 raise ValueError("it does not begin as one")
             start = PREFIX.size + length
             content = json.loads(bytes(data[PREFIX.size : start]))
-            arrays = {
-                digest: _array(data, start + at, dtype, shape)
-                for digest, dtype, shape, at in content["arrays"]
-            }
-            return cls(parse_graph(content["graph"], arrays), content["metadata"])
+            made: dict[tuple[Any, ...], Array] = {}
+
+            def read(kind: str) -> dict[str, Array]:
+                return {name: array(*place) for name, *place in content[kind]}
+
+            def array(dtype: str, shape: list[int], at: int) -> Array:
+                key = dtype, tuple(shape), at
+                if key not in made:
+                    made[key] = _array(data, start + at, dtype, shape)
+                return made[key]
+
+            graph = replace(parse_graph(content["graph"], read("arrays")), constants=read("constants"))
+            return cls(graph, content["metadata"])
         except (ValueError, KeyError, TypeError, struct.error) as error:
             raise CompileError(f"the traced PyTorch model is damaged: {error}") from error
 
