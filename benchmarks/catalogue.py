@@ -30,6 +30,11 @@ def quantized(model: Model) -> Model:
     return replace(model, file=f"{model.file}_int8")
 
 
+def halved(model: Model, precision: str) -> Model:
+    """Its twin of numbers of 16 bits, which benchmarks/make_halves.py makes."""
+    return replace(model, file=f"{model.file}_{precision}")
+
+
 def program(name: str) -> Path:
     """Where an entry's exported PyTorch program lies."""
     return MODELS / f"{name}.pt2"
@@ -90,3 +95,7 @@ QUANTIZED = (
     "inceptionv3",
 )  # fmt: skip
 """The models that are measured as int8 too."""
+HALVES = ("float16", "bfloat16")
+"""The precisions of 16 bits."""
+HALVES_OF = ("squeezenet1_1", "mobilenetv2", "resnet18", "resnet50", "bert_base", "minilm")
+"""The models that are measured in those too."""

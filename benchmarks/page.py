@@ -17,10 +17,26 @@ MODES = {
     "untuned": "Untuned: what `jangin.compile` gives by itself",
     "tuned": "Tuned",
     "int8": "Quantized to int8 by ONNX Runtime (QDQ, per channel), untuned",
+    "float16": "In float16, untuned",
+    "bfloat16": "In bfloat16, untuned",
 }
-
-
-OWN = {"tuned": ("untuned",), "int8": ("float32",)}
+OF_HALVES = (
+    "of models that `benchmarks/make_halves.py` made, all of whose floats are of 16 bits but for inputs and "
+    "outputs; times and ratios as above. *Jangin's float32*: the model as it was before. *Error*: of that "
+    "model's output in ONNX Runtime, so that it has what rounding the weights costs. *Weights*: what Jangin "
+    "keeps of them in memory, and of the float32 model's."
+)
+SMALL = {
+    "int8": (
+        "of models that `benchmarks/make_quantized.py` made; times and ratios as above. *Jangin's float32*: "
+        "the model as it was before. *The bound*: milliseconds of its products by the instruction that adds "
+        "up several, if each takes as long as a multiply-add of float32."
+    ),
+    "float16": OF_HALVES,
+    "bfloat16": OF_HALVES,
+}
+"""The modes of small numbers, and what is said of them."""
+OWN = {"tuned": ("untuned",), **dict.fromkeys(SMALL, ("float32",))}
 """What Jangin is set beside of its own."""
 
 
@@ -31,7 +47,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def page(figures: Figures, plots: Mapping[str, str]) -> str:
     """The page; `plots`: the picture's file for each mode."""
     parts = ["# Measured", opening(figures)]
-    for mode in (m for m in MODES if m != "int8"):
+    for mode in (m for m in MODES if m not in SMALL):
         if figures.comparisons.get(mode):
             parts += section(figures, mode, plots[mode])
     if figures.neighbours:
@@ -46,16 +62,11 @@ def section(figures: Figures, mode: str, plot: str) -> list[str]:
     return [*parts, f"Compiling{tuning}, memory, rounding:", costs(figures, mode)]
 
 
-def int8(figures: Figures, plot: str) -> str:
-    """The part that `--precision int8` writes."""
-    title, *rest = section(figures, "int8", plot)
-    what = (
-        f"{run_on(figures, ['int8'])}\n\nMade by `python benchmarks/run.py --precision int8`, of models that "
-        "`benchmarks/make_quantized.py` made; times and ratios as above. *Jangin's float32*: the model as it "
-        "was before. *The bound*: milliseconds of its products by the instruction that adds up several, if "
-        "each takes as long as a multiply-add of float32."
-    )
-    return "\n\n".join([title, what, *rest]) + "\n"
+def small(figures: Figures, mode: str, plot: str) -> str:
+    """The part that `--precision` writes of a mode of small numbers."""
+    title, *rest = section(figures, mode, plot)
+    made = f"Made by `python benchmarks/run.py --precision {mode}`, {SMALL[mode]}"
+    return "\n\n".join([title, f"{run_on(figures, [mode])}\n\n{made}", *rest]) + "\n"
 
 
 NEIGHBOUR = (
@@ -72,7 +83,7 @@ def run_on(figures: Figures, modes: Sequence[str]) -> str:
     comparisons = [c for mode in modes for c in figures.comparisons.get(mode, {}).values()]
     for c in comparisons:
         versions |= {TITLES[r["engine"]]: r["version"] for r in c["results"] if r["version"]}
-    records = [*comparisons, *(figures.neighbours.values() if "int8" not in modes else ())]
+    records = [*comparisons, *(figures.neighbours.values() if SMALL.keys().isdisjoint(modes) else ())]
     dates, revisions = ({c[what] for c in records} for what in ("date", "revision"))
     engines = ", ".join(f"{name} {version}" for name, version in versions.items())
     days = min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
@@ -84,7 +95,7 @@ def run_on(figures: Figures, modes: Sequence[str]) -> str:
 
 def opening(figures: Figures) -> str:
     return (
-        f"{run_on(figures, [m for m in MODES if m != 'int8'])}\n\n"
+        f"{run_on(figures, [m for m in MODES if m not in SMALL])}\n\n"
         "Made by `python benchmarks/run.py`. Single precision where nothing else is said; batch 1 unless the "
         "model's name says otherwise. Times are milliseconds a run: medians of interleaved turns in "
         "processes of their own, "
@@ -142,7 +153,7 @@ def bound(figures: Figures, c: Comparison) -> str:
 def costs(figures: Figures, mode: str) -> str:
     """One line a model: how it scales, what compiling takes, peak memory and errors, with ONNX
     Runtime's and OpenVINO's."""
-    rows = []
+    rows, halves = [], SMALL.get(mode) is OF_HALVES
     engines = ("jangin", "onnxruntime", "openvino")
     for name, c in figures.of(mode, 1):
         two = figures.comparisons[mode].get(f"{name}/2")
@@ -151,6 +162,7 @@ def costs(figures: Figures, mode: str) -> str:
         cells += [cell(c, "jangin", "loaded_bytes", "{:.0f} MB", 1e-6)]
         cells += [cell(c, e, "peak_bytes", "{:.0f} MB", 1e-6) for e in engines]
         cells += [compiler_memory(c)]
+        cells += [weights(c, e) for e in ("jangin", *OWN[mode])] if halves else []
         cells += [cell(c, e, "error", "{:.0e}") for e in engines]
         rows.append(cells)
     groups = {
@@ -160,6 +172,7 @@ def costs(figures: Figures, mode: str) -> str:
         "memory, Jangin loaded": 1,
         "memory": 3,
         "memory, Jangin's compiler": 1,
+        **({"weights, Jangin": 1, "weights, float32": 1} if halves else {}),
         "error": 3,
     }
     short = ("Jangin", "ORT", "OpenVINO")
@@ -173,6 +186,12 @@ def compiler_memory(c: Comparison) -> str:
     """Of the largest of the compiler's processes, which end before the model runs."""
     size = (result(c, "jangin") or {}).get("memory", {}).get("compiler")
     return f"{size / 1e6:.0f} MB" if size else "–"
+
+
+def weights(c: Comparison, engine: str) -> str:
+    """What an engine of ours keeps of a model's weights."""
+    size = (result(c, engine) or {}).get("memory", {}).get("weights")
+    return f"{size / 1e6:.1f} MB" if size else "–"
 
 
 def neighbours(found: Mapping[str, Mapping[str, Any]]) -> str:

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
-from catalogue import CATALOGUE, QUANTIZED, ROOT, Model, program, quantized
+from catalogue import CATALOGUE, HALVES, HALVES_OF, QUANTIZED, ROOT, Model, halved, program, quantized
 from figures import PEERS, RESULTS, STORE, Figures, keep
-from page import MODES, int8, page, short
+from page import MODES, SMALL, page, short, small
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -46,20 +46,24 @@ Tell = Callable[[int, str], None]
 
 
 def model_of(name: str, args: argparse.Namespace) -> Model:
-    return quantized(CATALOGUE[name]) if args.precision == "int8" else CATALOGUE[name]
+    model = CATALOGUE[name]
+    if args.precision in HALVES:
+        return halved(model, args.precision)
+    return quantized(model) if args.precision == "int8" else model
 
 
 def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:
     peers = [
         p for p in args.peers.split(",") if p != "inductor" or (args.inductor and program(name).is_file())
     ]
-    own = ["untuned"] if args.tune else ["float32"] if args.precision == "int8" else []
+    own = ["untuned"] if args.tune else ["float32"] if args.precision in SMALL else []
+    before = ["float32", "reference"][: 2 if args.precision in HALVES else 1]  # what rounding costs in all
     return bench.Options(
         (*own, *peers),
         args.rounds,
         args.seconds,
         dict(model.sizes),
-        files={"inductor": program(name), "float32": CATALOGUE[name].path},
+        files={"inductor": program(name), **dict.fromkeys(before, CATALOGUE[name].path)},
         pythons={"inductor": args.inductor},
         tune=args.tune,
     )
@@ -84,7 +88,7 @@ def stamp() -> dict[str, str]:
 
 def measure(figures: Figures, args: argparse.Namespace) -> None:
     """Every model at every thread count, into `figures` and its file."""
-    mode = "int8" if args.precision == "int8" else "tuned" if args.tune else "untuned"
+    mode = args.precision if args.precision in SMALL else "tuned" if args.tune else "untuned"
     found = figures.comparisons.setdefault(mode, {})
     names = [(name, n) for name in args.only for n in args.threads]
     wanted = [(name, n) for name, n in names if not (args.resume and f"{name}/{n}" in found)]
@@ -144,8 +148,8 @@ def progress(total: int) -> Iterator[Tell]:
         yield tell
 
 
-def write(figures: Figures, readme: bool, small: bool = False) -> None:
-    """The page; or, of `small` numbers, their part of it."""
+def write(figures: Figures, readme: bool, precision: str = "float32") -> None:
+    """The page; or, of small numbers, their part of it."""
     from plot import draw
 
     plots = {}
@@ -153,8 +157,8 @@ def write(figures: Figures, readme: bool, small: bool = False) -> None:
         if figures.comparisons.get(mode):
             plots[mode] = f"{mode}.svg"
             draw(figures, mode, RESULTS.parent / plots[mode])
-    if small:
-        keep("int8", int8(figures, plots["int8"]))
+    if precision in SMALL:
+        keep(precision, small(figures, precision, plots[precision]))
         return
     before = RESULTS.read_text() if RESULTS.exists() else ""
     others = min((before.index(mark) for mark in OTHERS if mark in before), default=len(before))
@@ -177,8 +181,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", type=names_of, metavar="MODEL,...", help="default: all of the precision")
     parser.add_argument(
-        "--precision", choices=("float32", "int8"), default="float32",
-        help="int8: the models of make_quantized.py, untuned",
+        "--precision", choices=("float32", *SMALL), default="float32",
+        help="int8: the models of make_quantized.py, untuned; float16, bfloat16: those of make_halves.py",
     )  # fmt: skip
     parser.add_argument("--peers", default=",".join(PEERS), help="default: %(default)s")
     parser.add_argument("--inductor", default="", metavar="PYTHON", help="an interpreter that has PyTorch")
@@ -194,19 +198,20 @@ def main() -> None:
     parser.add_argument("--readme", action="store_true", help="fill README.md's table too")
     parser.add_argument("--json", type=Path, default=STORE, help="where figures are kept")
     args = parser.parse_args()
-    small = args.precision == "int8"
-    args.only = args.only or list(QUANTIZED if small else CATALOGUE)
-    if small and args.tune:
-        parser.error("int8 models are measured untuned")
+    every = {"float32": CATALOGUE, "int8": QUANTIZED}
+    args.only = args.only or list(every.get(args.precision, HALVES_OF))
+    if args.precision in SMALL and args.tune:
+        parser.error(f"{args.precision} models are measured untuned")
     missing = [str(path) for n in args.only if not (path := model_of(n, args).path).is_file()]
     if missing and not args.render:
-        maker = "make_quantized.py" if small else "make_models.py"
+        makers = {"float32": "make_models.py", "int8": "make_quantized.py"}
+        maker = makers.get(args.precision, "make_halves.py")
         parser.error(f"missing: {', '.join(missing)}; benchmarks/{maker} makes them")
     figures = Figures.load(args.json)
     if not args.render:
         figures.machine = machine()
         (measure_neighbours if args.neighbour else measure)(figures, args)
-    write(figures, args.readme, small)
+    write(figures, args.readme, args.precision)
 
 
 if __name__ == "__main__":

@@ -240,7 +240,8 @@ class MatMul(CoreAttributes, operator="matmul"):
 class Conv(CoreAttributes, operator="conv"):
     """Convolution of operand 0 with weights [O, C/groups, *kernel]. `pads`: begins of the spatial axes,
     then ends; `layout`: channels "first" (N, C, ...) or "last" (N, ..., C); `dtype`, `dot` (of channels;
-    int16 of operand 0 are at most 256 in size): as of `MatMul`."""
+    int16 of operand 0 are at most 256 in size): as of `MatMul`. `halves`: the model's weights are of 16 bits,
+    so that what is made of them may be rounded to as many."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -250,6 +251,7 @@ class Conv(CoreAttributes, operator="conv"):
     layout: str = "first"
     dtype: DType | None = None
     dot: str = ""
+    halves: bool = False
 
     def check(self) -> None:
         _check_window(self, self)

@@ -12,6 +12,7 @@ from jangin.passes.cse import cse
 from jangin.passes.dce import dce
 from jangin.passes.fold import fold
 from jangin.passes.fuse import fuse
+from jangin.passes.halves import halves
 from jangin.passes.in_place import in_place
 from jangin.passes.integers import integers
 from jangin.passes.layout import layout
@@ -53,6 +54,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("attention", attention),
     Pass("separable", separable),
     Pass("winograd", winograd, optional=True),
+    Pass("halves", halves),
     Pass("in_place", anywhere(in_place)),
 )
 """The passes of every machine, which follow `lower`. After `fuse` every node is a kernel or a reshape, and

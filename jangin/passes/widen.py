@@ -1,36 +1,59 @@
-"""Products of floats smaller than f32 as products of f32: each operand is widened once, where it is made,
-and not again at every multiply-add. Sums were kept in f32 before and are rounded where they were, so a result
-keeps its bits; but as products of f32 they may become Winograd's (see `winograd`).
+"""Products of floats smaller than f32 as products of f32, and what follows them in f32 too: each operand is
+widened once, where it is made, and not again at every multiply-add; and a result is not rounded to 16 bits
+where another operator reads it, but where the model's own outputs, or operators that stay small, need it.
+That is closer to the numbers without rounding than the model's own types are, and as ONNX Runtime does on
+processors. What no product comes before stays small: operators that memory bounds move half the bytes.
 
-Constant weights take twice the memory, and so does what a product reads. Weights that are read for a single
-row are left as they are: as many are widened as are multiplied, and half as many bytes come from memory.
+Constants are widened too; those whose products read panels of them are kept small after all (see `halves`).
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from jangin.ir.core import Conv, Expand, Map, MatMul, Reshape, Slice, Transpose
-from jangin.ir.dtype import F32
-from jangin.ir.expr import Var, cast
-from jangin.ir.graph import Graph, Node, static_shape
+from jangin.ir.core import (
+    Concat,
+    Conv,
+    Expand,
+    Gather,
+    Map,
+    MatMul,
+    Normalize,
+    Pad,
+    Pool,
+    Reduce,
+    Reshape,
+    Slice,
+    Softmax,
+    Transpose,
+)
+from jangin.ir.dtype import BF16, F16, F32, F64, DType
+from jangin.ir.expr import Cast, Const, Expr, Var, cast, const
+from jangin.ir.graph import Graph, Node
+from jangin.ir.traversal import rewrite, walk
 from jangin.ops.editor import Editor
 from jangin.passes.dce import dce
 
+SMALL = (F16, BF16)
+"""The types whose arithmetic is f32's."""
 MOVES = (Transpose, Reshape, Slice, Expand)
 """Operators that only move elements: what they move is widened, so that products still read through them."""
+ALIKE = (*MOVES, Concat, Pad, Pool, Reduce, Softmax, Normalize)
+"""Operators that give their operands' type."""
 
 
 def widen(graph: Graph) -> Graph:
-    """The graph with its products of small floats, and no others, made of widened operands."""
+    """The graph with its products of small floats, and what follows them, made of widened operands."""
     if not any(_is_small(node, graph) for node in graph.nodes):
         return graph
     run = _Widening(graph)
     for node in graph.nodes:
         run.visit(node)
+    for name in graph.outputs:
+        run.rounded(name)
     return dce(run.rewritten(graph))
 
 
@@ -42,32 +65,77 @@ def _is_small(node: Node, graph: Graph) -> bool:
 
 
 class _Widening(Editor):
-    """One run: `wide` has the f32 twins there are."""
+    """One run: `wide` has the f32 twins there are, `waiting` the small values that only have such a twin."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
         self.graph, self.producers, self.users = graph, graph.producers(), graph.consumers()
         self.wide: dict[str, str] = {}
+        self.waiting: dict[str, DType] = {}
 
     def visit(self, node: Node) -> None:
-        attrs, (out,) = node.attrs, node.outputs
-        if not isinstance(attrs, (Conv, MatMul)) or not _is_small(node, self.graph):
+        if not (self.product(node) or self.follower(node)):
+            for name in node.inputs:
+                self.rounded(name)
             self.emit(node)
-            return
-        x, w = node.inputs
-        inputs = (self.widened(x), w if self.is_row(node) else self.widened(w))
-        dtype = self.dtype(out)
-        if dtype is F32:
-            self.emit(replace(node, inputs=inputs))
-            return
-        sums = self.add(replace(attrs, dtype=None), inputs, f"{out}.wide", node.source)
-        self.emit(Node(out, (sums,), (out,), Map(cast(dtype, Var("x0", F32))), f"{dtype} of {sums}"))
 
-    def is_row(self, node: Node) -> bool:
-        """Whether a product reads constant weights for one row alone."""
-        shape = static_shape(self.shape(node.outputs[0])[:-1])
-        constant = node.inputs[1] in self.graph.constants
-        return isinstance(node.attrs, MatMul) and constant and shape is not None and math.prod(shape) == 1
+    def product(self, node: Node) -> bool:
+        """A product made of widened operands; False for other nodes."""
+        if not _is_small(node, self.graph):
+            return False
+        assert isinstance(node.attrs, (Conv, MatMul))
+        inputs = [self.widened(n) for n in node.inputs]
+        if self.dtype(node.outputs[0]) is F32:
+            self.emit(replace(node, inputs=tuple(inputs)))
+        else:
+            attrs = replace(node.attrs, dtype=None)
+            if isinstance(attrs, Conv):
+                attrs = replace(attrs, halves=self.dtype(node.inputs[1]) in SMALL)
+            self.twin_of(node, self.add(attrs, inputs, *self.named(node)))
+        return True
+
+    def follower(self, node: Node) -> bool:
+        """What reads widened values, and gives floats, made of these; False for other nodes."""
+        small = [n for n in node.inputs if n and self.dtype(n) in SMALL]
+        if not any(n in self.wide for n in small):
+            return False
+        if isinstance(node.attrs, Map):
+            return self.map(node, small)
+        moved = node.inputs[:1] if isinstance(node.attrs, Gather) else node.inputs
+        if not isinstance(node.attrs, (*ALIKE, Gather)) or not all(n in self.wide for n in moved):
+            return False
+        inputs = [self.wide.get(n, n) for n in node.inputs]
+        self.twin_of(node, self.add(node.attrs, inputs, *self.named(node)))
+        return True
+
+    def map(self, node: Node, small: Sequence[str]) -> bool:
+        (out,), body = node.outputs, node.of(Map).body
+        dtype, types = self.dtype(out), {self.dtype(n) for n in small}
+        rounded = {e.dtype for e in walk(body) if e.dtype.is_float} - {F32, F64}
+        if not (dtype in types or dtype in (F32, F64)) or len(types | rounded) > 1:
+            return False
+        inputs = [self.widened(n) if n in small else n for n in node.inputs]
+        body = in_f32(body)
+        if dtype in types:
+            self.twin_of(node, self.add(Map(body), inputs, *self.named(node)))
+        else:
+            self.emit(replace(node, inputs=tuple(inputs), attrs=Map(body)))
+        return True
+
+    def named(self, node: Node) -> tuple[str, str]:
+        """What a node's twin is called, and where it comes from."""
+        return f"{node.outputs[0]}.wide", node.source
+
+    def twin_of(self, node: Node, wide: str) -> None:
+        (out,) = node.outputs
+        self.wide[out], self.waiting[out] = wide, self.dtype(out)
+
+    def rounded(self, name: str) -> None:
+        """Makes the small value where only its twin is there so far."""
+        dtype = self.waiting.pop(name, None)
+        if dtype is not None:
+            wide = self.wide[name]
+            self.emit(Node(name, (wide,), (name,), Map(cast(dtype, Var("x0", F32))), f"{dtype} of {wide}"))
 
     def widened(self, name: str) -> str:
         """The value's f32 twin, which is made where it is first asked for."""
@@ -85,3 +153,19 @@ class _Widening(Editor):
         if producer is not None and once and isinstance(producer.attrs, MOVES):
             return self.add(producer.attrs, [self.widened(producer.inputs[0])], hint, producer.source)
         return self.add(Map(cast(F32, Var("x0", self.dtype(name)))), [name], hint, f"f32 of {name}")
+
+
+def in_f32(body: Expr) -> Expr:
+    """A map's body with all that is of 16 bits in it in f32, and nothing rounded."""
+
+    def wide(e: Expr) -> Expr | None:
+        match e:
+            case Var(dtype=dtype) if dtype in SMALL:
+                return Var(e.name, F32)
+            case Const(dtype=dtype, value=value) if dtype in SMALL:
+                return const(value, F32)
+            case Cast(dtype=dtype, a=a) if dtype in SMALL:
+                return cast(F32, a)
+        return None
+
+    return rewrite(body, wide)

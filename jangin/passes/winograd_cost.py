@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jangin.ir.dtype import F32
+from jangin.ir.dtype import F32, DType
 from jangin.ir.records import dataclass
 from jangin.passes.winograd_transform import F2, F4, TAPS, Transform
 from jangin.targets.figures import WinogradFigures
@@ -12,7 +12,8 @@ from jangin.targets.figures import WinogradFigures
 
 @dataclass(frozen=True)
 class Estimate:
-    """Times of a 3 x 3 convolution of one image, in multiply-adds of its product."""
+    """Times of a 3 x 3 convolution of one image, in multiply-adds of its product. `weight`: the type of its
+    weights in memory, those that are transformed too."""
 
     height: int
     width: int
@@ -20,14 +21,16 @@ class Estimate:
     outputs: int
     figures: WinogradFigures
     transforms: Sequence[Transform] = (F2, F4)
+    weight: DType = F32
 
     def best(self) -> Transform | None:
-        """The transform that should be quickest; None where none is clearly quicker than the plain sums."""
+        """The transform that should be quickest; None where none is clearly quicker than the plain sums. Of
+        weights of 16 bits the larger must be clearly quicker too: it rounds more, and they are more."""
         best, choice = self.figures.gain * self.plain(), None
         for t in self.transforms:
             time = min(self.whole(t), self.blocks(t))
             if time < best:
-                best, choice = time, t
+                best, choice = time * (1 if self.weight.bytes == F32.bytes else self.figures.gain), t
         return choice
 
     def by_blocks(self, t: Transform) -> bool:
@@ -53,7 +56,7 @@ class Estimate:
 
     def _per_weight(self, rows: int) -> float:
         """The time that a weight takes: the multiply-adds of so many rows, nearly all while others come."""
-        stream = self.figures.stream
+        stream = self.figures.stream * self.weight.bytes / F32.bytes
         return max(rows, stream) + 0.1 * min(rows, stream)
 
     def _product(self, t: Transform, rows: int) -> float:

@@ -18,16 +18,15 @@ LINE = 64
 
 
 def prefetch_panels(func: Func, loop: str, tiles: str, panels: str, buffer: str, count: int) -> Func:
-    """While `count` iterations of `tiles` read one panel of `buffer` again and again in `loop`, fetch the
-    next panel: that of the next iteration of `panels`, which begins where this one ends. Each iteration of
-    `loop` asks for its share, the later tiles for the later parts."""
-    own = find(func, tiles)
+    """While `count` iterations of `tiles` read one panel of `buffer` again and again in `loop` (or what was
+    made of it before), fetch the next panel: that of the next iteration of `panels`, which begins where this
+    one ends. Each iteration of `loop` asks for its share, the later tiles for the later parts."""
+    own, around = find(func, tiles), find(func, panels)
     path = _path(own.body, loop)
-    reads = {n for s in statements(find(func, loop)) for e in expressions(s) for n in loads(e)}
-    found = [n for n in reads if n.buffer.name == buffer]
+    found = _reads(find(func, loop), buffer) or _reads(around, buffer)
     if path is None or not found or not all(isinstance(p.extent, Const) for p in path):
         raise ScheduleError(f"{func.name}: {buffer} is not read in {loop} inside {tiles}, in constant loops")
-    inner: dict[Var, Expr] = dict.fromkeys(bound_inside(own.body), const(0))
+    inner: dict[Var, Expr] = dict.fromkeys(bound_inside(around.body), const(0))
     first = [substitute(i, {**inner, Var(panels): Var(panels) + 1}) for i in found[0].index]
     size = _step(found[0], Var(panels), dict(func.symbols))
     iterations = math.prod(int(p.extent.value) for p in path if isinstance(p.extent, Const))
@@ -63,6 +62,12 @@ def prefetch_tile(func: Func, tiles: str, row: str, width: int) -> Func:
         return func
     each = For(var, rows.extent, block(*hints), "unroll")
     return at_loop(func, tiles, lambda s: replace(s, body=block(each, s.body)))
+
+
+def _reads(loop: For, buffer: str) -> list[Load]:
+    """The ways in which a loop reads a buffer."""
+    every = (n for s in statements(loop) for e in expressions(s) for n in loads(e))
+    return list(dict.fromkeys(n for n in every if n.buffer.name == buffer))
 
 
 def _step(load: Load, var: Var, symbols: Mapping[Var, Range]) -> int:

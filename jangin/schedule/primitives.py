@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Select, Var, const, minimum, select
+from jangin.ir.expr import Binary, Buffer, Cast, Const, Expr, Load, Select, Var, const, minimum, select
 from jangin.ir.loop import (
     FOR_KINDS,
     TASK_KINDS,
@@ -337,9 +337,9 @@ def pack(
     func: Func, at: str, load: str | Sequence[str], over: Sequence[str], name: str, memory: str = "scratch"
 ) -> Func:
     """At the top of loop `at`, compute the one expression that reads buffer `load` (where there are
-    several, the one that moves with most of the loops `over`; of several buffers the smallest that reads them
-    all) for all iterations of the inner loops `over` into buffer `name` in a memory, and read that instead.
-    The copying loops are called `name`_<loop>."""
+    several, the one that moves with most of the loops `over`; of a list of buffers the smallest that reads
+    them all, in the type it is cast to) for all iterations of the inner loops `over` into buffer `name` in a
+    memory, and read that instead. The copying loops are called `name`_<loop>."""
     inside = find(func, at)
     loops = {s.var.name: s for s in statements(inside.body) if isinstance(s, For)}
     missing = [n for n in over if n not in loops]
@@ -403,13 +403,14 @@ def guarded_loads(e: Expr, buffer: str) -> set[Expr]:
 
 
 def _readings(e: Expr, buffers: str | Sequence[str]) -> set[Expr]:
-    """The guarded loads of a buffer in `e`, or its smallest expressions that read all of several."""
+    """The guarded loads of a buffer in `e`, or its smallest expressions that read all of several, in the type
+    that they are cast to."""
     if isinstance(buffers, str):
         return guarded_loads(e, buffers)
     if not {n.buffer.name for n in loads(e)}.issuperset(buffers):
         return set()
     inner = {g for k in children(e) for g in _readings(k, buffers)}
-    return inner or {e}
+    return {e} if not inner or (isinstance(e, Cast) and inner == {e.a}) else inner
 
 
 def peel(func: Func, loop: str, before: int, after: int) -> Func:

@@ -17,6 +17,9 @@ values of one term: fewer loads, and more registers left for the tile.
 Where a panel of a deep sum is too long for the L1 cache, all row tiles take one block of `terms` terms
 after the other, and partial sums wait in memory (as in Goto and van de Geijn, "Anatomy of
 high-performance matrix multiplication", 2008).
+
+Constants of 16 bits are kept so in their panels. For a few rows each vector is widened where it is
+multiplied; for more, a task widens a panel (or a block of its terms) for all of them.
 """
 
 from __future__ import annotations
@@ -85,6 +88,10 @@ PACK_ROW = 0.75
 PACKING = 4
 """A panel that each task packs itself comes so many times slower than from the L2 cache: its elements are
 read far apart, and written once more."""
+IN_PLACE = 8
+"""Rows up to which weights of 16 bits are widened where they are multiplied."""
+WIDENED = 2.0
+"""Cycles to widen a vector of a panel, and to store it."""
 BLOCK_SHARE = 3, 4
 """The part of the L1 cache (3 of 4) for a block of a panel's terms: the rows read with it need the rest."""
 STREAM_OPS = 16
@@ -192,27 +199,33 @@ class Contraction(Template):
         self.by_lane = by_lane(role, self.stage, workload)
         self.pairs = isinstance(self.stage.body, Call) and self.stage.body.fn == "dot2"
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
+        small = self.packed and not role.parts and role.right.dtype.is_float
+        self.small = small and role.right.dtype.wide is not role.right.dtype
+        self.widened = self.small and self.rows > IN_PLACE
+        self.panel_bytes = role.right.dtype.wide.bytes if self.widened else self.right_bytes
 
     def space(self) -> Sequence[Params]:
         """Tiles that keep the multiply-adds busy, by tasks of several sizes; deep sums in blocks; the panels
-        inside the rows or outside; the sum unrolled more."""
+        inside the rows or outside, unless they are widened first; the sum unrolled more."""
         found: list[Params] = []
+        widened = {"widened": 1} if self.widened else {}
         if self.by_lane:
             packed = [
                 self._packed_rows(*tile, ops) for tile in self.tiles(packed=True) for ops in TASK_OPS[:2]
             ]
-            found += [{**p, "panels_inside": inside} for p in packed for inside in (0, 1)]
+            orders = (0,) if self.widened else (0, 1)
+            found += [{**p, "panels_inside": inside, **widened} for p in packed for inside in orders]
         for mr, nv in self.tiles():
             blocks = [self._blocks(mr, nv, ops) for ops in TASK_OPS]
             for b in blocks:
-                params = {"mr": mr, "nv": nv, **b, "unroll": UNROLL, "panels_inside": 0}
+                params = {"mr": mr, "nv": nv, **b, "unroll": UNROLL, "panels_inside": 0, **widened}
                 found.append(params)
                 if terms := self._terms(nv):
                     task = self._blocks(mr, nv, TASK_OPS[blocks.index(b)], terms)
                     found.append({**params, **task, "terms": terms})
                 if b is blocks[0] and not self.pairs and self._fits(mr, nv, unroll=2 * UNROLL):
                     found.append({**params, "unroll": 2 * UNROLL})
-                if self.packed and b["panels"] > 1 and b["row_tiles"] > 1:
+                if self.packed and not self.widened and b["panels"] > 1 and b["row_tiles"] > 1:
                     found.append({**params, "panels_inside": 1})
         return list({str(p): p for p in found}.values())[:MOST]
 
@@ -235,6 +248,8 @@ class Contraction(Template):
         else:
             block = overlapped(tile, panel / source) + rest * overlapped(tile, panel / rate(t, whole))
             block += (tiles - down) * tile
+        if params.get("widened"):
+            block += down * nv * self.depth * WIDENED
         left = row_bytes * across * down / rate(t, self.rows * self.inner * self.left_bytes)
         if row_bytes > t.l2 / SHARE:
             left *= params["panels"]
@@ -303,7 +318,9 @@ class Contraction(Template):
         ends it."""
         t = self.workload.target
         step = tile_step(t, mr, nv, unroll if t.issue else UNROLL, self._row_loads(mr, packed, unroll))
-        if nv * self.lanes * self.depth * self.right_bytes > t.l1 // SHARE:
+        if self.small and not self.widened:
+            step += nv / t.multiply_adds
+        if nv * self.lanes * self.depth * self.panel_bytes > t.l1 // SHARE:
             step = max(step, nv * t.vector_bytes / t.l2_rate)
         inner = self.depth if packed else self.inner
         return self.depth * step + self.depth / inner * LOOP + mr * nv + LOOP
@@ -316,13 +333,13 @@ class Contraction(Template):
         """Terms of a block of the sum for which a panel's part stays in the L1 cache; 0 where the sum isn't
         of many such blocks, or nothing reads them again."""
         part, of = BLOCK_SHARE
-        terms = part * self.workload.target.l1 // (of * nv * self.lanes * self.right_bytes)
+        terms = part * self.workload.target.l1 // (of * nv * self.lanes * self.panel_bytes)
         again = self.packed and self.rows > MAX_ROWS
         return terms if again and self.depth >= DEEP * terms else 0
 
     def _blocks(self, mr: int, nv: int, task_ops: float, terms: int = 0) -> Params:
         """Row tiles and column panels of a task: its rows' operand stays in half the L2 cache, the
-        panels are read for enough rows (all, where each task packs its own), and it is worth its
+        panels are read for enough rows (all, where each task packs or widens its own), and it is worth its
         hand-out; fewer tasks than are handed out singly are an even number."""
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
@@ -330,8 +347,8 @@ class Contraction(Template):
         fit = max(1, self.workload.target.l2 // SHARE // (inner * self.left_bytes * mr))
         unit = mr * width * self.depth
         enough = max(math.ceil(REUSE_ROWS / mr), round(task_ops / (unit * panels)))
-        constant = self.role.right.buffer.name in self.workload.constants
-        row_tiles = min(tiles, fit, enough if constant else tiles)
+        as_it_is = self.role.right.buffer.name in self.workload.constants and not self.widened
+        row_tiles = min(tiles, fit, enough if as_it_is else tiles)
         step = max(unit * row_tiles, STREAM_OPS * width * self.depth)
         count = max(1, min(panels, round(task_ops / step)))
         across, down = math.ceil(panels / count), math.ceil(tiles / row_tiles)

@@ -155,11 +155,16 @@ class Tiler:
         do("reorder", [*outer, *(reversed(inside) if self.params["panels_inside"] else inside), *tile])
         acc = f"{self.stage.out.name}.acc"
         do("privatize", acc, tile, (*bias, *(role.constants if self.packed else ())))
-        k, factored = self._reduction_loops(), bool(self.params.get("factored"))
+        k = self._reduction_loops()
+        factored, widened = (bool(self.params.get(n)) for n in ("factored", "widened"))
+        blocks = self._block_loops(k)
+        if blocks:
+            do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
         if not self.packed:
             self._pack_panels(column, k, tile)
-        elif self.params.get("widened"):
-            self._widen_panels(column, k, tile)
+        elif widened:
+            block = blocks[-1] if blocks else f"{column}ooi"
+            self._widen_panels(block, [n for n in k if n not in blocks], tile)
         if factored:
             self._factor(k, column)
         if self.rows_packed:
@@ -167,7 +172,6 @@ class Tiler:
             while len(k) > 1:
                 do("fuse", k[-2], k[-1], f"{k[-2]}{k[-1]}")
                 k[-2:] = [f"{k[-2]}{k[-1]}"]
-        blocks = self._block_loops(k)
         parts = "" if factored else self._part_loop([n for n in k if n not in blocks])
         short = () if self.rows_packed else k[-1:] if factored else self._short_loops(k)
         if short:
@@ -180,12 +184,10 @@ class Tiler:
             unroll, exact = self.params["unroll"], self.rows_packed
             terms = unroll_sum(self.s, k[-1], unroll, rows, tile[0], at_once, exact=exact)
             if terms and self.by_lane and self.workload.target.several_loads:
-                panel = role.right.buffer.name if self.packed else "panel"
+                panel = "panel" if widened or not self.packed else role.right.buffer.name
                 load_terms(self.s, self.workload.target, terms, panel, tile[1:], per_term[0], "vectors")
             if self.rows_packed:
                 self._load_packed(k[-1], terms)
-        if blocks:
-            do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
         in_registers(self.s, tile, ("_l", "_s") if blocks else ())
         if not self.workload.target.offsets:
             do("hoist_guards")  # what a row's vectors share is addressed together
@@ -195,10 +197,11 @@ class Tiler:
             do("partial_sums", parts)
         return outer
 
-    def _widen_panels(self, column: str, k: Sequence[str], tile: Sequence[str]) -> None:
-        """Small weights are widened once a task, for all of its rows."""
-        self.s.do("pack", f"{column}ooi", self.role.constants, [*k, *tile[1:]], "panel")
-        self.s.do("unroll", f"panel_{k[-1]}")
+    def _widen_panels(self, at: str, k: Sequence[str], tile: Sequence[str]) -> None:
+        """Small weights are widened once a task, for all of its rows: a panel, or a block of its terms, in
+        each turn of loop `at`."""
+        self.s.do("pack", at, self.role.constants, [*k, *tile[1:]], "panel")
+        self.s.do("unroll", f"panel_{k[-1] if self.role.parts else tile[1]}")
         self.s.do("vectorize", f"panel_{tile[2]}")
 
     def _pack_rows(self, column: str, k: Sequence[str]) -> None:
