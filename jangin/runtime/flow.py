@@ -1,8 +1,8 @@
 """Branches and loops run by native code, with no Python between the segments in them.
 
-Steps in a row whose sizes are all known before the first of them are one *flow*. For given sizes it
-becomes a script (`runtime.script`); a run puts the addresses of its inputs and outputs in, and makes
-one call.
+Steps in a row whose sizes are all known before the first of them are one *flow*, up to a loop of which
+nothing is unknown but how many slices it collects. For given sizes it becomes a script (`runtime.script`);
+a run puts the addresses of its inputs and outputs in, and makes one call.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from jangin.ir.expr import Var
 from jangin.ir.graph import Value
-from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Step
+from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Slicing, Step
 from jangin.ir.records import dataclass
 from jangin.ir.traversal import free_vars
 from jangin.runtime.executable import Executable
@@ -29,11 +30,13 @@ Driver = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Flow:
-    """Steps of a region: what they read that others make, and what is read of what they make."""
+    """Steps of a region: what they read that others make, and what is read of what they make. `counted`: the
+    last of them, where it is a loop that says how many slices its outputs have."""
 
     steps: tuple[Step, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    counted: Loop | None = None
 
 
 def flows(region: Region, segments: Sequence[Executable], known: Iterable[Var]) -> list[Step | Flow]:
@@ -46,7 +49,10 @@ def flows(region: Region, segments: Sequence[Executable], known: Iterable[Var]) 
         if _is_native(step, region, segments, sized):
             run.append(step)
             continue
-        found += [*_joined(run, region, region.steps[at:]), step]
+        if isinstance(step, Loop) and _is_counted(step, region, segments, sized):
+            found += _joined([*run, step], region, region.steps[at + 1 :], step)
+        else:
+            found += [*_joined(run, region, region.steps[at:]), step]
         run = []
         sized.update(step.symbols if isinstance(step, Bind) else ())
         made = () if isinstance(step, (Bind, Segment)) else step.outputs
@@ -54,13 +60,21 @@ def flows(region: Region, segments: Sequence[Executable], known: Iterable[Var]) 
     return found + _joined(run, region, ())
 
 
-def _joined(run: Sequence[Step], region: Region, rest: Sequence[Step]) -> list[Step | Flow]:
+def _joined(
+    run: Sequence[Step], region: Region, rest: Sequence[Step], counted: Loop | None = None
+) -> list[Step | Flow]:
     if not any(isinstance(s, (Branch, Loop)) for s in run):
         return list(run)
     made = {o for s in run for o in outputs(s)}
     read = dict.fromkeys(n for s in run for n in reads(s))
-    needed = {n for s in rest for n in reads(s)} | {*region.outputs}
-    return [Flow(tuple(run), tuple(n for n in read if n not in made), tuple(sorted(made & needed)))]
+    needed = {n for s in rest for n in reads(s)} | {*region.outputs, *(slices_of(counted) if counted else ())}
+    inputs = tuple(n for n in read if n not in made)
+    return [Flow(tuple(run), inputs, tuple(sorted(made & needed)), counted)]
+
+
+def slices_of(step: Loop) -> tuple[str, ...]:
+    """The outputs of a loop that are slices of all iterations."""
+    return step.outputs[step.carried :]
 
 
 def reads(step: Step | Flow) -> tuple[str, ...]:
@@ -93,6 +107,22 @@ def _is_native(step: Step, region: Region, segments: Sequence[Executable], known
         return step.function == "Raise"
     if isinstance(step, Bind) or not all(_is_sized(region.values[n], known) for n in step.outputs):
         return False
+    return _has_native_bodies(step, segments, known)
+
+
+def _is_counted(step: Loop, region: Region, segments: Sequence[Executable], known: set[Var]) -> bool:
+    """Whether all is known of a loop before it runs but how many slices it collects."""
+    values = [region.values[n] for n in step.outputs]
+    stacked = values[step.carried :]
+    if any(s != Slicing() for s in step.collected) or any(v.type or v.shape is None for v in stacked):
+        return False
+    slices = (replace(v, shape=v.shape[1:]) for v in stacked if v.shape)
+    if not all(_is_sized(v, known) for v in (*values[: step.carried], *slices)):
+        return False
+    return _has_native_bodies(step, segments, known)
+
+
+def _has_native_bodies(step: Branch | Loop, segments: Sequence[Executable], known: set[Var]) -> bool:
     inner = (step.then, step.orelse) if isinstance(step, Branch) else (step.body,)
     return all(
         all(_is_sized(v, known) for v in body.values.values())
@@ -136,7 +166,7 @@ class FlowRunner:
             f = self._flow
             script = Script(
                 f.steps, self._region, self._inputs, f.outputs, given, self._segments, self._constants,
-                symbols,
+                symbols, f.counted,
             )  # fmt: skip
         try:
             made = script.run(self._driver, given)

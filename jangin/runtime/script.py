@@ -31,11 +31,14 @@ import numpy as np
 
 from jangin.ir.expr import Var
 from jangin.ir.graph import Array, Shape
+from jangin.ir.plan import ZERO
 from jangin.ir.program import Branch, HostCall, Loop, Region, Segment, Slicing, Step
 from jangin.runtime.executable import Executable
 from jangin.runtime.functions import address
 from jangin.runtime.sizes import Evaluator, Sizes
 
+ROOM = 16
+"""Slices that there is memory for at first, where a loop says how many it makes."""
 WORDS = 10
 OPERATIONS = {
     name: number
@@ -90,8 +93,20 @@ class Label:
         self.users: list[int] = []
 
 
+@dataclass(eq=False)
+class Count:
+    """Of a loop that says how many slices it makes: `made` counts them, up to `room`; where that is too
+    little, `failure` is given, and the loop goes on at the operation `top` when there is more."""
+
+    made: Place
+    room: Place
+    failure: int
+    top: Label
+
+
 class Script:
-    """Steps as operations, with working memory of their own. `given`: arrays like those of each run."""
+    """Steps as operations, with working memory of their own. `given`: arrays like those of each run;
+    `counted`: the last step, where it is a loop that says how many slices its outputs have."""
 
     def __init__(
         self,
@@ -103,8 +118,11 @@ class Script:
         segments: Sequence[Executable],
         constants: Mapping[str, Any],
         symbols: Mapping[Var, int],
+        counted: Loop | None = None,
     ) -> None:
         self.segments, self.constants, self.symbols = segments, constants, symbols
+        self.counted, self.room = counted, ROOM
+        self.count: Count | None = None
         self.value = Evaluator(symbols)
         self.words: list[int] = []
         self.labels: list[Label] = []
@@ -118,6 +136,8 @@ class Script:
             self.steps(steps, region, dict(zip(inputs, self.inputs, strict=True)), results, {*outputs})
         self.emit("end")
         self.outputs = [results.get(n) for n in outputs]
+        stacked = counted.outputs[counted.carried :] if counted else ()
+        self.stacks = [n in stacked for n in outputs]
         self._settle([p for p in (*self.inputs, *self.outputs) if p is not None])
 
     def _settle(self, places: Sequence[Place]) -> None:
@@ -134,15 +154,44 @@ class Script:
         """The outputs. Raises StepError for a step that can't run, IndexOutOfRange for an index."""
         for place, array in zip(self.inputs, given, strict=True):
             _fill(place, array)
-        made = []
-        for output in self.outputs:
-            if output is not None:
-                made.append(np.empty(output.shape, output.dtype))
-                _fill(output, made[-1])
-        failure = driver(self.start)
+        made = [self._array(p, s) for p, s in zip(self.outputs, self.stacks, strict=True) if p is not None]
+        failure = self._driven(driver, self.start)
+        while self.count is not None and failure == self.count.failure:
+            made = self._enlarged(made)
+            failure = self._driven(driver, self.start + 8 * WORDS * self.count.top.number)
         if failure:
             raise self.failures[failure - 1]()
-        return made
+        return [self._whole(a, s) for a, s in zip(made, self.stacks, strict=True)]
+
+    def _driven(self, driver: Callable[[int], int], start: int) -> int:
+        if self.count is not None:
+            _number(self.count.room).value = self.room
+        return driver(start)
+
+    def _array(self, place: Place, stack: bool) -> Array:
+        """A fresh array for an output, as large as there is room where its slices are counted."""
+        array = np.empty((self.room, *place.shape[1:]) if stack else place.shape, place.dtype)
+        _fill(place, array)
+        return array
+
+    def _enlarged(self, made: Sequence[Array]) -> list[Array]:
+        """Twice the room, with what was made so far."""
+        self.room *= 2
+        larger = list(made)
+        for n, (place, stack) in enumerate(zip(self.outputs, self.stacks, strict=True)):
+            if place is not None and stack:
+                larger[n] = self._array(place, stack)
+                larger[n][: len(made[n])] = made[n]
+        return larger
+
+    def _whole(self, array: Array, stack: bool) -> Array:
+        """An output; of slices that were counted, those that there are. The next run begins with so much
+        room."""
+        if not stack or self.count is None:
+            return array
+        found = array[: _number(self.count.made).value]
+        self.room = max(ROOM, len(found))
+        return array if len(found) == len(array) else found.copy()
 
     def memory(self, shape: Sizes, dtype: np.dtype[Any]) -> Place:
         """Memory that only the operations use."""
@@ -211,7 +260,10 @@ class Script:
             buffers = [plan.buffer(n) for n in step.outputs]
             return {b.name: (self._sizes(b.shape), b.dtype.numpy) for b in buffers}
         values = [region.values[n] for n in step.outputs]  # type: ignore[union-attr]
-        return {v.name: (self._sizes(v.shape or ()), v.dtype.numpy) for v in values}  # type: ignore[union-attr]
+        dims = {v.name: v.shape or () for v in values}
+        if isinstance(step, Loop) and step is self.counted:
+            dims |= {n: (ZERO, *dims[n][1:]) for n in step.outputs[step.carried :]}
+        return {v.name: (self._sizes(dims[v.name]), v.dtype.numpy) for v in values}  # type: ignore[union-attr]
 
     def _sizes(self, dims: Shape) -> Sizes:
         """A shape; of steps that can't be reached for these sizes it may be less than nothing."""
@@ -306,6 +358,9 @@ class Script:
         if trips is not None:
             self.emit("past", number, trips, end)
         self.emit("unless", going, end)
+        count, full = self._room(number, top) if step is self.counted else None, self.label()
+        if count is not None:
+            self.emit("past", number, count.room, full)
         for p, s, q in zip(scanned, step.scanned, slices, strict=True):
             self._move(p, s, q, number, out=False)
         into = [*([after] if step.conditional else ()), *aside, *parts]
@@ -319,7 +374,16 @@ class Script:
             self._move(p, s, q, number, out=True)
         self.emit("count", number)
         self.emit("jump", top)
+        self.here(full)
+        if count is not None:
+            self.emit("fail", count.failure)
         self.here(end)
+
+    def _room(self, number: Place, top: Label) -> Count:
+        """Where it stands how many slices a loop has memory for, which begins at `top`."""
+        self.failures.append(partial(AssertionError, "there is always more room"))
+        self.count = Count(number, self.memory((), _I64), len(self.failures), top)
+        return self.count
 
     def _slice(self, whole: Place, s: Slicing) -> Place:
         axis = s.axis % len(whole.shape)
@@ -337,6 +401,12 @@ class Script:
         else:
             self.emit("copy", part, 0, 0, step, number, rows, size, count * size, size)
         whole.tell(self.words, at, offset)
+
+
+def _number(place: Place) -> ctypes.c_int64:
+    """The integer that lies in memory of the operations' own."""
+    assert place.at is not None
+    return ctypes.c_int64.from_address(place.at)
 
 
 def _fill(place: Place, array: Array) -> None:

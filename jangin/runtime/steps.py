@@ -15,7 +15,7 @@ from jangin.ir.simplify import Range, linear
 from jangin.ir.traversal import free_vars, substitute
 from jangin.ir.types import ANY
 from jangin.runtime.executable import Executable
-from jangin.runtime.flow import Driver, Flow, FlowRunner, flows, outputs, reads
+from jangin.runtime.flow import Driver, Flow, FlowRunner, flows, outputs, reads, slices_of
 from jangin.runtime.script import StepError
 from jangin.runtime.sizes import Evaluator
 
@@ -140,8 +140,7 @@ class Matcher:
 
 def _runner(step: Step | Flow, region: Region, resources: Resources) -> Runner:
     if isinstance(step, Flow):
-        assert resources.driver is not None
-        return FlowRunner(step, region, resources.segments, resources.constants, resources.driver)
+        return _flow(step, region, resources)
     if isinstance(step, Segment):
         return _segment(step, resources)
     if isinstance(step, Bind):
@@ -155,6 +154,22 @@ def _runner(step: Step | Flow, region: Region, resources: Resources) -> Runner:
         for name, match, result in zip(outputs, matches, results, strict=True):
             match(result, symbols)
             values[name] = result
+
+    return run
+
+
+def _flow(flow: Flow, region: Region, resources: Resources) -> Runner:
+    assert resources.driver is not None
+    native = FlowRunner(flow, region, resources.segments, resources.constants, resources.driver)
+    loop = flow.counted
+    if loop is None:
+        return native
+    matches = [(n, Matcher(region.values[n], resources, f"{loop.source}: {n}")) for n in slices_of(loop)]
+
+    def run(values: Values, symbols: Symbols) -> None:
+        native(values, symbols)
+        for name, match in matches:
+            match(values[name], symbols)
 
     return run
 

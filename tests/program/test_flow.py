@@ -22,6 +22,9 @@ ROWS = 100
 Array = np.ndarray[Any, Any]
 
 
+execute = Executable.execute
+
+
 @pytest.fixture(autouse=True)
 def no_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any segment that Python starts by itself is an error."""
@@ -133,6 +136,83 @@ def test_a_loop_ends_by_its_count(tmp_path: Path) -> None:
     exe.save(tmp_path / "loop.jgn")
     loaded = jangin.load(tmp_path / "loop.jgn")
     assert loaded(np.array(2), np.array(2, np.float32)) == 4.5
+
+
+def collatz(kind: int) -> onnx.ModelProto:
+    """The numbers from `start` on until they are 1, each with a row of y, whose middle doubles: nothing tells
+    how many there are before."""
+    step = [
+        helper.make_node("Mod", ["v", "two"], ["odd"]),
+        helper.make_node("Div", ["v", "two"], ["half"]),
+        helper.make_node("Mul", ["v", "three"], ["triple"]),
+        helper.make_node("Add", ["triple", "one"], ["more"]),
+        helper.make_node("Equal", ["odd", "one"], ["is_odd"]),
+        helper.make_node("Where", ["is_odd", "more", "half"], ["next"]),
+        helper.make_node("Greater", ["next", "one"], ["going"]),
+        helper.make_node("Identity", ["v"], ["number"]),
+        helper.make_node("Cast", ["v"], ["scale"], to=kind),
+        helper.make_node("Mul", ["row", "scale"], ["rows"]),
+        helper.make_node("Add", ["row", "scale"], ["next_row"]),
+    ]
+    inner = body(
+        "collatz", step,
+        [
+            info("i", [], TensorProto.INT64), info("c", [], TensorProto.BOOL),
+            info("v", [], TensorProto.INT64), info("row", ["n", 3], kind),
+        ],
+        ["going", "next", "next_row", "number", "rows"],
+    )  # fmt: skip
+    node = helper.make_node(
+        "Loop", ["trips", "", "start", "x"], ["last", "last_row", "numbers", "rows"], body=inner
+    )
+    total = helper.make_node("ReduceSum", ["numbers"], ["total"], keepdims=0)
+    counts = [info(name, [], TensorProto.INT64) for name in ("trips", "start")]
+    inputs = [*counts, info("x", ["n", 3], kind)]
+    constants = {name: np.array(n) for n, name in enumerate(("one", "two", "three"), 1)}
+    return model([node, total], inputs, ["last", "last_row", "numbers", "rows", "total"], constants)
+
+
+@pytest.mark.parametrize(
+    "kind", [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64]
+)
+def test_a_loop_that_says_how_many_slices_it_collects(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows it is a segment of its own, the only one that Python starts."""
+    started: list[Any] = []
+
+    def counted(*given: Any) -> Any:
+        started.append(given)
+        return execute(*given)
+
+    monkeypatch.setattr(Executable, "execute", counted)
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    exe = check(collatz(kind), np.array(10**6), np.array(27), np.arange(6).reshape(2, 3).astype(dtype))
+    assert len(started) == 2
+    for start, trips, count in (
+        (1, 9, 3),
+        (7, 99, 16),
+        (27, 999, 111),
+        (27, 17, 17),
+        (9, 0, 0),
+        (97, 500, 118),
+    ):
+        for n in (1, 5):
+            x = np.arange(3 * n).reshape(n, 3).astype(dtype)
+            expected = collatz_by_hand(start, trips, x)
+            assert len(expected[2]) == count
+            for ours, theirs in zip(exe(np.array(trips), np.array(start), x), expected, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+                assert np.shape(ours) == np.shape(theirs)
+
+
+def collatz_by_hand(v: int, trips: int, row: Array) -> list[Any]:
+    numbers: list[int] = []
+    rows = np.empty((0, *row.shape), row.dtype)
+    while len(numbers) < trips and (v > 1 or not numbers):
+        numbers.append(v)
+        scale = row.dtype.type(v)
+        rows = np.concatenate([rows, (row * scale)[None]])
+        row, v = row + scale, 3 * v + 1 if v % 2 else v // 2
+    return [v, row, np.array(numbers, np.int64), rows, sum(numbers)]
 
 
 def branches() -> onnx.ModelProto:
