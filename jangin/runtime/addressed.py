@@ -11,7 +11,7 @@ from jangin.runtime.device import NativeCall
 from jangin.runtime.functions import ENTRY
 from jangin.runtime.outputs import LARGE
 
-_Mine = tuple[Callable[..., int], NativeCall, list[Sequence[int]]]
+_Mine = tuple[Callable[[], int], NativeCall, list[Sequence[int]]]
 
 
 def is_addressable(plan: Plan) -> bool:
@@ -47,7 +47,7 @@ class Addressed:
             for address, at in zip(addresses, places, strict=True):
                 for i in at:
                     call.table[i] = address
-            status = entry(*call.words[1:])
+            status = entry()
             if status:
                 raise call.failure(status)
         finally:
@@ -56,4 +56,4 @@ class Addressed:
     def _made(self) -> _Mine:
         call = self._new()
         places = [*call.inputs, *(call.outputs[n] for n in self._outputs)]
-        return ENTRY.at(call.words[0]), call, places
+        return ENTRY.prepared(*call.words), call, places

@@ -21,6 +21,7 @@ from jangin.runtime.profile import Launches, LaunchTime
 from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
 from jangin.runtime.threads import default_threads
 
+_array = np.ndarray
 SHAPES = 64
 """Shapes of inputs whose layout is known without checking them again."""
 
@@ -51,6 +52,7 @@ class Executable:
         )
         self._signature = Signature(artifact.plan)
         self._results = _results(artifact.plan)
+        self._are_fresh = all(isinstance(r, str) for r in self._results)
         self._names = artifact.plan.inputs
         self._outputs = artifact.plan.outputs
         self._expected = [(s.dtype, s.shape) for s in self.inputs]
@@ -112,7 +114,10 @@ class Executable:
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """As a call, by name."""
         names = self._names
-        given = [feeds[n] for n in names if n in feeds]
+        try:
+            given = [feeds[n] for n in names]
+        except KeyError:
+            given = []
         if len(feeds) != len(names) or len(given) != len(names):
             problems = [f"missing input {n!r}" for n in names if n not in feeds]
             problems += [f"no input is named {n!r}" for n in feeds if n not in names]
@@ -173,6 +178,8 @@ class Executable:
         try:
             memory.prepare(chosen)
             made = memory.run(chosen, arrays)
+            if self._are_fresh:
+                return list(made.values())
             return [made[r] if isinstance(r, str) else r(memory, chosen, arrays, made) for r in self._results]
         finally:
             self._idle.append(memory)
@@ -181,14 +188,15 @@ class Executable:
         """The inputs as contiguous arrays of the right dtype; of a static model, the right shape."""
         if len(given) != len(self._expected):
             raise ValueError(f"expected {len(self._expected)} inputs, got {len(given)}; {self._signature}")
+        static = self._static is not None
         arrays = []
         for i, (dtype, shape) in enumerate(self._expected):
             a = given[i]
-            if type(a) is not np.ndarray:
+            if type(a) is not _array:
                 a = self._array(a, i)
-            if a.dtype != dtype:
+            if a.dtype is not dtype and a.dtype != dtype:
                 raise TypeError(f"input {self.inputs[i]} got dtype {a.dtype}; {self._signature}")
-            if self._static is not None and a.shape != shape:
+            if static and a.shape != shape:
                 self._signature.bind([np.shape(g) for g in given])
             arrays.append(a if a.flags.c_contiguous else np.ascontiguousarray(a))
         return arrays

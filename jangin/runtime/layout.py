@@ -41,7 +41,8 @@ class Frame:
         self.dims = {b.name: b.shape for b in plan.buffers}
         self.symbols = [v for v, _ in plan.symbols]
         self.scratch = {launch.scratch for launch in plan.launches}
-        self.outputs = [b for b in plan.buffers if b.kind == "output"]
+        named = (plan.buffer(n) for n in dict.fromkeys(plan.outputs))
+        self.outputs = [b for b in named if b.kind == "output"]
         self.arena = [b for b in plan.buffers if b.kind == "arena"]
         kinds: dict[tuple[tuple[Expr, ...], int], int] = {}
         self.kind = [kinds.setdefault((b.shape, b.dtype.bytes), len(kinds)) for b in self.arena]

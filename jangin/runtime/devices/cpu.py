@@ -30,6 +30,7 @@ from jangin.runtime.libraries import PREFIX, bind
 from jangin.runtime.outputs import LARGE, MANY_LINES, Outputs, aligned
 from jangin.runtime.processor import why_not
 from jangin.runtime.profile import Call, Launches
+from jangin.runtime.sizes import Sizes
 from jangin.runtime.threads import handover
 
 
@@ -71,7 +72,6 @@ class Code:
     def __init__(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Code | None) -> None:
         self.plan = plan
         self.image = image = Image(codes, _symbol)
-        self.entry = ENTRY.at(image.address(ENTRY.name))
         self.threads = threads
         self._beside = beside  # kept, as its threads are
         self.pool: int | None = None if beside is None else beside.pool
@@ -93,10 +93,6 @@ class Code:
     def native_call(self, layout: Layout) -> NativeCall:
         memory = self.memory()
         memory.prepare(layout)
-        words = (
-            self.image.address(ENTRY.name), memory.table_at, memory.symbols_at, self.pool or 0,
-            memory.scratch_at, layout.stride,
-        )  # fmt: skip
         outputs = {name: self.users[name] for name, _, _ in layout.outputs}
         numbers = {b.name: i for i, b in enumerate(self.plan.buffers)}
         sources = {}
@@ -105,6 +101,7 @@ class Code:
             base = buffer.base if buffer.kind == "alias" else name
             sources[name] = (base, memory.table[numbers[name]] or 0)
         failed = partial(memory.failure, layout)
+        words = memory.words(layout)
         return NativeCall(words, memory.table, self.inputs, outputs, sources, failed, (self, memory))
 
 
@@ -121,6 +118,10 @@ def _release(image: Image, destroy: Callable[[int], None], pool: int | None, pro
     image.close()
 
 
+_Made = tuple[str, Callable[..., Array], Sizes, np.dtype[Any], list[int]]
+"""An output: its name, what makes its array of shape and type, and its places in the table."""
+
+
 class Mapped:
     """Arena, scratch, and the table of pointers by which the entry finds every buffer."""
 
@@ -131,7 +132,9 @@ class Mapped:
         self._arena_at = self.scratch_at = 0
         self.table: Any = None
         self.symbols: Any = None
-        self._outputs, self._large = Outputs(), dict[str, Callable[..., Array]]()
+        self._outputs = Outputs()
+        self._made: list[_Made] = []
+        self._entry: Callable[[], int] = int
 
     def prepare(self, layout: Layout) -> None:
         """Make the memory large enough and the table right for a layout."""
@@ -141,18 +144,32 @@ class Mapped:
         self.symbols_at = ctypes.addressof(self.symbols)
         same = self._for is not None and self._for.placement is layout.placement
         self._for = layout
-        bytes_of = {n: math.prod(s) * d.itemsize for n, s, d in layout.outputs}
-        self._large = {
-            n: partial(self._outputs.array, n) if size >= LARGE else aligned
-            for n, size in bytes_of.items()
-            if size >= min(LARGE, MANY_LINES)
-        }
         wanted = layout.stride * self._code.threads + ALIGN
         if len(self._scratch) < wanted:  # sizes that grow with each run would make it anew each time
             self._scratch = np.empty(wanted + (wanted // 2 if layout.sizes else 0), np.uint8)
             self.scratch_at = -(-address(self._scratch) // ALIGN) * ALIGN
-        if same:
-            return
+        if not same:
+            self._place(layout)
+        self._made = [
+            (name, self._maker(name, math.prod(shape) * dtype.itemsize), shape, dtype, self._code.users[name])
+            for name, shape, dtype in layout.outputs
+        ]
+        self._entry = ENTRY.prepared(*self.words(layout))
+
+    def words(self, layout: Layout) -> tuple[int, ...]:
+        """Where the entry is, and what it is called with."""
+        code = self._code
+        at = code.image.address(ENTRY.name)
+        return at, self.table_at, self.symbols_at, code.pool or 0, self.scratch_at, layout.stride
+
+    def _maker(self, name: str, size: int) -> Callable[..., Array]:
+        """What makes an output of so many bytes, given shape and type."""
+        if size >= LARGE:
+            return partial(self._outputs.array, name)
+        return aligned if size >= MANY_LINES else np.empty
+
+    def _place(self, layout: Layout) -> None:
+        """The arena, and the table with what lies in it."""
         if len(self._arena) < layout.placement.arena + ALIGN:
             self._arena = np.empty(layout.placement.arena + ALIGN, np.uint8)
             self._arena_at = -(-address(self._arena) // ALIGN) * ALIGN
@@ -165,9 +182,8 @@ class Mapped:
                 self.table[i] = self._arena_at + offset
 
     def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
-        made = self._bind(layout, inputs)
-        code = self._code
-        status = code.entry(self.table_at, self.symbols_at, code.pool, self.scratch_at, layout.stride)
+        made = self._bind(inputs)
+        status = self._entry()
         if status:
             raise self.failure(layout, status)
         return made
@@ -179,23 +195,23 @@ class Mapped:
         found = self.read(layout, plan.buffer(check.buffer)).view(np.int64)
         return failure(check, int(found[0]), layout.value)
 
-    def _bind(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
+    def _bind(self, inputs: Sequence[Array]) -> dict[str, Array]:
         """Point the table at the inputs and at fresh outputs, which are returned by name."""
-        table, users, places = self.table, self._code.users, self._code.inputs
-        for k, array in enumerate(inputs):
-            pointer = address(array)
-            for i in places[k]:
+        table = self.table
+        for k, places in enumerate(self._code.inputs):
+            pointer = address(inputs[k])
+            for i in places:
                 table[i] = pointer
         made = {}
-        for name, shape, dtype in layout.outputs:
+        for name, make, shape, dtype, places in self._made:
             try:
-                array = self._large.get(name, np.empty)(shape, dtype)
+                array = make(shape, dtype)
             except (MemoryError, ValueError) as error:  # NumPy's for more bytes than an address can say
                 sizes = ", ".join(map(str, shape))
                 raise MemoryError(f"there is no memory for the output '{name}' {dtype}[{sizes}]") from error
             made[name] = array
             pointer = address(array)
-            for i in users[name]:
+            for i in places:
                 table[i] = pointer
         return made
 
@@ -208,7 +224,7 @@ class Mapped:
         """The calls are of the pool: (pool, kernel, arguments, sizes, tasks, grain, scratch, bytes of scratch
         a worker, rounds, where a round finds its number)."""
         self.prepare(layout)
-        made, code = self._bind(layout, inputs), self._code
+        made, code = self._bind(inputs), self._code
         numbers = {b.name: i for i, b in enumerate(code.plan.buffers)}
         calls: list[Call] = []
         for launch in code.plan.launches:
