@@ -25,9 +25,9 @@ class Model:
         return MODELS / f"{self.file}.onnx"
 
 
-def quantized(model: Model) -> Model:
-    """Its int8 twin, which benchmarks/make_quantized.py makes."""
-    return replace(model, file=f"{model.file}_int8")
+def quantized(model: Model, reduced: bool = False) -> Model:
+    """Its int8 twin, which benchmarks/make_quantized.py makes; `reduced`: of weights of 7 bits."""
+    return replace(model, file=f"{model.file}_int8{'_reduced' if reduced else ''}")
 
 
 def halved(model: Model, precision: str) -> Model:

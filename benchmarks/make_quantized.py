@@ -3,6 +3,9 @@
     .venv/bin/python benchmarks/make_quantized.py
     .venv/bin/python benchmarks/run.py --precision int8 --peers onnxruntime,openvino
 
+`--reduce-range` (measured by `--precision int8_reduced`): weights are of 7 bits (-64 to 64), as ONNX Runtime
+advises for AVX2 without VNNI, where its products of bytes saturate else; files are NAME_int8_reduced.onnx.
+
 The models come from benchmarks/make_models.py and have random weights, so that random inputs calibrate
 them as well as any: activations are u8 by their range, weights s8 with a scale a channel. Each becomes
 NAME_int8.onnx beside its model.
@@ -43,14 +46,15 @@ class Feeds(CalibrationDataReader):  # type: ignore[misc]
         return next(self.feeds, None)
 
 
-def make(model: Model, folder: Path) -> Path:
-    """Quantize one model into a folder."""
-    out = folder / quantized(model).path.name
+def make(model: Model, folder: Path, reduced: bool) -> Path:
+    """Quantize one model into a folder, with weights of 7 bits if `reduced`."""
+    out = folder / quantized(model, reduced).path.name
     prepared = out.with_suffix(".prepared")
     quant_pre_process(model.path, prepared, skip_symbolic_shape=True)
     quantize_static(
         prepared, out, Feeds(prepared, model), quant_format=QuantFormat.QDQ, per_channel=True,
         activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+        reduce_range=reduced,
     )  # fmt: skip
     prepared.unlink()
     return out
@@ -60,9 +64,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("models", nargs="*", default=QUANTIZED, metavar="MODEL", help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=MODELS, help="the folder (default: where the models lie)")
+    parser.add_argument("--reduce-range", action="store_true", help="weights of 7 bits")
     args = parser.parse_args()
     for name in args.models:
-        print(make(CATALOGUE[name], args.out))
+        print(make(CATALOGUE[name], args.out, args.reduce_range))
 
 
 if __name__ == "__main__":

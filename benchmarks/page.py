@@ -9,6 +9,7 @@ from catalogue import CATALOGUE
 from figures import BEST, PEERS, Comparison, Figures, fastest_peer, geometric_mean, ratio, ratios, result
 
 from jangin.bench.engines import TITLES
+from jangin.ir.dtype import I32
 from jangin.ir.words import products_of
 from jangin.targets import resolve
 
@@ -17,6 +18,7 @@ MODES = {
     "untuned": "Untuned: what `jangin.compile` gives by itself",
     "tuned": "Tuned",
     "int8": "Quantized to int8 by ONNX Runtime (QDQ, per channel), untuned",
+    "int8_reduced": "Quantized likewise, with weights of 7 bits, untuned",
     "float16": "In float16, untuned",
     "bfloat16": "In bfloat16, untuned",
 }
@@ -26,12 +28,18 @@ OF_HALVES = (
     "model's output in ONNX Runtime, so that it has what rounding the weights costs. *Weights*: what Jangin "
     "keeps of them in memory, and of the float32 model's."
 )
+OF_BYTES = (
+    "made; times and ratios as above. *Jangin's float32*: the model as it was before. *The bound*: "
+    "milliseconds of its products by the instruction that adds up several, if each takes as long as a "
+    "multiply-add of float32."
+)
+REDUCED = (
+    "Weights are from -64 to 64, as ONNX Runtime advises for AVX2 without VNNI: sums of two products with "
+    "bytes fit 16 bits there, so that no engine has to saturate. All engines have the same files."
+)
 SMALL = {
-    "int8": (
-        "of models that `benchmarks/make_quantized.py` made; times and ratios as above. *Jangin's float32*: "
-        "the model as it was before. *The bound*: milliseconds of its products by the instruction that adds "
-        "up several, if each takes as long as a multiply-add of float32."
-    ),
+    "int8": f"of models that `benchmarks/make_quantized.py` {OF_BYTES}",
+    "int8_reduced": f"of models that `benchmarks/make_quantized.py --reduce-range` {OF_BYTES} {REDUCED}",
     "float16": OF_HALVES,
     "bfloat16": OF_HALVES,
 }
@@ -138,15 +146,17 @@ def times(figures: Figures, mode: str) -> str:
             cells.append(timing(c, peer) + ("" if share is None else f" **{share:.2f}×**"))
         best = fastest_peer(c)
         cells.append(f"**{times_text(ratio(c, BEST))}** {NAMES[best]}" if best else "–")
-        rows.append([*cells, *([bound(figures, c)] if mode == "int8" else [])])
+        rows.append([*cells, *([bound(figures, c)] if mode.startswith("int8") else [])])
     header = ["model", "threads", "Jangin", *(NAMES[p] for p in peers), "the best"]
-    return table([*header, *(["the bound"] if mode == "int8" else [])], rows)
+    return table([*header, *(["the bound"] if mode.startswith("int8") else [])], rows)
 
 
 def bound(figures: Figures, c: Comparison) -> str:
     """Milliseconds of a model's products by the instruction that adds up several, on as many cores, if each
     takes as long as a multiply-add of f32."""
-    terms = max(map(products_of, ("", *resolve(figures.machine["target"]).dots)))
+    target = resolve(figures.machine["target"])
+    rows = {dot: target.row(dot, I32, target.lanes(I32.bytes)) for dot in target.dots}
+    terms = max([1, *(products_of(dot) / row.multiplies for dot, row in rows.items() if row is not None)])
     return f"{c['flops'] / (terms * c['core'] * c['threads']) * 1e3:.2f}" if c["core"] else "–"
 
 

@@ -39,6 +39,7 @@ from jangin.bench.report import machine
 OTHERS = "\n## Cold compilation\n", "\n<!-- "
 """Where what other scripts found may begin there, which is kept."""
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+INT8 = ("int8", "int8_reduced")
 CALM = ("mobilenetv2", "resnet50", "bert_base")
 """The models that are measured beside a busy neighbour, and whose scaling is measured in turns."""
 
@@ -49,7 +50,7 @@ def model_of(name: str, args: argparse.Namespace) -> Model:
     model = CATALOGUE[name]
     if args.precision in HALVES:
         return halved(model, args.precision)
-    return quantized(model) if args.precision == "int8" else model
+    return quantized(model, args.precision != "int8") if args.precision in INT8 else model
 
 
 def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:
@@ -182,7 +183,8 @@ def main() -> None:
     parser.add_argument("--only", type=names_of, metavar="MODEL,...", help="default: all of the precision")
     parser.add_argument(
         "--precision", choices=("float32", *SMALL), default="float32",
-        help="int8: the models of make_quantized.py, untuned; float16, bfloat16: those of make_halves.py",
+        help="int8: the models of make_quantized.py, untuned; int8_reduced: of its --reduce-range; float16, "
+        "bfloat16: those of make_halves.py",
     )  # fmt: skip
     parser.add_argument("--peers", default=",".join(PEERS), help="default: %(default)s")
     parser.add_argument("--inductor", default="", metavar="PYTHON", help="an interpreter that has PyTorch")
@@ -198,13 +200,13 @@ def main() -> None:
     parser.add_argument("--readme", action="store_true", help="fill README.md's table too")
     parser.add_argument("--json", type=Path, default=STORE, help="where figures are kept")
     args = parser.parse_args()
-    every = {"float32": CATALOGUE, "int8": QUANTIZED}
+    every = {"float32": CATALOGUE, **dict.fromkeys(INT8, QUANTIZED)}
     args.only = args.only or list(every.get(args.precision, HALVES_OF))
     if args.precision in SMALL and args.tune:
         parser.error(f"{args.precision} models are measured untuned")
     missing = [str(path) for n in args.only if not (path := model_of(n, args).path).is_file()]
     if missing and not args.render:
-        makers = {"float32": "make_models.py", "int8": "make_quantized.py"}
+        makers = {"float32": "make_models.py", **dict.fromkeys(INT8, "make_quantized.py")}
         maker = makers.get(args.precision, "make_halves.py")
         parser.error(f"missing: {', '.join(missing)}; benchmarks/{maker} makes them")
     figures = Figures.load(args.json)

@@ -9,7 +9,7 @@ from jangin.bench.engines import PEERS, TITLES, installed
 from jangin.bench.report import machine
 from jangin.commands.common import terminal
 from jangin.ir.dtype import F32
-from jangin.ir.words import DOTS, products_of
+from jangin.ir.words import CLAMPED, DOTS, products_of
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import opencl_devices
 from jangin.runtime.libraries import TITLES as TITLES_OF_LIBRARIES
@@ -75,7 +75,7 @@ def _row(target: Target, here: bool) -> list[str]:
         vector,
         str(target.registers),
         fma,
-        _products(target.dots[0]) if target.dots else "",
+        next((_products(d) for d in target.dots if d not in CLAMPED), ""),
         f"{caches} KiB",
         ", ".join(target.outputs),
         "this machine (cpu)" if here else "",

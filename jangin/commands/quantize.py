@@ -23,7 +23,7 @@ def run(
     model: Path, settings: Settings, data: Path, kind: str, drop: str, output: Path, shapes: Sequence[str],
     threads: int | None, *, method: str | None, labels: Path | None, block: int, pixels: str | None,
     crop: float, tokenizer: Path | None, limit: int | None, html: Path | None,
-    smooth: float | None, equalize: bool,
+    smooth: float | None, equalize: bool, weight_bits: int | None,
 ) -> Quantized:  # fmt: skip
     """Quantize a model, write it (as .onnx and .jgn, where the name doesn't say), and tell what it cost."""
     if output.suffix and output.suffix not in FILES:
@@ -38,6 +38,7 @@ def run(
             settings.source(model), data, kind, drop=parse_share(drop) if drop else None, method=method,
             labels=labels, block=block, pixels=pixels, crop=crop, tokenizer=tokenizer, limit=limit,
             shapes=parse_shapes(shapes), threads=threads, progress=tell, smooth=smooth, equalize=equalize,
+            weight_bits=weight_bits,
         )  # fmt: skip
     console = terminal()
     if found.report is not None:

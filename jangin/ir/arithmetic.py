@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.dtype import DType
-from jangin.ir.words import BITCASTS, DOTS
+from jangin.ir.dtype import I16, DType
+from jangin.ir.words import BITCASTS, CLAMPED, DOTS
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -41,13 +41,15 @@ def _sigmoid(x: Any) -> Any:
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
-def _dot(left: DType, right: DType, a: Any, b: Any) -> Any:
+def _dot(name: str, a: Any, b: Any) -> Any:
     words = np.broadcast_arrays(np.asarray(a, np.int32), np.asarray(b, np.int32))
     x, y = (
         np.ascontiguousarray(w)[..., None].view(t.numpy).astype(np.int64)
-        for w, t in zip(words, (left, right), strict=True)
+        for w, t in zip(words, DOTS[name], strict=True)
     )
-    return (x * y).sum(-1)
+    if name not in CLAMPED:
+        return (x * y).sum(-1)
+    return np.clip((x * y).reshape(*x.shape[:-1], -1, 2).sum(-1), *I16.limits).sum(-1)
 
 
 def _of_pairs(op: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
@@ -73,7 +75,7 @@ _EXACT: Mapping[str, Callable[..., Any]] = {
     "neg": np.negative, "abs": np.abs, "not": np.invert, "sign": np.sign,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "isnan": np.isnan, "isinf": np.isinf,
-    "fma": lambda a, b, c: a * b + c, **{name: partial(_dot, *types) for name, types in DOTS.items()},
+    "fma": lambda a, b, c: a * b + c, **{name: partial(_dot, name) for name in DOTS},
     "add2": partial(_of_pairs, np.add), "sub2": partial(_of_pairs, np.subtract),
     **{name: partial(_bits_as, dtype) for name, dtype in BITCASTS.items()},
 }  # fmt: skip

@@ -22,15 +22,18 @@ INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "dot2",
-    "dot4", "dot4u", "add2", "sub2",
+    "dot4", "dot4u", "dot4s", "add2", "sub2",
 }  # fmt: skip
 """round is half to even; fma(a, b, c) = a*b + c, which may be fused; not: bool or bits. dot2(a, b) of i32,
 each a pair of int16, the first in the low bits: the sum of the products of the firsts and of the seconds;
-dot4: likewise of four int8; dot4u: of four uint8 of a and four int8 of b;
+dot4: likewise of four int8; dot4u: of four uint8 of a and four int8 of b; dot4s: as dot4u, but what the
+first two, and what the last two products add up to, is clamped to int16 first;
 add2 and sub2: the pair of the sums, or differences, of the firsts and of the seconds."""
 PAIRS = frozenset({"add2", "sub2"})
-DOTS = {"dot2": (I16, I16), "dot4": (I8, I8), "dot4u": (U8, I8)}
+DOTS = {"dot2": (I16, I16), "dot4": (I8, I8), "dot4u": (U8, I8), "dot4s": (U8, I8)}
 """The types of the numbers in both operands' words."""
+CLAMPED = frozenset({"dot4s"})
+"""Those of DOTS that clamp the sums of two products to int16: exact where none is larger."""
 ARITY = {"fma": 3, "select": 3, "atan2": 2, **dict.fromkeys((*DOTS, *PAIRS, *BINARY), 2)}
 """Of functions that take more than one argument."""
 

@@ -14,7 +14,7 @@ the terms, as multiply-adds of f32 are quicker than those of i32.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -22,14 +22,15 @@ from operator import add
 import numpy as np
 
 from jangin.ir.core import Concat, Conv, Map, MatMul, Pad, Reshape, Slice, Transpose
-from jangin.ir.dtype import F32, I16, I32, U16, DType
-from jangin.ir.expr import Binary, Cast, Const, Expr, Var, cast, const
+from jangin.ir.dtype import F32, I16, I32, DType
+from jangin.ir.expr import Cast, Expr, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.traversal import free_vars, rewrite, substitute
 from jangin.ir.words import DOTS, products_of
 from jangin.ops.editor import Editor
 from jangin.ops.numbers import Numbers
 from jangin.passes.dce import dce
+from jangin.passes.integer_words import BYTES, Choice, Words, axes, is_small, offset, row_words, words_of
 from jangin.passes.rescaled import by_factors
 from jangin.targets.target import Target
 
@@ -37,10 +38,6 @@ EXACT = 1 << 24
 """f32 has every whole number up to this: sums that stay below are exact in it, in any order."""
 MOST_RUNS = 16
 """Products that one is made of at most, so that the sums of each are exact in f32."""
-FEWEST = 3
-"""Channels of a group that are read as pairs; of fewer, too much would be padding."""
-MOST = 256
-"""What no number that a convolution reads as one of a pair passes: Winograd's method adds up a hundred."""
 
 
 def integers(graph: Graph, target: Target) -> Graph:
@@ -48,18 +45,13 @@ def integers(graph: Graph, target: Target) -> Graph:
     if not any(is_small(node, graph) for node in graph.nodes):
         return graph
     graph = _narrowed_first(graph)
-    whole = any(DOTS[dot][0].bits == 8 for dot in target.dots)
-    run = _Integers(graph if whole else _offsets_kept(graph), target.dots)
+    words = Words(graph, target)
+    chosen = words.choices()
+    whole = {words.read(n.inputs[0])[0] for n in graph.nodes if _of_bytes(n, chosen)}
+    run = _Integers(_offsets_kept(graph, whole), chosen)
     for node in run.graph.nodes:
         run.visit(node)
     return dce(run.rewritten(graph))
-
-
-def is_small(node: Node, graph: Graph) -> bool:
-    """Whether a node is a product of integers of at most 16 bits, with sums of i32."""
-    if not isinstance(node.attrs, (Conv, MatMul)) or node.attrs.dtype is not I32:
-        return False
-    return all(graph.dtype(n).is_int and graph.dtype(n).bits <= 16 for n in node.inputs)
 
 
 def _narrowed_first(graph: Graph) -> Graph:
@@ -94,27 +86,18 @@ def _narrowed_first(graph: Graph) -> Graph:
 # --- offsets ---------------------------------------------------------------------------------
 
 
-def _offset(node: Node, graph: Graph) -> int | None:
-    """What a map takes from numbers of 8 bits to give them as int16 (a zero point); None of any other."""
-    if not isinstance(node.attrs, Map) or len(node.inputs) != 1 or graph.dtype(node.inputs[0]).bits != 8:
-        return None
-    whole = cast(I16, Var("x0", graph.dtype(node.inputs[0])))
-    body = node.attrs.body
-    if body == whole:
-        return 0
-    if isinstance(body, Binary) and body.op == "sub" and body.a == whole and isinstance(body.b, Const):
-        return int(body.b.value)
-    return None
+def _of_bytes(node: Node, chosen: Mapping[str, Choice]) -> bool:
+    return node.outputs[0] in chosen and chosen[node.outputs[0]].dot in BYTES
 
 
-def _offsets_kept(graph: Graph) -> Graph:
+def _offsets_kept(graph: Graph, whole: Collection[str]) -> Graph:
     """Numbers of 8 bits that some node wants as int16, less their zero point, are kept as these alone: other
-    readers add the zero point again."""
+    readers add the zero point again. Not those that are read as bytes, `whole`."""
     run = Editor(graph.symbols, graph.values, graph.constants)
-    users, made = graph.consumers(), {o for n in graph.nodes for o in n.outputs}
+    users, made = graph.consumers(), {o for n in graph.nodes for o in n.outputs if o not in whole}
     wanted: dict[str, Node] = {}
     for node in graph.nodes:
-        if _offset(node, graph) is not None and made.issuperset(node.inputs):
+        if offset(node, graph) is not None and made.issuperset(node.inputs):
             wanted.setdefault(node.inputs[0], node)
     wanted = {q: n for q, n in wanted.items() if len(users[q]) > 1 and q not in graph.outputs}
     if not wanted:
@@ -124,7 +107,7 @@ def _offsets_kept(graph: Graph) -> Graph:
     def read(name: str) -> str:
         if name not in wanted:
             return name
-        (whole,), zero = wanted[name].outputs, _offset(wanted[name], graph)
+        (whole,), zero = wanted[name].outputs, offset(wanted[name], graph)
         body = cast(graph.dtype(name), Var("x0", I16) + const(zero or 0, I16))
         return run.add(Map(body), [whole], f"{name}.again", f"{name} again")
 
@@ -139,29 +122,28 @@ def _offsets_kept(graph: Graph) -> Graph:
 
 
 class _Integers(Editor):
-    """One run. `made`: values in other types, and as words, by what they are made of. `floats`: sums of i32
-    as f32, rounded unless they are `exact`."""
+    """One run. `chosen`: for products of words, by their results. `made`: values in other types, and as
+    words, by what they are made of. `shifted`: sums of a product and a constant. `floats`: sums of i32 as
+    f32, rounded unless they are `exact`."""
 
-    def __init__(self, graph: Graph, dots: Sequence[str]) -> None:
+    def __init__(self, graph: Graph, chosen: Mapping[str, Choice]) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
-        self.graph, self.dots, self.producers = graph, dots, graph.producers()
+        self.graph, self.chosen, self.producers = graph, chosen, graph.producers()
         self.numbers = Numbers(self.constants, self.producers, self.dtype)
         self.made: dict[object, str] = {}
+        self.shifted: dict[str, tuple[str, str]] = {}
         self.exact: dict[str, str] = {}
         self.floats: dict[str, str] = {}
 
     def visit(self, node: Node) -> None:
         if isinstance(node.attrs, Map):
-            self.emit(self.in_floats(self.rescaled(node)))
-            return
-        if not is_small(node, self.graph):
+            self.emit(self.in_floats(self.rescaled(self.added(node))))
+        elif not is_small(node, self.graph):
             self.emit(node)
-            return
-        for dot in self.dots:
-            if self.fits(node, dot) and (less := self.less(node, dot)) is not None:
-                self.in_words(node, dot, less)
-                return
-        self.summed(node)
+        elif node.outputs[0] in self.chosen:
+            self.in_words(node, self.chosen[node.outputs[0]])
+        else:
+            self.summed(node)
 
     def cast(self, name: str, dtype: DType) -> str:
         """The value in another type."""
@@ -171,6 +153,11 @@ class _Integers(Editor):
         """The value less a number, in another type."""
         if self.dtype(name) is dtype and not less:
             return name
+        made_by = self.producers.get(name)
+        if made_by is not None and offset(made_by, self.graph) == -less:
+            (whole,) = made_by.inputs
+            if self.dtype(whole) is dtype:
+                return whole
         key = name, less, dtype
         if key not in self.made:
             if name in self.constants:
@@ -182,54 +169,20 @@ class _Integers(Editor):
                 self.made[key] = self.add(Map(body), [name], f"{name}.{dtype}", f"{dtype} of {name}")
         return self.made[key]
 
-    def axes(self, node: Node) -> tuple[int, int]:
-        """The axes of both operands along which terms are paired, or cut into runs."""
-        attrs = node.attrs
-        if isinstance(attrs, Conv):
-            return (len(self.shape(node.inputs[0])) - 1 if attrs.layout == "last" else 1), 1
-        assert isinstance(attrs, MatMul)
-        left, right = (len(self.shape(n)) for n in node.inputs)
-        return left - (2 if attrs.transpose_a else 1), right - (1 if attrs.transpose_b else 2)
-
     # --- words
 
-    def fits(self, node: Node, dot: str) -> bool:
-        """Whether the product's operands can be read as words of several terms."""
-        attrs, (x, w), (at, of) = node.attrs, node.inputs, self.axes(node)
-        sizes = [static_shape(self.shape(n)[a : a + 1]) for n, a in ((x, at), (w, of))]
-        if any(s is None for s in sizes) or U16 in (self.dtype(x), self.dtype(w)):
-            return False
-        if not isinstance(attrs, Conv):
-            return True
-        terms = int(str(self.shape(w)[1]))
-        few = terms < FEWEST or (attrs.groups > 1 and terms % products_of(dot) > 0)
-        return attrs.layout == "last" and not few and w in self.constants
-
-    def less(self, node: Node, dot: str) -> int | None:
-        """What is taken from the left operand, so that both are in the range of the numbers of words; None
-        where that can't be."""
-        (x, w), (left, right) = node.inputs, DOTS[dot]
-        if left is I16:
-            return 0 if isinstance(node.attrs, MatMul) or self.numbers.reach(x) <= MOST else None
-        (least, most), (low, high) = left.limits, self.numbers.range(x)
-        less = 0 if least <= low and high <= most else low - least
-        (lowest, highest), weights = right.limits, self.numbers.range(w)
-        inside = high - less <= most and lowest <= weights[0] and weights[1] <= highest
-        bordered = isinstance(node.attrs, Conv) and any(node.attrs.pads)
-        return less if inside and (not less or (w in self.constants and not bordered)) else None
-
-    def in_words(self, node: Node, dot: str, less: int) -> None:
-        attrs, (x, w), (at, of) = node.attrs, node.inputs, self.axes(node)
-        left, right = DOTS[dot]
+    def in_words(self, node: Node, choice: Choice) -> None:
+        attrs, (x, w), (at, of) = node.attrs, node.inputs, axes(node, self.graph)
+        (left, right), less = DOTS[choice.dot], choice.less
+        if (words := row_words(node, choice, self.graph)) is not None:
+            self.emit(self.in_rows(node, choice, words))
+            return
         if isinstance(attrs, Conv):
-            own: Conv | MatMul = replace(attrs, dot=dot)
+            own: Conv | MatMul = replace(attrs, dot=choice.dot)
         else:
             apart = w not in self.constants
             own = node.of(MatMul)
-            own = replace(own, dot=dot, transpose_a=False, transpose_b=own.transpose_b or apart)
-        if isinstance(own, Conv) and not less and (rows := self.in_rows(node, own)) is not None:
-            self.emit(rows)
-            return
+            own = replace(own, dot=choice.dot, transpose_a=False, transpose_b=own.transpose_b or apart)
         inputs = [self.words(x, at, left, less), self.words(w, of, right)]
         if not less:
             self.emit(replace(node, inputs=tuple(inputs), attrs=own))
@@ -242,28 +195,32 @@ class _Integers(Editor):
             sums = np.swapaxes(sums, -1, -2) if of == known.ndim - 1 and known.ndim > 2 else sums
         product = self.add(own, inputs, f"{out}.product", node.source)
         more = self.constant(sums * np.int32(less), f"{out}.more")
+        self.shifted[out] = product, more
         self.emit(Node(out, (product, more), (out,), Map(Var("x0", I32) + Var("x1", I32)), node.source))
 
-    def in_rows(self, node: Node, own: Conv) -> Node | None:
-        """A convolution of few channels whose words are of a window's whole row, across pixels, which are
-        fewer than those of each pixel's channels; None where windows or rows begin within words."""
-        (x, w), (left, right), terms = node.inputs, DOTS[own.dot], products_of(own.dot)
-        shape, (*_, size, channels) = self.shape(x), static_shape(self.shape(x)[-2:]) or (0, 0)
-        taps, step, known = own.kernel[-1], own.strides[-1], self.constants[w]
-        words = -(-taps * channels // terms)
-        whole = size * channels % terms == 0 == step * channels % terms
-        plain = own.groups == own.dilations[-1] == 1 and not any(own.pads)
-        if not (whole and plain) or words >= taps * -(-channels // terms):
-            return None
-        across, wide = size * channels // terms, step * channels // terms
-        if (across - words) // wide != (size - taps) // step or across < words:
-            return None
-        rows = np.moveaxis(known.astype(np.int64), 1, -1).reshape(*known.shape[:1], *known.shape[2:-1], -1)
-        weights = self.constant(_words(rows, -1, right)[:, None], f"{w}.rows")
-        count = (*shape[:-2], const(across), const(1))
-        read = self.add(Reshape(count, I32), [self.reduced(x, 0, left)], f"{x}.rows", f"rows of {x}")
-        attrs = replace(own, kernel=(*own.kernel[:-1], words), strides=(*own.strides[:-1], wide))
-        return replace(node, inputs=(read, weights), attrs=attrs)
+    def added(self, node: Node) -> Node:
+        """A constant that is added to a sum with another is added to that."""
+        (left, right), out = (node.inputs, node.outputs[0]) if len(node.inputs) == 2 else (("", ""), "")
+        known = self.constants.get(right)
+        if left not in self.shifted or known is None or node.of(Map).body != Var("x0", I32) + Var("x1", I32):
+            return node
+        product, more = self.shifted[left]
+        return replace(node, inputs=(product, self.constant(known + self.constants[more], f"{out}.more")))
+
+    def in_rows(self, node: Node, choice: Choice, words: Array) -> Node:
+        """A convolution of words across a row's pixels."""
+        (x, w), terms, attrs = node.inputs, products_of(choice.dot), node.of(Conv)
+        size, channels = static_shape(self.shape(x)[-2:]) or (0, 0)
+        count = (*self.shape(x)[:-2], const(size * channels // terms), const(1))
+        read = self.add(
+            Reshape(count, I32), [self.reduced(x, 0, DOTS[choice.dot][0])], f"{x}.rows", f"rows of {x}"
+        )
+        wide = attrs.strides[-1] * channels // terms
+        kernel, strides = (*attrs.kernel[:-1], words.shape[-1]), (*attrs.strides[:-1], wide)
+        inputs = read, self.constant(words, f"{w}.rows")
+        return replace(
+            node, inputs=inputs, attrs=replace(attrs, dot=choice.dot, kernel=kernel, strides=strides)
+        )
 
     def words(self, name: str, axis: int, dtype: DType, less: int = 0) -> str:
         """The numbers, less one, along an axis as words of a type's, the last filled up with 0. Of a value
@@ -272,7 +229,7 @@ class _Integers(Editor):
         if key not in self.made:
             if name in self.constants:
                 numbers = self.constants[name].astype(np.int64) - less
-                self.made[key] = self.constant(_words(numbers, axis, dtype), f"{name}.words")
+                self.made[key] = self.constant(words_of(numbers, axis, dtype), f"{name}.words")
             else:
                 self.made[key] = self.view(self.turned(name, axis), dtype, less)
         return self.made[key]
@@ -292,7 +249,7 @@ class _Integers(Editor):
         words, rest = divmod(int(str(shape[-1])), terms)
         if pad is not None and not rest and _around(pad.attrs):
             inside = self.words(pad.inputs[0], len(shape) - 1, dtype, less)
-            border = _words(np.full(terms, -less), 0, dtype)
+            border = words_of(np.full(terms, -less), 0, dtype)
             own = replace(pad.of(Pad), value=int(border[0]))
             return self.add(own, [inside], f"{name}.words", pad.source)
         narrow = self.reduced(name, less, dtype)
@@ -307,17 +264,15 @@ class _Integers(Editor):
     def summed(self, node: Node) -> None:
         """As one product of f32 where its sums are exact, else the sum in i32 of those of runs. Without runs
         it stays one of i32."""
-        (x, w), (out,), axes = node.inputs, node.outputs, self.axes(node)
-        runs = self.runs(node, axes[1])
+        (x, w), (out,), (at, of) = node.inputs, node.outputs, axes(node, self.graph)
+        runs = self.runs(node, of)
         if not runs:
             self.emit(node)
             return
         own = replace(node.of(Conv) if isinstance(node.attrs, Conv) else node.of(MatMul), dtype=F32)
         left, right = self.cast(x, F32), self.cast(w, F32)
         parts = [
-            self.add(
-                own, [self.cut(left, axes[0], r), self.cut(right, axes[1], r)], f"{out}.sum", node.source
-            )
+            self.add(own, [self.cut(left, at, r), self.cut(right, of, r)], f"{out}.sum", node.source)
             for r in (runs if len(runs) > 1 else [None])
         ]
         total = reduce(add, (cast(I32, Var(f"x{n}", F32)) for n in range(len(parts))))
@@ -397,12 +352,3 @@ def _around(attrs: object) -> bool:
         return False
     half = len(attrs.pads) // 2
     return attrs.pads[half - 1] == attrs.pads[-1] == const(0)
-
-
-def _words(array: Array, axis: int, dtype: DType) -> Array:
-    """Numbers along an axis as i32 of several of a type, the first in the low bits."""
-    count = I32.bytes // dtype.bytes
-    rows = np.moveaxis(array, axis, -1)
-    whole = np.zeros((*rows.shape[:-1], -(-rows.shape[-1] // count) * count), dtype.numpy)
-    whole[..., : rows.shape[-1]] = rows
-    return np.ascontiguousarray(np.moveaxis(whole.view(np.int32), -1, axis))

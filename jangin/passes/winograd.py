@@ -41,11 +41,10 @@ from jangin.passes.chains import merge
 from jangin.passes.dce import dce
 from jangin.passes.fuse import producer_class
 from jangin.passes.halves import widens
-from jangin.passes.integers import MOST
 from jangin.passes.stages import is_opaque, stages
-from jangin.passes.winograd_cost import Estimate
+from jangin.passes.winograd_cost import Estimate, is_window
 from jangin.passes.winograd_nests import Patch, Tiling, input_nest, output_nest
-from jangin.passes.winograd_transform import F2, F4, PAIRED, TAPS, Transform
+from jangin.passes.winograd_transform import F2, F4, Transform, exact_of
 from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
 
@@ -113,8 +112,7 @@ def _exact(x: str, weights: Array, graph: Graph) -> list[Transform]:
     producers = {o: n for g in graphs for n in g.nodes for o in n.outputs}  # in kernels where there are some
     owners = {name: g for g in graphs for name in (*g.values, *g.constants)}
     numbers = Numbers(graph.constants, producers, lambda name: owners[name].dtype(name))
-    low, high = numbers.range(x)
-    return [t for t in PAIRED if t.exact(weights, max(-MOST, min(low, 0)), min(MOST, max(high, 0)))]
+    return exact_of(weights, *numbers.range(x))
 
 
 def _fits(node: Node, graph: Graph) -> bool:
@@ -126,11 +124,7 @@ def _fits(node: Node, graph: Graph) -> bool:
         and (
             conv.dot == DOT_OF_PAIRS or (graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None)
         )
-        and conv.layout == "last"
-        and conv.kernel == (TAPS, TAPS)
-        and conv.groups == 1
-        and not any(conv.pads)
-        and all(s == 1 for s in (*conv.strides, *conv.dilations))
+        and is_window(conv)
     )
 
 

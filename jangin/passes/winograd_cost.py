@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jangin.ir.core import Conv
 from jangin.ir.dtype import F32, DType
 from jangin.ir.records import dataclass
 from jangin.passes.winograd_transform import F2, F4, TAPS, Transform
 from jangin.targets.figures import WinogradFigures
+
+
+def is_window(conv: Conv) -> bool:
+    """Whether a convolution's windows are such that Winograd's method fits them."""
+    dense = conv.layout == "last" and conv.kernel == (TAPS, TAPS) and conv.groups == 1
+    return dense and not any(conv.pads) and all(s == 1 for s in (*conv.strides, *conv.dilations))
 
 
 @dataclass(frozen=True)

@@ -186,3 +186,10 @@ def _doubled(e: Expr) -> Expr:
 F2 = Transform((1.0,))
 F4 = Transform((math.sqrt(0.5), math.sqrt(2.0)))
 PAIRED = PairTransform((1.0,), 2), PairTransform((1.0, 2.0), 24)
+MOST = 256
+"""What no number that is transformed as one of a pair passes: a hundred are added up."""
+
+
+def exact_of(words: Array, low: int, high: int) -> list[Transform]:
+    """The transforms that are exact for weights [O, C / 2, 3, 3] of pairs and inputs from `low` to `high`."""
+    return [t for t in PAIRED if t.exact(words, max(-MOST, min(low, 0)), min(MOST, max(high, 0)))]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from jangin.ir.graph import CompileError
+from jangin.ir.words import CLAMPED
 from jangin.quantization.data import Feeds
 from jangin.quantization.decide import (
     FLOAT,
@@ -30,20 +32,28 @@ from jangin.quantization.writer import Chosen
 
 EFFECT = 2
 """Runs on which each part's effect is measured."""
+Kinds = Mapping[str, Mapping[str, Chosen]]
+"""The parts in each kind of numbers that suits them."""
 
 
 def decided(
     job: Job, feeds: Feeds, rated: Quality, seen: Seen, methods: Sequence[str], block: int,
-    allowed: float,
+    bits: int | None, allowed: float,
 ) -> Quantized:  # fmt: skip
-    """What gains time on this machine within the drop `allowed`; float32, where nothing does."""
-    return _Deciding(job, feeds, rated, seen, methods, block, allowed).run()
+    """What gains time on this machine within the drop `allowed`; float32, where nothing does. `bits`: of
+    weights in int8, None for those that are quicker."""
+    return _Deciding(job, feeds, rated, seen, methods, block, bits, allowed).run()
+
+
+def together(taken: Sequence[Decision], kinds: Kinds) -> dict[str, Chosen]:
+    """Parts in the numbers that were taken for them."""
+    return {d.name: kinds[d.kind][d.name] for d in taken}
 
 
 class _Deciding:
     def __init__(
         self, job: Job, feeds: Feeds, rated: Quality, seen: Seen, methods: Sequence[str],
-        block: int, allowed: float,
+        block: int, bits: int | None, allowed: float,
     ) -> None:  # fmt: skip
         self.job, self.feeds, self.rated, self.allowed = job, feeds, rated, allowed
         job.tell(0, 1, "compile")
@@ -52,40 +62,44 @@ class _Deciding:
         self.reference = job.outputs(job.engine.run, self.few)
         each = map(seen.ranges, methods)
         self.ranges = min(each, key=lambda r: self.cost(job.chosen("int8", r, block, seen), r))
-        self.kinds = {k: c for k in KINDS if (c := self.suited(k, block, seen))}
+        self.kinds = {k: c for k in KINDS if (c := self.suited(k, block, seen, bits or 8))}
+        narrow = bits is None and any(dot in CLAMPED for dot in job.options.target.dots)
+        self.narrow = self.kinds | {"int8": self.suited("int8", block, seen, 7)} if narrow else None
 
     def cost(self, chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme]) -> float:
         """The error of some parts in smaller numbers."""
         run = self.simulator.runner(chosen, ranges)
         return error(self.reference, self.job.outputs(run, self.few))
 
-    def suited(self, kind: str, block: int, seen: Seen) -> dict[str, Chosen]:
+    def suited(self, kind: str, block: int, seen: Seen, bits: int) -> dict[str, Chosen]:
         """All parts in a kind of numbers; none where the model doesn't suit it."""
         try:
-            return self.job.chosen(kind, self.ranges, block, seen)
+            return self.job.chosen(kind, self.ranges, block, seen, bits)
         except CompileError:
             return {}
 
     def run(self) -> Quantized:
-        plain = self.made([])
+        plain = self.made([], self.kinds)
         decisions = self.decisions(plain)
         fitting = most(ranked(decisions), self.fits)
-        proposals = [fitting]
-        if "int8" in self.kinds:
-            proposals.append(most(uniform(decisions, "int8"), self.fits))
-        before = after = 0.0
+        proposals = [(fitting, self.kinds)]
+        for kinds in (self.kinds, self.narrow):
+            if kinds and kinds.get("int8"):
+                proposals.append((most(uniform(decisions, "int8"), partial(self.fits, kinds=kinds)), kinds))
+        before, after, note = 0.0, 0.0, ""
         best, taken = plain, list[Decision]()
-        for proposal in proposals:
-            made, kept = self.allowed_of(proposal)
+        for proposal, kinds in proposals:
+            made, kept = self.allowed_of(proposal, kinds)
             if not kept:
                 continue
             self.job.tell(0, 1, "race")
             seconds, other = raced(plain.executable, made.executable, self.feeds[0])
             ratio = other / seconds
             before = before or seconds
-            if ratio < min(WORTH, after / before if after else WORTH):
+            narrow = kinds is self.narrow
+            if ratio < min(WORTH, after / before * (WORTH if narrow else 1) if after else WORTH):
                 best, taken, after = made, kept, before * ratio
-        note = ""
+                note = "weights in int8 are of 7 bits, which are quicker here" if narrow else ""
         if best is plain:
             after = before
             note = "nothing smaller is quicker here within the drop: the model stays in float32"
@@ -111,22 +125,19 @@ class _Deciding:
             found.append(Decision(part.name, title(part), options))
         return found
 
-    def together(self, taken: Sequence[Decision]) -> dict[str, Chosen]:
-        return {d.name: self.kinds[d.kind][d.name] for d in taken}
-
-    def fits(self, taken: Sequence[Decision]) -> bool:
+    def fits(self, taken: Sequence[Decision], kinds: Kinds | None = None) -> bool:
         """Whether parts are within the drop, as far as rounded floats tell."""
-        run = self.simulator.runner(self.together(taken), self.ranges)
+        run = self.simulator.runner(together(taken, kinds or self.kinds), self.ranges)
         return self.rated.drop(self.job.outputs(run, self.feeds)) <= self.allowed
 
-    def made(self, taken: Sequence[Decision]) -> Quantized:
-        return self.job.made(self.together(taken), self.ranges, self.feeds, self.rated)
+    def made(self, taken: Sequence[Decision], kinds: Kinds) -> Quantized:
+        return self.job.made(together(taken, kinds), self.ranges, self.feeds, self.rated)
 
-    def allowed_of(self, taken: Sequence[Decision]) -> tuple[Quantized, list[Decision]]:
+    def allowed_of(self, taken: Sequence[Decision], kinds: Kinds) -> tuple[Quantized, list[Decision]]:
         """The model with the parts, fewer where its real outputs ask for it."""
         kept = list(taken)
         while True:
-            made = self.made(kept)
+            made = self.made(kept, kinds)
             if made.drop <= self.allowed or not kept:
                 return made, kept
             kept = kept[: len(kept) * 3 // 4]

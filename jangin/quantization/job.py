@@ -31,6 +31,8 @@ from jangin.runtime.sizes import TensorSpec
 from jangin.targets import resolve
 
 KINDS = ("int8", "int4", "float16")
+MOST = {8: 127, 7: 64}
+"""The largest weight in int8, by its bits. Of two products of such of 7 with bytes, the sum is in int16."""
 BIAS_ROOM = 1 << 30
 """What a bias is at most, in units of both scales."""
 
@@ -107,8 +109,10 @@ class Job:
         self._take(smoothed(self.graph, seen.largest, smooth))
         return self.watched(feeds)
 
-    def chosen(self, kind: str, ranges: Mapping[str, Scheme], block: int, seen: Seen) -> dict[str, Chosen]:
-        """Each part in a kind of numbers, of those that the kind is for."""
+    def chosen(
+        self, kind: str, ranges: Mapping[str, Scheme], block: int, seen: Seen, bits: int = 8
+    ) -> dict[str, Chosen]:
+        """Each part in a kind of numbers, of those that the kind is for; `bits`: of int8's weights."""
         sources = quantized_values(self.graph, self.parts, {p.name: kind for p in self.parts})
         found = {}
         for part in self.parts:
@@ -118,7 +122,7 @@ class Job:
             elif kind == "int4" and not part.is_conv:
                 found[part.name] = Chosen(kind, *gptq(w, seen.moments[part.x], I4, block))
             elif kind == "int8":
-                found[part.name] = _int8(self.graph, part, w, ranges[sources[part.x]], seen)
+                found[part.name] = _int8(self.graph, part, w, ranges[sources[part.x]], seen, bits)
         return found
 
     def made(
@@ -153,12 +157,12 @@ def _half(w: Array, part: Part) -> Array:
     return w.astype(np.float16)
 
 
-def _int8(graph: Graph, part: Part, w: Array, x: Scheme, seen: Seen) -> Chosen:
-    """A part's weights in int8, of scales in which its bias fits 32 bits; a convolution's bias makes good
-    what their rounding adds."""
+def _int8(graph: Graph, part: Part, w: Array, x: Scheme, seen: Seen, bits: int) -> Chosen:
+    """A part's weights in int8, of so many bits, of scales in which its bias fits 32 bits; a convolution's
+    bias makes good what their rounding adds."""
     bias = bias_of(graph, part)
     least = None if bias is None else np.abs(bias) / (float(x.scale) * BIAS_ROOM)
-    scheme = of_weights(w, I8, part.axis, least=least)
+    scheme = of_weights(w, I8, part.axis, least=least, most=MOST[bits])
     whole = scheme.quantized(w)
     if part.is_conv:
         bias = corrected(part, w, scheme.dequantized(whole), seen.means[part.x], bias)

@@ -13,7 +13,7 @@ from jangin.pictures import pixels_of
 from jangin.quantization.auto import decided
 from jangin.quantization.data import Data, Reading, read, read_labels
 from jangin.quantization.engine import Tell
-from jangin.quantization.job import KINDS, Job, Quantized
+from jangin.quantization.job import KINDS, MOST, Job, Quantized
 from jangin.quantization.observers import METHODS
 from jangin.quantization.quality import Score
 
@@ -40,6 +40,7 @@ def quantize(
     labels: str | os.PathLike[str] | Sequence[int] | Array | None = None,
     score: Score | None = None,
     block: int = BLOCK,
+    weight_bits: int | None = None,
     smooth: float | None = None,
     equalize: bool = False,
     pixels: str | None = None,
@@ -59,6 +60,8 @@ def quantize(
     `kind`: "int8" (activations and weights, a scale a channel), "int4" (weights of matrix products, a scale
     for each `block` of terms), "float16", or "auto": for each part what gains time on this machine, as far as
     the drop (by default half a percent) allows; see `decide`.
+    `weight_bits`: of the weights in int8: 8, or 7 (-64 to 64), for which processors that add up products of
+    bytes in 16 bits are quicker (x86-64 without VNNI); by default 8, and for "auto" what is quicker there.
     Weights of 4 bits are rounded by `gptq`; convolutions in int8 have their biases corrected (`balance`).
     `smooth`, 0 to 1: how much of the outliers that matrix products read goes into their weights first;
     `equalize`: make the weights of convolutions after each other alike in size.
@@ -67,7 +70,7 @@ def quantize(
     classes, or as `quality.quality` says.
     Raises DropMissed, with the best that was found, where that can't be met; ValueError for data that doesn't
     fit; CompileError for a model that can't be quantized."""
-    _check(kind, method, drop, smooth)
+    _check(kind, method, drop, smooth, weight_bits)
     job = Job(model, shapes, weights, threads, progress, equalize)
     given = pixels or pixels_of(job.metadata)
     feeds = read(data, job.inputs, Reading(given, crop, Path(tokenizer) if tokenizer else None, limit))
@@ -77,11 +80,12 @@ def quantize(
     seen = job.watched(feeds, smooth if kind in ("int8", AUTO) else None)
     if kind == AUTO:
         allowed = AUTO_DROP if drop is None else drop
-        return decided(job, feeds, rated, seen, [method] if method else [*METHODS], block, allowed)
+        methods = [method] if method else [*METHODS]
+        return decided(job, feeds, rated, seen, methods, block, weight_bits, allowed)
     found: list[Quantized] = []
     for name in [method] if method else [*METHODS] if kind == "int8" else ["minmax"]:
         ranges = seen.ranges(name)
-        found.append(job.made(job.chosen(kind, ranges, block, seen), ranges, feeds, rated))
+        found.append(job.made(job.chosen(kind, ranges, block, seen, weight_bits or 8), ranges, feeds, rated))
         if drop is None or found[-1].drop <= drop:
             return found[-1]
     best = min(found, key=lambda q: q.drop)
@@ -92,12 +96,18 @@ def quantize(
     )
 
 
-def _check(kind: str, method: str | None, drop: float | None, smooth: float | None) -> None:
+def _check(
+    kind: str, method: str | None, drop: float | None, smooth: float | None, weight_bits: int | None
+) -> None:
     if kind not in (*KINDS, AUTO):
         raise ValueError(f"{kind!r} is no kind of numbers; there are {', '.join((*KINDS, AUTO))}")
     if method is not None and method not in METHODS:
         raise ValueError(f"method {method!r} is unknown; known: {', '.join(METHODS)}")
     if smooth is not None and not 0 <= smooth <= 1:
         raise ValueError(f"a smoothing of {smooth} isn't from 0 to 1")
+    if weight_bits is not None and weight_bits not in MOST:
+        raise ValueError(f"weights in int8 of {weight_bits} bits: there are those of 7 and of 8")
+    if weight_bits is not None and kind not in ("int8", AUTO):
+        raise ValueError(f"the bits of weights in int8 are given, and the numbers are {kind}")
     if drop is not None and not 0 <= drop < 1:
         raise ValueError(f"a drop of {drop} isn't from 0 to 1")

@@ -91,10 +91,11 @@ def of_range(low: float, high: float, dtype: DType = U8) -> Scheme:
 
 
 def of_weights(
-    w: Array, dtype: DType = I8, axis: int | None = None, block: int = 0, least: Array | None = None
-) -> Scheme:
-    """Symmetric scales for weights, by the largest of each channel or block. `least`: the least scale of
-    each channel, such that its bias fits in 32 bits."""
+    w: Array, dtype: DType = I8, axis: int | None = None, block: int = 0, least: Array | None = None,
+    most: int | None = None,
+) -> Scheme:  # fmt: skip
+    """Symmetric scales for weights, by the largest of each channel or block, which becomes `most`, by default
+    the type's largest. `least`: the least scale of each channel, such that its bias fits in 32 bits."""
     size = np.abs(w.astype(np.float64))
     if axis is None:
         largest = np.asarray(size.max(initial=0))
@@ -105,7 +106,7 @@ def of_weights(
         largest = size.reshape(cut).max(axis + 1, initial=0)
     else:
         largest = size.max(tuple(i for i in range(w.ndim) if i != axis), initial=0)
-    scale = largest / dtype.limits[1]
+    scale = largest / (dtype.limits[1] if most is None else most)
     if least is not None:
         scale = np.maximum(scale, least)
     scale = np.where(scale > 0, np.maximum(scale, LEAST), 1.0).astype(np.float32)

@@ -16,7 +16,7 @@ from jangin.ir.expr import Expr
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
 from jangin.ir.records import dataclass
-from jangin.ir.words import DOTS
+from jangin.ir.words import CLAMPED, DOTS
 from jangin.targets import small
 
 FLOATS = (F32, F64)
@@ -43,7 +43,7 @@ class Row:
     `expansion`: the result as an expression of `small.ARGUMENT`, for languages in which the row has no text.
     `needs`: LLVM's names of processor features. `becomes`: a pattern of the one instruction, in
     the processors' assembly (x86's in rows for all), that a vector register takes; empty where it takes
-    several."""
+    several. `multiplies`: instructions of a multiply-add's units that it takes."""
 
     name: str
     dtypes: tuple[DType, ...]
@@ -56,6 +56,7 @@ class Row:
     expansion: Expr | None = None
     c: str = ""
     lanes: int = 0
+    multiplies: int = 1
 
     def func(self, dtype: DType) -> Func:
         """The reference as a kernel of symbolic size N (and M, where memory has another)."""
@@ -102,21 +103,35 @@ def _dot(name: str, left: DType, right: DType) -> Row:
         signed = f"(({v}[i] << i32({top})) >> i32({32 - bits}))"
         return signed if dtype.kind == "i" else f"({signed} & i32({(1 << bits) - 1}))"
 
-    parts = (f"{number('x', left, n)} * {number('y', right, n)}" for n in tops)
+    parts = [f"{number('x', left, n)} * {number('y', right, n)}" for n in tops]
+    if name in CLAMPED:
+        parts = [
+            f"max(min({a} + {b}, i32(32767)), i32(-32768))" for a, b in zip(*[iter(parts)] * 2, strict=True)
+        ]
     lines, total = list[str](), "%z"
     for n in tops:
         for v, dtype in (("x", left), ("y", right)):
             down = "ashr" if dtype.kind == "i" else "lshr"
             lines += [f"%{v}{n}_top = shl {{T}} %{v}, {{i32:{n}}}"]
             lines += [f"%{v}{n} = {down} {{T}} %{v}{n}_top, {{i32:{32 - bits}}}"]
-        lines += [f"%product{n} = mul {{T}} %x{n}, %y{n}", f"%sum{n} = add {{T}} {total}, %product{n}"]
-        total = f"%sum{n}"
+        lines.append(f"%product{n} = mul {{T}} %x{n}, %y{n}")
+        if name not in CLAMPED:
+            lines.append(f"%sum{n} = add {{T}} {total}, %product{n}")
+            total = f"%sum{n}"
+        elif n % (2 * bits) == 0:
+            lines += [
+                f"%both{n} = add {{T}} %product{n}, %product{n + bits}",
+                f"%least{n} = call {{T}} @llvm.smin({{T}} %both{n}, {{T}} {{i32:32767}})",
+                f"%held{n} = call {{T}} @llvm.smax({{T}} %least{n}, {{T}} {{i32:-32768}})",
+                f"%sum{n} = add {{T}} {total}, %held{n}",
+            ]
+            total = f"%sum{n}"
     lines[-1] = lines[-1].partition(" = ")[2]
     reference = f"r[i] = z[i] + {' + '.join(parts)}"
     return Row(name, (I32,), "x: T[N], y: T[N], z: T[N]", "T", reference, "\n".join(lines))
 
 
-_DOT2, _DOT4, _DOT4U = (_dot(name, *types) for name, types in DOTS.items())
+_DOT2, _DOT4, _DOT4U, _DOT4S = (_dot(name, *types) for name, types in DOTS.items())
 
 
 def _of_pairs(name: str, operation: str, reference: str) -> Row:
@@ -211,6 +226,7 @@ PORTABLE: tuple[Row, ...] = (
     _DOT2,
     _DOT4,
     _DOT4U,
+    _DOT4S,
     _ADD2,
     _SUB2,
     *_MASKED,
@@ -286,19 +302,38 @@ def _fours(lanes: int, bits: int, feature: str, fused: str) -> Row:
     )  # fmt: skip
 
 
+def _fours_clamped(lanes: int, of_bytes: str, of_pairs: str, needs: tuple[str, ...] = ()) -> Row:
+    """`dot4s` of one vector register: sums of two products, and, as products with 1, of two of those."""
+    llvm = "%a = bitcast {T} %x to {quads}\n%b = bitcast {T} %y to {quads}\n"
+    llvm += f"%twos = call {{pairs}} @llvm.x86.{of_bytes}({{quads}} %a, {{quads}} %b)\n"
+    llvm += f"%both = call {{T}} @llvm.x86.{of_pairs}({{pairs}} %twos, {{pairs}} splat (i16 1))\n{_IN_ORDER}"
+    x, y = (f"(__m{{reg}}i){n}" for n in "xy")
+    twos = f"_mm{{bits}}_maddubs_epi16({x}, {y})"
+    return replace(
+        _DOT4S, llvm=llvm, needs=needs, lanes=lanes, becomes="pmaddubsw", multiplies=2,
+        c=f"({{T}})_mm{{bits}}_madd_epi16({twos}, _mm{{bits}}_set1_epi16(1)) + z",
+    )  # fmt: skip
+
+
 _NEAREST = Row(
     "nearest", (F32,), "x: T[N]", "i32", "r[i] = i32(round(x[i]))", "call {i32} @llvm.lrint({T} %x)",
     becomes="cvtps2dq", c="({T})_mm{bits}_cvtps_epi32(x)",
 )  # fmt: skip
 """Rounded half to even and converted by one instruction."""
 
-SSE4: tuple[Row, ...] = (_NEAREST, _pairs(4, "sse2.pmadd.wd"), *PORTABLE)
+SSE4: tuple[Row, ...] = (
+    _NEAREST,
+    _pairs(4, "sse2.pmadd.wd"),
+    _fours_clamped(4, "ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"),
+    *PORTABLE,
+)
 
 AVX2: tuple[Row, ...] = (
     replace(_FUSED, needs=("fma",), becomes="vfmadd", c="_mm{bits}_fmadd_p{s}(x, y, z)"),
     _fours(8, 256, "avxvnni", "dpbusd_avx_epi32"),
     _pairs(8, "avx2.pmadd.wd", ("avxvnni",), "dpwssd_avx_epi32"),
     _pairs(8, "avx2.pmadd.wd", ("avx2",)),
+    _fours_clamped(8, "avx2.pmadd.ub.sw", "avx2.pmadd.wd", ("avx2",)),
     *_halves(("f16c",), "vcvtph2ps", "vcvtps2ph"),
     *_single(("avx2",), FOUR, _MASKMOV, {
         "masked_load": "({T})_mm{bits}_maskload_epi32((const int *)memory, (__m{reg}i)mask)",
@@ -372,6 +407,7 @@ AVX512: tuple[Row, ...] = (
     _fours(16, 512, "avx512vnni", "dpbusd_epi32"),
     _pairs(16, "avx512.pmaddw.d.512", ("avx512vnni",), "dpwssd_epi32"),
     _pairs(16, "avx512.pmaddw.d.512", ("avx512bw",)),
+    _fours_clamped(16, "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512", ("avx512bw",)),
     *_single(("avx512f", "avx512bw", "avx512vl"), FOUR, _MASKED_MOVE, {
         "masked_load": f"({{T}})_mm{{bits}}_maskz_loadu_epi32({_MASK}, memory)",
         "masked_store": f"_mm{{bits}}_mask_storeu_epi32(memory, {_MASK}, (__m{{reg}}i)x)",

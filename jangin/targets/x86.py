@@ -17,7 +17,7 @@ def _level(
     name: str, features: str, vector_bytes: int, registers: int, rows: tuple[Row, ...], l2: int = 512 << 10
 ) -> Target:
     return Target(
-        name, TRIPLE, name, features, vector_bytes, registers, rows, l2=l2, dots=("dot2",),
+        name, TRIPLE, name, features, vector_bytes, registers, rows, l2=l2, dots=("dot4s", "dot2"),
         c_flags=(f"-march={name}",),
     )  # fmt: skip
 

@@ -28,6 +28,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from jangin.ir import te
+from jangin.ir.dtype import I32
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, const
 from jangin.ir.simplify import interval, simplify
 from jangin.ir.traversal import children, free_vars, walk
@@ -79,6 +80,8 @@ MOST = 40
 """Candidates that are tried, of all tiles together."""
 REUSE_ROWS = 48
 """Rows that a panel should be read for before the next task reads it again."""
+BETWEEN = {"dot2": 2, "dot4s": 5}
+"""Registers for what several instructions that add up products hand on, of neighbouring products too."""
 MAX_PACKED_ROWS = 12
 """Rows of a register tile that are packed and have no addresses of their own."""
 PACKED_TERMS = 8, 32
@@ -197,7 +200,10 @@ class Contraction(Template):
         self.batches = role.groups * math.prod(size[b] for b in role.batch)
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
         self.by_lane = by_lane(role, self.stage, workload)
-        self.pairs = isinstance(self.stage.body, Call) and self.stage.body.fn == "dot2"
+        dot = self.stage.body.fn if isinstance(self.stage.body, Call) else ""
+        row = workload.target.row(dot, I32, lanes)
+        self.multiplies = 1 if row is None else row.multiplies
+        self.between = BETWEEN.get(dot, 0)
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
         small = self.packed and not role.parts and role.right.dtype.is_float
         self.small = small and role.right.dtype.wide is not role.right.dtype
@@ -223,7 +229,7 @@ class Contraction(Template):
                 if terms := self._terms(nv):
                     task = self._blocks(mr, nv, TASK_OPS[blocks.index(b)], terms)
                     found.append({**params, **task, "terms": terms})
-                if b is blocks[0] and not self.pairs and self._fits(mr, nv, unroll=2 * UNROLL):
+                if b is blocks[0] and not self.between and self._fits(mr, nv, unroll=2 * UNROLL):
                     found.append({**params, "unroll": 2 * UNROLL})
                 if self.packed and not self.widened and b["panels"] > 1 and b["row_tiles"] > 1:
                     found.append({**params, "panels_inside": 1})
@@ -302,7 +308,8 @@ class Contraction(Template):
             held = sum(n * (together if n <= target.several // 2 else 1) for n in (nv, rows))
             return mr * nv + held <= target.registers
         held = 1 + mr * unroll // UNROLL if self.by_lane else 1
-        return mr * nv + nv + held + 2 * self.pairs <= target.registers
+        panel = UNROLL if nv == 1 and self.multiplies > 1 else nv  # LLVM loads those of several terms at once
+        return mr * nv + panel + held + self.between <= target.registers
 
     def _row_loads(self, mr: int, packed: bool, unroll: int) -> float:
         """Loads of a term of the rows: one of each, or of vectors of a row's next terms, in pairs where they
@@ -317,7 +324,8 @@ class Contraction(Template):
         share of the loop, and its part of a panel that the L1 cache doesn't hold; then what begins and
         ends it."""
         t = self.workload.target
-        step = tile_step(t, mr, nv, unroll if t.issue else UNROLL, self._row_loads(mr, packed, unroll))
+        rows = self._row_loads(mr, packed, unroll)
+        step = tile_step(t, mr, nv, unroll if t.issue else UNROLL, rows, self.multiplies)
         if self.small and not self.widened:
             step += nv / t.multiply_adds
         if nv * self.lanes * self.depth * self.panel_bytes > t.l1 // SHARE:

@@ -103,12 +103,14 @@ def vector_cycles(target: Target, instructions: float, reads: float, writes: flo
     return max(instructions / target.multiply_adds, reads / target.loads, writes / target.stores)
 
 
-def tile_step(target: Target, mr: int, nv: int, unroll: int, rows: float | None = None) -> float:
+def tile_step(
+    target: Target, mr: int, nv: int, unroll: int, rows: float | None = None, multiplies: int = 1
+) -> float:
     """Cycles of a register tile's one term: mr*nv multiply-adds, nv loads of a panel's vectors and `rows` of
     the rows (mr where each value is loaded alone), at least a multiply-add's latency, and its share of the
-    loop."""
+    loop. `multiplies`: those that each multiply-add is made of."""
     loads = (mr if rows is None else rows) + nv
-    step = max(mr * nv / target.multiply_adds, loads / target.loads, target.latency) + 1 / unroll
+    step = max(mr * nv * multiplies / target.multiply_adds, loads / target.loads, target.latency) + 1 / unroll
     if not target.issue:
         return step
     instructions = mr * nv + loads - nv + vector_loads(target, nv) + LOOP_INSTRUCTIONS / unroll

@@ -94,6 +94,19 @@ def test_products_of_bytes_add_up_four(level: str, case: str) -> None:
     assert counts(inner)["vpdpbusd"] >= 0.5 * len(inner) and not counts(inner)["vpaddd"], inner
 
 
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+def test_products_of_bytes_without_vnni(level: str, case: str) -> None:
+    """A product of words is three instructions, and the words are bytes."""
+    on, (attrs, shapes) = target(level), CASES[case]
+    text = assembly(kernel(replace(attrs, dtype=I32, dot="dot4s"), shapes, on), on)
+    inner = max(instructions(text), key=lambda body: counts(body)["vpmaddubsw"])
+    found = counts(inner)
+    assert not any("rsp" in line for line in inner), "a register was spilled"
+    assert found["vpmaddubsw"] == found["vpmaddwd"] == found["vpaddd"], inner
+    assert 3 * found["vpmaddubsw"] >= 0.7 * len(inner), inner
+
+
 def test_only_the_tail_is_masked_one_access_each() -> None:
     n, i, v = Var("N"), Var("i"), Var("v")
     x, y = Buffer("x", F32, (n,)), Buffer("y", F32, (n,))

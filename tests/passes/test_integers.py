@@ -14,7 +14,7 @@ from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Conv, Kernel, MatMul, Reshape
 from jangin.ir.dtype import F32, I8, I16, I32, U8, DType
-from jangin.ir.expr import Var, cast, const
+from jangin.ir.expr import Var, cast, const, maximum, minimum
 from jangin.ir.graph import Array, Graph
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
@@ -25,13 +25,13 @@ from jangin.passes.winograd_transform import PAIRED, PairTransform
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 from jangin.targets.arm import NEOVERSE_N1
-from jangin.targets.x86 import V3, V4_VNNI
+from jangin.targets.x86 import V2, V3, V4, V4_VNNI
 
 Net = Callable[[Builder, np.random.Generator], Tensor]
 
 
-def weights(random: np.random.Generator, *shape: int) -> Array:
-    return random.integers(-128, 127, shape, np.int8, endpoint=True)
+def weights(random: np.random.Generator, *shape: int, most: int = 128) -> Array:
+    return random.integers(-most, min(most, 127), shape, np.int8, endpoint=True)
 
 
 def image(b: Builder, channels: int, height: int, width: int, dtype: DType = U8) -> Tensor:
@@ -269,6 +269,105 @@ def test_products_of_bytes_without_sign_are_of_fours(net: str) -> None:
     made = products(optimize(graph, Options(V4_VNNI)))
     other = "" if net in ("depthwise", "groups of odd channels") else "dot2"
     assert made and all(p.dot == ("dot4u" if OF_FOURS[net] else other) for p in made)
+
+
+def narrow(
+    channels: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, size: int = 9, zero: int = 0
+) -> Net:
+    """A convolution with weights of 7 bits; `zero`: the numbers' zero point."""
+
+    def net(b: Builder, random: np.random.Generator) -> Tensor:
+        x = image(b, channels, size, size + 2)
+        w = weights(random, outputs, channels // groups, kernel, kernel, most=64)
+        w[: len(w) // 4], w[-1] = 64, -64
+        pads = (kernel // 2,) * 4
+        sums = integer_conv(
+            b, x, b.const(w), b.scalar(zero, U8), strides=(stride,) * 2, pads=pads, groups=groups
+        )
+        bias = random.integers(-(1 << 20), 1 << 20, (outputs, 1, 1), np.int32)
+        return b.map(lambda v, c: v + c, sums, b.const(bias))
+
+    return net
+
+
+def narrow_product(left: DType, depth: int) -> Net:
+    def net(b: Builder, random: np.random.Generator) -> Tensor:
+        x = b.input("x", left, (const(7), const(depth)))
+        return integer_matmul(b, x, b.const(weights(random, depth, 21, most=64)), b.scalar(101, left))
+
+    return net
+
+
+NARROW: dict[str, tuple[Net, str]] = {
+    "a point": (narrow(66, 40, 1), "dot4s"),
+    "a point, a zero point": (narrow(37, 24, 1, zero=101), "dot4s"),
+    "strided": (narrow(19, 33, 3, stride=2, zero=77), "dot4s"),
+    "few channels": (narrow(3, 24, 3, stride=2, zero=114), "dot4s"),
+    "groups": (narrow(24, 32, 3, groups=2), "dot4s"),
+    "a product": (narrow_product(U8, 67), "dot4s"),
+    "a product with a sign": (narrow_product(I8, 129), "dot4s"),
+    "Winograd's": (narrow(64, 64, 3, size=28), "dot2"),
+}
+
+
+@pytest.mark.parametrize("net", NARROW)
+def test_small_weights_are_multiplied_by_bytes(net: str) -> None:
+    """Where no sum of two products passes 16 bits, words of four bytes are read without VNNI; exact with all
+    numbers at their ends."""
+    graph, arrays = built(NARROW[net][0], len(net))
+    low, high = np.iinfo(arrays["x"].dtype).min, np.iinfo(arrays["x"].dtype).max
+    for n, values in enumerate((None, low, high)):
+        given = arrays if values is None else {"x": np.full_like(arrays["x"], values)}
+        want = run_graph(graph, given)["out"]
+        np.testing.assert_array_equal(code(graph, Options(resolve("cpu"), verify=True), given), want)
+        for target in (V2, V3, V4) if n == 2 else ():
+            fused = optimize(graph, Options(target, verify=True, winograd=False))
+            assert {p.dot for p in products(fused)} == {NARROW[net][1]}
+            np.testing.assert_array_equal(run_graph(fused, given)["out"], want)
+
+
+@pytest.mark.parametrize(
+    ("pair", "most", "dot"),
+    [
+        ((64, 64), 255, "dot4s"),
+        ((-64, -64), 255, "dot4s"),
+        ((127, 1), 255, "dot4s"),
+        ((127, -128), 255, "dot4s"),
+        ((127, 2), 255, "dot2"),
+        ((-128, -1), 255, "dot2"),
+        ((127, 127), 255, "dot2"),
+        ((127, 127), 129, "dot4s"),
+        ((127, 127), 130, "dot2"),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 2])
+def test_no_sum_of_two_products_saturates(pair: tuple[int, int], most: int, dot: str, at: int) -> None:
+    """One pair of weights decides, by what is known of the numbers that it is multiplied with."""
+    b, w = Builder("net", {}), np.ones((24, 32, 1, 1), np.int8)
+    w[5, 12 + at : 14 + at, 0, 0] = pair
+    x = b.input("x", F32, tuple(const(d) for d in (1, 32, 5, 7)))
+    q = b.map(lambda v: cast(U8, minimum(maximum(v, const(0.0, F32)), const(float(most), F32))), x)
+    graph = b.graph([integer_conv(b, q, b.const(w), b.scalar(0, U8))], ["out"])
+    (made,) = products(optimize(graph, Options(V3)))
+    assert made.dot == dot
+    for value in (0, most):
+        arrays = {"x": np.full((1, 32, 5, 7), value, np.float32)}
+        found = code(graph, Options(resolve("cpu"), verify=True), arrays)
+        np.testing.assert_array_equal(found, run_graph(graph, arrays)["out"])
+        assert found[0, 5, 0, 0] == value * (30 + sum(pair))
+
+
+def test_numbers_lie_once_for_pairs_and_bytes() -> None:
+    """Of two readers of the same numbers, the one whose weights are small reads pairs too."""
+    random, b = np.random.default_rng(3), Builder("net", {})
+    x = image(b, 32, 6, 6)
+    q = requantize(b, b.map(lambda v: cast(I32, v), x), b.scalar(0.7, F32), b.scalar(9, U8))
+    made = [
+        integer_conv(b, q, b.const(weights(random, 16, 32, 1, 1, most=most)), b.scalar(9, U8))
+        for most in (64, 128)
+    ]
+    fused = optimize(b.graph(made, ["narrow", "wide"]), Options(V3))
+    assert [p.dot for p in products(fused)] == ["dot2", "dot2"]
 
 
 def block(b: Builder, random: np.random.Generator) -> Tensor:

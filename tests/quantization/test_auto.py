@@ -10,6 +10,7 @@ import pytest
 from small_nets import convolutions, pictures, products, rows
 
 import jangin
+from jangin.ir.words import DOTS
 from jangin.quantization import auto
 from jangin.quantization.decide import FLOAT, Decision, Option, explained, most, ranked, uniform
 from jangin.quantization.job import Job
@@ -63,6 +64,24 @@ def test_simulation(net: str) -> None:
         said, real = simulator.runner(some, ranges)(feeds[0])["y"], exe.run(feeds[0])["y"]
         apart, wrong = (float(np.linalg.norm(a - real)) for a in (said, float32))
         assert apart < 0.3 * wrong
+
+
+@pytest.mark.parametrize("last", [0.5, 0.595])
+def test_weights_of_7_bits(last: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they may be quicker, they are raced too, and taken if they are clearly so."""
+    races, seconds = iter([0.6, 0.6, last]), iter([1.0, 0.5, 1.1])
+
+    def timed(exe: Any, feeds: Any, owners: dict[str, str]) -> dict[str, float]:
+        return dict.fromkeys(owners.values(), next(seconds))
+
+    monkeypatch.setattr(auto, "CLAMPED", frozenset(DOTS))
+    monkeypatch.setattr(auto, "owned", timed)
+    monkeypatch.setattr(auto, "raced", lambda first, second, feeds: (1.0, next(races)))
+    found = jangin.quantize(convolutions(), pictures(), "auto", drop=0.5, threads=1)
+    largest = max(int(np.abs(c.weights.astype(int)).max()) for c in found.chosen.values())
+    assert largest == (64 if last == 0.5 else 127)
+    assert found.report is not None and ("7 bits" in found.report.note) == (last == 0.5)
+    assert found.report.after == (last if last == 0.5 else 0.6)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.5])

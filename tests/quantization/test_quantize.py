@@ -58,6 +58,29 @@ def test_products(kind: str, most: float) -> None:
     assert relative(found.executable(x), on_ort(found.model, x)) < 2e-3
 
 
+@pytest.mark.parametrize("net", ["convolutions", "products"])
+def test_weights_of_7_bits(net: str) -> None:
+    """They are from -64 to 64, nearly as good as those of 8, and what they cost is measured and held to."""
+    model, data = (convolutions(), pictures()) if net == "convolutions" else (products(), rows())
+    found, wide = (
+        jangin.quantize(model, data, method="minmax", weight_bits=bits, threads=1) for bits in (7, 8)
+    )
+    largest = {name: int(np.abs(c.weights.astype(int)).max()) for name, c in found.chosen.items()}
+    assert set(largest.values()) == {64}
+    assert max(int(np.abs(c.weights.astype(int)).max()) for c in wide.chosen.values()) == 127
+    float32, x = jangin.compile(model, cache=False), data[0]
+    assert 0 < relative(found.executable(x), float32(x)) < 0.06
+    assert relative(found.executable(x), on_ort(found.model, x)) < 0.01
+    wanted = [float32(x) for x in data]
+
+    def score(outputs: Any) -> float:
+        return -float(np.mean([relative(o[0], w) for o, w in zip(outputs, wanted, strict=True)]))
+
+    with pytest.raises(DropMissed, match=r"a drop of 0.000% can't be met in int8") as info:
+        jangin.quantize(model, data, method="minmax", weight_bits=7, drop=0.0, score=score, threads=1)
+    assert 0 < info.value.best.drop < 0.06
+
+
 def test_files(tmp_path: Path) -> None:
     """What is saved loads, and gives what was measured."""
     found = jangin.quantize(convolutions(), pictures(), threads=1)
@@ -120,6 +143,8 @@ def test_wrong_options() -> None:
         ({"kind": "int3"}, "'int3' is no kind of numbers; there are int8"),
         ({"method": "best"}, "method 'best' is unknown; known: minmax"),
         ({"drop": 1.5}, "a drop of 1.5 isn't from 0 to 1"),
+        ({"weight_bits": 6}, "weights in int8 of 6 bits: there are those of 7 and of 8"),
+        ({"kind": "float16", "weight_bits": 7}, "weights in int8 are given, and the numbers are float16"),
         ({"labels": [1, 2, 3]}, "there are 2 runs"),
         ({"labels": [0.5, 1.5]}, "labels are float64"),
     ):

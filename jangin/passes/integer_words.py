@@ -1,0 +1,189 @@
+"""Which words of small integers products read: pairs of int16, or fours of bytes (see `integers`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jangin.ir.core import Conv, Map, MatMul, Pad, Reshape, Transpose
+from jangin.ir.dtype import I16, I32, U16, DType
+from jangin.ir.expr import Binary, Const, Var, cast
+from jangin.ir.graph import Array, Graph, Node, static_shape
+from jangin.ir.records import dataclass
+from jangin.ir.words import CLAMPED, DOTS, products_of
+from jangin.ops.numbers import Numbers
+from jangin.passes.winograd_cost import Estimate, is_window
+from jangin.passes.winograd_transform import MOST, exact_of
+from jangin.targets.target import Target
+
+FEWEST = 3
+"""Channels of a group that are read as pairs; of fewer, too much would be padding."""
+BYTES = frozenset(dot for dot, (left, _) in DOTS.items() if left.bits == 8)
+"""Products of words of bytes."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of DOTS a product is made of; `less`: what is taken from its left operand, so that both are in
+    the range of the numbers of words."""
+
+    dot: str
+    less: int
+
+
+def is_small(node: Node, graph: Graph) -> bool:
+    """Whether a node is a product of integers of at most 16 bits, with sums of i32."""
+    if not isinstance(node.attrs, (Conv, MatMul)) or node.attrs.dtype is not I32:
+        return False
+    return all(graph.dtype(n).is_int and graph.dtype(n).bits <= 16 for n in node.inputs)
+
+
+def axes(node: Node, graph: Graph) -> tuple[int, int]:
+    """The axes of a product's operands along which terms are paired, or cut into runs."""
+    attrs = node.attrs
+    if isinstance(attrs, Conv):
+        return (len(graph.shape(node.inputs[0])) - 1 if attrs.layout == "last" else 1), 1
+    assert isinstance(attrs, MatMul)
+    left, right = (len(graph.shape(n)) for n in node.inputs)
+    return left - (2 if attrs.transpose_a else 1), right - (1 if attrs.transpose_b else 2)
+
+
+def offset(node: Node, graph: Graph) -> int | None:
+    """What a map takes from numbers of 8 bits to give them as int16 (a zero point); None of any other."""
+    if not isinstance(node.attrs, Map) or len(node.inputs) != 1 or graph.dtype(node.inputs[0]).bits != 8:
+        return None
+    whole = cast(I16, Var("x0", graph.dtype(node.inputs[0])))
+    body = node.attrs.body
+    if body == whole:
+        return 0
+    if isinstance(body, Binary) and body.op == "sub" and body.a == whole and isinstance(body.b, Const):
+        return int(body.b.value)
+    return None
+
+
+def words_of(array: Array, axis: int, dtype: DType) -> Array:
+    """Numbers along an axis as i32 of several of a type, the first in the low bits."""
+    count = I32.bytes // dtype.bytes
+    rows = np.moveaxis(array, axis, -1)
+    whole = np.zeros((*rows.shape[:-1], -(-rows.shape[-1] // count) * count), dtype.numpy)
+    whole[..., : rows.shape[-1]] = rows
+    return np.ascontiguousarray(np.moveaxis(whole.view(np.int32), -1, axis))
+
+
+def row_words(node: Node, choice: Choice, graph: Graph) -> Array | None:
+    """The weights of a convolution of few channels as words of a window's whole row, across pixels, which
+    are fewer than those of each pixel's channels; None where windows or rows begin within words."""
+    (x, w), (_, right), terms = node.inputs, DOTS[choice.dot], products_of(choice.dot)
+    if not isinstance(node.attrs, Conv) or choice.less:
+        return None
+    attrs, (size, channels) = node.attrs, static_shape(graph.shape(x)[-2:]) or (0, 0)
+    taps, step, known = attrs.kernel[-1], attrs.strides[-1], graph.constants[w]
+    words = -(-taps * channels // terms)
+    whole = size * channels % terms == 0 == step * channels % terms
+    plain = attrs.groups == attrs.dilations[-1] == 1 and not any(attrs.pads)
+    if not (whole and plain) or words >= taps * -(-channels // terms):
+        return None
+    across, wide = size * channels // terms, step * channels // terms
+    if (across - words) // wide != (size - taps) // step or across < words:
+        return None
+    rows = np.moveaxis(known.astype(np.int64), 1, -1).reshape(*known.shape[:1], *known.shape[2:-1], -1)
+    return words_of(rows, -1, right)[:, None]
+
+
+class Words:
+    """What a graph's products are made of on a machine."""
+
+    def __init__(self, graph: Graph, target: Target) -> None:
+        self.graph, self.target = graph, target
+        self.producers = graph.producers()
+        self.numbers = Numbers(graph.constants, self.producers, graph.dtype)
+
+    def choices(self) -> dict[str, Choice]:
+        """Of the products of words, by their results. Numbers that some product reads as pairs are read so by
+        all that bytes make little quicker: they lie in memory once."""
+        nodes = [n for n in self.graph.nodes if is_small(n, self.graph)]
+        found = {n.outputs[0]: c for n in nodes if (c := self.choice(n, self.target.dots)) is not None}
+        read = {n.outputs[0]: self.read(n.inputs[0])[0] for n in nodes}
+        pairs = {read[out] for out, choice in found.items() if choice.dot not in BYTES}
+        for node in nodes:
+            (out,) = node.outputs
+            if out in found and found[out].dot in CLAMPED and read[out] in pairs:
+                del found[out]
+                if again := self.choice(node, [d for d in self.target.dots if d not in CLAMPED]):
+                    found[out] = again
+        return found
+
+    def choice(self, node: Node, dots: Sequence[str]) -> Choice | None:
+        """The first of `dots` that the product can be made of; None of none."""
+        for dot in dots:
+            less = self.less(node, dot) if self.fits(node, dot) else None
+            if less is not None and (dot not in CLAMPED or self.pays(node, Choice(dot, less))):
+                return Choice(dot, less)
+        return None
+
+    def read(self, name: str) -> tuple[str, int | None]:
+        """The numbers of 8 bits that a value, perhaps moved and padded, has less a zero point, with that;
+        of any other the value."""
+        node = self.producers.get(name)
+        while node is not None and isinstance(node.attrs, (Pad, Transpose, Reshape)):
+            node = self.producers.get(node.inputs[0])
+        zero = None if node is None else offset(node, self.graph)
+        return (name, None) if node is None or zero is None else (node.inputs[0], zero)
+
+    def fits(self, node: Node, dot: str) -> bool:
+        """Whether the product's operands can be read as words of several terms."""
+        graph, attrs, (x, w), (at, of) = self.graph, node.attrs, node.inputs, axes(node, self.graph)
+        sizes = [static_shape(graph.shape(n)[a : a + 1]) for n, a in ((x, at), (w, of))]
+        if any(s is None for s in sizes) or U16 in (graph.dtype(x), graph.dtype(w)):
+            return False
+        if not isinstance(attrs, Conv):
+            return True
+        terms = int(str(graph.shape(w)[1]))
+        few = terms < FEWEST or (attrs.groups > 1 and terms % products_of(dot) > 0)
+        return attrs.layout == "last" and not few and w in graph.constants
+
+    def less(self, node: Node, dot: str) -> int | None:
+        """What is taken from the left operand, so that both are in the range of the numbers of words; None
+        where that can't be."""
+        (x, w), (left, right) = node.inputs, DOTS[dot]
+        if left is I16:
+            return 0 if isinstance(node.attrs, MatMul) or self.numbers.reach(x) <= MOST else None
+        bordered = isinstance(node.attrs, Conv) and any(node.attrs.pads)
+        any_less = w in self.graph.constants and not bordered
+        (least, most), (low, high), (whole, zero) = left.limits, self.numbers.range(x), self.read(x)
+        less = 0 if least <= low and high <= most else low - least
+        if any_less and zero is not None and self.graph.dtype(whole) is left:
+            less = -zero  # the bytes as they lie
+        (lowest, highest), weights = right.limits, self.numbers.range(w)
+        inside = high - less <= most and lowest <= weights[0] and weights[1] <= highest
+        return less if inside and (not less or any_less) else None
+
+    def pays(self, node: Node, choice: Choice) -> bool:
+        """Of words of four whose sums of two are clamped: whether none is, by the weights as they are packed,
+        and they should be quicker than pairs, which take two instructions a word to their three."""
+        x, w = node.inputs
+        if w not in self.graph.constants:
+            return False
+        words, (low, high) = self.weights(node, choice), I16.limits
+        most = words.view(np.int8).reshape(-1, 2).astype(np.int64) * (self.numbers.range(x)[1] - choice.less)
+        least, largest = (f(most, 0).sum(-1) for f in (np.minimum, np.maximum))
+        exact = low <= least.min(initial=0) and largest.max(initial=0) <= high
+        pairs = self.weights(node, Choice("dot2", 0))
+        return bool(exact) and 3 * words.size < 2 * pairs.size and not self.by_winograd(node)
+
+    def weights(self, node: Node, choice: Choice) -> Array:
+        """The words of a product's constant weights."""
+        rows, known = row_words(node, choice, self.graph), self.graph.constants[node.inputs[1]]
+        return words_of(known, axes(node, self.graph)[1], DOTS[choice.dot][1]) if rows is None else rows
+
+    def by_winograd(self, node: Node) -> bool:
+        """Whether Winograd's method should make a convolution quicker than its sums of pairs as they
+        stand."""
+        (x, w), sizes = node.inputs, static_shape(self.graph.shape(node.outputs[0])[1:])
+        if not isinstance(node.attrs, Conv) or not is_window(node.attrs) or sizes is None:
+            return False
+        words, (height, width, outputs) = words_of(self.graph.constants[w], 1, I16), sizes
+        fitting = exact_of(words, *self.numbers.range(x))
+        figures = self.target.winograd
+        return Estimate(height, width, words.shape[1], outputs, figures, fitting).best() is not None
