@@ -368,7 +368,7 @@ def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str,
     passes = const(True, BOOL) if "floor" not in settings else Load(scores, (r, c, i)) > settings["floor"]
     enter = block(heap.put(size, i, Load(scores, (r, c, i))), Store(left, ZERO, size + 1))
     fill = For(i, n, block(Store(out, (r, c, i), const(-1)), If(passes, enter)))
-    overlap = _overlap(boxes, r, Load(out, (r, c, j)), best, centred)
+    overlap = overlap_of(boxes, r, Load(out, (r, c, j)), best, centred)
     covers = overlap > settings.get("overlap", const(0.0, boxes.dtype))
     check = For(j, count, If(Load(free, ZERO), If(covers, Store(free, ZERO, const(False, BOOL)))))
     keep = block(Store(out, (r, c, count), best), Store(taken, ZERO, count + 1))
@@ -382,7 +382,7 @@ def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str,
     return nest((batch, classes), (r, c), heap.around(whole), "parallel")
 
 
-def _overlap(boxes: Buffer, r: Var, p: Expr, q: Expr, centred: bool) -> Expr:
+def overlap_of(boxes: Buffer, r: Expr, p: Expr, q: Expr, centred: bool = False) -> Expr:
     """Intersection over union of two boxes."""
 
     def sides(box: Expr) -> list[tuple[Expr, Expr]]:

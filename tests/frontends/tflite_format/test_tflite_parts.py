@@ -103,6 +103,15 @@ CASES: dict[str, tuple[Sequence[Tensor], int, str, dict[str, Any]]] = {
     "NON_MAX_SUPPRESSION_V4": (
         [*boxes(), one("float32", -0.5), Tensor([9], "int32"), Tensor([], "int32")], 2, "", {}
     ),
+    "NON_MAX_SUPPRESSION_V4 as much": (
+        [Tensor([3, 4], data=np.float32([[0, 0, 1, 2], [0, 1, 1, 2], [0, 0, 1, 3]])),
+         Tensor([3], data=np.float32([0.5, 0.75, 0.25])), one("int32", 3), one("float32", 0.5),
+         one("float32", -0.5), Tensor([3], "int32"), Tensor([], "int32")], 2, "", {},
+    ),
+    "NON_MAX_SUPPRESSION_V5 softly": (
+        [*boxes(), one("float32", 0.1), one("float32", 0.4), Tensor([9], "int32"), Tensor([9]),
+         Tensor([], "int32")], 3, "", {},
+    ),
     "NON_MAX_SUPPRESSION_V5": (
         [*boxes(), one("float32", -0.5), one("float32", 0.0), Tensor([9], "int32"), Tensor([9]),
          Tensor([], "int32")], 3, "", {},

@@ -11,7 +11,6 @@ from jangin.frontends.tflite.operators.common import Call
 from jangin.ir.core import Reshape
 from jangin.ir.dtype import BOOL, F32, I32, I64, U8
 from jangin.ir.expr import Buffer, Expr, binary, cast, const, eq, land, maximum, minimum, select
-from jangin.ir.graph import CompileError
 from jangin.ir.te import identity
 from jangin.ops import move
 from jangin.ops import select as chosen
@@ -19,6 +18,7 @@ from jangin.ops.builder import Builder
 from jangin.ops.elementwise import bitcast
 from jangin.ops.reduce import arg_extreme
 from jangin.ops.scatter import scatter_nd
+from jangin.ops.suppress import softly_chosen
 from jangin.ops.values import Tensor
 
 
@@ -153,26 +153,41 @@ def suppressed(call: Call) -> tuple[Tensor, Tensor]:
 
 @lowers("NON_MAX_SUPPRESSION_V5")
 def softly_suppressed(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """As version 4, with the scores of the chosen. A sixth input makes overlapping boxes less likely, unless
-    it is 0."""
-    b = call.b
+    """As version 4, with the scores of the chosen. A sixth input, sigma, makes overlapping boxes less likely,
+    unless it is 0."""
+    b, scores = call.b, call.x(1)
     if float(b.require_constant(call.x(5), "the sigma of soft suppression").reshape(-1)[0]):
-        raise CompileError("soft suppression (a sigma that isn't 0) is not supported")
-    at, there = _suppressed(call)
-    scores = b.gather(call.x(1), at, 0)
-    return b.cast(at, I32), b.map(lambda v, f: select(f, v, 0.0), scores, there), _count(b, there)
+        found, scores = softly_chosen(
+            b, call.x(), scores,
+            limit=call.x(2), overlap=call.x(3), floor=call.x(4), sigma=call.x(5),
+        )  # fmt: skip
+        at, there = _filled(call, found)
+        places = b.compute(I64, at.shape, [], lambda _, i: minimum(i, found.shape[0] - 1))
+        kept = b.gather(scores, places, 0)
+    else:
+        at, there = _suppressed(call)
+        kept = b.gather(scores, at, 0)
+    return b.cast(at, I32), b.map(lambda v, f: select(f, v, 0.0), kept, there), _count(b, there)
 
 
 def _suppressed(call: Call) -> tuple[Tensor, Tensor]:
+    """The places of boxes, and which of these places are one's. A box that overlaps a better one by just as
+    much as the threshold goes too."""
     b, boxes, scores = call.b, call.x(), call.x(1)
-    (most,) = call.sizes(2)
     n = boxes.shape[0]
+    bits = b.map(lambda v: v - 1, bitcast(b, call.x(3), I32))
+    below = b.map(lambda v, w: select(v > 0, w, -1.0), call.x(3), bitcast(b, bits, F32))
     found = chosen.chosen_boxes(
         b, b.reshape(boxes, [1, n, 4]), b.reshape(scores, [1, 1, n]),
-        limit=call.x(2), overlap=call.x(3), floor=call.x(4),
+        limit=call.x(2), overlap=below, floor=call.x(4),
     )  # fmt: skip
-    row = b.reshape(found, [n])
-    at = b.compute(I64, [most], [row], lambda bufs, i: select(i < n, bufs[0][minimum(i, n - 1)], -1))
+    return _filled(call, b.reshape(found, [n]))
+
+
+def _filled(call: Call, found: Tensor) -> tuple[Tensor, Tensor]:
+    """As many places as are asked for: those found, else 0; and which were."""
+    b, (most,), n = call.b, call.sizes(2), found.shape[0]
+    at = b.compute(I64, [most], [found], lambda bufs, i: select(i < n, bufs[0][minimum(i, n - 1)], -1))
     return b.map(lambda v: maximum(v, 0), at), b.map(lambda v: v >= 0, at)
 
 
