@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 import jangin
 from jangin.frontends.torch.attention import keep_attention
@@ -31,6 +32,7 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
     options = {"cache": False, **(given.get("options") or {})}
 
     def inference(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Boxed:
+        _fix_numbers(lowered)
         context = torch._guards.TracingContext.try_get()
         metadata = None if context is None else context.fw_metadata
         static = [] if metadata is None else metadata.static_input_indices
@@ -47,6 +49,14 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
 def _boxed(fn: Boxed) -> Boxed:
     fn._boxed_call = True  # type: ignore[attr-defined]
     return fn
+
+
+def _fix_numbers(lowered: torch.fx.GraphModule) -> None:
+    """Fractions that follow from sizes become constants: for other sizes PyTorch compiles anew then."""
+    for node in lowered.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymFloat) and not has_free_unbacked_symbols(value):
+            node.meta["val"] = float(value)
 
 
 def _training(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Any:

@@ -167,7 +167,7 @@ class _Trace:
                 self._input(node)
         for node in self.graph.nodes:
             if node.op == "call_function":
-                self._call(node)
+                self._named(node)
             elif node.op == "get_attr":
                 self._attribute(node)
         outputs = self._outputs(given, written)
@@ -272,6 +272,13 @@ class _Trace:
         self._emit(name, op, (source,), (name,), given, [(I64, ())], f"the size {symbol}")
 
     # -- nodes ----------------------------------------------------------------------------------
+
+    def _named(self, node: Any) -> None:
+        """A call, which errors name."""
+        try:
+            self._call(node)
+        except CompileError as error:
+            raise CompileError(f"{node.target} '{self._path(node)}' can't be compiled: {error}") from None
 
     def _call(self, node: Any) -> None:
         value = node.meta.get("val")

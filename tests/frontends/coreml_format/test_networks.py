@@ -218,6 +218,47 @@ def test_lstm_with_states_peepholes_and_a_limit(exact: bool) -> None:
         np.testing.assert_allclose(got[name].reshape(-1), wanted.reshape(-1), atol=2e-6)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_lstm_both_ways(whole: bool) -> None:
+    """Between states of each direction, forward first; of all steps, or of each direction's last one."""
+    steps, batch, size, hidden = 4, 2, 3, 5
+    message, net = network([steps, batch, size, 1, 1])
+    names = ["h", "c", "back_h", "back_c"]
+    for name in names:
+        array = message.description.input.add(name=name).type.multiArrayType
+        array.dataType = 65568
+        array.shape.extend([1, batch, hidden, 1, 1])
+        message.description.output.add(name=f"{name}2").type.multiArrayType.dataType = 65568
+    layer = net.layers.add(name="lstm", input=["x", *names], output=["y", *(f"{n}2" for n in names)])
+    lstm = layer.biDirectionalLSTM
+    lstm.inputVectorSize, lstm.outputVectorSize = size, hidden
+    lstm.params.sequenceOutput, lstm.params.hasBiasVectors = whole, True
+    for given in (lstm.activationsForwardLSTM, lstm.activationsBackwardLSTM):
+        for name in ("sigmoid", "tanh", "tanh"):
+            activation(given.add(), name)
+    random, gates = Weights(), ("inputGate", "forgetGate", "blockInput", "outputGate")
+    x = random.rng.standard_normal((steps, batch, size))
+    wanted, feeds, ys = {}, {"x": x}, []
+    for turn, (h_name, c_name) in enumerate((names[:2], names[2:])):
+        weights = lstm.weightParams.add()
+        w = {g: random(getattr(weights, f"{g}WeightMatrix"), hidden, size) for g in gates}
+        r = {g: random(getattr(weights, f"{g}RecursionMatrix"), hidden, hidden) for g in gates}
+        b = {g: random(getattr(weights, f"{g}BiasVector"), hidden) for g in gates}
+        h, c = feeds[h_name], feeds[c_name] = random.rng.standard_normal((2, batch, hidden))
+        y = np.zeros((steps, batch, hidden))
+        for t in reversed(range(steps)) if turn else range(steps):
+            i, f, g, o = (x[t] @ w[k].T + h @ r[k].T + b[k] for k in gates)
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = y[t] = sigmoid(o) * np.tanh(c)
+        wanted |= {f"{h_name}2": h, f"{c_name}2": c}
+        ys.append(y if whole else h[None])
+    wanted["y"] = np.concatenate(ys, 2)
+    given = {k: v.astype(np.float32).reshape(-1, batch, v.shape[-1], 1, 1) for k, v in feeds.items()}
+    got = jangin.compile(message, threads=1, cache=False).run(given)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(got[name][..., 0, 0].reshape(value.shape), value, atol=2e-6)
+
+
 def test_images_are_prepared() -> None:
     """Scaled and shifted by colour, in the image's own order."""
     message = module("Model_pb2").Model(specificationVersion=1)

@@ -51,6 +51,25 @@ def test_a_graph_break() -> None:
             near(fast(x), branching(x))
 
 
+def test_fractions_of_sizes() -> None:
+    """Each size is compiled for, as a number that follows from it is a constant, or a tensor of its own."""
+
+    def scaled(x: Any) -> Any:
+        n = x.shape[0]
+        return x.mul(1 / (n * 3)).add(x, alpha=-2 / n) + (-1.0 / n) / n * torch.eye(3)[None]
+
+    fast = torch.compile(scaled, backend=backend, dynamic=True)
+    with torch.no_grad():
+        for n in (4, 6, 4):
+            x = torch.randn(n, 3, 3)
+            near(fast(x), scaled(x))
+
+
+def test_a_node_that_cant_be_compiled_is_named() -> None:
+    with torch.no_grad(), pytest.raises(jangin.CompileError, match=r"fft.*can't be compiled.*complex64"):
+        torch.compile(lambda x: torch.fft.fft(x).real, backend=backend)(torch.ones(4))
+
+
 def test_by_name() -> None:
     """Where Jangin is installed, PyTorch finds it."""
     try:

@@ -224,7 +224,7 @@ def _times(x: Expr, factor: Number) -> Expr:
     return x if factor == 1 else x * const(factor, x.dtype)
 
 
-@lowers("div")
+@lowers("div", "true_divide")
 def div(b: Builder, out: Result, self: Operand, other: Operand, rounding_mode: str = "") -> Tensor:
     """The quotient, a float where it isn't rounded."""
     if rounding_mode == "floor":
@@ -264,6 +264,11 @@ def clamp(
 def to_copy(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
     """In the result's type: floats are truncated to integers, and true where they aren't 0."""
     return converted(b, self, out)
+
+
+@lowers("prims.convert_element_type")
+def convert_element_type(b: Builder, out: Result, a: Tensor, **given: Any) -> Tensor:
+    return converted(b, a, out)
 
 
 def converted(b: Builder, x: Tensor, out: Result) -> Tensor:
