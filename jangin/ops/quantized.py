@@ -27,7 +27,7 @@ from jangin.ir.dtype import (
     U16,
     DType,
 )
-from jangin.ir.expr import Expr, ExprLike, call, cast, const, eq, maximum, minimum, select
+from jangin.ir.expr import Const, Expr, ExprLike, call, cast, const, eq, maximum, minimum, select
 from jangin.ir.graph import CompileError
 from jangin.ir.te import identity
 from jangin.ops.axes import axis_of
@@ -57,6 +57,9 @@ def _spread(b: Builder, t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
             return b.reshape(t, [t.shape[0] if i == axis else 1 for i in range(x.rank)])
     if not block or t.rank != x.rank:
         raise CompileError(f"{t} fits {x} neither whole, nor by axis {axis}, nor by blocks of {block}")
+    count = (x.shape[axis] + (block - 1)) // block
+    if isinstance(count, Const) and isinstance(t.shape[axis], Const) and t.shape[axis] != count:
+        raise CompileError(f"{t} doesn't fit {x}: axis {axis} has {count} blocks of {block}")
     shape = [*t.shape[:axis], x.shape[axis], *t.shape[axis + 1 :]]
     return b.compute(
         t.dtype,

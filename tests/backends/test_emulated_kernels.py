@@ -132,11 +132,12 @@ def run(
     return got
 
 
+@pytest.mark.parametrize("rows", [1, 5, 19])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_half_precision(machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stored as halves, computed in f32, and rounded once: a sum of some 100 products of numbers around 1
-    is off by half a unit in the last of 11 bits."""
-    rows, terms, columns = (int(RNG.integers(3, n)) for n in (20, 150, 40))
+def test_half_precision(machine: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights stored as halves, widened where they are multiplied, or for many rows before; computed in f32,
+    and not rounded behind a product."""
+    terms, columns = (int(n) for n in RNG.integers(129, 200, 2))
     sizes = {"x": (rows, terms), "y": (rows, columns)}
     half, wide = TensorProto.FLOAT16, TensorProto.FLOAT
     w = RNG.standard_normal((terms, columns)).astype(np.float16)
@@ -150,8 +151,7 @@ def test_half_precision(machine: str, tmp_path: Path, monkeypatch: pytest.Monkey
     x = RNG.standard_normal(sizes["x"], np.float32)
     exact = np.maximum(x.astype(np.float16).astype(np.float64) @ w.astype(np.float64), 0)
     got = run(machine, proto, {"x": x}, tmp_path, monkeypatch)
-    np.testing.assert_allclose(got, exact, rtol=2**-11 * 1.01, atol=1e-4)
-    assert (got == got.astype(np.float16)).all()
+    np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

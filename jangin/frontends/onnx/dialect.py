@@ -8,6 +8,7 @@ from typing import Any
 
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
 from jangin.frontends.onnx import control
+from jangin.frontends.onnx.blocked import keep_blocks
 from jangin.frontends.onnx.importer import split_op
 from jangin.frontends.onnx.operators import OPERATORS
 from jangin.frontends.onnx.operators.strings import MEASURING, MOVING, is_text, moved
@@ -84,7 +85,7 @@ class Onnx(Dialect):
         return {k: v for k, v in node.of(ImportedAttributes).items() if k not in REMARKS}
 
     def rewrite(self, graph: Graph) -> Graph:
-        return fuse_quantized(graph)
+        return fuse_quantized(keep_blocks(graph))
 
 
 ONNX = Onnx()

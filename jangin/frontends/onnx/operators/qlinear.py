@@ -201,8 +201,10 @@ def matmul_nbits(
     if bits not in (2, 4, 8) or weight_prepacked:
         raise CompileError(f"MatMulNBits of {bits} bits (prepacked: {weight_prepacked}) is not supported")
     known = [b.constant_value(t) for t in (w, scales, zeros) if t is not None]
-    if groups is None and x.dtype is F32 and all(k is not None for k in known):
-        y = _in_blocks(b, x, [k for k in known if k is not None], N, K, bits, block_size)
+    if groups is None and x.dtype.wide is F32 and all(k is not None for k in known):
+        wide = b.cast(x, F32)
+        y = _in_blocks(b, wide, [k for k in known if k is not None], N, K, bits, block_size)
+        y = b.cast(y, x.dtype)
         return y if bias is None else b.map(lambda v, c: v + c, y, bias)
     blocks = -(-K // block_size)
     values = b.reshape(_unpacked(b, w, bits), (N, blocks * block_size))
@@ -243,6 +245,23 @@ def _in_blocks(
         whole = zeros[0].dtype.kind == "u"
         zero = (numbers(zeros[0], blocks) if whole else zeros[0].reshape(rows, blocks)).astype(np.float32)
     return matmul_blocks(b, x, numbers(packed, width), factors, -factors * zero, block)
+
+
+@op("MatMulBlocks", domain="jangin")
+def matmul_of_blocks(
+    b: Builder, x: Tensor, w: Tensor, scale: Tensor, zero: Tensor | None = None, bias: Tensor | None = None,
+    *, turned: bool, block_size: int,
+) -> Tensor:  # fmt: skip
+    """x times constant weights [K, N], or [N, K] where they are turned, of which `block_size` neighbours
+    along K have a scale and a zero point: what `frontends.onnx.blocked` makes of DequantizeLinear and a
+    product."""
+    known = (b.constant_value(t) for t in (w, scale, zero) if t is not None)
+    numbers, scales, *zeros = (np.ascontiguousarray(a if turned else a.T) for a in known if a is not None)
+    factors = scales.astype(np.float32)
+    offsets = -factors * zeros[0].astype(np.float32) if zeros and zeros[0].any() else None
+    whole = numbers.astype(np.int8 if w.dtype.kind == "i" else np.uint8)
+    y = b.cast(matmul_blocks(b, b.cast(x, F32), whole, factors, offsets, block_size), x.dtype)
+    return y if bias is None else b.map(lambda v, c: v + c, y, bias)
 
 
 @op("DynamicQuantizeLSTM", domain=DOMAIN)
