@@ -240,6 +240,9 @@ def compare(
     tolerance: Annotated[
         float, typer.Option(help="The largest difference, as a share of a value's largest number.")
     ] = 1e-3,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Compare what lies between the kernels of a run, not each value.")
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="OUT.svg", help="Draw all differences by depth.")
     ] = None,
@@ -260,6 +263,7 @@ def compare(
         data,
         engines,
         tolerance,
+        replay,
         plot,
         shape or [],
         threads,

@@ -23,7 +23,8 @@ FLOOR = 1e-9
 
 
 def run(
-    a: Path, b: Path, settings: Settings, data: Path, engines: str, tolerance: float, plot: Path | None,
+    a: Path, b: Path, settings: Settings, data: Path, engines: str, tolerance: float, replay: bool,
+    plot: Path | None,
     shapes: Sequence[str], threads: int | None, pixels: str, crop: float, tokenizer: Path | None,
     limit: int | None,
 ) -> Comparison:  # fmt: skip
@@ -36,8 +37,8 @@ def run(
     with bar() as tell:
         found = compare(
             settings.source(a), settings.source(b), data, engines=(named[0], named[1]),
-            tolerance=tolerance, shapes=parse_shapes(shapes), threads=threads, progress=tell, pixels=pixels,
-            crop=crop, tokenizer=tokenizer, limit=limit,
+            tolerance=tolerance, replay=replay, shapes=parse_shapes(shapes), threads=threads, progress=tell,
+            pixels=pixels, crop=crop, tokenizer=tokenizer, limit=limit,
         )  # fmt: skip
     console = terminal()
     console.print(table(found))

@@ -270,9 +270,21 @@ def _sizes(ones: Iterable[Var]) -> Mapping[str, int]:
     return {v.name: 1 for v in sorted(ones, key=str)}
 
 
-def optimize(graph: Graph, options: Options, progress: Progress | None = None, until: str = "") -> Graph:
-    """A lowered graph after the other passes."""
+def build_kernels(graph: Graph, options: Options) -> Artifact:
+    """A graph after all passes before `in_place`, of which more results than before may be outputs: they come
+    out of the same kernels."""
+    graph = optimize(graph, options, since="in_place")
+    with Build(options.target) as builder:
+        scheduled = schedule_kernels(graph, options, builder.make)
+        return builder.artifact(make_plan(graph, scheduled, options))
+
+
+def optimize(
+    graph: Graph, options: Options, progress: Progress | None = None, until: str = "", since: str = ""
+) -> Graph:
+    """A lowered graph after the other passes: those to `until`, or those from `since` on."""
     passes = graph_passes(options)
+    passes = passes[next((n for n, p in enumerate(passes) if p.name == since), 0) :]
     for n, step in enumerate(passes, 1):
         _tell(progress, n, len(passes) + 1, step.name)
         graph = step.run(graph, options.target)

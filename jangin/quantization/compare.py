@@ -2,6 +2,9 @@
 
 Values go by their names: those of lowered graphs where Jangin runs both (so that a model and what it was
 quantized or converted to share them), else those of the model's tensors. Outputs go by their places.
+
+A value that is to come out is a kernel's result, so that other kernels are made for all of them than for the
+model alone. Where both are Jangin's, `replay` compares what lies between the models' own kernels instead.
 """
 
 from __future__ import annotations
@@ -14,10 +17,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from jangin.compiler.options import Options
+from jangin.compiler.pipeline import optimize
 from jangin.frontends import table
 from jangin.frontends.dialect import Imported
 from jangin.frontends.lower import lower
-from jangin.ir.graph import Array, CompileError, Graph
+from jangin.ir.core import Kernel
+from jangin.ir.graph import Array, CompileError, Graph, Shape
 from jangin.ir.records import dataclass
 from jangin.passes.partition import has_steps
 from jangin.quantization.data import Data, Reading, read
@@ -84,18 +89,23 @@ def compare(
     tolerance: float = 1e-3,
     shapes: Mapping[str, Any] | None = None,
     threads: int | None = None,
+    replay: bool = False,
     progress: Tell | None = None,
     **reading: Any,
 ) -> Comparison:
     """Compare what models `a` (the reference) and `b` compute on `data`; `reading`: see `data.Reading`.
 
-    `engines` run them: "jangin", or "onnxruntime" (without optimizations, for ONNX models). Raises ValueError
-    where their inputs or the number of their outputs aren't the same, or data doesn't fit."""
+    `engines` run them: "jangin", or "onnxruntime" (without optimizations, for ONNX models). `replay`: values
+    that kernels hand to each other as the models are compiled to run, so that outputs have the same bits;
+    those inside a kernel aren't seen. Raises ValueError where their inputs or the number of their outputs
+    aren't the same, or data doesn't fit."""
     if tolerance < 0:
         raise ValueError(f"a tolerance of {tolerance} is below 0")
+    if replay and set(engines) != {"jangin"}:
+        raise ValueError(f"only Jangin's kernels can be replayed, not those of {' and '.join(engines)}")
     tell: Tell = progress or (lambda done, total, what: None)
     tell(0, 1, "import")
-    sides = [_side(m, e, shapes or {}, threads) for m, e in zip((a, b), engines, strict=True)]
+    sides = [_side(m, e, shapes or {}, threads, replay) for m, e in zip((a, b), engines, strict=True)]
     one, other = sides
     _alike(one, other)
     tensors = set(engines) != {"jangin"}
@@ -152,9 +162,11 @@ def _worse(one: Difference, other: Difference) -> Difference:
     return replace(one, largest=largest, typical=typical)
 
 
-def _side(model: Any, engine: str, shapes: Mapping[str, Any], threads: int | None) -> Side:
+def _side(model: Any, engine: str, shapes: Mapping[str, Any], threads: int | None, replay: bool) -> Side:
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}; known: {', '.join(ENGINES)}")
+    if replay:
+        return _Replayed(model, shapes, threads)
     return _Ours(model, shapes, threads) if engine == "jangin" else _OnnxRuntime(model, shapes, threads)
 
 
@@ -174,7 +186,13 @@ class _Ours:
     def values(self, tensors: bool) -> dict[str, str]:
         nodes = self.imported.graph.nodes if tensors else self.graph.nodes
         found = {out: n.source.partition(" (")[0] or n.name for n in nodes for out in n.outputs if out}
-        return found if tensors else {v: s for v, s in found.items() if self.graph.dtype(v).is_float}
+        if tensors:
+            return found
+        own = {
+            out for n in self.imported.graph.nodes for out in n.outputs
+        }  # others' numbers may be another's
+        named = {v: s for v, s in found.items() if v in own or not v.rpartition(".")[2].isdecimal()}
+        return {v: s for v, s in named.items() if self.graph.dtype(v).is_float}
 
     def ready(self, names: Sequence[str], tensors: bool) -> None:
         graph = self.graph
@@ -185,6 +203,52 @@ class _Ours:
 
     def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         return self.engine.run(feeds)
+
+
+class _Replayed(_Ours):
+    """A model whose kernels are those of a run, and what they hand to each other. `seen`: what such a value
+    is called in the fused graph, by its name in the lowered one."""
+
+    def __init__(self, model: Any, shapes: Mapping[str, Any], threads: int | None) -> None:
+        super().__init__(model, shapes, threads)
+        self.fused = optimize(self.graph, self.options, until="halves")
+        made = [o for n in self.fused.nodes if isinstance(n.attrs, Kernel) for o in n.outputs]
+        found = {name: value for value in made if (name := self.original(value))}
+        self.seen = {name: value for name, value in found.items() if self.fused.dtype(value).is_float}
+
+    def original(self, value: str) -> str:
+        """The value of the lowered graph that one of the fused graph is, as it stands or with its channels
+        last; "" where there is none."""
+        name = next((n for n in (value, *_shorter(value)) if n in self.graph.values), "")
+        shapes = (self.graph.shape(name), _last(self.graph.shape(name))) if name else ()
+        return name if self.fused.shape(value) in shapes else ""
+
+    def values(self, tensors: bool) -> dict[str, str]:
+        return {v: s for v, s in super().values(False).items() if v in self.seen}
+
+    def ready(self, names: Sequence[str], tensors: bool) -> None:
+        self.names = names
+        wanted = [self.seen[n] for n in names]
+        self.engine = Engine(self.fused, self.options, self.threads, wanted, kernels=True)
+
+    def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        found = dict(self.engine.run(feeds))
+        for name in self.names:
+            array, first = found[self.seen[name]], self.graph.shape(name)
+            turned = self.fused.shape(self.seen[name]) != first
+            found[name] = np.moveaxis(array, -1, 1) if turned else array
+        return found
+
+
+def _shorter(value: str) -> list[str]:
+    """What passes may have called a value before they added to its name."""
+    parts = value.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1)]
+
+
+def _last(shape: Shape) -> Shape:
+    """A shape with the channels last."""
+    return (shape[0], *shape[2:], shape[1]) if len(shape) > 2 else shape
 
 
 def _tensors_only(graph: Graph) -> Graph:

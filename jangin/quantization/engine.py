@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from jangin.compiler.options import Options
-from jangin.compiler.pipeline import build_plan
+from jangin.compiler.pipeline import build_kernels, build_plan
 from jangin.ir.graph import Array, Graph
 from jangin.quantization.observers import Observer
 from jangin.quantization.parts import Part, observed
@@ -20,15 +20,17 @@ Tell = Callable[[float, float, str], None]
 
 
 class Engine:
-    """Runs a graph and gives values of it, outputs or not: `values`."""
+    """Runs a graph and gives values of it, outputs or not: `values`. With `kernels`, the graph is fused
+    already, and the values come out of the kernels that there are."""
 
     def __init__(
-        self, graph: Graph, options: Options, threads: int | None, values: Sequence[str] = ()
-    ) -> None:
+        self, graph: Graph, options: Options, threads: int | None, values: Sequence[str] = (),
+        kernels: bool = False,
+    ) -> None:  # fmt: skip
         inner = [v for v in values if v not in graph.inputs and v not in graph.outputs]
         whole = graph.with_nodes(graph.nodes, outputs=(*graph.outputs, *inner))
         self.outputs = graph.outputs
-        self.executable = Executable(build_plan(whole, options), threads)
+        self.executable = Executable((build_kernels if kernels else build_plan)(whole, options), threads)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -14,6 +14,7 @@ from small_nets import convolutions, pictures, products, rows
 import jangin
 from jangin.commands.common import terminal
 from jangin.commands.compare import summary, svg, table
+from jangin.quantization.compare import _Replayed
 
 
 def changed(model: bytes, name: str, by: float) -> bytes:
@@ -63,12 +64,43 @@ def test_precisions() -> None:
     assert 1e-4 < found.differences[-1].largest < 0.1
 
 
+def test_replay() -> None:
+    """Kernels are those of the model alone, so that outputs have the same bits, and the values between them
+    are channels first, as the model has them."""
+    model, data = convolutions(), pictures(2)
+    every = jangin.compare(model, model, data, threads=1)
+    replayed = jangin.compare(model, model, data, threads=1, replay=True)
+    assert 2 < len(replayed.differences) < len(every.differences)
+    assert replayed.first is None
+    assert all(d.largest == 0 for d in replayed.differences)
+    shapes = {d.name: d.shape for d in every.differences}
+    assert all(d.shape == shapes[d.name] for d in replayed.differences)
+    side = _Replayed(model, {}, 1)
+    side.ready(list(side.values(False)), False)
+    given = {"x": data[0]}
+    (want,) = jangin.compile(model, "cpu", 1, cache=False).run(given).values()
+    np.testing.assert_array_equal(side.run(given)["y"], want)
+
+
+def test_replay_finds_a_changed_weight() -> None:
+    model = convolutions()
+    found = jangin.compare(model, changed(model, "w2", 1.01), pictures(2), threads=1, replay=True)
+    assert found.first is not None
+    at = list(found.differences).index(found.first)
+    assert all(d.largest == 0 for d in found.differences[:at])
+    assert found.first.largest == pytest.approx(0.01, rel=0.9)
+
+
 def test_refused() -> None:
     model, data = convolutions(), pictures(1)
     with pytest.raises(ValueError, match=r"input x .* of the one model is x"):
         jangin.compare(model, products(), data)
     with pytest.raises(ValueError, match="unknown engine 'tvm'; known: jangin, onnxruntime"):
         jangin.compare(model, model, data, engines=("jangin", "tvm"))
+    with pytest.raises(
+        ValueError, match="only Jangin's kernels can be replayed, not those of jangin and onnx"
+    ):
+        jangin.compare(model, model, data, engines=("jangin", "onnxruntime"), replay=True)
     with pytest.raises(ValueError, match=re.escape("doesn't fit the input x")):
         jangin.compare(model, model, rows(1))
     with pytest.raises(ValueError, match="no data to calibrate with"):
