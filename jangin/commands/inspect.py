@@ -267,13 +267,16 @@ def _summary(model: ModelSource, options: Options, kernels: Kernels, plan: Plan)
     for name, text in source.metadata.items():
         if text:
             console.print(f"{name}: {str(text)[:SHOWN]}", markup=False)
+    fused = import_model(model, options, until="fuse")
     for kind, names in (("input", imported.inputs), ("output", imported.outputs)):
         for name in names:
-            console.print(f"{kind} {name}: {imported.value(name)}", markup=False)
+            said = imported.value(name)
+            found = fused.value(name) if said.shape is None else said  # formats need not say what comes out
+            console.print(f"{kind} {name}: {found}", markup=False)
     counts = Counter(n.op.removeprefix(f"{source.dialect.domain}.") for n in imported.nodes)
     weights = sum(a.nbytes for a in imported.constants.values())
     console.print(f"{len(imported.nodes)} nodes: " + ", ".join(f"{n} {op}" for op, n in counts.most_common()))
-    work = flops(import_model(model, options, until="fuse"))
+    work = flops(fused)
     known = "depends on the sizes" if work is None else f"{work / 1e9:.3f} GFLOP a run"
     console.print(f"weights {weights / 1e6:.2f} MB, {known}")
     console.print(_passes(model, options))

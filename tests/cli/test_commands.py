@@ -86,6 +86,14 @@ def test_inspect_summary(cli: Cli, model: Path) -> None:
         assert text in out
 
 
+def test_inspect_finds_the_shapes_of_outputs(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """Which the model doesn't say."""
+    message = onnx.load(model)
+    message.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(message, tmp_path / "unsaid.onnx")
+    assert "output y: f32[1, 12]" in cli("inspect", tmp_path / "unsaid.onnx", "--shape", "batch=1").out
+
+
 def test_inspect_shows_names_with_brackets(cli: Cli, model: Path, tmp_path: Path) -> None:
     """They aren't taken for markup."""
     message = onnx.load(model)

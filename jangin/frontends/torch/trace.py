@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -84,7 +85,9 @@ class Traced:
 def traced(program: ExportedProgram, names: Mapping[Any, str] | None = None) -> Traced:
     """A program. `names`: what the caller calls symbols of sizes, by PyTorch's own. CompileError names what
     has no place in a compiled model."""
-    program = program.run_decompositions(table())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # of its own trees
+        program = program.run_decompositions(table())
     signature = program.graph_signature
     changed = set(signature.buffers_to_mutate.values())
     held = {**program.constants, **program.state_dict}
