@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -130,6 +130,16 @@ class Words:
             node = self.producers.get(node.inputs[0])
         zero = None if node is None else offset(node, self.graph)
         return (name, None) if node is None or zero is None else (node.inputs[0], zero)
+
+    def bare(self, chosen: Mapping[str, Choice]) -> set[str]:
+        """The numbers of 8 bits of a zero point 0 that no product reads as pairs."""
+        small = [self.read(n.inputs[0]) for n in self.graph.nodes if is_small(n, self.graph)]
+        pairs = {
+            self.read(n.inputs[0])[0]
+            for n in self.graph.nodes
+            if n.outputs[0] in chosen and chosen[n.outputs[0]].dot not in BYTES
+        }
+        return {name for name, zero in small if zero == 0} - pairs
 
     def fits(self, node: Node, dot: str) -> bool:
         """Whether the product's operands can be read as words of several terms."""

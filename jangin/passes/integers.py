@@ -48,7 +48,9 @@ def integers(graph: Graph, target: Target) -> Graph:
     words = Words(graph, target)
     chosen = words.choices()
     whole = {words.read(n.inputs[0])[0] for n in graph.nodes if _of_bytes(n, chosen)}
-    run = _Integers(_offsets_kept(graph, whole), chosen)
+    if not target.issue:  # else bytes take instructions more than int16
+        whole |= words.bare(chosen)
+    run = _Integers(_offsets_kept(graph, whole), chosen, whole)
     for node in run.graph.nodes:
         run.visit(node)
     return dce(run.rewritten(graph))
@@ -122,13 +124,13 @@ def _offsets_kept(graph: Graph, whole: Collection[str]) -> Graph:
 
 
 class _Integers(Editor):
-    """One run. `chosen`: for products of words, by their results. `made`: values in other types, and as
-    words, by what they are made of. `shifted`: sums of a product and a constant. `floats`: sums of i32 as
-    f32, rounded unless they are `exact`."""
+    """One run. `chosen`: for products of words, by their results; `whole`: numbers that are read as bytes.
+    `made`: values in other types, and as words, by what they are made of. `shifted`: sums of a product and a
+    constant. `floats`: sums of i32 as f32, rounded unless they are `exact`."""
 
-    def __init__(self, graph: Graph, chosen: Mapping[str, Choice]) -> None:
+    def __init__(self, graph: Graph, chosen: Mapping[str, Choice], whole: Collection[str]) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
-        self.graph, self.chosen, self.producers = graph, chosen, graph.producers()
+        self.graph, self.chosen, self.whole, self.producers = graph, chosen, whole, graph.producers()
         self.numbers = Numbers(self.constants, self.producers, self.dtype)
         self.made: dict[object, str] = {}
         self.shifted: dict[str, tuple[str, str]] = {}
@@ -154,10 +156,10 @@ class _Integers(Editor):
         if self.dtype(name) is dtype and not less:
             return name
         made_by = self.producers.get(name)
-        if made_by is not None and offset(made_by, self.graph) == -less:
+        if made_by is not None and offset(made_by, self.graph) == -less and made_by.inputs[0] in self.whole:
             (whole,) = made_by.inputs
-            if self.dtype(whole) is dtype:
-                return whole
+            if self.dtype(whole) is dtype or not less:
+                return self.reduced(whole, 0, dtype)
         key = name, less, dtype
         if key not in self.made:
             if name in self.constants:
