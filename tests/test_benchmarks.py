@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 MEDIANS = {"jangin": 2.0, "onnxruntime": 3.0, "openvino": 2.5, "ncnn": 0.0}
@@ -15,7 +18,7 @@ MEDIANS = {"jangin": 2.0, "onnxruntime": 3.0, "openvino": 2.5, "ncnn": 0.0}
 @pytest.fixture(autouse=True)
 def path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    for name in ("catalogue", "figures", "operators", "page", "plot"):
+    for name in ("catalogue", "figures", "make_halves", "operators", "page", "plot"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -68,6 +71,49 @@ def test_page_has_every_table_in_full(figures: Any) -> None:
     for block in (*text.split("\n\n"), short(figures)):
         lines = [line for line in block.splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) <= 1, block
+
+
+@pytest.mark.parametrize("mode", ["int8", "float16", "bfloat16"])
+def test_part_of_small_numbers(figures: Any, mode: str) -> None:
+    """Beside Jangin's float32; models of 16 bits with what their weights take."""
+    from page import small
+
+    for c in figures.comparisons["untuned"].values():
+        ours, *peers = c["results"]
+        before = {**ours, "engine": "float32", "median": 2.5 * ours["median"]}
+        c["results"] = [{**ours, "memory": {"weights": 5_100_000}}, *peers, before]
+    figures.comparisons[mode] = figures.comparisons.pop("untuned")
+    figures.machine["target"] = "x86-64-v3"
+    text = small(figures, mode, f"{mode}.svg")
+    assert f"run.py --precision {mode}" in text
+    assert "| Jangin's float32 | 2.50× | 2.50× | **2.50×** | 4 of 4 |" in text
+    assert ("5.1 MB" in text) == (mode != "int8")
+
+
+@pytest.mark.parametrize(("precision", "allowed"), [("float16", 2**-9), ("bfloat16", 2**-6)])
+def test_models_of_halves(precision: str, allowed: float) -> None:
+    """Weights, constants and casts inside are of 16 bits, inputs and outputs as they were."""
+    import make_halves
+
+    import jangin
+
+    random = np.random.default_rng(0)
+    w, most = random.standard_normal((12, 7)).astype(np.float32), np.full(1, 3e38, np.float32)
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(most)),
+        helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Min", ["p", "c"], ["y"]),
+    ]  # fmt: skip
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, d]) for n, d in (("x", 12), ("y", 7)))
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    make_halves.convert(model.graph, precision)
+    onnx.checker.check_model(model, full_check=True)
+    assert {t.data_type for t in model.graph.initializer} == {make_halves.TYPES[precision][0]}
+    given = random.standard_normal((3, 12)).astype(np.float32)
+    want = given.astype(np.float64) @ w
+    got = np.asarray(jangin.compile(model, "cpu", 1, cache=False)(given))
+    assert got.dtype == np.float32
+    assert np.abs(got - want).max() <= allowed * np.abs(want).max()
 
 
 def test_page_of_neighbours_alone(figures: Any) -> None:
