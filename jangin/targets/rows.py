@@ -38,8 +38,8 @@ class Row:
     last line is the result or the effect. `lanes`: how many it takes; 0 for any number.
     `c`: C with GNU's vector types, on operands that fill a vector register: an expression, in which `{bits}`
     is what the names of x86's intrinsics call the register ("" of 128 bits), `{reg}` its bits, `{s}` the type
-    of its floats (s or d) and `{T}` the result's. Where it is empty, and for one lane, C does what the
-    reference says lane by lane.
+    of its floats (s or d), `{T}` the type and `{i32}` that of as many i32. Where it is empty, and for one
+    lane, C does what the reference says lane by lane.
     `expansion`: the result as an expression of `small.ARGUMENT`, for languages in which the row has no text.
     `needs`: LLVM's names of processor features. `becomes`: a pattern of the one instruction, in
     the processors' assembly (x86's in rows for all), that a vector register takes; empty where it takes
@@ -146,7 +146,9 @@ def _of_pairs(name: str, operation: str, reference: str) -> Row:
 _LOW, _HIGH = "i32(2147450879)", "i32(-2147450880)"
 """All bits but the highest of both numbers of a pair, and these: they are added up without carries."""
 _ADD2 = _of_pairs("add2", "add", f"((x[i] & {_LOW}) + (y[i] & {_LOW})) ^ ((x[i] ^ y[i]) & {_HIGH})")
-_SUB2 = _of_pairs("sub2", "sub", f"((x[i] | {_HIGH}) - (y[i] & {_LOW})) ^ ((x[i] ^ not(y[i])) & {_HIGH})")
+_SUB2 = _of_pairs(
+    "sub2", "sub", f"((x[i] | {_HIGH}) - (y[i] & {_LOW})) ^ ((x[i] ^ y[i] ^ i32(-1)) & {_HIGH})"
+)
 
 
 def _conversions(dtype: DType) -> tuple[Row, Row]:
@@ -325,7 +327,7 @@ def _fours_clamped(lanes: int, of_bytes: str, of_pairs: str, needs: tuple[str, .
 
 _NEAREST = Row(
     "nearest", (F32,), "x: T[N]", "i32", "r[i] = i32(round(x[i]))", "call {i32} @llvm.lrint({T} %x)",
-    becomes="cvtps2dq", c="({T})_mm{bits}_cvtps_epi32(x)",
+    becomes="cvtps2dq", c="({i32})_mm{bits}_cvtps_epi32(x)",
 )  # fmt: skip
 """Rounded half to even and converted by one instruction."""
 

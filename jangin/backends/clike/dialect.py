@@ -209,7 +209,11 @@ class C(Dialect):
         size = 8 * dtype.bytes * lanes
         if lanes == 1 or ("_mm" in row.c and not in_register(dtype, lanes, target)):
             return ""
-        words = {"T": type_name(dtype, lanes), "s": "d" if dtype is F64 else "s"}
+        words = {
+            "T": type_name(dtype, lanes),
+            "i32": type_name(I32, lanes),
+            "s": "d" if dtype is F64 else "s",
+        }
         return row.c.format(bits="" if size == 128 else size, reg=size, **words)
 
     def vector(self, kind: str, items: Sequence[str]) -> str:
