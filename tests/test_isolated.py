@@ -100,6 +100,11 @@ def children(process: int) -> set[int]:
     return found
 
 
+ENDED = 10.0
+"""Seconds by which processes must have ended: fewer than those after which idle ones end by themselves, and
+enough on a busy machine."""
+
+
 def runs(process: int) -> bool:
     """Whether a process is more than an entry that nobody has asked for yet."""
     try:
@@ -127,12 +132,12 @@ def test_a_caller_that_is_ended_leaves_nothing(end: signal.Signals, tmp_path: Pa
             break
     start = time.monotonic()
     caller.send_signal(end)
-    while any(map(runs, left)) and time.monotonic() < start + 1:
+    while any(map(runs, left)) and time.monotonic() < start + ENDED:
         time.sleep(0.01)
     assert left and not [p for p in left if runs(p)]
     said = caller.communicate(timeout=60)[0]
     if end is signal.SIGINT:
-        assert float(said) - start < 1, "0.06 s at most where it was measured; the machine may be busy"
+        assert float(said) - start < ENDED, "0.06 s at most where it was measured"
     assert not [*temporary.iterdir()]
 
 
