@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import jangin
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model
+from jangin.frontends.onnx.operators.qlinear import FEW_ROWS
 from jangin.ir.graph import Array
 from jangin.ops.blocks import is_blocks
 from jangin.targets import resolve
@@ -79,7 +80,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("rows", [1, 5, 33])
+@pytest.mark.parametrize("rows", [1, 3, 33])
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_the_same_products(name: str, rows: int) -> None:
     case = CASES[name]
@@ -90,7 +91,10 @@ def test_they_are_the_same_products(name: str, rows: int) -> None:
     assert error <= (2e-6 if case.dtype == np.float32 else 2**-10)
     assert case.kept()
     held = max(exe.plan.constants.values(), key=lambda a: a.size)
-    assert held.dtype in (np.int32, np.int8, np.uint8), "eight of 4 bits a word, or bytes"
+    if rows > FEW_ROWS:
+        assert held.dtype == np.float32
+    else:
+        assert held.dtype in (np.int32, np.int8, np.uint8), "eight of 4 bits a word, or bytes"
 
 
 def test_others_are_made_floats_of() -> None:
