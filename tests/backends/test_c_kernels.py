@@ -24,13 +24,16 @@ import test_small_types
 from jangin.backends.clike.dialect import C
 from jangin.backends.clike.module import emit_kernels
 from jangin.compiler.options import Options
-from jangin.compiler.pipeline import build_artifact
-from jangin.ir.dtype import BOOL
-from jangin.ir.expr import Buffer
+from jangin.compiler.pipeline import build_plan, import_model
+from jangin.ir.dtype import BOOL, F32, U8
+from jangin.ir.expr import Buffer, const
 from jangin.ir.graph import Array
 from jangin.ir.interpret import size
 from jangin.ir.loop import Func
 from jangin.ir.text import print_func
+from jangin.ops.builder import Builder
+from jangin.ops.quantized import integer_conv, quantize, requantize
+from jangin.ops.values import Tensor
 from jangin.runtime.elf import Image
 from jangin.targets import NAMED, Target
 
@@ -85,11 +88,28 @@ def random_values(b: Buffer, symbols: Mapping[str, int], rng: np.random.Generato
     return rng.standard_normal(shape).astype(b.dtype.numpy)
 
 
+def quantized(b: Builder) -> Tensor:
+    """Convolutions of bytes, of which Winograd's method makes one, and what rounds their sums."""
+    random, zero = np.random.default_rng(), b.scalar(90, U8)
+    x = b.input("x", F32, tuple(const(d) for d in (1, 64, 28, 28)))
+    q = quantize(b, x, b.scalar(0.01, F32), zero, dtype=U8)
+    for kernel in (3, 1):
+        w = b.const(random.integers(-127, 127, (64, 64, kernel, kernel), np.int8, endpoint=True))
+        sums = integer_conv(b, q, w, zero, pads=(kernel // 2,) * 4)
+        q = requantize(b, sums, b.const(random.uniform(1e-5, 1e-4, (64, 1, 1)).astype("f4")), zero)
+    return q
+
+
 @pytest.mark.parametrize("compiler", COMPILERS)
-@pytest.mark.parametrize("model", ["squeezenet", "shufflenet"])
+@pytest.mark.parametrize("model", ["squeezenet", "shufflenet", "quantized"])
 def test_models(model: str, compiler: str, tmp_path: Path) -> None:
     on = machine.target(next(n for n in reversed(machine.runnable()) if NAMED.get(n)))
-    artifact = build_artifact(LIGHT / f"light_{model}.onnx", Options(on))
+    if model == "quantized":
+        b = Builder("net", {})
+        artifact = build_plan(b.graph([quantized(b)], ["out"]), Options(on))
+    else:
+        lowered = import_model(LIGHT / f"light_{model}.onnx", Options(on), until="lower")
+        artifact = build_plan(lowered, Options(on))
     kernels = [f for n, f in artifact.plan.kernels.items() if n not in artifact.plan.calls]
     funcs = [replace(f, name=f"k{n}") for n, f in enumerate(kernels)]
     library, image = built(funcs, on, tmp_path, "-O1", compiler), Image(artifact.objects)
