@@ -77,13 +77,14 @@ def _of_node(graph: Graph, node: Node, launches: Sequence[Launch], seconds: Mapp
         mine |= {n.source for n in node.attrs.body.nodes}
         op = f"kernel: {', '.join(dict.fromkeys(n.op for n in node.attrs.body.nodes))}"
     own = {x.kernel: x for x in launches if not mine.isdisjoint(x.sources)}
-    took = sum(seconds.get(k, 0.0) for k in own)
+    measured = [seconds[k] for k in own if k in seconds]
+    took = sum(measured)
     rows: Rows = [("node", node.source)] if node.source else []
     rows += [("input", _value(graph, n)) for n in node.inputs if n]
     rows += [("output", _value(graph, n)) for n in node.outputs if n]
     rows += [(k, _short(v)) for k, v in node.attrs.named().items()]
     rows += [("kernel", f"{k}, by {x.template}, for {'; '.join(x.sources)}") for k, x in own.items()]
-    rows += [("time", f"{took * 1e6:.1f} µs in all, with what is fused")] if took else []
+    rows += [("time", f"{took * 1e6:.1f} µs in all, with what is fused")] if measured else []
     return _Box(node.name, op, rows, " ".join(own), took)
 
 
