@@ -7,7 +7,6 @@ where that is installed.
 
 from __future__ import annotations
 
-import resource
 import statistics
 import sys
 import time
@@ -22,17 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 import jangin
+from jangin.bench.engines import peak_bytes
 
 ROUNDS = 15
 TURN_SECONDS = 0.15
 COMPILED = CACHE / "efficientnet_lite0.jgn"
 console = Console(width=None if sys.stdout.isatty() else 110)
-
-
-def peak_mb() -> float:
-    """The process's largest resident size so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1e6 if sys.platform == "darwin" else 1e3)
 
 
 def softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -119,7 +113,7 @@ def main() -> None:
         f"compiled in {seconds:.2f} s into {len(exe.plan.launches)} kernels, saved and loaded again in "
         f"{load_seconds:.3f} s; {exe.threads} threads\nmemory: weights {weights / 1e6:.1f} MB, arena "
         f"{exe.arena_bytes() / 1e6:.1f} MB, "
-        f"peak of this process, which made the ONNX file too, {peak_mb():.0f} MB"
+        f"peak of this process, which made the ONNX file too, {peak_bytes() / 1e6:.0f} MB"
     )
     compare(model, COMPILED, images)
 

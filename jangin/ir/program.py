@@ -88,6 +88,11 @@ class Loop:
     collected: tuple[Slicing, ...] = ()
     source: str = ""
 
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The outputs that are slices of all iterations."""
+        return self.outputs[self.carried :]
+
 
 Step = Segment | HostCall | Bind | Branch | Loop
 

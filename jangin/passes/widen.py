@@ -37,7 +37,7 @@ from jangin.ir.traversal import rewrite, walk
 from jangin.ops.editor import Editor
 from jangin.passes.dce import dce
 
-SMALL = (F16, BF16)
+HALVES = (F16, BF16)
 """The types whose arithmetic is f32's."""
 MOVES = (Transpose, Reshape, Slice, Expand)
 """Operators that only move elements: what they move is widened, so that products still read through them."""
@@ -90,13 +90,13 @@ class _Widening(Editor):
         else:
             attrs = replace(node.attrs, dtype=None)
             if isinstance(attrs, Conv):
-                attrs = replace(attrs, halves=self.dtype(node.inputs[1]) in SMALL)
+                attrs = replace(attrs, halves=self.dtype(node.inputs[1]) in HALVES)
             self.twin_of(node, self.add(attrs, inputs, *self.named(node)))
         return True
 
     def follower(self, node: Node) -> bool:
         """What reads widened values, and gives floats, made of these; False for other nodes."""
-        small = [n for n in node.inputs if n and self.dtype(n) in SMALL]
+        small = [n for n in node.inputs if n and self.dtype(n) in HALVES]
         if not any(n in self.wide for n in small):
             return False
         if isinstance(node.attrs, Map):
@@ -160,11 +160,11 @@ def in_f32(body: Expr) -> Expr:
 
     def wide(e: Expr) -> Expr | None:
         match e:
-            case Var(dtype=dtype) if dtype in SMALL:
+            case Var(dtype=dtype) if dtype in HALVES:
                 return Var(e.name, F32)
-            case Const(dtype=dtype, value=value) if dtype in SMALL:
+            case Const(dtype=dtype, value=value) if dtype in HALVES:
                 return const(value, F32)
-            case Cast(dtype=dtype, a=a) if dtype in SMALL:
+            case Cast(dtype=dtype, a=a) if dtype in HALVES:
                 return cast(F32, a)
         return None
 

@@ -51,8 +51,8 @@ from jangin.targets.target import Target
 DOT_OF_PAIRS = "dot2"
 """What multiplies pairs of int16."""
 RANGE = 2.0**-6, 2.0**15
-"""What the largest of transformed weights may be to be kept in f16: smaller ones of them lose no digits that
-count."""
+"""Between which the largest of transformed weights must lie for them to be kept in f16: it has no larger
+ones, and of much smaller ones too few digits."""
 INDEX = (Var("n"), Var("h"), Var("w"), Var("c"))
 """An index of the result. Nests that compute the same there are equal, and made once."""
 

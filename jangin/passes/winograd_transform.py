@@ -187,7 +187,7 @@ F2 = Transform((1.0,))
 F4 = Transform((math.sqrt(0.5), math.sqrt(2.0)))
 PAIRED = PairTransform((1.0,), 2), PairTransform((1.0, 2.0), 24)
 MOST = 256
-"""What no number that is transformed as one of a pair passes: a hundred are added up."""
+"""The largest number that is transformed as one of a pair: at most a hundred of them add up, to an int16."""
 
 
 def exact_of(words: Array, low: int, high: int) -> list[Transform]:

@@ -188,11 +188,14 @@ class _Ours:
         found = {out: n.source.partition(" (")[0] or n.name for n in nodes for out in n.outputs if out}
         if tensors:
             return found
-        own = {
-            out for n in self.imported.graph.nodes for out in n.outputs
-        }  # others' numbers may be another's
-        named = {v: s for v, s in found.items() if v in own or not v.rpartition(".")[2].isdecimal()}
-        return {v: s for v, s in named.items() if self.graph.dtype(v).is_float}
+        own = {out for n in self.imported.graph.nodes for out in n.outputs}
+
+        def is_told(value: str) -> bool:
+            """Whether the value is the author's, or lowering named it without a number, which another model's
+            lowering may have given to another value."""
+            return value in own or not value.rpartition(".")[2].isdecimal()
+
+        return {v: s for v, s in found.items() if is_told(v) and self.graph.dtype(v).is_float}
 
     def ready(self, names: Sequence[str], tensors: bool) -> None:
         graph = self.graph

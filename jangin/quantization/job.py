@@ -32,7 +32,8 @@ from jangin.targets import resolve
 
 KINDS = ("int8", "int4", "float16")
 MOST = {8: 127, 7: 64}
-"""The largest weight in int8, by its bits. Of two products of such of 7 with bytes, the sum is in int16."""
+"""The largest weight in int8, by its bits: two products of bytes with weights of 7 bits add up to an
+int16."""
 BIAS_ROOM = 1 << 30
 """What a bias is at most, in units of both scales."""
 

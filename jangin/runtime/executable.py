@@ -22,6 +22,7 @@ from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
 from jangin.runtime.threads import default_threads
 
 _array = np.ndarray
+"""A name of this module is found sooner, in each call."""
 SHAPES = 64
 """Shapes of inputs whose layout is known without checking them again."""
 

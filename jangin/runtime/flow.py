@@ -67,14 +67,9 @@ def _joined(
         return list(run)
     made = {o for s in run for o in outputs(s)}
     read = dict.fromkeys(n for s in run for n in reads(s))
-    needed = {n for s in rest for n in reads(s)} | {*region.outputs, *(slices_of(counted) if counted else ())}
+    needed = {n for s in rest for n in reads(s)} | {*region.outputs, *(counted.stacks if counted else ())}
     inputs = tuple(n for n in read if n not in made)
     return [Flow(tuple(run), inputs, tuple(sorted(made & needed)), counted)]
-
-
-def slices_of(step: Loop) -> tuple[str, ...]:
-    """The outputs of a loop that are slices of all iterations."""
-    return step.outputs[step.carried :]
 
 
 def reads(step: Step | Flow) -> tuple[str, ...]:
@@ -112,12 +107,12 @@ def _is_native(step: Step, region: Region, segments: Sequence[Executable], known
 
 def _is_counted(step: Loop, region: Region, segments: Sequence[Executable], known: set[Var]) -> bool:
     """Whether all is known of a loop before it runs but how many slices it collects."""
-    values = [region.values[n] for n in step.outputs]
-    stacked = values[step.carried :]
+    carried = [region.values[n] for n in step.outputs[: step.carried]]
+    stacked = [region.values[n] for n in step.stacks]
     if any(s != Slicing() for s in step.collected) or any(v.type or v.shape is None for v in stacked):
         return False
     slices = (replace(v, shape=v.shape[1:]) for v in stacked if v.shape)
-    if not all(_is_sized(v, known) for v in (*values[: step.carried], *slices)):
+    if not all(_is_sized(v, known) for v in (*carried, *slices)):
         return False
     return _has_native_bodies(step, segments, known)
 

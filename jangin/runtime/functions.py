@@ -74,7 +74,9 @@ FLOW = Function("jangin_flow", "i32", "ptr ops")
 """Runs the operations of a script (`runtime.script`); gives 0, or the number of the failure it met."""
 
 
-_word, _HEAD = ctypes.c_size_t.from_address, object.__basicsize__
+_word = ctypes.c_size_t.from_address
+_HEAD = object.__basicsize__
+"""Bytes that each of Python's objects begins with, before its own fields."""
 
 
 def _general(array: Array) -> int:

@@ -136,8 +136,7 @@ class Script:
             self.steps(steps, region, dict(zip(inputs, self.inputs, strict=True)), results, {*outputs})
         self.emit("end")
         self.outputs = [results.get(n) for n in outputs]
-        stacked = counted.outputs[counted.carried :] if counted else ()
-        self.stacks = [n in stacked for n in outputs]
+        self.stacks = [counted is not None and n in counted.stacks for n in outputs]
         self._settle([p for p in (*self.inputs, *self.outputs) if p is not None])
 
     def _settle(self, places: Sequence[Place]) -> None:
@@ -262,7 +261,7 @@ class Script:
         values = [region.values[n] for n in step.outputs]  # type: ignore[union-attr]
         dims = {v.name: v.shape or () for v in values}
         if isinstance(step, Loop) and step is self.counted:
-            dims |= {n: (ZERO, *dims[n][1:]) for n in step.outputs[step.carried :]}
+            dims |= {n: (ZERO, *dims[n][1:]) for n in step.stacks}
         return {v.name: (self._sizes(dims[v.name]), v.dtype.numpy) for v in values}  # type: ignore[union-attr]
 
     def _sizes(self, dims: Shape) -> Sizes:

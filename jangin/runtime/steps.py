@@ -15,7 +15,7 @@ from jangin.ir.simplify import Range, linear
 from jangin.ir.traversal import free_vars, substitute
 from jangin.ir.types import ANY
 from jangin.runtime.executable import Executable
-from jangin.runtime.flow import Driver, Flow, FlowRunner, flows, outputs, reads, slices_of
+from jangin.runtime.flow import Driver, Flow, FlowRunner, flows, outputs, reads
 from jangin.runtime.script import StepError
 from jangin.runtime.sizes import Evaluator
 
@@ -164,7 +164,7 @@ def _flow(flow: Flow, region: Region, resources: Resources) -> Runner:
     loop = flow.counted
     if loop is None:
         return native
-    matches = [(n, Matcher(region.values[n], resources, f"{loop.source}: {n}")) for n in slices_of(loop)]
+    matches = [(n, Matcher(region.values[n], resources, f"{loop.source}: {n}")) for n in loop.stacks]
 
     def run(values: Values, symbols: Symbols) -> None:
         native(values, symbols)

@@ -81,7 +81,8 @@ MOST = 40
 REUSE_ROWS = 48
 """Rows that a panel should be read for before the next task reads it again."""
 BETWEEN = {"dot2": 2, "dot4s": 5}
-"""Registers for what several instructions that add up products hand on, of neighbouring products too."""
+"""Registers for what the instructions that make one such sum of products hand on to each other; LLVM has
+several sums under way."""
 MAX_PACKED_ROWS = 12
 """Rows of a register tile that are packed and have no addresses of their own."""
 PACKED_TERMS = 8, 32

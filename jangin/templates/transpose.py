@@ -33,7 +33,7 @@ TURN = 3.0
 TILES = 4
 """Read from one row before the next."""
 TASK_ELEMENTS = 16384
-"""Of one task at least."""
+"""Elements that a task has at least."""
 MOST_ELEMENTS = 2 * TASK_ELEMENTS
 """Elements that a task of whole rows has at most."""
 

@@ -134,7 +134,7 @@ class Mapped:
         self.symbols: Any = None
         self._outputs = Outputs()
         self._made: list[_Made] = []
-        self._entry: Callable[[], int] = int
+        self._entry: Callable[[], int]  # made for each layout
 
     def prepare(self, layout: Layout) -> None:
         """Make the memory large enough and the table right for a layout."""
