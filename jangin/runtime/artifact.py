@@ -33,7 +33,7 @@ from jangin.mapped import Digests, InMemory, release
 MAGIC = b"\x8aJGN\r\n\x1a\n"
 ENCRYPTED_MAGIC = b"\x8aJGE\r\n\x1a\n"
 """Of files that `runtime.encryption` writes."""
-VERSION = 3
+VERSION = 4
 AT_ONCE = 1 << 20
 """Bytes of constants that are checked while the file is read; of more than these, beside what follows."""
 PREFIX = struct.Struct("<8sII32s")

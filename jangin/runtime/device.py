@@ -28,6 +28,11 @@ class Memory(Protocol):
         comes back are `layout.outputs` by name, fresh arrays of the host's. All is done when it returns.
         Raises IndexOutOfRange where one of the plan's `checks` fails (see `ir.checks`)."""
 
+    def again(self, given: Sequence[Any]) -> dict[str, Array] | None:
+        """As `run`, where its last layout fits: a quick way for inputs that are just what that takes,
+        contiguous arrays of the right dtypes and sizes. None, and nothing is run, for any others, or where a
+        device has no quicker way."""
+
     def read(self, layout: Layout, buffer: PlanBuffer) -> Array:
         """What an arena buffer holds after a run, as bytes of the host's."""
 

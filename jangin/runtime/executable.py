@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.graph import Array
-from jangin.ir.plan import Plan, PlanBuffer
+from jangin.ir.plan import Plan
 from jangin.runtime.addressed import Addressed, is_addressable
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import Device, LoadError, Memory, Module, NativeCall, device_of
@@ -52,11 +52,10 @@ class Executable:
             artifact.plan, artifact.objects, threads or default_threads(), share._module if share else None
         )
         self._signature = Signature(artifact.plan)
-        self._results = _results(artifact.plan)
-        self._are_fresh = all(isinstance(r, str) for r in self._results)
-        self._names = artifact.plan.inputs
-        self._outputs = artifact.plan.outputs
-        self._expected = [(s.dtype, s.shape) for s in self.inputs]
+        self._names, self._outputs = artifact.plan.inputs, artifact.plan.outputs
+        self._copiers = {n: _copier(artifact.plan, n) for n in self._outputs}
+        self._are_fresh = not any(self._copiers.values())
+        self._expected = [(s, s.dtype, s.shape) for s in self.inputs]
         self._frame = Frame(artifact.plan, self._module.alignment)
         self._static = Layout(self._frame, (), Evaluator({})) if artifact.plan.is_static else None
         self._layouts: OrderedDict[Sizes, Layout] = OrderedDict()
@@ -109,7 +108,7 @@ class Executable:
     def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
         """The output array, or a tuple of them. Raises TypeError for a dtype, ValueError for a
         count or shape that is not what the model takes."""
-        results = self._run(arrays)
+        results = self._listed(self._run(arrays))
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
@@ -123,8 +122,7 @@ class Executable:
             problems = [f"missing input {n!r}" for n in names if n not in feeds]
             problems += [f"no input is named {n!r}" for n in feeds if n not in names]
             raise ValueError(f"{', '.join(problems)}; {self._signature}")
-        results = self._run(given)
-        return {n: results[i] for i, n in enumerate(self._outputs)}
+        return self._run(given)
 
     def profile(self, feeds: Mapping[str, Any], repeats: int = 20) -> list[LaunchTime]:
         """The time of each launch, in order, over `repeats` runs (see `runtime.profile`)."""
@@ -153,15 +151,46 @@ class Executable:
     def execute(self, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
         """The outputs for contiguous arrays known to be right, and the symbols' values in the plan's
         order: what a program calls."""
-        return self._run_at(self._layout(sizes), arrays)
+        self._confirm()
+        memory = self._lent()
+        try:
+            return self._listed(self._run_in(memory, self._layout(sizes), arrays))
+        finally:
+            self._idle.append(memory)
 
-    def _run(self, given: Sequence[Any]) -> list[Array]:
-        arrays = self.accept(given)
-        chosen = self._static
-        if chosen is None:
-            shapes = tuple([a.shape for a in arrays])
-            chosen = self._fitting.get(shapes) or self._fit(shapes)
-        return self._run_at(chosen, arrays)
+    def _run(self, given: Sequence[Any]) -> dict[str, Array]:
+        """The outputs by name, in the plan's order."""
+        if self._check is not None:
+            self._confirm()
+        memory = self._lent()
+        try:
+            made = memory.again(given) if self._are_fresh else None
+            if made is not None:
+                return made
+            arrays = self.accept(given)
+            chosen = self._static
+            if chosen is None:
+                shapes = tuple([a.shape for a in arrays])
+                chosen = self._fitting.get(shapes) or self._fit(shapes)
+            return self._run_in(memory, chosen, arrays)
+        finally:
+            self._idle.append(memory)
+
+    def _lent(self) -> Memory:
+        """Working memory that nothing else uses until it is put back."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._module.memory()
+
+    def _run_in(self, memory: Memory, chosen: Layout, arrays: Sequence[Array]) -> dict[str, Array]:
+        memory.prepare(chosen)
+        made = memory.run(chosen, arrays)
+        if self._are_fresh:
+            return made
+        return {
+            n: copy(memory, chosen, arrays, made) if copy else made[n] for n, copy in self._copiers.items()
+        }
 
     def _confirm(self) -> None:
         """Wait until constants that were read are checked. Raises ArtifactError where one is damaged."""
@@ -169,21 +198,11 @@ class Executable:
             self._check()
             self._check = None
 
-    def _run_at(self, chosen: Layout, arrays: Sequence[Array]) -> list[Array]:
-        if self._check is not None:
-            self._confirm()
-        try:
-            memory = self._idle.pop()
-        except IndexError:
-            memory = self._module.memory()
-        try:
-            memory.prepare(chosen)
-            made = memory.run(chosen, arrays)
-            if self._are_fresh:
-                return list(made.values())
-            return [made[r] if isinstance(r, str) else r(memory, chosen, arrays, made) for r in self._results]
-        finally:
-            self._idle.append(memory)
+    def _listed(self, made: Mapping[str, Array]) -> list[Array]:
+        """The outputs one by one: an output that the model names twice is two arrays."""
+        if len(made) == len(self._outputs):
+            return list(made.values())
+        return [made[n].copy() if n in self._outputs[:i] else made[n] for i, n in enumerate(self._outputs)]
 
     def accept(self, given: Sequence[Any]) -> list[Array]:
         """The inputs as contiguous arrays of the right dtype; of a static model, the right shape."""
@@ -191,19 +210,15 @@ class Executable:
             raise ValueError(f"expected {len(self._expected)} inputs, got {len(given)}; {self._signature}")
         static = self._static is not None
         arrays = []
-        for i, (dtype, shape) in enumerate(self._expected):
-            a = given[i]
+        for a, (want, dtype, shape) in zip(given, self._expected, strict=True):
             if type(a) is not _array:
-                a = self._array(a, i)
+                a = as_array(a, want)
             if a.dtype is not dtype and a.dtype != dtype:
-                raise TypeError(f"input {self.inputs[i]} got dtype {a.dtype}; {self._signature}")
+                raise TypeError(f"input {want} got dtype {a.dtype}; {self._signature}")
             if static and a.shape != shape:
                 self._signature.bind([np.shape(g) for g in given])
             arrays.append(a if a.flags.c_contiguous else np.ascontiguousarray(a))
         return arrays
-
-    def _array(self, value: Any, index: int) -> Array:
-        return as_array(value, self.inputs[index])
 
     def _fit(self, shapes: tuple[Sizes, ...]) -> Layout:
         """The layout for inputs of these shapes, whose check is long beside a small model's run."""
@@ -251,20 +266,14 @@ def as_array(value: Any, want: TensorSpec) -> Array:
         ) from None
 
 
-_Result = str | Callable[[Memory, Layout, Sequence[Array], Mapping[str, Array]], Array]
-"""An output: the name of a fresh array, or how to copy it from what it is an alias of."""
+_Copier = Callable[[Memory, Layout, Sequence[Array], Mapping[str, Array]], Array]
 
 
-def _results(plan: Plan) -> list[_Result]:
-    results: list[_Result] = []
-    for name in plan.outputs:
-        buffer = plan.buffer(name)
-        fresh = buffer.kind == "output" and name not in results
-        results.append(name if fresh else _copier(plan, buffer))
-    return results
-
-
-def _copier(plan: Plan, buffer: PlanBuffer) -> _Result:
+def _copier(plan: Plan, name: str) -> _Copier | None:
+    """What copies an output from what it is an alias of; None for one that each run makes anew."""
+    buffer = plan.buffer(name)
+    if buffer.kind == "output":
+        return None
     base = plan.buffer(buffer.base) if buffer.kind == "alias" else buffer
     place = plan.inputs.index(base.name) if base.kind == "input" else -1
 

@@ -7,9 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 
 
@@ -34,10 +31,12 @@ class Function:
         """The function at an address, callable from Python, which lets go of the interpreter's lock."""
         return ctypes.CFUNCTYPE(_CTYPES[self.result], *(_CTYPES[t] for t in self.types))(address)
 
-    def prepared(self, address: int, *given: int) -> Callable[[], Any]:
-        """A call with the same arguments each time, which ctypes then needn't convert: half its time."""
-        call = ctypes.CFUNCTYPE(_CTYPES[self.result])(address)
-        words = [_CTYPES[t](value) for t, value in zip(self.types, given, strict=True)]
+    def prepared(self, address: int, *given: int, locked: bool = False) -> Callable[[], Any]:
+        """A call with the same arguments each time, which ctypes converts only now: most of a call's time.
+        `locked`: it keeps the interpreter's lock, as what reads Python's objects must."""
+        kind = ctypes.PYFUNCTYPE if locked else ctypes.CFUNCTYPE
+        call = kind(_CTYPES[self.result])(address)
+        words = [_CTYPES[t].from_param(value) for t, value in zip(self.types, given, strict=True)]
         return partial(call, *words)
 
 
@@ -73,22 +72,7 @@ POOL_ROUNDS = Function("jangin_pool_rounds", "void", f"{_HAND_OUT}, i64 rounds, 
 FLOW = Function("jangin_flow", "i32", "ptr ops")
 """Runs the operations of a script (`runtime.script`); gives 0, or the number of the failure it met."""
 
-
-_word = ctypes.c_size_t.from_address
-_HEAD = object.__basicsize__
-"""Bytes that each of Python's objects begins with, before its own fields."""
-
-
-def _general(array: Array) -> int:
-    at: int = array.__array_interface__["data"][0]
-    return at
-
-
-def _first_field(array: Array) -> int:
-    """NumPy's C interface fixes that an array's object begins with this address. Ten times as fast."""
-    return _word(id(array) + _HEAD).value
-
-
-_probe = np.empty(2)[1:]
-address = _first_field if _first_field(_probe) == _general(_probe) else _general
-"""Where an array's memory begins."""
+TAKE = Function("jangin_take", "i32", "ptr table, ptr wanted")
+"""Puts the addresses of arrays in a table of pointers and gives 1, if all of them are what is wanted; else 0.
+`wanted`: what `runtime.arrays.wanted` makes, with the address of the tuple of arrays in its first word. It
+reads Python's objects, so that the interpreter's lock must be held."""

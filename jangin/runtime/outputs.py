@@ -11,7 +11,7 @@ import numpy as np
 
 from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN
-from jangin.runtime.functions import address
+from jangin.runtime.arrays import address
 
 LARGE = 32 << 20
 """Bytes from which C libraries take fresh pages for each array, which the system clears when they are first

@@ -33,8 +33,8 @@ from jangin.ir.expr import Var
 from jangin.ir.graph import Array, Shape
 from jangin.ir.plan import ZERO
 from jangin.ir.program import Branch, HostCall, Loop, Region, Segment, Slicing, Step
+from jangin.runtime.arrays import address
 from jangin.runtime.executable import Executable
-from jangin.runtime.functions import address
 from jangin.runtime.sizes import Evaluator, Sizes
 
 ROOM = 16

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from plans import chain
 
+from jangin.runtime.arrays import address
 from jangin.runtime.devices import cpu
 from jangin.runtime.executable import Executable
-from jangin.runtime.functions import address
 from jangin.runtime.outputs import Outputs, aligned
 
 FLOAT = np.dtype(np.float32)

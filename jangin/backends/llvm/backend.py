@@ -15,6 +15,7 @@ from jangin.backends.llvm.library import REST, SGEMM, library_module
 from jangin.backends.llvm.module import emit_kernel, is_fixed
 from jangin.backends.llvm.objects import assembly, compile_modules
 from jangin.backends.llvm.pool import pool_module
+from jangin.backends.llvm.take import take_module
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
 from jangin.runtime.artifact import Artifact
@@ -64,8 +65,9 @@ class LLVM:
 
 @cache
 def _pool_object(target: Target) -> bytes:
-    """The thread pool, the same in every model: to compile it takes longer than a small model's kernels."""
-    return compile_modules([("pool", pool_module(target))], target)
+    """The thread pool and what takes arrays, the same in every model: to compile them takes longer than a
+    small model's kernels."""
+    return compile_modules([("pool", pool_module(target)), ("take", take_module(target))], target)
 
 
 BACKEND = LLVM()

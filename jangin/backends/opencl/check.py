@@ -17,10 +17,11 @@ from jangin.ir.groups import grouped, threads
 from jangin.ir.interpret import size
 from jangin.ir.kernel import rounds, scratch_bytes, tasks
 from jangin.ir.loop import Func
+from jangin.runtime.arrays import address
 from jangin.runtime.devices.opencl import opened
 from jangin.runtime.devices.opencl_devices import Found, library
 from jangin.runtime.elf import Image
-from jangin.runtime.functions import KERNEL, address
+from jangin.runtime.functions import KERNEL
 from jangin.targets.host import host
 
 SIZE = 3

@@ -15,6 +15,7 @@ import numpy as np
 from jangin.ir.checks import IndexOutOfRange, failure
 from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
+from jangin.runtime.arrays import DESCRIBED, address, wanted
 from jangin.runtime.device import NativeCall, Transfer
 from jangin.runtime.elf import Image, process_symbol
 from jangin.runtime.functions import (
@@ -23,7 +24,7 @@ from jangin.runtime.functions import (
     POOL_CREATE,
     POOL_DESTROY,
     POOL_ROUNDS,
-    address,
+    TAKE,
 )
 from jangin.runtime.layout import Layout
 from jangin.runtime.libraries import PREFIX, bind
@@ -135,11 +136,15 @@ class Mapped:
         self._outputs = Outputs()
         self._made: list[_Made] = []
         self._entry: Callable[[], int]  # made for each layout
+        self._wanted: Any = None
+        self._take: Callable[[], int]  # made with what is wanted, once a layout is used again
 
     def prepare(self, layout: Layout) -> None:
         """Make the memory large enough and the table right for a layout."""
         if self._for is layout:
+            self._expect(layout)
             return
+        self._wanted = None
         self.symbols = (ctypes.c_int64 * max(1, len(layout.sizes)))(*layout.sizes)
         self.symbols_at = ctypes.addressof(self.symbols)
         same = self._for is not None and self._for.placement is layout.placement
@@ -155,6 +160,16 @@ class Mapped:
             for name, shape, dtype in layout.outputs
         ]
         self._entry = ENTRY.prepared(*self.words(layout))
+
+    def _expect(self, layout: Layout) -> None:
+        """Have what `again` needs."""
+        if self._wanted is None and DESCRIBED:
+            buffers = map(self._code.plan.buffer, self._code.plan.inputs)
+            shapes = [(layout.shapes[b.name], b.dtype.numpy) for b in buffers]
+            given = [(*s, places) for s, places in zip(shapes, self._code.inputs, strict=True)]
+            self._wanted = wanted([*given, *((shape, dtype, at) for _, _, shape, dtype, at in self._made)])
+            take, at = self._code.image.address(TAKE.name), ctypes.addressof(self._wanted)
+            self._take = TAKE.prepared(take, self.table_at, at, locked=True)
 
     def words(self, layout: Layout) -> tuple[int, ...]:
         """Where the entry is, and what it is called with."""
@@ -181,6 +196,20 @@ class Mapped:
             for i in self._code.users[name]:
                 self.table[i] = self._arena_at + offset
 
+    def again(self, given: Sequence[Any]) -> dict[str, Array] | None:
+        if self._wanted is None:
+            return None
+        made = self._fresh()
+        arrays = (*given, *made.values())
+        self._wanted[0] = id(arrays)
+        if not self._take():
+            return None
+        status = self._entry()
+        if status:
+            assert self._for is not None
+            raise self.failure(self._for, status)
+        return made
+
     def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
         made = self._bind(inputs)
         status = self._entry()
@@ -198,21 +227,26 @@ class Mapped:
     def _bind(self, inputs: Sequence[Array]) -> dict[str, Array]:
         """Point the table at the inputs and at fresh outputs, which are returned by name."""
         table = self.table
-        for k, places in enumerate(self._code.inputs):
-            pointer = address(inputs[k])
-            for i in places:
-                table[i] = pointer
-        made = {}
-        for name, make, shape, dtype, places in self._made:
-            try:
-                array = make(shape, dtype)
-            except (MemoryError, ValueError) as error:  # NumPy's for more bytes than an address can say
-                sizes = ", ".join(map(str, shape))
-                raise MemoryError(f"there is no memory for the output '{name}' {dtype}[{sizes}]") from error
-            made[name] = array
+        for array, places in zip(inputs, self._code.inputs, strict=True):
             pointer = address(array)
             for i in places:
                 table[i] = pointer
+        made = self._fresh()
+        for array, (*_, places) in zip(made.values(), self._made, strict=True):
+            pointer = address(array)
+            for i in places:
+                table[i] = pointer
+        return made
+
+    def _fresh(self) -> dict[str, Array]:
+        """New arrays for the outputs, by name."""
+        made = {}
+        for name, make, shape, dtype, _ in self._made:
+            try:
+                made[name] = make(shape, dtype)
+            except (MemoryError, ValueError) as error:  # NumPy's for more bytes than an address can say
+                sizes = ", ".join(map(str, shape))
+                raise MemoryError(f"there is no memory for the output '{name}' {dtype}[{sizes}]") from error
         return made
 
     def read(self, layout: Layout, buffer: PlanBuffer) -> Array:

@@ -1,0 +1,67 @@
+"""Where Python and NumPy keep what native code reads of arrays.
+
+NumPy's C interface fixes how an array's object goes on behind the fields that all objects have
+(`PyArrayObject_fields`), Python's how one begins and where a tuple has its items. Both are asked once, when
+this is imported: where they are otherwise, addresses are read the general way, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.graph import Array
+
+HEAD = object.__basicsize__
+"""Bytes that each object begins with, the last of them its type's address."""
+ITEMS = tuple.__basicsize__
+"""Where the items of a tuple begin; their number is the word at HEAD."""
+DATA, RANK, DIMS, DTYPE, FLAGS = (HEAD + 8 * n for n in (0, 1, 2, 5, 6))
+"""Where an array has its memory's address, its rank (i32), its dimensions' address, its dtype's, and its
+flags (i32), the lowest of which says that it is contiguous in C's order."""
+
+_word = ctypes.c_size_t.from_address
+
+
+def _general(array: Array) -> int:
+    at: int = array.__array_interface__["data"][0]
+    return at
+
+
+def _first_field(array: Array) -> int:
+    return _word(id(array) + DATA).value
+
+
+def _as_described() -> bool:
+    """Whether objects are as this module says."""
+    array = np.empty((3, 2), np.int16)[1:]
+    if ctypes.sizeof(ctypes.c_size_t) != 8 or _first_field(array) != _general(array):
+        return False
+    given = (array,)
+    at = id(array)
+    dims = (ctypes.c_size_t * 2).from_address(_word(at + DIMS).value)
+    rank, flags = (ctypes.c_int32.from_address(at + n).value for n in (RANK, FLAGS))
+    types = _word(at + HEAD - 8).value, _word(at + DTYPE).value
+    return (
+        (*dims, rank) == (*array.shape, array.ndim)
+        and flags == array.flags.num
+        and types == (id(np.ndarray), id(array.dtype))
+        and (_word(id(given) + HEAD).value, _word(id(given) + ITEMS).value) == (1, at)
+    )
+
+
+DESCRIBED = _as_described()
+address = _first_field if DESCRIBED else _general
+"""Where an array's memory begins."""
+
+
+def wanted(arrays: Sequence[tuple[tuple[int, ...], np.dtype[Any], Sequence[int]]]) -> Any:
+    """What `functions.TAKE` holds a tuple of arrays to: for each its shape, its dtype, which must outlive
+    this, and the places in the table where its address goes."""
+    words = [0, HEAD, ITEMS, id(np.ndarray), len(arrays)]
+    for shape, dtype, places in arrays:
+        words += [id(dtype), len(shape), *shape, len(places), *places]
+    return (ctypes.c_int64 * len(words))(*words)
