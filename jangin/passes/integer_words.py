@@ -195,5 +195,8 @@ class Words:
             return False
         words, (height, width, outputs) = words_of(self.graph.constants[w], 1, I16), sizes
         fitting = exact_of(words, *self.numbers.range(x))
-        figures = self.target.winograd
-        return Estimate(height, width, words.shape[1], outputs, figures, fitting).best() is not None
+        estimate = Estimate(
+            height, width, words.shape[1], outputs, self.target.winograd, fitting,
+            dilations=node.attrs.dilations,
+        )  # fmt: skip
+        return estimate.best() is not None

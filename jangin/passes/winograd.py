@@ -1,4 +1,5 @@
-"""3 x 3 convolutions with constant weights by Winograd's method, where that should be quicker.
+"""3 x 3 convolutions, dilated ones too, with constant weights by Winograd's method, where that should be
+quicker.
 
 A fused convolution kernel becomes three: the input transform V = B^T d B of overlapping tiles (a
 loop nest that does the padding itself), one product of a matrix for each of the transform's points
@@ -64,7 +65,8 @@ def winograd(graph: Graph, target: Target) -> Graph:
 
 @dataclass(frozen=True)
 class Match:
-    """A kernel that is a 3 x 3 convolution with stride 1, and its sizes (`images` may be symbolic)."""
+    """A kernel that is a 3 x 3 convolution with stride 1, and its sizes (`images` may be symbolic).
+    `dilations`: down and across."""
 
     kernel: Node
     stage: Stage
@@ -78,6 +80,7 @@ class Match:
     pairs: bool
     halves: bool
     transforms: Sequence[Transform]
+    dilations: tuple[int, ...]
 
     @property
     def dtype(self) -> DType:
@@ -102,8 +105,9 @@ def match(kernel: Node, graph: Graph) -> Match | None:
     pairs, halves = node.of(Conv).dot == DOT_OF_PAIRS, node.of(Conv).halves
     fitting = _exact(x, graph.constants[weights], graph) if pairs else (F2, F4)
     return Match(
-        kernel, stage, x, weights, images, height, width, channels[0], outputs, pairs, halves, fitting
-    )
+        kernel, stage, x, weights, images, height, width, channels[0], outputs, pairs, halves, fitting,
+        node.of(Conv).dilations,
+    )  # fmt: skip
 
 
 def _exact(x: str, weights: Array, graph: Graph) -> list[Transform]:
@@ -156,7 +160,7 @@ class _Winograd(Editor):
 
     def estimate(self, m: Match) -> Estimate:
         sizes = m.height, m.width, m.channels, m.outputs
-        return Estimate(*sizes, self.figures, m.transforms, self.kept(m))
+        return Estimate(*sizes, self.figures, m.transforms, self.kept(m), m.dilations)
 
     def kept(self, m: Match) -> DType:
         """The type of transformed weights. Devices with work-groups copy panels as they are."""
@@ -170,7 +174,7 @@ class _Winograd(Editor):
         hints = self.target.hints and not blocks  # a block stays in the cache
         tiling = Tiling(
             transform, images, m.height, m.width, self.figures.lanes, blocks, m.dtype, hints,
-            whole=self.target.issue > 0,
+            self.target.issue > 0, m.dilations,
         )  # fmt: skip
         u = self.constant(self.weights(m, transform), f"{out}.u")
         v = self.declare(f"{out}.v", m.dtype, tiling.shape(m.channels))

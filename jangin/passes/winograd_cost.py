@@ -14,13 +14,13 @@ from jangin.targets.figures import WinogradFigures
 def is_window(conv: Conv) -> bool:
     """Whether a convolution's windows are such that Winograd's method fits them."""
     dense = conv.layout == "last" and conv.kernel == (TAPS, TAPS) and conv.groups == 1
-    return dense and not any(conv.pads) and all(s == 1 for s in (*conv.strides, *conv.dilations))
+    return dense and not any(conv.pads) and all(s == 1 for s in conv.strides)
 
 
 @dataclass(frozen=True)
 class Estimate:
     """Times of a 3 x 3 convolution of one image, in multiply-adds of its product. `weight`: the type of its
-    weights in memory, those that are transformed too."""
+    weights in memory, those that are transformed too; `dilations`: down and across."""
 
     height: int
     width: int
@@ -29,6 +29,7 @@ class Estimate:
     figures: WinogradFigures
     transforms: Sequence[Transform] = (F2, F4)
     weight: DType = F32
+    dilations: tuple[int, ...] = (1, 1)
 
     def best(self) -> Transform | None:
         """The transform that should be quickest; None where none is clearly quicker than the plain sums. Of
@@ -71,7 +72,8 @@ class Estimate:
         return t.products * self.channels * self.outputs * self._per_weight(-(-rows // tile) * tile)
 
     def _tiles(self, t: Transform) -> int:
-        return -(-self.height // t.tile) * -(-self.width // t.tile)
+        down, across = self.dilations
+        return t.tiles(self.height, down) * t.tiles(self.width, across)
 
     def _kept(self, t: Transform) -> int:
         """Elements of V and M of a tile."""

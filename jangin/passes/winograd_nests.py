@@ -3,6 +3,9 @@
 Both run tiles in parallel and channels by vectors, and a tile's rows in a loop, whose code is a fraction of
 what all of them take. Tiles of the input that lie inside the image take a path without tests; the others
 test each position. Tiles of the output test each position that may lie beyond it.
+
+Where windows are dilated by d, every d-th pixel of an axis makes an image of its own, and a tile's pixels lie
+d apart: tiles are numbered image by image within each row, and column, of tiles.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from jangin.ir.expr import Buffer, Expr, Load, Var, const, land, select
 from jangin.ir.loop import Alloc, For, If, Let, Prefetch, Stmt, Store, block
 from jangin.ir.records import dataclass
 from jangin.ops.operands import TRUE
-from jangin.passes.winograd_transform import Transform
+from jangin.passes.winograd_transform import TAPS, Transform
 
 TILE = Var("t")
 """A tile's number."""
@@ -32,7 +35,7 @@ class Tiling:
     a tile lies point by point, or together where kernels work on `blocks` of tiles. `lanes`: channels of a
     vector loop; `dtype`: of what is transformed and kept (i32: pairs of int16, and their products); `hints`:
     whether to fetch early where the kernel will write; `whole`: whether all rows of a tile are in the text,
-    for processors of which a loop's own instructions count."""
+    for processors of which a loop's own instructions count; `dilations`: down and across."""
 
     transform: Transform
     images: Expr
@@ -43,6 +46,7 @@ class Tiling:
     dtype: DType = F32
     hints: bool = False
     whole: bool = False
+    dilations: tuple[int, ...] = (1, 1)
 
     def over_rows(self, var: Var, rows: int, body: Stmt) -> Stmt:
         """A loop over a tile's rows, or columns."""
@@ -50,11 +54,11 @@ class Tiling:
 
     @property
     def down(self) -> int:
-        return -(-self.height // self.transform.tile)
+        return self.transform.tiles(self.height, self.dilations[0])
 
     @property
     def across(self) -> int:
-        return -(-self.width // self.transform.tile)
+        return self.transform.tiles(self.width, self.dilations[1])
 
     @property
     def count(self) -> Expr:
@@ -72,15 +76,31 @@ class Tiling:
     @property
     def overhangs(self) -> tuple[bool, bool]:
         """Whether the last row and column of tiles reach beyond the outputs."""
+        down, across = self.dilations
         tile = self.transform.tile
-        return self.height % tile != 0, self.width % tile != 0
+        return self.height % (tile * down) != 0, self.width % (tile * across) != 0
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """Down and across, from the first pixel that a tile reads to the last."""
+        return tuple((self.transform.size - 1) * d for d in self.dilations)
+
+    def pixel(self, i: Expr | int, j: Expr | int) -> tuple[Expr, Expr]:
+        """A tile's pixel in row `i` and column `j`."""
+        down, across = self.dilations
+        return Y + i * down, X + j * across
 
     def over_tiles(self, body: Stmt) -> Stmt:
-        tile = self.transform.tile
+        (height, width), (down, across) = (self.height, self.width), self.dilations
         row = TILE // self.across
-        inner = Let(X, TILE % self.across * tile, body)
-        inner = Let(Y, row % self.down * tile, inner)
+        inner = Let(X, self._first(TILE % self.across, width, across), body)
+        inner = Let(Y, self._first(row % self.down, height, down), inner)
         return For(TILE, self.count, Let(IMAGE, row // self.down, inner), "parallel")
+
+    def _first(self, tile: Expr, size: int, dilation: int) -> Expr:
+        """The first pixel of a tile, along an axis."""
+        images = min(size, dilation)
+        return tile // images * (self.transform.tile * dilation) + tile % images
 
     def over_channels(self, channels: int, body: Callable[[Expr], Stmt]) -> Stmt:
         """Whole vectors, then one of the channels left."""
@@ -106,25 +126,26 @@ class Patch:
 
 def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
     """V = B^T d B of each tile's patch."""
-    size = tiling.transform.size
     out = Buffer("out", tiling.dtype, tiling.shape(channels))
 
     def inside(h: Expr, w: Expr) -> Expr:
-        bottom, right = tiling.overhangs
+        (bottom, right), (down, across) = tiling.overhangs, tiling.dilations
         own = land(
-            h < tiling.height + size - tiling.transform.tile if bottom else TRUE,
-            w < tiling.width + size - tiling.transform.tile if right else TRUE,
+            h < tiling.height + (TAPS - 1) * down if bottom else TRUE,
+            w < tiling.width + (TAPS - 1) * across if right else TRUE,
         )
         return land(own, patch.guard(h, w))
 
     def transformed(guarded: bool) -> Stmt:
         def read(i: Expr, j: Expr, c: Expr) -> Expr:
-            value = patch.value(IMAGE, Y + i, X + j, c)
-            return select(inside(Y + i, X + j), value, const(0, tiling.dtype)) if guarded else value
+            pixel = tiling.pixel(i, j)
+            value = patch.value(IMAGE, *pixel, c)
+            return select(inside(*pixel), value, const(0, tiling.dtype)) if guarded else value
 
         return tiling.over_channels(channels, lambda c: _input_tile(tiling, read, out, c))
 
-    corners = land(inside(Y, X), inside(Y + (size - 1), X + (size - 1)))
+    down, across = tiling.spans
+    corners = land(inside(Y, X), inside(Y + down, X + across))
     if corners == TRUE:
         return tiling.over_tiles(transformed(False))
     return tiling.over_tiles(If(corners, transformed(False), transformed(True)))
@@ -170,9 +191,10 @@ def _output_tile(
     made = t.outputs([grid[i * t.size + n] for n in range(t.size)])
     row: list[Stmt] = [Store(line, (const(n),), e) for n, e in enumerate(made)]
     for n in range(t.tile):
-        at = (IMAGE, Y + i, X + n, o)
+        y, x = tiling.pixel(i, n)
+        at = (IMAGE, y, x, o)
         store: Stmt = Store(out, at, finish(t.restored(line[n]), at))
-        fits = land(Y + i < tiling.height if bottom else TRUE, X + n < tiling.width if right else TRUE)
+        fits = land(y < tiling.height if bottom else TRUE, x < tiling.width if right else TRUE)
         row.append(store if fits == TRUE else If(fits, store))
     columns = For(j, const(t.size), block(*column), "unroll")
     return Alloc(grid, block(columns, tiling.over_rows(i, t.tile, Alloc(line, block(*row)))))

@@ -44,6 +44,10 @@ class Transform:
     def products(self) -> int:
         return self.size**2
 
+    def tiles(self, size: int, dilation: int) -> int:
+        """Along an axis of so many outputs, of which every `dilation`-th make an image of their own."""
+        return min(size, dilation) * -(-size // (self.tile * dilation))
+
     @property
     def matrix(self) -> Array:
         """G: [size, 3]."""

@@ -34,13 +34,14 @@ class Net:
         return self.b.const(self.random.standard_normal(shape).astype(np.float32) * 0.3)
 
     def conv(
-        self, x: Tensor, out: int, kernel: int, stride: int = 1, pad: int | None = None, groups: int = 1
-    ) -> Tensor:
+        self, x: Tensor, out: int, kernel: int, stride: int = 1, pad: int | None = None, groups: int = 1,
+        dilations: Sequence[int] = (),
+    ) -> Tensor:  # fmt: skip
         spatial = x.rank - 2
         pads = (kernel // 2 if pad is None else pad,) * (2 * spatial)
         w = self.weight(out, int(str(x.shape[1])) // groups, *(kernel,) * spatial)
-        one = (1,) * spatial
-        return self.b.conv(x, w, strides=(stride,) * spatial, dilations=one, pads=pads, groups=groups)
+        dilations = dilations or (1,) * spatial
+        return self.b.conv(x, w, strides=(stride,) * spatial, dilations=dilations, pads=pads, groups=groups)
 
     def pool(self, x: Tensor, kernel: int, stride: int, combiner: str = "max", average: str = "") -> Tensor:
         spatial = x.rank - 2

@@ -40,10 +40,12 @@ def fused(graph: Graph) -> Graph:
     return fuse(simplify(channels_last(graph, TARGET)), TARGET)
 
 
-def direct(x: Array, w: Array, pad: int) -> Array:
+def direct(x: Array, w: Array, pad: int, dilations: tuple[int, int] = (1, 1)) -> Array:
     """The convolution in float64, channels first."""
     wide = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (pad, pad), (pad, pad)])
-    windows = np.lib.stride_tricks.sliding_window_view(wide, (3, 3), axis=(2, 3))
+    down, across = dilations
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (2 * down + 1, 2 * across + 1), axis=(2, 3))
+    windows = windows[..., ::down, ::across]
     return np.einsum("nchwij,ocij->nohw", windows, w.astype(np.float64))
 
 
@@ -91,6 +93,34 @@ def test_equals_the_plain_convolution(
     assert kernels(new)[1:-1] == (ONE if blocks else THREE)  # between changes of layout
     x = np.random.default_rng(1).standard_normal((2, channels, height, width)).astype(np.float32)
     close(run_graph(new, {"x": x})["y0"], direct(x, w, pad))
+
+
+@pytest.mark.parametrize("blocks", WAYS)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize(
+    ("height", "width", "pad", "dilations"),
+    [(8, 16, 2, (2, 2)), (9, 7, 3, (3, 2)), (5, 6, 6, (6, 1)), (4, 3, 5, (5, 5)), (12, 11, 0, (1, 4))],
+)
+def test_dilated(
+    monkeypatch: pytest.MonkeyPatch,
+    transform: Transform,
+    height: int,
+    width: int,
+    pad: int,
+    dilations: tuple[int, int],
+    blocks: bool,
+) -> None:
+    forced(monkeypatch, transform, blocks)
+    t = Net()
+    x = t.input("x", N, 9, height, width)
+    graph = t.done(t.relu(t.bias(t.conv(x, 10, 3, pad=pad, dilations=dilations))))
+    w, bias = graph.constants.values()
+    new = winograd(fused(graph), TARGET)
+    verify_graph(new, CORE)
+    assert kernels(new)[1:-1] == (ONE if blocks else THREE)
+    given = np.random.default_rng(1).standard_normal((2, 9, height, width)).astype(np.float32)
+    want = np.maximum(direct(given, w, pad, dilations) + bias, 0)
+    close(run_graph(new, {"x": given})["y0"], want)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -159,6 +189,16 @@ def test_the_choice(shape: tuple[int, int, int, int], transform: Transform | Non
 )
 def test_blocks_of_tiles_for_large_images(shape: tuple[int, int, int, int], blocks: bool) -> None:
     assert Estimate(*shape, WinogradFigures()).by_blocks(F4) == blocks
+
+
+@pytest.mark.parametrize(
+    ("dilation", "transform"), [(1, F4), (2, F4), (4, F4), (12, F4), (24, None), (36, None)]
+)
+def test_the_choice_of_dilated_ones(dilation: int, transform: Transform | None) -> None:
+    """Of windows that are far apart, most tiles would be parts of one."""
+    shape = 32, 32, 512, 512
+    found = Estimate(*shape, WinogradFigures(), dilations=(dilation, dilation))
+    assert found.best() == transform
 
 
 @pytest.mark.parametrize("what", ["stride", "groups", "kernel", "height"])
