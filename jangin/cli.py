@@ -22,8 +22,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file (or a compiled .jgn file).")]
-Models = Annotated[list[Path], typer.Argument(metavar="MODEL...", help="ONNX files.")]
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A model's file or folder (or a compiled .jgn file).")
+]
+Models = Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models' files or folders.")]
 Shapes = Annotated[
     list[str] | None,
     typer.Option("--shape", metavar="NAME=SIZE", help="batch=1, seq=1..512 (a range), image=1x3x224x224."),
@@ -145,7 +147,9 @@ def convert(
     model: Model,
     output: Annotated[
         Path,
-        typer.Argument(metavar="OUTPUT", help="An .onnx file to write; else an NNEF folder (or .tgz, .tar)."),
+        typer.Argument(
+            metavar="OUTPUT", help="An .onnx file to write, or an NNEF folder (.nnef) or archive (.tgz)."
+        ),
     ],
     shape: Shapes = None,
 ) -> None:
@@ -442,6 +446,9 @@ def main() -> None:
         sys.exit(1)
 
 
+SHAPES_HERE = "Here shapes= is the option --shape, once for each: --shape batch=1 --shape image=1x3x224x224"
+
+
 def explain(error: Exception) -> str:
     """An error as its reader needs it; what isn't a user's own doing says so."""
     from jangin.ir.checks import IndexOutOfRange
@@ -463,7 +470,8 @@ def explain(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, expected):
-        return str(error) or type(error).__name__
+        text = str(error) or type(error).__name__
+        return text if "shapes=" not in text or "--shape" in text else f"{text}\n{SHAPES_HERE}"
     return (
         f"a defect of Jangin: {type(error).__name__}: {error}\n"
         "Run again with --debug before the command and report what it prints."

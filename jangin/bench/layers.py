@@ -31,6 +31,8 @@ LISTED = 40
 """Kernels that the table lists."""
 WIDTH = 100
 SOURCES_ROOM = 25
+SOURCE = re.compile(r"^(\S+) (?:'(.*)'|(.*?))(?: \([^()]*\))?$")
+"""A node as its format calls it: its operator, its name, and maybe where that stands in the model."""
 
 
 @dataclass(frozen=True)
@@ -198,8 +200,8 @@ def computes(sources: Sequence[str]) -> str:
 
 
 def source_names(source: str) -> list[str]:
-    """A launch's source as "Conv conv1", "Relu relu1": its nodes without domain and version."""
-    return [re.sub(r"^(\S+) '(.*)' \(.*\)$", r"\1 \2", part) for part in source.split(" + ")]
+    """A launch's source as "Conv conv1", "Relu relu1": its nodes without quotes, domain, version and line."""
+    return [SOURCE.sub(r"\1 \2\3", part) for part in source.split(" + ")]
 
 
 def summary(found: Account) -> str:

@@ -19,20 +19,25 @@ from jangin.ir.graph import Array, CompileError
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.stateful import StatefulExecutable
 
+FOLDERS = ("", ".nnef")
 ARCHIVES = (".tgz", ".tar.gz", ".tar")
 SIZE = 3
 """The first open size that is tried; the next ones are tried as the next numbers."""
 
 
 def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]) -> None:
-    """Write a model as an ONNX file where `output` ends as one, else as an NNEF folder or archive. Raises
-    CompileError where that format can't say it, or where what was written gives other bits on random inputs;
-    then nothing is left."""
+    """Write a model as an ONNX file, or an NNEF folder or archive, as `output` ends. CompileError where that
+    format can't say it, or where what was written gives other bits on random inputs; then nothing is left."""
     if output.exists():
         raise FileExistsError(f"{output} exists already: remove it, or name another")
+    single = output.suffix == ".onnx"
+    if not single and output.suffix not in FOLDERS and not output.name.endswith(ARCHIVES):
+        raise ValueError(
+            f"{output}: an ONNX file is written as NAME.onnx, NNEF as a folder NAME.nnef or an archive "
+            "NAME.nnef.tgz"
+        )
     bound = parse_shapes(shapes)
     imported = table.load(settings.source(model), bound)
-    single = output.suffix == ".onnx"
     graph = lower(imported, whole=single)
     files = {output.name: onnx.written(graph, imported.metadata)} if single else nnef.written(graph)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,8 @@ from jangin.ops.values import Tensor
 from jangin.ops.window import Sizes, steps
 
 Read = Callable[[Sequence[Expr]], Expr]
+Region = Callable[[int], Expr]
+"""A region's numbers, by their place in its row: f32."""
 ZERO = (const(0),)
 MAX_SAMPLES = 1 << 12
 """Most bilinear samples along one side of a RoiAlign bin."""
@@ -195,8 +197,8 @@ def roi_align(
 def roi_max_pool(b: Builder, x: Tensor, rois: Tensor, *, size: tuple[int, int], scale: float = 1.0) -> Tensor:
     """The maximum of each of the cells that a region of x [N, C, H, W], rounded to pixels, is cut into, 0 if
     empty: [R, C, *size]. rois [R, 5]: the image, then x and y of two corners, by `scale` (Girshick 2015)."""
-    shape = (rois.shape[0], x.shape[1], *map(const, size))
     if b.whole:
+        shape = (rois.shape[0], x.shape[1], *map(const, size))
         return called(b, "roi_max_pool", [x, rois], x.dtype, shape, size=size, scale=scale)
 
     def number(bufs: Sequence[Buffer], n: Expr) -> Expr:
@@ -204,33 +206,82 @@ def roi_max_pool(b: Builder, x: Tensor, rois: Tensor, *, size: tuple[int, int], 
         given = cast(F32, Load(bufs[0], (n, const(0))))
         return cast(I64, minimum(maximum(call("floor", given), -(2.0**31)), 2.0**31))
 
-    images = in_range(b, b.compute(I64, (rois.shape[0],), [rois], number), x.shape[0], from_end=False)
+    def ends(region: Region, axis: int, cell: Expr) -> tuple[Expr, Expr]:
+        low, high = (call("floor", region(k - axis) * scale + 0.5) for k in (2, 4))
+        step = maximum(high - low + 1.0, 1.0) / float(size[axis])
+        return low + call("floor", cell * step), low + call("ceil", (cell + 1.0) * step)
+
+    return pool_cells(b, x, rois, b.compute(I64, (rois.shape[0],), [rois], number), size, ends)
+
+
+def pool_cells(
+    b: Builder, x: Tensor, rois: Tensor, images: Tensor, size: Sequence[int],
+    ends: Callable[[Region, int, Expr], tuple[Expr, Expr]], mode: str = "max",
+) -> Tensor:  # fmt: skip
+    """The maximum, or with `mode` "avg" the mean, of each cell of regions `rois` [R, numbers] of `images` [R]
+    of x [N, C, *sizes], 0 if it is empty: [R, C, *size]. `ends`: where a region's cell begins and ends on an
+    axis, whole numbers in f32; what lies outside of x isn't in it."""
+    shape = (rois.shape[0], x.shape[1], *map(const, size))
+    images = in_range(b, images, x.shape[0], from_end=False)
     src, boxes, which = (Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate((x, rois, images)))
     out = Buffer("out", x.dtype, shape)
-    n, c, *cells = index_vars(4)
-    binds: list[tuple[Var, Expr]] = [(Var("image"), clamped(Load(which, (n,)), x.shape[0]))]
-    starts, counts, steps = [], [], (Var("sy"), Var("sx"))
-    for axis, (pooled, cell) in enumerate(zip(size, cells, strict=True)):
-        extent = x.shape[2 + axis]
-        low, high = (
-            call("floor", cast(F32, Load(boxes, (n, const(k)))) * scale + 0.5) for k in (2 - axis, 4 - axis)
-        )
-        step = maximum(high - low + 1.0, 1.0) / float(pooled)
+    n, c, *cells = index_vars(x.rank)
+    image, steps = Var("image"), index_vars(len(size), "s")
+    binds: list[tuple[Var, Expr]] = [(image, clamped(Load(which, (n,)), x.shape[0]))]
+    starts: list[Expr] = []
+    counts: list[Expr] = []
+    for axis, cell in enumerate(cells):
+        low, high = ends(lambda k: cast(F32, Load(boxes, (n, const(k)))), axis, cast(F32, cell))
         at, end, many = Var(f"at{axis}"), Var(f"end{axis}"), Var(f"cnt{axis}")
-        binds.append((at, index_of(low + call("floor", cast(F32, cell) * step), extent + 1)))
-        binds.append((end, index_of(low + call("ceil", (cast(F32, cell) + 1.0) * step), extent + 1)))
-        binds.append((many, maximum(end - at, 0)))
+        limit = x.shape[2 + axis] + 1
+        binds += [(at, index_of(low, limit)), (end, index_of(high, limit)), (many, maximum(end - at, 0))]
         starts.append(at)
         counts.append(many)
     place = (n, c, *cells)
-    value = Load(src, (Var("image"), c, starts[0] + steps[0], starts[1] + steps[1]))
-    first = ne(steps[0] + steps[1], 0)
-    update = Store(out, place, select(first, maximum(Load(out, place), value), value))
-    body: Stmt = block(Store(out, place, const(0, x.dtype)), nest(counts, steps, update))
+    held = Load(out, place)
+    value = Load(src, (image, c, *(at + step for at, step in zip(starts, steps, strict=True))))
+    if mode == "max":
+        away: list[Expr] = [*steps]
+        first = ne(reduce(lambda v, w: v + w, away), 0)
+        parts = [nest(counts, steps, Store(out, place, select(first, maximum(held, value), value)))]
+    else:
+        total = maximum(reduce(lambda v, w: v * w, counts), 1)
+        sums = nest(counts, steps, Store(out, place, held + value))
+        parts = [sums, Store(out, place, held / cast(x.dtype, total))]
+    body: Stmt = block(Store(out, place, const(0, x.dtype)), *parts)
     for var, bound in reversed(binds):
         body = Let(var, bound, body)
     loops = nest(shape, place, body, "parallel")
     return b.loop_nest([x, rois, images], loops, x.dtype, shape)
+
+
+def resample_regions(
+    b: Builder, x: Tensor, images: Tensor, rois: Tensor, size: Sequence[int],
+    position: Callable[[Expr, Expr, Expr, int], Expr],
+) -> Tensor:  # fmt: skip
+    """Regions `rois` [R, 2 axes] (where they begin, then where they end, in entries) of `images` [R] of x
+    [N, C, *sizes], resampled to `size` multilinearly: [R, C, *size]. `position`: where an entry of the result
+    lies, given a region's beginning and its extent on an axis, the entry's number (f32) and how many there
+    are; beyond x its border goes on."""
+    images = in_range(b, images, x.shape[0], from_end=False)
+    sizes = x.shape[2:]
+
+    def at(bufs: Sequence[Buffer], n: Expr, c: Expr, *place: Expr) -> Expr:
+        image = clamped(bufs[1][n], x.shape[0])
+
+        def read(where: Sequence[Expr]) -> Expr:
+            inside = [index_of(p, d) for p, d in zip(where, sizes, strict=True)]
+            return Load(bufs[0], (image, c, *inside))
+
+        where = []
+        for axis, (i, count) in enumerate(zip(place, size, strict=True)):
+            low, high = (cast(F32, bufs[2][n, const(k)]) for k in (axis, len(size) + axis))
+            p = position(low, high - low, cast(F32, i), count)
+            where.append(minimum(maximum(p, 0.0), cast(F32, sizes[axis] - 1)))
+        return tapped(read, where, range(2), triangle)
+
+    shape = (rois.shape[0], x.shape[1], *map(const, size))
+    return b.compute(x.dtype, shape, [x, images, rois], at)
 
 
 def roi_group_pool(

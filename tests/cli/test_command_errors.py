@@ -134,6 +134,19 @@ def test_damaged_artefact(cli: Cli, model: Path, tmp_path: Path) -> None:
     assert "cut short" in done.err
 
 
+def test_sizes_are_asked_for_by_the_option(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """In Python's words and, for who reads them here, the command's."""
+    done = cli("convert", model, tmp_path / "out.nnef")
+    assert done.status == 1 and list(tmp_path.glob("out*")) == []
+    assert "give 'batch' by shapes=" in done.err and "shapes= is the option --shape" in done.err
+    assert cli("convert", model, tmp_path / "out.nnef", "--shape", "batch=2").status == 0
+
+
+def test_a_format_that_is_not_written(cli: Cli, model: Path, tmp_path: Path) -> None:
+    done = cli("convert", model, tmp_path / "out.tflite")
+    assert done.status == 1 and "NAME.onnx" in done.err and "NAME.nnef" in done.err
+
+
 def test_usage_is_told_with_status_2(cli: Cli) -> None:
     assert cli("frobnicate").status == 2
     assert cli("run").status == 2

@@ -149,7 +149,7 @@ def _tflite() -> Iterator[Files]:
 
 
 def _nnef() -> Iterator[Files]:
-    """Fragments and variables, as a folder, as an archive, and a quantized one."""
+    """Fragments and variables, as a folder, as an archive, and a quantized one; a state, and regions."""
     from jangin.frontends.nnef.tensors import tensor_bytes
 
     made = _module(TESTS / "nnef_format" / "test_nnef_models.py")
@@ -164,8 +164,23 @@ def _nnef() -> Iterator[Files]:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     yield {"net.nnef.tgz": held.getvalue()}
+    yield {"graph.nnef": STATEFUL, "v.dat": tensor_bytes(np.ones((2, 1, 5, 7), np.float32))}
 
 
+STATEFUL = b"""version 1.0;
+graph net( x, r, i ) -> ( p, q, u )
+{
+    x = external<scalar>(shape = [2, 1, 5, 7]);
+    r = external<scalar>(shape = [3, 4]);
+    i = external<integer>(shape = [3, 1]);
+    v = variable<scalar>(shape = [2, 1, 5, 7], label = 'v');
+    sum = add(v, x);
+    n = update(v, sum);
+    p = avg_roi_pool(n, r, i, output_size = [2, 2]);
+    q = max_roi_align(x, r, i, output_size = [2, 3], sampling_rate = [2, 1], resize_method = 'aligned');
+    u = avg_unpool(p, size = [1, 1, 2, 2], stride = [1, 1, 2, 2], padding = [(0,0), (0,0), (0,0), (0,0)]);
+}
+"""
 QUANTIZED = b'"a": linear_quantize(min = 0.0, max = 9.5, bits = 8, signed = true, symmetric = false);\n'
 
 

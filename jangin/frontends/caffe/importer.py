@@ -114,7 +114,7 @@ class Network:
 
     def _layer(self, layer: Message) -> None:
         kind, name, tops = layer.word("type"), layer.word("name"), layer.words("top")
-        source = f"layer '{name}' ({kind}, line {layer.line})"
+        source = f"{kind} '{name}' (line {layer.line})"
         if kind in DATA:
             shapes = _data_shapes(layer, kind)
             for n, top in enumerate(tops):

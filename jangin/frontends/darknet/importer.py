@@ -97,9 +97,9 @@ class Network:
         """A node for the section in hand, called as Darknet counts layers."""
         name = f"{self.section.kind}_{self.place}"
         if min(size) < 1:
-            raise CompileError(f"layer {self.place} [{self.section.kind}] would give {size}")
+            raise CompileError(f"[{self.section.kind}] layer {self.place} would give {size}")
         given = ImportedAttributes(f"darknet.{self.section.kind}", {"size_out": size, **attrs})
-        source = f"layer {self.place} [{self.section.kind}] (line {self.section.line})"
+        source = f"[{self.section.kind}] layer {self.place} (line {self.section.line})"
         self.nodes.append(Node(name, tuple(inputs), (name,), given, source))
         self.layers.append(_Layer(name, size))
 
@@ -113,7 +113,7 @@ class Network:
         at = int(index) + self.place if index < 0 else int(index)
         if not 0 <= at < self.place:
             raise CompileError(
-                f"layer {self.place} [{self.section.kind}] reads layer {at}, which isn't before it"
+                f"[{self.section.kind}] layer {self.place} reads layer {at}, which isn't before it"
             )
         return self.layers[at]
 
@@ -162,7 +162,7 @@ class Network:
         """A node of a step: its state is an input and an output of the network."""
         s, name = self.section, f"{self.section.kind}_{self.place}"
         if self.net.whole("time_steps", 1) != 1:
-            raise CompileError(f"layer {self.place} [{s.kind}]: time_steps must be 1, a run is a step")
+            raise CompileError(f"[{s.kind}] layer {self.place}: time_steps must be 1, a run is a step")
         normalized = bool(s.whole("batch_normalize", 0))
         weights = [w for part, shape in shapes.items() for w in self._inside(part, shape, normalized)]
         before = [f"{name}.state{n}" for n in range(count)]
@@ -191,7 +191,7 @@ class Network:
         out, hidden = s.whole("output_filters", 1, 1), s.whole("hidden_filters", 1, 1)
         if any(s.whole(n, d) != d for n, d in (("size", 3), ("stride", 1), ("dilation", 1), ("groups", 1))):
             raise CompileError(
-                f"layer {self.place} [crnn]: only 3 x 3 convolutions of stride 1 are supported"
+                f"[crnn] layer {self.place}: only 3 x 3 convolutions of stride 1 are supported"
             )
         pairs = {"input": (hidden, c), "self": (hidden, hidden), "output": (out, hidden)}
         shapes = {name: [o, i, 3, 3] for name, (o, i) in pairs.items()}
@@ -218,7 +218,7 @@ class Network:
         parts = [self._other(i) for i in s.numbers("layers")]
         groups, group = s.whole("groups", 1, 1), s.whole("group_id", 0, 0)
         if not parts or len({p.size[1:] for p in parts}) > 1 or any(p.size[0] % groups for p in parts):
-            raise CompileError(f"layer {self.place} [route] joins layers of {[p.size for p in parts]}")
+            raise CompileError(f"[route] layer {self.place} joins layers of {[p.size for p in parts]}")
         channels = sum(p.size[0] // groups for p in parts)
         attrs = {"groups": groups, "group_id": group, "channels": [p.size[0] for p in parts]}
         self._add((channels, *parts[0].size[1:]), [p.name for p in parts], attrs)
@@ -227,11 +227,11 @@ class Network:
         others = [self._other(i) for i in self.section.numbers("from")]
         if any(o.size != self.last.size for o in others) or not others:
             raise CompileError(
-                f"layer {self.place} [shortcut] adds {[o.size for o in others]} to {self.last.size}: "
+                f"[shortcut] layer {self.place} adds {[o.size for o in others]} to {self.last.size}: "
                 "of other sizes it is not supported"
             )
         if self.section.options.get("weights_type", "none") != "none":
-            raise CompileError(f"layer {self.place} [shortcut]: learned weights are not supported")
+            raise CompileError(f"[shortcut] layer {self.place}: learned weights are not supported")
         attrs = {"activation": self.section.options.get("activation", "linear")}
         self._add(self.last.size, [self.last.name, *(o.name for o in others)], attrs)
 
@@ -239,14 +239,14 @@ class Network:
         c, h, w = self.last.size
         stride, scale = self.section.whole("stride", 2), self.section.number("scale", 1)
         if stride < 1:
-            raise CompileError(f"layer {self.place} [upsample]: stride={stride} is not supported")
+            raise CompileError(f"[upsample] layer {self.place}: stride={stride} is not supported")
         self._add((c, h * stride, w * stride), [self.last.name], {"stride": stride, "scale": scale})
 
     def _reorg(self) -> None:
         c, h, w = self.last.size
         s = self.section.whole("stride", 1, 1)
         if self.section.whole("reverse", 0) or c % (s * s) or h % s or w % s:
-            raise CompileError(f"layer {self.place} [reorg] of {self.last.size} by {s} is not supported")
+            raise CompileError(f"[reorg] layer {self.place} of {self.last.size} by {s} is not supported")
         self._add((c * s * s, h // s, w // s), [self.last.name], {"stride": s})
 
     def _softmax(self) -> None:
@@ -263,13 +263,13 @@ class Network:
     def _scale_channels(self) -> None:
         (other,) = [self._other(i) for i in self.section.numbers("from")]
         if self.section.whole("scale_wh", 0) or self.last.size != (other.size[0], 1, 1):
-            raise CompileError(f"layer {self.place} [scale_channels]: {self.last.size} times {other.size}")
+            raise CompileError(f"[scale_channels] layer {self.place}: {self.last.size} times {other.size}")
         self._add(other.size, [other.name, self.last.name], self._linear())
 
     def _sam(self) -> None:
         (other,) = [self._other(i) for i in self.section.numbers("from")]
         if self.last.size != other.size:
-            raise CompileError(f"layer {self.place} [sam]: {self.last.size} times {other.size}")
+            raise CompileError(f"[sam] layer {self.place}: {self.last.size} times {other.size}")
         self._add(other.size, [other.name, self.last.name], self._linear())
 
     def _linear(self) -> dict[str, Any]:
@@ -280,7 +280,7 @@ class Network:
         anchors = s.numbers("anchors")
         mask = [int(m) for m in s.numbers("mask")] or list(range(len(anchors) // 2))
         if any(not 0 <= m < len(anchors) // 2 for m in mask):
-            raise CompileError(f"layer {self.place} [yolo]: mask={mask} of {len(anchors) // 2} anchors")
+            raise CompileError(f"[yolo] layer {self.place}: mask={mask} of {len(anchors) // 2} anchors")
         chosen = [(anchors[2 * m] / self.size[2], anchors[2 * m + 1] / self.size[1]) for m in mask]
         attrs = {"scale_x_y": s.number("scale_x_y", 1), "new_coords": s.whole("new_coords", 0)}
         self._detections(s.whole("classes", 20, 1), chosen, attrs)
@@ -291,7 +291,7 @@ class Network:
         anchors = [(given[i] / w, given[i + 1] / h) for i in range(0, len(given) - 1, 2)]
         if s.whole("coords", 4) != 4 or "tree" in s.options or s.whole("background", 0):
             raise CompileError(
-                f"layer {self.place} [region]: other coordinates, trees or a background are not supported"
+                f"[region] layer {self.place}: other coordinates, trees or a background are not supported"
             )
         self._detections(s.whole("classes", 20, 1), anchors, {"softmax": s.whole("softmax", 0)})
 
@@ -299,7 +299,7 @@ class Network:
         c, h, w = self.last.size
         if not anchors or c != len(anchors) * (classes + 5):
             raise CompileError(
-                f"layer {self.place} [{self.section.kind}] reads {c} channels, which aren't "
+                f"[{self.section.kind}] layer {self.place} reads {c} channels, which aren't "
                 f"{len(anchors)} anchors of {classes} classes and 5 more"
             )
         given = {"classes": classes, "anchors": anchors, **attrs}

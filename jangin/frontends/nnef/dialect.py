@@ -13,7 +13,6 @@ from jangin.ops.builder import Builder
 
 MARKS = frozenset({"tensors"})
 """What the importer says of a node beside its operation's own arguments."""
-REGIONS = frozenset({"avg_roi_pool", "max_roi_pool", "roi_resample", "avg_roi_align", "max_roi_align"})
 
 
 class Nnef(Dialect):
@@ -37,8 +36,6 @@ class Nnef(Dialect):
 
     def remedy(self, node: Node) -> str:
         name = node.op.removeprefix("nnef.")
-        if name in REGIONS:
-            return "regions of interest are not supported, as no runtime of NNEF has them to compare with"
         close = difflib.get_close_matches(name, [*OPERATIONS, *DEFINED], 1, 0.8)
         also = f" ({close[0]} is)" if close else ""
         return (

@@ -35,4 +35,5 @@ class NnefFormat(Format):
         from jangin.frontends.nnef.dialect import NNEF
         from jangin.frontends.nnef.importer import imported_graph
 
-        return Imported(imported_graph(files_of(contents), shapes), NNEF)
+        graph, state = imported_graph(files_of(contents), shapes)
+        return Imported(graph, NNEF, {"state": dict(state)} if state else {})

@@ -3,6 +3,10 @@
 A variable is a constant, called by its label. An operation's literal arguments are its node's attributes, by
 the standard's names; "tensors" says which of its arguments the node's inputs are: (name, None), or (name, how
 many) for an array. A tensor that the quantization file quantizes goes through that operation too.
+
+A graph keeps nothing from run to run: a variable that is updated is one more input, its value from the run
+before, and one more output. What its file has counts as long as the input `STARTED` doesn't hold, which is in
+the first run.
 """
 
 from __future__ import annotations
@@ -18,18 +22,23 @@ from jangin.frontends.nnef.files import GRAPH, QUANTIZATION, Files
 from jangin.frontends.nnef.operators.common import DTYPES
 from jangin.frontends.nnef.parser import Operation, Parsed, parse
 from jangin.frontends.nnef.tensors import read_tensor
+from jangin.ir.dtype import BOOL, from_numpy
+from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
 
 MOST_ELEMENTS = 1 << 28
 """Of a constant that is one number, repeated."""
+STARTED = "state.started"
 NAMES = {"scalar": "f", "integer": "iu", "logical": "b"}
 """Kinds of elements that a variable's file may have, by the variable's type."""
 
 
-def imported_graph(files: Files, shapes: ShapeBindings) -> Graph:
-    """A model's graph. CompileError for anything malformed."""
+def imported_graph(files: Files, shapes: ShapeBindings) -> tuple[Graph, Mapping[str, str]]:
+    """A model's graph, and for inputs that are kept from run to run the outputs that they are next.
+    CompileError for anything malformed."""
     parsed = parse(files.what, _text(files, GRAPH), _text(files, QUANTIZATION))
-    return _Importer(files, parsed, Symbols(shapes)).graph()
+    importer = _Importer(files, parsed, Symbols(shapes))
+    return importer.graph(), importer.state
 
 
 def _text(files: Files, name: str) -> str:
@@ -46,6 +55,9 @@ class _Importer:
         self.inputs: dict[str, Value] = {}
         self.constants: dict[str, Array] = {}
         self.nodes: list[Node] = []
+        self.variables: dict[str, str] = {}
+        self.updates: dict[str, str] = {}
+        self.state: dict[str, str] = {}
 
     def graph(self) -> Graph:
         for operation in self.parsed.operations:
@@ -57,8 +69,9 @@ class _Importer:
                 self._constant(operation)
             else:
                 self._node(operation)
-        outputs = [self._output(n, i) for i, n in enumerate(self.parsed.outputs)]
-        inputs = [self.inputs[n] for n in self.parsed.inputs]
+        kept = self._kept() if self.updates else []
+        outputs = [self._output(n, i) for i, n in enumerate(self.parsed.outputs)] + list(self.state.values())
+        inputs = [self.inputs[n] for n in self.parsed.inputs] + kept
         return model_graph(self.parsed.name, inputs, outputs, self.nodes, self.constants, self.symbols)
 
     # -- values ---------------------------------------------------------------------------------
@@ -70,6 +83,7 @@ class _Importer:
             raise CompileError(f"{self.files.what}: external '{name}' is of type {operation.dtype}")
         sizes = [d if d > 0 else "" for d in operation.attributes["shape"]]
         self.inputs[name] = Value(name, dtype, self.symbols.shape(name, sizes))
+        self._quantized(name)
 
     def _variable(self, operation: Operation) -> None:
         name, label = operation.outputs["output"]["is"], operation.attributes["label"]
@@ -83,13 +97,16 @@ class _Importer:
             raise CompileError(f"{what} is of shape {list(shape)}, its file has {list(array.shape)}")
         kind = operation.dtype or "scalar"
         how = self.parsed.tensors[name][1]
-        if quantized or (how and array.dtype.kind in "iu"):
+        stored = quantized or bool(how and array.dtype.kind in "iu")
+        if stored:
             array = _dequantized(array, how, what)
         elif array.dtype.kind not in NAMES[kind]:
             raise CompileError(f"{what} is {kind}, its file has {array.dtype}")
         taken = label in self.parsed.tensors or label in self.constants
-        self.names[name] = name if taken else label
+        self.names[name] = self.variables[name] = name if taken else label
         self.constants[self.names[name]] = np.asarray(array, DTYPES[kind].numpy)
+        if not stored:
+            self._quantized(name)
 
     def _constant(self, operation: Operation) -> None:
         name, shape = operation.outputs["output"]["is"], tuple(operation.attributes["shape"])
@@ -102,14 +119,41 @@ class _Importer:
         dtype = DTYPES[operation.dtype or "scalar"].numpy
         array = np.array(values, dtype)
         self.constants[name] = array.reshape(shape) if len(values) == count else np.full(shape, array[0])
+        self._quantized(name)
+
+    def _quantized(self, name: str) -> None:
+        """Have what reads a tensor that no operation gives read it quantized, if the file says how."""
+        how = self.parsed.tensors[name][1]
+        if how:
+            known = self.names.get(name, name)
+            self.names[name] = f"{known}.quantized"
+            self._quantize(self.names[name], known, how)
+
+    def _kept(self) -> list[Value]:
+        """The inputs that are variables' values from the run before, with what gives their next ones."""
+        held = [Value(STARTED, BOOL, ())]
+        after = {STARTED: f"{STARTED}.value"}
+        self.constants[after[STARTED]] = np.array(True)
+        given = {"tensors": (("condition", None), ("true_value", None), ("false_value", None))}
+        for name, updated in self.updates.items():
+            state, first = f"{name}.state", f"{name}.first"
+            array = self.constants[first] = self.constants.pop(name)
+            held.append(Value(state, from_numpy(array.dtype), tuple(map(const, array.shape))))
+            self._add("select", name, [STARTED, state, first], [name], given)
+            after[state] = updated
+        for state, value in after.items():
+            self.state[state] = f"{state}.next"
+            self._add("copy", f"{state}.next", [value], [f"{state}.next"], {"tensors": (("x", None),)})
+        return held
 
     def _output(self, name: str, place: int) -> str:
         """An output, which a node of its own gives where it is an input, a constant or given before."""
         known = self.names.get(name, name)
         before = self.parsed.outputs[:place]
-        if known not in self.constants and known not in self.inputs and name not in before:
+        given = name in self.inputs or name in before
+        if known == name and known not in self.constants and not given:
             return known
-        made = f"{name}.output{place}" if known == name or name in before else name
+        made = f"{name}.output{place}" if known == name or given else name
         self._add("copy", made, [known], [made], {"tensors": (("x", None),)})
         return made
 
@@ -133,6 +177,11 @@ class _Importer:
             given["type"] = operation.dtype
         given["tensors"] = tuple(tensors)
         exact = [f"{o}.exact" if self.parsed.tensors[o][1] else o for o in outputs]
+        if operation.name == "update":
+            variable = self.variables[operation.inputs["variable"]["is"]]
+            if variable in self.updates:
+                raise CompileError(f"{self.files.what}: variable '{variable}' is updated twice")
+            self.updates[variable] = exact[0]
         self._add(operation.name, outputs[0], inputs, exact, given)
         for name, raw in zip(outputs, exact, strict=True):
             if raw != name:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from jangin.frontends.nnef.fragments import FRAGMENTS, known
-from jangin.frontends.nnef.operators import DEFINED, OPERATIONS
+from jangin.frontends.nnef.operators import DEFINED, OPERATIONS, UNDECLARED
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 
 MOST_SECONDS = 60
 """Until a parser that doesn't end is stopped."""
 DECLARED = ("external", "variable", "constant")
-UNDEFINED_HERE = ("avg_roi_pool", "max_roi_pool", "roi_resample", "avg_roi_align", "max_roi_align")
 BUILTIN = (
     "scalar", "integer", "logical", "string", "shape_of", "length_of", "range_of", "graph", "fragment", "in",
     "if", "yield", "tensor", "else", "for",
@@ -26,6 +25,7 @@ BUILTIN = (
 """What may stand before a parenthesis and is no operation."""
 _NOISE = re.compile(r"#[^\n]*|'[^'\n]*'|\"[^\"\n]*\"")
 _FRAGMENT = re.compile(r"\bfragment\s+(\w+)[^;{]*([;{])")
+_HEAD = re.compile(r"(?:\s|#[^\n]*\n)*version\s+[\d.]+\s*;(?:(?:\s|#[^\n]*\n)*extension\b[^;]*;)*")
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<\s*\w*\s*>\s*)?\(")
 
 
@@ -66,10 +66,13 @@ def parse(what: str, graph: str, quantization: str) -> Parsed:
     CompileError for anything malformed; it lists all operations that are unknown."""
     text = _NOISE.sub(" ", graph)
     fragments = dict(_FRAGMENT.findall(text))
-    _refuse_unknown(what, text, fragments)
+    called = set(_CALL.findall(text))
+    _refuse_unknown(what, text, called - fragments.keys())
     own = [name for name, end in fragments.items() if end == "{" and name not in known(graph)]
     lowered = [*DEFINED, *own]
-    asked = {"graph": signs_first(graph), "quantization": quantization, "lowered": lowered, "path": sys.path}
+    undeclared = [UNDECLARED[name] for name in sorted((called & UNDECLARED.keys()) - fragments.keys())]
+    graph = _declaring(signs_first(graph), undeclared)
+    asked = {"graph": graph, "quantization": quantization, "lowered": lowered, "path": sys.path}
     command = [sys.executable, "-I", str(Path(__file__).with_name("parsing.py"))]
     try:
         done = subprocess.run(
@@ -93,6 +96,15 @@ def parse(what: str, graph: str, quantization: str) -> Parsed:
     operations = [Operation(*o) for o in answer["operations"]]
     tensors = {n: (t, q) for n, (t, q) in answer["tensors"].items()}
     return Parsed(answer["name"], answer["inputs"], answer["outputs"], operations, tensors)
+
+
+def _declaring(graph: str, declarations: list[str]) -> str:
+    """The text with further declarations, and as many lines before what follows them."""
+    head = _HEAD.match(graph)
+    if head is None or not declarations:
+        return graph
+    added = " extension KHR_enable_fragment_definitions; " + " ".join(declarations)
+    return graph[: head.end()] + added + graph[head.end() :]
 
 
 def signs_first(graph: str) -> str:
@@ -128,19 +140,11 @@ def _operand(text: str, at: int) -> int:
     return end
 
 
-def _refuse_unknown(what: str, text: str, fragments: dict[str, str]) -> None:
-    """CompileError naming every operation that is neither the standard's nor a fragment of the model's."""
-    there = {
-        *(OPERATIONS.keys() - FRAGMENTS.keys()),
-        *DEFINED,
-        *DECLARED,
-        *UNDEFINED_HERE,
-        *BUILTIN,
-        *fragments,
-    }
+def _refuse_unknown(what: str, text: str, called: set[str]) -> None:
+    """CompileError naming every operation that is called and is none of the standard's."""
+    there = {*(OPERATIONS.keys() - FRAGMENTS.keys()), *DEFINED, *DECLARED, *BUILTIN}
     graph = re.search(r"\bgraph\s+(\w+)", text)
-    called = {graph.group(1)} if graph else set()
-    unknown = sorted(set(_CALL.findall(text)) - there - called)
+    unknown = sorted(called - there - ({graph.group(1)} if graph else set()))
     if unknown:
         many = f"{len(unknown)} operations are" if len(unknown) > 1 else "1 operation is"
         raise CompileError(

@@ -23,6 +23,7 @@ from jangin.ir import core
 from jangin.ir.dtype import BOOL, F32, I64, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, ne
 from jangin.ir.graph import Array, CompileError, Graph, Node, static_shape
+from jangin.ir.traversal import free_vars
 from jangin.ops import activation
 
 TYPES: Mapping[DType, str] = {F32: "scalar", I64: "integer", BOOL: "logical"}
@@ -108,10 +109,19 @@ class _Writer(Writer):
 
     def _shape(self, name: str) -> tuple[int, ...]:
         shape = static_shape(self.graph.shape(name))
-        if shape is None or 0 in shape:
+        if shape is None:
             sizes = ", ".join(map(str, self.graph.shape(name)))
-            raise CompileError(f"'{name}' is of shape [{sizes}]; NNEF has fixed sizes: give them by shapes=")
+            raise CompileError(f"'{name}' is of shape [{sizes}], and NNEF has fixed sizes{self._remedy}")
+        if 0 in shape:
+            raise CompileError(f"'{name}' is of shape {list(shape)}; NNEF has no tensors without elements")
         return shape
+
+    @property
+    def _remedy(self) -> str:
+        """Which of the inputs' sizes are to be fixed."""
+        shapes = (self.graph.shape(n) for n in self.graph.inputs)
+        sizes = sorted({v.name for shape in shapes for d in shape for v in free_vars(d)})
+        return f": give {', '.join(f'{s!r}' for s in sizes)} by shapes=" if sizes else ""
 
     def _type(self, dtype: DType) -> str:
         if dtype not in TYPES:

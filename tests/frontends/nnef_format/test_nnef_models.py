@@ -138,6 +138,24 @@ def test_quantization(tmp_path: Path) -> None:
     assert set(np.unique(got * 2 % 1)) == {0.0} and np.abs(got).max() <= 64
 
 
+def test_quantized_inputs(tmp_path: Path) -> None:
+    """What no operation gives is quantized too: an input, and a variable whose file has floats."""
+    text = (
+        "version 1.0; graph net( input ) -> ( y ) { input = external(shape = [1, 3, 5, 7]);"
+        " filter = variable(shape = [3, 3, 3, 3], label = 'conv1/filter'); y = conv(input, filter); }"
+    )
+    quant = b'"input": linear_quantize(min = -1.0, max = 2.0, bits = 4);\n'
+    quant += b'"filter": zero_point_linear_quantize(zero_point = 0, scale = 0.25, bits = 3, signed = true,'
+    quant += b" symmetric = true);\n"
+    (got,) = outputs(folder(tmp_path / "net", text, graph_quant=quant))
+    x = np.round((np.clip(X.astype(np.float64), -1, 2) + 1) / 3 * 15) / 15 * 3 - 1
+    w = np.clip(np.round(FILTER / 0.25), -3, 3) * 0.25
+    windows = np.lib.stride_tricks.sliding_window_view(
+        np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)]), (3, 3), (2, 3)
+    )
+    near([got], [np.einsum("ncyxij,ocij->noyx", windows, w)])
+
+
 def test_dat_round_trip() -> None:
     random = np.random.default_rng(0)
     for dtype in ("f2", "f4", "f8", "i1", "u1", "i2", "i4", "u4", "i8", "u8", "?"):
@@ -294,7 +312,7 @@ def test_what_nnef_cannot_say(tmp_path: Path) -> None:
     source.write_bytes(small("Selu", "Celu").SerializeToString())
     with pytest.raises(CompileError, match=r"2 parts have no words in NNEF:\n.*Selu 'e0'.*\n.*Celu 'e1'"):
         convert(source, Settings(cache=False), tmp_path / "b.nnef", ["batch=1"])
-    with pytest.raises(CompileError, match="fixed sizes"):
+    with pytest.raises(CompileError, match="fixed sizes: give 'batch' by shapes="):
         written(lower(table.load(source)))
     assert list(tmp_path.iterdir()) == [source]
 

@@ -129,10 +129,11 @@ def cast(b: Builder, input: Operand, type: str) -> Tensor:
 
 @lowers("update")
 def update(b: Builder, variable: Operand, value: Operand) -> Tensor:
-    raise CompileError(
-        "variables keep their values between runs, and updating them is not supported: "
-        "make the variable an external and the updated value an output"
-    )
+    """The value; the importer has the variable be it in the next run."""
+    held, new = tensor(b, variable), tensor(b, value)
+    if (held.dtype, held.shape) != (new.dtype, new.shape):
+        raise CompileError(f"variable {held} can't be updated with {new}")
+    return new
 
 
 # -- quantization --------------------------------------------------------------------------------

@@ -217,6 +217,11 @@ def debox(
     )  # fmt: skip
 
 
+@lowers("avg_unpool")
+def avg_unpool(b: Builder, input: Operand, **given: Any) -> Tensor:
+    return debox(b, input, **given, normalize=True)
+
+
 def _spatial_only(x: Tensor, size: Sizes, padding: Padding, stride: Sizes, dilation: Sizes) -> None:
     """CompileError where a window isn't of single items and channels."""
     _counts(size, x.rank, "size")
@@ -267,7 +272,7 @@ def sample(
     return b.reshape(take_along(b, b.reshape(x, [*x.shape[:2], plane]), flat, 2), at.shape)
 
 
-@lowers("desample")
+@lowers("desample", "max_unpool")
 def desample(
     b: Builder, input: Operand, index: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
     stride: Sizes = (), dilation: Sizes = (), output_shape: Sizes = (),
