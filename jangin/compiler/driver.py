@@ -55,9 +55,9 @@ def build(
     tuning found for this machine, True for the user's cache folder, a path for another, False for none;
     `tune`: seconds ("60s", "2m") to measure candidates first, for `sizes` of the symbols;
     `progress(done, total, what)`.
-    `operators` are your own (see `jangin.custom`), and so are `formats`, which are asked before
-    Jangin's (see `jangin.frontends.format`); a model that is compiled with some, or for a target of your
-    own, is not cached.
+    `operators` are your own (see `jangin.custom`). `formats` are asked before Jangin's: your own (see
+    `jangin.frontends.format`), or Jangin's with settings, such as `GgufFormat(cache="int8")`. A model that is
+    compiled with something of your own, a target too, is not cached.
     `isolated`: compile in a process of its own, whose memory is the system's again when it ends; by default
     so where this process hasn't loaded the compiler yet, and never with anything of your own.
     Raises CompileError with the node, its operator and what to do about it, ValueError for an unknown
@@ -130,11 +130,15 @@ def compile(
 
 
 def _compiler(
-    isolated: bool | None, cache: bool | str | Path, target: object, operators: object, formats: object
+    isolated: bool | None,
+    cache: bool | str | Path,
+    target: object,
+    operators: object,
+    formats: Sequence[Format],
 ) -> AbstractContextManager[Apart | None]:
     """The process that is to compile, None for this one. It starts when it is asked for something, or, where
     nothing that was compiled before can be found, at once."""
-    own = bool(operators or formats) or not isinstance(target, str)
+    own = bool(operators) or not all(map(_is_own, formats)) or not isinstance(target, str)
     if isolated and own:
         raise ValueError("what is your own can't go to another process: leave isolated out")
     if isolated is None:
@@ -142,6 +146,12 @@ def _compiler(
     if not isolated:
         return nullcontext()
     return Apart(at_once=cache is False or Cache(None if cache is True else cache).is_empty())
+
+
+def _is_own(reader: Format) -> bool:
+    from jangin.frontends.table import is_own
+
+    return is_own(reader)
 
 
 def _has_interpreter() -> bool:

@@ -14,7 +14,7 @@ from jangin.compiler.options import Extensions
 from jangin.compiler.request import Progress, Request, carry_out, entry_name, parse_seconds, read_entry
 from jangin.compiler.source import Source
 from jangin.frontends.format import Example, is_live, paired, written
-from jangin.frontends.table import prepare
+from jangin.frontends.table import is_own, prepare
 from jangin.runtime.compiled import detached
 from jangin.runtime.device import Device, LoadError, device_of
 from jangin.runtime.load import executable, host_functions
@@ -57,12 +57,13 @@ def build(
         raise ValueError(f"no .jgn file is made for {found.name}: jangin.emit(kind={made!r}) compiles for it")
     if seconds is not None or len(found.each) > 1:
         device_for(found)
-    own = Extensions(operators, formats, None if isinstance(target, str) else target)
+    foreign = [f for f in formats if not is_own(f)]
+    own = Extensions(operators, foreign, None if isinstance(target, str) else target)
     where = cache if own.target is None else False
     with nullcontext(model) if apart is None else written(model) as given:
         request = Request(
             given, found, threads, shapes or {}, winograd, libraries, where, seconds, sizes or {},
-            unchecked,
+            unchecked, [f for f in formats if is_own(f)],
         )  # fmt: skip
         entries = None if own else request.entries
         if entries is not None and seconds is None:

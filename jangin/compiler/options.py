@@ -28,6 +28,7 @@ class Options:
     asked for by name wherever it can.
     `unchecked`: an index that is out of range at run time is taken for the nearest that is in range (and an
     update at it left out), where else the run fails.
+    `formats`: Jangin's own with settings, such as `GgufFormat(cache="int8")`, which are asked first.
     `verify` checks the IR after every pass; it changes no result, so it is in no key. `choices`: the
     candidates that tuning found for kernels, by digest (see `kernels.kernel_workload`)."""
 
@@ -36,6 +37,7 @@ class Options:
     winograd: bool = True
     libraries: str = "never"
     unchecked: bool = False
+    formats: Sequence[Format] = ()
     choices: Mapping[str, Candidate] = field(default_factory=dict)
     verify: bool = field(default=False, compare=False)
 
@@ -68,7 +70,8 @@ class Options:
         """A text that differs where the results do."""
         choices = sorted((digest, str(c)) for digest, c in self.choices.items())
         bound = sorted(self.shapes.items())
-        return f"{self.target!r} {bound!r} {self.winograd} {self.libraries} {self.unchecked} {choices}"
+        flags = f"{self.winograd} {self.libraries} {self.unchecked} {list(self.formats)}"
+        return f"{self.target!r} {bound!r} {flags} {choices}"
 
 
 @dataclass(frozen=True)

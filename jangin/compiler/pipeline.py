@@ -64,7 +64,7 @@ def tune_model(
     budget, what)`. Raises ValueError for a model that needs steps (see `passes.partition`)."""
     from jangin.tune.tuner import tune as tune_graph
 
-    made = cases(load(model, options.shapes, own.formats), options, own=own).made
+    made = cases(load(model, options.shapes, (*own.formats, *options.formats)), options, own=own).made
     graph = next((c.graph for c in made if c.fits(sizes or {})), made[0].graph)
     if has_steps(graph):
         raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
@@ -89,7 +89,7 @@ def build_artifact(
     and the parts of a program share their kernels in any case."""
     shared = SharedKernels() if shared is None else shared
     _tell(progress, 0, 1, "load")
-    imported = load(model, options.shapes, own.formats)
+    imported = load(model, options.shapes, (*own.formats, *options.formats))
     found = cases(imported, options, progress, own)
     parts = (_build(c.graph, imported, options, progress, workers, shared, account) for c in found.made)
     if len(found.made) == 1 and not found.absent:
@@ -163,7 +163,7 @@ def plan_model(
     own: Extensions = NONE,
 ) -> Planned:
     """The compiler up to code generation."""
-    graph = lowered(load(model, options.shapes, own.formats), options, progress, own)
+    graph = lowered(load(model, options.shapes, (*own.formats, *options.formats)), options, progress, own)
     return plan_graph(graph, options, progress)
 
 
@@ -184,7 +184,7 @@ def import_model(
 ) -> Graph:
     """The model after the graph passes (after the pass `until`, where one is named). A model that needs
     steps (see `passes.partition`) is lowered only: its segments are optimized one by one."""
-    imported = load(model, options.shapes, own.formats)
+    imported = load(model, options.shapes, (*own.formats, *options.formats))
     if until == "import":
         return imported.graph
     graph = lowered(imported, options, progress, own)

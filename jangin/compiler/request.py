@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jangin.compiler.account import Account
     from jangin.compiler.forked import Workers
     from jangin.compiler.shared import SharedKernels
-    from jangin.frontends.format import ModelSource
+    from jangin.frontends.format import Format, ModelSource
     from jangin.runtime.compiled import Compiled
     from jangin.targets import Target
     from jangin.tune.store import Store
@@ -41,6 +41,7 @@ class Request:
     tune: float | None
     sizes: Mapping[str, int]
     unchecked: bool = False
+    formats: Sequence[Format] = ()
     source: Source | None = None
 
     @property
@@ -69,7 +70,8 @@ class Request:
 
     def options(self) -> Options:
         """With the candidates that won on this machine."""
-        options = Options(self.target, dict(self.shapes), self.winograd, self.libraries, self.unchecked)
+        plain = self.winograd, self.libraries, self.unchecked, self.formats
+        options = Options(self.target, dict(self.shapes), *plain)
         return options if self.winners is None else with_winners(options, self.threads, self.winners)
 
 

@@ -51,7 +51,7 @@ def build_several(
     each = options.parts
     parts = [build_artifact(model, o, progress, own, workers, shared, account) for o in each]
     wholes = [p for p in parts if not isinstance(p, SeveralArtifact)]
-    found = cases(load(model, options.shapes, own.formats), each[0], progress, own)
+    found = cases(load(model, options.shapes, (*own.formats, *options.formats)), each[0], progress, own)
     rows, reason = _rows(found)
     placed = {}
     if len(found.made) == 1:

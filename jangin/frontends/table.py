@@ -35,6 +35,11 @@ FORMATS: tuple[Format, ...] = (
 """In the order in which they are asked: one that knows its files by more goes before one that takes any."""
 
 
+def is_own(reader: Format) -> bool:
+    """Whether a format is one of Jangin's, with whatever settings."""
+    return any(type(reader) is type(known) for known in FORMATS)
+
+
 def load(model: ModelSource, shapes: ShapeBindings | None = None, first: Sequence[Format] = ()) -> Imported:
     """Import a model by the format that reads it, those in `first` before Jangin's own. Raises CompileError
     where none does, and for anything malformed. `shapes`: see `Format.load`."""

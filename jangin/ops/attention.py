@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jangin.ir.dtype import BOOL, F32, F64, I64, DType
+from jangin.ir.dtype import BOOL, F32, F64, I8, I64, DType
 from jangin.ir.expr import (
     Buffer,
     Const,
@@ -31,6 +31,7 @@ from jangin.ops.axes import clamped, divide
 from jangin.ops.builder import Builder
 from jangin.ops.index import in_range
 from jangin.ops.operands import wide
+from jangin.ops.quantized import saturated
 from jangin.ops.values import Tensor
 
 LOWEST = {F32: -3.4028234663852886e38, F64: -1.7976931348623157e308}
@@ -164,23 +165,70 @@ def attention(
     return Attended(y, products, weights, scores)
 
 
-def attend_one(b: Builder, q: Tensor, past: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor]) -> Tensor:
-    """As `attention` of a single query [batch, heads, 1, size] on keys and values that lie apart, so that
-    what is kept of the `past` is read where it is: [batch, groups, past, size], and the query's `own`,
-    [batch, groups, 1, size]. Scaled by 1 / √size, which must be known."""
-    groups, before = own[0].shape[1], past[0].shape[2]
-    size = q.shape[3]
+class Kept(NamedTuple):
+    """Keys or values [batch, places, groups, size] as a cache has them: floats, or int8 with the `scales`
+    [batch, places, groups] (f32) that they are multiples of, one for each place and group."""
+
+    numbers: Tensor
+    scales: Tensor | None = None
+
+
+def keep(b: Builder, x: Tensor, dtype: DType) -> Kept:
+    """Keys or values [batch, groups, tokens, size] for a cache of floats, or of int8: multiples of the 127th
+    part of the largest of each token and group, rounded half to even."""
+    x = b.transpose(x, (0, 2, 1, 3))
+    if dtype is not I8:
+        return Kept(b.cast(x, dtype))
+    largest = b.reduce("max", b.map(lambda v: call("abs", v), x), (3,), keepdims=True)
+    scales = b.map(lambda v: v / 127, largest)
+
+    def rounded(v: Expr, scale: Expr) -> Expr:
+        return select(scale > 0, saturated(call("round", v / scale), I8), const(0, I8))
+
+    return Kept(b.map(rounded, x, scales), b.reshape(scales, x.shape[:3]))
+
+
+def unkept(b: Builder, kept: Kept, dtype: DType) -> Tensor:
+    """What a cache has, in floats [batch, groups, places, size]."""
+    x = b.cast(kept.numbers, dtype)
+    if kept.scales is not None:
+        x = b.map(lambda v, scale: v * scale, x, b.reshape(kept.scales, [*x.shape[:3], 1]))
+    return b.transpose(x, (0, 2, 1, 3))
+
+
+def attend_one(b: Builder, q: Tensor, past: tuple[Kept, Kept], own: tuple[Tensor, Tensor]) -> Tensor:
+    """As `attention` of a single query [batch, heads, 1, size] on keys and values that lie apart: those of
+    the `past` are read as and where the cache has them, and widened where they are multiplied; the query's
+    `own` are [batch, groups, 1, size]. Scaled by 1 / √size, which must be known."""
+    keys, values = past
+    batch, before, groups, size = keys.numbers.shape
     if not isinstance(size, Const):
         raise CompileError(f"the head size of {q} must be known")
-    scale = 1 / math.sqrt(size.value)
-    shared = _sharing(b, b.map(lambda v: v * scale, q), groups)
-    by_key = (b.matmul(keys, shared, transpose_b=True) for keys in (past[0], own[0]))  # reads keys in order
-    weights = b.softmax(b.concat([b.transpose(p, (0, 1, 3, 2)) for p in by_key], 3), 3)
-    lead = weights.shape[:3]
-    seen = b.slice(weights, [0] * 4, [*lead, before], [1] * 4)
+    shared = _sharing(b, b.map(lambda v: v * (1 / math.sqrt(size.value)), q), groups)
+    lead, width = shared.shape[:3], own[1].shape[3]
+
+    def product(bufs: Sequence[Buffer], at: Sequence[Expr], k: Sequence[Expr]) -> Expr:
+        (n, g, h, j), (d,) = at, k
+        return bufs[0][n, g, h, d] * cast(q.dtype, bufs[1][n, j, g, d])
+
+    def mixed(bufs: Sequence[Buffer], at: Sequence[Expr], k: Sequence[Expr]) -> Expr:
+        (n, g, h, d), (j,) = at, k
+        return bufs[0][n, g, h, j] * cast(q.dtype, bufs[1][n, j, g, d])
+
+    def scaled(x: Tensor, kept: Kept) -> Tensor:
+        """A column of x [batch, groups, heads, places] for each place."""
+        if kept.scales is None:
+            return x
+        by_group = b.transpose(kept.scales, (0, 2, 1))
+        return b.map(lambda v, scale: v * scale, x, b.reshape(by_group, [batch, groups, 1, before]))
+
+    products = b.reduction(q.dtype, (*lead, before), [size], "sum", [shared, keys.numbers], product)
+    scores = [scaled(products, keys), b.matmul(shared, own[0], transpose_b=True)]
+    weights = b.softmax(b.concat(scores, 3), 3)
+    seen = scaled(b.slice(weights, [0] * 4, [*lead, before], [1] * 4), values)
     last = b.slice(weights, [0, 0, 0, before], [*lead, 1], [1] * 4)
-    y = b.map(lambda y, w, v: y + w * v, b.matmul(seen, past[1]), last, own[1])
-    return b.reshape(y, q.shape)
+    y = b.reduction(q.dtype, (*lead, width), [before], "sum", [seen, values.numbers], mixed)
+    return b.reshape(b.map(lambda y, w, v: y + w * v, y, last, own[1]), q.shape)
 
 
 def _sharing(b: Builder, x: Tensor, groups: Expr) -> Tensor:

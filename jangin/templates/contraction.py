@@ -5,8 +5,8 @@ only (columns: output channels, which must come last), and of both (batches and 
 numbered through as one loop, so tiles cross image rows, and so are columns of several axes, where all that
 is read runs through them evenly (the pixels of planes); the right operand is read in panels of
 `nv` vectors of columns that lie contiguously: packed at compile time where it is constant, at the top
-of each panel's loop where it isn't. A tile of `mr` rows by `nv` vectors of columns accumulates in
-registers; a task is `row_tiles` tiles by `panels` panels.
+of each panel's loop where it isn't, and as it lies where one tile of rows reads it alone. A tile of `mr`
+rows by `nv` vectors of columns accumulates in registers; a task is `row_tiles` tiles by `panels` panels.
 
     parallel task { panel { [pack B] row tile { acc = 0; k { acc += a[row] * panel[k] }; write back } } }
 
@@ -34,7 +34,7 @@ from jangin.ir.simplify import interval, simplify
 from jangin.ir.traversal import children, free_vars, walk
 from jangin.ir.words import DOTS
 from jangin.schedule.primitives import ranges_at
-from jangin.templates.common import fuse_all, messy
+from jangin.templates.common import fuse_all, messy, stride
 from jangin.templates.cost import (
     EXPOSED,
     HANDED_OUT,
@@ -222,10 +222,21 @@ class Contraction(Template):
             ]
             orders = (0,) if self.widened else (0, 1)
             found += [{**p, "panels_inside": inside, **widened} for p in packed for inside in orders]
-        for mr, nv in self.tiles():
+        tiles = self.tiles()
+        as_it_lies = [tile for tile in tiles if self._reads_in_place(*tile)]
+        in_place = {"in_place": 1} if as_it_lies else {}
+        for mr, nv in as_it_lies or tiles:
             blocks = [self._blocks(mr, nv, ops) for ops in TASK_OPS]
             for b in blocks:
-                params = {"mr": mr, "nv": nv, **b, "unroll": UNROLL, "panels_inside": 0, **widened}
+                params = {
+                    "mr": mr,
+                    "nv": nv,
+                    **b,
+                    "unroll": UNROLL,
+                    "panels_inside": 0,
+                    **widened,
+                    **in_place,
+                }
                 found.append(params)
                 if terms := self._terms(nv):
                     task = self._blocks(mr, nv, TASK_OPS[blocks.index(b)], terms)
@@ -248,7 +259,7 @@ class Contraction(Template):
         panel = width * self.depth * self.right_bytes
         row_bytes = mr * self.inner * self.left_bytes * params["row_tiles"]
         whole = self.columns * self.depth * self.right_bytes
-        source = t.memory_rate if self.packed else t.l2_rate / PACKING
+        source = t.memory_rate if self.packed else t.l2_rate / (1 if params.get("in_place") else PACKING)
         own, rest = tile * tiles / down, max(down - 1, 0)
         if self.packed and not params["panels_inside"]:  # the next panel is fetched meanwhile
             block = overlapped(own, panel / source) + rest * overlapped(own, panel / rate(t, whole))
@@ -337,6 +348,15 @@ class Contraction(Template):
     def _tile_count(self, mr: int, nv: int) -> float:
         rows = math.ceil(self.rows / mr) if self.known_rows else self.rows / mr
         return rows * math.ceil(self.columns / (nv * self.lanes))
+
+    def _reads_in_place(self, mr: int, nv: int) -> bool:
+        """Whether a right operand that isn't packed needs no copy either: one row tile reads all of it, by
+        whole vectors of neighbouring columns."""
+        role, columns = self.role, self.stage.axes[-1].extent
+        if self.packed or role.groups > 1 or len(role.columns) > 1 or not isinstance(columns, Const):
+            return False
+        whole = self.known_rows and self.rows <= mr and int(columns.value) % (nv * self.lanes) == 0
+        return whole and stride(role.right, Var(role.column), dict(self.workload.symbols)) == 1
 
     def _terms(self, nv: int) -> int:
         """Terms of a block of the sum for which a panel's part stays in the L1 cache; 0 where the sum isn't

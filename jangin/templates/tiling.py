@@ -160,7 +160,8 @@ class Tiler:
         blocks = self._block_loops(k)
         if blocks:
             do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
-        if not self.packed:
+        copied = not self.packed and not self.params.get("in_place")
+        if copied:
             self._pack_panels(column, k, tile)
         elif widened:
             block = blocks[-1] if blocks else f"{column}ooi"
@@ -184,7 +185,7 @@ class Tiler:
             unroll, exact = self.params["unroll"], self.rows_packed
             terms = unroll_sum(self.s, k[-1], unroll, rows, tile[0], at_once, exact=exact)
             if terms and self.by_lane and self.workload.target.several_loads:
-                panel = "panel" if widened or not self.packed else role.right.buffer.name
+                panel = "panel" if widened or copied else role.right.buffer.name
                 load_terms(self.s, self.workload.target, terms, panel, tile[1:], per_term[0], "vectors")
             if self.rows_packed:
                 self._load_packed(k[-1], terms)

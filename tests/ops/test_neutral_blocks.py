@@ -9,7 +9,7 @@ from test_neutral import Array, computed, sigmoid
 
 from jangin.ir.dtype import I64
 from jangin.ir.expr import const
-from jangin.ops.attention import Window, attend_one, attention
+from jangin.ops.attention import Kept, Window, attend_one, attention
 from jangin.ops.builder import Builder
 from jangin.ops.normalize import group_norm
 from jangin.ops.recurrent import Layer, lstm
@@ -41,7 +41,12 @@ def test_attention_with_shared_keys_in_a_window() -> None:
 def test_one_query_sees_the_past_where_it_lies(past: int) -> None:
     """As attention to keys and values that are joined."""
     q, k, v, own_k, own_v = (random(2, h, n, 8) for h, n in ((4, 1), (2, past), (2, past), (2, 1), (2, 1)))
-    found = computed(lambda b, q, k, v, *own: attend_one(b, q, (k, v), own), q, k, v, own_k, own_v)
+
+    def make(b: Builder, q: Tensor, k: Tensor, v: Tensor, *own: Tensor) -> Tensor:
+        kept, mixed = (Kept(b.transpose(t, (0, 2, 1, 3))) for t in (k, v))
+        return attend_one(b, q, (kept, mixed), (own[0], own[1]))
+
+    found = computed(make, q, k, v, own_k, own_v)
     keys, values = np.concatenate([k, own_k], 2), np.concatenate([v, own_v], 2)
     expected = computed(lambda b, *t: attention(b, *t).y, q, keys, values)
     np.testing.assert_allclose(found, expected, rtol=1e-12)

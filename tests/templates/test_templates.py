@@ -14,7 +14,7 @@ from jangin.ir.core import Concat, Conv, Map, Normalize, Pad, Reduce, Softmax, T
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call, const
 from jangin.ir.interpret import run_func
-from jangin.ir.loop import For, Store, statements
+from jangin.ir.loop import Alloc, For, Store, statements
 from jangin.ir.traversal import free_vars
 from jangin.schedule.primitives import ranges_at
 from jangin.targets import NAMED, Target
@@ -38,6 +38,8 @@ from .kernels import (
 
 W = ("w",)
 TARGETS = [NAMED[n] for n in ("x86-64-v2", "x86-64-v3", "x86-64-v4")]
+LANE_TARGETS = [NAMED[n] for n in ("cortex-a72", "cortex-a7")]
+"""Whose multiply-adds take a lane of a vector."""
 CONVS = {
     "3x3": conv((6, 6), 4, 16, 3),
     "strided-odd": conv((7, 9), 3, 20, 3, 2),
@@ -130,6 +132,21 @@ def test_a_product_that_ends_in_a_symbolic_sum() -> None:
     built = matmul((2, 5, SYMBOL), (2, SYMBOL, 12))
     found = scheduled("contraction", workload(built, SYMBOLS, (), TARGETS[1]))
     assert_equal_to_stages(found, built, {"n": 11})
+
+
+@pytest.mark.parametrize("target", [*TARGETS, *LANE_TARGETS], ids=str)
+@pytest.mark.parametrize("rows_", [1, 3])
+def test_one_tile_of_rows_copies_no_panels(rows_: int, target: Target) -> None:
+    """What a run gives as the right operand is read as it lies, by every candidate whose tile has all rows."""
+    built = matmul((2, rows_, SYMBOL), (2, SYMBOL, 64))
+    found = TEMPLATES["contraction"](workload(built, SYMBOLS, (), target))
+    assert found is not None
+    space = [p for p in found.space() if p.get("in_place")]
+    assert space and (target in LANE_TARGETS or len(space) == len(found.space()))
+    for params in {p["nv"]: p for p in space}.values():
+        made = found.schedule(params)
+        assert not [s for s in statements(made.func.body) if isinstance(s, Alloc) and s.buffer.name == "panel"]
+        assert_equal_to_stages(made, built, {"n": 11})
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)

@@ -6,11 +6,21 @@ from collections.abc import Mapping
 
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering
 from jangin.frontends.gguf import blocks
-from jangin.ir.dtype import I64
+from jangin.ir.dtype import F32, I64
 from jangin.ir.expr import const
 from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops.activation import swish
-from jangin.ops.attention import Window, attend_one, attention, join_heads, rotary_embedding, split_heads
+from jangin.ops.attention import (
+    Kept,
+    Window,
+    attend_one,
+    attention,
+    join_heads,
+    keep,
+    rotary_embedding,
+    split_heads,
+    unkept,
+)
 from jangin.ops.builder import Builder
 from jangin.ops.normalize import rms_norm
 from jangin.ops.values import Tensor
@@ -56,15 +66,20 @@ def rope(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 def attend(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> tuple[Tensor, ...]:
     """What queries [1, heads, seq, size] see of all keys up to their own, those of the cache [1, past, heads,
-    size] first; and their own keys and values as the cache has them. One query reads the cache as it lies."""
-    q, k, v, *cache = _tensors(inputs)
-    past_key, past_value = (b.transpose(t, (0, 2, 1, 3)) for t in cache)
+    size] first; and their own keys and values as the cache has them: numbers of both, then, of int8, scales
+    of both. One query reads the cache as it lies."""
+    q, k, v, *given = _tensors(inputs)
+    scales = given[2:] or [None, None]
+    keys, values = (Kept(numbers, scale) for numbers, scale in zip(given[:2], scales, strict=True))
     if q.shape[2] == const(1):
-        y = attend_one(b, q, (past_key, past_value), (k, v))
+        y = attend_one(b, q, (keys, values), (k, v))
     else:
-        keys, values = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
-        y = attention(b, q, keys, values, window=Window(causal=True), past=past_key.shape[2]).y
-    return join_heads(b, y), *(b.transpose(t, (0, 2, 1, 3)) for t in (k, v))
+        past_key, past_value = (unkept(b, kept, F32) for kept in (keys, values))
+        joined = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
+        y = attention(b, q, *joined, window=Window(causal=True), past=past_key.shape[2]).y
+    new = [keep(b, t, node.of(ImportedAttributes)["cache"]) for t in (k, v)]
+    made = [*(t.numbers for t in new), *(t.scales for t in new if t.scales is not None)]
+    return join_heads(b, y), *made
 
 
 def swiglu(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:

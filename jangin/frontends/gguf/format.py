@@ -6,16 +6,29 @@ from typing import TYPE_CHECKING
 
 from jangin.frontends.format import Contents, Format
 from jangin.ir.graph import CompileError
+from jangin.ir.records import dataclass
 
 if TYPE_CHECKING:
     from jangin.frontends.assemble import ShapeBindings
     from jangin.frontends.dialect import Imported
 
 MAGIC = b"GGUF"
+CACHES = {"float32": "f32", "float16": "f16", "int8": "i8"}
+"""Types of keys and values, and what the IR calls them."""
 
 
+@dataclass(frozen=True)
 class GgufFormat(Format):
+    """`cache`: the type in which keys and values are kept, as in `jangin.compile(gguf,
+    formats=[GgufFormat(cache="float16")])`: float32, float16, or int8, which comes with a scale for each row
+    and head. ValueError for another."""
+
+    cache: str = "float32"
     name = "GGUF"
+
+    def __post_init__(self) -> None:
+        if self.cache not in CACHES:
+            raise ValueError(f"a cache of {self.cache!r} is unknown; known: {', '.join(CACHES)}")
 
     def reads(self, contents: Contents) -> bool:
         return contents.data[:4] == MAGIC
@@ -30,8 +43,10 @@ class GgufFormat(Format):
         from jangin.frontends.dialect import Imported
         from jangin.frontends.gguf.dialect import GGML
         from jangin.frontends.gguf.importer import Llama
+        from jangin.ir.dtype import dtype_of
 
         if contents.path is None:
             raise CompileError("a GGUF file is read from a path, not from bytes")
         file = File(contents.path)
-        return Imported(Llama(file).imported(shapes), GGML, file.metadata())
+        network = Llama(file, dtype_of(CACHES[self.cache]))
+        return Imported(network.imported(shapes), GGML, file.metadata())

@@ -9,7 +9,7 @@ import numpy as np
 
 from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
 from jangin.frontends.gguf.file import File
-from jangin.ir.dtype import F32, I64
+from jangin.ir.dtype import F32, I8, I64, DType
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.records import dataclass
 
@@ -28,10 +28,10 @@ UNSUPPORTED = ("expert_count", "attention.sliding_window", "attention.key_length
 
 
 class Llama:
-    """The graph in the making. `x` is always [1, seq, width]."""
+    """The graph in the making. `x` is always [1, seq, width]. `cache`: the type of its keys and values."""
 
-    def __init__(self, file: File) -> None:
-        self.file = file
+    def __init__(self, file: File, cache: DType = F32) -> None:
+        self.file, self.cache = file, cache
         self.kind: str = file.setting("general.architecture")
         if self.kind not in FAMILIES:
             known = ", ".join(FAMILIES)
@@ -56,18 +56,25 @@ class Llama:
 
     def imported(self, shapes: ShapeBindings) -> Graph:
         """Takes `tokens` [1, seq] and, of each layer I, `past_key.I` and `past_value.I` [1, past, heads,
-        size]; gives the `logits` [1, vocabulary] of what follows the last token, and the tokens' own
-        `new_key.I` and `new_value.I` [1, seq, heads, size]: who keeps them behind the others in one array
-        copies nothing of those."""
+        size], of int8 with `past_key_scale.I` and `past_value_scale.I` [1, past, heads]; gives the `logits`
+        [1, vocabulary] of what follows the last token, and the tokens' own `new_key.I` and so on, of `seq`
+        places: who keeps them behind the others in one array copies nothing of those."""
         symbols = Symbols({"seq": (1, self.context), "past": (0, self.context - 1), **shapes})
-        cache: list[int | str] = [1, "past", self.kv_heads, self.size]
-        names = [f"{part}.{i}" for i in range(self.layers) for part in ("key", "value")]
+        names = [f"{part}.{i}" for i in range(self.layers) for part in self._kept]
         inputs = [Value("tokens", I64, symbols.shape("tokens", [1, "seq"]))]
-        inputs += [Value(f"past_{n}", F32, symbols.shape(f"past_{n}", cache)) for n in names]
+        rows: list[int | str] = [1, "past", self.kv_heads]
+        for name in names:
+            dtype, shape = (F32, rows) if "_scale" in name else (self.cache, [*rows, self.size])
+            inputs.append(Value(f"past_{name}", dtype, symbols.shape(f"past_{name}", shape)))
         self._network()
         outputs = ["logits", *(f"new_{n}" for n in names)]
         name = str(self.file.settings.get("general.name", self.kind))
         return model_graph(name, inputs, outputs, self.nodes, self.constants, symbols)
+
+    @property
+    def _kept(self) -> list[str]:
+        """What the cache has of a layer."""
+        return ["key", "value", *(["key_scale", "value_scale"] if self.cache is I8 else [])]
 
     def _network(self) -> None:
         self._angles()
@@ -97,9 +104,9 @@ class Llama:
         for part in "qk":
             pair = [parts[part], "rope.cosines", "rope.sines", "tokens", "past_key.0"]
             parts[part] = self._op("rope", f"{block}.{part}_rope", pair, halves=FAMILIES[self.kind].halves)
-        given = [*parts.values(), f"past_key.{i}", f"past_value.{i}"]
-        outputs = [f"{block}.attended_values", f"new_key.{i}", f"new_value.{i}"]
-        mixed = self._op("flash_attn_ext", outputs[0], given, outputs)
+        given = [*parts.values(), *(f"past_{part}.{i}" for part in self._kept)]
+        outputs = [f"{block}.attended_values", *(f"new_{part}.{i}" for part in self._kept)]
+        mixed = self._op("flash_attn_ext", outputs[0], given, outputs, cache=self.cache)
         return self._linear(mixed, f"{block}.attn_output")
 
     # -- nodes ----------------------------------------------------------------------------------
