@@ -1,7 +1,9 @@
 """SmolLM2-135M token by token beside llama.cpp, both from its Q4_1 file, and the products of a token beside
 ONNX Runtime's MatMulNBits.
 
-    python benchmarks/tokens.py [--threads 1 2] [--turns 5]
+    python benchmarks/tokens.py [--threads 1 2] [--turns 5] [--caches]
+
+`--caches`: instead, a token after a long text, by the type of the cache of keys and values.
 
 Needs `jangin[gguf]`, onnx, onnxruntime and llama-cpp-python, which builds llama.cpp in some minutes. Engines
 take turns, each in this process; the peak memory is that of a process with one engine alone.
@@ -15,20 +17,22 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "examples"))
 from generate import Cache, compiled, smollm
 
 import jangin
+from jangin.frontends.gguf.format import CACHES
 from jangin.frontends.gguf.text import Text
 
 TEXT = "The capital of France is"
-COUNT, PROMPT, CONTEXT = 64, 512, 2048
+COUNT, PROMPT, LONG, CONTEXT = 64, 512, 1024, 2048
 LAYERS, WIDTH, HEADS, HIDDEN, BLOCK = 30, 576, 192, 1536, 32
 """Of SmolLM2-135M: what its products are of."""
 RUNS = 10
@@ -115,6 +119,29 @@ def alone(name: str, threads: int) -> float:
     """The peak of a process in which one engine reads a prompt and writes."""
     command = [sys.executable, __file__, "--alone", name, "--threads", str(threads)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def cache_rows(threads: int, turns: int) -> Iterator[str]:
+    """Of each type of the cache: milliseconds of a token after a text of `LONG` tokens (medians of turns), the
+    cache's memory, and how far the logits are from float32's, as a share of their largest."""
+    text = Text(smollm()).encode((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))[: LONG + 1]
+    runs, found, times = {}, {}, {kind: list[float]() for kind in CACHES}
+    for kind in CACHES:
+        exe = compiled(smollm(), threads, kept=kind)
+        cache = Cache(exe)
+        cache.read(exe.run, text[:LONG])
+        runs[kind] = (cache, exe)
+    for _ in range(turns * RUNS):
+        for kind, (cache, exe) in runs.items():
+            cache.count = LONG
+            start = time.perf_counter()
+            found[kind] = cache.read(exe.run, text[LONG:])
+            times[kind].append(time.perf_counter() - start)
+    exact = found["float32"]
+    for kind, (cache, _) in runs.items():
+        held = sum(a[:, :LONG].nbytes for a in cache.arrays.values()) / 2**20
+        off = float(np.abs(found[kind] - exact).max() / np.abs(exact).max())
+        yield f"| {kind} | {threads} | {statistics.median(times[kind]) * 1e3:.2f} | {held:.1f} | {off:.1e} |"
 
 
 def products() -> bytes:
@@ -227,7 +254,15 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--alone", choices=ENGINES, help=argparse.SUPPRESS)
     parser.add_argument("--products", action="store_true", help="only the products beside ONNX Runtime")
+    parser.add_argument("--caches", action="store_true", help="only the types of the cache")
     args = parser.parse_args()
+    if args.caches:
+        print(
+            f"| cache of {LONG} | threads | ms a token | MiB | off float32's |\n| --- | --- | --- | --- | --- |"
+        )
+        for threads in args.threads:
+            print("\n".join(cache_rows(threads, args.turns)), flush=True)
+        return
     if args.alone:
         engine = ENGINES[args.alone](args.threads[0])
         for prompt in prompts():

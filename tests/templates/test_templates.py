@@ -145,7 +145,9 @@ def test_one_tile_of_rows_copies_no_panels(rows_: int, target: Target) -> None:
     assert space and (target in LANE_TARGETS or len(space) == len(found.space()))
     for params in {p["nv"]: p for p in space}.values():
         made = found.schedule(params)
-        assert not [s for s in statements(made.func.body) if isinstance(s, Alloc) and s.buffer.name == "panel"]
+        assert not [
+            s for s in statements(made.func.body) if isinstance(s, Alloc) and s.buffer.name == "panel"
+        ]
         assert_equal_to_stages(made, built, {"n": 11})
 
 

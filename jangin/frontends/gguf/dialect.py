@@ -68,9 +68,8 @@ def attend(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> tuple[Tens
     """What queries [1, heads, seq, size] see of all keys up to their own, those of the cache [1, past, heads,
     size] first; and their own keys and values as the cache has them: numbers of both, then, of int8, scales
     of both. One query reads the cache as it lies."""
-    q, k, v, *given = _tensors(inputs)
-    scales = given[2:] or [None, None]
-    keys, values = (Kept(numbers, scale) for numbers, scale in zip(given[:2], scales, strict=True))
+    q, k, v, *cache = _tensors(inputs)
+    keys, values = Kept(*cache[::2]), Kept(*cache[1::2])
     if q.shape[2] == const(1):
         y = attend_one(b, q, (keys, values), (k, v))
     else:
