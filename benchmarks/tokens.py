@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+from catalogue import ROOT
 from generate import Cache, compiled, smollm
 
 import jangin
@@ -122,8 +122,8 @@ def alone(name: str, threads: int) -> float:
 
 
 def cache_rows(threads: int, turns: int) -> Iterator[str]:
-    """Of each type of the cache: milliseconds of a token after a text of `LONG` tokens (medians of turns), the
-    cache's memory, and how far the logits are from float32's, as a share of their largest."""
+    """Of each type of the cache: milliseconds of a token after `LONG` others (medians of turns), the cache's
+    memory, and how far the logits are from float32's, as a share of their largest."""
     text = Text(smollm()).encode((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))[: LONG + 1]
     runs, found, times = {}, {}, {kind: list[float]() for kind in CACHES}
     for kind in CACHES:
@@ -257,9 +257,8 @@ def main() -> None:
     parser.add_argument("--caches", action="store_true", help="only the types of the cache")
     args = parser.parse_args()
     if args.caches:
-        print(
-            f"| cache of {LONG} | threads | ms a token | MiB | off float32's |\n| --- | --- | --- | --- | --- |"
-        )
+        print(f"| cache of {LONG} | threads | ms a token | MiB | off float32's |")
+        print("| --- | --- | --- | --- | --- |")
         for threads in args.threads:
             print("\n".join(cache_rows(threads, args.turns)), flush=True)
         return

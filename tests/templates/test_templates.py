@@ -137,7 +137,7 @@ def test_a_product_that_ends_in_a_symbolic_sum() -> None:
 @pytest.mark.parametrize("target", [*TARGETS, *LANE_TARGETS], ids=str)
 @pytest.mark.parametrize("rows_", [1, 3])
 def test_one_tile_of_rows_copies_no_panels(rows_: int, target: Target) -> None:
-    """What a run gives as the right operand is read as it lies, by every candidate whose tile has all rows."""
+    """What a run gives as the right operand is read as it lies where a tile has all rows."""
     built = matmul((2, rows_, SYMBOL), (2, SYMBOL, 64))
     found = TEMPLATES["contraction"](workload(built, SYMBOLS, (), target))
     assert found is not None
