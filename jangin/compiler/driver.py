@@ -138,7 +138,7 @@ def _compiler(
 ) -> AbstractContextManager[Apart | None]:
     """The process that is to compile, None for this one. It starts when it is asked for something, or, where
     nothing that was compiled before can be found, at once."""
-    own = bool(operators) or not all(map(_is_own, formats)) or not isinstance(target, str)
+    own = bool(operators or _foreign(formats)) or not isinstance(target, str)
     if isolated and own:
         raise ValueError("what is your own can't go to another process: leave isolated out")
     if isolated is None:
@@ -148,10 +148,12 @@ def _compiler(
     return Apart(at_once=cache is False or Cache(None if cache is True else cache).is_empty())
 
 
-def _is_own(reader: Format) -> bool:
-    from jangin.frontends.table import is_own
+def _foreign(formats: Sequence[Format]) -> Sequence[Format]:
+    if not formats:
+        return ()
+    from jangin.compiler.local import foreign
 
-    return is_own(reader)
+    return foreign(formats)
 
 
 def _has_interpreter() -> bool:

@@ -57,8 +57,7 @@ def build(
         raise ValueError(f"no .jgn file is made for {found.name}: jangin.emit(kind={made!r}) compiles for it")
     if seconds is not None or len(found.each) > 1:
         device_for(found)
-    foreign = [f for f in formats if not is_own(f)]
-    own = Extensions(operators, foreign, None if isinstance(target, str) else target)
+    own = Extensions(operators, foreign(formats), None if isinstance(target, str) else target)
     where = cache if own.target is None else False
     with nullcontext(model) if apart is None else written(model) as given:
         request = Request(
@@ -101,6 +100,11 @@ def compile(
     built = build(apart, model, target, threads, shapes, operators=operators, formats=formats, **options)
     loaded = executable(built, threads, host_functions(operators), device)
     return loaded if live is None else live.finished(loaded)
+
+
+def foreign(formats: Sequence[Format]) -> list[Format]:
+    """Those that aren't Jangin's."""
+    return [f for f in formats if not is_own(f)]
 
 
 def device_for(target: Target) -> Device | None:
