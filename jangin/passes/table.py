@@ -18,6 +18,7 @@ from jangin.passes.integers import integers
 from jangin.passes.layout import layout
 from jangin.passes.separable import separable
 from jangin.passes.simplify import simplify
+from jangin.passes.taps import taps
 from jangin.passes.widen import widen
 from jangin.passes.windows import windows
 from jangin.passes.winograd import winograd
@@ -44,6 +45,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("batchnorm", anywhere(batchnorm)),
     Pass("widen", anywhere(widen)),
     Pass("windows", anywhere(windows)),
+    Pass("taps", anywhere(taps)),
     Pass("layout", layout),
     Pass("cleanup", anywhere(simplify)),
     Pass("fold", anywhere(fold)),

@@ -1,0 +1,217 @@
+"""Convolutions without the taps of their windows that see nothing but padding.
+
+A window that reaches beyond the image, as the dilated ones of DeepLab's pyramid do (36 rows to each side
+of 32), multiplies zeros with most of its weights. Taps that are in the padding wherever the window stands
+are cut off. Where others are so for whole bands of the outputs, each band becomes a convolution of its own,
+with the taps that see something there, if that saves enough. What is left out is zero, as weights are
+finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from jangin.ir.core import Concat, Conv, CoreAttributes, Slice
+from jangin.ir.expr import const
+from jangin.ir.graph import Graph, Node, static_shape
+from jangin.ir.records import dataclass
+from jangin.ops.core_window import split_layout
+from jangin.ops.editor import Editor
+
+GAIN = 0.75
+"""The share of a convolution's products that its bands may have: each reads its weights anew."""
+OVERHEAD = 0.05
+"""What a band costs besides its products, as a share of those that the whole axis has."""
+FEWEST = 32
+"""As so many positions a part of the outputs counts that has fewer: reading the weights takes as long."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """Of an axis, the outputs from `first` to `last` (excluded), and the taps that see more than padding
+    there, from `low` to `high` (excluded)."""
+
+    first: int
+    last: int
+    low: int
+    high: int
+
+    @property
+    def outputs(self) -> int:
+        return self.last - self.first
+
+    @property
+    def taps(self) -> int:
+        return self.high - self.low
+
+    def joined(self, other: Band) -> Band:
+        """With the one that follows."""
+        return Band(self.first, other.last, min(self.low, other.low), max(self.high, other.high))
+
+
+class Read(NamedTuple):
+    """Of an axis, the elements that a band's windows see, from `first` to `last` (excluded), and the padding
+    around them."""
+
+    first: int
+    last: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Of a convolution's window along one axis of `size` elements."""
+
+    size: int
+    taps: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+    @property
+    def outputs(self) -> int:
+        return (self.size + self.before + self.after - self.dilation * (self.taps - 1) - 1) // self.stride + 1
+
+    @property
+    def whole(self) -> Band:
+        """All outputs, with the taps that see something for one of them."""
+        return reduce(Band.joined, self.bands())
+
+    def bands(self) -> list[Band]:
+        """The longest that need the same taps each; none for a window that sees nothing."""
+        ends = (self.before - i * self.dilation + n for i in range(self.taps) for n in (0, self.size))
+        edges = {0, self.outputs, *(min(self.outputs, max(0, -(-e // self.stride))) for e in ends)}
+        return [self._between(*e) for e in pairwise(sorted(edges))]
+
+    def _between(self, first: int, last: int) -> Band:
+        """Outputs that need the taps of the first of them."""
+        start = first * self.stride - self.before
+        low, high = -(start // self.dilation), -((start - self.size) // self.dilation)
+        return Band(first, last, max(0, low), min(self.taps, high))
+
+    def cost(self, band: Band, fewest: float) -> float:
+        return max(fewest, band.outputs) * band.taps
+
+    def best(self, fewest: float) -> tuple[float, list[Band]]:
+        """What bands cost, joined with their neighbours where that costs less, and these. A band counts as
+        at least the `fewest` outputs."""
+        least = self.bands()
+        fixed = OVERHEAD * self.outputs * self.taps
+        ways: list[tuple[float, list[Band]]] = [(0.0, [])]
+        for end in range(1, len(least) + 1):
+            parts = [(ways[start], reduce(Band.joined, least[start:end])) for start in range(end)]
+            costs = [cost + fixed + self.cost(band, fewest) for (cost, _), band in parts]
+            n = int(np.argmin(costs))
+            ways.append((costs[n], [*parts[n][0][1], parts[n][1]]))
+        return ways[-1]
+
+    def read(self, band: Band) -> Read:
+        start = band.first * self.stride - self.before + band.low * self.dilation
+        end = (band.last - 1) * self.stride - self.before + (band.high - 1) * self.dilation + 1
+        first, last = max(0, start), min(self.size, end)
+        return Read(first, last, first - start, end - last)
+
+
+def taps(graph: Graph) -> Graph:
+    """The graph with such convolutions as one for each band."""
+    run = Editor(graph.symbols, graph.values, graph.constants)
+    changed = False
+    for node in graph.nodes:
+        axes = _axes(node, graph)
+        bands = None if axes is None else _bands(axes)
+        if axes is None or bands is None:
+            run.emit(node)
+        else:
+            changed = True
+            _Bands(run, node, axes, bands).emit()
+    return run.rewritten(graph) if changed else graph
+
+
+def _axes(node: Node, graph: Graph) -> list[Axis] | None:
+    """The windows of a convolution with padding, finite weights and known sizes, none of them in the padding
+    whole."""
+    if not isinstance(node.attrs, Conv) or not any(node.attrs.pads) or node.inputs[1] not in graph.constants:
+        return None
+    conv, (x, weights) = node.attrs, node.inputs
+    sizes = static_shape(split_layout(graph.shape(x), conv.layout)[2])
+    if sizes is None or not all(sizes) or not _finite(graph, weights):
+        return None
+    rank = len(conv.kernel)
+    windows = zip(
+        sizes, conv.kernel, conv.strides, conv.dilations, conv.pads[:rank], conv.pads[rank:], strict=True
+    )
+    axes = [Axis(*w) for w in windows]
+    return axes if all(b.taps > 0 for a in axes for b in a.bands()) else None
+
+
+def _finite(graph: Graph, weights: str) -> bool:
+    return not graph.dtype(weights).is_float or bool(np.isfinite(graph.constants[weights]).all())
+
+
+def _bands(axes: Sequence[Axis]) -> list[list[Band]] | None:
+    """Each axis' bands; None where the convolution is best as it is."""
+    fewest = FEWEST ** (1 / len(axes))
+    whole = [a.whole for a in axes]
+    costs, best = zip(*(a.best(fewest) for a in axes), strict=True)
+    if math.prod(costs) <= GAIN * math.prod(a.cost(b, fewest) for a, b in zip(axes, whole, strict=True)):
+        return list(best)
+    return [[b] for b in whole] if any(b.taps < a.taps for a, b in zip(axes, whole, strict=True)) else None
+
+
+class _Bands:
+    """A convolution that becomes one for each of its `bands` along each axis."""
+
+    def __init__(
+        self, run: Editor, node: Node, axes: Sequence[Axis], bands: Sequence[Sequence[Band]]
+    ) -> None:
+        self.run, self.node, self.axes, self.bands = run, node, axes, bands
+        self.conv = node.of(Conv)
+        self.leading = 2 if self.conv.layout == "first" else 1
+
+    def emit(self) -> None:
+        attrs, inputs = self.made(())
+        self.run.emit(replace(self.node, inputs=tuple(inputs), attrs=attrs))
+
+    def made(self, chosen: tuple[Band, ...]) -> tuple[CoreAttributes, Sequence[str]]:
+        """What gives the outputs of the `chosen` bands of the first axes, and of all bands of the others."""
+        axis = len(chosen)
+        if axis == len(self.axes):
+            return self.part(chosen)
+        parts = [self.made((*chosen, band)) for band in self.bands[axis]]
+        if len(parts) == 1:
+            return parts[0]
+        return Concat(self.leading + axis), [
+            self.run.add(a, x, f"{self.node.name}.band", self.node.source) for a, x in parts
+        ]
+
+    def part(self, bands: Sequence[Band]) -> tuple[CoreAttributes, Sequence[str]]:
+        """The convolution of one band of each axis."""
+        reads = [a.read(b) for a, b in zip(self.axes, bands, strict=True)]
+        pads = (*(r.before for r in reads), *(r.after for r in reads))
+        attrs = replace(self.conv, kernel=tuple(b.taps for b in bands), pads=pads)
+        return attrs, (self.operand(reads), self.weights(bands))
+
+    def operand(self, reads: Sequence[Read]) -> str:
+        """What the windows see of the image."""
+        x = self.node.inputs[0]
+        starts, shape = [const(0)] * len(self.run.shape(x)), list(self.run.shape(x))
+        for axis, r in enumerate(reads, self.leading):
+            starts[axis], shape[axis] = const(r.first), const(r.last - r.first)
+        if tuple(shape) == self.run.shape(x):
+            return x
+        attrs = Slice(tuple(starts), (1,) * len(starts), tuple(shape))
+        return self.run.add(attrs, [x], f"{x}.band", self.node.source)
+
+    def weights(self, bands: Sequence[Band]) -> str:
+        name = self.node.inputs[1]
+        taps = (slice(None), slice(None), *(slice(b.low, b.high) for b in bands))
+        return self.run.constant(np.ascontiguousarray(self.run.constants[name][taps]), f"{name}.taps")
