@@ -1,6 +1,6 @@
-"""OpenCL devices beside native code, CLBlast and OpenCV: models, launches and matrix products.
+"""OpenCL devices beside native code, CLBlast and OpenCV: models, launches, matrix products, and loading.
 
-    python benchmarks/opencl.py opencl:intel opencl:pocl --threads 2
+    python benchmarks/opencl.py opencl:intel opencl:pocl --threads 2 [--parts launches load]
 
 Everything is measured in turns, in one process (for OpenCV, which has one device in a process, one for each
 device). CLBlast is Debian's libclblast1, OpenCV the package opencv-python-headless.
@@ -15,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,15 +28,32 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jangin
 from jangin.bench.measure import random_array
-from jangin.runtime.devices.opencl import opened
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, library, select
+from jangin.runtime.devices.opencl_programs import opened
 
+PARTS = ("opencv", "products", "launches", "load", "models")
 SIZES = (256, 512, 1024, 2048)
 TINY = 60
 ROW_MAJOR, AS_IT_IS = 101, 111
 """CLBlast's numbers for row-major matrices that aren't transposed."""
 PEERS = ("squeezenet1_1", "mobilenetv2", "resnet18", "resnet50")
 """Models beside OpenCV, which builds and tunes its kernels for a minute or more where a model first runs."""
+LOADED = "resnet50"
+LOAD = """
+import sys, time
+start = time.perf_counter()
+import numpy as np
+import jangin
+called = time.perf_counter()
+from jangin.runtime.devices import opencl_programs
+opencl_programs.build_program = None
+model, target, threads, cache = sys.argv[1:]
+exe = jangin.compile(model, target, threads=int(threads), cache=cache)
+exe(np.zeros(exe.inputs[0].shape, np.float32))
+end = time.perf_counter()
+print(end - called, end - start)
+"""
+"""A process that may build nothing: its seconds from the call, and from its first statement, to a result."""
 
 
 def medians(runs: Sequence[Callable[[], object]], turns: int) -> list[float]:
@@ -186,6 +204,23 @@ def beside_opencv(names: Sequence[str], devices: Sequence[str], threads: int, tu
         subprocess.run([sys.executable, __file__, *map(str, given)], env=env, check=True)
 
 
+def loading(devices: Sequence[str], threads: int, turns: int) -> None:
+    """A model from the cache to its first result, in fresh processes."""
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    for device in devices:
+        with tempfile.TemporaryDirectory() as cache:
+            path = CATALOGUE[LOADED].path
+            jangin.compile(path, device, threads=threads, cache=cache)
+            command = [sys.executable, "-c", LOAD, str(path), device, str(threads), cache]
+            said = [subprocess.run(command, env=env, check=True, capture_output=True) for _ in range(turns)]
+        called, whole = zip(*([float(s) for s in run.stdout.split()] for run in said), strict=True)
+        print(
+            f"{device}, {LOADED} from the cache to its first result: {statistics.median(called):.3f} s from "
+            f"the call (least {min(called):.3f}), {statistics.median(whole):.3f} s with imports (least "
+            f"{min(whole):.3f})"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("devices", nargs="*", default=["opencl:intel", "opencl:pocl"])
@@ -193,15 +228,22 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--peer-models", nargs="*", default=PEERS, help="set beside OpenCV")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
     parser.add_argument("--opencv-alone", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.opencv_alone:
         opencv(arguments.peer_models, arguments.devices[0], arguments.threads, arguments.turns)
         return
-    beside_opencv(arguments.peer_models, arguments.devices, arguments.threads, arguments.turns)
-    products(arguments.devices, arguments.threads, arguments.turns)
-    launches(arguments.devices, arguments.threads, 20 * arguments.turns)
-    models(arguments.models, arguments.devices, arguments.threads, arguments.turns)
+    devices, threads, turns = arguments.devices, arguments.threads, arguments.turns
+    parts: dict[str, Callable[[], None]] = {
+        "opencv": partial(beside_opencv, arguments.peer_models, devices, threads, turns),
+        "products": partial(products, devices, threads, turns),
+        "launches": partial(launches, devices, threads, 20 * turns),
+        "load": partial(loading, devices, threads, turns),
+        "models": partial(models, arguments.models, devices, threads, turns),
+    }
+    for part in arguments.parts:
+        parts[part]()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from jangin.compiler.account import Account, KernelSeconds
 from jangin.compiler.forked import Workers
 from jangin.compiler.kernels import Job
 from jangin.compiler.shared import Made, SharedKernels
+from jangin.ir.graph import CompileError
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
@@ -93,11 +94,12 @@ class Build:
                 progress(sum(weights[:n]), sum(weights))
             start = time.thread_time()
             kernel = job()
-            yield kernel, self._threads.submit(self._code, kernel, time.thread_time() - start)
+            taken = time.thread_time() - start
+            yield kernel, self._threads.submit(self._code, kernel, taken, job.sources)
 
-    def _code(self, kernel: Kernel, schedule: float = 0.0) -> bytes:
-        """The code of a kernel whose schedule took so many seconds."""
-        code, seconds = _code(self._target, kernel, schedule)
+    def _code(self, kernel: Kernel, schedule: float = 0.0, sources: str = "") -> bytes:
+        """See the function `_code`."""
+        code, seconds = _code(self._target, kernel, schedule, sources)
         self._account.kernels.append(seconds)
         return code
 
@@ -139,13 +141,17 @@ def start_workers(target: Target) -> Workers:
 def _compiled(target: Target, job: Job) -> tuple[Scheduled, bytes, KernelSeconds]:
     start = time.thread_time()
     kernel = job()
-    return kernel, *_code(target, kernel, time.thread_time() - start)
+    return kernel, *_code(target, kernel, time.thread_time() - start, job.sources)
 
 
-def _code(target: Target, kernel: Kernel, schedule: float) -> tuple[bytes, KernelSeconds]:
-    """The code of a kernel whose schedule took so many seconds, and the seconds of all."""
+def _code(target: Target, kernel: Kernel, schedule: float, sources: str) -> tuple[bytes, KernelSeconds]:
+    """The code of a kernel whose schedule took so many seconds, and the seconds of all. An error names the
+    model's nodes that it computes."""
     laps = [time.thread_time()]
-    code = backend_of(target).code(kernel, target, lambda: laps.append(time.thread_time()))
+    try:
+        code = backend_of(target).code(kernel, target, lambda: laps.append(time.thread_time()))
+    except CompileError as error:
+        raise CompileError(f"{sources or kernel.func.name}: {error}") from error
     text, made = laps[-1] - laps[0], time.thread_time() - laps[-1]
     return code, KernelSeconds(kernel.func.name, schedule, text, made)
 

@@ -80,12 +80,13 @@ MobileNetV2, SqueezeNet, MiniLM and a detector of text. Most kernels take betwee
 class Job:
     """Makes the kernel that this model calls `name`. `identity`: a digest of all that decides what comes of
     it (tensor expressions or nest, sizes' ranges, candidate, target), whatever the model. `seconds`: about
-    what it and its code take to make."""
+    what it and its code take to make. `sources`: the model's nodes that it computes where it is first met."""
 
     name: str
     identity: str
     make: Callable[[], Scheduled]
     seconds: float = 1.0
+    sources: str = ""
 
     def __call__(self) -> Scheduled:
         return replace(self.make(), function=self.function)
@@ -143,7 +144,7 @@ class _Jobs:
             workload = Workload(name, opaque_stages(node), func.inputs, symbols, fixed, target)
             stores = sum(isinstance(s, Store) for s in statements(func.body))
             make = partial(_nest, func, params, workload, self.options)
-            self._job(text, workload, None, make, stores * STORE_SECONDS)
+            self._job(text, node, workload, None, make, stores * STORE_SECONDS)
         return self.nests[known], args
 
     def _stages(self, node: Node, name: str) -> tuple[str, tuple[str, ...]]:
@@ -158,12 +159,13 @@ class _Jobs:
             text, workload = _over_sizes(workload, names)
             self.sizes[node.outputs[0]] = {new: sums.get(old, old) for old, new in names.items()}
         make = partial(_kernel, workload, options, candidate)
-        self._job(text, workload, candidate, make, _seconds(workload.stages))
+        self._job(text, node, workload, candidate, make, _seconds(workload.stages))
         return text, args
 
     def _job(
         self,
         text: str,
+        node: Node,
         workload: Workload,
         candidate: Candidate | None,
         make: Callable[[], Scheduled],
@@ -171,7 +173,7 @@ class _Jobs:
     ) -> None:
         if text not in self.by_text:
             identity = _identity(text, workload, candidate, self.options)
-            self.by_text[text] = Job(workload.name, identity, make, seconds)
+            self.by_text[text] = Job(workload.name, identity, make, seconds, node.source)
 
 
 def _seconds(stages: Sequence[Stage]) -> float:

@@ -34,7 +34,9 @@ def resolve(target: str | Target) -> Target:
     if target.partition(":")[0] == "opencl":
         return opencl.named(target)
     if target not in NAMED:
-        raise ValueError(f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}")
+        raise ValueError(
+            f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}, opencl"
+        )
     return NAMED[target]
 
 

@@ -12,8 +12,8 @@ from jangin.ir.graph import Array
 from jangin.ir.groups import grouped
 from jangin.ir.loop import Func
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices.opencl import build_program
 from jangin.runtime.devices.opencl_devices import Found, devices, library
+from jangin.runtime.devices.opencl_programs import build_program
 from jangin.targets import Target
 
 SIMULATOR = "Oclgrind"

@@ -34,8 +34,8 @@ from jangin.ir.groups import barriers
 from jangin.ir.kernel import rounds, scratch_bytes
 from jangin.ir.loop import Func, expressions, statements
 from jangin.ir.traversal import walk
-from jangin.runtime.devices.opencl import build_program
 from jangin.runtime.devices.opencl_devices import Found
+from jangin.runtime.devices.opencl_programs import build_program
 from jangin.targets import NAMED, Target
 from jangin.targets.opencl import ROWS
 from jangin.templates.gpu import contraction

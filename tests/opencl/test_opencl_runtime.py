@@ -14,14 +14,10 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import jangin
-from jangin.backends.opencl import backend
-from jangin.backends.opencl.check import require_right as right
 from jangin.ir.checks import IndexOutOfRange
-from jangin.ir.loop import Func
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices import opencl, opencl_devices
-from jangin.runtime.devices.opencl import build_program
+from jangin.runtime.devices import opencl_devices, opencl_programs
 from jangin.runtime.devices.opencl_devices import Found
 from jangin.targets import resolve
 from jangin.tune.store import Store, place_of
@@ -57,9 +53,9 @@ def test_what_the_driver_built_is_kept(
     device: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exe = jangin.compile(network(), name(device), cache=tmp_path)
-    built = [opencl.Built.of(code) for code in exe.artifact.objects]
+    built = [opencl_programs.Built.of(code) for code in exe.artifact.objects]
     assert built and all(b.binary for b in built)
-    monkeypatch.setattr(opencl, "build_program", None)
+    monkeypatch.setattr(opencl_programs, "build_program", None)
     again = jangin.compile(network(), name(device), cache=tmp_path)
     x = np.ones((2, 3, 8, 8), np.float32)
     np.testing.assert_array_equal(again(x), exe(x))
@@ -124,17 +120,6 @@ def test_a_type_that_the_device_lacks(device: Found, monkeypatch: pytest.MonkeyP
         jangin.compile(model, name(device), cache=False)
 
 
-@on_each
-def test_a_buffer_that_is_too_large(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = [replace(d, largest=100) for d in opencl_devices.devices()]
-    monkeypatch.setattr(opencl_devices, "_devices", lambda cl: tuple(small))
-    exe = jangin.compile(
-        one_node("Exp", {"x": (TensorProto.FLOAT, [50])}, TensorProto.FLOAT), name(device), cache=False
-    )
-    with pytest.raises(MemoryError, match=r"x takes 200 bytes, but a buffer of opencl:.* may have 100"):
-        exe(np.ones(50, np.float32))
-
-
 def test_names() -> None:
     there = opencl_devices.devices()
     assert opencl_devices.select("") is there[0] and opencl_devices.select("0") is there[0]
@@ -151,23 +136,6 @@ def test_a_device_that_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(LoadError, match="which isn't here; here are"):
         jangin.load(tmp_path / "m.jgn")
     assert Artifact.read(tmp_path / "m.jgn").device == "opencl"
-
-
-def test_a_driver_s_file_that_names_a_wrong_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken.icd").write_text("/nowhere/libbroken.so\n")
-    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
-    monkeypatch.setattr(opencl_devices, "_devices", lambda cl: ())
-    with pytest.raises(LoadError, match=r"broken.icd names /nowhere/libbroken.so, which isn't there"):
-        jangin.compile(network(), "opencl")
-    (tmp_path / "broken.icd").unlink()
-    with pytest.raises(LoadError, match="no driver is listed in"):
-        jangin.compile(network(), "opencl")
-
-
-def test_without_pyopencl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyopencl", None)
-    with pytest.raises(LoadError, match=r"pip install 'jangin\[opencl\]'"):
-        jangin.compile(network(), "opencl")
 
 
 @on_each
@@ -192,90 +160,6 @@ def test_beside_the_processor(device: Found, tmp_path: Path) -> None:
             strict=True,
         ):
             np.testing.assert_allclose(made["y"], run(feeds["x"]), rtol=1e-5, atol=1e-6)
-
-
-# --- drivers that do wrong
-
-
-def test_a_driver_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opencl_devices, "KNOWN", frozenset())
-    checked: list[str] = []
-
-    def check(kernel: object, device: Found, func: Func) -> None:
-        checked.append(func.name)
-        right(kernel, device, func)
-
-    monkeypatch.setattr(backend, "require_right", check)
-    exe = jangin.compile(network(), name(DEVICES[0]), cache=False)
-    assert isinstance(exe, jangin.Executable)
-    assert len(checked) == len({x.function for x in exe.plan.launches})
-
-
-def test_a_driver_that_computes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opencl_devices, "KNOWN", frozenset())
-    true = backend.build_program
-
-    def wrong(device: Found, source: bytes) -> object:
-        return true(device, source.replace(b"x > y", b"x < y"))
-
-    monkeypatch.setattr(backend, "build_program", wrong)
-    relu = one_node("Relu", {"x": (TensorProto.FLOAT, [50])}, TensorProto.FLOAT)
-    with pytest.raises(jangin.CompileError, match=r"doesn't know, computes k_.* wrong: \d+ of 50 elements"):
-        jangin.compile(relu, name(DEVICES[0]), cache=False)
-
-
-def test_pocl_s_wheel_without_a_linker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Found, "linker", property(lambda d: "no-such-linker"))
-    with pytest.raises(LoadError, match=r"needs the program 'no-such-linker'.*binutils"):
-        build_program(DEVICES[0], b"")
-    with pytest.raises(jangin.CompileError, match="binutils"):
-        jangin.compile(network(), name(DEVICES[0]), cache=False)
-
-
-def test_which_driver_needs_a_linker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opencl_devices, "find_spec", lambda name: object())
-    for driver, linker in (("3.0-rc2", "ld"), ("3.1+debian", "")):
-        assert replace(DEVICES[0], platform=opencl_devices.POCL, driver=driver).linker == linker
-    assert not replace(DEVICES[0], platform="Another", driver="1").linker
-
-
-@on_each
-def test_a_build_that_fails(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "source", lambda func, target: "this is no OpenCL")
-    with pytest.raises(jangin.CompileError, match=r"k_.*: the compiler of opencl:\d .* failed"):
-        jangin.compile(network(), name(device), cache=False)
-
-
-@on_each
-def test_a_device_that_is_lost(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
-    exe = jangin.compile(network(), name(device), cache=False)
-    x = np.zeros((1, 3, 8, 8), np.float32)
-    exe(x)
-    cl = opencl_devices.library()
-
-    def lost(*_: object) -> None:
-        raise cl.LogicError("clEnqueueNDRangeKernel failed: DEVICE_NOT_AVAILABLE")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cl, "enqueue_nd_range_kernel", lost)
-        with pytest.raises(
-            RuntimeError, match=r"could not run the kernel k_.*computes .*load the model again"
-        ):
-            exe(x)
-    assert exe(x).shape == (1, 5)
-
-
-@on_each
-def test_a_device_without_memory(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
-    exe = jangin.compile(network(), name(device), cache=False)
-    cl = opencl_devices.library()
-
-    def full(*_: object, **__: object) -> None:
-        raise cl.MemoryError("clCreateBuffer failed: MEM_OBJECT_ALLOCATION_FAILURE")
-
-    monkeypatch.setattr(cl, "Buffer", full)
-    with pytest.raises(MemoryError, match=r"opencl:\d .* has no memory for the \d+ bytes of"):
-        exe(np.zeros((1, 3, 8, 8), np.float32))
 
 
 # --- tuning

@@ -22,8 +22,8 @@ from jangin.passes.table import Pass
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.clblast import packed
-from jangin.runtime.devices.opencl import Built, binary_of, build_program, load_kernel
 from jangin.runtime.devices.opencl_devices import of_target
+from jangin.runtime.devices.opencl_programs import Built, binary_of, build_program, load_kernel
 from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
 from jangin.templates.choose import TEMPLATES, Match

@@ -18,8 +18,8 @@ from jangin.ir.interpret import size
 from jangin.ir.kernel import rounds, scratch_bytes, tasks
 from jangin.ir.loop import Func
 from jangin.runtime.arrays import address
-from jangin.runtime.devices.opencl import opened
 from jangin.runtime.devices.opencl_devices import Found, library
+from jangin.runtime.devices.opencl_programs import opened
 from jangin.runtime.elf import Image
 from jangin.runtime.functions import KERNEL
 from jangin.targets.host import host

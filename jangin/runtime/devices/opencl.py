@@ -1,4 +1,4 @@
-"""OpenCL devices: a plan's kernels in one program, enqueued in order, with one wait for each run.
+"""OpenCL devices: a plan's kernels are enqueued in order, with one wait for each run.
 
 The work is shared as on a processor: a launch's tasks are divided among as many work-items as there are
 threads, or some times more, each a group of its own. Where a device's memory is the host's, arrays are used
@@ -8,14 +8,9 @@ where they lie.
 from __future__ import annotations
 
 import math
-import shutil
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,11 +18,12 @@ import numpy as np
 from jangin.ir.checks import IN_RANGE, failure
 from jangin.ir.graph import Array
 from jangin.ir.plan import Launch, Plan, PlanBuffer
-from jangin.ir.records import dataclass
 from jangin.runtime.arrays import address
 from jangin.runtime.device import LoadError, NativeCall, Transfer
-from jangin.runtime.devices.clblast import Failed, Product, unpacked
+from jangin.runtime.devices.clblast import Failed, Product
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, library, of_target, select
+from jangin.runtime.devices.opencl_faults import failed, is_lost, named, no_memory, too_large
+from jangin.runtime.devices.opencl_programs import Built, copy_of, forget, load_kernel, opened
 from jangin.runtime.layout import Layout
 from jangin.runtime.profile import Call, Launches
 from jangin.runtime.threads import default_threads, handover
@@ -39,8 +35,6 @@ PAGE = 4096
 PROBE = 16 << 20
 """Bytes by whose copy a device's link is measured."""
 TURNS = 5
-LOG = 2000
-"""Characters of a compiler's messages that an error repeats."""
 
 
 class OpenCL:
@@ -75,7 +69,14 @@ class OpenCL:
         device = self.device(plan.target)
         built = [Built.of(code) for code in codes]
         opened(device)
-        load = partial(load_kernel, device, same=plan.target == device.target)
+        launches = {launch.function: launch for launch in reversed(plan.launches)}
+
+        def load(one: Built) -> Any:
+            try:
+                return load_kernel(device, one, same=plan.target == device.target)
+            except LoadError as error:
+                raise LoadError(f"{named(launches[one.kernel])}: {error}") from error
+
         with ThreadPoolExecutor(default_threads()) as pool:
             kernels = dict(zip([b.kernel for b in built], pool.map(load, built), strict=True))
         return Code(plan, device, kernels, threads)
@@ -92,129 +93,24 @@ def of(which: str) -> OpenCL:
     return OpenCL(which)
 
 
-_HEAD = struct.Struct("<III")
-
-
-@dataclass(frozen=True)
-class Built:
-    """A program of one kernel: its source, and what a driver made of that, empty where none has. `product`:
-    what a library computes before (`clblast.packed`), empty for nothing; then there may be no source."""
-
-    kernel: str
-    source: bytes
-    binary: bytes = b""
-    product: bytes = b""
-
-    @property
-    def packed(self) -> bytes:
-        parts = self.kernel.encode(), self.source, self.product
-        return _HEAD.pack(*map(len, parts)) + b"".join(parts) + self.binary
-
-    @classmethod
-    def of(cls, code: bytes) -> Built:
-        """What was packed. Raises LoadError."""
-        try:
-            start, name, source, product = accumulate(_HEAD.unpack_from(code), initial=_HEAD.size)
-            parts = code[start:name], code[name:source], code[source:product]
-            return cls(parts[0].decode(), parts[1], code[product:], parts[2])
-        except (struct.error, UnicodeDecodeError) as error:
-            raise LoadError(f"a kernel's code is damaged: {error}") from None
-
-
-@dataclass
-class Opened:
-    """A device with the context that its programs and memory belong to."""
-
-    device: Found
-    context: Any
-
-
-_OPENED: dict[int, Opened] = {}
-
-
-def opened(device: Found) -> Opened:
-    """The one of a device in this process. Raises LoadError where it can't be opened."""
-    cl = library()
-    if device.number not in _OPENED:
-        try:
-            _OPENED[device.number] = Opened(device, cl.Context([device.handle]))
-        except cl.Error as error:
-            raise LoadError(f"{device} can't be opened: {error}") from error
-    return _OPENED[device.number]
-
-
 def transfer(device: Found) -> Transfer:
     """See `runtime.device.Device.transfer`. Where the device's memory is the host's, no byte moves."""
     cl, here = library(), opened(device)
-    queue = cl.CommandQueue(here.context, device.handle)
     raw = np.zeros(PROBE, np.uint8)
-    buffer = cl.Buffer(here.context, cl.mem_flags.READ_WRITE, PROBE)
     best = [math.inf, math.inf]
-    for _ in range(TURNS):
-        for n, size in enumerate((1, PROBE)):
-            start = time.perf_counter()
-            cl.enqueue_copy(queue, buffer, raw[:size], is_blocking=False)
-            queue.finish()
-            best[n] = min(best[n], time.perf_counter() - start)
+    try:
+        queue = cl.CommandQueue(here.context, device.handle)
+        buffer = cl.Buffer(here.context, cl.mem_flags.READ_WRITE, PROBE)
+        for _ in range(TURNS):
+            for n, size in enumerate((1, PROBE)):
+                start = time.perf_counter()
+                cl.enqueue_copy(queue, buffer, raw[:size], is_blocking=False)
+                queue.finish()
+                best[n] = min(best[n], time.perf_counter() - start)
+    except cl.Error as error:
+        raise LoadError(str(failed(device, f"be given {PROBE} bytes", error))) from error
     rate = 0.0 if device.unified else max(0.0, best[1] - best[0]) / PROBE
     return Transfer(handover() + best[0], rate)
-
-
-def load_program(device: Found, built: Built, *, same: bool) -> Any:
-    """A program of what the `same` driver made, or else of its source. Raises LoadError."""
-    cl, here = library(), opened(device)
-    if built.binary and same:
-        try:
-            return cl.Program(here.context, [device.handle], [built.binary]).build(cache_dir=False)
-        except cl.Error:
-            pass  # a driver may refuse what it made: the source is there
-    return build_program(device, built.source)
-
-
-def load_kernel(device: Found, built: Built, *, same: bool) -> Any:
-    """The kernel of a program: making it is half of what loading the program takes in some drivers."""
-    if built.product:
-        rest = load_kernel(device, replace(built, product=b""), same=same) if built.source else None
-        return Product(unpacked(built.product), rest)
-    program = load_program(device, built, same=same)
-    try:
-        return library().Kernel(program, built.kernel)
-    except library().Error as error:
-        raise LoadError(f"{device} has no kernel {built.kernel} in its program: {error}") from error
-
-
-def copy_of(kernel: Any) -> Any:
-    """Another of the same kernel, with arguments of its own."""
-    if isinstance(kernel, Product):
-        return Product(kernel.sgemm, kernel.rest and copy_of(kernel.rest))
-    try:
-        return kernel.clone()
-    except library().Error:  # before version 2.1
-        return library().Kernel(kernel.program, kernel.function_name)
-
-
-def build_program(device: Found, source: bytes) -> Any:
-    """A program of OpenCL C. Raises LoadError with what the driver's compiler says."""
-    if device.linker and shutil.which(device.linker) is None:
-        raise LoadError(
-            f"{device} needs the program {device.linker!r}, without which its driver ends this process: "
-            "install your system's binutils"
-        )
-    cl, here = library(), opened(device)
-    options = ["-cl-std=CL1.2", "-w"]  # nobody wrote this code who could heed warnings
-    if device.rounded:
-        options.append("-cl-fp32-correctly-rounded-divide-sqrt")
-    try:
-        return cl.Program(here.context, source.decode()).build(options, cache_dir=False)
-    except cl.Error as error:
-        raise LoadError(f"the compiler of {device} failed: {str(error)[:LOG]}") from error
-
-
-def binary_of(program: Any) -> bytes:
-    """What `load_program` makes the program of without building it; empty where the driver gives none."""
-    cl = library()
-    (made,) = program.get_info(cl.program_info.BINARIES)
-    return bytes(made or b"")
 
 
 class Code:
@@ -241,8 +137,9 @@ class Code:
     def native_call(self, layout: Layout) -> NativeCall:
         raise NotImplementedError("branches and loops on OpenCL devices are Python's")
 
-    def buffer(self, name: str, array: Array, *, write: bool) -> Any:
-        """Memory with an array's contents: the array's own, where the device's memory is the host's."""
+    def buffer(self, name: str, array: Array, *, write: bool, launch: int | None = None) -> Any:
+        """Memory with an array's contents: the array's own, where the device's memory is the host's.
+        `launch`: as of `room`."""
         flags = library().mem_flags
         access = flags.READ_WRITE if write else flags.READ_ONLY
         raw = array.reshape(-1).view(np.uint8)
@@ -251,29 +148,40 @@ class Code:
         if not self.device.unified:
             self.copied += raw.nbytes
         how = flags.USE_HOST_PTR if self.device.unified else flags.COPY_HOST_PTR
-        return self._made(name, access | how, hostbuf=raw)
+        return self._made(name, access | how, launch, hostbuf=raw)
 
-    def room(self, name: str, size: int) -> Any:
-        """Memory of so many bytes: where the device shares it the host's, which has large pages."""
-        if self.device.unified:
-            raw = np.empty(max(1, size) + PAGE, np.uint8)
-            start = -address(raw) % PAGE
-            return self.buffer(name, raw[start : start + max(1, size)], write=True)
-        return self._made(name, library().mem_flags.READ_WRITE, size=max(1, size))
+    def room(self, name: str, size: int, launch: int | None = None) -> Any:
+        """Memory of so many bytes: where the device shares it the host's, which has large pages. `launch`:
+        the number of the one that needs most of it, where the name isn't a buffer's."""
+        size = max(1, size)
+        if not self.device.unified:
+            return self._made(name, library().mem_flags.READ_WRITE, launch, size=size)
+        self._require(name, size, launch)
+        try:
+            raw = np.empty(size + PAGE, np.uint8)
+        except (MemoryError, ValueError) as error:  # the second for more than an address can say
+            raise no_memory(self.device, name, size, self._uses(name, launch), error) from error
+        start = -address(raw) % PAGE
+        return self.buffer(name, raw[start : start + size], write=True, launch=launch)
 
-    def _made(self, name: str, flags: int, **given: Any) -> Any:
+    def _made(self, name: str, flags: int, launch: int | None, **given: Any) -> Any:
         cl = library()
         size = given["size"] if "size" in given else given["hostbuf"].nbytes
-        if size > self.device.largest:
-            raise MemoryError(
-                f"{name} takes {size} bytes, but a buffer of {self.device} may have {self.device.largest}"
-            )
+        self._require(name, size, launch)
         try:
             return cl.Buffer(self.opened.context, flags, **given)
         except cl.Error as error:
-            raise MemoryError(
-                f"{self.device} has no memory for the {size} bytes of {name}: {error}"
-            ) from error
+            raise no_memory(self.device, name, size, self._uses(name, launch), error) from error
+
+    def _require(self, name: str, size: int, launch: int | None) -> None:
+        """Raises MemoryError for more than a buffer of the device may have."""
+        if size > self.device.largest:
+            raise too_large(self.device, name, size, self._uses(name, launch))
+
+    def _uses(self, name: str, launch: int | None) -> str:
+        """For an error: the kernel that a buffer is for."""
+        numbers = [n for n, _ in self.users.get(name, ())] if launch is None else [launch]
+        return f"; it is for {named(self.plan.launches[numbers[0]])}" if numbers else ""
 
 
 class Memory:
@@ -295,12 +203,20 @@ class Memory:
         """Memory for a layout, and what each launch is given but inputs and outputs."""
         if self._for is layout:
             return
+        self._for = None  # until all of it stands
+        try:
+            self._prepare(layout)
+        except library().Error as error:
+            raise self._failed("make ready for a run", error) from error
+        self._for = layout
+
+    def _prepare(self, layout: Layout) -> None:
         code, plan = self._code, self._code.plan
         if self._queue is None:
-            self._queue = self._new_queue()
             self._kernels = [copy_of(code.kernels[launch.function]) for launch in plan.launches]
+            self._queue = self._new_queue()
         if self._arena is None or self._arena.size < layout.placement.arena:
-            self._arena = code.room("the intermediate values", layout.placement.arena)
+            self._arena = self._room_for_values(layout)
         placed: dict[tuple[int, int], Any] = {}
         for buffer in plan.buffers:
             if buffer.kind == "arena":
@@ -312,12 +228,20 @@ class Memory:
                 self._give(buffer.name, placed[place])
             elif buffer.kind == "constant":
                 self._give(buffer.name, code.constants[buffer.name])
-        self._scratch = code.room("scratch", layout.stride * code.items)
+        needs = [layout.value(launch.scratch) for launch in plan.launches]
+        most = needs.index(max(needs)) if needs else None
+        self._scratch = code.room("scratch", layout.stride * code.items, most)
         self._calls = [
             self._numbers(launch, kernel, layout)
             for launch, kernel in zip(plan.launches, self._kernels, strict=True)
         ]
-        self._for = layout
+
+    def _room_for_values(self, layout: Layout) -> Any:
+        code = self._code
+        sizes = {b.name: self._bytes(layout, b) for b in code.plan.buffers if b.kind == "arena"}
+        users = code.users[max(sizes, key=lambda n: sizes[n])] if sizes else ()
+        maker = users[0][0] if users else None
+        return code.room("what lies between kernels", layout.placement.arena, maker)
 
     def _new_queue(self, *, timed: bool = False) -> Any:
         cl = library()
@@ -361,7 +285,7 @@ class Memory:
 
     def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
         made, held = self._bind(layout, inputs)
-        self._enqueue(self._queue)
+        self._enqueue(self._queue, range(len(self._calls)))
         self._take(layout, made, held)
         return made
 
@@ -384,12 +308,14 @@ class Memory:
             self._give(name, held[name])
         return made, held
 
-    def _enqueue(self, queue: Any) -> None:
+    def _enqueue(self, queue: Any, numbers: range) -> None:
+        """Launches, by their numbers."""
         cl = library()
         enqueue = cl.enqueue_nd_range_kernel
         number = 0
         try:
-            for number, (kernel, items, local, rounds) in enumerate(self._calls):
+            for number in numbers:
+                kernel, items, local, rounds = self._calls[number]
                 for n in rounds:
                     if len(rounds) > 1:
                         self._round(number, n)
@@ -399,20 +325,36 @@ class Memory:
                     if kernel is not None:
                         enqueue(queue, kernel, items, local)
         except (cl.Error, Failed) as error:
-            raise self._failed(number, error) from error
+            raise self._kernel_failed(number, error) from error
 
     def _round(self, number: int, n: int) -> None:
         """Tell a launch's kernel the number of the next round."""
         launch = self._code.plan.launches[number]
         self._kernels[number].set_arg(len(launch.args) + len(launch.symbols) + 1, np.int64(n))
 
-    def _failed(self, number: int, error: Exception) -> RuntimeError:
-        launch = self._code.plan.launches[number]
-        sources = "; ".join(launch.sources) or "nothing of the model's"
-        return RuntimeError(
-            f"{self._code.device} could not run the kernel {launch.kernel}, which computes {sources}: "
-            f"{error}; the device may be lost or out of memory: load the model again"
-        )
+    def _kernel_failed(self, number: int, error: Exception) -> Exception:
+        return self._failed(f"run {named(self._code.plan.launches[number])}", error)
+
+    def _failed(self, what: str, error: Exception) -> Exception:
+        """An error for what the device couldn't do. A lost one is opened anew for what is loaded next."""
+        if is_lost(error):
+            forget(self._code.opened)
+        return failed(self._code.device, what, error)
+
+    def _blamed(self, error: Exception) -> Exception:
+        """For an error that came while all was under way: the first kernel that fails alone."""
+        cl, name = library(), self._code.plan.name
+        if is_lost(error):
+            return self._failed(f"finish a run of {name}", error)
+        for number in range(len(self._calls)):
+            try:
+                self._enqueue(self._queue, range(number, number + 1))
+                self._queue.finish()
+            except cl.Error:
+                return self._kernel_failed(number, error)
+            except (RuntimeError, MemoryError) as told:
+                return told
+        return self._failed(f"finish a run of {name}, each of whose kernels runs alone", error)
 
     def _take(self, layout: Layout, made: dict[str, Array], held: dict[str, Any]) -> None:
         """Wait for all, copy outputs from memory that isn't the host's, and raise what a check has found."""
@@ -434,7 +376,7 @@ class Memory:
                 cl.enqueue_copy(queue, words[n : n + 1], self._values[check.buffer], is_blocking=False)
             queue.finish()
         except cl.Error as error:
-            raise self._failed(len(self._calls) - 1, error) from error
+            raise self._blamed(error) from error
         for check, word in zip(checks, words.tolist(), strict=True):
             if word != IN_RANGE:
                 raise failure(check, word, layout.value)
@@ -442,8 +384,11 @@ class Memory:
     def read(self, layout: Layout, buffer: PlanBuffer) -> Array:
         out = np.empty(self._bytes(layout, buffer), np.uint8)
         if out.nbytes:
-            part = self._part(layout.placement.offsets[buffer.name], out.nbytes)
-            library().enqueue_copy(self._queue, out, part)
+            try:
+                part = self._part(layout.placement.offsets[buffer.name], out.nbytes)
+                library().enqueue_copy(self._queue, out, part)
+            except library().Error as error:
+                raise self._failed(f"give {buffer.name} back", error) from error
             self._code.copied += out.nbytes
         return out
 

@@ -6,6 +6,7 @@ A device is named by a text that says which it was, and of which driver, when a 
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import tempfile
 import warnings
@@ -188,7 +189,8 @@ def _plain(text: str) -> str:
 
 
 def _listed(there: Sequence[Found]) -> str:
-    return "; ".join(map(str, there))
+    """Devices, and the drivers that might have offered others."""
+    return "; ".join([*map(str, there), *_broken()])
 
 
 # --- drivers
@@ -221,16 +223,41 @@ _HOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _why_none() -> str:
-    folder = opencl_vendors() or VENDORS
-    files = sorted(folder.glob("*.icd")) if folder.is_dir() else []
+    files = _driver_files()
     if not files:
         return (
-            f"no driver is listed in {folder}; install your device's, or for processors pip install "
-            "pocl-binary-distribution, or intel-opencl-rt"
+            f"no driver is listed in {opencl_vendors() or VENDORS}{_meant()}; install your device's, or for "
+            "processors pip install pocl-binary-distribution, or intel-opencl-rt"
         )
-    broken = []
-    for file in files:
-        named = file.read_text().strip()
-        if "/" in named and not Path(named).exists():
-            broken.append(f"{file} names {named}, which isn't there: write the library's path into it")
-    return "; ".join(broken) or f"the drivers that {', '.join(map(str, files))} name offer none"
+    return "; ".join(_broken()) or (
+        f"the drivers that {', '.join(map(str, files))} name find none: is it there, and may you use it?"
+    )
+
+
+def _meant() -> str:
+    """What is wrong with where the environment says that drivers are listed."""
+    folder = opencl_vendors()
+    if folder is None or folder.is_dir():
+        return ""
+    return ", which OCL_ICD_VENDORS names and which isn't a folder"
+
+
+def _driver_files() -> list[Path]:
+    """Those that each name a driver's library."""
+    folder = opencl_vendors() or VENDORS
+    return sorted(folder.glob("*.icd")) if folder.is_dir() else [folder] * (folder.suffix == ".icd")
+
+
+def _broken() -> list[str]:
+    """What is wrong with drivers that are listed and can't be loaded."""
+    found = []
+    for file in _driver_files():
+        try:
+            named = file.read_text(errors="replace").strip()
+            if "/" in named and not Path(named).exists():
+                found.append(f"{file} names {named}, which isn't there: write the library's path into it")
+                continue
+            ctypes.CDLL(named)
+        except OSError as error:
+            found.append(f"the driver of {file} can't be loaded ({error}): install it again")
+    return found

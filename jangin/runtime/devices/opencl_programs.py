@@ -1,0 +1,133 @@
+"""Programs of kernels on an OpenCL device: kept as a source with what a driver made of it, loaded, built."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+from jangin.ir.records import dataclass
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices.clblast import Product, unpacked
+from jangin.runtime.devices.opencl_devices import Found, library
+
+LOG = 2000
+"""Characters of a compiler's messages that an error repeats."""
+
+_HEAD = struct.Struct("<III")
+
+
+@dataclass(frozen=True)
+class Built:
+    """A program of one kernel: its source, and what a driver made of that, empty where none has. `product`:
+    what a library computes before (`clblast.packed`), empty for nothing; then there may be no source."""
+
+    kernel: str
+    source: bytes
+    binary: bytes = b""
+    product: bytes = b""
+
+    @property
+    def packed(self) -> bytes:
+        parts = self.kernel.encode(), self.source, self.product
+        return _HEAD.pack(*map(len, parts)) + b"".join(parts) + self.binary
+
+    @classmethod
+    def of(cls, code: bytes) -> Built:
+        """What was packed. Raises LoadError."""
+        try:
+            start, name, source, product = accumulate(_HEAD.unpack_from(code), initial=_HEAD.size)
+            parts = code[start:name], code[name:source], code[source:product]
+            return cls(parts[0].decode(), parts[1], code[product:], parts[2])
+        except (struct.error, UnicodeDecodeError) as error:
+            raise LoadError(f"a kernel's code is damaged: {error}") from None
+
+
+@dataclass
+class Opened:
+    """A device with the context that its programs and memory belong to."""
+
+    device: Found
+    context: Any
+
+
+_OPENED: dict[int, Opened] = {}
+
+
+def opened(device: Found) -> Opened:
+    """The one of a device in this process. Raises LoadError where it can't be opened."""
+    cl = library()
+    if device.number not in _OPENED:
+        try:
+            _OPENED[device.number] = Opened(device, cl.Context([device.handle]))
+        except cl.Error as error:
+            raise LoadError(f"{device} can't be opened: {error}") from error
+    return _OPENED[device.number]
+
+
+def forget(lost: Opened) -> None:
+    """Open the device anew for what is loaded next."""
+    if _OPENED.get(lost.device.number) is lost:
+        del _OPENED[lost.device.number]
+
+
+def load_program(device: Found, built: Built, *, same: bool) -> Any:
+    """A program of what the `same` driver made, or else of its source. Raises LoadError."""
+    cl, here = library(), opened(device)
+    if built.binary and same:
+        try:
+            return cl.Program(here.context, [device.handle], [built.binary]).build(cache_dir=False)
+        except cl.Error:
+            pass  # a driver may refuse what it made: the source is there
+    return build_program(device, built.source)
+
+
+def load_kernel(device: Found, built: Built, *, same: bool) -> Any:
+    """The kernel of a program: making it is half of what loading the program takes in some drivers."""
+    if built.product:
+        rest = load_kernel(device, replace(built, product=b""), same=same) if built.source else None
+        return Product(unpacked(built.product), rest)
+    program = load_program(device, built, same=same)
+    try:
+        return library().Kernel(program, built.kernel)
+    except library().Error as error:
+        raise LoadError(f"{device} has no kernel {built.kernel} in its program: {error}") from error
+
+
+def copy_of(kernel: Any) -> Any:
+    """Another of the same kernel, with arguments of its own."""
+    if isinstance(kernel, Product):
+        return Product(kernel.sgemm, kernel.rest and copy_of(kernel.rest))
+    try:
+        return kernel.clone()
+    except library().Error:  # before version 2.1
+        return library().Kernel(kernel.program, kernel.function_name)
+
+
+def build_program(device: Found, source: bytes) -> Any:
+    """A program of OpenCL C. Raises LoadError with what the driver's compiler says."""
+    if device.linker and shutil.which(device.linker) is None:
+        raise LoadError(
+            f"{device} needs the program {device.linker!r}, without which its driver ends this process: "
+            "install your system's binutils"
+        )
+    cl, here = library(), opened(device)
+    options = ["-cl-std=CL1.2", "-w"]  # nobody wrote this code who could heed warnings
+    if device.rounded:
+        options.append("-cl-fp32-correctly-rounded-divide-sqrt")
+    try:
+        return cl.Program(here.context, source.decode()).build(options, cache_dir=False)
+    except cl.Error as error:
+        raise LoadError(
+            f"the compiler of {device} failed; compile the model for another device, and tell the maker of "
+            f"the driver what it says: {str(error)[:LOG]}"
+        ) from error
+
+
+def binary_of(program: Any) -> bytes:
+    """What `load_program` makes the program of without building it; empty where the driver gives none."""
+    cl = library()
+    (made,) = program.get_info(cl.program_info.BINARIES)
+    return bytes(made or b"")
