@@ -63,6 +63,7 @@ class Digests:
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
         self._parts = [p.cast("B") if p.nbytes else memoryview(b"") for p in parts]
+        self._made: list[bytes] | None = None
         self._blocks = [(n, at) for n, p in enumerate(self._parts) for at in range(0, len(p), BLOCK)]
         self._left = deque(self._blocks)
         self._found: dict[tuple[int, int], bytes] = {}
@@ -72,16 +73,20 @@ class Digests:
             thread.start()
 
     def wait(self) -> list[bytes]:
-        """In order; the caller's thread helps."""
+        """In order; the caller's thread helps. The byte strings are let go of."""
+        parts = self._parts
+        if self._made is not None:
+            return self._made
         self._hash()
         for thread in self._threads:
             thread.join()
-        wholes = [hashlib.sha256(len(p).to_bytes(8, "little")) for p in self._parts]
+        wholes = [hashlib.sha256(len(p).to_bytes(8, "little")) for p in parts]
         for n, at in self._blocks:
             if (n, at) not in self._found:  # a forked process doesn't have the threads
                 self._hash_block(n, at)
             wholes[n].update(self._found[n, at])
-        return [w.digest() for w in wholes]
+        self._made, self._parts = [w.digest() for w in wholes], []
+        return self._made
 
     def _hash(self) -> None:
         with suppress(IndexError):

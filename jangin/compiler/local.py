@@ -3,19 +3,21 @@ wasn't, and loads it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jangin.compiler.isolated import Apart
 from jangin.compiler.options import Extensions
-from jangin.compiler.request import Progress, Request, carry_out, entry_name, parse_seconds, read_entry
+from jangin.compiler.request import Progress, Request, carry_out, entry_name, parse_seconds
 from jangin.compiler.source import Source
 from jangin.frontends.format import Example, is_live, paired, written
 from jangin.frontends.table import is_own, prepare
-from jangin.runtime.compiled import detached
+from jangin.runtime.artifact import ArtifactError
+from jangin.runtime.compiled import checked, detached, read_artifact
 from jangin.runtime.device import Device, LoadError, device_of
 from jangin.runtime.load import executable, host_functions
 from jangin.runtime.threads import default_threads
@@ -25,15 +27,27 @@ if TYPE_CHECKING:
     from jangin.custom import CustomOperator
     from jangin.frontends.format import Format, ModelSource
     from jangin.runtime.compiled import Compiled
+    from jangin.runtime.load import Runnable
+
+T = TypeVar("T")
 
 
-def build(
+def build(apart: Apart | None, model: ModelSource, *given: Any, **options: Any) -> Compiled:
+    """`driver.build`, by the process `apart` or this one."""
+    if is_live(model):
+        model = prepare(model, Example(), options.get("formats", ())).model
+    return _made(lambda made: made, apart, model, *given, **options)
+
+
+def _made(
+    use: Callable[[Compiled], T],
     apart: Apart | None,
     model: ModelSource,
     target: str | Target,
     threads: int | None,
     shapes: Mapping[str, Any] | None,
     *,
+    hashed: Callable[[], Source | None] | None = None,
     weights: str | Path | None = None,
     winograd: bool = True,
     libraries: str = "never",
@@ -44,10 +58,9 @@ def build(
     tune: str | float | None = None,
     sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
-) -> Compiled:
-    """`driver.build`, by the process `apart` or this one."""
-    if is_live(model):
-        model = prepare(model, Example(), formats).model
+) -> T:
+    """What `use` gives for what is compiled, or was before: then constants are checked beside it, and where
+    one is damaged all is made again. `hashed`: gives what the model is read from."""
     model = paired(model, weights)
     threads = threads if threads is not None else default_threads()
     seconds = None if tune is None else parse_seconds(tune)
@@ -66,15 +79,21 @@ def build(
         )  # fmt: skip
         entries = None if own else request.entries
         if entries is not None and seconds is None:
-            source = Source.of(given)
+            source = Source.of(given) if hashed is None else hashed()
             request = replace(request, source=source)
             if source is not None:
-                kept = entries.load(entry_name(source, request.options()), read_entry)
+                name = entry_name(source, request.options())
+                kept = entries.load(name, read_artifact)
                 if kept is not None:
-                    return kept
+                    used = use(kept)
+                    try:
+                        checked(kept)
+                        return used
+                    except ArtifactError:
+                        entries.discard(name)
         if apart is None:
-            return detached(carry_out(request, progress, own)[0])
-        return apart.build(request, progress)
+            return use(detached(carry_out(request, progress, own)[0]))
+        return use(apart.build(request, progress))
 
 
 def compile(
@@ -91,14 +110,23 @@ def compile(
     **options: Any,
 ) -> Any:
     """`driver.compile`, by the process `apart` or this one."""
+    hashed, live = None, None
+    traced = example_inputs is not None or example_kwargs is not None or is_live(model)
+    if not traced and isinstance(model, (str, os.PathLike)) and options.get("cache", True):
+        hashed = Source.begun(paired(model, options.get("weights")))
     device = device_for(resolve(target))
-    live = None
-    if example_inputs is not None or example_kwargs is not None or is_live(model):
+    if traced:
         example = Example(example_inputs or (), example_kwargs or {}, dynamic_shapes)
         live = prepare(model, example, formats)
         model = live.model
-    built = build(apart, model, target, threads, shapes, operators=operators, formats=formats, **options)
-    loaded = executable(built, threads, host_functions(operators), device)
+
+    def load(made: Compiled) -> Runnable:
+        return executable(made, threads, host_functions(operators), device)
+
+    loaded = _made(
+        load, apart, model, target, threads, shapes, operators=operators, formats=formats, hashed=hashed,
+        **options,
+    )  # fmt: skip
     return loaded if live is None else live.finished(loaded)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jangin.compiler.cache import Cache, key, source_digest
+from jangin.compiler.cache import TUNED, Cache, key, source_digest
 from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.source import Source
 from jangin.ir.records import dataclass
@@ -72,7 +73,11 @@ class Request:
         """With the candidates that won on this machine."""
         plain = self.winograd, self.libraries, self.unchecked, self.formats
         options = Options(self.target, dict(self.shapes), *plain)
-        return options if self.winners is None else with_winners(options, self.threads, self.winners)
+        entries = self.entries
+        if entries is None or not os.path.lexists(entries.folder / TUNED):  # what reads it is many modules
+            return options
+        assert self.winners is not None
+        return with_winners(options, self.threads, self.winners)
 
 
 def carry_out(

@@ -7,13 +7,14 @@ them back; a write into a mapped page may leave them), so that all that is read 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from jangin.frontends.format import ModelSource, Paired, opened
 from jangin.frontends.table import format_of
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
-from jangin.mapped import digest, map_file
+from jangin.mapped import Digests, map_file
 
 
 @dataclass(frozen=True)
@@ -27,26 +28,37 @@ class Source:
     @classmethod
     def of(cls, model: ModelSource) -> Source | None:
         """None where what it names can't be found out: such a model is in no cache."""
+        return cls.begun(model)()
+
+    @classmethod
+    def begun(cls, model: ModelSource) -> Callable[[], Source | None]:
+        """What gives `of(model)`, for which threads hash from now on, beside what the caller does."""
         given = model.structure if isinstance(model, Paired) else model
         path = Path(given) if isinstance(given, (str, os.PathLike)) else None
         if path is not None and not path.is_file():
-            return None
+            return lambda: None
+        parts: list[bytes] = []
         try:
             files = [] if path is None else [(path, _state(path))]
             contents = opened(model)
             message = contents.message
             data = contents.data if message is None else message.SerializeToString(deterministic=True)
-            digests = [digest(data)]
+            hashed = {0: memoryview(data)}
+            parts.append(b"")
             for name, file in format_of(contents).beside(contents).items():
-                digests.append(os.fsencode(name))
-                if file is None:
-                    digests.append(b"")
-                else:
+                parts += os.fsencode(name), b""
+                if file is not None:
                     files.append((file, _state(file)))
-                    digests.append(digest(map_file(file)))
+                    hashed[len(parts) - 1] = memoryview(map_file(file))
         except (OSError, ValueError, CompileError):  # compiling says what is wrong with it
-            return None
-        return cls(tuple(digests), tuple(files))
+            return lambda: None
+        digests = Digests([*hashed.values()])
+
+        def source() -> Source:
+            found = dict(zip(hashed, digests.wait(), strict=True))
+            return cls(tuple(found.get(n, part) for n, part in enumerate(parts)), tuple(files))
+
+        return source
 
     def unchanged(self) -> bool:
         """Whether the files are those that were hashed, after they were read once more to compile them."""

@@ -15,14 +15,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from jangin.compiler.cache import make_folder, own, source_digest
+from jangin.compiler.cache import TUNED, make_folder, own, source_digest
 from jangin.environment import cache_folder
 from jangin.ir.records import dataclass
 from jangin.runtime.processor import processor_name
 from jangin.targets.target import Target
 from jangin.templates.template import Candidate
 
-FILE = "tuned.sqlite"
 LIMIT = 20_000
 """Kernels that are kept, those found last."""
 WAIT = 30.0
@@ -67,7 +66,7 @@ class Store:
     """`folder`: where the file lies (by default what `environment.cache_folder` says)."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int = LIMIT) -> None:
-        self.path = (cache_folder() if folder is None else Path(folder)) / FILE
+        self.path = (cache_folder() if folder is None else Path(folder)) / TUNED
         self.limit = limit
 
     def get(self, place: str) -> dict[str, Finding]:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from plans import chain
 
 import jangin
-from jangin.runtime.artifact import ArtifactError
+from jangin.runtime.artifact import AT_ONCE, ArtifactError
 from jangin.runtime.load import load
 
 
@@ -130,3 +130,25 @@ def test_a_damaged_entry_of_the_cache_is_made_again(tmp_path: Path) -> None:
     entry.write_bytes(data)
     jangin.compile(model, cache=tmp_path)
     load(entry)
+
+
+def test_a_damaged_constant_of_the_cache_is_made_again(tmp_path: Path) -> None:
+    """Of so many bytes that they are checked while the model is loaded."""
+    weights = np.random.default_rng(0).random((600, 600), np.float32)
+    assert weights.nbytes > AT_ONCE
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 600]) for n in "xy"]
+    product, constants = (
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        [numpy_helper.from_array(weights, "w")],
+    )
+    graph = helper.make_graph([product], "g", ends[:1], ends[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), tmp_path / "m.onnx")
+    x = np.ones((1, 600), np.float32)
+    expected = jangin.compile(tmp_path / "m.onnx", cache=tmp_path)(x)
+    (entry,) = tmp_path.rglob("*.jgn")
+    data = bytearray(entry.read_bytes())
+    data[-1000] ^= 64
+    entry.write_bytes(data)
+    for _ in range(2):
+        np.testing.assert_array_equal(jangin.compile(tmp_path / "m.onnx", cache=tmp_path)(x), expected)
+        load(entry)(x)
