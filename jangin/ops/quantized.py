@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from jangin.ir.dtype import (
     F4E2M1,
     F8E4M3FN,
@@ -186,6 +188,17 @@ def integer_matmul(
     b: Builder, x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
 ) -> Tensor:
     """The exact sums of `matmul` of x - x_zero and y - y_zero, in i32. x_zero is single, or one a row, or
-    broadcasts to x, y_zero to y."""
-    left = _centred(b, x, None if x_zero is None else leading(b, x_zero, 2))
-    return matmul(b, left, _centred(b, y, y_zero), dtype=I32)
+    broadcasts to x, y_zero to y. A single x_zero that a run gives is multiplied by the sums of the columns of
+    a constant y, so that x is multiplied as it is, of bytes where the machine has products of these."""
+    right = _centred(b, y, y_zero)
+    known = b.constant_value(right)
+    given = (
+        x_zero is not None and b.constant_value(x_zero) is None and all(d == const(1) for d in x_zero.shape)
+    )
+    if x_zero is None or known is None or not given or min(x.rank, y.rank) < 2:
+        left = _centred(b, x, None if x_zero is None else leading(b, x_zero, 2))
+        return matmul(b, left, right, dtype=I32)
+    columns = b.const(known.sum(-2, dtype=np.int32, keepdims=True))
+    sums = matmul(b, _centred(b, x, None), right, dtype=I32)
+    zero = b.reshape(x_zero, ())
+    return b.map(lambda v, z, column: v - cast(I32, z) * column, sums, zero, columns)

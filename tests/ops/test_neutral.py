@@ -103,6 +103,18 @@ def test_average_pool_with_same_padding() -> None:
     np.testing.assert_allclose(computed(pool, x), np.transpose(want, (2, 3, 0, 1)), rtol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(4, 9), (2, 3, 9), (9,)])
+def test_zero_points_that_a_run_gives(shape: tuple[int, ...]) -> None:
+    """One for all is multiplied by the weights' sums, whose own zero point has been taken off."""
+    rng = np.random.default_rng(len(shape))
+    x, w = rng.integers(0, 256, shape).astype(np.uint8), rng.integers(-128, 128, (9, 5)).astype(np.int8)
+    for zero in (0, 131, 255):
+        found = computed(
+            lambda b, t, z: integer_matmul(b, t, b.const(w), z, b.const(np.int8(3))), x, np.uint8(zero)
+        )
+        np.testing.assert_array_equal(found, (x.astype(np.int64) - zero) @ (w.astype(np.int64) - 3))
+
+
 def test_quantized_product() -> None:
     """A product of u8 with a scale for each column: rounded once, so half a step from the exact one."""
     rng = np.random.default_rng(4)

@@ -58,12 +58,14 @@ def product(left: DType, right: DType, depth: int) -> Net:
     return net
 
 
-def layer(depth: int, batch: tuple[int, ...] = ()) -> Net:
-    """A product with weights; a row's numbers are padded to whole words."""
+def layer(depth: int, batch: tuple[int, ...] = (), given: bool = False, most: int = 128) -> Net:
+    """A product with weights; a row's numbers are padded to whole words. `given`: a run gives the zero
+    point."""
 
     def net(b: Builder, random: np.random.Generator) -> Tensor:
         x = b.input("x", U8, tuple(const(n) for n in (*batch, 13, depth)))
-        return integer_matmul(b, x, b.const(weights(random, *batch, depth, 37)), b.scalar(101, U8))
+        zero = b.input("zero", U8, ()) if given else b.scalar(101, U8)
+        return integer_matmul(b, x, b.const(weights(random, *batch, depth, 37, most=most)), zero)
 
     return net
 
@@ -92,6 +94,8 @@ NETS: dict[str, Net] = {
     "int16": product(I16, I16, 21),
     "weights": layer(66),
     "batches of weights": layer(24, (3,)),
+    "a zero point that a run gives": layer(66, (), given=True),
+    "batches, one zero point": layer(21, (3,), given=True),
 }
 
 
@@ -104,7 +108,7 @@ def built(net: Net, seed: int) -> tuple[Graph, dict[str, Array]]:
     for name in graph.inputs:
         info = np.iinfo(graph.dtype(name).numpy)
         shape = [int(str(d)) for d in graph.shape(name)]
-        arrays[name] = random.integers(info.min, info.max, shape, info.dtype, endpoint=True)
+        arrays[name] = np.asarray(random.integers(info.min, info.max, shape, info.dtype, endpoint=True))
     return graph, arrays
 
 
@@ -306,6 +310,7 @@ NARROW: dict[str, tuple[Net, str]] = {
     "groups": (narrow(24, 32, 3, groups=2), "dot4s"),
     "a product": (narrow_product(U8, 67), "dot4s"),
     "a product with a sign": (narrow_product(I8, 129), "dot4s"),
+    "a zero point that a run gives": (layer(70, given=True, most=64), "dot4s"),
     "Winograd's": (narrow(64, 64, 3, size=28), "dot2"),
 }
 
@@ -317,7 +322,7 @@ def test_small_weights_are_multiplied_by_bytes(net: str) -> None:
     graph, arrays = built(NARROW[net][0], len(net))
     low, high = np.iinfo(arrays["x"].dtype).min, np.iinfo(arrays["x"].dtype).max
     for n, values in enumerate((None, low, high)):
-        given = arrays if values is None else {"x": np.full_like(arrays["x"], values)}
+        given = arrays if values is None else {n: np.full_like(a, values) for n, a in arrays.items()}
         want = run_graph(graph, given)["out"]
         np.testing.assert_array_equal(code(graph, Options(resolve("cpu"), verify=True), given), want)
         for target in (V2, V3, V4) if n == 2 else ():
