@@ -2,7 +2,7 @@
 
 The file: 8 bytes of magic, u32 version, u32 length of the header, SHA-256 of the header and
 objects, the header (JSON: the plan's text, and where each object and constant lies), objects,
-and constants at multiples of 64 bytes. Constants are mapped, not read; each has its digest
+and constants at multiples of 128 bytes. Constants are mapped, not read; each has its digest
 (`mapped.digest`) in the header, or "" in a file that isn't kept. Little-endian. Equal artefacts give
 equal files.
 """
@@ -26,14 +26,16 @@ import numpy as np
 
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array, CompileError
-from jangin.ir.plan import ALIGN, Plan, aligned
+from jangin.ir.plan import Plan
 from jangin.ir.records import dataclass
 from jangin.mapped import Digests, InMemory, release
 
 MAGIC = b"\x8aJGN\r\n\x1a\n"
 ENCRYPTED_MAGIC = b"\x8aJGE\r\n\x1a\n"
 """Of files that `runtime.encryption` writes."""
-VERSION = 4
+VERSION = 5
+PLACE = 128
+"""Bytes at a multiple of which constants lie: drivers of OpenCL use what lies there, and copy the rest."""
 AT_ONCE = 1 << 20
 """Bytes of constants that are checked while the file is read; of more than these, beside what follows."""
 PREFIX = struct.Struct("<8sII32s")
@@ -62,7 +64,7 @@ class Artifact:
         write_whole(Path(path), self.write)
 
     def write(self, file: BinaryIO, pool: Pool | None = None, *, kept: bool = True) -> bytes:
-        """Write to an open file, from a multiple of 64 bytes on; the constants go to the `pool`, if there is
+        """Write to an open file, from a multiple of PLACE on; the constants go to the `pool`, if there is
         one. One that isn't `kept`, but read by who waits for it, has no digests of constants. Gives the
         digest that stands for it all."""
         from jangin.ir.text import print_plan
@@ -93,7 +95,7 @@ class Artifact:
             return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
         first = file.tell()
-        start = aligned(first + PREFIX.size + len(head([bytes(32 * kept)] * len(raw))) + len(code))
+        start = placed(first + PREFIX.size + len(head([bytes(32 * kept)] * len(raw))) + len(code))
         file.seek(start)
         for data, at in zip(raw, places, strict=True) if pool is None else ():
             file.write(bytes(start + at - file.tell()))
@@ -136,7 +138,7 @@ class Artifact:
         if hashlib.sha256(text + code).digest() != digest:
             raise damaged(path, "its checksum is wrong")
         with refusing(path):
-            start, size = aligned(file.tell()), header["constant_bytes"]
+            start, size = placed(file.tell()), header["constant_bytes"]
             require(is_size(size), "the bytes of its constants")
             if end != start + size:
                 raise damaged(path, f"{end} bytes where {start + size} belong")
@@ -165,13 +167,13 @@ class Pool:
     def place(self, data: memoryview, digest: bytes) -> int:
         """Where bytes of a digest lie."""
         if digest not in self._places:
-            self._places[digest] = aligned(self.bytes)
+            self._places[digest] = placed(self.bytes)
             self._data.append(data)
             self.bytes = self._places[digest] + len(data)
         return self._places[digest]
 
     def write(self, file: BinaryIO) -> None:
-        """Write to an open file, from a multiple of 64 bytes on."""
+        """Write to an open file, from a multiple of PLACE on."""
         start = file.tell()
         for data, at in zip(self._data, self._places.values(), strict=True):
             file.write(bytes(start + at - file.tell()))
@@ -210,6 +212,11 @@ class Constants:
         for (_, _, wanted), (name, _), digest in zip(self._taken, self._taken.values(), found, strict=True):
             if digest != wanted:
                 raise damaged(self._path, f"the checksum of constant {name!r} is wrong")
+
+
+def placed(at: int) -> int:
+    """The next multiple of PLACE."""
+    return -(-at // PLACE) * PLACE
 
 
 def mapped(file: BinaryIO, start: int, end: int) -> Array:
@@ -293,7 +300,7 @@ def _constant(mapped: Array, dtype: str, shape: list[int], at: int) -> Array:
     kind = DTYPES[dtype].numpy
     require(all(map(is_size, (*shape, at))), "a constant's sizes")
     end = at + math.prod(shape) * kind.itemsize
-    require(at % ALIGN == 0 and end <= len(mapped), "a constant's place and size")
+    require(at % PLACE == 0 and end <= len(mapped), "a constant's place and size")
     return np.frombuffer(mapped[at:end], kind).reshape(shape)
 
 
@@ -301,5 +308,5 @@ def _places(sizes: list[int]) -> tuple[list[int], int]:
     places, at = [], 0
     for size in sizes:
         places.append(at)
-        at = aligned(at + size)
+        at = placed(at + size)
     return places, at

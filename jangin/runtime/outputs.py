@@ -24,11 +24,11 @@ that write a line here and a line there then write two halves, and a transpose t
 smaller ones that stay in a cache, what writes in order, as it reads, is quicker where both begin alike."""
 
 
-def aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """An array at a cache line, whose elements may be anything."""
+def aligned(shape: Sequence[int], dtype: np.dtype[Any], to: int = ALIGN) -> Array:
+    """An array at a multiple of so many bytes, by default a cache line; its elements may be anything."""
     size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + ALIGN, np.uint8)
-    start = -address(memory) % ALIGN
+    memory = np.empty(size + to, np.uint8)
+    start = -address(memory) % to
     found: Array = memory[start : start + size].view(dtype).reshape(shape)
     return found
 

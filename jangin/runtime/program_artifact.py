@@ -2,7 +2,7 @@
 
 The file: 8 bytes of magic, u32 version, u32 length of the header, SHA-256 of the header, the header
 (JSON: the program's text, its constants, its own code, and each part's length and digest), and the parts,
-each a whole artefact as `runtime.artifact` has it, at multiples of 64 bytes.
+each a whole artefact as `runtime.artifact` has it, at multiples of 128 bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy as np
 
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array
-from jangin.ir.plan import aligned
 from jangin.ir.program import Branch, HostCall, Loop, Program, Region
 from jangin.ir.records import dataclass
 from jangin.runtime.artifact import (
@@ -33,6 +32,7 @@ from jangin.runtime.artifact import (
     damaged,
     fields,
     is_size,
+    placed,
     read_header,
     refusing,
     require,
@@ -127,9 +127,9 @@ def bodies_of(
 
 
 def write_bodies(file: BinaryIO, bodies: Sequence[bytes]) -> None:
-    """Each at a multiple of 64 bytes."""
+    """Each at a multiple of 128 bytes."""
     for body in bodies:
-        file.write(bytes(aligned(file.tell()) - file.tell()))
+        file.write(bytes(placed(file.tell()) - file.tell()))
         file.write(body)
 
 
@@ -140,7 +140,7 @@ def read_bodies(
     where they aren't what the header says."""
     parts = []
     for length, wanted in lines:
-        start = aligned(file.tell())
+        start = placed(file.tell())
         require(is_size(length) and start + length <= end, "the lengths of its parts")
         at = start + length
         file.seek(start)

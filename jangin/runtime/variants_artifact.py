@@ -3,7 +3,7 @@
 The file of variants: 8 bytes of magic, u32 version, u32 length of the header, SHA-256 of the header, the
 header (JSON: the sizes of each variant and of those that there are not, each variant's length and digest, the
 constants' bytes), the variants, each a whole artefact without its constants, and all of their constants, each
-content once, at multiples of 64 bytes.
+content once, at multiples of 128 bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 
 from jangin.ir.expr import Expr, Var, eq
 from jangin.ir.graph import Array, Shape
-from jangin.ir.plan import aligned
 from jangin.ir.records import dataclass
 from jangin.ir.traversal import free_vars
 from jangin.mapped import Digests
@@ -35,6 +34,7 @@ from jangin.runtime.artifact import (
     fields,
     is_size,
     mapped,
+    placed,
     read_header,
     refusing,
     require,
@@ -169,7 +169,7 @@ def write_pooled(file: BinaryIO, magic: bytes, content: Mapping[str, Any], parts
     digest = hashlib.sha256(header).digest()
     file.write(PREFIX.pack(magic, VERSION, len(header), digest) + header)
     write_bodies(file, bodies)
-    file.write(bytes(aligned(file.tell()) - file.tell()))
+    file.write(bytes(placed(file.tell()) - file.tell()))
     pool.write(file)
 
 
@@ -186,8 +186,8 @@ def read_pooled(
         require(is_size(size) and size <= end, "the bytes of its constants")
         pool = Constants(path, mapped(file, end - size, end))
         parts = read_bodies(file, lines, end - size, lambda at: _read_part(file, path, at, pool))
-        if aligned(file.tell()) + size != end:
-            raise damaged(path, f"{end} bytes where {aligned(file.tell()) + size} belong")
+        if placed(file.tell()) + size != end:
+            raise damaged(path, f"{end} bytes where {placed(file.tell()) + size} belong")
         pool.start()
         return header, tuple(parts), digest
 

@@ -46,6 +46,9 @@ def test_a_network_of_any_batch(device: Found, tmp_path: Path) -> None:
         for run in (exe, again):  # the sums are the same but for their order
             np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-6)
             assert run._module.copied == 0, "memory is the host's: nothing is copied"
+            assert run(x).ctypes.data % device.alignment == 0, "nor by the driver"
+    constants = again.artifact.plan.constants.values()
+    assert all(c.ctypes.data % device.alignment == 0 for c in constants)
 
 
 @on_each

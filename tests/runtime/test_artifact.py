@@ -13,7 +13,7 @@ import pytest
 from plans import buffer, chain, compiled, plan
 
 from jangin.ir.dtype import BF16, BOOL, F16
-from jangin.runtime.artifact import MAGIC, Artifact, ArtifactError
+from jangin.runtime.artifact import MAGIC, PLACE, Artifact, ArtifactError
 from jangin.runtime.executable import Executable
 from jangin.runtime.load import load
 
@@ -47,7 +47,7 @@ def test_round_trip(tmp_path: Path) -> None:
         back = read.plan.constants[name]
         np.testing.assert_array_equal(back, array)
         assert back.dtype == array.dtype and back.shape == array.shape and not back.flags.writeable
-        assert array.size == 0 or back.ctypes.data % 64 == 0
+        assert array.size == 0 or back.ctypes.data % PLACE == 0
     assert list(load(tmp_path / "a.jgn", 1).run({})) == list(made.plan.constants)
     read.save(tmp_path / "b.jgn")
     big().save(tmp_path / "c.jgn")

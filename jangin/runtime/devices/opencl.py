@@ -18,13 +18,13 @@ import numpy as np
 from jangin.ir.checks import IN_RANGE, failure
 from jangin.ir.graph import Array
 from jangin.ir.plan import Launch, Plan, PlanBuffer
-from jangin.runtime.arrays import address
 from jangin.runtime.device import LoadError, NativeCall, Transfer
 from jangin.runtime.devices.clblast import Failed, Product
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, library, of_target, select
 from jangin.runtime.devices.opencl_faults import failed, is_lost, named, no_memory, too_large
 from jangin.runtime.devices.opencl_programs import Built, copy_of, forget, load_kernel, opened
 from jangin.runtime.layout import Layout
+from jangin.runtime.outputs import aligned
 from jangin.runtime.profile import Call, Launches
 from jangin.runtime.threads import default_threads, handover
 
@@ -158,11 +158,10 @@ class Code:
             return self._made(name, library().mem_flags.READ_WRITE, launch, size=size)
         self._require(name, size, launch)
         try:
-            raw = np.empty(size + PAGE, np.uint8)
+            raw = aligned((size,), np.dtype(np.uint8), PAGE)
         except (MemoryError, ValueError) as error:  # the second for more than an address can say
             raise no_memory(self.device, name, size, self._uses(name, launch), error) from error
-        start = -address(raw) % PAGE
-        return self.buffer(name, raw[start : start + size], write=True, launch=launch)
+        return self.buffer(name, raw, write=True, launch=launch)
 
     def _made(self, name: str, flags: int, launch: int | None, **given: Any) -> Any:
         cl = library()
@@ -299,7 +298,7 @@ class Memory:
         made = {}
         for name, shape, dtype in layout.outputs:
             try:
-                made[name] = array = np.empty(shape, dtype)
+                made[name] = array = aligned(shape, np.dtype(dtype), code.alignment)
             except (MemoryError, ValueError) as error:  # NumPy's for more bytes than an address can say
                 sizes = ", ".join(map(str, shape))
                 raise MemoryError(f"there is no memory for the output '{name}' {dtype}[{sizes}]") from error
