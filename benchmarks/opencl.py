@@ -144,17 +144,21 @@ class Clblast:
         return out
 
 
+def product(size: int) -> onnx.ModelProto:
+    """Of two square matrices."""
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [size, size]) for n in "aby"]
+    node = helper.make_node("MatMul", ["a", "b"], ["y"])
+    graph = helper.make_graph([node], "p", ends[:2], ends[2:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+
+
 def products(devices: Sequence[str], threads: int, turns: int) -> None:
     rng = np.random.default_rng(0)
     for device in devices:
         for size in SIZES:
             theirs = Clblast(select(device.removeprefix(PREFIX).removeprefix(":")), size, rng)
             a, b, _ = theirs.arrays
-            ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [size, size]) for n in "aby"]
-            node = helper.make_node("MatMul", ["a", "b"], ["y"])
-            graph = helper.make_graph([node], "p", ends[:2], ends[2:])
-            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
-            exe = jangin.compile(model, device, threads=threads)
+            exe = jangin.compile(product(size), device, threads=threads)
             theirs()
             want = a.astype(np.float64) @ b
             for made in (exe(a, b), theirs.result()):

@@ -12,7 +12,8 @@ from jangin.ir.graph import Array
 from jangin.ir.groups import grouped
 from jangin.ir.loop import Func
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices.opencl_devices import Found, devices, library
+from jangin.runtime.devices.opencl_devices import Found, devices
+from jangin.runtime.devices.opencl_kernels import Kernel
 from jangin.runtime.devices.opencl_programs import build_program
 from jangin.targets import Target
 
@@ -53,4 +54,4 @@ def call(
     items: int,
 ) -> dict[str, Array]:
     """As `run_alone`, of a program's kernel."""
-    return run_alone(library().Kernel(program, func.name), device, func, arrays, symbols, items)
+    return run_alone(Kernel(program, func.name), device, func, arrays, symbols, items)

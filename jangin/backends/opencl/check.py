@@ -19,6 +19,7 @@ from jangin.ir.kernel import rounds, scratch_bytes, tasks
 from jangin.ir.loop import Func
 from jangin.runtime.arrays import address
 from jangin.runtime.devices.opencl_devices import Found, library
+from jangin.runtime.devices.opencl_kernels import Extent
 from jangin.runtime.devices.opencl_programs import opened
 from jangin.runtime.elf import Image
 from jangin.runtime.functions import KERNEL
@@ -52,10 +53,9 @@ def run_alone(
     used = max(1, min(items, count))
     values = [symbols[v.name] for v, _ in func.symbols]
     for turn in range(size(rounds(func), symbols)):
-        numbers = map(np.int64, [*values, count, turn, 1])
-        for n, value in enumerate([*memory, *numbers, scratch, np.int64(stride)]):
+        for n, value in enumerate([*memory, *values, count, turn, 1, scratch, stride]):
             kernel.set_arg(n, value)
-        cl.enqueue_nd_range_kernel(queue, kernel, (used * threads(func),), (threads(func),))
+        kernel.enqueue(queue, Extent(used * threads(func)), Extent(threads(func)))
     out = {p.name: np.empty_like(arrays[p.name]) for p in func.results}
     for p, m in zip(func.params, memory, strict=True):
         if p.name in out and out[p.name].nbytes:

@@ -22,6 +22,7 @@ from jangin.runtime.device import LoadError, NativeCall, Transfer
 from jangin.runtime.devices.clblast import Failed, Product
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, library, of_target, select
 from jangin.runtime.devices.opencl_faults import failed, is_lost, named, no_memory, too_large
+from jangin.runtime.devices.opencl_kernels import Extent
 from jangin.runtime.devices.opencl_programs import Built, copy_of, forget, load_kernel, opened
 from jangin.runtime.layout import Layout
 from jangin.runtime.outputs import aligned
@@ -118,6 +119,7 @@ class Code:
 
     def __init__(self, plan: Plan, device: Found, kernels: Mapping[str, Any], threads: int) -> None:
         self.plan, self.device, self.kernels = plan, device, kernels
+        self._unused = dict(kernels)
         self.threads = min(threads, device.units)
         self.items = self.threads * (SPREAD if threads >= device.units else 1)
         self.opened = opened(device)
@@ -130,6 +132,11 @@ class Code:
         self.copied = 0
         self.constants = {n: self.buffer(n, a, write=False) for n, a in plan.constants.items() if n in base}
         self.copied = 0
+
+    def kernel(self, function: str) -> Any:
+        """One that nothing else gives arguments."""
+        unused = self._unused.pop(function, None)
+        return copy_of(self.kernels[function]) if unused is None else unused
 
     def memory(self) -> Memory:
         return Memory(self)
@@ -192,7 +199,7 @@ class Memory:
         self._queue: Any = None
         self._arena: Any = None
         self._kernels: list[Any] = []
-        self._calls: list[tuple[Any, tuple[int], tuple[int], range]] = []
+        self._calls: list[tuple[Any, Any, Any, range]] = []
         self._scratch: Any = None
         self._values: dict[str, Any] = {}  # memory in the arena: kernels that are given it don't keep it
 
@@ -212,7 +219,7 @@ class Memory:
     def _prepare(self, layout: Layout) -> None:
         code, plan = self._code, self._code.plan
         if self._queue is None:
-            self._kernels = [copy_of(code.kernels[launch.function]) for launch in plan.launches]
+            self._kernels = [code.kernel(launch.function) for launch in plan.launches]
             self._queue = self._new_queue()
         if self._arena is None or self._arena.size < layout.placement.arena:
             self._arena = self._room_for_values(layout)
@@ -257,9 +264,7 @@ class Memory:
         for n, i in self._code.users[name]:
             self._kernels[n].set_arg(i, memory)
 
-    def _numbers(
-        self, launch: Launch, kernel: Any, layout: Layout
-    ) -> tuple[Any, tuple[int], tuple[int], range]:
+    def _numbers(self, launch: Launch, kernel: Any, layout: Layout) -> tuple[Any, Any, Any, range]:
         """Give a kernel its sizes. What it is enqueued with: itself, the items, those of a group, and the
         rounds that each launch of it begins with."""
         tasks, rounds = layout.value(launch.tasks), layout.value(launch.rounds)
@@ -271,11 +276,11 @@ class Memory:
         at, alone = len(launch.args), items == 1 and not launch.local
         numbers = [*map(layout.value, launch.symbols), tasks, 0, rounds if alone else 1]
         for n, number in enumerate(numbers, at):
-            kernel.set_arg(n, np.int64(number))
+            kernel.set_arg(n, number)
         kernel.set_arg(at + len(numbers), self._scratch)
-        kernel.set_arg(at + len(numbers) + 1, np.int64(layout.stride))
+        kernel.set_arg(at + len(numbers) + 1, layout.stride)
         turns = range(0) if not tasks else range(1 if alone else rounds)
-        return kernel, (items * local,), (local,), turns
+        return kernel, Extent(items * local), Extent(local), turns
 
     # --- runs
 
@@ -309,8 +314,6 @@ class Memory:
 
     def _enqueue(self, queue: Any, numbers: range) -> None:
         """Launches, by their numbers."""
-        cl = library()
-        enqueue = cl.enqueue_nd_range_kernel
         number = 0
         try:
             for number in numbers:
@@ -322,14 +325,14 @@ class Memory:
                         kernel.enqueue(queue)
                         kernel = kernel.rest
                     if kernel is not None:
-                        enqueue(queue, kernel, items, local)
-        except (cl.Error, Failed) as error:
+                        kernel.enqueue(queue, items, local)
+        except (library().Error, Failed) as error:
             raise self._kernel_failed(number, error) from error
 
     def _round(self, number: int, n: int) -> None:
         """Tell a launch's kernel the number of the next round."""
         launch = self._code.plan.launches[number]
-        self._kernels[number].set_arg(len(launch.args) + len(launch.symbols) + 1, np.int64(n))
+        self._kernels[number].set_arg(len(launch.args) + len(launch.symbols) + 1, n)
 
     def _kernel_failed(self, number: int, error: Exception) -> Exception:
         return self._failed(f"run {named(self._code.plan.launches[number])}", error)
@@ -398,14 +401,14 @@ class Memory:
 
     def seconds(self, queue: Any, number: int) -> float:
         """What a launch takes by the device's clock."""
-        cl, total = library(), 0
+        total = 0
         kernel, items, local, rounds = self._calls[number]
         if isinstance(kernel, Product):
             return self._product_seconds(queue, kernel, items, local)
         for n in rounds:
             if len(rounds) > 1:
                 self._round(number, n)
-            event = cl.enqueue_nd_range_kernel(queue, kernel, items, local)
+            event = kernel.timed(queue, items, local)
             event.wait()
             total += event.profile.end - event.profile.start
         return total / 1e9
@@ -416,7 +419,7 @@ class Memory:
         before = cl.enqueue_marker(queue)
         product.enqueue(queue)
         if product.rest is not None:
-            cl.enqueue_nd_range_kernel(queue, product.rest, items, local)
+            product.rest.enqueue(queue, items, local)
         after = cl.enqueue_marker(queue)
         after.wait()
         taken: int = after.profile.end - before.profile.end

@@ -12,6 +12,7 @@ from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.clblast import Product, unpacked
 from jangin.runtime.devices.opencl_devices import Found, library
+from jangin.runtime.devices.opencl_kernels import Kernel
 
 LOG = 2000
 """Characters of a compiler's messages that an error repeats."""
@@ -85,13 +86,13 @@ def load_program(device: Found, built: Built, *, same: bool) -> Any:
 
 
 def load_kernel(device: Found, built: Built, *, same: bool) -> Any:
-    """The kernel of a program: making it is half of what loading the program takes in some drivers."""
+    """The kernel of a program. Raises LoadError."""
     if built.product:
         rest = load_kernel(device, replace(built, product=b""), same=same) if built.source else None
         return Product(unpacked(built.product), rest)
     program = load_program(device, built, same=same)
     try:
-        return library().Kernel(program, built.kernel)
+        return Kernel(program, built.kernel)
     except library().Error as error:
         raise LoadError(f"{device} has no kernel {built.kernel} in its program: {error}") from error
 
@@ -100,10 +101,7 @@ def copy_of(kernel: Any) -> Any:
     """Another of the same kernel, with arguments of its own."""
     if isinstance(kernel, Product):
         return Product(kernel.sgemm, kernel.rest and copy_of(kernel.rest))
-    try:
-        return kernel.clone()
-    except library().Error:  # before version 2.1
-        return library().Kernel(kernel.program, kernel.function_name)
+    return kernel.copy()
 
 
 def build_program(device: Found, source: bytes) -> Any:
