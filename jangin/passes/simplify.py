@@ -91,6 +91,8 @@ def _name_results(graph: Graph) -> Graph:
         node = produced.get(out)
         if node is None or node.op != "reshape" or graph.shape(node.inputs[0]) != graph.shape(out):
             continue
+        if node.of(Reshape).dtype is not None:
+            continue
         inner = node.inputs[0]
         if inner in produced and inner not in names and inner not in graph.outputs:
             names[inner] = out
@@ -107,11 +109,16 @@ def _name_results(graph: Graph) -> Graph:
 
 
 def _reshape(s: State, node: Node) -> Result:
-    """Reshapes that change nothing, follow one another, or drop axes that a reduction kept."""
+    """Reshapes that change nothing, follow one another, or drop axes that a reduction kept; those that give
+    bytes another type stay."""
     (x,) = node.inputs
+    if node.of(Reshape).dtype is not None:
+        return None
     if s.shape(x) == s.shape(node.outputs[0]):
         return x
     inner = s.producer(x, Reshape)
+    if inner is not None and inner.of(Reshape).dtype is not None:
+        return None
     return _reduced(s, node) if inner is None else replace(node, inputs=inner.inputs)
 
 
@@ -138,7 +145,7 @@ def _reshape_of_part(s: State, node: Node) -> Result:
     reshape moves nothing, and readers take slices in."""
     (part,), shape = node.inputs, s.shape(node.outputs[0])
     inner = s.producer(part, Slice)
-    if inner is None or any(t != 1 for t in inner.of(Slice).steps):
+    if inner is None or any(t != 1 for t in inner.of(Slice).steps) or node.of(Reshape).dtype is not None:
         return None
     (x,), starts, whole = inner.inputs, inner.of(Slice).starts, s.shape(inner.inputs[0])
     cut = [d for d, n in enumerate(s.shape(part)) if n != whole[d]]

@@ -204,6 +204,27 @@ def test_every_builtin_operator_is_lowered_or_said_to_be_left_out() -> None:
         jangin.compile(model, cache=False)
 
 
+def test_bytes_of_another_type_between_shapes() -> None:
+    """A slice, another shape, other elements of its bytes, another shape and back."""
+    tensors = [
+        Tensor([9, 2], "int32"), ints(1, 0), ints(6, 2), Tensor([6, 2], "int32"), Tensor([2, 3, 2], "int32"),
+        Tensor([2, 3], "int64"), Tensor([3, 2], "int64"), Tensor([3, 2, 2], "int32"), Tensor([12], "int32"),
+    ]  # fmt: skip
+    operators = [
+        Operator("SLICE", [0, 1, 2], [3], version=1),
+        Operator("RESHAPE", [3], [4], "ReshapeOptions", {"NewShape": [2, 3, 2]}, 1),
+        Operator("BITCAST", [4], [5], version=1),
+        Operator("RESHAPE", [5], [6], "ReshapeOptions", {"NewShape": [3, 2]}, 1),
+        Operator("BITCAST", [6], [7], version=1),
+        Operator("RESHAPE", [7], [8], "ReshapeOptions", {"NewShape": [12]}, 1),
+    ]
+    x = RANDOM.integers(-(2**31), 2**31, (9, 2)).astype(np.int32)
+    for last in (6, 8):
+        model = written(tensors, operators[: last - 2], [0], [last])
+        found = jangin.compile(model, threads=1, cache=False)(x)
+        np.testing.assert_array_equal(found, reference(model, [x])[0])
+
+
 @pytest.mark.parametrize("last", ["REAL", "IMAG", "COMPLEX_ABS", "CAST"])
 def test_complex_numbers(last: str) -> None:
     """What a transform gives, without an axis of size 1, as real numbers."""
