@@ -17,13 +17,14 @@ from dataclasses import field
 from typing import Any
 
 from jangin.ir.dtype import I64
-from jangin.ir.expr import Buffer, Const, Expr, Load, Var, cast, const, minimum, select
+from jangin.ir.expr import Buffer, Const, Expr, Load, Var, cast, const, maximum, minimum, select
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
+from jangin.ir.traversal import substitute
 from jangin.ops.activation import ACTIVATIONS, clip
 from jangin.ops.builder import RegisterTile
-from jangin.ops.operands import wide
+from jangin.ops.levels import Levels
 
 Activation = Callable[[Expr], Expr]
 Sums = Mapping[str, Expr]
@@ -51,6 +52,8 @@ INNER = Var("k")
 """The unit of the state whose products are summed."""
 LANE = Var("ji")
 """The unit within the block."""
+GROUP = Var("ko")
+"""A block of the units of a state whose range is looked for."""
 BATCH = FIRST + ROW
 
 
@@ -83,13 +86,13 @@ class Scan:
     """One direction of a recurrence: its buffers, and the statements that all cells are made of.
 
     `inputs`: x [D, T, B, blocks, gates, lanes] (the inputs' part of every gate, with biases), r0, r1,
-    ... [D, blocks, hidden, gates, lanes] (the state's weights of each phase of a step), and what else
+    ... [D, blocks, hidden, gates, lanes] (the state's weights of each phase of a step), s0, s1, ...
+    [D, blocks, 1, gates, lanes] (their scales, where a state is multiplied as `levels`), and what else
     the cell needs; units are padded to whole blocks. `out` [D, T + rows, B, units] has after the
     sequence two rows for every state, before and after the step at hand by turns, and one for each
     value that a phase hands to the next."""
 
     gates: tuple[str, ...]
-    hidden: int
     direction: int
     backward: bool
     tile: Tile
@@ -97,6 +100,7 @@ class Scan:
     inputs: Mapping[str, Buffer]
     out: Buffer
     steps: Expr
+    levels: Levels | None = None
 
     def lanes(self, *body: Stmt) -> Stmt:
         return For(LANE, const(self.tile.lanes), block(*body), "vector")
@@ -125,7 +129,7 @@ class Scan:
         return BLOCK * self.tile.lanes + LANE
 
     def value(self, name: str, *index: Expr | int) -> Expr:
-        return wide(self.inputs[name][(self.direction, *index)])
+        return cast(self.out.dtype, self.inputs[name][(self.direction, *index)])
 
     def vector(self, name: str, *index: Expr | int) -> Expr:
         """An input [D, ..., units] at the unit in hand."""
@@ -168,8 +172,15 @@ class Scan:
     ) -> Stmt:
         """For the tile: `finish` of each gate's start value + the state (at INNER) times its weights; the
         gates in the order of the weights."""
+        if self.levels is not None:
+            return self._leveled(self.levels, phase, state, starts, finish)
+        return self._summed(phase, state, starts, finish)
+
+    def _summed(
+        self, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]]
+    ) -> Stmt:
         shape, at = (const(self.tile.rows), const(self.tile.lanes)), (ROW, LANE)
-        sums = {g: Buffer(f"acc{self.gates.index(g)}", self.out.dtype, shape, "register") for g in starts}
+        sums = {g: Buffer(f"acc{n}", self.out.dtype, shape, "register") for n, g in enumerate(starts)}
         begin = [Store(sums[g], at, start) for g, start in starts.items()]
         update = [
             Store(a, at, Load(a, at) + state * self.value(f"r{phase}", BLOCK, INNER, n, LANE))
@@ -178,10 +189,43 @@ class Scan:
         rows = For(ROW, const(self.tile.rows), self.lanes(*update), "unroll")
         body = block(
             self.each_row(self.lanes(*begin)),
-            For(INNER, const(self.hidden), rows),
+            For(INNER, self.inputs[f"r{phase}"].shape[2], rows),
             self.each_row(self.lanes(*finish({g: Load(a, at) for g, a in sums.items()}))),
         )
-        return _holding(sums.values(), body)
+        return holding(sums.values(), body)
+
+    def _leveled(
+        self, levels: Levels, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]]
+    ) -> Stmt:
+        """The products of the state's levels, by its range in each row. Their sums are whole numbers, exact
+        up to 2 ** 24."""
+        rows, lanes = const(self.tile.rows), const(self.tile.lanes)
+        ends = [Buffer(name, self.out.dtype, (rows, lanes), "register") for name in ("low", "high")]
+        scale = [Buffer(n, self.out.dtype, (rows,), "register") for n in ("step", "inverse", "zero")]
+        zero, at = const(0, self.out.dtype), (ROW, LANE)
+        there = substitute(state, {INNER: GROUP * lanes + LANE})
+        groups = simplify((self.inputs[f"r{phase}"].shape[2] + (lanes - 1)) // lanes)
+        wider = [Store(e, at, f(Load(e, at), there)) for e, f in zip(ends, (minimum, maximum), strict=True)]
+        folded = [
+            Store(e, (ROW, const(0)), f(Load(e, (ROW, const(0))), Load(e, (ROW, const(n)))))
+            for e, f in zip(ends, (minimum, maximum), strict=True)
+            for n in range(1, self.tile.lanes)
+        ]
+        found = levels.row(*(Load(e, (ROW, const(0))) for e in ends))
+        ranges = block(
+            For(ROW, rows, self.lanes(*(Store(e, at, zero) for e in ends)), "unroll"),
+            For(GROUP, groups, For(ROW, rows, self.lanes(*wider), "unroll")),
+            For(ROW, rows, block(*folded, *map(_stored_at_row, scale, found)), "unroll"),
+        )
+        step, inverse, origin = (Load(s, (ROW,)) for s in scale)
+
+        def whole(sums: Sums) -> Sequence[Stmt]:
+            factors = (step * self.value(f"s{phase}", BLOCK, 0, n, LANE) for n in range(len(sums)))
+            return finish({g: starts[g] + v * f for (g, v), f in zip(sums.items(), factors, strict=True)})
+
+        leveled = levels.level(state, inverse, origin) - origin
+        body = self._summed(phase, leveled, dict.fromkeys(starts, zero), whole)
+        return holding([*ends, *scale], block(ranges, body))
 
     def task(self, phases: Sequence[Stmt], batch: Expr) -> Stmt:
         """What a task does in a round: the first sets the states, each of the others is a phase."""
@@ -208,7 +252,11 @@ class Scan:
         return Buffer(f"new{n}", self.out.dtype, (const(self.tile.lanes),), "register"), (LANE,)
 
 
-def _holding(buffers: Iterable[Buffer], body: Stmt) -> Stmt:
+def _stored_at_row(buffer: Buffer, value: Expr) -> Stmt:
+    return Store(buffer, (ROW,), value)
+
+
+def holding(buffers: Iterable[Buffer], body: Stmt) -> Stmt:
     for buffer in buffers:
         body = Alloc(buffer, body)
     return body
@@ -245,7 +293,7 @@ def rnn_step(scan: Scan, fns: Sequence[Activation]) -> list[Stmt]:
         return [Store(new, at, fns[0](sums["hidden"])), *scan.advance(Load(new, at))]
 
     starts = {"hidden": scan.gate("hidden")}
-    return [_holding([new], scan.products(0, scan.state(0, INNER), starts, finish))]
+    return [holding([new], scan.products(0, scan.state(0, INNER), starts, finish))]
 
 
 def gru_step(scan: Scan, fns: Sequence[Activation], reset_after: bool) -> list[Stmt]:
@@ -267,18 +315,21 @@ def gru_step(scan: Scan, fns: Sequence[Activation], reset_after: bool) -> list[S
     h = scan.state(0, INNER)
     if reset_after:
         starts["candidate"] = scan.vector("bias", scan.gates.index("candidate"))
-        return [_holding([new], scan.products(0, h, starts, after))]
+        return [holding([new], scan.products(0, h, starts, after))]
     last = {"candidate": scan.gate("candidate")}
     second = scan.products(
         1, scan.kept(1, INNER), last, lambda sums: mixed(scan.kept(0), g(sums["candidate"]))
     )
-    return [scan.products(0, h, starts, before), _holding([new], second)]
+    return [scan.products(0, h, starts, before), holding([new], second)]
 
 
-def lstm_step(scan: Scan, fns: Sequence[Activation], coupled: bool, limit: float) -> list[Stmt]:
+def lstm_step(
+    scan: Scan, fns: Sequence[Activation], coupled: bool, limit: float, bound: float = 0.0
+) -> list[Stmt]:
+    """A second phase, where there are weights for one, projects h, within `bound` where that isn't 0."""
     f, g, squash = fns
     (h, at), (c, _) = scan.register(0), scan.register(1)
-    old = scan.state(1)
+    old, projects = scan.state(1), "r1" in scan.inputs
 
     def peeped(total: Expr, row: int, cell: Expr) -> Expr:
         return total + scan.vector("p", row) * cell if "p" in scan.inputs else total
@@ -287,11 +338,21 @@ def lstm_step(scan: Scan, fns: Sequence[Activation], coupled: bool, limit: float
         enter = f(peeped(sums["input"], 0, old))
         keep = 1.0 - enter if coupled else f(peeped(sums["forget"], 2, old))
         held = keep * old + enter * g(sums["candidate"])
+        new = Load(h, at), Load(c, at)
         return [
             Store(c, at, clip(held, -limit, limit) if limit else held),
             Store(h, at, f(peeped(sums["output"], 1, Load(c, at))) * squash(Load(c, at))),
-            *scan.advance(Load(h, at), Load(c, at)),
+            *([scan.keep(n, v) for n, v in enumerate(new)] if projects else scan.advance(*new)),
         ]
 
+    def projected(sums: Sums) -> list[Stmt]:
+        total = sums["projection"]
+        return scan.advance(clip(total, -bound, bound) if bound else total, scan.kept(1))
+
     starts = {n: scan.gate(n) for n in scan.gates}
-    return [_holding([h, c], scan.products(0, scan.state(0, INNER), starts, finish))]
+    first = holding([h, c], scan.products(0, scan.state(0, INNER), starts, finish))
+    if not projects:
+        return [first]
+    return [
+        first, scan.products(1, scan.kept(0, INNER), {"projection": scan.vector("offset")}, projected)
+    ]  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.dtype import F32, I32
-from jangin.ir.expr import Buffer, Expr, Var, const
+from jangin.ir.expr import Buffer, Const, Expr, Var, const
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import For, If
 from jangin.ir.records import dataclass
@@ -36,8 +36,10 @@ from jangin.ops.cells import (
     rnn_step,
 )
 from jangin.ops.index import in_range
+from jangin.ops.levels import Levels
 from jangin.ops.nontensor import host
 from jangin.ops.operands import wide
+from jangin.ops.quantized import integer_matmul
 from jangin.ops.values import Tensor
 
 LSTM_GATES = ("input", "output", "forget", "candidate")
@@ -52,6 +54,8 @@ class Layer:
     the state's, of known shapes; bias [D, 2, gates, hidden], the inputs' and the state's; lengths [batch]
     (integers) of sequences shorter than x, whose further results are 0; `backward`: for each direction,
     whether it goes from the last step to the first; `activations`: for each direction, a cell's functions.
+    `levels`: weights are of 8 bits, of which inputs and states are multiplied as such levels, row by row;
+    `scales`: those weights', [D, gates * hidden], of the inputs and of the state.
     """
 
     x: Tensor
@@ -61,6 +65,20 @@ class Layer:
     lengths: Tensor | None = None
     backward: tuple[bool, ...] = (False,)
     activations: Sequence[Sequence[Activation]] | None = None
+    levels: Levels | None = None
+    scales: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Projection:
+    """What an LSTM's h becomes at the end of each step: P h' + offset, within `bound` of 0 where that isn't 0
+    itself. weights P [D, size, hidden], `size` not above `hidden`; `offset` [D, size]; `scales` [D, size] of
+    weights that are multiplied as a layer's `levels`."""
+
+    weights: Tensor
+    offset: Tensor
+    bound: float = 0.0
+    scales: Tensor | None = None
 
 
 def rnn(b: Builder, layer: Layer, *, h: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -89,17 +107,21 @@ def gru(
 def lstm(
     b: Builder, layer: Layer, *, h: Tensor | None = None, c: Tensor | None = None,
     gates: Sequence[str] = LSTM_GATES, peepholes: Tensor | None = None, coupled: bool = False,
-    limit: float = 0.0,
+    limit: float = 0.0, projection: Projection | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """c' = f(forget) c + f(input) g(candidate), h' = f(output) e(c'); f sigmoid, g and e tanh if not given
     (Hochreiter & Schmidhuber 1997). `gates`: the order in which they stand in the weights; `peepholes`
     [D, 3, hidden]: weights by which the input, output and forget gates see the cell (Gers & Schmidhuber
     2000); `coupled`: what is forgotten is what enters; `limit`: the largest value
-    of a cell, and its negative the least, unless it is 0. (y, the last h, the last c), as of `rnn`."""
-    step = partial(lstm_step, coupled=coupled, limit=limit)
+    of a cell, and its negative the least, unless it is 0; `projection`: of levels, or within a bound (any
+    other is quicker by `projected_lstm`). (y, the last h, the last c), as of `rnn`."""
+    bound = 0.0 if projection is None else projection.bound
+    step = partial(lstm_step, coupled=coupled, limit=limit, bound=bound)
     settings = {"coupled": coupled, "limit": limit}
     cell = Cell("lstm", tuple(gates), ("h0", "c0"), (tuple(gates),), step, (SIGMOID, TANH, TANH), settings)
-    return _recurrent(b, layer, cell, [h, c], {} if peepholes is None else {"p": peepholes})
+    if projection is not None:
+        cell = replace(cell, kept=2)
+    return _recurrent(b, layer, cell, [h, c], {} if peepholes is None else {"p": peepholes}, projection)
 
 
 def projected_lstm(
@@ -171,14 +193,14 @@ class Blocks:
         return -(-self.hidden // self.lanes)
 
     def padded(self, t: Tensor) -> Tensor:
-        """[..., hidden] -> [..., units]."""
-        return self.b.pad(t, [0] * (2 * t.rank - 1) + [self.count * self.lanes - self.hidden])
+        """[..., up to hidden] -> [..., units]."""
+        return self.b.pad(t, [0] * (2 * t.rank - 1) + [self.count * self.lanes - _size(t, -1)])
 
     def weights(self, t: Tensor) -> Tensor:
-        """[D, gates * hidden, N] -> [D, blocks, N, gates, lanes]."""
-        count = t.shape[2]
+        """[D, gates * (up to hidden), N] -> [D, blocks, N, gates, lanes]."""
+        count, each = t.shape[2], _size(t, 1) // self.gates
         rows = self.b.transpose(t, [0, 2, 1])
-        units = self.padded(self.b.reshape(rows, [self.directions, count, self.gates, self.hidden]))
+        units = self.padded(self.b.reshape(rows, [self.directions, count, self.gates, each]))
         apart = self.b.reshape(units, [self.directions, count, self.gates, self.count, self.lanes])
         return self.b.transpose(apart, [0, 3, 1, 2, 4])
 
@@ -188,27 +210,33 @@ class Blocks:
         return self.b.reshape(parts, [self.directions, t.shape[2], self.count * self.gates * self.lanes])
 
 
+def _size(t: Tensor, axis: int) -> int:
+    found = t.shape[axis]
+    assert isinstance(found, Const)
+    return int(found.value)
+
+
 def _recurrent(
-    b: Builder, layer: Layer, cell: Cell, initial: Sequence[Tensor | None], extra: Mapping[str, Tensor]
-) -> tuple[Tensor, ...]:
+    b: Builder, layer: Layer, cell: Cell, initial: Sequence[Tensor | None], extra: Mapping[str, Tensor],
+    projection: Projection | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
     """(y, each state's last value)."""
     x, r = layer.x, layer.r
-    sizes = static_shape((*r.shape, layer.w.shape[1]))
+    sizes = static_shape((*r.shape, layer.w.shape[1], *(projection.weights.shape if projection else ())))
     if x.rank != 3 or sizes is None:
         raise CompileError(
             f"inputs {x} with weights {layer.w} and {r}: ranks must be 3, the weights' shapes known"
         )
-    directions, rows, hidden, _ = sizes
-    if directions != len(layer.backward) or rows != len(cell.gates) * hidden:
+    directions, rows, size = sizes[:3]
+    hidden = sizes[-1] if projection else size
+    if directions != len(layer.backward) or rows != len(cell.gates) * hidden or size > hidden:
         raise CompileError(
             f"{len(layer.backward)} directions of {len(cell.gates)} gates don't fit weights {r}"
         )
-    if b.whole:
+    if b.whole and layer.levels is None and projection is None:
         return _whole(b, layer, cell, initial, extra)
     steps, batch = x.shape[:2]
-    element = wide(const(0, x.dtype)).dtype.bytes
-    tile = Tile.fit(hidden, max(map(len, cell.phases)), batch, element, b.tile)
-    blocks = Blocks(b, directions, len(cell.gates), hidden, tile.lanes)
+    tile, blocks = laid_out(b, layer, cell, hidden)
     tensors = _inputs(b, layer, blocks, cell)
     if layer.lengths is not None:
         tensors["lengths"] = in_range(b, layer.lengths, steps + 1, from_end=False)
@@ -216,14 +244,45 @@ def _recurrent(
         given = state or b.expand(b.scalar(0, x.dtype), [directions, batch, hidden])
         tensors[name] = blocks.padded(given)
     tensors |= {name: blocks.padded(t) for name, t in extra.items()}
-    found = b.cast(_nest(b, tensors, blocks, layer, cell, tile), x.dtype)
+    if projection is not None:
+        columns = replace(blocks, gates=1)
+        tensors |= {"r1": columns.weights(projection.weights), "offset": blocks.padded(projection.offset)}
+        if projection.scales is not None:
+            tensors["s1"] = columns.weights(_column(b, projection.scales))
+    widths = [size, *[hidden] * (len(initial) - 1)]
+    found = scanned(b, tensors, blocks, layer, cell, tile, widths)
+    return tuple(b.cast(t, x.dtype) for t in found)
 
-    def part(start: Expr, count: Expr) -> Tensor:
-        return b.slice(found, [0, start, 0, 0], [directions, count, batch, const(hidden)], [1] * 4)
 
-    y = part(const(0), steps)
-    last = (part(steps + steps % 2 + 2 * n, const(1)) for n in range(len(initial)))
-    return y, *(b.reshape(t, [directions, batch, hidden]) for t in last)
+def _column(b: Builder, t: Tensor) -> Tensor:
+    return b.reshape(t, [*t.shape, 1])
+
+
+def laid_out(b: Builder, layer: Layer, cell: Cell, hidden: int) -> tuple[Tile, Blocks]:
+    """How a layer's nest goes over its units."""
+    directions, batch = len(layer.backward), layer.x.shape[1]
+    dtype = wide(const(0, layer.x.dtype)).dtype
+    element = dtype.bytes if dtype.is_float else I32.bytes
+    tile = Tile.fit(hidden, max(map(len, cell.phases)), batch, element, b.tile)
+    return tile, Blocks(b, directions, len(cell.gates), hidden, tile.lanes)
+
+
+def scanned(
+    b: Builder, tensors: Mapping[str, Tensor], blocks: Blocks, layer: Layer, cell: Cell, tile: Tile,
+    widths: Sequence[int],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The nest over time (`ops.cells.Scan`, whose inputs are `tensors`): y [D, steps, batch, widths[0]] and
+    the last states [D, batch, width], in the type that it computes in."""
+    found = _nest(b, tensors, blocks, layer, cell, tile)
+    steps, batch = layer.x.shape[:2]
+
+    def part(start: Expr, count: Expr, width: int) -> Tensor:
+        shape: list[Expr] = [const(blocks.directions), count, batch, const(width)]
+        return b.slice(found, [0, start, 0, 0], shape, [1] * 4)
+
+    y = part(const(0), steps, widths[0])
+    last = (part(steps + steps % 2 + 2 * n, const(1), width) for n, width in enumerate(widths))
+    return y, *(b.reshape(t, [blocks.directions, batch, t.shape[3]]) for t in last)
 
 
 USUAL_GATES: Mapping[str, tuple[str, ...]] = {"rnn": ("hidden",), "gru": GRU_GATES, "lstm": LSTM_GATES}
@@ -266,19 +325,31 @@ def _inputs(b: Builder, layer: Layer, blocks: Blocks, cell: Cell) -> dict[str, T
     split = layer.bias or b.expand(b.scalar(0, seq.dtype), [directions, 2, gates, hidden])
     own = np.array([[g != cell.apart] for g in cell.gates]).astype(seq.dtype.numpy)
     kept = b.reduce("sum", b.map(lambda v, k: v * k, split, b.const(np.stack([np.ones_like(own), own]))), [1])
-    product = b.matmul(b.reshape(seq, [1, steps * batch, width]), blocks.columns(layer.w))
+    product = _product(b, layer, b.reshape(seq, [1, steps * batch, width]), blocks)
     offset = blocks.columns(b.reshape(kept, [directions, rows, 1]))
     x = b.map(lambda v, c: v + c, product, offset)
     tensors = {"x": b.reshape(x, [directions, steps, batch, blocks.count, gates, lanes])}
-    weights = blocks.weights(layer.r)
+    weights = {"r": blocks.weights(layer.r)}
+    if layer.scales:
+        weights["s"] = blocks.weights(_column(b, layer.scales[1]))
     for n, phase in enumerate(cell.phases):
         starts = [0, 0, 0, cell.gates.index(phase[0]), 0]
-        shape = [directions, blocks.count, hidden, len(phase), lanes]
-        tensors[f"r{n}"] = b.slice(weights, starts, shape, [1] * 5)
+        for name, t in weights.items():
+            shape: list[Expr] = [*t.shape[:3], const(len(phase)), const(lanes)]
+            tensors[f"{name}{n}"] = b.slice(t, starts, shape, [1] * 5)
     if cell.apart:
         states = b.slice(split, [0, 1, 0, 0], [directions, 1, gates, hidden], [1] * 4)
         tensors["bias"] = blocks.padded(b.reshape(states, [directions, gates, hidden]))
     return tensors
+
+
+def _product(b: Builder, layer: Layer, rows: Tensor, blocks: Blocks) -> Tensor:
+    """The inputs [1, rows, size] times their weights: [D, rows, blocks * gates * lanes]."""
+    columns = blocks.columns(layer.w)
+    if layer.levels is None:
+        return b.matmul(rows, columns)
+    scales = blocks.columns(_column(b, layer.scales[0]))
+    return layer.levels.multiplied(b, rows, [2], lambda q, z: integer_matmul(b, q, columns, z), scales)
 
 
 def _nest(
@@ -294,9 +365,10 @@ def _nest(
     fns = layer.activations or [cell.usual] * directions
     bodies = []
     for d, backward in enumerate(layer.backward):
-        scan = Scan(cell.gates, blocks.hidden, d, backward, tile, cell.states, buffers, out, steps)
-        bodies.append(scan.task(cell.step(scan, fns[d]), batch))
+        scan = Scan(cell.gates, d, backward, tile, cell.states, buffers, out, steps, layer.levels)
+        phases = cell.step(scan, fns[d])
+        bodies.append(scan.task(phases, batch))
     body = bodies[0] if directions == 1 else If(blocks.count > TASK, *bodies)
     tasks = For(TASK, const(blocks.count * directions), body, "parallel")
-    rounds = For(ROUND, simplify(steps * len(cell.phases) + 1), tasks)
+    rounds = For(ROUND, simplify(steps * len(phases) + 1), tasks)
     return b.loop_nest(list(tensors.values()), rounds, dtype, rows)

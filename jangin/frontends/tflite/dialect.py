@@ -15,7 +15,7 @@ from jangin.frontends.tflite.operators.complex import of_complex
 from jangin.ir.graph import ImportedAttributes, Node
 from jangin.ops.builder import Builder
 
-KINDS = frozenset({"inputs", "outputs"})
+KINDS = frozenset({"inputs", "outputs", "intermediates"})
 """What the importer says of a node's tensors, beside the operator's own options."""
 
 
@@ -37,6 +37,7 @@ class Tflite(Dialect):
             tuple(Quantization(*k) for k in attrs["inputs"]),
             tuple(Quantization(*k) for k in attrs["outputs"]),
             self.attributes(node),
+            tuple(Quantization(*k) for k in attrs.get("intermediates", ())),
         )
         name = node.op.removeprefix("tflite.")
         if any(q.complex for q in (*call.given, *call.gives)):

@@ -71,16 +71,20 @@ def _saturated(x: int) -> int:
     return max(LOW, min(HIGH, x))
 
 
+EIGHTH, THIRD = 1895147668, 715827883
+"""exp(-1/8) and 1/3 with no integer bits."""
+
+
 def _series(a: int) -> int:
     """exp of a in [-1/4, 0), by Taylor's series about -1/8."""
     x = a + (1 << 28)
     square = doubled_high(x, x)
     cube, fourth = doubled_high(square, x), doubled_high(square, square)
-    rest = divided(doubled_high(divided(fourth, 2) + cube, 715827883) + square, 1)
-    return 1895147668 + doubled_high(1895147668, x + rest)
+    rest = divided(doubled_high(divided(fourth, 2) + cube, THIRD) + square, 1)
+    return EIGHTH + doubled_high(EIGHTH, x + rest)
 
 
-_POWERS = (
+POWERS = (
     (-2, 1672461947),
     (-1, 1302514674),
     (0, 790015084),
@@ -101,17 +105,21 @@ def exp(a: int, bits: int) -> int:
     part = (a & (quarter - 1)) - quarter
     result = _series(_saturated(part << bits))
     rest = part - a
-    for exponent, factor in _POWERS:
+    for exponent, factor in POWERS:
         if bits > exponent and rest & (1 << (fraction + exponent)):
             result = doubled_high(result, factor)
     return result
+
+
+START, SLOPE = 1515870810, -1010580540
+"""48/17 and -32/17 with 2 integer bits: the line from which Newton's method for a reciprocal begins."""
 
 
 def _newton(a: int) -> int:
     """2 / (1 + a) of a in [0, 1], with 2 integer bits and halved (Newton's method for the reciprocal)."""
     total = a + ONE
     half = (total + 1) // 2
-    x = 1515870810 + doubled_high(half, -1010580540)
+    x = START + doubled_high(half, SLOPE)
     for _ in range(3):
         error = (1 << 29) - doubled_high(half, x)
         x += _saturated(doubled_high(x, error) << 2)

@@ -220,6 +220,8 @@ class Reader:
             return self._control(name, attrs, inputs, outputs, label, source)
         attrs["inputs"] = tuple(self._kind(i) for i in inputs)
         attrs["outputs"] = tuple(self._kind(i) for i in outputs)
+        if found.IntermediatesLength():
+            attrs["intermediates"] = tuple(self._kind(i) for i in _ints(found.IntermediatesAsNumpy()))
         for at, i in enumerate(inputs):  # a state: what it was, and as a further result what it is next
             if i >= 0 and self._tensor(i).IsVariable():
                 called[at] = self.variables.value(called[at], self._dtype(i), self._sizes(i))

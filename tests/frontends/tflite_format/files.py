@@ -37,7 +37,7 @@ class Tensor:
 @dataclass(frozen=True)
 class Operator:
     """A builtin operator by name: `options` by the schema's names, in the table `table`; or, with the bytes
-    of its options, a custom one."""
+    of its options, a custom one. `between`: tensors that say how its parts are quantized."""
 
     name: str
     inputs: Sequence[int]
@@ -46,6 +46,7 @@ class Operator:
     options: Mapping[str, Any] = field(default_factory=dict)
     version: int = 2
     custom: bytes | None = None
+    between: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def _sparsity(b: Any, order: Sequence[int], blocks: Sequence[int], levels: Seque
 
 
 def _operator(b: Any, n: int, o: Operator) -> int:
-    ends = [b.CreateNumpyVector(np.array(i, np.int32)) for i in (o.inputs, o.outputs)]
+    ends = [b.CreateNumpyVector(np.array(i, np.int32)) for i in (o.inputs, o.outputs, o.between)]
     options, custom = None, None if o.custom is None else b.CreateByteVector(o.custom)
     if o.table:
         vectors = {
@@ -186,6 +187,8 @@ def _operator(b: Any, n: int, o: Operator) -> int:
     tflite.OperatorAddOpcodeIndex(b, n)
     tflite.OperatorAddInputs(b, ends[0])
     tflite.OperatorAddOutputs(b, ends[1])
+    if o.between:
+        tflite.OperatorAddIntermediates(b, ends[2])
     if options is not None and hasattr(tflite.BuiltinOptions2, o.table):
         tflite.OperatorAddBuiltinOptions2Type(b, getattr(tflite.BuiltinOptions2, o.table))
         tflite.OperatorAddBuiltinOptions2(b, options)

@@ -156,9 +156,17 @@ def test_svdf_of_integers(rank: int, seed: int) -> None:
     assert len(np.unique([y for (y,) in found])) > 10
 
 
+def test_a_clipped_projection() -> None:
+    given = [*gates(False, True, 3), weights(3, UNITS), None, state(3), state()]
+    options = {"FusedActivationFunction": TANH, "ProjClip": 0.2}
+    layer("LSTM", given, [BATCH, SIZE], [[BATCH, 3]], "LSTMOptions", options)
+    x, table = [BATCH, STEPS, SIZE], "UnidirectionalSequenceLSTMOptions"
+    layer("UNIDIRECTIONAL_SEQUENCE_LSTM", given, x, [[BATCH, STEPS, 3]], table, options)
+
+
 def test_what_is_left_out() -> None:
-    """A clipped projection: by name."""
-    given = [*gates(False, False, 3), weights(3, UNITS), None, state(3), state()]
-    options = {"FusedActivationFunction": TANH, "ProjClip": 0.5}
-    with pytest.raises(jangin.CompileError, match=r"(?s)LSTM 't\d+'.*projection"):
-        layer("LSTM", given, [BATCH, SIZE], [[BATCH, 3]], "LSTMOptions", options)
+    """Normalized gates: by name."""
+    given = [*gates(False, False), None, None, state(), state(), *(weights(UNITS) for _ in range(4))]
+    options = {"FusedActivationFunction": TANH}
+    with pytest.raises(jangin.CompileError, match=r"(?s)LSTM 't\d+'.*normalized gates"):
+        layer("LSTM", given, [BATCH, SIZE], [[BATCH, UNITS]], "LSTMOptions", options)

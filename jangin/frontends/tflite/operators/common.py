@@ -54,13 +54,15 @@ class Quantization:
 
 @dataclass(frozen=True)
 class Call:
-    """An operator being lowered: its inputs, how they and its outputs are quantized, and its options."""
+    """An operator being lowered: its inputs, how they and its outputs are quantized, its options, and how
+    what lies `between` its parts is quantized."""
 
     b: Builder
     inputs: tuple[Item | None, ...]
     given: tuple[Quantization, ...]
     gives: tuple[Quantization, ...]
     options: Mapping[str, Any]
+    between: tuple[Quantization, ...] = ()
 
     def x(self, i: int = 0) -> Tensor:
         """An input that must be there."""
@@ -186,6 +188,18 @@ def _short_parts(m: Multiplier) -> tuple[int, ...]:
 def constants(m: Multiplier) -> tuple[Expr, ...]:
     """A multiplier as the operands of `rescaled`."""
     return tuple(const(v, I64) for v in _parts(m))
+
+
+def operands(m: Multiplier) -> tuple[Expr, ...]:
+    """As `constants`, for an int32, in i32 where the factor is below 1."""
+    if m.shift > 0:
+        return constants(m)
+    return tuple(const(v, I32) for v in _short_parts(m))
+
+
+def factor_of(one: float, other: float, result: float) -> float:
+    """What a product of two scales is in another, in f32."""
+    return float(np.float32(one) * np.float32(other) / np.float32(result))
 
 
 def rescaled(x: Expr, value: Expr, half: Expr, *rest: Expr) -> Expr:

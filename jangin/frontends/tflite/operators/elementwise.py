@@ -30,6 +30,7 @@ from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import CompileError
 from jangin.ops import activation
 from jangin.ops.elementwise import pow_, where
+from jangin.ops.levels import rounded
 from jangin.ops.values import Tensor
 
 
@@ -51,13 +52,6 @@ def _by_table(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
     if call.given[0].dtype not in (I8, U8, I16):
         call.only_floats()
     return wide.tabulated(call, body) if call.given[0].dtype is I16 else _tabulated(call, body)
-
-
-def rounded(v: Expr) -> Expr:
-    """To the nearest whole f32, a half away from zero."""
-    whole = intrinsic("trunc", v)
-    away = select(v < 0, const(-1.0, F32), const(1.0, F32))
-    return whole + select(intrinsic("abs", v - whole) >= 0.5, away, const(0.0, F32))
 
 
 def _steps(v: Expr, scale: float) -> Expr:

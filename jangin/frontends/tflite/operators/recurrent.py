@@ -1,5 +1,4 @@
-"""Recurrent layers of floats, and SVDF of integers. Their states are variables: inputs whose next values are
-further results."""
+"""Recurrent layers. Their states are variables: inputs whose next values are further results."""
 
 from __future__ import annotations
 
@@ -11,31 +10,35 @@ from typing import Any
 import numpy as np
 
 from jangin.frontends.registry import lowers
+from jangin.frontends.tflite.operators import hybrid
 from jangin.frontends.tflite.operators.common import (
     NONE,
     Call,
     Factors,
     activated,
+    factor_of,
     mapped,
+    real,
     requantized,
     rescaled,
     stored,
 )
-from jangin.ir.dtype import I16, I32
+from jangin.frontends.tflite.operators.integer_lstm import GATES, integer_lstm
+from jangin.ir.dtype import I8, I16, I32
 from jangin.ir.expr import Expr, cast
-from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ops import recurrent
 from jangin.ops.activation import clip, relu, sigmoid, tanh
 from jangin.ops.builder import Builder
+from jangin.ops.levels import Levels
 from jangin.ops.quantized import integer_matmul
-from jangin.ops.recurrent import Layer
+from jangin.ops.recurrent import Layer, Projection
 from jangin.ops.values import Tensor
 
 FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
     lambda v: v, relu, partial(clip, low=-1.0, high=1.0), partial(clip, low=0.0, high=6.0), tanh,
 )  # fmt: skip
 """What a layer applies, by the schema's number of it."""
-GATES = ("input", "forget", "candidate", "output")
 LSTM_INPUTS = (range(1, 5), range(5, 9), range(9, 12), range(12, 16), (16, 17), range(20, 24), (18, 19))
 """Where the inputs' and the states' weights by gate lie, those by which input, forget and output gate see the
 cell, biases, the projection's weights and bias, factors of normalized gates, and the states."""
@@ -54,10 +57,40 @@ def _function(call: Call) -> Callable[[Expr], Expr]:
 
 
 def _floats(call: Call) -> None:
-    """CompileError for integers, whose rounding is that of kernels of their own."""
-    for i, t in enumerate(call.inputs):
-        if isinstance(t, Tensor) and not t.dtype.is_float:
-            raise CompileError(f"a recurrent layer of integers is not supported: its input {i} is {t}")
+    """CompileError for integers, whose rounding is that of kernels of their own, but weights of 8 bits."""
+    for i, (t, q) in enumerate(zip(call.inputs, call.given, strict=True)):
+        leveled = i > 0 and q.dtype is I8 and q.scales is not None
+        if isinstance(t, Tensor) and not t.dtype.is_float and not leveled:
+            raise CompileError(f"a recurrent layer of these integers is not supported: its input {i} is {t}")
+
+
+def _leveled(call: Call, w: Sequence[int], r: Sequence[int], negative: bool = False) -> dict[str, Any]:
+    """What a `Layer` of weights of 8 bits is told besides, by the places of the inputs' and the states';
+    `negative`: the first one's are turned round."""
+    if call.given[w[-1]].dtype is not I8:
+        return {}
+    scales = [_scales(call, group) for group in (w, r)]
+    if negative:
+        rows = static_shape(call.x(w[0]).shape)
+        assert rows is not None
+        for s in scales:
+            s[:, : rows[0]] *= -1
+    return {"levels": _levels(call), "scales": tuple(map(call.b.const, scales))}
+
+
+def _levels(call: Call) -> Levels:
+    return Levels(bool(call.options.get("asymmetric_quantize_inputs")))
+
+
+def _scales(call: Call, places: Sequence[int]) -> Array:
+    """[1, rows of all these weights]."""
+    found = []
+    for i in places:
+        rows = static_shape(call.x(i).shape)
+        if rows is None:
+            raise CompileError(f"the shape of the weights {call.x(i)} must be known")
+        found.append(np.broadcast_to(hybrid.scales_of(call.given[i]), rows[:1]))
+    return np.concatenate(found)[None]
 
 
 def _steps_first(call: Call, x: Tensor) -> Tensor:
@@ -76,7 +109,8 @@ def _rnn(call: Call, x: Tensor, places: Sequence[int], backward: bool) -> tuple[
     units = bias.shape[0]
     zeros = b.expand(b.scalar(0, bias.dtype), [units])
     both = b.reshape(b.concat([bias, zeros], 0), [1, 2, 1, units])
-    layer = Layer(x, _tupled(b, w), _tupled(b, r), both, None, (backward,), [[_function(call)]])
+    more = _leveled(call, places[:1], places[1:2])
+    layer = Layer(x, _tupled(b, w), _tupled(b, r), both, None, (backward,), [[_function(call)]], **more)
     y, last = recurrent.rnn(b, layer, h=_tupled(b, state))
     return b.reshape(y, y.shape[1:]), b.reshape(last, last.shape[1:])
 
@@ -124,7 +158,6 @@ def _merged(call: Call, ys: Sequence[Tensor]) -> list[Tensor]:
 @lowers("UNIDIRECTIONAL_SEQUENCE_LSTM")
 def sequence_lstm(call: Call) -> tuple[Tensor, ...]:
     """x [steps, batch, size] or the first two the other way round, and what `LSTM_INPUTS` says."""
-    _floats(call)
     y, *states = _lstm(call, _steps_first(call, call.x()), LSTM_INPUTS, False)
     return _steps_first(call, y), *states
 
@@ -142,8 +175,8 @@ def both_ways_lstm(call: Call) -> tuple[Tensor, ...]:
 @lowers("LSTM")
 def lstm(call: Call) -> tuple[Tensor, ...]:
     """A single step: of `LSTM_INPUTS`, or of the kind with five inputs."""
-    _floats(call)
     if call.options.get("kernel_type"):
+        _floats(call)
         return _joined_lstm(call)
     b = call.b
     y, *states = _lstm(call, _tupled(b, call.x()), LSTM_INPUTS, False)
@@ -176,17 +209,22 @@ def _lstm(
     """y [steps, batch, size], the last h and the last cell's values [batch, units], `size` being the units'
     number or the projection's. Where the input gate has no weights, what isn't forgotten enters."""
     b = call.b
-    w, r, peepholes, biases, projection, factors, states = ([call.optional(i) for i in p] for p in places)
+    w, r, peepholes, biases, _, factors, states = ([call.optional(i) for i in p] for p in places)
     h, c = states
     if h is None or c is None:
         raise CompileError("an LSTM layer needs the states that it begins with")
+    if x.dtype is I8 and not backward:
+        return integer_lstm(call, x, places)
+    _floats(call)
     if any(t is not None for t in factors):
         raise CompileError("an LSTM layer with normalized gates is not supported")
-    if projection[0] is not None and call.options.get("proj_clip"):
-        raise CompileError("an LSTM layer whose projection is clipped is not supported")
-    if w[0] is None:  # 1 - sigmoid(v) is sigmoid(-v)
-        w, r, biases = ([_negative(b, t[1]), *t[1:]] for t in (w, r, biases))
-        peepholes = [_negative(b, peepholes[1]), *peepholes[1:]]
+    peepholes = [None if t is None else real(call, i) for t, i in zip(peepholes, places[2], strict=True)]
+    coupled, leveled = w[0] is None, w[1] is not None and w[1].dtype is I8
+    if coupled:  # 1 - sigmoid(v) is sigmoid(-v); of weights of 8 bits the scales are turned
+        w, r = ([t[1] if leveled else _negative(b, t[1]), *t[1:]] for t in (w, r))
+        peepholes, biases = ([_negative(b, t[1]), *t[1:]] for t in (peepholes, biases))
+    rows = [[p[1], *p[1:]] if coupled else p for p in places[:2]]
+    more = _leveled(call, rows[0], rows[1], negative=coupled)
     units = c.shape[1]
     bias = b.concat([t for t in biases if t is not None], 0)
     both = b.concat([b.reshape(bias, [1, 1, 4, units]), b.expand(b.scalar(0, x.dtype), [1, 1, 4, units])], 1)
@@ -197,17 +235,24 @@ def _lstm(
         seen = b.reshape(b.concat([enter, out, keep], 0), [1, 3, units])
     squash = _function(call)
     whole = [_tupled(b, b.concat([t for t in group if t is not None], 0)) for group in (w, r)]
-    layer = Layer(x, whole[0], whole[1], both, None, (backward,), [[sigmoid, squash, squash]])
-    limit = call.options.get("cell_clip", 0.0)
-    given: dict[str, Any] = {"gates": GATES, "peepholes": seen, "limit": limit}
+    layer = Layer(x, whole[0], whole[1], both, None, (backward,), [[sigmoid, squash, squash]], **more)
+    given: dict[str, Any] = {"gates": GATES, "peepholes": seen, "limit": call.options.get("cell_clip", 0.0)}
     given |= {"h": _tupled(b, h), "c": _tupled(b, c)}
-    weight, offset = projection
-    if weight is None:
-        y, *last = recurrent.lstm(b, layer, **given)
-    else:
-        offset = offset and _tupled(b, offset)
-        y, *last = recurrent.projected_lstm(b, layer, _tupled(b, weight), offset, **given)
+    y, *last = _run(call, layer, places[4], given)
     return tuple(b.reshape(t, t.shape[1:]) for t in (y, *last))  # type: ignore[return-value]
+
+
+def _run(call: Call, layer: Layer, places: Sequence[int], given: dict[str, Any]) -> tuple[Tensor, ...]:
+    """The layer, with the projection whose weights and bias lie there, or without one."""
+    b, (weight, offset) = call.b, (call.optional(i) for i in places)
+    if weight is None:
+        return recurrent.lstm(b, layer, **given)
+    offset, bound = offset and _tupled(b, offset), call.options.get("proj_clip", 0.0)
+    if layer.levels is None and not bound:
+        return recurrent.projected_lstm(b, layer, _tupled(b, weight), offset, **given)
+    offset = offset or b.expand(b.scalar(0, layer.x.dtype), [1, weight.shape[0]])
+    scales = None if layer.levels is None else b.const(_scales(call, places[:1]))
+    return recurrent.lstm(b, layer, projection=Projection(_tupled(b, weight), offset, bound, scales), **given)
 
 
 def _negative(b: Builder, t: Tensor | None) -> Tensor | None:
@@ -225,11 +270,12 @@ def svdf(call: Call) -> tuple[Tensor, Tensor]:
     if not call.is_integer:
         _floats(call)
     b, (x, features, times, state) = call.b, (call.x(i) for i in (0, 1, 2, 4))
+    times = times if call.is_integer else real(call, 2)
     filters, memory = times.shape
     rank, batch = call.options["rank"], x.shape[0]
     before = b.reshape(state, [batch, filters, memory])
     later = b.slice(before, [0, 0, 1], [batch, filters, memory - 1], [1, 1, 1])
-    found = _features(call) if call.is_integer else b.matmul(x, features, transpose_b=True)
+    found = _features(call, features)
     now = b.concat([later, b.reshape(found, [batch, filters, 1])], 2)
     sums = b.reduce("sum", b.map(_product if call.is_integer else mul, now, times), [2])
     units = b.reduce("sum", b.reshape(sums, [batch, filters // rank, rank]), [2])
@@ -239,14 +285,19 @@ def svdf(call: Call) -> tuple[Tensor, Tensor]:
     return y, b.reshape(now, state.shape)
 
 
-def _features(call: Call) -> Tensor:
-    """What the filters give for integers, in the state's quantization."""
-    x, weights, state = call.given[0], call.given[1], call.given[4]
-    zero = call.b.const(np.array(x.zero, np.int8))
-    sums = integer_matmul(call.b, call.x(), call.b.transpose(call.x(1), [1, 0]), zero, None)
-    factors = Factors.of(call.b, [_factor(x.scale, weights.scale, state.scale)])
+def _features(call: Call, features: Tensor) -> Tensor:
+    """What the filters give; for integers in the state's quantization."""
+    b, (x, weights, state) = call.b, (call.given[i] for i in (0, 1, 4))
+    turned = b.transpose(features, [1, 0])
+    if hybrid.is_hybrid(call, call.x(), features):
+        zeros = _levels(call).asymmetric
+        return hybrid.multiplied(call, call.x(), [1], zeros, lambda q, z: integer_matmul(b, q, turned, z))
+    if not call.is_integer:
+        return b.matmul(call.x(), features, transpose_b=True)
+    sums = integer_matmul(b, call.x(), turned, b.const(np.array(x.zero, np.int8)), None)
+    factors = Factors.of(b, [factor_of(x.scale, weights.scale, state.scale)])
     low, high = I16.limits
-    return mapped(call.b, lambda v, *f: stored(rescaled(v, *f), 0, low, high, I16), sums, *factors.operands)
+    return mapped(b, lambda v, *f: stored(rescaled(v, *f), 0, low, high, I16), sums, *factors.operands)
 
 
 def _product(v: Expr, w: Expr) -> Expr:
@@ -255,10 +306,5 @@ def _product(v: Expr, w: Expr) -> Expr:
 
 def _rescaled_units(call: Call, sums: Tensor) -> Tensor:
     """The layer's results; its activation is that its numbers end, whichever it names."""
-    factor = _factor(call.given[4].scale, call.given[2].scale, call.out.scale)
+    factor = factor_of(call.given[4].scale, call.given[2].scale, call.out.scale)
     return requantized(call, sums, Factors.of(call.b, [factor]), NONE)
-
-
-def _factor(one: float, other: float, result: float) -> float:
-    """As LiteRT has it: in f32."""
-    return float(np.float32(one) * np.float32(other) / np.float32(result))

@@ -114,7 +114,7 @@ def _integer_softmax(c: Call, beta: float) -> Tensor:
     def inverse(v: Expr) -> Expr:
         one = binary("shl", v, leading_zeros(v)) - (1 << 31)
         half = binary("shr", one + fixed.ONE + 1, const(1, I64))
-        y = _high(half, const(-1010580540, I64)) + 1515870810
+        y = _high(half, const(fixed.SLOPE, I64)) + fixed.START
         for _ in range(3):
             y = y + _inside(binary("shl", _high(y, (1 << 29) - _high(half, y)), const(2, I64)))
         return _inside(binary("shl", y, const(1, I64)))

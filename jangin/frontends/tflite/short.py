@@ -1,0 +1,88 @@
+"""Sigmoid and tanh of 16 bits as recurrent layers of TensorFlow Lite's reference kernels compute them: tables
+of what they give for every number from 0 on (gemmlowp/fixedpoint.h, whose 16-bit numbers round so).
+
+A number of `n` integer bits is an int16 that stands for it times 2 ** (15 - n).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jangin.frontends.tflite import fixed
+from jangin.ir.graph import Array
+
+ONE = (1 << 15) - 1
+"""1 with no integer bits."""
+MOST = 1 << 15
+"""The largest distance from 0."""
+
+
+def _constant(value: int) -> int:
+    """One of `fixed`'s 32-bit numbers in 16 bits."""
+    return fixed.divided(value, 16)
+
+
+def _saturated(v: Array) -> Array:
+    return np.clip(v, -ONE - 1, ONE)
+
+
+def _high(x: Array, y: Array | int) -> Array:
+    """The upper half of twice a product, rounded (`SaturatingRoundingDoublingHighMul`)."""
+    found: Array = np.right_shift(x * y + (1 << 14), 15)
+    return found
+
+
+def _divided(x: Array, exponent: int) -> Array:
+    """`fixed.divided`."""
+    found: Array = np.right_shift(x + (1 << (exponent - 1)) - (x < 0), exponent)
+    return found
+
+
+def _series(a: Array) -> Array:
+    """exp of a in [-1/4, 0), by Taylor's series about -1/8."""
+    x = a + (1 << 12)
+    square = _high(x, x)
+    cube, fourth = _high(square, x), _high(square, square)
+    rest = _divided(_high(_divided(fourth, 2) + cube, _constant(fixed.THIRD)) + square, 1)
+    eighth = _constant(fixed.EIGHTH)
+    return _saturated(eighth + _high(x + rest, eighth))
+
+
+def _exp(a: Array, bits: int) -> Array:
+    """exp of a <= 0 of `bits` integer bits."""
+    fraction = 15 - bits
+    quarter = 1 << (fraction - 2)
+    part = (a & (quarter - 1)) - quarter
+    result = _series(part << bits)
+    for exponent, factor in fixed.POWERS:
+        if bits > exponent:
+            there = (part - a) & (1 << (fraction + exponent)) != 0
+            result = np.where(there, _high(result, _constant(factor)), result)
+    if bits > 5:
+        result = np.where(a < -(1 << (20 - bits)), 0, result)
+    return np.where(a == 0, ONE, result)
+
+
+def _newton(a: Array) -> Array:
+    """2 / (1 + a) of a in [0, 1], with 2 integer bits and halved (Newton's method for the reciprocal)."""
+    half = (a + ONE + 1) >> 1
+    x = _constant(fixed.START) + _high(half, _constant(fixed.SLOPE))
+    for _ in range(3):
+        x = x + _saturated(_high(x, (1 << 13) - _high(half, x)) << 2)
+    return x
+
+
+def logistic() -> Array:
+    """1 / (1 + exp(-a)) of 3 integer bits, with none, for a from 0 to `MOST`; of a < 0 it is ONE less that
+    of -a."""
+    found = _saturated(_newton(_exp(-np.arange(MOST + 1), 3)) << 1)
+    found[0] = 1 << 14
+    return found.astype(np.int16)
+
+
+def tanh(bits: int) -> Array:
+    """Of `bits` integer bits, with none, for a from 0 to `MOST`; of a < 0 it is that of -a turned round. By
+    (1 - exp(-2 a)) / (1 + exp(-2 a))."""
+    found = _saturated((_newton(_exp(-np.arange(MOST + 1), bits + 1)) - (1 << 13)) << 2)
+    found[0] = 0
+    return found.astype(np.int16)

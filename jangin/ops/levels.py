@@ -1,0 +1,80 @@
+"""Rows of floats as whole levels of 8 bits, quantized as they come, so that sums of their products with
+weights of 8 bits are exact integers (LiteRT's `SymmetricQuantizeFloats`, and its counterpart)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jangin.ir.dtype import F32, F64, I8
+from jangin.ir.expr import Expr, call, cast, const, eq, maximum, minimum, select
+from jangin.ir.records import dataclass
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
+
+Sums = Callable[[Tensor, Tensor | None], Tensor]
+"""Exact sums of quantized rows, less their zero points (None: they have none), times weights."""
+
+
+def rounded(v: Expr) -> Expr:
+    """To the nearest whole f32, a half away from zero."""
+    whole = call("trunc", v)
+    away = select(v < 0, const(-1.0, F32), const(1.0, F32))
+    return whole + select(call("abs", v - whole) >= 0.5, away, const(0.0, F32))
+
+
+@dataclass(frozen=True)
+class Levels:
+    """`asymmetric`: 256 levels over a row's range and 0, one of which, the zero point, is 0; else 255 about
+    0."""
+
+    asymmetric: bool = False
+
+    def row(self, low: Expr, high: Expr) -> tuple[Expr, Expr, Expr]:
+        """A row's scale, what its numbers are multiplied with, and its zero point, all f32, by its least
+        number and its largest, or 0 where that goes beyond."""
+        if not self.asymmetric:
+            return *_symmetric(maximum(high, -low)), const(0.0, F32)
+        bottom, top = cast(F64, low), cast(F64, high)
+        step = (top - bottom) / 255
+        ends = bottom / step, top / step
+        nearer = 128 - ends[0] < 127 + ends[1]
+        place = rounded(cast(F32, select(nearer, -128 - ends[0], 127 - ends[1])))
+        none = eq(step, 0)
+        zero = select(none, const(0.0, F32), minimum(maximum(place, -128.0), 127.0))
+        scale = select(none, const(1.0, F32), cast(F32, step))
+        return scale, 1 / scale, zero
+
+    def level(self, v: Expr, inverse: Expr, zero: Expr) -> Expr:
+        """A number's level, a whole f32."""
+        if not self.asymmetric:
+            return minimum(maximum(rounded(v * inverse), -127.0), 127.0)
+        return minimum(maximum(rounded(zero + v * inverse), -128.0), 127.0)
+
+    def quantized(self, b: Builder, x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """x in i8, and by row (all of `axes`) the scale (f32) and, if not symmetric, the zero point (i8)."""
+        none = const(0.0, F32)
+        if not self.asymmetric:
+            size = b.reduce("max", b.map(lambda v: call("abs", v), x), axes, True)
+            scale = b.map(lambda s: _symmetric(s)[0], size)
+            q = b.map(lambda v, s: cast(I8, self.level(v, _symmetric(s)[1], none)), x, size)
+            return q, scale, None
+        low, high = (b.reduce(c, x, axes, True) for c in ("min", "max"))
+
+        def part(n: int) -> Tensor:
+            return b.map(lambda bottom, top: self.row(minimum(bottom, 0), maximum(top, 0))[n], low, high)
+
+        scale, zero = part(0), part(2)
+        q = b.map(lambda v, s, z: cast(I8, self.level(v, 1 / s, z)), x, scale, zero)
+        return q, scale, b.cast(zero, I8)
+
+    def multiplied(self, b: Builder, x: Tensor, axes: Sequence[int], sums: Sums, scales: Tensor) -> Tensor:
+        """The product of x, quantized along `axes`, and weights, as floats; `scales`: the weights', along the
+        result's last axis."""
+        q, scale, zero = self.quantized(b, x, axes)
+        return b.map(lambda v, s, f: cast(F32, v) * (s * f), sums(q, zero), scale, scales)
+
+
+def _symmetric(size: Expr) -> tuple[Expr, Expr]:
+    """The scale of a row whose numbers go so far from 0, and what they are multiplied with."""
+    none = eq(size, 0)
+    return select(none, const(1.0, F32), size / 127), select(none, const(0.0, F32), 127 / size)
