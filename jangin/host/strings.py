@@ -1,4 +1,5 @@
-"""Text: arrays of Python strings. Standard: ONNX's string operators; regular expressions are RE2's."""
+"""Text: arrays of Python strings. Standard: ONNX's string operators, and TensorFlow Lite's; regular
+expressions are RE2's."""
 
 from __future__ import annotations
 
@@ -119,6 +120,39 @@ def _key(value: Any) -> Any:
     return "nan" if value != value else value
 
 
+SPACES = frozenset(" \t\n\v\f\r")
+
+
+def skip_gram(x: Array, *, size: int, skips: int, shorter: bool) -> Array:
+    """TensorFlow Lite's SKIP_GRAM of one text: `size` of its words, or, where `shorter`, fewer too, in order
+    and with at most `skips` words left out between two."""
+    words = _words(x.reshape(-1)[0])
+    found: list[str] = []
+
+    def grow(chosen: list[int]) -> None:
+        if len(chosen) < size:
+            for following in range(chosen[-1] + 1, min(chosen[-1] + 2 + skips, len(words))):
+                grow([*chosen, following])
+        if shorter or len(chosen) == size:
+            found.append(" ".join(words[i] for i in chosen))
+
+    for first in range(len(words) if len(words) >= size else 0):
+        grow([first])
+    return np.array(found, object)
+
+
+def _words(text: str) -> list[str]:
+    """As TensorFlow Lite splits them: a space at the very beginning belongs to the first word, which is left
+    out where another follows it."""
+    found, start = [], 0
+    for i in range(1, len(text)):
+        if text[i] in SPACES:
+            if i > start and text[start] not in SPACES:
+                found.append(text[start:i])
+            start = i + 1
+    return [*found, text[start:]] if start < len(text) else found
+
+
 def zip_map(x: Array, *, labels: Sequence[Any]) -> list[dict[Any, float]]:
     """A row's numbers by label."""
     rows = x.reshape(1, -1) if x.ndim == 1 else x
@@ -136,5 +170,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "RegexFullMatch": full_match,
     "TfIdfVectorizer": tf_idf,
     "LabelEncoder": encode,
+    "SkipGram": skip_gram,
     "ZipMap": zip_map,
 }

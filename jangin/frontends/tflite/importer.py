@@ -13,10 +13,12 @@ from jangin.frontends.assemble import ShapeBindings, Symbols, body_graph, model_
 from jangin.frontends.tflite.control import calls
 from jangin.frontends.tflite.operators import custom
 from jangin.frontends.tflite.sparse import dense
+from jangin.frontends.tflite.text import Table, table, texts
 from jangin.frontends.tflite.variables import Parts, Variables, before, stateful
 from jangin.ir.dtype import BOOL, F16, F32, F64, I4, I8, I16, I32, I64, U8, U16, U32, U64, DType
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
+from jangin.ir.types import STRING, tensor_type
 
 TYPES: Mapping[int, DType] = {
     tflite.TensorType.FLOAT32: F32, tflite.TensorType.FLOAT16: F16, tflite.TensorType.FLOAT64: F64,
@@ -42,6 +44,15 @@ BODIES = {
     "WHILE": ("cond", "body"),
 }
 """The sub-graphs of operators that have some, as the schema calls them."""
+DRAWING = frozenset({"MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"})
+"""Operators that go on where the run before ended: how much they drew is a variable of theirs."""
+SHAPED = frozenset({tflite.BuiltinOperator.CUSTOM, tflite.BuiltinOperator.STABLEHLO_RNG_BIT_GENERATOR})
+"""Operators that are told their results' sizes."""
+JOINING = {
+    "STABLEHLO_SCATTER": "update_computation_subgraph_index",
+    "STABLEHLO_REDUCE_WINDOW": "body_subgraph_index",
+}
+"""Operators whose sub-graph only says how two numbers are joined, and the option that has its number."""
 
 
 class Reader:
@@ -66,6 +77,7 @@ class Reader:
         self.variables, self.started = Variables(), Variables()
         self.start: Graph | None = None
         self.state: Mapping[str, str] = {}
+        self.tables: dict[str, int] = {}
         self.names: list[str] = []
         for i in range(self.graph.TensorsLength()):
             name = (self.graph.Tensors(i).Name() or b"").decode() or f"tensor_{i}"
@@ -80,8 +92,9 @@ class Reader:
         inputs = []
         for i in _ints(self.graph.InputsAsNumpy()):
             tensor = self._tensor(i)
-            declared = _shape(tensor)
-            inputs.append(Value(self.names[i], self._dtype(i), symbols.shape(self.names[i], declared)))
+            shape = symbols.shape(self.names[i], _shape(tensor))
+            text = Value(self.names[i], None, None, tensor_type(STRING, shape))
+            inputs.append(text if _is_text(tensor) else Value(self.names[i], self._dtype(i), shape))
         outputs = [self.names[i] for i in _ints(self.graph.OutputsAsNumpy())]
         main = Parts(inputs, outputs, list(self.nodes))
         if self.variables.types or self.started.types:
@@ -130,33 +143,20 @@ class Reader:
         """Every tensor that has a buffer's contents, which stay in the file."""
         found = {}
         for i in range(self.graph.TensorsLength()):
-            tensor = self.graph.Tensors(i)
-            if tensor.Buffer() >= self.model.BuffersLength():
-                raise CompileError(
-                    f"tensor '{self.names[i]}' lies in buffer {tensor.Buffer()}, which is none"
-                )
-            if tensor.IsVariable() or not tensor.Buffer() or tensor.Type() not in TYPES:
-                continue
-            raw = self.model.Buffers(tensor.Buffer()).DataAsNumpy()
-            if isinstance(raw, np.ndarray):
-                found[self.names[i]] = self._array(i, tensor, raw)
+            array = self._contents(self.graph.Tensors(i), f"tensor '{self.names[i]}'")
+            if array is not None:
+                found[self.names[i]] = array
         return found
 
-    def _array(self, i: int, tensor: Any, raw: Array) -> Array:
-        shape, dtype = _ints(tensor.ShapeAsNumpy()), TYPES[tensor.Type()]
-        if tensor.Sparsity() is not None:
-            stored = raw[: raw.nbytes // dtype.bytes * dtype.bytes].view(dtype.numpy)
-            return dense(f"tensor '{self.names[i]}'", stored, shape, tensor.Sparsity())
-        if dtype is I4:
-            low, high = (raw << 4).astype(np.int8) >> 4, raw.astype(np.int8) >> 4
-            raw = np.stack([low, high], -1).reshape(-1)[: int(np.prod(shape))]
-            return raw.astype(dtype.numpy).reshape(shape)
-        wanted = int(np.prod(shape)) * dtype.bytes
-        if raw.nbytes != wanted:
-            raise CompileError(
-                f"tensor '{self.names[i]}' has {raw.nbytes} bytes, its shape {shape} needs {wanted}"
-            )
-        return raw.view(dtype.numpy).reshape(shape)
+    def _contents(self, tensor: Any, what: str) -> Array | None:
+        """What a tensor of any sub-graph has in its buffer; None of variables, and of types not known."""
+        if tensor.Buffer() >= self.model.BuffersLength():
+            raise CompileError(f"{what} lies in buffer {tensor.Buffer()}, which is none")
+        known = tensor.Type() in TYPES or _is_text(tensor)
+        if tensor.IsVariable() or not tensor.Buffer() or not known:
+            return None
+        raw = self.model.Buffers(tensor.Buffer()).DataAsNumpy()
+        return _array(what, tensor, raw) if isinstance(raw, np.ndarray) else None
 
     def _kind(self, i: int) -> tuple[Any, ...]:
         """A tensor's type and quantization: (dtype, scales, zero points, axis), scales None without one."""
@@ -164,6 +164,8 @@ class Reader:
             return (None, None, None, 0)
         if self._tensor(i).Type() == tflite.TensorType.COMPLEX64:
             return (F32, None, None, 0, True)
+        if _is_text(self._tensor(i)):
+            return (None, None, None, 0)
         dtype = self._dtype(i)
         given = self._tensor(i).Quantization()
         scales = None if given is None else given.ScaleAsNumpy()
@@ -187,13 +189,7 @@ class Reader:
     def _node(self, n: int) -> Node | None:
         """An operator's node; none for those that handle variables alone."""
         found = self.graph.Operators(n)
-        if found.OpcodeIndex() >= self.model.OperatorCodesLength():
-            raise CompileError(f"operator {n} is of code {found.OpcodeIndex()}, which the model doesn't list")
-        code = self.model.OperatorCodes(found.OpcodeIndex())
-        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
-        name = OPERATORS.get(number, str(number))
-        if name == "CUSTOM":
-            name = (code.CustomCode() or b"").decode(errors="replace")
+        code, number, name = self._code(n, found)
         inputs, outputs = _ints(found.InputsAsNumpy()), _ints(found.OutputsAsNumpy())
         for i in (*inputs, *outputs):
             if i >= 0:
@@ -202,6 +198,7 @@ class Reader:
         if number == tflite.BuiltinOperator.CUSTOM:
             given = found.CustomOptionsAsNumpy()
             attrs = custom.options(name, given.tobytes() if isinstance(given, np.ndarray) else b"")
+        if number in SHAPED:
             attrs["shapes"] = tuple(tuple(_ints(self._tensor(i).ShapeAsNumpy())) for i in outputs)
         called = [self.names[i] if i >= 0 else "" for i in inputs]
         results = tuple(self.names[i] for i in outputs)
@@ -213,11 +210,23 @@ class Reader:
         if name == "READ_VARIABLE":
             held = self.variables.read(called[0], self._dtype(outputs[0]), self._sizes(outputs[0]))
             return Node(label, (held,), results, ImportedAttributes("tflite.held"), source)
+        if name in ("HASHTABLE", "HASHTABLE_IMPORT"):
+            if name == "HASHTABLE":
+                self.tables[results[0]] = attrs["table_id"]
+            return None
+        if name in ("HASHTABLE_FIND", "HASHTABLE_SIZE"):
+            entries = self._table(self.tables.get(called[0]))
+            attrs |= {"keys": tuple(entries), "values": tuple(entries.values())}
+            if name == "HASHTABLE_FIND":
+                attrs["default"] = self._default(inputs[2])
+            inputs, called = inputs[1:2], called[1:2]
         if name == "STABLEHLO_COMPOSITE":
             whole = Reader(self.data, attrs["decomposition_subgraph_index"], self.inside).body()
             return calls(whole, source, called, results)
         if name in BODIES:
             return self._control(name, attrs, inputs, outputs, label, source)
+        if name in JOINING:
+            attrs["body"] = self._names_in(attrs[JOINING[name]])
         attrs["inputs"] = tuple(self._kind(i) for i in inputs)
         attrs["outputs"] = tuple(self._kind(i) for i in outputs)
         if found.IntermediatesLength():
@@ -227,7 +236,59 @@ class Reader:
                 called[at] = self.variables.value(called[at], self._dtype(i), self._sizes(i))
                 results += (f"{label}.{self.names[i]}.after",)
                 self.variables.now[self.names[i]] = results[-1]
+        if name in DRAWING:
+            drawn = f"{label}.drawn"
+            called.append(self.variables.value(drawn, I64, ()))
+            results += (f"{drawn}.after",)
+            self.variables.now[drawn] = results[-1]
         return Node(label, tuple(called), results, ImportedAttributes(f"tflite.{name}", attrs), source)
+
+    def _code(self, n: int, found: Any) -> tuple[Any, int, str]:
+        """What operator `n` of a sub-graph is: its code, the builtin one's number, and its name."""
+        if found.OpcodeIndex() >= self.model.OperatorCodesLength():
+            raise CompileError(f"operator {n} is of code {found.OpcodeIndex()}, which the model doesn't list")
+        code = self.model.OperatorCodes(found.OpcodeIndex())
+        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+        name = OPERATORS.get(number, str(number))
+        return code, number, (code.CustomCode() or b"").decode(errors="replace") if name == "CUSTOM" else name
+
+    def _names_in(self, number: int) -> tuple[str, ...]:
+        """The operators that a sub-graph consists of."""
+        if not 0 <= number < self.model.SubgraphsLength():
+            raise CompileError(f"sub-graph {number} is mentioned, of {self.model.SubgraphsLength()}")
+        graph = self.model.Subgraphs(number)
+        return tuple(self._code(n, graph.Operators(n))[2] for n in range(graph.OperatorsLength()))
+
+    def _table(self, number: int | None) -> Table:
+        """What a table holds, which the file says where it is filled."""
+        made = []
+        for g in range(self.model.SubgraphsLength()):
+            graph, handles = self.model.Subgraphs(g), dict[int, int]()
+            for n in range(graph.OperatorsLength()):
+                operator = graph.Operators(n)
+                inputs, outputs = _ints(operator.InputsAsNumpy()), _ints(operator.OutputsAsNumpy())
+                name = self._code(n, operator)[2]
+                if name == "HASHTABLE":
+                    handles |= dict.fromkeys(outputs, _options(operator)["table_id"])
+                elif name == "HASHTABLE_IMPORT" and number is not None and handles.get(inputs[0]) == number:
+                    made.append(self._filled(f"table {number}", graph, inputs[1:]))
+        if not made or any(t != made[0] for t in made[1:]):
+            raise CompileError("a table must be filled, and always with the same")
+        return made[0]
+
+    def _filled(self, what: str, graph: Any, places: Sequence[int]) -> Table:
+        inside = [i for i in places if 0 <= i < graph.TensorsLength()]
+        found = [self._contents(graph.Tensors(i), what) for i in inside]
+        arrays = [a for a in found if a is not None]
+        if len(arrays) != 2:
+            raise CompileError(f"{what} is filled with what isn't in the file, which is not supported")
+        return table(what, *arrays)
+
+    def _default(self, i: int) -> Any:
+        found = self._contents(self._tensor(i), f"tensor '{self.names[i]}'")
+        if found is None or found.size != 1:
+            raise CompileError("what a table gives for other keys must be one value in the file")
+        return found.reshape(-1).tolist()[0]
 
     def _control(
         self, name: str, attrs: dict[str, Any], inputs: list[int], outputs: list[int], label: str, source: str
@@ -288,10 +349,34 @@ class Reader:
             raise CompileError("CALL_ONCE inside of a sub-graph is not supported")
         else:
             reader = Reader(self.data, attrs["init_subgraph_index"], self.inside)
+            if not reader.variables.now:  # it fills tables
+                return
             self.start, self.started = reader.body((), [*reader.variables.now]), reader.variables
 
     def _sizes(self, i: int) -> Shape:
         return tuple(map(const, _ints(self._tensor(i).ShapeAsNumpy())))
+
+
+def _is_text(tensor: Any) -> bool:
+    return bool(tensor.Type() == tflite.TensorType.STRING)
+
+
+def _array(what: str, tensor: Any, raw: Array) -> Array:
+    shape = _ints(tensor.ShapeAsNumpy())
+    if _is_text(tensor):
+        return texts(what, raw, shape)
+    dtype = TYPES[tensor.Type()]
+    if tensor.Sparsity() is not None:
+        stored = raw[: raw.nbytes // dtype.bytes * dtype.bytes].view(dtype.numpy)
+        return dense(what, stored, shape, tensor.Sparsity())
+    if dtype is I4:
+        low, high = (raw << 4).astype(np.int8) >> 4, raw.astype(np.int8) >> 4
+        raw = np.stack([low, high], -1).reshape(-1)[: int(np.prod(shape))]
+        return raw.astype(dtype.numpy).reshape(shape)
+    wanted = int(np.prod(shape)) * dtype.bytes
+    if raw.nbytes != wanted:
+        raise CompileError(f"{what} has {raw.nbytes} bytes, its shape {shape} needs {wanted}")
+    return raw.view(dtype.numpy).reshape(shape)
 
 
 def _ints(array: Any) -> list[int]:

@@ -14,7 +14,8 @@ KINDS = {
     "float32": tflite.TensorType.FLOAT32, "int8": tflite.TensorType.INT8, "uint8": tflite.TensorType.UINT8,
     "int32": tflite.TensorType.INT32, "int64": tflite.TensorType.INT64, "bool": tflite.TensorType.BOOL,
     "int16": tflite.TensorType.INT16, "resource": tflite.TensorType.RESOURCE,
-    "complex64": tflite.TensorType.COMPLEX64,
+    "complex64": tflite.TensorType.COMPLEX64, "uint32": tflite.TensorType.UINT32,
+    "uint64": tflite.TensorType.UINT64, "string": tflite.TensorType.STRING,
 }  # fmt: skip
 
 
@@ -67,9 +68,7 @@ def written(
     b = flatbuffers.Builder(1024)
     graphs = [SubGraph(tensors, operators, inputs, outputs), *bodies]
     held = [t for g in graphs for t in g.tensors if t.data is not None]
-    made = [b.CreateByteVector(b"")] + [
-        b.CreateByteVector(np.asarray(t.data, t.dtype).tobytes()) for t in held
-    ]
+    made = [b.CreateByteVector(b""), *(b.CreateByteVector(_contents(t)) for t in held)]
     buffers = []
     for data in made:
         tflite.BufferStart(b)
@@ -93,6 +92,14 @@ def written(
     tflite.ModelAddBuffers(b, parts[2])
     b.Finish(tflite.ModelEnd(b), b"TFL3")
     return bytes(b.Output())
+
+
+def _contents(t: Tensor) -> bytes:
+    """Of text (bytes): how many there are, where each begins, the end, and all of them."""
+    if t.dtype != "string":
+        return np.asarray(t.data, t.dtype).tobytes()
+    ends = np.cumsum([4 * (len(t.data) + 2), *map(len, t.data)])
+    return np.array([len(t.data), *ends], np.int32).tobytes() + b"".join(t.data)
 
 
 def _graph(b: Any, g: SubGraph, places: Iterator[int], codes: Iterator[int]) -> int:

@@ -8,9 +8,14 @@ from jangin.frontends.tflite.operators import (
     elementwise,
     move,
     parts,
+    random,
     recurrent,
     reduce,
+    stablehlo,
+    text,
 )
 
-BUILTINS = declared((complex, conv, custom, elementwise, move, parts, recurrent, reduce))
+BUILTINS = declared(
+    (complex, conv, custom, elementwise, move, parts, random, recurrent, reduce, stablehlo, text)
+)
 """Lowerings by the names that the schema has."""

@@ -210,16 +210,16 @@ def table_lookup(call: Call) -> tuple[Tensor, Tensor]:
 @lowers("DILATE")
 def dilate(call: Call) -> Tensor:
     """Inputs: x, the distances of its elements along each axis, and what is put between them."""
-    return _padded(call, [(0, 0, d - 1) for d in call.integers(1)], 2)
+    return padded(call, [(0, 0, d - 1) for d in call.integers(1)], 2)
 
 
 @lowers("STABLEHLO_PAD")
 def pad(call: Call) -> Tensor:
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
-    return _padded(call, list(zip(*(call.options[n] for n in names), strict=True)), 1)
+    return padded(call, list(zip(*(call.options[n] for n in names), strict=True)), 1)
 
 
-def _padded(call: Call, pads: Sequence[tuple[int, int, int]], value: int) -> Tensor:
+def padded(call: Call, pads: Sequence[tuple[int, int, int]], value: int) -> Tensor:
     """x with so many elements more before, behind and between those of each axis (fewer, where negative); the
     input `value` is what they are."""
     b, x = call.b, call.x()

@@ -1,0 +1,206 @@
+"""StableHLO's operators in their general forms: slices at positions, and windows over any axes. Integers are
+what they are: nothing is rescaled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jangin.frontends.registry import lowers
+from jangin.frontends.tflite.operators.common import Call
+from jangin.frontends.tflite.operators.parts import padded
+from jangin.ir.dtype import BOOL, I64
+from jangin.ir.expr import Buffer, Expr, const, land, maximum, minimum, select
+from jangin.ir.expr import call as intrinsic
+from jangin.ir.graph import CompileError
+from jangin.ir.te import COMBINERS
+from jangin.ops.axes import product
+from jangin.ops.scatter import scatter_nd
+from jangin.ops.values import Tensor
+
+REDUCTIONS = {
+    "ADD": "sum", "MUL": "prod", "MULTIPLY": "prod", "MAXIMUM": "max", "MINIMUM": "min",
+    "AND": "all", "LOGICAL_AND": "all", "OR": "any", "LOGICAL_OR": "any",
+}  # fmt: skip
+"""What a body of one operator computes, by its name without STABLEHLO_."""
+SCATTERED = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+FUNCTIONS = ("", "sum", "prod", "min", "max", "all", "any")
+"""REDUCE_WINDOW's, by the schema's numbers."""
+
+
+def _reduction(call: Call) -> str:
+    """What the operator's sub-graph computes of two numbers; "" of one that gives the second as it is."""
+    body: Sequence[str] = call.options["body"]
+    names = [name.removeprefix("STABLEHLO_") for name in body]
+    if len(names) > 1 or not {*names} <= REDUCTIONS.keys():
+        raise CompileError(f"a reduction by {', '.join(body)} is not supported; one operator of these is: "
+                           f"{', '.join(REDUCTIONS)}")  # fmt: skip
+    return REDUCTIONS[names[0]] if names else ""
+
+
+def _split(index: Sequence[Expr], windows: Sequence[int]) -> tuple[list[Expr], list[Expr]]:
+    """The parts of an index within a slice, which lie along `windows`, and among slices."""
+    return [index[i] for i in windows], [v for i, v in enumerate(index) if i not in windows]
+
+
+def _place(
+    positions: Buffer, axis: int, vector: int, inner: Sequence[Expr | None], outer: Sequence[Expr],
+    mapped: Sequence[int],
+) -> tuple[Expr | None, Expr]:  # fmt: skip
+    """Where a slice begins along an axis, None for the start, and the element's distance from there;
+    `vector`: the axis of `positions` along which a position's numbers lie, those of the axes `mapped`."""
+    offset = inner[axis]
+    offset = const(0) if offset is None else offset
+    if axis not in mapped:
+        return None, offset
+    return positions[(*outer[:vector], const(mapped.index(axis)), *outer[vector:])], offset
+
+
+def _along(rank: int, inner: Sequence[Expr], gone: Sequence[int]) -> list[Expr | None]:
+    """An index within a slice, by axis of the tensor; None along those that the slice hasn't."""
+    rest = iter(inner)
+    return [None if i in gone else next(rest) for i in range(rank)]
+
+
+def _numbered(at: Tensor, vector: int) -> None:
+    """CompileError for positions of single numbers without an axis of their own, at which LiteRT crashes."""
+    if not 0 <= vector < at.rank:
+        raise CompileError(f"positions {at} whose numbers lie along no axis are not supported")
+
+
+@lowers("STABLEHLO_GATHER")
+def gather(call: Call) -> Tensor:
+    """Slices of given sizes, each from the position on that its numbers say, moved inside where it isn't."""
+    b, o, x, at = call.b, call.options, call.x(), call.b.cast(call.x(1), I64)
+    windows, gone, vector = o["offset_dims"], o["collapsed_slice_dims"], o["index_vector_dim"]
+    kept = iter([n for i, n in enumerate(o["slice_sizes"]) if i not in gone])
+    outside = iter([d for i, d in enumerate(at.shape) if i != vector])
+    _numbered(at, vector)
+    count = at.rank - 1 + x.rank - len(gone)
+    shape = [const(next(kept)) if i in windows else next(outside) for i in range(count)]
+
+    def element(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        inner, outer = _split(index, windows)
+        found = []
+        for axis, (d, n) in enumerate(zip(x.shape, o["slice_sizes"], strict=True)):
+            start, offset = _place(
+                bufs[1], axis, vector, _along(x.rank, inner, gone), outer, o["start_index_map"]
+            )
+            found.append(offset if start is None else maximum(minimum(start, d - n), 0) + offset)
+        return bufs[0][tuple(found)]
+
+    return b.compute(x.dtype, shape, [x, at], element)
+
+
+@lowers("STABLEHLO_SCATTER")
+def scatter(call: Call) -> Tensor:
+    """x with slices joined to what is at their positions; elements beyond x are left out."""
+    b, o, x, updates = call.b, call.options, call.x(), call.x(2)
+    at, kind = b.cast(call.x(1), I64), _reduction(call)
+    windows, gone, vector = o["update_window_dims"], o["inserted_window_dims"], o["index_vector_dim"]
+    if kind and kind not in SCATTERED:
+        raise CompileError(f"slices joined by '{kind}' are not supported")
+    _numbered(at, vector)
+    total = product(x.shape)
+
+    def target(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        inner, outer = _split(index, windows)
+        inside: Expr = const(True, BOOL)
+        flat: Expr = const(0)
+        for axis, d in enumerate(x.shape):
+            start, offset = _place(
+                bufs[0], axis, vector, _along(x.rank, inner, gone), outer, o["scatter_dims_to_operand_dims"]
+            )
+            place = offset if start is None else start + offset
+            inside, flat = land(inside, land(place >= 0, place < d)), flat * d + place
+        return select(inside, flat, total)
+
+    count = product(updates.shape)
+    places = b.reshape(b.compute(I64, updates.shape, [at], target), [count, 1])
+    flat = b.concat([b.reshape(x, [total]), b.expand(b.scalar(0, x.dtype), [const(1)])], 0)
+    joined = scatter_nd(b, flat, places, b.reshape(updates, [count]), reduction=SCATTERED.get(kind, "none"))
+    return b.reshape(b.slice(joined, [0], [total], [1]), x.shape)
+
+
+@lowers("STABLEHLO_REDUCE_WINDOW")
+def stablehlo_reduce_window(call: Call) -> Tensor:
+    """Inputs: x, and the value that windows begin with, and that lies around x and between its elements."""
+    o, padding = call.options, call.options["padding"]
+    pads = zip(padding[0::2], padding[1::2], (d - 1 for d in o["base_dilations"]), strict=True)
+    x = padded(call, list(pads), 1)
+    return _windows(
+        call, x, _reduction(call), o["window_dimensions"], o["window_strides"], o["window_dilations"]
+    )
+
+
+@lowers("REDUCE_WINDOW")
+def reduce_window(call: Call) -> Tensor:
+    """Inputs: x, what windows begin with, and the windows' sizes, strides and dilations."""
+    kind = FUNCTIONS[call.options["reduce_function"]]
+    return _windows(call, call.x(), kind, *(call.integers(i) for i in (2, 3, 4)))
+
+
+def _windows(
+    call: Call, x: Tensor, kind: str, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Tensor:
+    """Each window of x, and what all begin with, joined."""
+    b = call.b
+    if kind in ("all", "any"):
+        if x.dtype is not BOOL:
+            raise CompileError(f"windows of {x} joined by '{kind}': of truth values they are supported")
+        kind = {"all": "min", "any": "max"}[kind]
+    if kind not in COMBINERS:
+        raise CompileError("windows of a reduction that the file doesn't say are not supported")
+    reach = [(n - 1) * d + 1 for n, d in zip(sizes, dilations, strict=True)]
+    shape = [maximum((d - r) // s + 1, 0) for d, r, s in zip(x.shape, reach, strides, strict=True)]
+
+    def element(bufs: Sequence[Buffer], index: Sequence[Expr], k: Sequence[Expr]) -> Expr:
+        steps = zip(index, strides, k, dilations, strict=True)
+        return bufs[0][tuple(i * s + n * d for i, s, n, d in steps)]
+
+    found = b.reduction(x.dtype, shape, [const(n) for n in sizes], kind, [x], element)
+    return b.map(COMBINERS[kind], found, b.reshape(call.x(1), []))
+
+
+COMBINED = ("sum", "mean", "sqrtn")
+"""How rows of one place are combined, by the schema's numbers."""
+
+
+@lowers("EMBEDDING_LOOKUP_SPARSE")
+def embedding_lookup_sparse(call: Call) -> Tensor:
+    """Rows [n] of a table, each with a weight [n], summed up at their places [n, axes] in a tensor of given
+    sizes, but along its last axis, all of which is one sum; divided, where asked, by the weights' sum or the
+    root of that of their squares."""
+    b, (rows, at, weights, table) = call.b, (call.x(i) for i in (0, 1, 3, 4))
+    kind, sizes = COMBINED[call.options["combiner"]], call.sizes(2)[:-1]
+    count, size = rows.shape[0], product(table.shape[1:])
+    flat = b.reshape(table, [table.shape[0], size])
+    terms = b.map(lambda v, w: v * w, b.gather(flat, rows, 0), b.reshape(weights, [count, 1]))
+    whole = b.cast(at, I64)
+
+    def place(bufs: Sequence[Buffer], i: Expr) -> Expr:
+        found: Expr = const(0)
+        for axis, d in enumerate(sizes):
+            found = found * d + bufs[0][i, axis]
+        return found
+
+    places = b.reshape(b.compute(I64, [count], [whole], place), [count, 1])
+    total = product(sizes)
+
+    def summed(values: Tensor) -> Tensor:
+        zeros = b.expand(b.scalar(0, values.dtype), [total, *values.shape[1:]])
+        return scatter_nd(b, zeros, places, values, reduction="add")
+
+    found = summed(terms)
+    if kind != "sum":
+        squares = kind == "sqrtn"
+        parts = b.map(lambda w: w * w, weights) if squares else weights
+        ones = b.expand(b.const(np.array(1, np.float32)), [count])
+        share, there = (b.reshape(summed(t), [total, 1]) for t in (parts, ones))
+
+        def divided(v: Expr, s: Expr, n: Expr) -> Expr:
+            return select(n > 0, v / (intrinsic("sqrt", s) if squares else s), 0.0)
+
+        found = b.map(divided, found, share, there)
+    return b.reshape(found, [*sizes, *table.shape[1:]])
