@@ -32,7 +32,6 @@ from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.simplify import prove
 from jangin.ir.simplify import simplify as simplify_expr
 from jangin.ir.te import reduction
-from jangin.ops.core_window import split_layout
 from jangin.passes.dce import dce
 from jangin.passes.rules import State
 from jangin.passes.simplify_map import MAP_RULES
@@ -310,31 +309,6 @@ def _conv_pad(s: State, node: Node) -> Result:
     return replace(node, inputs=(pad.inputs[0], node.inputs[1]), attrs=replace(conv, pads=pads))
 
 
-def _padded_taps(s: State, node: Node) -> Result:
-    """Of windows dilated beyond the image, taps that read nothing but padding are left out."""
-    conv, (x, w) = node.of(Conv), node.inputs
-    sizes, extents = (static_shape(split_layout(s.shape(n), conv.layout)[2]) for n in (x, node.outputs[0]))
-    if w not in s.constants or sizes is None or extents is None:
-        return None
-    rank = len(sizes)
-    pads, starts, shape = [*conv.pads], [0] * (rank + 2), list(s.constants[w].shape)
-    for i, (size, extent, stride, d) in enumerate(
-        zip(sizes, extents, conv.strides, conv.dilations, strict=True)
-    ):
-        first = [t * d - pads[i] for t in range(conv.kernel[i])]
-        used = [t for t, at in enumerate(first) if at < size and at + (extent - 1) * stride >= 0]
-        low, high = (used[0], used[-1]) if used else (0, len(first) - 1)
-        begin, end = pads[i] - low * d, pads[i + rank] - (len(first) - 1 - high) * d
-        if begin >= 0 and end >= 0:
-            pads[i], pads[i + rank] = begin, end
-            starts[i + 2], shape[i + 2] = low, high + 1 - low
-    if tuple(shape) == s.constants[w].shape:
-        return None
-    part = Slice(tuple(map(const, starts)), (1,) * len(shape), tuple(map(const, shape)))
-    taps = s.add(part, [w], f"{node.name}.taps", node.source)
-    return replace(node, inputs=(x, taps), attrs=replace(conv, kernel=tuple(shape[2:]), pads=tuple(pads)))
-
-
 def _matmul_transpose(s: State, node: Node) -> Result:
     """A product reads an operand whose last two axes are swapped as it is; a longer transpose in
     front of it keeps the rest."""
@@ -369,7 +343,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "index_check": (_index_check,),
     "gather": (_gather,),
     "reduce": (_reduce,),
-    "conv": (_conv_pad, _padded_taps),
+    "conv": (_conv_pad,),
     "matmul": (_matmul_transpose,),
     "map": MAP_RULES,
 }

@@ -152,35 +152,6 @@ def test_channel_padding_stays() -> None:
     check(t.done(t.conv(x, 4, 3)), conv=1, pad=1)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "pad", "dilations", "stride", "taps", "left"),
-    [
-        (3, 9, (9, 9), 1, (1, 1), (0, 0, 0, 0)),
-        (3, 8, (5, 4), 1, (3, 3), None),
-        (3, 7, (7, 6), 1, (1, 3), (0, 7, 0, 7)),
-        (5, 8, (4, 4), 1, (3, 3), (4, 4, 4, 4)),
-        (5, 6, (3, 3), 3, (5, 3), (6, 3, 6, 3)),
-        (5, 8, (4, 4), 2, (3, 3), (4, 4, 4, 4)),
-        (3, 10, (9, 9), 1, (1, 1), (1, 1, 1, 1)),
-        (1, 7, (1, 1), 8, (1, 1), None),
-    ],
-)
-def test_taps_that_only_meet_padding_go(
-    kernel: int,
-    pad: int,
-    dilations: tuple[int, int],
-    stride: int,
-    taps: tuple[int, int],
-    left: tuple[int, ...] | None,
-) -> None:
-    t = Net()
-    x = t.input("x", N, 3, 7, 6)
-    graph = t.done(t.conv(x, 4, kernel, stride=stride, pad=pad, dilations=dilations))
-    new = check(graph, conv=1, **({} if left is None else {"slice": 1}))
-    found = new.nodes[-1].of(Conv)
-    assert found.kernel == taps and found.pads == (left or (pad,) * 4)
-
-
 def test_products_read_transposed_operands() -> None:
     t = Net()
     x, y = t.input("x", N, 3, 4), t.input("y", N, 5, 4)
