@@ -1,6 +1,9 @@
 """3 x 3 convolutions, dilated ones too, with constant weights by Winograd's method, where that should be
 quicker.
 
+Of a video, whose windows reach over some frames, each frame of the result is a picture made of so many, whose
+channels follow one another.
+
 A fused convolution kernel becomes three: the input transform V = B^T d B of overlapping tiles (a
 loop nest that does the padding itself), one product of a matrix for each of the transform's points
 with weights transformed here, and the output transform A^T M A (a loop nest that ends with what was
@@ -21,6 +24,7 @@ from, f16 is 2e-4 away, bf16 1.7e-3).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -54,8 +58,8 @@ DOT_OF_PAIRS = "dot2"
 RANGE = 2.0**-6, 2.0**15
 """Between which the largest of transformed weights must lie for them to be kept in f16: it has no larger
 ones, and of much smaller ones too few digits."""
-INDEX = (Var("n"), Var("h"), Var("w"), Var("c"))
-"""An index of the result. Nests that compute the same there are equal, and made once."""
+INDEX = (Var("n"), Var("f"), Var("h"), Var("w"), Var("c"))
+"""An index of the result, of frames. Nests that compute the same there are equal, and made once."""
 
 
 def winograd(graph: Graph, target: Target) -> Graph:
@@ -66,7 +70,8 @@ def winograd(graph: Graph, target: Target) -> Graph:
 @dataclass(frozen=True)
 class Match:
     """A kernel that is a 3 x 3 convolution with stride 1, and its sizes (`images` may be symbolic).
-    `dilations`: down and across."""
+    `dilations`: down and across; `frames`: of a video, an image is one, made of `depth` of the input's
+    (0: pictures)."""
 
     kernel: Node
     stage: Stage
@@ -81,6 +86,17 @@ class Match:
     halves: bool
     transforms: Sequence[Transform]
     dilations: tuple[int, ...]
+    frames: int
+    depth: int
+
+    @property
+    def terms(self) -> int:
+        """Of each sum of products: the channels of all frames that an output is made of."""
+        return self.depth * self.channels
+
+    @property
+    def index(self) -> Sequence[Expr]:
+        return INDEX if self.frames else (INDEX[0], *INDEX[2:])
 
     @property
     def dtype(self) -> DType:
@@ -100,13 +116,13 @@ def match(kernel: Node, graph: Graph) -> Match | None:
     sizes, channels = static_shape(stage.out.shape[1:]), static_shape(graph.shape(x)[-1:])
     if local or sizes is None or channels is None:
         return None
-    height, width, outputs = sizes
-    images = stage.out.shape[0]
-    pairs, halves = node.of(Conv).dot == DOT_OF_PAIRS, node.of(Conv).halves
+    *frames, height, width, outputs = sizes
+    images, conv = stage.out.shape[0] * math.prod(frames), node.of(Conv)
+    pairs, halves = conv.dot == DOT_OF_PAIRS, conv.halves
     fitting = _exact(x, graph.constants[weights], graph) if pairs else (F2, F4)
     return Match(
         kernel, stage, x, weights, images, height, width, channels[0], outputs, pairs, halves, fitting,
-        node.of(Conv).dilations,
+        conv.dilations[-2:], math.prod(frames) if frames else 0, math.prod(conv.kernel[:-2]),
     )  # fmt: skip
 
 
@@ -159,8 +175,8 @@ class _Winograd(Editor):
         return dce(self.rewritten(self.graph))
 
     def estimate(self, m: Match) -> Estimate:
-        sizes = m.height, m.width, m.channels, m.outputs
-        return Estimate(*sizes, self.figures, m.transforms, self.kept(m), m.dilations)
+        sizes = m.height, m.width, m.terms, m.outputs
+        return Estimate(*sizes, self.figures, m.transforms, self.kept(m), m.dilations, max(1, m.frames))
 
     def kept(self, m: Match) -> DType:
         """The type of transformed weights. Devices with work-groups copy panels as they are."""
@@ -174,10 +190,10 @@ class _Winograd(Editor):
         hints = self.target.hints and not blocks  # a block stays in the cache
         tiling = Tiling(
             transform, images, m.height, m.width, self.figures.lanes, blocks, m.dtype, hints,
-            self.target.issue > 0, m.dilations,
+            self.target.issue > 0, m.dilations, m.frames, m.depth,
         )  # fmt: skip
         u = self.constant(self.weights(m, transform), f"{out}.u")
-        v = self.declare(f"{out}.v", m.dtype, tiling.shape(m.channels))
+        v = self.declare(f"{out}.v", m.dtype, tiling.shape(m.terms))
         products = self.declare(f"{out}.m", m.dtype, tiling.shape(m.outputs))
         patch, others = self.patch(m), tuple(dict.fromkeys(e.buffer.name for e in loads(m.stage.result)))
         before, after = self.input_nest(m, tiling, patch), self.output_nest(m, tiling, others)
@@ -190,12 +206,15 @@ class _Winograd(Editor):
 
     def weights(self, m: Match, transform: Transform) -> Array:
         """Transformed; in f16 only where that has their range."""
-        u = transform.weights(self.graph.constants[m.weights])
+        taps = self.graph.constants[m.weights]
+        if m.frames:  # [O, C, depth, 3, 3]: a frame's channels after those of the one before
+            taps = np.moveaxis(taps, 2, 1).reshape(m.outputs, m.terms, *taps.shape[3:])
+        u = transform.weights(taps)
         low, high = RANGE
         return u.astype(F16.numpy) if self.kept(m) is F16 and low <= np.abs(u).max() <= high else u
 
     def input_nest(self, m: Match, tiling: Tiling, patch: Patch) -> Stmt:
-        key = (tiling, m.channels, patch.value(*INDEX), patch.guard(*INDEX[1:3]))
+        key = (tiling, m.channels, patch.value(*m.index), patch.guard(*m.index[-3:-1]))
         if key not in self.made:
             self.made[key] = input_nest(tiling, patch, m.channels)
         return self.made[key]
@@ -210,7 +229,7 @@ class _Winograd(Editor):
             point = {a.var: i for a, i in zip(stage.axes, at, strict=True)}
             return substitute(stage.result, {stage.acc: acc, **point})
 
-        key = (tiling, stage.out, finish(stage.acc, INDEX))
+        key = (tiling, stage.out, finish(stage.acc, m.index))
         if key not in self.made:
             self.made[key] = output_nest(tiling, stage.out, finish)
         return self.made[key]
@@ -225,7 +244,7 @@ class _Winograd(Editor):
                 left[tile, point, k[0]], right[point, k[0], column], m.dtype, DOT_OF_PAIRS if m.pairs else ""
             )
 
-        return Compute((reduction(Buffer(out, *self.typed(out)), [m.channels], "sum", term),))
+        return Compute((reduction(Buffer(out, *self.typed(out)), [m.terms], "sum", term),))
 
     def patch(self, m: Match) -> Patch:
         """Where the padding is a kernel of its own, the transform reads what that one reads."""
@@ -237,7 +256,7 @@ class _Winograd(Editor):
         stage, inputs = found
         names = {n: Buffer(f"x{i}", *self.typed(n)) for i, n in enumerate(inputs)}
         stage = redirect(stage, names)
-        body, (_, row, column, _) = stage.body, (a.var for a in stage.axes)
+        body, (row, column, _) = stage.body, (a.var for a in stage.axes[-3:])
         assert isinstance(body, Select)
         inside, stage = body.cond, replace(stage, body=body.a)
         return Patch(
@@ -263,5 +282,5 @@ def _padding(kernel: Node) -> tuple[Stage, tuple[str, ...]] | None:
     body = stage.body
     if not isinstance(body, Select) or not isinstance(body.b, Const) or body.b.value != 0:
         return None
-    spatial = {a.var for a in stage.axes[1:-1]}
+    spatial = {a.var for a in stage.axes[-3:-1]}
     return (stage, tuple(b.name for b in inputs)) if free_vars(body.cond) <= spatial else None

@@ -12,15 +12,17 @@ from jangin.targets.figures import WinogradFigures
 
 
 def is_window(conv: Conv) -> bool:
-    """Whether a convolution's windows are such that Winograd's method fits them."""
-    dense = conv.layout == "last" and conv.kernel == (TAPS, TAPS) and conv.groups == 1
-    return dense and not any(conv.pads) and all(s == 1 for s in conv.strides)
+    """Whether windows, of pictures or of videos, are such that Winograd's method fits them."""
+    dense = conv.layout == "last" and conv.kernel[-2:] == (TAPS, TAPS) and conv.groups == 1
+    frames = len(conv.kernel) == 2 or (len(conv.kernel) == 3 and conv.dilations[0] == 1 and not conv.dot)
+    return dense and frames and not any(conv.pads) and all(s == 1 for s in conv.strides)
 
 
 @dataclass(frozen=True)
 class Estimate:
     """Times of a 3 x 3 convolution of one image, in multiply-adds of its product. `weight`: the type of its
-    weights in memory, those that are transformed too; `dilations`: down and across."""
+    weights in memory, those that are transformed too; `dilations`: down and across; `images`: that are
+    made at once, as frames of a video are."""
 
     height: int
     width: int
@@ -30,6 +32,7 @@ class Estimate:
     transforms: Sequence[Transform] = (F2, F4)
     weight: DType = F32
     dilations: tuple[int, ...] = (1, 1)
+    images: int = 1
 
     def best(self) -> Transform | None:
         """The transform that should be quickest; None where none is clearly quicker than the plain sums. Of
@@ -47,7 +50,13 @@ class Estimate:
 
     def plain(self) -> float:
         """The convolution as its sums stand."""
-        return TAPS * TAPS * self.channels * self.outputs * self._per_weight(self.height * self.width)
+        return (
+            TAPS
+            * TAPS
+            * self.channels
+            * self.outputs
+            * self._per_weight(self.images * self.height * self.width)
+        )
 
     def whole(self, t: Transform) -> float:
         """Three kernels, each over all tiles."""
@@ -73,7 +82,7 @@ class Estimate:
 
     def _tiles(self, t: Transform) -> int:
         down, across = self.dilations
-        return t.tiles(self.height, down) * t.tiles(self.width, across)
+        return self.images * t.tiles(self.height, down) * t.tiles(self.width, across)
 
     def _kept(self, t: Transform) -> int:
         """Elements of V and M of a tile."""

@@ -35,7 +35,9 @@ class Tiling:
     a tile lies point by point, or together where kernels work on `blocks` of tiles. `lanes`: channels of a
     vector loop; `dtype`: of what is transformed and kept (i32: pairs of int16, and their products); `hints`:
     whether to fetch early where the kernel will write; `whole`: whether all rows of a tile are in the text,
-    for processors of which a loop's own instructions count; `dilations`: down and across."""
+    for processors of which a loop's own instructions count; `dilations`: down and across; `frames`: of a
+    video, that an image of outputs is one of (0: pictures), made of `depth` frames of the input, whose
+    channels follow one another."""
 
     transform: Transform
     images: Expr
@@ -47,6 +49,8 @@ class Tiling:
     hints: bool = False
     whole: bool = False
     dilations: tuple[int, ...] = (1, 1)
+    frames: int = 0
+    depth: int = 1
 
     def over_rows(self, var: Var, rows: int, body: Stmt) -> Stmt:
         """A loop over a tile's rows, or columns."""
@@ -90,6 +94,10 @@ class Tiling:
         down, across = self.dilations
         return Y + i * down, X + j * across
 
+    def image(self, after: Expr | int = 0) -> tuple[Expr, ...]:
+        """The index of a tile's picture, or of the frame so many `after` its own."""
+        return (IMAGE // self.frames, IMAGE % self.frames + after) if self.frames else (IMAGE,)
+
     def over_tiles(self, body: Stmt) -> Stmt:
         (height, width), (down, across) = (self.height, self.width), self.dilations
         row = TILE // self.across
@@ -116,17 +124,18 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Patch:
-    """What an input transform reads: `value(n, h, w, c)` in the padded image, where `guard(h, w)`
-    holds, else 0; over buffers x0, x1, ... for the values called `inputs`."""
+    """What an input transform reads: `value(n, h, w, c)` in the padded image, or `value(n, f, h, w, c)` of
+    frames, where `guard(h, w)` holds, else 0; over buffers x0, x1, ... for the values called `inputs`."""
 
     inputs: tuple[str, ...]
-    value: Callable[[Expr, Expr, Expr, Expr], Expr]
+    value: Callable[..., Expr]
     guard: Callable[[Expr, Expr], Expr]
 
 
 def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
-    """V = B^T d B of each tile's patch."""
-    out = Buffer("out", tiling.dtype, tiling.shape(channels))
+    """V = B^T d B of each tile's patch, whose frames have so many channels."""
+    out = Buffer("out", tiling.dtype, tiling.shape(tiling.depth * channels))
+    frame = Var("f") if tiling.depth > 1 else const(0)
 
     def inside(h: Expr, w: Expr) -> Expr:
         (bottom, right), (down, across) = tiling.overhangs, tiling.dilations
@@ -139,10 +148,14 @@ def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
     def transformed(guarded: bool) -> Stmt:
         def read(i: Expr, j: Expr, c: Expr) -> Expr:
             pixel = tiling.pixel(i, j)
-            value = patch.value(IMAGE, *pixel, c)
+            value = patch.value(*tiling.image(frame), *pixel, c)
             return select(inside(*pixel), value, const(0, tiling.dtype)) if guarded else value
 
-        return tiling.over_channels(channels, lambda c: _input_tile(tiling, read, out, c))
+        def tile(c: Expr) -> Stmt:
+            return _input_tile(tiling, lambda i, j: read(i, j, c), out, frame * channels + c)
+
+        each = tiling.over_channels(channels, tile)
+        return For(frame, const(tiling.depth), each) if isinstance(frame, Var) else each
 
     down, across = tiling.spans
     corners = land(inside(Y, X), inside(Y + down, X + across))
@@ -151,13 +164,13 @@ def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
     return tiling.over_tiles(If(corners, transformed(False), transformed(True)))
 
 
-def _input_tile(tiling: Tiling, read: Callable[[Expr, Expr, Expr], Expr], out: Buffer, c: Expr) -> Stmt:
+def _input_tile(tiling: Tiling, read: Callable[[Expr, Expr], Expr], out: Buffer, c: Expr) -> Stmt:
     """Columns first; what they give is kept for the rows, whose lines are fetched meanwhile: stores to so
     many places would wait for them."""
     t = tiling.transform
     line, grid = _registers("line", t.size, tiling.dtype), _registers("grid", t.size * t.size, tiling.dtype)
     j, k = Var("j"), Var("k")
-    column = [Store(line, (const(i),), read(const(i), j, c)) for i in range(t.size)]
+    column = [Store(line, (const(i),), read(const(i), j)) for i in range(t.size)]
     made = t.inputs([line[i] for i in range(t.size)])
     column += [Store(grid, (j + n * t.size,), e) for n, e in enumerate(made)]
     made = t.inputs([grid[k * t.size + n] for n in range(t.size)])
@@ -192,7 +205,7 @@ def _output_tile(
     row: list[Stmt] = [Store(line, (const(n),), e) for n, e in enumerate(made)]
     for n in range(t.tile):
         y, x = tiling.pixel(i, n)
-        at = (IMAGE, y, x, o)
+        at = (*tiling.image(), y, x, o)
         store: Stmt = Store(out, at, finish(t.restored(line[n]), at))
         fits = land(y < tiling.height if bottom else TRUE, x < tiling.width if right else TRUE)
         row.append(store if fits == TRUE else If(fits, store))

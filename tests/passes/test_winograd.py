@@ -123,6 +123,37 @@ def test_dilated(
     close(run_graph(new, {"x": given})["y0"], want)
 
 
+@pytest.mark.parametrize("blocks", WAYS)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize(
+    ("frames", "height", "width", "pad"), [(4, 8, 7, 1), (3, 5, 6, 0), (1, 4, 9, 1), (5, 6, 4, 2)]
+)
+def test_videos(
+    monkeypatch: pytest.MonkeyPatch,
+    transform: Transform,
+    frames: int,
+    height: int,
+    width: int,
+    pad: int,
+    blocks: bool,
+) -> None:
+    """Windows over three frames, with what is fused to them."""
+    forced(monkeypatch, transform, blocks)
+    t = Net()
+    x = t.input("x", N, 9, frames, height, width)
+    y = t.bias(t.conv(x, 9, 3, pad=pad))
+    graph = t.done(t.relu(t.add(y, x) if pad == 1 else y))
+    w, bias = graph.constants.values()
+    new = winograd(fused(graph), TARGET)
+    verify_graph(new, CORE)
+    assert [k for k in kernels(new) if "loop_nest" in k] == (ONE if blocks else [["loop_nest"]] * 2)
+    given = np.random.default_rng(1).standard_normal((2, 9, frames, height, width)).astype(np.float32)
+    wide = np.pad(given.astype(np.float64), [(0, 0), (0, 0), *[(pad, pad)] * 3])
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (3, 3, 3), axis=(2, 3, 4))
+    want = np.einsum("ncdhwijk,ocijk->nodhw", windows, w.astype(np.float64)) + bias
+    close(run_graph(new, {"x": given})["y0"], np.maximum(want + (given if pad == 1 else 0), 0))
+
+
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_takes_in_the_padding_and_what_follows(monkeypatch: pytest.MonkeyPatch, transform: Transform) -> None:
     forced(monkeypatch, transform)
