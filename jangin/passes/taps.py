@@ -150,7 +150,8 @@ def _axes(node: Node, graph: Graph) -> list[Axis] | None:
         sizes, conv.kernel, conv.strides, conv.dilations, conv.pads[:rank], conv.pads[rank:], strict=True
     )
     axes = [Axis(*w) for w in windows]
-    return axes if all(b.taps > 0 for a in axes for b in a.bands()) else None
+    seen = (a.outputs > 0 and all(b.taps > 0 for b in a.bands()) for a in axes)
+    return axes if all(seen) else None
 
 
 def _finite(graph: Graph, weights: str) -> bool:

@@ -87,11 +87,12 @@ def test_one_axis_in_bands_the_other_cut() -> None:
     [
         conv((20, 20), (3, 3), (1, 1, 1, 1), (1, 1)),
         conv((4, 4), (3, 3), (2, 2, 2, 2), (2, 2)),
+        conv((8, 2), (3, 3), (9, 0, 9, 0), (9, 1)),
         conv((8, 8), (3, 3), (30, 30, 30, 30), (9, 9)),
         conv((Var("n"), 8), (3, 3), (9, 9, 9, 9), (9, 9)),
         conv((8, 8), (3, 3), (9, 9, 9, 9), (9, 9), weights=np.full((6, 4, 3, 3), np.inf)),
     ],
-    ids=["usual", "bands too small", "windows outside", "free size", "infinite weights"],
+    ids=["usual", "bands too small", "no outputs", "windows outside", "free size", "infinite weights"],
 )
 def test_these_stay(graph: Graph) -> None:
     assert taps(graph) is graph
