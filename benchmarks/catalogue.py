@@ -24,6 +24,11 @@ class Model:
     def path(self) -> Path:
         return MODELS / f"{self.file}.onnx"
 
+    @property
+    def tflite(self) -> Path:
+        """Where it lies for LiteRT, if benchmarks/make_tflite.py made it."""
+        return self.path.with_suffix(".tflite")
+
 
 def quantized(model: Model, reduced: bool = False) -> Model:
     """Its int8 twin, which benchmarks/make_quantized.py makes; `reduced`: of weights of 7 bits."""
@@ -92,7 +97,7 @@ CATALOGUE = {
 }
 QUANTIZED = (
     "squeezenet1_1", "mobilenet_v1", "mobilenetv2", "resnet18", "resnet50", "efficientnet_lite0",
-    "inceptionv3",
+    "inceptionv3", "bert_base", "minilm",
 )  # fmt: skip
 """The models that are measured as int8 too."""
 HALVES = ("float16", "bfloat16")

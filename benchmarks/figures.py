@@ -13,7 +13,7 @@ from catalogue import CATALOGUE, ROOT
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 STORE = ROOT / ".cache" / "benchmarks.json"
-PEERS = ("onnxruntime", "openvino", "ncnn", "mnn", "inductor")
+PEERS = ("onnxruntime", "openvino", "ncnn", "mnn", "inductor", "litert")
 BEST = "best"
 """The name of whichever peer is the fastest on a model."""
 Comparison = Mapping[str, Any]

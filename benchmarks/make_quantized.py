@@ -1,14 +1,14 @@
 """Quantize the benchmark models to int8 by ONNX Runtime's quantizer: static, QDQ, per channel.
 
     .venv/bin/python benchmarks/make_quantized.py
-    .venv/bin/python benchmarks/run.py --precision int8 --peers onnxruntime,openvino
+    .venv/bin/python benchmarks/run.py --precision int8 --peers onnxruntime,openvino,litert
 
 `--reduce-range` (measured by `--precision int8_reduced`): weights are of 7 bits (-64 to 64), as ONNX Runtime
 advises for AVX2 without VNNI, where its products of bytes saturate else; files are NAME_int8_reduced.onnx.
 
 The models come from benchmarks/make_models.py and have random weights, so that random inputs calibrate
 them as well as any: activations are u8 by their range, weights s8 with a scale a channel. Each becomes
-NAME_int8.onnx beside its model.
+NAME_int8.onnx beside its model. What LiteRT runs instead, benchmarks/make_tflite.py makes.
 """
 
 from __future__ import annotations

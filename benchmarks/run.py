@@ -54,9 +54,10 @@ def model_of(name: str, args: argparse.Namespace) -> Model:
 
 
 def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:
-    peers = [
-        p for p in args.peers.split(",") if p != "inductor" or (args.inductor and program(name).is_file())
-    ]
+    files = {"inductor": program(name), "litert": model.tflite}
+    there = {peer: path.is_file() for peer, path in files.items()}
+    there["inductor"] &= bool(args.inductor)
+    peers = [p for p in args.peers.split(",") if there.get(p, True)]
     own = ["untuned"] if args.tune else ["float32"] if args.precision in SMALL else []
     before = ["float32", "reference"][: 2 if args.precision in HALVES else 1]  # what rounding costs in all
     return bench.Options(
@@ -64,7 +65,7 @@ def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:
         args.rounds,
         args.seconds,
         dict(model.sizes),
-        files={"inductor": program(name), **dict.fromkeys(before, CATALOGUE[name].path)},
+        files={**files, **dict.fromkeys(before, CATALOGUE[name].path)},
         pythons={"inductor": args.inductor},
         tune=args.tune,
     )

@@ -198,12 +198,13 @@ ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "ncnn": peers.ncnn,
     "mnn": peers.mnn,
     "inductor": peers.inductor,
+    "litert": peers.litert,
     "reference": _reference,
     "sgemm": _sgemm,
     "fma": _fma,
 }
 PEERS = ("onnxruntime", "openvino", "ncnn", "mnn")
-"""The peers that take an ONNX file; `inductor` takes an exported program."""
+"""The peers that take an ONNX file; `inductor` takes an exported program, `litert` a .tflite file."""
 TITLES = {
     "jangin": "Jangin",
     "untuned": "Jangin, untuned",
@@ -213,6 +214,7 @@ TITLES = {
     "ncnn": "ncnn",
     "mnn": "MNN",
     "inductor": "Inductor",
+    "litert": "LiteRT",
     "sgemm": "NumPy SGEMM",
 }
 

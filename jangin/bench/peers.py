@@ -148,6 +148,46 @@ def inductor(job: Job) -> Engine:
     return Engine(call, torch.__version__, seconds)
 
 
+def litert(job: Job) -> Engine:
+    """LiteRT with XNNPACK. `job.model` is a .tflite file, whose pictures may lie channels last, and whose
+    numbers may be of 8 bits: inputs are made such before, outputs are made floats in each call."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    if Path(job.model).suffix != ".tflite":
+        raise ValueError("LiteRT takes a .tflite file, not an ONNX model")
+    feeds = job.feeds().values()
+    start = time.perf_counter()
+    runner = Interpreter(job.model, num_threads=job.threads)
+    runner.allocate_tensors()
+    seconds = time.perf_counter() - start
+    given = [(d["index"], _as_tflite(a, d)) for d, a in zip(runner.get_input_details(), feeds, strict=True)]
+    results = runner.get_output_details()
+
+    def call() -> Mapping[str, Array]:
+        for index, array in given:
+            runner.set_tensor(index, array)
+        runner.invoke()
+        found = (_from_tflite(runner.get_tensor(d["index"]), d) for d in results)
+        return dict(zip(job.outputs, found, strict=True))
+
+    return Engine(call, metadata.version("ai-edge-litert"), seconds)
+
+
+def _as_tflite(array: Array, detail: Mapping[str, Any]) -> Array:
+    """An array in the layout and type that a .tflite file says of an input."""
+    turned = np.moveaxis(array, 1, -1) if array.shape != tuple(detail["shape"]) else array
+    (scale, zero), dtype = detail["quantization"], np.dtype(detail["dtype"])
+    if scale:
+        limits = np.iinfo(dtype)
+        turned = np.clip(np.rint(turned / scale) + zero, limits.min, limits.max)
+    return np.ascontiguousarray(turned, dtype)
+
+
+def _from_tflite(array: Array, detail: Mapping[str, Any]) -> Array:
+    scale, zero = detail["quantization"]
+    return (array.astype(np.float32) - zero) * np.float32(scale) if scale else array
+
+
 def _convert(command: Sequence[str], folder: Path) -> None:
     """Run a converter in `folder`. ValueError with its last words where it fails."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
