@@ -190,12 +190,16 @@ def made_by(template: str) -> str:
 
 
 def computes(sources: Sequence[str]) -> str:
-    """The operators of a kernel's sources, and the first one's name, or as much of its end as there is room
-    for."""
-    found = [n.partition(" ") for s in sources for n in source_names(s) if not n.startswith("layout of ")]
-    operators = "+".join(dict.fromkeys(operator for operator, _, _ in found))
-    name = found[0][2].removesuffix(f"/{found[0][0]}") if found else "; ".join(sources)
-    room = max(2, SOURCES_ROOM - len(operators) - 1)
+    """The operators of a kernel's sources, and the first one's name, or as much of both as there is room for:
+    of those in the model, if any are, which have quotes or say where they stand."""
+    parts = [part for s in sources for part in s.split(" + ")]
+    own = [part for part in parts if part.endswith(("'", ")"))] or parts
+    found = [n.partition(" ") for part in own for n in source_names(part)]
+    short = (operator.removeprefix("aten.").removesuffix(".default") for operator, _, _ in found)
+    operators, name = "+".join(dict.fromkeys(short)), found[0][2].removesuffix(f"/{found[0][0]}")
+    room = max(SOURCES_ROOM // 2, SOURCES_ROOM - 1 - len(name))
+    operators = operators if len(operators) <= room else operators[: room - 1] + "…"
+    room = SOURCES_ROOM - 1 - len(operators)
     return f"{operators} {name if len(name) <= room else '…' + name[1 - room :]}".strip()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jangin.ir import core
@@ -18,6 +18,7 @@ from jangin.ir.graph import CompileError, Graph, Node
 from jangin.ir.traversal import children, rebuild
 from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
+from jangin.passes.partition import renamed
 
 
 class Name(str):
@@ -50,7 +51,7 @@ class Writer(ABC):
     reserved: Collection[str] = ()
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+        self.graph = _outputs_named(graph)
         self.names: dict[str, Name] = {}
         self.taken: set[str] = set(self.reserved)
 
@@ -201,6 +202,26 @@ class Writer(ABC):
 
     def _operand(self, b: Builder, name: str) -> Tensor:
         return b.input(name, self.graph.dtype(name), self.graph.shape(name))
+
+
+def _outputs_named(graph: Graph) -> Graph:
+    """The graph with what a node makes called as the output that lowering has a copy for."""
+    made = {o for n in graph.nodes for o in n.outputs}
+    if any(isinstance(v, Graph) for n in graph.nodes for v in n.attrs.named().values()):
+        return graph  # which may read what would be renamed
+    called: dict[str, str] = {}
+    nodes = []
+    for node in graph.nodes:
+        source, result = node.inputs[:1], node.outputs[0]
+        copies = isinstance(node.attrs, core.Reshape) and str(graph.values[source[0]]) == str(
+            graph.values[result]
+        )
+        if copies and result in graph.outputs and source[0] in made - called.keys() - {*graph.outputs}:
+            called[source[0]] = result
+        else:
+            nodes.append(node)
+    values = {n: v for n, v in graph.values.items() if n not in called.values()}
+    return renamed(replace(graph, nodes=tuple(nodes), values=values), called)
 
 
 def unified(pattern: Expr, e: Expr, found: dict[str, Expr]) -> bool:

@@ -21,7 +21,7 @@ from jangin.frontends.nnef.tensors import tensor_bytes
 from jangin.frontends.writer import Name, Offer, Pattern, Words, Writer, identifier
 from jangin.ir import core
 from jangin.ir.dtype import BOOL, F32, I64, DType
-from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, ne
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, maximum, minimum, ne
 from jangin.ir.graph import Array, CompileError, Graph, Node, static_shape
 from jangin.ir.traversal import free_vars
 from jangin.ops import activation
@@ -41,9 +41,14 @@ REDUCTIONS = {
     "and": "all_reduce",
 }
 BORDERS = {"constant": "constant", "edge": "replicate", "reflect": "reflect"}
+X, A, B, ALPHA = (Var(name, F32) for name in ("x0", "a", "b", "alpha"))
 PATTERNS: tuple[Pattern, ...] = (
-    (activation.softplus(Var("x0", F32)), "softplus", ()),
-    (activation.elu(Var("x0", F32)), "elu", ()),
+    (minimum(maximum(X, A), B), "clamp", ("a", "b")),
+    (activation.relu(X), "relu", ()),
+    (activation.leaky_relu(X, ALPHA), "leaky_relu", ("alpha",)),
+    (activation.swish(X), "silu", ()),
+    (activation.softplus(X), "softplus", ()),
+    (activation.elu(X), "elu", ()),
 )
 RESERVED = (
     "version", "extension", "graph", "fragment", "tensor", "integer", "scalar", "logical", "string", "true",

@@ -302,6 +302,8 @@ def test_convert(name: str, tmp_path: Path) -> None:
         for a, b in zip(first, jangin.compile(other, threads=1, cache=False)(x), strict=True):
             assert a.tobytes() == b.tobytes()
     assert not list(tmp_path.glob(".convert*"))
+    text = (again / "graph.nnef").read_text()
+    assert "r = relu(n)" in text and "out_1 = reshape" not in text
     with pytest.raises(FileExistsError):
         convert(source, Settings(cache=False), output, ["batch=2"])
 
