@@ -94,8 +94,9 @@ class Writer(ABC):
         for node in self.graph.nodes:
             self._tried(node.source or node.name, wrong, self._node, node)
         if wrong:
-            many = f"{len(wrong)} parts have" if len(wrong) > 1 else "1 part has"
-            raise CompileError(f"{many} no words in {self.format}:\n" + "\n".join(dict.fromkeys(wrong)))
+            lines = dict.fromkeys(wrong)
+            many = f"{len(lines)} parts have" if len(lines) > 1 else "1 part has"
+            raise CompileError(f"{many} no words in {self.format}:\n" + "\n".join(lines))
 
     def _tried(self, what: str, wrong: list[str], write: Callable[[Any], None], given: Any) -> None:
         try:
@@ -113,7 +114,10 @@ class Writer(ABC):
 
     def other(self, node: Node, attrs: Any) -> None:
         """What there is no method for."""
-        raise CompileError(f"a {node.op.replace('_', ' ')} can't be said in {self.format}")
+        what = (
+            "an expression of several elements" if node.op == "compute" else f"a {node.op.replace('_', ' ')}"
+        )
+        raise CompileError(f"{what} can't be said in {self.format}")
 
     # -- names ----------------------------------------------------------------------------------
 
