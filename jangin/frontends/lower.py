@@ -35,23 +35,36 @@ def lower(
     """The imported graph in core operators; `unchecked`: runs don't check indices; `whole`: it is written,
     not run (see `Builder`). CompileError lists every unsupported node at once, before any work; or names the
     node that can't be lowered, its inputs and why."""
-    dialect = imported.dialect
-    graph = dialect.rewrite(imported.graph)
-    own = {f"{domain or dialect.domain}.{name}": fn for (domain, name), fn in (custom or {}).items()}
-    lowering = _Lowering(dialect, own)
+    graph = imported.dialect.rewrite(imported.graph)
     b = Builder(graph.name, graph.symbols, tile, unchecked, whole)
+    env, results = _found(imported.dialect, graph, b, custom or {})
+    given = (env[n] for n in graph.inputs)
+    if any(map(is_step, b.nodes)) or any(isinstance(v, NonTensor) for v in (*given, *results)):
+        return replace(_program(b, results, graph.outputs), bound=graph.bound)
+    lowered = prune(b.graph([r for r in results if isinstance(r, Tensor)], graph.outputs))
+    return replace(lowered, constraints=constraints(lowered), bound=graph.bound)
+
+
+def typed(imported: Imported) -> Graph:
+    """The imported graph with what lowering finds of its values' types and shapes. Raises as `lower` does."""
+    graph = imported.dialect.rewrite(imported.graph)
+    env, _ = _found(imported.dialect, graph, Builder(graph.name, graph.symbols), {})
+    known = {n: Value(n, t.dtype, t.shape) for n, t in env.items() if isinstance(t, Tensor)}
+    known |= {n: Value(n, None, None, t.type) for n, t in env.items() if isinstance(t, NonTensor)}
+    return replace(imported.graph, values={n: known.get(n, v) for n, v in imported.graph.values.items()})
+
+
+def _found(dialect: Dialect, graph: Graph, b: Builder, custom: Custom) -> tuple[Env, list[Item]]:
+    """What an imported graph's values are, lowered into a builder, and its results."""
+    own = {f"{domain or dialect.domain}.{name}": fn for (domain, name), fn in custom.items()}
+    lowering = _Lowering(dialect, own)
     lowering.refuse(graph.nodes)
     env: Env = {n: _input(b, graph.value(n)) for n in graph.inputs}
     for name in graph.outputs:
         if name not in env:  # so that no other value takes the name of a result
             b.values[name] = Value(name, None, None)
     env |= {n: constant(b, a, n) for n, a in graph.constants.items()}
-    results = lowering.results(b, graph, env, "the model")
-    given = (env[n] for n in graph.inputs)
-    if any(map(is_step, b.nodes)) or any(isinstance(v, NonTensor) for v in (*given, *results)):
-        return replace(_program(b, results, graph.outputs), bound=graph.bound)
-    lowered = prune(b.graph([r for r in results if isinstance(r, Tensor)], graph.outputs))
-    return replace(lowered, constraints=constraints(lowered), bound=graph.bound)
+    return env, lowering.results(b, graph, env, "the model")
 
 
 def _program(b: Builder, results: Sequence[Item], names: Sequence[str]) -> Graph:

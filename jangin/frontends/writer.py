@@ -216,14 +216,13 @@ def _outputs_named(graph: Graph) -> Graph:
     called: dict[str, str] = {}
     nodes = []
     for node in graph.nodes:
-        source, result = node.inputs[:1], node.outputs[0]
-        copies = isinstance(node.attrs, core.Reshape) and str(graph.values[source[0]]) == str(
-            graph.values[result]
-        )
-        if copies and result in graph.outputs and source[0] in made - called.keys() - {*graph.outputs}:
-            called[source[0]] = result
-        else:
-            nodes.append(node)
+        if isinstance(node.attrs, core.Reshape):
+            (source,), (result,) = node.inputs, node.outputs
+            alike = str(graph.values[source]) == str(graph.values[result])
+            if alike and result in graph.outputs and source in made - called.keys() - {*graph.outputs}:
+                called[source] = result
+                continue
+        nodes.append(node)
     values = {n: v for n, v in graph.values.items() if n not in called.values()}
     return renamed(replace(graph, nodes=tuple(nodes), values=values), called)
 

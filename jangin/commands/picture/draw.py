@@ -11,6 +11,9 @@ from jangin.commands.common import Settings, fixed_sizes, progress, random_input
 from jangin.commands.picture.page import page
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model, plan_model
+from jangin.frontends.format import ModelSource
+from jangin.frontends.lower import typed
+from jangin.frontends.table import load
 from jangin.runtime.executable import Executable
 
 REPEATS = 20
@@ -22,17 +25,18 @@ def draw(model: Path, settings: Settings, options: Options, after: str, output: 
     machine; ValueError for a model that isn't one plan."""
     if after == "plan":
         raise ValueError("a plan is no graph: --html shows what a pass leaves, the last is `in_place`")
+    source = settings.source(model)
     with progress(settings) as tell:
-        planned = plan_model(model, options, tell)
-    graph = import_model(model, options, until=after or "import")
+        planned = plan_model(source, options, tell)
+    graph = import_model(source, options, until=after) if after else typed(load(source, options.shapes))
     launches = [x for plan in planned.plans for x in plan.launches]
-    seconds = _measured(model, settings, options) if times else {}
+    seconds = _measured(source, settings, options) if times else {}
     title = f"{model.name} after {after}" if after else model.name
     output.write_text(page(title, graph, launches, seconds), "utf-8")
     terminal().print(f"{output}: {len(graph.nodes)} nodes, {output.stat().st_size / 1e3:.0f} kB")
 
 
-def _measured(model: Path, settings: Settings, options: Options) -> Mapping[str, float]:
+def _measured(model: ModelSource, settings: Settings, options: Options) -> Mapping[str, float]:
     exe = jangin.compile(model, threads=1, shapes=dict(options.shapes), cache=settings.cache)
     if not isinstance(exe, Executable):
         raise ValueError("--times is for models that are one plan: give sizes by --shape, or leave it out")
