@@ -97,7 +97,7 @@ def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
     table = Table("ms", "share", "GB/s", "tasks", "kernel", "computes", title=f"{total * 1e3:.2f} ms a run")
     for t in sorted(found, key=lambda t: -t.seconds)[:PROFILED]:
         speed = f"{t.bytes / t.seconds / 1e9:.1f}" if t.seconds else ""
-        share, sources = f"{t.seconds / total:.1%}", "; ".join(t.launch.sources)[:80]
+        share, sources = f"{t.seconds / total if total else 0:.1%}", "; ".join(t.launch.sources)[:80]
         table.add_row(
             f"{t.seconds * 1e3:.3f}", share, speed, str(t.launch.tasks), t.launch.kernel, escape(sources)
         )
