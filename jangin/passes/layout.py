@@ -35,6 +35,7 @@ from jangin.ir.traversal import rewrite
 from jangin.passes.channels_last import ChannelsLast, inverse, permuted, to_last
 from jangin.passes.planes import in_planes
 from jangin.targets.target import Target
+from jangin.templates.window import LARGEST_WINDOW
 
 LONGEST_TESTED = 16
 """Taps along a row up to which a depthwise convolution tests where its windows leave the image, at a row's
@@ -92,10 +93,11 @@ def _window(run: ChannelsLast, node: Node) -> bool:
 
 
 def _small_depthwise(run: ChannelsLast, conv: Conv, weights: str) -> bool:
-    """Whether a convolution takes each channel by itself, by windows of which a row's ends are few tiles."""
+    """Whether a convolution takes each channel by itself, by windows of which a row's ends are few tiles, and
+    which may be tested there."""
     outputs, inputs, *_ = run.shape(weights)
     alone = conv.groups > 1 and is_const(inputs, 1) and is_const(outputs, conv.groups)
-    return alone and conv.kernel[-1] <= LONGEST_TESTED
+    return alone and conv.kernel[-1] <= LONGEST_TESTED and math.prod(conv.kernel) <= LARGEST_WINDOW
 
 
 def _padded(run: ChannelsLast, x: str, pads: Sequence[int], lead: Sequence[int], source: str) -> str:

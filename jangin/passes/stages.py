@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from jangin.ir.core import Kernel, LoopNest
@@ -238,3 +238,13 @@ def _named(node: Node, of: Mapping[str, Buffer]) -> Stmt:
         return Load(new, e.index) if new is not None and isinstance(e, Load) else None
 
     return map_stmt(node.of(LoopNest).body, lambda e: rewrite(e, load), lambda b: names.get(b.name, b))
+
+
+def finishing(stage: Stage) -> Callable[[Expr, Sequence[Expr]], Expr]:
+    """What a stage makes of a sum that is there already, for an index."""
+
+    def finish(acc: Expr, at: Sequence[Expr]) -> Expr:
+        point = {a.var: i for a, i in zip(stage.axes, at, strict=True)}
+        return substitute(stage.result, {stage.acc: acc, **point})
+
+    return finish

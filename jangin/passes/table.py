@@ -15,6 +15,7 @@ from jangin.passes.fuse import fuse
 from jangin.passes.halves import halves
 from jangin.passes.in_place import in_place
 from jangin.passes.integers import integers
+from jangin.passes.large_windows import large_windows
 from jangin.passes.layout import layout
 from jangin.passes.separable import separable
 from jangin.passes.simplify import simplify
@@ -56,6 +57,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("attention", attention),
     Pass("separable", separable),
     Pass("winograd", winograd, optional=True),
+    Pass("large_windows", large_windows),
     Pass("halves", halves),
     Pass("in_place", anywhere(in_place)),
 )

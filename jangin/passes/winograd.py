@@ -30,23 +30,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from jangin.ir.core import Compute, Conv, Kernel, LoopNest, MatMul, Pad
+from jangin.ir.core import Compute, Conv, Kernel, LoopNest, MatMul
 from jangin.ir.dtype import BOOL, F16, F32, I32, DType
-from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const
+from jangin.ir.expr import Buffer, Expr, Load, Select, Var, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.loop import Stmt
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.te import Stage, redirect, reduction, value_at
-from jangin.ir.traversal import free_vars, loads, substitute
+from jangin.ir.traversal import loads, substitute
 from jangin.ops.editor import Editor
 from jangin.ops.numbers import Numbers
 from jangin.ops.operands import multiplied
 from jangin.passes.chains import merge
 from jangin.passes.dce import dce
-from jangin.passes.fuse import producer_class
 from jangin.passes.halves import widens
-from jangin.passes.stages import is_opaque, stages
+from jangin.passes.padding import padding
+from jangin.passes.stages import finishing, is_opaque, stages
 from jangin.passes.winograd_cost import Estimate, is_window
 from jangin.passes.winograd_nests import Patch, Tiling, input_nest, output_nest
 from jangin.passes.winograd_transform import F2, F4, Transform, exact_of
@@ -224,11 +224,7 @@ class _Winograd(Editor):
         out = m.kernel.outputs[0]
         names = {n: Buffer(f"x{i}", *self.typed(n)) for i, n in enumerate(others, start=1)}
         stage = redirect(m.stage, {**names, out: Buffer("out", *self.typed(out))})
-
-        def finish(acc: Expr, at: Sequence[Expr]) -> Expr:
-            point = {a.var: i for a, i in zip(stage.axes, at, strict=True)}
-            return substitute(stage.result, {stage.acc: acc, **point})
-
+        finish = finishing(stage)
         key = (tiling, stage.out, finish(stage.acc, m.index))
         if key not in self.made:
             self.made[key] = output_nest(tiling, stage.out, finish)
@@ -249,7 +245,7 @@ class _Winograd(Editor):
     def patch(self, m: Match) -> Patch:
         """Where the padding is a kernel of its own, the transform reads what that one reads."""
         pad = self.producers.get(m.x)
-        found = None if pad is None else _padding(pad)
+        found = None if pad is None else padding(pad)
         if found is None:
             x = Buffer("x0", *self.typed(m.x))
             return Patch((m.x,), lambda *at: Load(x, at), lambda h, w: const(True, BOOL))
@@ -268,19 +264,3 @@ class _Winograd(Editor):
 
 def _matmul(m: Match) -> MatMul:
     return MatMul(dtype=I32, dot=DOT_OF_PAIRS) if m.pairs else MatMul()
-
-
-def _padding(kernel: Node) -> tuple[Stage, tuple[str, ...]] | None:
-    """The stage and inputs of a kernel that only pads rows and columns with zeros, perhaps after
-    quick operations on each element; None for any other."""
-    if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
-        return None
-    *maps, pad = kernel.of(Kernel).body.nodes
-    if not isinstance(pad.attrs, Pad) or any(producer_class(n) != "cheap" for n in maps):
-        return None
-    (stage,), inputs, _ = stages(kernel)
-    body = stage.body
-    if not isinstance(body, Select) or not isinstance(body.b, Const) or body.b.value != 0:
-        return None
-    spatial = {a.var for a in stage.axes[-3:-1]}
-    return (stage, tuple(b.name for b in inputs)) if free_vars(body.cond) <= spatial else None

@@ -1,0 +1,27 @@
+"""Kernels that only pad an image with zeros: what reads them may read the image, and test where it ends."""
+
+from __future__ import annotations
+
+from jangin.ir.core import Kernel, Pad
+from jangin.ir.expr import Const, Select
+from jangin.ir.graph import Node
+from jangin.ir.te import Stage
+from jangin.ir.traversal import free_vars
+from jangin.passes.fuse import producer_class
+from jangin.passes.stages import is_opaque, stages
+
+
+def padding(kernel: Node) -> tuple[Stage, tuple[str, ...]] | None:
+    """The stage and inputs of a kernel that only pads rows and columns with zeros, perhaps after
+    quick operations on each element; None for any other."""
+    if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
+        return None
+    *maps, pad = kernel.of(Kernel).body.nodes
+    if not isinstance(pad.attrs, Pad) or any(producer_class(n) != "cheap" for n in maps):
+        return None
+    (stage,), inputs, _ = stages(kernel)
+    body = stage.body
+    if not isinstance(body, Select) or not isinstance(body.b, Const) or body.b.value != 0:
+        return None
+    spatial = {a.var for a in stage.axes[-3:-1]}
+    return (stage, tuple(b.name for b in inputs)) if free_vars(body.cond) <= spatial else None
