@@ -127,7 +127,7 @@ def taps(graph: Graph) -> Graph:
     changed = False
     for node in graph.nodes:
         axes = _axes(node, graph)
-        bands = None if axes is None else _bands(axes)
+        bands = None if axes is None else _bands(axes, graph.constants[node.inputs[1]].shape[1])
         if axes is None or bands is None:
             run.emit(node)
         else:
@@ -158,12 +158,15 @@ def _finite(graph: Graph, weights: str) -> bool:
     return not graph.dtype(weights).is_float or bool(np.isfinite(graph.constants[weights]).all())
 
 
-def _bands(axes: Sequence[Axis]) -> list[list[Band]] | None:
-    """Each axis' bands; None where the convolution is best as it is."""
+def _bands(axes: Sequence[Axis], channels: int) -> list[list[Band]] | None:
+    """Each axis' bands; None where the convolution is best as it is. Windows of one channel stay
+    whole: `large_windows` leaves out rows of padding itself, and small ones don't pay for a join."""
     fewest = FEWEST ** (1 / len(axes))
     whole = [a.whole for a in axes]
     costs, best = zip(*(a.best(fewest) for a in axes), strict=True)
-    if math.prod(costs) <= GAIN * math.prod(a.cost(b, fewest) for a, b in zip(axes, whole, strict=True)):
+    if channels > 1 and math.prod(costs) <= GAIN * math.prod(
+        a.cost(b, fewest) for a, b in zip(axes, whole, strict=True)
+    ):
         return list(best)
     return [[b] for b in whole] if any(b.taps < a.taps for a, b in zip(axes, whole, strict=True)) else None
 

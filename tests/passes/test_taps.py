@@ -74,6 +74,13 @@ def test_bands_that_see_fewer_taps(layout: str, groups: int) -> None:
     assert_same(graph, cut)
 
 
+def test_windows_of_one_channel_stay_whole() -> None:
+    graph = conv((14, 14), (27, 29), (13, 14, 13, 14), (1, 1), weights=numbers(F64, (4, 1, 27, 29)), groups=4)
+    cut = taps(graph)
+    assert windows(cut) == [(27, 27)]
+    assert_same(graph, cut)
+
+
 def test_one_axis_in_bands_the_other_cut() -> None:
     graph = conv((90, 3), (3, 3), (64, 4, 64, 4), (64, 4))
     cut = taps(graph)
