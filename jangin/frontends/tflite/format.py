@@ -34,5 +34,7 @@ class TfliteFormat(Format):
         try:
             reader = Reader(contents.data)
             return Imported(reader.imported(shapes), TFLITE, reader.metadata())
+        except KeyError as error:
+            raise CompileError(f"{contents} is a damaged TFLite model: no option {error}") from error
         except (struct.error, IndexError, ValueError, TypeError, AttributeError) as error:
             raise CompileError(f"{contents} is a damaged TFLite model: {error}") from error

@@ -141,6 +141,26 @@ def test_sparse_rows(combiner: int) -> None:
     check(tensors, operator)
 
 
+@pytest.mark.parametrize("wrong", range(3))
+def test_windows_that_are_none(wrong: int) -> None:
+    """Sizes, strides or dilations of 0."""
+    data = [[2, 1, 2], [1, 1, 2], [1, 1, 1]]
+    data[wrong][1] = 0
+    given = [Tensor([3], "int64", data=longs(*v)) for v in data]
+    options = {"ReduceFunction": 1}
+    operator = Operator("REDUCE_WINDOW", [0, 1, 2, 3, 4], [5], "ReduceWindowOptions", options, 1)
+    model = written([Tensor([4, 5, 6]), Tensor([]), *given, Tensor([3, 5, 3])], [operator], [0, 1], [5])
+    with pytest.raises(jangin.CompileError, match="all must be 1 or more"):
+        jangin.compile(model, cache=False)
+
+
+def test_an_operator_without_its_options() -> None:
+    operator = Operator("STABLEHLO_SCATTER", [0, 1, 2], [3], version=1)
+    tensors = [Tensor([4]), Tensor([1, 1], "int32"), Tensor([1]), Tensor([4])]
+    with pytest.raises(jangin.CompileError, match=r"damaged.*update_computation_subgraph_index"):
+        jangin.compile(written(tensors, [operator], [0, 1, 2], [3]), cache=False)
+
+
 def test_a_reduction_of_several_operators_is_refused() -> None:
     one = Tensor([])
     both = [Operator("ADD", [0, 1], [2], "AddOptions", {}, 1), Operator("NEG", [2], [3], version=1)]

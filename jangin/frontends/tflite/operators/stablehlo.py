@@ -127,6 +127,8 @@ def scatter(call: Call) -> Tensor:
 def stablehlo_reduce_window(call: Call) -> Tensor:
     """Inputs: x, and the value that windows begin with, and that lies around x and between its elements."""
     o, padding = call.options, call.options["padding"]
+    if min(o["base_dilations"], default=1) < 1:
+        raise CompileError(f"the elements of {call.x()} can't lie {o['base_dilations']} apart")
     pads = zip(padding[0::2], padding[1::2], (d - 1 for d in o["base_dilations"]), strict=True)
     x = padded(call, list(pads), 1)
     return _windows(
@@ -152,6 +154,10 @@ def _windows(
         kind = {"all": "min", "any": "max"}[kind]
     if kind not in COMBINERS:
         raise CompileError("windows of a reduction that the file doesn't say are not supported")
+    if min(*sizes, *strides, *dilations) < 1:
+        raise CompileError(
+            f"windows of sizes {sizes}, strides {strides} and dilations {dilations}: all must be 1 or more"
+        )
     reach = [(n - 1) * d + 1 for n, d in zip(sizes, dilations, strict=True)]
     shape = [maximum((d - r) // s + 1, 0) for d, r, s in zip(x.shape, reach, strides, strict=True)]
 
