@@ -58,13 +58,18 @@ print(end - called, end - start)
 
 def medians(runs: Sequence[Callable[[], object]], turns: int) -> list[float]:
     """Seconds of each, measured in turns."""
+    return [statistics.median(t) for t in seconds(runs, turns)]
+
+
+def seconds(runs: Sequence[Callable[[], object]], turns: int) -> list[list[float]]:
+    """Of each, in each turn but the first."""
     taken: list[list[float]] = [[] for _ in runs]
     for _ in range(turns + 1):
         for run, times in zip(runs, taken, strict=True):
             start = time.perf_counter()
             run()
             times.append(time.perf_counter() - start)
-    return [statistics.median(t[1:]) for t in taken]
+    return [t[1:] for t in taken]
 
 
 def models(names: Sequence[str], devices: Sequence[str], threads: int, turns: int) -> None:
@@ -105,10 +110,10 @@ def launches(devices: Sequence[str], threads: int, turns: int) -> None:
     for device in devices:
         exe: Any = jangin.compile(tiny_model(), device, threads=threads)
         x = np.zeros((1, 16), np.float32)
-        (seconds,) = medians([partial(exe, x)], turns)
+        (taken,) = seconds([partial(exe, x)], turns)
         count = len(exe.plan.launches)
-        rate = f"{TINY} at that rate in {seconds / count * TINY * 1e6:.0f}"
-        print(f"{device}: {count} tiny kernels in {seconds * 1e6:.0f} µs, {rate}")
+        median, least = (1e6 * t / count * TINY for t in (statistics.median(taken), min(taken)))
+        print(f"{device}: {TINY} of {count} tiny kernels in {median:.0f} µs (least {least:.0f})")
 
 
 class Clblast:
@@ -152,10 +157,10 @@ def product(size: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
-def products(devices: Sequence[str], threads: int, turns: int) -> None:
+def products(devices: Sequence[str], sizes: Sequence[int], threads: int, turns: int) -> None:
     rng = np.random.default_rng(0)
     for device in devices:
-        for size in SIZES:
+        for size in sizes:
             theirs = Clblast(select(device.removeprefix(PREFIX).removeprefix(":")), size, rng)
             a, b, _ = theirs.arrays
             exe = jangin.compile(product(size), device, threads=threads)
@@ -232,6 +237,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--peer-models", nargs="*", default=PEERS, help="set beside OpenCV")
+    parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="of products")
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
     parser.add_argument("--opencv-alone", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -241,7 +247,7 @@ def main() -> None:
     devices, threads, turns = arguments.devices, arguments.threads, arguments.turns
     parts: dict[str, Callable[[], None]] = {
         "opencv": partial(beside_opencv, arguments.peer_models, devices, threads, turns),
-        "products": partial(products, devices, threads, turns),
+        "products": partial(products, devices, arguments.sizes, threads, turns),
         "launches": partial(launches, devices, threads, 20 * turns),
         "load": partial(loading, devices, threads, turns),
         "models": partial(models, arguments.models, devices, threads, turns),
