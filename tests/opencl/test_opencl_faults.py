@@ -149,6 +149,13 @@ def test_a_build_that_fails_where_a_model_is_loaded(device: Found, monkeypatch: 
         jangin.Executable(replace(made, objects=(damaged.packed,)))
 
 
+@on_each
+def test_a_program_without_its_kernel(device: Found) -> None:
+    built = opencl_programs.Built("missing", b"__kernel void another(__global int *p) { *p = 1; }")
+    with pytest.raises(LoadError, match=r"no kernel missing in its program: .*INVALID_KERNEL_NAME"):
+        opencl_programs.load_kernel(device, built, same=True)
+
+
 # --- devices that fail
 
 

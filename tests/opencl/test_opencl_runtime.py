@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,17 @@ def test_a_network_of_any_batch(device: Found, tmp_path: Path) -> None:
             assert run(x).ctypes.data % device.alignment == 0, "nor by the driver"
     constants = again.artifact.plan.constants.values()
     assert all(c.ctypes.data % device.alignment == 0 for c in constants)
+
+
+@on_each
+def test_threads_have_kernels_of_their_own(device: Found) -> None:
+    """Arguments are a kernel's: the first run takes those that were loaded, others copies."""
+    exe = jangin.compile(network(), name(device), cache=False)
+    xs = [np.random.default_rng(n).standard_normal((n, 3, 8, 8)).astype(np.float32) for n in (1, 2, 3)]
+    expected = [exe(x) for x in xs]
+    with ThreadPoolExecutor(3) as pool:
+        for x, y, made in zip(xs * 20, expected * 20, pool.map(exe, xs * 20), strict=True):
+            np.testing.assert_array_equal(made, y, err_msg=f"{len(x)} rows")
 
 
 @on_each
