@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 import jangin
 from jangin.commands.common import Settings, parse_shapes, random_input, terminal
 from jangin.frontends import table
@@ -76,7 +78,10 @@ def _check(model: Path, made: Path, settings: Settings, shapes: Mapping[str, obj
     pairs = zip(_tuple(first(*feeds)), _tuple(second(*feeds)), strict=True)
     for spec, (x, y) in zip(first.outputs, pairs, strict=True):
         if x.dtype != y.dtype or x.tobytes() != y.tobytes():
-            raise CompileError(f"read back, output '{spec.name}' is another: it can't be said there exactly")
+            far = f" by up to {np.abs(x.astype(float) - y).max():.2g}" if x.dtype == y.dtype else ""
+            raise CompileError(
+                f"read back, output '{spec.name}' differs{far}: what the model computes can't be said exactly"
+            )
 
 
 def _symbols(specs: Iterable[TensorSpec]) -> list[str]:

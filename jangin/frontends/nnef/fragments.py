@@ -23,6 +23,12 @@ fragment rms_normalization( x: tensor<scalar>, axes: integer[], epsilon: scalar 
     y = x / sqrt(mean_reduce(x * x, axes = axes) + epsilon);
 }
 """,
+    "hard_sigmoid": """
+fragment hard_sigmoid( x: tensor<scalar>, alpha: scalar, beta: scalar ) -> ( y: tensor<scalar> )
+{
+    y = max(min(x * alpha + beta, 1.0), 0.0);
+}
+""",
     "log_softmax": """
 fragment log_softmax( x: tensor<scalar>, axes: integer[] ) -> ( y: tensor<scalar> )
 {

@@ -41,9 +41,10 @@ REDUCTIONS = {
     "and": "all_reduce",
 }
 BORDERS = {"constant": "constant", "edge": "replicate", "reflect": "reflect"}
-X, A, B, ALPHA = (Var(name, F32) for name in ("x0", "a", "b", "alpha"))
+X, A, B, ALPHA, BETA = (Var(name, F32) for name in ("x0", "a", "b", "alpha", "beta"))
 PATTERNS: tuple[Pattern, ...] = (
     (minimum(maximum(X, A), B), "clamp", ("a", "b")),
+    (maximum(minimum(X * ALPHA + BETA, 1), 0), "hard_sigmoid", ("alpha", "beta")),
     (activation.relu(X), "relu", ()),
     (activation.leaky_relu(X, ALPHA), "leaky_relu", ("alpha",)),
     (activation.swish(X), "silu", ()),

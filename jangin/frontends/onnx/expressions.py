@@ -49,8 +49,10 @@ from jangin.ops import activation
 from jangin.ops.core import CORE
 
 CODES: Mapping[DType, int] = {dtype: code for code, dtype in TYPES.items()}
-X, A = Var("x0", F32), Var("alpha", F32)
+X, A, B = (Var(name, F32) for name in ("x0", "alpha", "beta"))
 PATTERNS: tuple[Pattern, ...] = (
+    (activation.hard_swish(X), "HardSwish", ()),
+    (maximum(minimum(X * A + B, 1), 0), "HardSigmoid", ("alpha", "beta")),
     (activation.softplus(X), "Softplus", ()),
     (activation.elu(X), "Elu", ()),
     (select(X > 0, X, call("expm1", X) * A), "Elu", ("alpha",)),

@@ -319,13 +319,33 @@ def test_what_nnef_cannot_say(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [source]
 
 
+@pytest.mark.parametrize("name", ["b.onnx", "b.nnef"])
+def test_a_scale_inside_of_an_activation(name: str, tmp_path: Path) -> None:
+    """It stays there: by itself it would become part of the convolution's weights, which rounds otherwise."""
+    w, c = (np.random.default_rng(9).standard_normal(s).astype(np.float32) for s in ((5, 7, 1, 1), (5,)))
+    node, value = helper.make_node, helper.make_tensor_value_info
+    nodes = [
+        node("Conv", ["x", "w", "c"], ["y"]), node("HardSigmoid", ["y"], ["z"], alpha=1 / 6),
+        node("Conv", ["x", "w", "c"], ["s"]), node("HardSwish", ["s"], ["t"]), node("Mul", ["z", "t"], ["p"]),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "se", [value("x", TensorProto.FLOAT, [2, 7, 5, 3])], [value("p", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(c, "c")],
+    )  # fmt: skip
+    source = tmp_path / "a.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    source.write_bytes(model.SerializeToString())
+    convert(source, Settings(cache=False), tmp_path / name, [])
+
+
 def fragments() -> Any:
     """Operations that NNEF lacks: normalizations, erf, the logarithm of a softmax; and changes of sizes."""
     node, value = helper.make_node, helper.make_tensor_value_info
     w = np.random.default_rng(7).standard_normal(6).astype(np.float32)
     nodes = [
         node("LayerNormalization", ["x", "w", "w"], ["n"], epsilon=1e-3), node("Erf", ["n"], ["e"]),
-        node("LogSoftmax", ["e"], ["l"], axis=1), node("Resize", ["l", "", "f"], ["r"], mode="linear"),
+        node("HardSigmoid", ["e"], ["h"], alpha=0.3, beta=0.4),
+        node("LogSoftmax", ["h"], ["l"], axis=1), node("Resize", ["l", "", "f"], ["r"], mode="linear"),
         node("Resize", ["r", "", "g"], ["y"], coordinate_transformation_mode="asymmetric",
              nearest_mode="floor"),
     ]  # fmt: skip
@@ -343,10 +363,10 @@ def test_fragments_of_its_own(tmp_path: Path) -> None:
     source.write_bytes(fragments().SerializeToString())
     convert(source, Settings(cache=False), output, [])
     text = (output / "graph.nnef").read_text()
-    for name in ("layer_normalization", "erf", "log_softmax"):
+    for name in OWN:
         assert f"fragment {name}(" in text
     (first,) = run_graph(lower(table.load(source)), {"x": X5}).values()
-    for name in ("layer_normalization", "erf", "log_softmax"):
+    for name in OWN:
         text = text.replace(f"{name}(", f"other_{name}(")
     (output / "graph.nnef").write_text(text)
     (second,) = run_graph(lower(table.load(output)), {"x": X5}).values()
@@ -354,6 +374,7 @@ def test_fragments_of_its_own(tmp_path: Path) -> None:
     np.testing.assert_allclose(first, second, rtol=0, atol=2e-6)
 
 
+OWN = ("layer_normalization", "erf", "hard_sigmoid", "log_softmax")
 X5 = np.random.default_rng(8).standard_normal((2, 3, 5, 6)).astype(np.float32)
 MODELS = Path(__file__).parents[3] / ".cache" / "models"
 

@@ -61,6 +61,7 @@ UNARY = Table(
         "elu": _unary(activation.elu),
         "selu": _unary(activation.selu),
         "leaky_relu": _unary(activation.leaky_relu),
+        "hard_sigmoid": _unary(activation.hard_sigmoid),
         "softabs": _unary(lambda v, epsilon: call("sqrt", v * v + epsilon)),
     }
 )
