@@ -58,8 +58,11 @@ def test_gather(number: int, kind: str) -> None:
     same([Tensor(x), Tensor(at, kind), Tensor(y)], operator, feeds)
 
 
-@pytest.mark.parametrize("body", [None, "ADD", "MULTIPLY", "MAXIMUM", "MINIMUM"])
-@pytest.mark.parametrize("kind", ["float32", "int8", "int64"])
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [(None, "float32"), (None, "int8"), ("ADD", "int64"), ("ADD", "float32"), ("MULTIPLY", "int8"),
+     ("MAXIMUM", "float32"), ("MINIMUM", "int64")],
+)  # fmt: skip
 def test_scatter(body: str | None, kind: str) -> None:
     """Slices that overlap, and reach beyond x."""
     number = Tensor([], kind)
