@@ -53,6 +53,8 @@ def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]
         os.replace(made, output)
     size, many = sum(map(len, files.values())), f"{len(files)} files, " if len(files) > 1 else ""
     terminal().print(f"{output}: {many}{size / 1e6:.1f} MB, the same bits as {model} on random inputs")
+    if state := imported.metadata.get("state"):
+        terminal().print(f"What it keeps between runs is given and taken now, by inputs: {', '.join(state)}")
 
 
 def _keep(files: Mapping[str, bytes], made: Path, name: str) -> None:

@@ -43,6 +43,8 @@ def match(workload: Workload) -> Window | None:
     taps = static_shape(tuple(a.extent for a in stage.reduce_axes))
     if taps is None or len(stage.axes) < 3 or not 2 <= len(taps) <= 4:
         return None
+    if any(a.extent == const(0) for a in stage.axes):
+        return None
     tested = any(isinstance(n, Select) for n in walk(stage.body))
     if math.prod(taps) > LARGEST_WINDOW and tested and stage.axes[-2].extent != const(1):
         return None

@@ -110,7 +110,7 @@ def _process(kind: str, seed: str, first: int, count: int, folder: Path, tally: 
                 saved = _saved(folder, kind, seed, first, at)
                 tally.wrong.append(f"{kind} seed {seed} number {at}: {said[6:]} [{saved}]")
             at, doing = at + 1, "compile"
-            if not line or said == "long" or "WRONG nothing" in said:
+            if said == "long" or said.startswith("WRONG"):
                 break
     errors.unlink()
     tally.seconds += time.monotonic() - start

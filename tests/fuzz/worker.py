@@ -132,7 +132,10 @@ def main(kind: str, seed: str, first: int, count: int, folder: Path) -> None:
     onnx.ModelProto()  # loaded before the first mutant is timed
     worker, current = Worker(kind, folder), folder / f"current-{kind}-{first}"
     for number in range(first, first + count):
-        say(number, worker.mutant(number, seed, current))
+        ended = worker.mutant(number, seed, current)
+        say(number, ended)
+        if ended.startswith("WRONG"):
+            return  # so that what it worked on stays there until it is kept
     print("peak", peak(), flush=True)
 
 

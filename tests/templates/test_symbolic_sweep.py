@@ -169,3 +169,15 @@ ROWS: dict[str, tuple[list[onnx.NodeProto], Callable[[np.ndarray], np.ndarray]]]
 def test_rows(kind: str, shape: tuple[Size, ...]) -> None:
     nodes, want = ROWS[kind]
     check(nodes, {"x": shape}, lambda v: want(v["x"]))
+
+
+def test_windows_of_no_images() -> None:
+    """Beside free sizes; there is nothing to cut into tiles."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2])], "g",
+        [value("x", TensorProto.FLOAT, [0, 2, "h", "w"])], [value("y", TensorProto.FLOAT, None)],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    exe = jangin.compile(model.SerializeToString(), threads=1, cache=False, isolated=False)
+    assert exe(np.ones((0, 2, 8, 9), np.float32)).shape == (0, 2, 4, 4)
