@@ -114,6 +114,8 @@ class Network:
 
     def _layer(self, layer: Message) -> None:
         kind, name, tops = layer.word("type"), layer.word("name"), layer.words("top")
+        if not kind:
+            raise CompileError(f"the layer '{name}' in line {layer.line} has no type")
         source = f"{kind} '{name}' (line {layer.line})"
         if kind in DATA:
             shapes = _data_shapes(layer, kind)
@@ -133,10 +135,9 @@ class Network:
         rest = Message(layer.line, {k: v for k, v in layer.fields.items() if k not in APART})
         attrs.update(rest.flat())
         outputs = tuple(self._write(top) for top in tops)
+        called = name or (*outputs, source)[0]
         self.nodes.append(
-            Node(
-                name or outputs[0], tuple(inputs), outputs, ImportedAttributes(f"caffe.{kind}", attrs), source
-            )
+            Node(called, tuple(inputs), outputs, ImportedAttributes(f"caffe.{kind}", attrs), source)
         )
 
 
