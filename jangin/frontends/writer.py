@@ -51,7 +51,7 @@ class Writer(ABC):
     reserved: Collection[str] = ()
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = _outputs_named(graph)
+        self.graph = outputs_named(graph)
         self.names: dict[str, Name] = {}
         self.taken: set[str] = set(self.reserved)
 
@@ -208,7 +208,7 @@ class Writer(ABC):
         return b.input(name, self.graph.dtype(name), self.graph.shape(name))
 
 
-def _outputs_named(graph: Graph) -> Graph:
+def outputs_named(graph: Graph) -> Graph:
     """The graph with what a node makes called as the output that lowering has a copy for."""
     made = {o for n in graph.nodes for o in n.outputs}
     if any(isinstance(v, Graph) for n in graph.nodes for v in n.attrs.named().values()):

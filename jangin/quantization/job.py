@@ -14,6 +14,7 @@ from jangin.compiler.options import Options
 from jangin.frontends import table
 from jangin.frontends.format import ModelSource, paired
 from jangin.frontends.lower import lower
+from jangin.frontends.writer import outputs_named
 from jangin.ir.dtype import I4, I8
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.records import dataclass
@@ -75,7 +76,7 @@ class Job:
         self.options = Options(resolve("cpu"), shapes or {})
         imported = table.load(paired(model, weights), self.options.shapes)
         self.threads, self.metadata = threads, imported.metadata
-        graph = prepared(lower(imported))
+        graph = outputs_named(prepared(lower(imported)))  # as what writes it calls them
         self._take(equalized(graph) if equalize else graph)
 
     def _take(self, graph: Graph) -> None:
