@@ -30,7 +30,7 @@ GAIN = 0.75
 OVERHEAD = 0.05
 """What a band costs besides its products, as a share of those that the whole axis has."""
 FEWEST = 32
-"""As so many positions a part of the outputs counts that has fewer: reading the weights takes as long."""
+"""Outputs whose products take as long as reading the weights: a band of fewer costs as much as these do."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True)
 class Axis:
-    """Of a convolution's window along one axis of `size` elements."""
+    """A convolution's window along one axis of `size` elements, with padding `before` and `after` them."""
 
     size: int
     taps: int
@@ -128,22 +128,22 @@ def taps(graph: Graph) -> Graph:
     for node in graph.nodes:
         axes = _axes(node, graph)
         bands = None if axes is None else _bands(axes, graph.constants[node.inputs[1]].shape[1])
-        if axes is None or bands is None:
+        if axes is None or bands is None or not _finite(graph, node.inputs[1]):
             run.emit(node)
         else:
             changed = True
-            _Bands(run, node, axes, bands).emit()
+            _Split(run, node, axes, bands).emit()
     return run.rewritten(graph) if changed else graph
 
 
 def _axes(node: Node, graph: Graph) -> list[Axis] | None:
-    """The windows of a convolution with padding, finite weights and known sizes, none of them in the padding
-    whole."""
+    """The windows of a convolution with padding, constant weights and known sizes, each of which sees
+    something of the image."""
     if not isinstance(node.attrs, Conv) or not any(node.attrs.pads) or node.inputs[1] not in graph.constants:
         return None
-    conv, (x, weights) = node.attrs, node.inputs
+    conv, x = node.attrs, node.inputs[0]
     sizes = static_shape(split_layout(graph.shape(x), conv.layout)[2])
-    if sizes is None or not all(sizes) or not _finite(graph, weights):
+    if sizes is None or not all(sizes):
         return None
     rank = len(conv.kernel)
     windows = zip(
@@ -155,6 +155,7 @@ def _axes(node: Node, graph: Graph) -> list[Axis] | None:
 
 
 def _finite(graph: Graph, weights: str) -> bool:
+    """Asked of the few convolutions that would be cut, as it reads all weights."""
     return not graph.dtype(weights).is_float or bool(np.isfinite(graph.constants[weights]).all())
 
 
@@ -171,7 +172,7 @@ def _bands(axes: Sequence[Axis], channels: int) -> list[list[Band]] | None:
     return [[b] for b in whole] if any(b.taps < a.taps for a, b in zip(axes, whole, strict=True)) else None
 
 
-class _Bands:
+class _Split:
     """A convolution that becomes one for each of its `bands` along each axis."""
 
     def __init__(

@@ -52,7 +52,7 @@ def jangin(*words: Any) -> str:
 def test_reports_call_layers_as_the_model_does(name: str, tmp_path: Path) -> None:
     """`--placement`, `--layers` with its table and its trace, and `--profile`."""
     if not FORMATS[name].here:
-        pytest.skip(f"{', '.join(FORMATS[name].needs)} isn't installed")
+        pytest.skip(f"{', '.join(FORMATS[name].needs)}, which {name} needs, isn't installed: an extra has it")
     model = save(next(iter(FORMATS[name].models())), tmp_path)
     graph = table.load(model).graph
     called = set(sources(graph))
