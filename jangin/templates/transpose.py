@@ -5,8 +5,9 @@ it is written; in between, a tile's lanes change places. Some tiles side by side
 
     parallel task { r { x { tile { load a vector for each x; turn; store a vector for each r } } } }
 
-Where few rows of the result are more than a task should be, a task is a strip of it: some cache lines of each
-of many rows, so that long pieces are read one after the other, and lines are written whole.
+Where few rows of the result are more than a task should be, a task is a block of it, as strips: half a cache
+line of each of many rows. So few long pieces are read at once, as many as a processor's prefetcher follows,
+and the next strip finds the lines that it fills up in the cache.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ TASK_ELEMENTS = 16384
 """Elements that a task has at least."""
 MOST_ELEMENTS = 2 * TASK_ELEMENTS
 """Elements that a task of whole rows has at most."""
+MOST_ROWS = 1024
+"""Rows of the result that strips run through: their lines stay in the second cache, and their pages are ones
+that the processor knows the addresses of."""
+SAME_SETS = 2048
+"""Rows this many bytes apart, or a multiple, share few sets of a cache, which doesn't keep a line of each."""
 
 
 def match(workload: Workload) -> Transpose | None:
@@ -139,17 +145,18 @@ class Transpose(Template):
         rec.do("reorder", [*axes.outer, axes.along, axes.last])
         rec.do("rename", axes.along, "r")
         rec.do("rename", axes.last, "c")
-        rows, columns = self._task(wide)
+        rows, columns, line = self._task(wide)
         rec.do("split", "r", rows, "bound")
         tasks, c = [*axes.outer, "ro"], "c"
         if columns < axes.columns:
-            rec.do("split", "c", columns, "bound")
-            rec.do("reorder", ["ro", "co", "ri", "ci"])
-            tasks, c = [*tasks, "co"], "ci"
+            rec.do("split", "c", line, "bound")
+            rec.do("split", "co", columns // line, "bound")
+            rec.do("reorder", ["ro", "coo", "coi", "ri", "ci"])
+            tasks, c = [*tasks, "coo"], "ci"
         task = fuse_all(rec, tasks, "t") if len(tasks) > 1 else "ro"
-        self._tiles(rec, "ri", c, wide)
+        self._tiles(rec, "ri", c, wide, line)
         if wide > lanes and "rit" in primitives.loop_names(rec.func):
-            self._tiles(rec, "rit", f"{c}t", lanes)
+            self._tiles(rec, "rit", f"{c}t", lanes, line)
         rest = next((n for n in primitives.loop_names(rec.func) if n in (f"{c}t", f"{c}tt")), "")
         if rest:
             vectorize(rec, rest, primitives.find(rec.func, rest).extent, lanes)
@@ -157,20 +164,21 @@ class Transpose(Template):
         weight = 1.0 + cost.arithmetic(self.stage.body)
         return rec.finish(self.name, params, weight * rows * columns / lanes)
 
-    def _task(self, wide: int) -> tuple[int, int]:
-        """Rows and columns of one task, in tiles of `wide` rows."""
-        if wide * self.axes.columns <= MOST_ELEMENTS:
-            return math.ceil(max(1, TASK_ELEMENTS // self.axes.columns) / wide) * wide, self.axes.columns
-        line = LINE // self.stage.out.dtype.bytes
-        rows = math.ceil(min(self.axes.rows, TASK_ELEMENTS // line) / wide) * wide
-        return rows, math.ceil(TASK_ELEMENTS / rows / line) * line
+    def _task(self, wide: int) -> tuple[int, int, int]:
+        """Rows, in tiles of `wide`, and columns of one task, and columns that are read before the next tile."""
+        axes, line = self.axes, LINE // self.stage.out.dtype.bytes
+        if wide * axes.columns <= MOST_ELEMENTS:
+            rows = math.ceil(max(1, TASK_ELEMENTS // axes.columns) / wide) * wide
+            return rows, axes.columns, max(self.lanes, line)
+        rows = math.ceil(axes.rows / math.ceil(axes.rows / MOST_ROWS) / wide) * wide
+        apart = axes.columns * self.stage.out.dtype.bytes
+        strip = max(self.lanes, line // 2 if apart % SAME_SETS else line)
+        return rows, max(1, TASK_ELEMENTS // rows // strip) * strip, strip
 
-    def _tiles(self, rec: Recorder, r: str, c: str, wide: int) -> None:
-        """Loop `r` around `c` as tiles of `wide` rows, by as many columns as are a line of the result; rows
-        that are left keep both loops, called `r`t and `c`t, and columns that are left are read by vectors
-        and stored one by one."""
+    def _tiles(self, rec: Recorder, r: str, c: str, wide: int, line: int) -> None:
+        """Loop `r` around `c` as tiles of `wide` rows by `line` columns; rows that are left keep both loops,
+        called `r`t and `c`t, and columns that are left are read by vectors and stored one by one."""
         do, x, lanes = rec.do, f"{c}x", self.lanes
-        line = max(lanes, LINE // self.stage.out.dtype.bytes)
         do("split", r, wide, "cut")
         do("rename", c, x)
         do("reorder", [x, f"{r}i"])

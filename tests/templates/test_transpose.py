@@ -32,17 +32,18 @@ def test_equal_to_its_stages(name: str, target: Target) -> None:
         assert_equal_to_stages(found, built)
 
 
-@pytest.mark.parametrize("shape", [(37, 51), (96, 83), (130, 19), (40, 131)])
+@pytest.mark.parametrize("shape", [(37, 51), (96, 83), (130, 19), (40, 131), (512, 41)])
 def test_strips(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where rows of the result are long beside a task (other element types: test_types)."""
     monkeypatch.setattr(transpose, "TASK_ELEMENTS", 512)
     monkeypatch.setattr(transpose, "MOST_ELEMENTS", 128)
+    monkeypatch.setattr(transpose, "MOST_ROWS", 40)
     built = node(Transpose((1, 0)), [buffer("x", *shape)])
     template = TEMPLATES["transpose"](workload(built))
     assert template is not None
     for params in template.space():
         found = template.schedule(params)
-        assert any(str(step).startswith("split(c, ") for step in found.steps)
+        assert any(str(step).startswith("split(co, ") for step in found.steps)
         assert_equal_to_stages(found, built)
 
 
