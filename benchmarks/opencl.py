@@ -28,7 +28,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jangin
 from jangin.bench.measure import random_array
-from jangin.runtime.devices.opencl_devices import PREFIX, Found, library, select
+from jangin.runtime.devices.opencl_devices import PREFIX, Found, select
+from jangin.runtime.devices.opencl_library import COPY_HOST, READ_WRITE, Buffer, Queue
 from jangin.runtime.devices.opencl_programs import opened
 
 PARTS = ("opencv", "products", "launches", "load", "models")
@@ -123,18 +124,17 @@ class Clblast:
         name = ctypes.util.find_library("clblast")
         if name is None:
             raise OSError("CLBlast isn't here: install Debian's libclblast1")
-        self._library, cl = ctypes.CDLL(name), library()
+        self._library = ctypes.CDLL(name)
         context = opened(device).context
-        self.queue = cl.CommandQueue(context, device.handle)
+        self.queue = Queue(context)
         self.size = size
-        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         self.arrays = [rng.standard_normal((size, size)).astype(np.float32) for _ in "abc"]
-        self.buffers = [cl.Buffer(context, flags, hostbuf=a) for a in self.arrays]
+        self.buffers = [Buffer(context, READ_WRITE | COPY_HOST, a.nbytes, a) for a in self.arrays]
 
     def __call__(self) -> None:
         n = ctypes.c_size_t(self.size)
-        zero, queue = ctypes.c_size_t(0), ctypes.c_void_p(self.queue.int_ptr)
-        a, b, c = (ctypes.c_void_p(m.int_ptr) for m in self.buffers)
+        zero, queue = ctypes.c_size_t(0), ctypes.c_void_p(self.queue.handle)
+        a, b, c = (ctypes.c_void_p(m.handle) for m in self.buffers)
         status = self._library.CLBlastSgemm(
             ROW_MAJOR, AS_IT_IS, AS_IT_IS, n, n, n, ctypes.c_float(1), a, zero, n, b, zero, n,
             ctypes.c_float(0), c, zero, n, ctypes.byref(queue), None,
@@ -145,7 +145,8 @@ class Clblast:
 
     def result(self) -> Any:
         out = np.empty_like(self.arrays[2])
-        library().enqueue_copy(self.queue, out, self.buffers[2])
+        self.queue.read(out, self.buffers[2])
+        self.queue.finish()
         return out
 
 

@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyopencl as cl
 from opencl import product
 
 import jangin
-from jangin.runtime.devices.opencl_devices import PREFIX, Found, library, select
-from jangin.runtime.devices.opencl_programs import opened
+from jangin.runtime.devices.opencl_devices import PREFIX, Found, select
 
 SIZE = 512
 ROWS = f"""
@@ -126,13 +126,13 @@ class Bench:
     """A device's programs, and two matrices there."""
 
     def __init__(self, device: Found) -> None:
-        self.cl = cl = library()
-        self.device, self.context = device, opened(device).context
+        handle = cl.Device.from_int_ptr(device.handle)
+        self.device, self.context = device, cl.Context([handle])
         how = cl.command_queue_properties.PROFILING_ENABLE
-        self.queue = cl.CommandQueue(self.context, device.handle, how)
-        known = device.handle.extensions.split()
-        self.groups = "cl_khr_subgroups" in known or bool(device.handle.max_num_sub_groups)
-        self.images = bool(device.handle.image_support)
+        self.queue = cl.CommandQueue(self.context, handle, how)
+        known = handle.extensions.split()
+        self.groups = "cl_khr_subgroups" in known or bool(handle.max_num_sub_groups)
+        self.images = bool(handle.image_support)
         defines = ["-DSUB_GROUPS"] * self.groups + ["-DIMAGES"] * self.images
         self.programs = [
             cl.Program(self.context, text).build(["-cl-std=CL3.0", "-w", *defines], cache_dir=False)
@@ -149,10 +149,10 @@ class Bench:
 
     def run(self, program: int, name: str, given: list[Any], items: tuple[int, ...], local: Any) -> float:
         """Seconds of a kernel."""
-        kernel = self.cl.Kernel(self.programs[program], name)
+        kernel = cl.Kernel(self.programs[program], name)
         for n, value in enumerate([*given, self.out]):
             kernel.set_arg(n, value)
-        event = self.cl.enqueue_nd_range_kernel(self.queue, kernel, items, local)
+        event = cl.enqueue_nd_range_kernel(self.queue, kernel, items, local)
         event.wait()
         return float(event.profile.end - event.profile.start) / 1e9
 
@@ -179,7 +179,7 @@ class Bench:
 
     def check(self, name: str, want: Any) -> None:
         out = np.empty(want.shape, np.float32)
-        self.cl.enqueue_copy(self.queue, out, self.out)
+        cl.enqueue_copy(self.queue, out, self.out)
         np.testing.assert_allclose(out, want, atol=1e-5 * SIZE, err_msg=name)
 
 

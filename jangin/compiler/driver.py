@@ -1,6 +1,7 @@
 """From a model to an executable: `jangin.build` and `jangin.compile`.
 
-Where another process will compile, it starts before what this one needs is imported: both take as long."""
+Where another process will compile, or drivers start, they do before what this one needs is imported: both
+take as long."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from jangin.compiler.cache import Cache
 from jangin.compiler.isolated import Apart
+from jangin.runtime.device import begin
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -120,6 +122,8 @@ def compile(
     `dynamic_shapes` says (see `torch.export.export`); what comes back is called as the module is. Raises
     LoadError, before anything is compiled, where this machine can't run the target's code."""
     isolated = options.pop("isolated", None)
+    if isinstance(target, str):
+        begin(target)
     with _compiler(isolated, options.get("cache", True), target, operators, formats) as apart:
         from jangin.compiler import local
 

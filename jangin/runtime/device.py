@@ -108,6 +108,8 @@ class Device(Protocol):
 DEVICES = {"cpu": "jangin.runtime.devices.cpu", "opencl": "jangin.runtime.devices.opencl"}
 """By the name that targets and saved models have for a device, the module whose `DEVICE` it is: imported
 when needed."""
+STARTED = {"opencl": "jangin.runtime.devices.opencl_programs"}
+"""By the names that targets begin with, modules that can `begin` before a device is needed."""
 
 
 def device_of(device: str | Device) -> Device:
@@ -123,6 +125,13 @@ def device_of(device: str | Device) -> Device:
     module = importlib.import_module(DEVICES[kind])
     found: Device = module.of(which) if which else module.DEVICE
     return found
+
+
+def begin(target: str) -> None:
+    """Let the device of a target's name start beside what the caller does, where that takes long."""
+    kind, _, which = target.partition(":")
+    if kind in STARTED:
+        importlib.import_module(STARTED[kind]).begin(which.partition("@")[0])
 
 
 def threads_of(devices: Sequence[tuple[str, str]], threads: int) -> list[int]:

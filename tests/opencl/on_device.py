@@ -13,7 +13,7 @@ from jangin.ir.groups import grouped
 from jangin.ir.loop import Func
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.opencl_devices import Found, devices
-from jangin.runtime.devices.opencl_kernels import Kernel
+from jangin.runtime.devices.opencl_library import Kernel
 from jangin.runtime.devices.opencl_programs import build_program
 from jangin.targets import Target
 
@@ -21,7 +21,7 @@ SIMULATOR = "Oclgrind"
 
 
 def usable() -> list[Found]:
-    """One device of each driver that builds a program; none where pyopencl or drivers are missing."""
+    """One device of each driver that builds a program; none where OpenCL's library or drivers are missing."""
     found: dict[str, Found] = {}
     try:
         for device in devices():

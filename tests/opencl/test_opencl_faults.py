@@ -3,7 +3,6 @@ the model's node and a way out."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +20,10 @@ from jangin.backends.opencl import backend
 from jangin.backends.opencl.check import require_right as right
 from jangin.ir.loop import Func
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices import opencl_devices, opencl_programs
+from jangin.runtime.devices import opencl, opencl_devices, opencl_library, opencl_programs
 from jangin.runtime.devices.opencl import Code, transfer
 from jangin.runtime.devices.opencl_devices import Found
-from jangin.runtime.devices.opencl_kernels import Kernel
+from jangin.runtime.devices.opencl_library import Error, Kernel, Queue
 from jangin.runtime.devices.opencl_programs import build_program
 
 DEVICES = usable()
@@ -35,12 +34,12 @@ X = np.random.default_rng(0).standard_normal((3, 3, 8, 8)).astype(np.float32)
 
 
 def failing(message: str, after: int = 0) -> Callable[..., Any]:
-    """What raises an error of pyopencl's with OpenCL's name for it, once it was called so often."""
+    """What raises an error with OpenCL's name for it, once it was called so often."""
     calls = iter(range(after))
 
     def fail(*_: object, **__: object) -> None:
         if next(calls, None) is None:
-            raise opencl_devices.library().RuntimeError(f"clSomething failed: {message}")
+            raise Error(f"clSomething failed: {message}")
 
     return fail
 
@@ -51,7 +50,7 @@ def failing(message: str, after: int = 0) -> Callable[..., Any]:
 def test_a_driver_s_file_that_names_a_wrong_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.icd").write_text("/nowhere/libbroken.so\n")
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
-    monkeypatch.setattr(opencl_devices, "_devices", lambda cl: ())
+    monkeypatch.setattr(opencl_devices, "_devices", lambda: ())
     with pytest.raises(LoadError, match=r"broken.icd names /nowhere/libbroken.so, which isn't there"):
         jangin.compile(network(), "opencl")
     (tmp_path / "broken.icd").write_text("libnosuch.so\n")
@@ -77,8 +76,9 @@ def test_a_driver_that_is_broken_beside_others(tmp_path: Path, monkeypatch: pyte
         jangin.compile(network(), "opencl:mali")
 
 
-def test_without_pyopencl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyopencl", None)
+def test_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencl_library, "_places", lambda: ["libnosuch.so"])
+    monkeypatch.setattr(opencl_library, "functions", opencl_library.functions.__wrapped__)
     with pytest.raises(LoadError, match=r"pip install 'jangin\[opencl\]'"):
         jangin.compile(network(), "opencl")
 
@@ -163,10 +163,9 @@ def test_a_program_without_its_kernel(device: Found) -> None:
 def test_a_device_that_is_lost(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     exe = jangin.compile(network(), name(device), cache=False)
     expected = exe(X)
-    cl = opencl_devices.library()
     for owner, call, what in (
         (Kernel, "enqueue", r"run the kernel k_.*, which computes .*Conv.*"),
-        (cl.CommandQueue, "finish", "finish a run of network"),
+        (Queue, "finish", "finish a run of network"),
     ):
         before = opencl_programs.opened(device)
         with monkeypatch.context() as patch:
@@ -184,14 +183,14 @@ def test_a_kernel_that_fails_while_others_wait(device: Found, monkeypatch: pytes
     expected, launches = exe(X), exe.plan.launches
     last = len(launches) - 1
     with monkeypatch.context() as patch:  # the run's own wait, and that for the last kernel alone
-        finish, calls = opencl_devices.library().CommandQueue.finish, iter(range(len(launches)))
+        finish, calls = Queue.finish, iter(range(len(launches)))
 
         def fail(queue: object) -> None:
             if next(calls, last) in (0, last):
                 failing("OUT_OF_RESOURCES")()
             finish(queue)
 
-        patch.setattr(opencl_devices.library().CommandQueue, "finish", fail)
+        patch.setattr(Queue, "finish", fail)
         with pytest.raises(MemoryError, match=rf"{launches[last - 1].kernel}, .*out of memory: run"):
             exe(X)
     np.testing.assert_array_equal(exe(X), expected)
@@ -200,8 +199,7 @@ def test_a_kernel_that_fails_while_others_wait(device: Found, monkeypatch: pytes
 @on_each
 def test_a_device_without_memory(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     exe = jangin.compile(network(), name(device), cache=False)
-    cl = opencl_devices.library()
-    monkeypatch.setattr(cl, "Buffer", failing("MEM_OBJECT_ALLOCATION_FAILURE"))
+    monkeypatch.setattr(opencl, "Buffer", failing("MEM_OBJECT_ALLOCATION_FAILURE"))
     with pytest.raises(
         MemoryError,
         match=r"opencl:\d .* has no memory for the \d+ bytes of .*; it is for the kernel k_",
@@ -242,7 +240,7 @@ def test_a_host_without_memory(device: Found) -> None:
 @on_each
 def test_buffers_that_are_too_large(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     small = [replace(d, largest=1500) for d in opencl_devices.devices()]
-    monkeypatch.setattr(opencl_devices, "_devices", lambda cl: tuple(small))
+    monkeypatch.setattr(opencl_devices, "_devices", lambda: tuple(small))
     limit = rf"a buffer of {name(device)} .* may have 1500; it is for the kernel k_.*, which computes "
     relu = jangin.compile(RELU, name(device), cache=False)
     with pytest.raises(MemoryError, match=rf"^x takes 1600 bytes, but {limit}.*the_node.*: run it on fewer"):

@@ -93,7 +93,7 @@ def test_memory_of_the_device_s_own(device: Found, monkeypatch: pytest.MonkeyPat
     x = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
     expected = exe(x)
     own = [replace(d, unified=False) for d in opencl_devices.devices()]
-    monkeypatch.setattr(opencl_devices, "_devices", lambda cl: tuple(own))
+    monkeypatch.setattr(opencl_devices, "_devices", lambda: tuple(own))
     apart = jangin.Executable(exe.artifact)
     np.testing.assert_array_equal(apart(x), expected)
     assert apart._module.copied == x.nbytes + expected.nbytes
@@ -129,7 +129,7 @@ def test_an_index_out_of_range(device: Found) -> None:
 @on_each
 def test_a_type_that_the_device_lacks(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = [replace(d, features=()) for d in opencl_devices.devices()]
-    monkeypatch.setattr(opencl_devices, "_devices", lambda cl: tuple(lacking))
+    monkeypatch.setattr(opencl_devices, "_devices", lambda: tuple(lacking))
     model = one_node("Exp", {"x": (TensorProto.DOUBLE, [5])}, TensorProto.DOUBLE)
     with pytest.raises(jangin.CompileError, match=r"no numbers of 64 bits.*the_node"):
         jangin.compile(model, name(device), cache=False)

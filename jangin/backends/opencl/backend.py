@@ -23,7 +23,7 @@ from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.clblast import packed
 from jangin.runtime.devices.opencl_devices import of_target
-from jangin.runtime.devices.opencl_programs import Built, binary_of, build_program, load_kernel
+from jangin.runtime.devices.opencl_programs import Built, build_program, load_kernel
 from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
 from jangin.templates.choose import TEMPLATES, Match
@@ -71,7 +71,7 @@ class OpenCLBackend:
             program = build_program(device, text)
         except LoadError as error:
             raise CompileError(f"{kernel.func.name}: {error}") from error
-        built = Built(exported(func), text, binary_of(program))
+        built = Built(exported(func), text, program.binary())
         if not device.known:
             require_right(load_kernel(device, built, same=True), device, ours)
         return replace(built, product=product).packed

@@ -18,8 +18,8 @@ from jangin.ir.interpret import size
 from jangin.ir.kernel import rounds, scratch_bytes, tasks
 from jangin.ir.loop import Func
 from jangin.runtime.arrays import address
-from jangin.runtime.devices.opencl_devices import Found, library
-from jangin.runtime.devices.opencl_kernels import Extent
+from jangin.runtime.devices.opencl_devices import Found
+from jangin.runtime.devices.opencl_library import READ_WRITE, Buffer, Extent, Queue
 from jangin.runtime.devices.opencl_programs import opened
 from jangin.runtime.elf import Image
 from jangin.runtime.functions import KERNEL
@@ -40,15 +40,14 @@ def run_alone(
     items: int,
 ) -> dict[str, Array]:
     """The outputs of a kernel run by so many work-items (or groups), or as many as there are tasks."""
-    cl, here = library(), opened(device)
-    queue = cl.CommandQueue(here.context, device.handle)
-    flags = cl.mem_flags.READ_WRITE
-    memory = [cl.Buffer(here.context, flags, max(1, arrays[p.name].nbytes)) for p in func.params]
+    context = opened(device).context
+    queue = Queue(context)
+    memory = [Buffer(context, READ_WRITE, max(1, arrays[p.name].nbytes)) for p in func.params]
     for p, m in zip(func.params, memory, strict=True):
         if arrays[p.name].nbytes:
-            cl.enqueue_copy(queue, m, arrays[p.name].reshape(-1).view(np.uint8))
+            queue.write(m, arrays[p.name])
     stride = -(-size(scratch_bytes(func, groups=grouped(func)), symbols) // 64) * 64
-    scratch = cl.Buffer(here.context, flags, max(1, stride * items))
+    scratch = Buffer(context, READ_WRITE, max(1, stride * items))
     count = size(tasks(func), symbols)
     used = max(1, min(items, count))
     values = [symbols[v.name] for v, _ in func.symbols]
@@ -59,7 +58,7 @@ def run_alone(
     out = {p.name: np.empty_like(arrays[p.name]) for p in func.results}
     for p, m in zip(func.params, memory, strict=True):
         if p.name in out and out[p.name].nbytes:
-            cl.enqueue_copy(queue, out[p.name].reshape(-1).view(np.uint8), m)
+            queue.read(out[p.name], m)
     queue.finish()
     return out
 

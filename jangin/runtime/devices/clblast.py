@@ -86,11 +86,11 @@ class Product:
             ROW_MAJOR, *(TRANSPOSED if m.transposed else AS_IT_IS for m in (s.left, s.right)),
             s.rows, s.columns, s.depth, 1.0,
         )  # fmt: skip
-        memory = [_HANDLE(self._given[n].int_ptr) for n in (s.left.param, s.right.param, s.result)]
+        memory = [_HANDLE(self._given[n].handle) for n in (s.left.param, s.right.param, s.result)]
         places = list(itertools.product(*map(range, s.outer[:-1])))
         size = s.rows * s.columns
         many = s.outer[-1] if s.outer else 1
-        handle = ctypes.byref(_HANDLE(queue.int_ptr))
+        handle = ctypes.byref(_HANDLE(queue.handle))
         for n, place in enumerate(places):
             starts = _from(s.left, place), _from(s.right, place), n * many * size
             a, b, c = zip(memory, starts, (s.left.lead, s.right.lead, s.columns), strict=True)

@@ -20,9 +20,18 @@ from jangin.ir.graph import Array
 from jangin.ir.plan import Launch, Plan, PlanBuffer
 from jangin.runtime.device import LoadError, NativeCall, Transfer
 from jangin.runtime.devices.clblast import Failed, Product
-from jangin.runtime.devices.opencl_devices import PREFIX, Found, library, of_target, select
+from jangin.runtime.devices.opencl_devices import PREFIX, Found, of_target, select
 from jangin.runtime.devices.opencl_faults import failed, is_lost, named, no_memory, too_large
-from jangin.runtime.devices.opencl_kernels import Extent
+from jangin.runtime.devices.opencl_library import (
+    COPY_HOST,
+    READ_ONLY,
+    READ_WRITE,
+    USE_HOST,
+    Buffer,
+    Error,
+    Extent,
+    Queue,
+)
 from jangin.runtime.devices.opencl_programs import Built, copy_of, forget, load_kernel, opened
 from jangin.runtime.layout import Layout
 from jangin.runtime.outputs import aligned
@@ -96,19 +105,18 @@ def of(which: str) -> OpenCL:
 
 def transfer(device: Found) -> Transfer:
     """See `runtime.device.Device.transfer`. Where the device's memory is the host's, no byte moves."""
-    cl, here = library(), opened(device)
+    context = opened(device).context
     raw = np.zeros(PROBE, np.uint8)
     best = [math.inf, math.inf]
     try:
-        queue = cl.CommandQueue(here.context, device.handle)
-        buffer = cl.Buffer(here.context, cl.mem_flags.READ_WRITE, PROBE)
+        queue, buffer = Queue(context), Buffer(context, READ_WRITE, PROBE)
         for _ in range(TURNS):
             for n, size in enumerate((1, PROBE)):
                 start = time.perf_counter()
-                cl.enqueue_copy(queue, buffer, raw[:size], is_blocking=False)
+                queue.write(buffer, raw[:size])
                 queue.finish()
                 best[n] = min(best[n], time.perf_counter() - start)
-    except cl.Error as error:
+    except Error as error:
         raise LoadError(str(failed(device, f"be given {PROBE} bytes", error))) from error
     rate = 0.0 if device.unified else max(0.0, best[1] - best[0]) / PROBE
     return Transfer(handover() + best[0], rate)
@@ -144,25 +152,24 @@ class Code:
     def native_call(self, layout: Layout) -> NativeCall:
         raise NotImplementedError("branches and loops on OpenCL devices are Python's")
 
-    def buffer(self, name: str, array: Array, *, write: bool, launch: int | None = None) -> Any:
+    def buffer(self, name: str, array: Array, *, write: bool, launch: int | None = None) -> Buffer:
         """Memory with an array's contents: the array's own, where the device's memory is the host's.
         `launch`: as of `room`."""
-        flags = library().mem_flags
-        access = flags.READ_WRITE if write else flags.READ_ONLY
+        access = READ_WRITE if write else READ_ONLY
         raw = array.reshape(-1).view(np.uint8)
         if not raw.nbytes:
             return self.room(name, 1)
         if not self.device.unified:
             self.copied += raw.nbytes
-        how = flags.USE_HOST_PTR if self.device.unified else flags.COPY_HOST_PTR
-        return self._made(name, access | how, launch, hostbuf=raw)
+        how = USE_HOST if self.device.unified else COPY_HOST
+        return self._made(name, access | how, launch, raw.nbytes, raw)
 
-    def room(self, name: str, size: int, launch: int | None = None) -> Any:
+    def room(self, name: str, size: int, launch: int | None = None) -> Buffer:
         """Memory of so many bytes: where the device shares it the host's, which has large pages. `launch`:
         the number of the one that needs most of it, where the name isn't a buffer's."""
         size = max(1, size)
         if not self.device.unified:
-            return self._made(name, library().mem_flags.READ_WRITE, launch, size=size)
+            return self._made(name, READ_WRITE, launch, size)
         self._require(name, size, launch)
         try:
             raw = aligned((size,), np.dtype(np.uint8), PAGE)
@@ -170,13 +177,13 @@ class Code:
             raise no_memory(self.device, name, size, self._uses(name, launch), error) from error
         return self.buffer(name, raw, write=True, launch=launch)
 
-    def _made(self, name: str, flags: int, launch: int | None, **given: Any) -> Any:
-        cl = library()
-        size = given["size"] if "size" in given else given["hostbuf"].nbytes
+    def _made(
+        self, name: str, flags: int, launch: int | None, size: int, array: Array | None = None
+    ) -> Buffer:
         self._require(name, size, launch)
         try:
-            return cl.Buffer(self.opened.context, flags, **given)
-        except cl.Error as error:
+            return Buffer(self.opened.context, flags, size, array)
+        except Error as error:
             raise no_memory(self.device, name, size, self._uses(name, launch), error) from error
 
     def _require(self, name: str, size: int, launch: int | None) -> None:
@@ -197,7 +204,7 @@ class Memory:
         self._code = code
         self._for: Layout | None = None
         self._queue: Any = None
-        self._arena: Any = None
+        self._arena: Buffer | None = None
         self._kernels: list[Any] = []
         self._calls: list[tuple[Any, Any, Any, range]] = []
         self._scratch: Any = None
@@ -212,7 +219,7 @@ class Memory:
         self._for = None  # until all of it stands
         try:
             self._prepare(layout)
-        except library().Error as error:
+        except Error as error:
             raise self._failed("make ready for a run", error) from error
         self._for = layout
 
@@ -220,7 +227,7 @@ class Memory:
         code, plan = self._code, self._code.plan
         if self._queue is None:
             self._kernels = [code.kernel(launch.function) for launch in plan.launches]
-            self._queue = self._new_queue()
+            self._queue = Queue(code.opened.context)
         if self._arena is None or self._arena.size < layout.placement.arena:
             self._arena = self._room_for_values(layout)
         placed: dict[tuple[int, int], Any] = {}
@@ -249,16 +256,12 @@ class Memory:
         maker = users[0][0] if users else None
         return code.room("what lies between kernels", layout.placement.arena, maker)
 
-    def _new_queue(self, *, timed: bool = False) -> Any:
-        cl = library()
-        how = cl.command_queue_properties.PROFILING_ENABLE if timed else 0
-        return cl.CommandQueue(self._code.opened.context, self._code.device.handle, how)
-
     def _bytes(self, layout: Layout, buffer: PlanBuffer) -> int:
         return math.prod(layout.shapes[buffer.name]) * buffer.dtype.bytes
 
-    def _part(self, offset: int, size: int) -> Any:
-        return self._arena.get_sub_region(offset, size)
+    def _part(self, offset: int, size: int) -> Buffer:
+        assert self._arena is not None
+        return self._arena.part(offset, size)
 
     def _give(self, name: str, memory: Any) -> None:
         for n, i in self._code.users[name]:
@@ -326,7 +329,7 @@ class Memory:
                         kernel = kernel.rest
                     if kernel is not None:
                         kernel.enqueue(queue, items, local)
-        except (library().Error, Failed) as error:
+        except (Error, Failed) as error:
             raise self._kernel_failed(number, error) from error
 
     def _round(self, number: int, n: int) -> None:
@@ -345,14 +348,14 @@ class Memory:
 
     def _blamed(self, error: Exception) -> Exception:
         """For an error that came while all was under way: the first kernel that fails alone."""
-        cl, name = library(), self._code.plan.name
+        name = self._code.plan.name
         if is_lost(error):
             return self._failed(f"finish a run of {name}", error)
         for number in range(len(self._calls)):
             try:
                 self._enqueue(self._queue, range(number, number + 1))
                 self._queue.finish()
-            except cl.Error:
+            except Error:
                 return self._kernel_failed(number, error)
             except (RuntimeError, MemoryError) as told:
                 return told
@@ -360,24 +363,20 @@ class Memory:
 
     def _take(self, layout: Layout, made: dict[str, Array], held: dict[str, Any]) -> None:
         """Wait for all, copy outputs from memory that isn't the host's, and raise what a check has found."""
-        cl, queue, checks = library(), self._queue, self._code.plan.checks
+        queue, checks = self._queue, self._code.plan.checks
         words = np.empty(len(checks), np.int64)
         wanted = [(name, array) for name, array in made.items() if array.nbytes]
         try:
             for name, array in wanted:
-                raw = array.reshape(-1).view(np.uint8)
                 if self._code.device.unified:
-                    view, _ = cl.enqueue_map_buffer(
-                        queue, held[name], cl.map_flags.READ, 0, raw.shape, np.uint8, is_blocking=False
-                    )
-                    view.base.release(queue)
+                    queue.show(held[name])
                 else:
-                    self._code.copied += raw.nbytes
-                    cl.enqueue_copy(queue, raw, held[name], is_blocking=False)
+                    self._code.copied += array.nbytes
+                    queue.read(array, held[name])
             for n, check in enumerate(checks):
-                cl.enqueue_copy(queue, words[n : n + 1], self._values[check.buffer], is_blocking=False)
+                queue.read(words[n : n + 1], self._values[check.buffer])
             queue.finish()
-        except cl.Error as error:
+        except Error as error:
             raise self._blamed(error) from error
         for check, word in zip(checks, words.tolist(), strict=True):
             if word != IN_RANGE:
@@ -387,9 +386,9 @@ class Memory:
         out = np.empty(self._bytes(layout, buffer), np.uint8)
         if out.nbytes:
             try:
-                part = self._part(layout.placement.offsets[buffer.name], out.nbytes)
-                library().enqueue_copy(self._queue, out, part)
-            except library().Error as error:
+                self._queue.read(out, self._part(layout.placement.offsets[buffer.name], out.nbytes))
+                self._queue.finish()
+            except Error as error:
                 raise self._failed(f"give {buffer.name} back", error) from error
             self._code.copied += out.nbytes
         return out
@@ -397,7 +396,7 @@ class Memory:
     def launches(self, layout: Layout, inputs: Sequence[Array]) -> Launches:
         self.prepare(layout)
         _, held = self._bind(layout, inputs)
-        return Timed(self, layout, self._new_queue(timed=True), (inputs, held, self))
+        return Timed(self, layout, Queue(self._code.opened.context, timed=True), (inputs, held, self))
 
     def seconds(self, queue: Any, number: int) -> float:
         """What a launch takes by the device's clock."""
@@ -408,22 +407,18 @@ class Memory:
         for n in rounds:
             if len(rounds) > 1:
                 self._round(number, n)
-            event = kernel.timed(queue, items, local)
-            event.wait()
-            total += event.profile.end - event.profile.start
+            start, end = kernel.timed(queue, items, local).span()
+            total += end - start
         return total / 1e9
 
-    def _product_seconds(self, queue: Any, product: Product, items: Any, local: Any) -> float:
+    def _product_seconds(self, queue: Queue, product: Product, items: Any, local: Any) -> float:
         """What lies between two markers around all that a library enqueues, and the kernel behind it."""
-        cl = library()
-        before = cl.enqueue_marker(queue)
+        before = queue.marker()
         product.enqueue(queue)
         if product.rest is not None:
             product.rest.enqueue(queue, items, local)
-        after = cl.enqueue_marker(queue)
-        after.wait()
-        taken: int = after.profile.end - before.profile.end
-        return taken / 1e9
+        after = queue.marker()
+        return (after.span()[1] - before.span()[1]) / 1e9
 
 
 class Timed(Launches):

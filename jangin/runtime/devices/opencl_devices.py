@@ -9,18 +9,17 @@ from __future__ import annotations
 import ctypes
 import sys
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from threading import Lock
 
 from jangin.environment import opencl_vendors, tell_drivers
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
+from jangin.runtime.devices import opencl_library as cl
 
 PREFIX = "opencl"
 """What the names of targets and devices begin with; then ":" and a number or a part of a name."""
@@ -28,17 +27,26 @@ VENDORS = Path("/etc/OpenCL/vendors")
 """Where systems keep a file for each driver, which names its library."""
 INTEL = "libintelocl.so"
 """The library of Intel's driver for processors, whose package for Python names a folder that isn't there."""
-KINDS = ("CPU", "GPU", "ACCELERATOR")
+KINDS = {"CPU": 2, "GPU": 4, "ACCELERATOR": 8}
+"""OpenCL's bits for kinds of devices."""
 POCL = "Portable Computing Language"
 KNOWN = frozenset({(POCL, "CPU"), ("Intel(R) OpenCL", "CPU")})
 """Platforms, and kinds of their devices, with which the whole of Jangin is tested."""
 EXTENSIONS = {"fp64": "cl_khr_fp64", "fp16": "cl_khr_fp16"}
 """What a target calls its features."""
 
+_PLATFORM_NAME = 0x0902
+_TYPE, _UNITS, _GROUP, _CLOCK, _LARGEST = 0x1000, 0x1002, 0x1004, 0x100C, 0x1010
+_PREFERRED_FLOATS, _NATIVE_FLOATS, _ALIGNMENT = 0x100A, 0x103A, 0x1019
+_FLOAT_CONFIG, _CACHE, _MEMORY, _LOCAL, _UNIFIED = 0x101B, 0x101E, 0x101F, 0x1023, 0x1035
+_NAME, _DRIVER, _VERSION, _EXTENSIONS = 0x102B, 0x102D, 0x102F, 0x1030
+"""OpenCL's numbers of questions."""
+_ROUNDED_QUOTIENTS = 1 << 7
+
 
 @dataclass(frozen=True)
 class Found:
-    """An OpenCL device. `number`: its place among all; `handle`: pyopencl's. `features`: those of EXTENSIONS
+    """An OpenCL device. `number`: its place among all; `handle`: OpenCL's. `features`: those of EXTENSIONS
     that it has; `unified`: its memory is the host's; `lanes`: floats of a vector; sizes are bytes."""
 
     number: int
@@ -59,7 +67,7 @@ class Found:
     group: int
     unified: bool
     rounded: bool
-    handle: Any
+    handle: int
 
     @property
     def model(self) -> str:
@@ -93,7 +101,9 @@ class Found:
 def devices() -> tuple[Found, ...]:
     """All of them, in the order of their drivers. Raises LoadError where there are none, with the reason and
     what to do about it."""
-    found = _devices(library())
+    cl.functions()
+    with _LOCK:
+        found = _devices()
     if not found:
         raise LoadError(f"there is no OpenCL device here: {_why_none()}")
     return found
@@ -128,58 +138,40 @@ def of_target(target: str) -> Found:
     return same[0]
 
 
-def library() -> ModuleType:
-    """pyopencl. Raises LoadError where it isn't installed."""
-    first = "pyopencl" not in sys.modules
-    if first:
-        _prepare_drivers()
-    try:
-        import pyopencl
-    except ImportError as error:
-        raise LoadError(
-            f"OpenCL devices need pyopencl ({error}): pip install 'jangin[opencl]', and a driver: your "
-            "system's, or for processors pip install pocl-binary-distribution or intel-opencl-rt"
-        ) from None
-    if first:
-        warnings.filterwarnings("ignore", category=pyopencl.CompilerWarning)  # of code that nobody wrote
-    made: ModuleType = pyopencl
-    return made
+_LOCK = Lock()
+"""Held while drivers are asked for the first time."""
 
 
 @cache
-def _devices(cl: Any) -> tuple[Found, ...]:
-    try:
-        platforms = cl.get_platforms()
-    except cl.Error:  # there are none
-        return ()
+def _devices() -> tuple[Found, ...]:
+    _prepare_drivers()
     found: list[Found] = []
     names: Counter[str] = Counter()
-    for platform in platforms:
-        try:
-            handles = platform.get_devices()
-        except cl.Error:
-            continue
-        for handle in handles:
-            one = _found(cl, len(found), platform, handle, names)
-            found.append(one)
+    for platform in cl.platforms():
+        name = cl.text("clGetPlatformInfo", platform, _PLATFORM_NAME)
+        for handle in cl.devices(platform):
+            found.append(_found(len(found), name, handle, names))
     return tuple(found)
 
 
-def _found(cl: Any, number: int, platform: Any, d: Any, names: Counter[str]) -> Found:
-    name = d.name.strip()
-    names[f"{platform.name} {name}"] += 1
-    same = names[f"{platform.name} {name}"]
-    known = d.extensions.split()
-    lanes = d.native_vector_width_float or d.preferred_vector_width_float or 1
-    config = d.single_fp_config
+def _found(number: int, platform: str, handle: int, names: Counter[str]) -> Found:
+    def said(question: int) -> str:
+        return cl.text("clGetDeviceInfo", handle, question)
+
+    def count(question: int) -> int:
+        return cl.number("clGetDeviceInfo", handle, question)
+
+    name, known, kind = said(_NAME), said(_EXTENSIONS).split(), count(_TYPE)
+    names[f"{platform} {name}"] += 1
+    same = names[f"{platform} {name}"]
+    lanes = count(_NATIVE_FLOATS) or count(_PREFERRED_FLOATS) or 1
     return Found(
-        number, platform.name.strip(), name if same == 1 else f"{name} #{same}", d.driver_version.strip(),
-        d.version.strip(), next((k for k in KINDS if d.type & getattr(cl.device_type, k)), "other"),
+        number, platform, name if same == 1 else f"{name} #{same}", said(_DRIVER), said(_VERSION),
+        next((k for k, bit in KINDS.items() if kind & bit), "other"),
         tuple(f for f, extension in EXTENSIONS.items() if extension in known),
-        d.max_compute_units, d.max_clock_frequency, lanes, d.global_mem_cache_size, d.local_mem_size,
-        d.global_mem_size, d.max_mem_alloc_size, max(64, d.mem_base_addr_align // 8), d.max_work_group_size,
-        bool(d.host_unified_memory),
-        bool(config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT), d,
+        count(_UNITS), count(_CLOCK), lanes, count(_CACHE), count(_LOCAL), count(_MEMORY), count(_LARGEST),
+        max(64, count(_ALIGNMENT) // 8), count(_GROUP), bool(count(_UNIFIED)),
+        bool(count(_FLOAT_CONFIG) & _ROUNDED_QUOTIENTS), handle,
     )  # fmt: skip
 
 

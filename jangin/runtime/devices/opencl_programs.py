@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shutil
 import struct
+from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
+from threading import Lock, Thread
 from typing import Any
 
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.clblast import Product, unpacked
-from jangin.runtime.devices.opencl_devices import Found, library
-from jangin.runtime.devices.opencl_kernels import Kernel
+from jangin.runtime.devices.opencl_devices import Found, select
+from jangin.runtime.devices.opencl_library import Context, Error, Kernel, Program
 
 LOG = 2000
 """Characters of a compiler's messages that an error repeats."""
@@ -51,21 +53,34 @@ class Opened:
     """A device with the context that its programs and memory belong to."""
 
     device: Found
-    context: Any
+    context: Context
 
 
 _OPENED: dict[int, Opened] = {}
+_LOCK = Lock()
+"""Held while a device is opened."""
 
 
 def opened(device: Found) -> Opened:
     """The one of a device in this process. Raises LoadError where it can't be opened."""
-    cl = library()
-    if device.number not in _OPENED:
-        try:
-            _OPENED[device.number] = Opened(device, cl.Context([device.handle]))
-        except cl.Error as error:
-            raise LoadError(f"{device} can't be opened: {error}") from error
-    return _OPENED[device.number]
+    with _LOCK:
+        if device.number not in _OPENED:
+            try:
+                _OPENED[device.number] = Opened(device, Context(device.handle))
+            except Error as error:
+                raise LoadError(f"{device} can't be opened: {error}") from error
+        return _OPENED[device.number]
+
+
+def begin(which: str) -> None:
+    """Start drivers, and open the device that `select` would give, beside what the caller does: they take as
+    long as its imports. What goes wrong is told to whoever needs the device."""
+
+    def start() -> None:
+        with suppress(LoadError):
+            opened(select(which))
+
+    Thread(target=start).start()
 
 
 def forget(lost: Opened) -> None:
@@ -74,13 +89,13 @@ def forget(lost: Opened) -> None:
         del _OPENED[lost.device.number]
 
 
-def load_program(device: Found, built: Built, *, same: bool) -> Any:
+def load_program(device: Found, built: Built, *, same: bool) -> Program:
     """A program of what the `same` driver made, or else of its source. Raises LoadError."""
-    cl, here = library(), opened(device)
+    here = opened(device)
     if built.binary and same:
         try:
-            return cl.Program(here.context, [device.handle], [built.binary]).build(cache_dir=False)
-        except cl.Error:
+            return Program(here.context, binary=built.binary).build()
+        except Error:
             pass  # a driver may refuse what it made: the source is there
     return build_program(device, built.source)
 
@@ -93,7 +108,7 @@ def load_kernel(device: Found, built: Built, *, same: bool) -> Any:
     program = load_program(device, built, same=same)
     try:
         return Kernel(program, built.kernel)
-    except library().Error as error:
+    except Error as error:
         raise LoadError(f"{device} has no kernel {built.kernel} in its program: {error}") from error
 
 
@@ -104,28 +119,21 @@ def copy_of(kernel: Any) -> Any:
     return kernel.copy()
 
 
-def build_program(device: Found, source: bytes) -> Any:
+def build_program(device: Found, source: bytes) -> Program:
     """A program of OpenCL C. Raises LoadError with what the driver's compiler says."""
     if device.linker and shutil.which(device.linker) is None:
         raise LoadError(
             f"{device} needs the program {device.linker!r}, without which its driver ends this process: "
             "install your system's binutils"
         )
-    cl, here = library(), opened(device)
+    here = opened(device)
     options = ["-cl-std=CL1.2", "-w"]  # nobody wrote this code who could heed warnings
     if device.rounded:
         options.append("-cl-fp32-correctly-rounded-divide-sqrt")
     try:
-        return cl.Program(here.context, source.decode()).build(options, cache_dir=False)
-    except cl.Error as error:
+        return Program(here.context, source).build(options)
+    except Error as error:
         raise LoadError(
             f"the compiler of {device} failed; compile the model for another device, and tell the maker of "
             f"the driver what it says: {str(error)[:LOG]}"
         ) from error
-
-
-def binary_of(program: Any) -> bytes:
-    """What `load_program` makes the program of without building it; empty where the driver gives none."""
-    cl = library()
-    (made,) = program.get_info(cl.program_info.BINARIES)
-    return bytes(made or b"")

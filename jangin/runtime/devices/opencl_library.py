@@ -1,0 +1,349 @@
+"""OpenCL's functions, by ctypes, and its objects.
+
+Of pyopencl only the library that it brings is used, which finds the drivers. Its Python takes longer to
+import than a small model to load, and it holds Python's lock while a driver makes a kernel, for each of which
+it keeps a line in a file of the user's for ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from jangin.environment import tell_drivers
+from jangin.ir.graph import Array
+from jangin.runtime.arrays import address
+from jangin.runtime.device import LoadError
+
+_HANDLE, _INT, _COUNT, _FLAGS = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_uint64
+_SIZE = ctypes.c_size_t
+_INFO = _HANDLE, _COUNT, _SIZE, _HANDLE, _HANDLE
+_AFTER = _COUNT, _HANDLE, _HANDLE
+"""How many events to wait for, which, and where the new one goes."""
+_STATUS: dict[str, tuple[Any, ...]] = {
+    "clGetPlatformIDs": (_COUNT, _HANDLE, _HANDLE),
+    "clGetPlatformInfo": _INFO,
+    "clGetDeviceIDs": (_HANDLE, _FLAGS, _COUNT, _HANDLE, _HANDLE),
+    "clGetDeviceInfo": _INFO,
+    "clFinish": (_HANDLE,),
+    "clBuildProgram": (_HANDLE, _COUNT, _HANDLE, ctypes.c_char_p, _HANDLE, _HANDLE),
+    "clGetProgramInfo": _INFO,
+    "clGetProgramBuildInfo": (_HANDLE, *_INFO),
+    "clSetKernelArg": (_HANDLE, _COUNT, _SIZE, _HANDLE),
+    "clEnqueueNDRangeKernel": (*(_HANDLE,) * 2, _COUNT, *(_HANDLE,) * 3, *_AFTER),
+    "clEnqueueReadBuffer": (_HANDLE, _HANDLE, _COUNT, _SIZE, _SIZE, _HANDLE, *_AFTER),
+    "clEnqueueWriteBuffer": (_HANDLE, _HANDLE, _COUNT, _SIZE, _SIZE, _HANDLE, *_AFTER),
+    "clEnqueueUnmapMemObject": (_HANDLE, _HANDLE, _HANDLE, *_AFTER),
+    "clEnqueueMarker": (_HANDLE, _HANDLE),
+    "clWaitForEvents": (_COUNT, _HANDLE),
+    "clGetEventProfilingInfo": _INFO,
+    **{f"clRelease{n}": (_HANDLE,) for n in ("Context", "CommandQueue", "MemObject")},
+    **{f"clRelease{n}": (_HANDLE,) for n in ("Program", "Kernel", "Event")},
+}
+"""Functions that give a status, with the types of their arguments."""
+_MADE: dict[str, tuple[Any, ...]] = {
+    "clCreateContext": (_HANDLE, _COUNT, _HANDLE, _HANDLE, _HANDLE),
+    "clCreateCommandQueue": (_HANDLE, _HANDLE, _FLAGS),
+    "clCreateBuffer": (_HANDLE, _FLAGS, _SIZE, _HANDLE),
+    "clCreateSubBuffer": (_HANDLE, _FLAGS, _COUNT, _HANDLE),
+    "clCreateProgramWithSource": (_HANDLE, _COUNT, _HANDLE, _HANDLE),
+    "clCreateProgramWithBinary": (_HANDLE, _COUNT, _HANDLE, _HANDLE, _HANDLE, _HANDLE),
+    "clCreateKernel": (_HANDLE, ctypes.c_char_p),
+    "clEnqueueMapBuffer": (_HANDLE, _HANDLE, _COUNT, _FLAGS, _SIZE, _SIZE, *_AFTER),
+}
+"""Functions that give an object, or a pointer, and the status by a last argument."""
+
+ALL_DEVICES = 0xFFFFFFFF
+READ_WRITE, READ_ONLY, USE_HOST, COPY_HOST = 1, 4, 8, 32
+_PROFILED, _MAP_READ, _REGION = 2, 1, 0x1220
+_BINARY_SIZES, _BINARIES, _LOG = 0x1165, 0x1166, 0x1183
+_START, _END = 0x1282, 0x1283
+
+Extent = ctypes.c_size_t * 1
+"""Of work-items."""
+
+_ERRORS = {
+    -1: "DEVICE_NOT_FOUND DEVICE_NOT_AVAILABLE COMPILER_NOT_AVAILABLE MEM_OBJECT_ALLOCATION_FAILURE "
+    "OUT_OF_RESOURCES OUT_OF_HOST_MEMORY PROFILING_INFO_NOT_AVAILABLE MEM_COPY_OVERLAP "
+    "IMAGE_FORMAT_MISMATCH IMAGE_FORMAT_NOT_SUPPORTED BUILD_PROGRAM_FAILURE MAP_FAILURE "
+    "MISALIGNED_SUB_BUFFER_OFFSET EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST COMPILE_PROGRAM_FAILURE "
+    "LINKER_NOT_AVAILABLE LINK_PROGRAM_FAILURE DEVICE_PARTITION_FAILED KERNEL_ARG_INFO_NOT_AVAILABLE",
+    -30: "INVALID_VALUE INVALID_DEVICE_TYPE INVALID_PLATFORM INVALID_DEVICE INVALID_CONTEXT "
+    "INVALID_QUEUE_PROPERTIES INVALID_COMMAND_QUEUE INVALID_HOST_PTR INVALID_MEM_OBJECT "
+    "INVALID_IMAGE_FORMAT_DESCRIPTOR INVALID_IMAGE_SIZE INVALID_SAMPLER INVALID_BINARY "
+    "INVALID_BUILD_OPTIONS INVALID_PROGRAM INVALID_PROGRAM_EXECUTABLE INVALID_KERNEL_NAME "
+    "INVALID_KERNEL_DEFINITION INVALID_KERNEL INVALID_ARG_INDEX INVALID_ARG_VALUE INVALID_ARG_SIZE "
+    "INVALID_KERNEL_ARGS INVALID_WORK_DIMENSION INVALID_WORK_GROUP_SIZE INVALID_WORK_ITEM_SIZE "
+    "INVALID_GLOBAL_OFFSET INVALID_EVENT_WAIT_LIST INVALID_EVENT INVALID_OPERATION INVALID_GL_OBJECT "
+    "INVALID_BUFFER_SIZE INVALID_MIP_LEVEL INVALID_GLOBAL_WORK_SIZE INVALID_PROPERTY",
+}
+"""The specification's names of errors, from a number down."""
+_NAMES = {first - n: name for first, names in _ERRORS.items() for n, name in enumerate(names.split())}
+
+
+class Error(Exception):
+    """What one of OpenCL's functions failed with: its name and the error's."""
+
+
+class _Functions:
+    """Each of OpenCL's functions by its name, those that give a status raising Error for one that isn't 0."""
+
+    def __init__(self, opened: ctypes.CDLL) -> None:
+        for name, types in _STATUS.items():
+            function = opened[name]
+            function.argtypes, function.restype = types, _INT
+            setattr(self, name, function)
+        for name, types in _MADE.items():
+            function = opened[name]
+            function.argtypes, function.restype = (*types, _HANDLE), _HANDLE
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> Any:  # for the type checker: all are there
+        raise AttributeError(name)
+
+
+@cache
+def functions() -> Any:
+    """OpenCL's. Raises LoadError where there is no library that finds drivers."""
+    told = []
+    for place in _places():
+        try:
+            return _Functions(ctypes.CDLL(place))
+        except (OSError, AttributeError) as error:
+            told.append(str(error))
+    raise LoadError(
+        f"OpenCL devices need pyopencl, or the system's library of OpenCL ({'; '.join(told)}): pip install "
+        "'jangin[opencl]', and a driver: your system's, or for processors pip install "
+        "pocl-binary-distribution or intel-opencl-rt"
+    )
+
+
+def _places() -> list[str]:
+    """Where the library may be: beside pyopencl's own, or the system's."""
+    brought = find_spec("pyopencl")
+    folders = (brought.submodule_search_locations or ()) if brought else ()
+    own = [
+        file for folder in folders for file in Path(folder).glob("_cl.*") if file.suffix in (".so", ".pyd")
+    ]
+    for file in own:
+        tell_drivers({"PYOPENCL_HOME": str(file.parent)})  # without which its library ends the process
+    return [*map(str, own), "libOpenCL.so.1", "OpenCL"]
+
+
+def _require(call: str, status: int, more: str = "") -> None:
+    if status:
+        raise Error(f"{call} failed: {_NAMES.get(status, f'error {status}')}{more}")
+
+
+def call(name: str, *given: Any) -> None:
+    """A function that gives a status. Raises Error."""
+    _require(name, getattr(functions(), name)(*given))
+
+
+def _made(name: str, *given: Any) -> int:
+    """What a function makes. Raises Error."""
+    status = ctypes.c_int()
+    made: int | None = getattr(functions(), name)(*given, ctypes.byref(status))
+    _require(name, status.value)
+    return made or 0
+
+
+# --- platforms and devices
+
+
+def _listed(name: str, *given: Any) -> list[int]:
+    """The handles that a function lists; none where there are none, however it says so."""
+    count = ctypes.c_uint()
+    if getattr(functions(), name)(*given, 0, None, ctypes.byref(count)) or not count.value:
+        return []
+    found = (_HANDLE * count.value)()
+    call(name, *given, count, found, None)
+    return [handle for handle in found if handle]
+
+
+def platforms() -> list[int]:
+    return _listed("clGetPlatformIDs")
+
+
+def devices(platform: int) -> list[int]:
+    return _listed("clGetDeviceIDs", platform, ALL_DEVICES)
+
+
+def info(name: str, *of: int) -> bytes:
+    """What one of OpenCL's functions for that says of an object: the last number is the question's."""
+    size, function = _SIZE(), getattr(functions(), name)
+    _require(name, function(*of, 0, None, ctypes.byref(size)))
+    said = ctypes.create_string_buffer(max(1, size.value))
+    _require(name, function(*of, size, said, None))
+    return said.raw[: size.value]
+
+
+def text(name: str, *of: int) -> str:
+    return info(name, *of).rstrip(b"\0").decode(errors="replace").strip()
+
+
+def number(name: str, *of: int) -> int:
+    return int.from_bytes(info(name, *of), "little")
+
+
+# --- objects
+
+
+class _Object:
+    """One of OpenCL's, let go of with this. `handle`: what its functions know it by."""
+
+    _release = ""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self._let_go = getattr(functions(), self._release)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_let_go"):
+            self._let_go(self.handle)
+
+
+class Context(_Object):
+    """Of one device."""
+
+    _release = "clReleaseContext"
+
+    def __init__(self, device: int) -> None:
+        super().__init__(_made("clCreateContext", None, 1, ctypes.byref(_HANDLE(device)), None, None))
+        self.device = device
+
+
+class Queue(_Object):
+    """Of a context's device, in order; `timed`: its events tell times."""
+
+    _release = "clReleaseCommandQueue"
+
+    def __init__(self, context: Context, *, timed: bool = False) -> None:
+        flags = _PROFILED if timed else 0
+        super().__init__(_made("clCreateCommandQueue", context.handle, context.device, flags))
+
+    def finish(self) -> None:
+        call("clFinish", self.handle)
+
+    def write(self, to: Buffer, array: Array) -> None:
+        """Copy an array, which must stay until the queue is finished."""
+        given = self.handle, to.handle, 0, 0, array.nbytes, address(array), 0, None, None
+        call("clEnqueueWriteBuffer", *given)
+
+    def read(self, array: Array, of: Buffer) -> None:
+        """Copy to an array, which must stay until the queue is finished."""
+        given = self.handle, of.handle, 0, 0, array.nbytes, address(array), 0, None, None
+        call("clEnqueueReadBuffer", *given)
+
+    def show(self, buffer: Buffer) -> None:
+        """Let the host see what kernels wrote to memory that it shares."""
+        after = 0, None, None
+        at = _made("clEnqueueMapBuffer", self.handle, buffer.handle, 0, _MAP_READ, 0, buffer.size, *after)
+        call("clEnqueueUnmapMemObject", self.handle, buffer.handle, at, *after)
+
+    def marker(self) -> Event:
+        event = _HANDLE()
+        call("clEnqueueMarker", self.handle, ctypes.byref(event))
+        return Event(event.value or 0)
+
+
+class Event(_Object):
+    """Of something enqueued on a queue that is timed."""
+
+    _release = "clReleaseEvent"
+
+    def span(self) -> tuple[int, int]:
+        """When it began and ended, in nanoseconds of the device's clock; waits for it."""
+        call("clWaitForEvents", 1, ctypes.byref(_HANDLE(self.handle)))
+        name = "clGetEventProfilingInfo"
+        return number(name, self.handle, _START), number(name, self.handle, _END)
+
+
+class Buffer(_Object):
+    """Memory of `size` bytes, or an array's (see USE_HOST and COPY_HOST)."""
+
+    _release = "clReleaseMemObject"
+
+    def __init__(self, context: Context, flags: int, size: int, array: Array | None = None) -> None:
+        at = None if array is None else address(array)
+        super().__init__(_made("clCreateBuffer", context.handle, flags, size, at))
+        self.size = size
+        self._kept: Array | Buffer | None = array
+
+    def part(self, offset: int, size: int) -> Buffer:
+        """Of the same memory."""
+        region, made = (_SIZE * 2)(offset, size), Buffer.__new__(Buffer)
+        handle = _made("clCreateSubBuffer", self.handle, 0, _REGION, ctypes.byref(region))
+        _Object.__init__(made, handle)
+        made.size, made._kept = size, self
+        return made
+
+
+class Program(_Object):
+    """Of OpenCL C, or of what a driver made of it: `build` makes kernels of it."""
+
+    _release = "clReleaseProgram"
+
+    def __init__(self, context: Context, source: bytes = b"", binary: bytes = b"") -> None:
+        given, size = ctypes.c_char_p(binary or source), _SIZE(len(binary or source))
+        one = ctypes.byref(given), ctypes.byref(size)
+        if binary:
+            device = ctypes.byref(_HANDLE(context.device))
+            made = _made("clCreateProgramWithBinary", context.handle, 1, device, one[1], one[0], None)
+        else:
+            made = _made("clCreateProgramWithSource", context.handle, 1, *one)
+        super().__init__(made)
+        self._context = context
+
+    def build(self, options: Sequence[str] = ()) -> Program:
+        """Raises Error with what the compiler says."""
+        given = " ".join(options).encode()
+        status = functions().clBuildProgram(self.handle, 0, None, given, None, None)
+        if status:
+            log = text("clGetProgramBuildInfo", self.handle, self._context.device, _LOG)
+            _require("clBuildProgram", status, f": {log}")
+        return self
+
+    def binary(self) -> bytes:
+        """What the driver made; empty where it gives nothing."""
+        size = number("clGetProgramInfo", self.handle, _BINARY_SIZES)
+        made = ctypes.create_string_buffer(max(1, size))
+        place = _HANDLE(ctypes.addressof(made))
+        call("clGetProgramInfo", self.handle, _BINARIES, ctypes.sizeof(place), ctypes.byref(place), None)
+        return made.raw[:size]
+
+
+class Kernel(_Object):
+    """A program's kernel, with arguments of its own."""
+
+    _release = "clReleaseKernel"
+
+    def __init__(self, program: Program, name: str) -> None:
+        super().__init__(_made("clCreateKernel", program.handle, name.encode()))
+        self._program, self._name = program, name
+        self._set, self._run = functions().clSetKernelArg, functions().clEnqueueNDRangeKernel
+
+    def copy(self) -> Kernel:
+        return Kernel(self._program, self._name)
+
+    def set_arg(self, number: int, value: int | Buffer) -> None:
+        """A whole number, as one of 64 bits, or memory, which isn't kept alive by this."""
+        word = ctypes.c_int64(value if isinstance(value, int) else value.handle)
+        _require("clSetKernelArg", self._set(self.handle, number, 8, ctypes.byref(word)))
+
+    def enqueue(self, queue: Queue, items: Any, local: Any) -> None:
+        """So many work-items (an `Extent`), in groups of `local`."""
+        status = self._run(queue.handle, self.handle, 1, None, items, local, 0, None, None)
+        if status:
+            _require("clEnqueueNDRangeKernel", status)
+
+    def timed(self, queue: Queue, items: Any, local: Any) -> Event:
+        """As `enqueue`; gives the event."""
+        event = _HANDLE()
+        given = queue.handle, self.handle, 1, None, items, local, 0, None, ctypes.byref(event)
+        call("clEnqueueNDRangeKernel", *given)
+        return Event(event.value or 0)
