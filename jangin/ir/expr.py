@@ -472,8 +472,9 @@ def cast(dtype: DType, a: ExprLike) -> Expr:
         return x
     if isinstance(x, Const) and not x.dtype.is_float:
         return const(x.value, dtype)
-    if isinstance(x, Cast) and x.dtype.is_int and x.a.dtype in (F32, F64) and dtype is not BOOL:
-        limits = _whole_limits(x.a)  # a whole float that both types have needn't become the first
+    if isinstance(x, Cast) and x.dtype.is_int and x.a.dtype in (F32, F64) and dtype not in (BOOL, I64):
+        # A whole float that both types have needn't become the first. Indices do: no NaN is one then.
+        limits = _whole_limits(x.a)
         if limits and all(t.has_whole(n) for n in limits for t in (x.dtype, dtype)):
             return cast(dtype, x.a)
     return Cast(dtype, x)

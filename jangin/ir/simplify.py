@@ -12,7 +12,7 @@ from functools import lru_cache, reduce
 from math import gcd
 
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Binary, Call, Const, Expr, Select, Var, binary, const, select
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, binary, const, select
 from jangin.ir.flat import SMALL, postorder
 from jangin.ir.traversal import children, free_vars, rebuild
 from jangin.ir.words import COMPARE
@@ -353,6 +353,8 @@ class _Simplifier:
             return self._binary_interval(atom)
         if isinstance(atom, Select):
             return self._hull(atom.a, atom.b)
+        if isinstance(atom, Cast) and atom.a.dtype.is_int and atom.a.dtype.bits < 64:
+            return atom.a.dtype.limits
         return None, None
 
     def _binary_interval(self, atom: Binary) -> tuple[int | None, int | None]:

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jangin.ir.core import Conv, Map
+from jangin.ir.core import Conv, Gather, Map
 from jangin.ir.expr import Binary, Call, Const, Expr, Var, const
 from jangin.ir.graph import Graph, Node
 from jangin.ir.traversal import free_vars, walk
@@ -27,6 +27,9 @@ SIZE_LIMIT = 400
 (shared values are written out again)."""
 REGION_LIMIT = 16
 """Most maps looked at for the place where a value's consumers meet again."""
+
+TABLE = 256
+"""Most elements of a table from which an anchor's write-back may take its results."""
 
 CHEAP_CALLS = frozenset(
     {"neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "isnan", "isinf"}
@@ -188,7 +191,9 @@ class _Fuser:
             name = node.outputs[0]
             if node in taken:
                 continue
-            if not isinstance(node.attrs, Map) or name in self.owner or self.graph.shape(name) != shape:
+            if not (isinstance(node.attrs, Map) or self.is_lookup(node)):
+                return []
+            if name in self.owner or self.graph.shape(name) != shape:
                 return []
             sizes[name] = self.grown(node, sizes)
             if sizes[name] > SIZE_LIMIT:
@@ -205,7 +210,7 @@ class _Fuser:
         return sorted(self.index[n.outputs[0]] for n in self.users.get(name, ()))
 
     def grown(self, node: Node, sizes: dict[str, int]) -> int:
-        total = node.of(Map).body.size
+        total = node.attrs.body.size if isinstance(node.attrs, Map) else 1
         return total + sum(occurrences(node, i) * sizes.get(n, 1) for i, n in enumerate(node.inputs))
 
     # -- producers ------------------------------------------------------------------------------
@@ -252,7 +257,9 @@ class _Fuser:
         if user.op == "expand":
             return VIEWS | CHEAP
         if user.op == "gather":
-            return VIEWS | CHEAP if position == 0 else CHEAP
+            if position == 0:
+                return VIEWS | CHEAP
+            return ONCE if self.is_lookup(user) else CHEAP
         if user.op in ("transpose", "slice", "pad", "reduce", "softmax", "normalize"):
             return ONCE
         if user.op == "pool":
@@ -262,6 +269,11 @@ class _Fuser:
         # A product's inner loop reads its operands in place: other strides, but no arithmetic.
         planes = user.op == "conv" and position == 0 and self.has_few(source[-1])
         return VIEWS if user.op == "matmul" or planes else NONE
+
+    def is_lookup(self, node: Node) -> bool:
+        """Whether a node takes each element of its result from a small table."""
+        table = self.graph.constants.get(node.inputs[0]) if isinstance(node.attrs, Gather) else None
+        return table is not None and table.ndim == 1 and table.size <= TABLE
 
     def is_depthwise(self, node: Node) -> bool:
         """Whether a convolution's channels each have a filter of their own, and lie side by side."""

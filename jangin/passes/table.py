@@ -17,6 +17,7 @@ from jangin.passes.in_place import in_place
 from jangin.passes.integers import integers
 from jangin.passes.large_windows import large_windows
 from jangin.passes.layout import layout
+from jangin.passes.lookups import lookups
 from jangin.passes.separable import separable
 from jangin.passes.simplify import simplify
 from jangin.passes.taps import taps
@@ -53,6 +54,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("cse", anywhere(cse)),
     Pass("dce", anywhere(dce)),
     Pass("integers", integers),
+    Pass("lookups", lookups),
     Pass("fuse", fuse),
     Pass("attention", attention),
     Pass("separable", separable),

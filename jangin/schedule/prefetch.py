@@ -44,7 +44,8 @@ def prefetch_panels(func: Func, loop: str, tiles: str, panels: str, buffer: str,
 
 def prefetch_tile(func: Func, tiles: str, row: str, width: int) -> Func:
     """At the top of each iteration of `tiles`, fetch what its write-back will touch in each row of the
-    tile, `width` elements from the first: operands that differ from row to row, and the result itself."""
+    tile, `width` elements from the first: operands that differ from row to row, and the result itself; not
+    what lies where the sums say."""
     rows = find(func, row)
     final = [s for s in statements(rows) if isinstance(s, Store)]
     inner: dict[Var, Expr] = dict.fromkeys(bound_inside(rows.body), const(0))
@@ -54,6 +55,8 @@ def prefetch_tile(func: Func, tiles: str, row: str, width: int) -> Func:
     hints: list[Stmt] = []
     for buffer, index in sorted(accesses, key=lambda a: a[0].name):
         if buffer.memory == "register" or not any(rows.var in free_vars(i) for i in index):
+            continue
+        if any(True for i in index for _ in loads(i)):
             continue
         at = tuple(substitute(i, {**inner, rows.var: var}) for i in index)
         step = LINE // buffer.dtype.bytes

@@ -1,0 +1,100 @@
+"""What maps make of numbers of 8 bits, one after another, is one table of what they make of each.
+
+Between two quantizations lie functions of one number that has 256 values at most, such as the parts of GELU,
+each rounded to 8 bits again. The interpreter works them out for all values while compiling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from jangin.ir.core import Gather, Map
+from jangin.ir.dtype import I64
+from jangin.ir.expr import Var, cast, const
+from jangin.ir.graph import Array, Graph, Node, Value
+from jangin.ops.editor import Editor
+from jangin.ops.folding import evaluated
+from jangin.passes.dce import dce
+from jangin.targets.gpu import GpuTarget
+from jangin.targets.target import Target
+from jangin.templates.cost import arithmetic
+
+LOOKED_UP = 32.0
+"""Vector instructions in which a vector of elements of a table is put together, lane by lane."""
+
+
+def lookups(graph: Graph, target: Target) -> Graph:
+    """The graph with tables for such maps, where they take longer. Not for graphics processors, which
+    compute a function sooner than they read memory."""
+    if isinstance(target, GpuTarget):
+        return graph
+    return _Lookups(graph).run()
+
+
+class _Lookups(Editor):
+    """`origin`: the small numbers that a value is a function of alone; `work`: vector instructions of that
+    function; `made`: what it makes of all numbers that there are."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph.symbols, graph.values, graph.constants)
+        self.graph, self.producers, self.users = graph, graph.producers(), graph.consumers()
+        self.origin: dict[str, str] = {}
+        self.work: dict[str, float] = {}
+        self.made: dict[str, Array] = {}
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            if isinstance(node.attrs, Map):
+                self.follow(node)
+        found = {name for name in self.origin if self.work[name] > LOOKED_UP and self.is_last(name)}
+        if not found:
+            return self.graph
+        for node in self.graph.nodes:
+            self.emit(self.lookup(node) if node.outputs[0] in found else node)
+        return dce(self.rewritten(self.graph))
+
+    def follow(self, node: Node) -> None:
+        """Note what the node's result is a function of, if all its operands are of the same numbers."""
+        (out,), parts = node.outputs, self.operands(node)
+        origins = {self.origin.get(n, n) for n in parts}
+        if len(origins) != 1:
+            return
+        (origin,) = origins
+        small = self.dtype(origin).is_int and self.dtype(origin).bits == 8
+        if small and self.shape(origin) == self.shape(out):
+            self.origin[out] = origin
+            self.work[out] = arithmetic(node.of(Map).body) + sum(self.work.get(n, 0.0) for n in parts)
+
+    def operands(self, node: Node) -> set[str]:
+        """A node's, without single constants."""
+        return {n for n in node.inputs if n not in self.constants or self.constants[n].size != 1}
+
+    def is_last(self, name: str) -> bool:
+        """Whether something that isn't a function of the same numbers reads the value."""
+        own, users = self.origin[name], self.users.get(name, ())
+        return name in self.graph.outputs or any(self.origin.get(n.outputs[0]) != own for n in users)
+
+    def lookup(self, node: Node) -> Node:
+        (out,) = node.outputs
+        places, table = self.origin[out], self.constant(self.values_of(out), f"{out}.table")
+        if least := self.dtype(places).limits[0]:
+            body = cast(I64, Var("x0", self.dtype(places))) - const(least)
+            places = self.add(Map(body), [places], f"{out}.places")
+        return replace(node, inputs=(table, places), attrs=Gather(0))
+
+    def values_of(self, name: str) -> Array:
+        """What is made of each of the numbers that it is a function of, from the least on."""
+        if name in self.constants:
+            return self.constants[name].reshape(1)
+        if name not in self.origin:
+            low, high = self.dtype(name).limits
+            return np.arange(low, high + 1).astype(self.dtype(name).numpy)
+        if name not in self.made:
+            node = self.producers[name]
+            given = {n: self.values_of(n) for n in node.inputs}
+            values = {n: Value(n, self.dtype(n), (const(a.size),)) for n, a in given.items()}
+            values[name] = Value(name, self.dtype(name), (const(max(a.size for a in given.values())),))
+            self.made[name] = evaluated(node, given, values)[name]
+        return self.made[name]
