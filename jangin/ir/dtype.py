@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -11,27 +11,25 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type: `kind` is f(loat), i(nt), u(nsigned), b(ool), c(omplex) or s(tring). There is one
-    object of each, and it equals itself alone."""
+    """An element type: `kind` is f(loat), i(nt), u(nsigned), b(ool), c(omplex) or s(tring); `bytes`: what one
+    element takes in memory (sub-byte types take one). There is one object of each, and it equals itself
+    alone."""
 
     name: str
     bits: int
     kind: str
+    bytes: int = field(init=False, repr=False)
+    is_float: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", max(1, self.bits // 8))
+        object.__setattr__(self, "is_float", self.kind == "f")
 
     def __str__(self) -> str:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dtype_of, (self.name,)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes one element takes in memory (sub-byte types take one)."""
-        return max(1, self.bits // 8)
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind == "f"
 
     @property
     def is_int(self) -> bool:
@@ -53,9 +51,9 @@ class DType:
     @property
     def wide(self) -> DType:
         """The type its values are computed in: f32 for smaller floats, bytes for sub-byte integers."""
-        if self.is_float and self.bits < 32:
-            return F32
-        return _BYTES[self.kind] if self.bits < 8 else self
+        if self.bits >= 32:
+            return self
+        return F32 if self.is_float else _BYTES[self.kind] if self.bits < 8 else self
 
     @property
     def numpy(self) -> np.dtype[np.generic]:

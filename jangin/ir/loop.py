@@ -223,8 +223,8 @@ def map_stmt(
 
 def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     """Replace free variables in every expression."""
-
-    return map_stmt(s, lambda e: substitute(e, values))
+    done = dict[Expr, Expr](values.items())
+    return map_stmt(s, lambda e: substitute(e, values, done))
 
 
 def replace_buffer(

@@ -52,11 +52,11 @@ def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
     return memo[e]
 
 
-def substitute(e: Expr, values: Mapping[Var, Expr]) -> Expr:
-    """`e` with variables replaced."""
+def substitute(e: Expr, values: Mapping[Var, Expr], done: dict[Expr, Expr] | None = None) -> Expr:
+    """`e` with variables replaced. `done`: what was replaced in other expressions, the values among it."""
     if e._free.isdisjoint(values):
         return e
-    memo = dict[Expr, Expr](values.items())
+    memo = dict[Expr, Expr](values.items()) if done is None else done
     stack = [e]
     while stack:
         node = stack[-1]

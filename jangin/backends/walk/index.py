@@ -67,6 +67,7 @@ class Indexer:
     lanes: int = 1
     varying: frozenset[Var] = frozenset()
     bindings: int = 0
+    _names: frozenset[Var] = frozenset()
     _last: dict[Var, tuple[Range, int]] = field(default_factory=dict)
     _terms: dict[object, list[Term]] = field(default_factory=dict)
     _exact: dict[object, list[Term]] = field(default_factory=dict)
@@ -80,9 +81,10 @@ class Indexer:
     def bound(self, var: Var, known: Range, depth: int) -> Iterator[None]:
         """`var` in scope with a range; what was derived under another range is forgotten."""
         if self._last.get(var, (known, depth)) != (known, depth):
-            for memo in (self._terms, self._exact, self._facts, self._forms):
+            for memo in (self._terms, self._exact, self._facts):
                 memo.clear()
-            self._form = None
+            for forms in self._forms.values():
+                forms.clear()
         self._last[var] = (known, depth)
         before = self.ranges.pop(var, None)
         self.ranges[var], self.depth[var] = known, depth
@@ -94,24 +96,23 @@ class Indexer:
     @contextmanager
     def numbered(self, var: Var, first: int) -> Iterator[None]:
         """`var` is a number, at first this one."""
-        before = self.numbers.get(var)
-        self.numbers[var], self._form = first, None
+        before, names, form = self.numbers.get(var), self._names, self._form
+        self.numbers[var], self._names, self._form = first, names | {var}, None
         yield
         del self.numbers[var]
         if before is not None:
             self.numbers[var] = before
-        self._form = None
+        self._names, self._form = names, form
 
     @contextmanager
     def by_lane(self, var: Var, lanes: int = 0) -> Iterator[None]:
         """`var` differs by lane; it counts the lanes where their number is given."""
-        before = self.lane, self.lanes, self.varying
+        before = self.lane, self.lanes, self.varying, self._form
         if lanes:
             self.lane, self.lanes = var, lanes
         self.varying, self._form = self.varying | {var}, None
         yield
-        self.lane, self.lanes, self.varying = before
-        self._form = None
+        self.lane, self.lanes, self.varying, self._form = before
 
     def varies(self, e: Expr) -> bool:
         """Whether lanes of the vector loop may disagree on a value."""
@@ -140,7 +141,7 @@ class Indexer:
 
     def _known_form(self, key: object) -> _Form | None:
         if self._form is None:
-            scope = (frozenset(self.numbers), self.lane, self.varying)
+            scope = self._names, self.lane, self.varying
             self._form = self._forms.setdefault(scope, {})
         return self._form.get(key)
 

@@ -11,6 +11,7 @@ from jangin.backends.walk.index import Indexer, Linear, Term, constant_shape
 from jangin.backends.walk.writer import Pointer, Value, Writer
 from jangin.ir.dtype import BOOL, I64, SMALL, U8, DType
 from jangin.ir.expr import Binary, Buffer, Const, Expr, Load
+from jangin.ir.traversal import buffers_loaded, free_vars
 
 
 def in_memory(dtype: DType) -> DType:
@@ -100,7 +101,16 @@ class Memory:
     # --- loads
 
     def load(self, access: Load) -> Value:
-        """The element, or one for each lane. A masked-off lane reads no memory."""
+        """The element, or one for each lane. A masked-off lane reads no memory. What an unrolled copy loads as
+        the one before it did is found at once."""
+        buffer, ix = access.buffer, self.ix
+        if self.masks or buffer.memory == "register" or len(buffers_loaded(access)) > 1:
+            return self._load(access)
+        copy = tuple(map(ix.numbers.get, free_vars(access)))
+        key = access, copy, self._writes.get(buffer.name), ix.bindings, ix.lane, ix.lanes
+        return self.w.remembered(key, lambda: self._load(access))
+
+    def _load(self, access: Load) -> Value:
         buffer, dtype = access.buffer, in_memory(access.buffer.dtype)
         where, state = self.ix.flat(buffer, access.index), self._state(buffer)
         if where.step == 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from jangin.ir.expr import Scalar
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
 
+T = TypeVar("T")
 Pointer = str
 """The name of an element's address."""
 INTERLEAVED = 16
@@ -67,7 +68,7 @@ class Writer(ABC):
         self.lines: list[str] = []
         self.constants: dict[tuple[object, DType], Value] = {}
         self._count = 0
-        self._known: dict[object, str] = {}
+        self._known: dict[object, Any] = {}
         self._scopes: list[list[object]] = [[]]
         self._found: dict[tuple[str, DType, int], Row] = {}
 
@@ -77,13 +78,13 @@ class Writer(ABC):
         self._count += 1
         return f"{prefix}{self._count}"
 
-    def remembered(self, key: object, make: Callable[[], str]) -> str:
-        """The name that `make` gave for a key, in a block that dominates this one."""
-        name = self._known.get(key)
-        if name is None:
-            name = self._known[key] = make()
+    def remembered(self, key: object, make: Callable[[], T]) -> T:
+        """The name or value that `make` gave for a key, in a block that dominates this one."""
+        found: T | None = self._known.get(key)
+        if found is None:
+            found = self._known[key] = make()
             self._scopes[-1].append(key)
-        return name
+        return found
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -175,10 +176,13 @@ class Writer(ABC):
 
     def unify(self, *values: Value) -> Sequence[Value]:
         """Values with as many lanes as the widest."""
-        first = values[0].lanes
-        if all(v.lanes == first for v in values):
+        lanes = values[0].lanes
+        for v in values:
+            if v.lanes != lanes:
+                break
+        else:
             return values
-        lanes = max(v.lanes for v in values)
+        lanes = max([v.lanes for v in values])
         return [self.broadcast(v, lanes) for v in values]
 
     def like(self, value: Scalar, v: Value) -> Value:
