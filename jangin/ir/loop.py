@@ -198,25 +198,31 @@ def map_stmt(
     on_expr: Callable[[Expr], Expr] | None = None,
     on_buffer: Callable[[Buffer], Buffer] | None = None,
 ) -> Stmt:
-    """Rebuild a statement with every expression and every stored or allocated buffer mapped."""
+    """A statement with every expression and every stored or allocated buffer mapped; itself where that
+    changes none."""
     fe: Callable[[Expr], Expr] = on_expr or (lambda e: e)
     fb: Callable[[Buffer], Buffer] = on_buffer or (lambda b: b)
 
     def go(n: Stmt) -> Stmt:
-        if isinstance(n, Block):
-            return block(*(go(k) for k in n.body))
-        if isinstance(n, For):
-            return For(n.var, fe(n.extent), go(n.body), n.kind)
         if isinstance(n, Store):
-            return Store(fb(n.buffer), tuple(fe(i) for i in n.index), fe(n.value))
+            index, value = tuple([fe(i) for i in n.index]), fe(n.value)
+            same = index == n.index and value is n.value and on_buffer is None
+            return n if same else Store(fb(n.buffer), index, value)
         if isinstance(n, Prefetch):
-            return Prefetch(fb(n.buffer), tuple(fe(i) for i in n.index))
-        if isinstance(n, Alloc):
-            return Alloc(fb(n.buffer), go(n.body))
-        if isinstance(n, If):
-            return If(fe(n.cond), go(n.then), None if n.orelse is None else go(n.orelse))
-        assert isinstance(n, Let)
-        return Let(n.var, fe(n.value), go(n.body))
+            return Prefetch(fb(n.buffer), tuple([fe(i) for i in n.index]))
+        below = map_children(n, go)
+        if isinstance(below, For):
+            extent = fe(below.extent)
+            return below if extent is below.extent else For(below.var, extent, below.body, below.kind)
+        if isinstance(below, Alloc):
+            return below if on_buffer is None else Alloc(fb(below.buffer), below.body)
+        if isinstance(below, If):
+            cond = fe(below.cond)
+            return below if cond is below.cond else If(cond, below.then, below.orelse)
+        if isinstance(below, Let):
+            value = fe(below.value)
+            return below if value is below.value else Let(below.var, value, below.body)
+        return below
 
     return go(s)
 

@@ -7,7 +7,7 @@ bounds, outermost variable first; a bound may itself be an expression of outer v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from math import gcd
 
@@ -34,6 +34,11 @@ def simplify(e: Expr, ranges: Ranges | None = None) -> Expr:
     if not children(e) and (not ranges or e not in ranges):
         return e
     return _simplifier(ranges).run(e)
+
+
+def simplifier(ranges: Ranges) -> Callable[[Expr], Expr]:
+    """`simplify` under these ranges, for many expressions."""
+    return _simplifier(ranges).run
 
 
 def prove(cond: Expr, ranges: Ranges | None = None) -> bool:

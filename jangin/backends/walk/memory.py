@@ -101,8 +101,8 @@ class Memory:
     # --- loads
 
     def load(self, access: Load) -> Value:
-        """The element, or one for each lane. A masked-off lane reads no memory. What an unrolled copy loads as
-        the one before it did is found at once."""
+        """The element, or one for each lane. A masked-off lane reads no memory."""
+        # an unrolled copy often loads what the one before it did
         buffer, ix = access.buffer, self.ix
         if self.masks or buffer.memory == "register" or len(buffers_loaded(access)) > 1:
             return self._load(access)
