@@ -41,6 +41,23 @@ Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", metavar="NAME=WHAT", help="A .npy file, a picture or `random` (the default)."),
 ]
+Pixels = Annotated[str, typer.Option(help=f"A picture's value range: {', '.join(PIXELS)}.")]
+Crop = Annotated[float, typer.Option(help="The share of a picture's sides that is kept.")]
+Tokenizer = Annotated[Path | None, typer.Option(help="With a .txt: its tokenizer.json.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="The most runs of the data.")]
+Calibration = Annotated[
+    Path,
+    typer.Option(help="What it is measured on: a folder of pictures or arrays, a .npy, .npz or .txt."),
+]
+Labels = Annotated[
+    Path | None, typer.Option(help="The right classes, in the data's order: a .npy, or a line each.")
+]
+WeightBits = Annotated[
+    int | None,
+    typer.Option(
+        min=7, max=8, help="Of weights in int8: 8, or 7, quicker on x86-64 without VNNI. --auto tries both."
+    ),
+]
 
 
 def _version(wanted: bool) -> None:
@@ -90,7 +107,7 @@ def run(
     threads: Threads = None,
     target: TargetName = "cpu",
     output: Annotated[Path | None, typer.Option(help="A folder for the outputs, as .npy files.")] = None,
-    pixels: Annotated[str, typer.Option(help=f"A picture's value range: {', '.join(PIXELS)}.")] = "unit",
+    pixels: Pixels = "unit",
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
     profile: Annotated[bool, typer.Option("--profile", help="Say where a run's time goes.")] = False,
 ) -> None:
@@ -163,10 +180,7 @@ def convert(
 def quantize(
     context: typer.Context,
     model: Model,
-    data: Annotated[
-        Path,
-        typer.Option(help="What it is measured on: a folder of pictures or arrays, a .npy, .npz or .txt."),
-    ],
+    data: Calibration,
     output: Annotated[
         Path,
         typer.Option("-o", "--output", help="An .onnx (QDQ) or .jgn file; any other name: both."),
@@ -190,18 +204,9 @@ def quantize(
     method: Annotated[
         str | None, typer.Option(help="Ranges by minmax, percentile, entropy or mse (default: try them).")
     ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="The right classes, in the data's order: a .npy, or a line each.")
-    ] = None,
+    labels: Labels = None,
     block: Annotated[int, typer.Option(min=1, help="With --int4: weights that share a scale.")] = 32,
-    weight_bits: Annotated[
-        int | None,
-        typer.Option(
-            min=7,
-            max=8,
-            help="Of weights in int8: 8, or 7, quicker on x86-64 without VNNI. --auto tries both.",
-        ),
-    ] = None,
+    weight_bits: WeightBits = None,
     smooth: Annotated[
         float | None, typer.Option(help="0..1: of what matrix products read, outliers go into weights.")
     ] = None,
@@ -213,9 +218,9 @@ def quantize(
         str | None,
         typer.Option(help=f"A picture's value range: {', '.join(PIXELS)} (default: as the model says)."),
     ] = None,
-    crop: Annotated[float, typer.Option(help="The share of a picture's sides that is kept.")] = 1.0,
-    tokenizer: Annotated[Path | None, typer.Option(help="With a .txt: its tokenizer.json.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="The most runs of the data.")] = None,
+    crop: Crop = 1.0,
+    tokenizer: Tokenizer = None,
+    limit: Limit = None,
     shape: Shapes = None,
     threads: Threads = None,
 ) -> None:
@@ -250,9 +255,9 @@ def compare(
     plot: Annotated[
         Path | None, typer.Option(metavar="OUT.svg", help="Draw all differences by depth.")
     ] = None,
-    pixels: Annotated[str, typer.Option(help=f"A picture's value range: {', '.join(PIXELS)}.")] = "unit",
-    crop: Annotated[float, typer.Option(help="The share of a picture's sides that is kept.")] = 1.0,
-    tokenizer: Annotated[Path | None, typer.Option(help="With a .txt: its tokenizer.json.")] = None,
+    pixels: Pixels = "unit",
+    crop: Crop = 1.0,
+    tokenizer: Tokenizer = None,
     limit: Annotated[int | None, typer.Option(min=1, help="The most runs of the data.")] = 4,
     shape: Shapes = None,
     threads: Threads = None,

@@ -115,8 +115,8 @@ def runs(process: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the test finds processes by Linux's /proc")
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_a_caller_that_is_ended_leaves_nothing(end: signal.Signals, tmp_path: Path) -> None:
-    """Neither processes nor files, whether it is asked to end or killed. It is once it waits for the compiler:
-    where Python frees something, as after each import, it drops an interrupt that comes just then."""
+    """Neither processes nor files, whether it is asked to end or killed. It waits for the compiler then: an
+    interrupt that comes just where Python frees something, as after each import, is dropped."""
     model, temporary = tmp_path / "model.onnx", tmp_path / "temporary"
     onnx.save(layers(160), model)
     temporary.mkdir()

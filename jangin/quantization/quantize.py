@@ -82,15 +82,20 @@ def quantize(
         allowed = AUTO_DROP if drop is None else drop
         methods = [method] if method else [*METHODS]
         return decided(job, feeds, rated, seen, methods, block, weight_bits, allowed)
-    found: list[Quantized] = []
+    made: list[Quantized] = []
     for name in [method] if method else [*METHODS] if kind == "int8" else ["minmax"]:
         ranges = seen.ranges(name)
-        found.append(job.made(job.chosen(kind, ranges, block, seen, weight_bits or 8), ranges, feeds, rated))
-        if drop is None or found[-1].drop <= drop:
-            return found[-1]
-    best = min(found, key=lambda q: q.drop)
-    raise DropMissed(
-        f"a drop of {drop:.3%} can't be met in {kind}: the best found is {best.drop:.3%} ({rated.title}); "
+        made.append(job.made(job.chosen(kind, ranges, block, seen, weight_bits or 8), ranges, feeds, rated))
+        if drop is None or made[-1].drop <= drop:
+            return made[-1]
+    assert drop is not None, "else the first was taken"
+    raise _missed(made, kind, drop, rated.title)
+
+
+def _missed(made: Sequence[Quantized], kind: str, drop: float, measure: str) -> DropMissed:
+    best = min(made, key=lambda q: q.drop)
+    return DropMissed(
+        f"a drop of {drop:.3%} can't be met in {kind}: the best found is {best.drop:.3%} ({measure}); "
         "nothing is written",
         best,
     )

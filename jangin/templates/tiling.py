@@ -128,6 +128,7 @@ class Tiler:
         self.by_lane = by_lane(role, self.stage, workload)
         self.s = rec
         self.packed = packed
+        self.copied = not packed and not params.get("in_place")
         self.symbols = dict(self.s.func.symbols)
         extents = {a.var.name: a.extent for a in self.stage.axes}
         columns = math.prod((extents[c] for c in role.columns), start=const(1))
@@ -160,8 +161,7 @@ class Tiler:
         blocks = self._block_loops(k)
         if blocks:
             do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
-        copied = not self.packed and not self.params.get("in_place")
-        if copied:
+        if self.copied:
             self._pack_panels(column, k, tile)
         elif widened:
             block = blocks[-1] if blocks else f"{column}ooi"
@@ -174,21 +174,7 @@ class Tiler:
                 do("fuse", k[-2], k[-1], f"{k[-2]}{k[-1]}")
                 k[-2:] = [f"{k[-2]}{k[-1]}"]
         parts = "" if factored else self._part_loop([n for n in k if n not in blocks])
-        short = () if self.rows_packed else k[-1:] if factored else self._short_loops(k)
-        if short:
-            for loop in short:
-                do("unroll", loop)
-        else:
-            rows = role.left.buffer.name if self.by_lane and not self.rows_packed else ""
-            per_term = self.params["nv"], self.params["mr"] // self.lanes * self.rows_packed
-            at_once = terms_at_once(self.workload.target, *per_term) if self.by_lane else 1
-            unroll, exact = self.params["unroll"], self.rows_packed
-            terms = unroll_sum(self.s, k[-1], unroll, rows, tile[0], at_once, exact=exact)
-            if terms and self.by_lane and self.workload.target.several_loads:
-                panel = "panel" if widened or copied else role.right.buffer.name
-                load_terms(self.s, self.workload.target, terms, panel, tile[1:], per_term[0], "vectors")
-            if self.rows_packed:
-                self._load_packed(k[-1], terms)
+        self._unroll(k, tile)
         in_registers(self.s, tile, ("_l", "_s") if blocks else ())
         if not self.workload.target.offsets:
             do("hoist_guards")  # what a row's vectors share is addressed together
@@ -197,6 +183,25 @@ class Tiler:
         if parts:
             do("partial_sums", parts)
         return outer
+
+    def _unroll(self, k: Sequence[str], tile: Sequence[str]) -> None:
+        """The last loops of the sum as they stand, where they are short; else some terms of it side by side,
+        whose operands are loaded together."""
+        do, params, target = self.s.do, self.params, self.workload.target
+        short = () if self.rows_packed else k[-1:] if params.get("factored") else self._short_loops(k)
+        for loop in short:
+            do("unroll", loop)
+        if short:
+            return
+        rows = self.role.left.buffer.name if self.by_lane and not self.rows_packed else ""
+        per_term = params["nv"], params["mr"] // self.lanes * self.rows_packed
+        at_once = terms_at_once(target, *per_term) if self.by_lane else 1
+        terms = unroll_sum(self.s, k[-1], params["unroll"], rows, tile[0], at_once, exact=self.rows_packed)
+        if terms and self.by_lane and target.several_loads:
+            panel = "panel" if params.get("widened") or self.copied else self.role.right.buffer.name
+            load_terms(self.s, target, terms, panel, tile[1:], per_term[0], "vectors")
+        if self.rows_packed:
+            self._load_packed(k[-1], terms)
 
     def _widen_panels(self, at: str, k: Sequence[str], tile: Sequence[str]) -> None:
         """Small weights are widened once a task, for all of its rows: a panel, or a block of its terms, in

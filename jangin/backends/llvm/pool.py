@@ -11,8 +11,7 @@ job fields are stable, so a swap that succeeds proves that the fields read befor
 job; a late worker finds the ticket empty or changed, and touches nothing. The caller waits only for
 units that were taken.
 
-A worker that is woken on the caller's core, as it is where something else spins on the others, would run
-instead of the caller: it moves to another core first.
+How threads start, end and change their core is in `pool_threads.py`.
 
 The structure's cache lines: 0 job fields, 1 ticket, 2 units done and the caller's sleep flag,
 3 busy flag and the core of the caller that last woke workers, 4 sleeping workers, wake-up
@@ -24,6 +23,7 @@ from __future__ import annotations
 import re
 
 from jangin.backends.llvm.functions import called, head
+from jangin.backends.llvm.pool_threads import CREATE, DESTROY, STEP_ASIDE
 from jangin.runtime.functions import KERNEL, POOL_CREATE, POOL_DESTROY, POOL_ROUNDS, POOL_RUN
 from jangin.targets.target import Target
 
@@ -55,7 +55,7 @@ def pool_module(target: Target) -> str:
     narrow = abi.pointer_bytes < 8
     declare = f"declare void @{re.sub(r' [^,)]+', '', abi.pause)}" if abi.pause else ""
     pause = f"call void @{abi.pause}" if abi.pause else ""
-    text = _HEAD + _STEP_ASIDE + _CREATE + _DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
+    text = _HEAD + STEP_ASIDE + CREATE + DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
     text = re.sub(r"(?m)^  (%(\w+)\.at)$", _field_address, text)
     words = {
         "TRIPLE": target.triple,
@@ -116,120 +116,6 @@ define internal void @sleep_on(ptr %word, i32 %seen) {
 }
 define internal void @wake_up(ptr %word, i32 %most) {
   %r = call <L> (<L>, ...) @syscall(<L> <FUTEX>, ptr %word, i32 129, i32 %most, ptr null, ptr null, i32 0)
-  ret void
-}
-"""
-
-# Go to another core than this, if there is one that this thread may use, without being kept off this: the
-# system refuses a set of none.
-_STEP_ASIDE = """
-define internal void @step_aside(i32 %core) {
-entry:
-  %mask = alloca [<MASK_BYTES> x i8], align 8
-  %small = icmp ult i32 %core, <CORES>
-  br i1 %small, label %ask, label %out
-ask:
-  %size = call i32 @sched_getaffinity(i32 0, <L> <MASK_BYTES>, ptr %mask)
-  %said = icmp sgt i32 %size, -1
-  br i1 %said, label %move, label %out
-move:
-  %byte = lshr i32 %core, 3
-  %place = zext i32 %byte to i64
-  %of.core = getelementptr i8, ptr %mask, i64 %place
-  %within = and i32 %core, 7
-  %bit = shl i32 1, %within
-  %narrow = trunc i32 %bit to i8
-  %others = xor i8 %narrow, -1
-  %all = load i8, ptr %of.core
-  %left = and i8 %all, %others
-  store i8 %left, ptr %of.core
-  %refused = call i32 @sched_setaffinity(i32 0, <L> <MASK_BYTES>, ptr %mask)
-  %moved = icmp eq i32 %refused, 0
-  br i1 %moved, label %restore, label %out
-restore:
-  store i8 %all, ptr %of.core
-  %r = call i32 @sched_setaffinity(i32 0, <L> <MASK_BYTES>, ptr %mask)
-  br label %out
-out:
-  ret void
-}
-"""
-
-_CREATE = """
-define <CREATE> {
-entry:
-  %many = icmp sgt i32 %asked, <MAX_THREADS>
-  %threads = select i1 %many, i32 <MAX_THREADS>, i32 %asked
-  %none = icmp slt i32 %threads, 2
-  br i1 %none, label %fail, label %allocate
-allocate:
-  %wide = sext i32 %threads to i64
-  %records = mul i64 %wide, <HANDLE_BYTES>
-  %unrounded = add i64 %records, <HANDLES>
-  %bumped = add i64 %unrounded, 63
-  %size = and i64 %bumped, -64<NARROW>
-  %pool = call ptr @aligned_alloc(<L> 64, <L> <BYTES>)
-  %null = icmp eq ptr %pool, null
-  br i1 %null, label %fail, label %start
-start:
-  call void @llvm.memset.p0.i64(ptr %pool, i8 0, i64 %size, i1 false)
-  %handles.at
-  br label %next
-next:
-  %k = phi i64 [ 1, %start ], [ %k1, %spawn ]
-  %full = icmp eq i64 %k, %wide
-  br i1 %full, label %ready, label %spawn
-spawn:
-  %skip = mul i64 %k, <HANDLE_BYTES>
-  %record = getelementptr i8, ptr %handles.at, i64 %skip
-  %record.pool = getelementptr i8, ptr %record, i64 8
-  store ptr %pool, ptr %record.pool
-  %record.index = getelementptr i8, ptr %record, i64 16
-  store i64 %k, ptr %record.index
-  %error = call i32 @pthread_create(ptr %record, ptr null, ptr @worker, ptr %record)
-  %k1 = add i64 %k, 1
-  %started = icmp eq i32 %error, 0
-  br i1 %started, label %next, label %ready
-ready:
-  %have = phi i64 [ %wide, %next ], [ %k, %spawn ]
-  %workers.at
-  store i64 %have, ptr %workers.at
-  ret ptr %pool
-fail:
-  ret ptr null
-}
-"""
-
-_DESTROY = """
-define <DESTROY> {
-entry:
-  %null = icmp eq ptr %pool, null
-  br i1 %null, label %out, label %stop
-stop:
-  %stop.at
-  store atomic i32 1, ptr %stop.at seq_cst, align 4
-  %wake.at
-  %w = atomicrmw add ptr %wake.at, i32 1 seq_cst
-  call void @wake_up(ptr %wake.at, i32 2147483647)
-  %workers.at
-  %count = load i64, ptr %workers.at
-  %handles.at
-  br label %next
-next:
-  %k = phi i64 [ 1, %stop ], [ %k1, %join ]
-  %all = icmp uge i64 %k, %count
-  br i1 %all, label %release, label %join
-join:
-  %skip = mul i64 %k, <HANDLE_BYTES>
-  %record = getelementptr i8, ptr %handles.at, i64 %skip
-  %handle = load <L>, ptr %record
-  %e = call i32 @pthread_join(<L> %handle, ptr null)
-  %k1 = add i64 %k, 1
-  br label %next
-release:
-  call void @free(ptr %pool)
-  br label %out
-out:
   ret void
 }
 """
