@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from jangin.runtime.processor import architecture, processor_features, why_not
@@ -23,9 +24,15 @@ def host() -> Target:
     """The best level that this machine runs, with its own cache sizes. The code is made for the level, not
     the exact processor, so that an artefact moves between machines of a level. Raises ValueError for an
     architecture without one."""
-    levels = LEVELS.get(architecture())
+    return _of(architecture())
+
+
+@cache
+def _of(architecture: str) -> Target:
+    """Every compilation asks twice, and a machine stays what it is."""
+    levels = LEVELS.get(architecture)
     if levels is None:
-        raise ValueError(f"there is no target for {architecture()}; known: {', '.join(LEVELS)}")
+        raise ValueError(f"there is no target for {architecture}; known: {', '.join(LEVELS)}")
     level = next((t for t in levels if _has(t)), levels[-1])
     caches = _caches()
     return replace(level, l1=caches.get(1, level.l1), l2=caches.get(2, level.l2), l3=caches.get(3, level.l3))
