@@ -66,19 +66,16 @@ def _given(value: Any, want: TensorSpec) -> Any:
 
 
 def specialised(build: Callable[[onnx.ModelProto], T], model: onnx.ModelProto, feeds: Mapping[str, Any]) -> T:
-    """`build(model)`, or where that can't be compiled (sizes, axes or limits that are only given at run
-    time), a build of the model with this run's scalars and short vectors as constants: integers
-    if that is enough."""
+    """A build of a model that can't be compiled as it is (sizes, axes or limits are only given at run time),
+    with this run's scalars and short vectors as constants: integers if that is enough."""
     try:
-        return build(model)
-    except CompileError as error:
-        for kinds in ("iub", "iubf"):
-            settings = {n: np.asarray(a) for n, a in feeds.items() if _is_setting(a, kinds)}
-            try:
-                return build(_with_constants(model, settings))
-            except CompileError:
-                continue
-        raise error from None
+        return build(_with_constants(model, _settings(feeds, "iub")))
+    except CompileError:
+        return build(_with_constants(model, _settings(feeds, "iubf")))
+
+
+def _settings(feeds: Mapping[str, Any], kinds: str) -> dict[str, Array]:
+    return {n: np.asarray(a) for n, a in feeds.items() if _is_setting(a, kinds)}
 
 
 def _with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
