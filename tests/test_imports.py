@@ -6,10 +6,9 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent / "jangin"
 
@@ -160,21 +159,31 @@ def files() -> list[Path]:
     return sorted(ROOT.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_one_way(path: Path) -> None:
-    inside_package = path.relative_to(ROOT.parent).with_suffix("").parts
-    own = part(".".join(p for p in inside_package if p != "__init__"))
-    if own == "compiler":
-        return  # its own docstring
-    assert own in ALLOWED, f"{own} has no line in ALLOWED"
-    for module in imports(ast.parse(path.read_text())):
-        if module != "jangin" and not module.startswith("jangin."):
-            continue
-        other = part(module)
-        allowed = other == own or other in ALLOWED[own]
-        assert allowed, f"{path.relative_to(ROOT)} imports {module}: {own} may import {sorted(ALLOWED[own])}"
-        if own == "runtime" and other == "ir":
-            assert module.split(".")[2] in RUNTIME_SEES, f"the runtime imports {module}"
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
+    return frozenset(imports(parsed(path)))
+
+
+def test_imports_point_one_way() -> None:
+    for path in files():
+        own = part(module_of(path))
+        if own == "compiler":
+            continue  # its own docstring
+        assert own in ALLOWED, f"{own} has no line in ALLOWED"
+        for module in imported(path):
+            if module != "jangin" and not module.startswith("jangin."):
+                continue
+            other = part(module)
+            allowed = other == own or other in ALLOWED[own]
+            name = path.relative_to(ROOT)
+            assert allowed, f"{name} imports {module}: {own} may import {sorted(ALLOWED[own])}"
+            if own == "runtime" and other == "ir":
+                assert module.split(".")[2] in RUNTIME_SEES, f"{name} of the runtime imports {module}"
 
 
 def module_of(path: Path) -> str:
@@ -183,34 +192,33 @@ def module_of(path: Path) -> str:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Within a part either, and imports inside functions count too: TopologicalSorter names a circle."""
-    trees = {module_of(path): path.read_text() for path in files()}
-    graph = {name: {m for m in imports(ast.parse(text)) if m in trees} for name, text in trees.items()}
+    paths = {module_of(path): path for path in files()}
+    graph = {name: {m for m in imported(path) if m in paths} for name, path in paths.items()}
     del graph["jangin"]  # the package's own surface imports its parts when they are first used
     TopologicalSorter(graph).prepare()
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_common_part_names_no_format(path: Path) -> None:
-    if part(".".join(path.relative_to(ROOT.parent).with_suffix("").parts)) not in NEUTRAL:
-        return
-    tree = ast.parse(path.read_text())
-    comments = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-    for node in ast.walk(tree):
-        said = [v for _, v in ast.iter_fields(node) if isinstance(v, str)] if id(node) not in comments else []
-        assert not any(map(A_FORMATS_WORDS.search, said)), f"{path.relative_to(ROOT)}: {said}"
+def test_the_common_part_names_no_format() -> None:
+    for path in files():
+        if part(module_of(path)) not in NEUTRAL:
+            continue
+        nodes = [*ast.walk(parsed(path))]
+        comments = {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
+        fields = (v for n in nodes if id(n) not in comments for _, v in ast.iter_fields(n))
+        said = [v for v in fields if isinstance(v, str) and A_FORMATS_WORDS.search(v)]
+        assert not said, f"{path.relative_to(ROOT)}: {said}"
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_environment_is_read_in_two_places_only(path: Path) -> None:
-    if path.name in ("cli.py", "environment.py"):
-        return
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
-            inherits = node.attr == "environ" and path.parent.name == "bench"  # handed on to a child whole
-            assert inherits or node.attr not in ("environ", "getenv", "environb"), (
-                f"{path.relative_to(ROOT)} line {node.lineno} reads the environment"
-            )
+def test_the_environment_is_read_in_two_places_only() -> None:
+    for path in files():
+        if path.name in ("cli.py", "environment.py"):
+            continue
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+                inherits = node.attr == "environ" and path.parent.name == "bench"  # to a child, whole
+                assert inherits or node.attr not in ("environ", "getenv", "environb"), (
+                    f"{path.relative_to(ROOT)} line {node.lineno} reads the environment"
+                )
 
 
 def test_modules_of_tests_have_names_of_their_own() -> None:

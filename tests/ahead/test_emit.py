@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from jangin.ahead import link, source
 from jangin.ahead.emit import Emitted, emit
 from jangin.ahead.source import compiler_flags
 from jangin.ir.graph import CompileError
+from jangin.runtime.load import Runnable
 from jangin.targets import resolve
 
 pytestmark = pytest.mark.skipif(not COMPILERS, reason="no C compiler here: neither gcc nor clang")
@@ -38,6 +40,17 @@ def api_of(made: Emitted, kind: str, folder: Path, compiler: str = "") -> Api:
     return Api(library(folder, sources, flags, compiler), p)
 
 
+@cache
+def net(kind: str) -> Emitted:
+    """Of `layers`, which many tests take."""
+    return emit(layers(), kind, name="net")
+
+
+@cache
+def compiled() -> Runnable:
+    return jangin.compile(layers(), cache=False, threads=1)
+
+
 def feeds(rows: int) -> np.ndarray:
     return np.random.default_rng(rows).standard_normal((rows, 24)).astype(np.float32)
 
@@ -45,8 +58,8 @@ def feeds(rows: int) -> np.ndarray:
 @pytest.mark.parametrize(("kind", "compiler"), [("object", ""), *(("c", c) for c in COMPILERS)])
 def test_the_same_bits_for_any_size(kind: str, compiler: str, tmp_path: Path) -> None:
     """Also on several threads, and for outputs that are an input's copy."""
-    exe = jangin.compile(layers(), cache=False, threads=1)
-    api = api_of(emit(layers(), kind, name="net"), kind, tmp_path, compiler)
+    exe = compiled()
+    api = api_of(net(kind), kind, tmp_path, compiler)
     assert api("start_threads", 3) == 0
     for rows in (1, 2, 7, 64, 500):
         x = feeds(rows)
@@ -89,7 +102,7 @@ def test_large_weights_are_an_assemblers(tmp_path: Path, monkeypatch: pytest.Mon
     made.save(tmp_path)
     assert "net_weights.S" in made.files and "net_weights.c" not in made.files
     x = feeds(3)
-    want = jangin.compile(layers(), cache=False, threads=1)(x)
+    want = compiled()(x)
     for compiler in COMPILERS:
         flags = (*STRICT, *compiler_flags(made.model.target), "-I.")
         path = library(tmp_path, ["net.c", "net_weights.S", "net_threads.c"], flags, compiler)
@@ -100,7 +113,7 @@ def test_large_weights_are_an_assemblers(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake here")
 @pytest.mark.parametrize("kind", ["object", "shared", "c"])
 def test_cmake_builds_the_example(kind: str, tmp_path: Path) -> None:
-    emit(layers(), kind, name="net").save(tmp_path)
+    net(kind).save(tmp_path)
     for command in (["cmake", "-S", ".", "-B", "build"], ["cmake", "--build", "build"]):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -164,7 +177,7 @@ def test_wrong_calls_give_a_code_and_touch_nothing(kind: str, tmp_path: Path) ->
 
 
 def test_sizes_beyond_memory_are_refused(tmp_path: Path) -> None:
-    api = api_of(emit(layers(), "object", name="net"), "object", tmp_path)
+    api = api_of(net("object"), "object", tmp_path)
     for size in (1 << 62, (1 << 63) - 1, 1 << 57):
         found = api("arena_bytes", (ctypes.c_int64 * 1)(size), 1)
         assert found < 0, size
@@ -172,10 +185,10 @@ def test_sizes_beyond_memory_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_shared_library(tmp_path: Path) -> None:
-    made = emit(layers(), "shared", name="net")
+    made = net("shared")
     api = api_of(made, "shared", tmp_path)
     x = feeds(5)
-    want = jangin.compile(layers(), cache=False, threads=1)(x)
+    want = compiled()(x)
     assert all(same_bits(g, w) for g, w in zip(api.run([x], [5]), want, strict=True))
 
 
@@ -189,7 +202,7 @@ def test_where_nothing_links(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_example_runs(kind: str, tmp_path: Path) -> None:
     """The program that comes with a model, built as CMakeLists.txt says, without warnings."""
-    made = emit(layers(), kind, name="net")
+    made = net(kind)
     made.save(tmp_path)
     sources = sorted(f for f in made.files if f.endswith((".c", ".o")))
     flags = (*STRICT, *compiler_flags(made.model.target))
@@ -201,7 +214,7 @@ def test_the_example_runs(kind: str, tmp_path: Path) -> None:
     run = [tmp_path / "example", "3", "x.raw", "y.raw", "-"]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, env={"THREADS": "2"})
     assert done.returncode == 0 and "y f32 [3, 40]" in done.stdout, done.stderr
-    want = jangin.compile(layers(), cache=False, threads=1)(x)[0]
+    want = compiled()(x)[0]
     np.testing.assert_array_equal(np.fromfile(tmp_path / "y.raw", np.float32).reshape(3, 40), want)
     wrong = subprocess.run([tmp_path / "example", "3", "gone.raw", "-", "-"], capture_output=True, text=True)
     assert wrong.returncode == 1 and "gone.raw" in wrong.stderr
@@ -264,7 +277,7 @@ def test_what_is_unknown_is_told() -> None:
 
 
 def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
-    made = emit(layers(), "c", name="net")
+    made = net("c")
     (tmp_path / "main.c").write_text("mine")
     (tmp_path / "other").write_text("mine")
     with pytest.raises(FileExistsError, match=r"main\.c already, and nothing was written"):
@@ -277,7 +290,7 @@ def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
 
 
 def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = emit(layers(), "c", name="net")
+    made = net("c")
     folder = tmp_path / "out"
 
     def full(*_: object) -> None:

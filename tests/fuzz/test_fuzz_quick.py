@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_goes_wrong(kind: str, folder: Path) -> None:
-    tally, count = Tally(), 20 if kind in OTHERS else 60
+    tally, count = Tally(), 10 if kind in OTHERS else 30
     batch(kind, "quick", 0, count, folder, tally)
     assert not tally.wrong, "\n".join(tally.wrong)
     assert tally.count == count
