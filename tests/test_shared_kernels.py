@@ -265,7 +265,9 @@ def _kernel() -> shared.Scheduled:
     return first[0]
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "densenet121"])
+@pytest.mark.parametrize(
+    "name", ["squeezenet", "shufflenet", pytest.param("densenet121", marks=pytest.mark.slow)]
+)
 def test_kernels_as_texts(name: str) -> None:
     options = Options(resolve(TARGET))
     graph = import_model(LIGHT / f"light_{name}.onnx", options)

@@ -68,10 +68,26 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(
-    "target", [AARCH64, CORTEX_A53, CORTEX_A72, CORTEX_A76, NEOVERSE_N1], ids=lambda t: t.name
-)
+QUICK = ("matmul 128x37x384", "conv 1x1 64 to 128", "conv 7x7 3 to 64")
+"""Cases of every processor. Of a kind's first all are quick; the others' have the same instructions in
+another order."""
+
+
+def products(*targets: Target) -> pytest.MarkDecorator:
+    """All cases on all targets."""
+    return pytest.mark.parametrize(
+        ("target", "case"),
+        [
+            pytest.param(
+                t, c, id=f"{t.name}-{c}", marks=[] if t is targets[0] or c in QUICK else [pytest.mark.slow]
+            )
+            for t in targets
+            for c in CASES
+        ],
+    )
+
+
+@products(CORTEX_A72, AARCH64, CORTEX_A53, CORTEX_A76, NEOVERSE_N1)
 def test_products_are_multiply_adds(target: Target, case: str) -> None:
     text = assembly(kernel(*CASES[case], target), target)
     inner = max(innermost(text), key=lambda loop: Counter(line.split()[0] for line in loop)["fmla"])
@@ -82,8 +98,7 @@ def test_products_are_multiply_adds(target: Target, case: str) -> None:
     assert by_lane == multiply_adds, "an element of the rows was broadcast"
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("target", [CORTEX_A76, NEOVERSE_N1, NEOVERSE_V1], ids=lambda t: t.name)
+@products(CORTEX_A76, NEOVERSE_N1, NEOVERSE_V1)
 def test_products_of_int8_are_dot_products(target: Target, case: str) -> None:
     """Each instruction adds up four products a lane."""
     attrs, shapes = CASES[case]
@@ -94,8 +109,7 @@ def test_products_of_int8_are_dot_products(target: Target, case: str) -> None:
     assert by_lane >= SHARE * len(inner), inner
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("target", [ARMV7, CORTEX_A7], ids=lambda t: t.name)
+@products(CORTEX_A7, ARMV7)
 def test_products_of_32_bit_processors_are_multiply_adds(target: Target, case: str) -> None:
     """Of 16 registers 8 are accumulators. A spilled one comes from an address that is made of sp first."""
     text = assembly(kernel(*CASES[case], target), target)

@@ -100,8 +100,15 @@ def quantized(b: Builder) -> Tensor:
     return q
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
-@pytest.mark.parametrize("model", ["squeezenet", "shufflenet", "quantized"])
+def pairs() -> Iterator[Any]:
+    """Of models and compilers: each large model is one's when tests are to be quick."""
+    for n, model in enumerate(("squeezenet", "shufflenet", "quantized")):
+        for m, compiler in enumerate(COMPILERS):
+            slow = model != "quantized" and m != (n + 1) % len(COMPILERS)
+            yield pytest.param(model, compiler, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize(("model", "compiler"), pairs())
 def test_models(model: str, compiler: str, tmp_path: Path) -> None:
     on = machine.target(next(n for n in reversed(machine.runnable()) if NAMED.get(n)))
     if model == "quantized":

@@ -34,7 +34,7 @@ def test_photographs_are_recognised(efficientnet: bytes, compiled: Any) -> None:
     assert error(logits, reference) < 1e-3
 
 
-@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3"])
+@pytest.mark.parametrize("target", ["x86-64-v2", pytest.param("x86-64-v3", marks=pytest.mark.slow)])
 def test_other_targets_agree(efficientnet: bytes, compiled: Any, target: str) -> None:
     try:
         exe = jangin.compile(efficientnet, target, shapes={"batch": 1}, cache=False)
