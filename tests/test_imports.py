@@ -72,7 +72,7 @@ ALLOWED = {
         "compiler.account", "compiler.forked", "compiler.options", "compiler.pipeline", "compiler.place",
         "compiler.shared", "frontends", "frontends.table", "ir", "passes", "runtime", "targets", "tune",
     },
-    "compiler.driver": {"compiler.cache", "compiler.isolated", "compiler.local"},
+    "compiler.driver": {"compiler.cache", "compiler.isolated", "compiler.local", "runtime"},
     "compiler.local": {
         "compiler.isolated", "compiler.options", "compiler.request", "compiler.source", "frontends",
         "frontends.table", "runtime", "targets",

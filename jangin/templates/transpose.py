@@ -165,7 +165,7 @@ class Transpose(Template):
         return rec.finish(self.name, params, weight * rows * columns / lanes)
 
     def _task(self, wide: int) -> tuple[int, int, int]:
-        """Rows, in tiles of `wide`, and columns of one task, and columns that are read before the next tile."""
+        """Rows, in tiles of `wide`, and columns of one task, and columns read before the next tile."""
         axes, line = self.axes, LINE // self.stage.out.dtype.bytes
         if wide * axes.columns <= MOST_ELEMENTS:
             rows = math.ceil(max(1, TASK_ELEMENTS // axes.columns) / wide) * wide
