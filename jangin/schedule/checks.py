@@ -8,7 +8,6 @@ from jangin.ir.expr import Expr, Load, Var
 from jangin.ir.loop import (
     TASK_KINDS,
     Alloc,
-    Block,
     For,
     Func,
     Let,
@@ -36,21 +35,18 @@ def well_formed(func: Func) -> Func:
     waiting: list[tuple[Stmt, For | None, bool]] = [(func.body, None, False)]
     while waiting:
         s, outside, in_vector = waiting.pop()
-        if isinstance(s, Block):
-            waiting += [(k, outside, in_vector) for k in s.body if not isinstance(k, Store)]
-            continue
-        if isinstance(s, Let):
-            names.append(s.var.name)
-        elif isinstance(s, Alloc):
-            buffers.append(s.buffer.name)
-        elif isinstance(s, For):
+        if isinstance(s, For):
             names.append(s.var.name)
             if s.kind in TASK_KINDS and outside is not None:
                 raise ScheduleError(f"{func.name}: loop {s.var} can't be {s.kind} inside loop {outside.var}")
             if s.kind == "vector" and in_vector:
                 raise ScheduleError(f"{func.name}: vector loop {s.var} would be inside another one")
             outside, in_vector = s, in_vector or s.kind == "vector"
-        waiting += [(k, outside, in_vector) for k in sub_statements(s)]
+        elif isinstance(s, Let):
+            names.append(s.var.name)
+        elif isinstance(s, Alloc):
+            buffers.append(s.buffer.name)
+        waiting += [(k, outside, in_vector) for k in sub_statements(s) if type(k) is not Store]
     for group, what in ((names, "variables"), (buffers, "buffers")):
         if len(set(group)) < len(group):
             twice = sorted({n for n in group if group.count(n) > 1})

@@ -24,6 +24,7 @@ _UNSIGNED = {"div": "udiv", "rem": "urem", "shr": "lshr"}
 _FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une",
                   "unordered": "uno", "apart": "one"}  # fmt: skip
 _ORDER = frozenset({"lt", "le", "gt", "ge"})
+_NAMES = re.compile(r"%\w+").findall
 _PLAIN = frozenset({"add", "sub", "mul", "and", "or", "xor"})
 """Operations of integers that may be done in vain."""
 
@@ -449,7 +450,7 @@ class LlvmWriter(Writer):
                 multiples.append(f"  {name} = mul i64 {count}, {by}")
             else:
                 moving[name] = self._times(loop, first, by), "%" + self.fresh("next"), by
-        if len(moving) > 1 and not any(re.search(rf"{count}\b", line) for line in self.lines[top:]):
+        if len(moving) > 1 and not any(count in line and count in _NAMES(line) for line in self.lines[top:]):
             del moving[count]  # another one tells when the loop is done
             by, name = next(iter(loop.multiples.items()))
             last = moving[name][1], self._times(loop, end, by)
