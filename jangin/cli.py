@@ -142,6 +142,9 @@ def compile_command(
     encrypt: Annotated[
         Path | None, typer.Option(help="Encrypt it by the key in this file, of 64 hexadecimal digits.")
     ] = None,
+    kv_cache: Annotated[
+        str, typer.Option(metavar="TYPE", help="Of GGUF: keys and values in float32, float16 or int8.")
+    ] = "",
 ) -> None:
     """Compile a model into a file that loads without the compiler, or code that needs nothing of Jangin."""
     if emit != "jgn":
@@ -149,13 +152,13 @@ def compile_command(
 
         if timings or sign is not None or encrypt is not None:
             raise typer.BadParameter("--timings, --sign and --encrypt are for --emit jgn")
-        emit_files(model, context.obj, output, shape or [], target, emit, name, weights, force)
+        emit_files(model, context.obj, output, shape or [], target, emit, name, weights, force, kv_cache)
         return
     from jangin.commands.run import compile_file
 
     if output.is_dir():
         output = output / f"{model.stem}.jgn"
-    compile_file(model, context.obj, output, shape or [], target, timings, sign, encrypt)
+    compile_file(model, context.obj, output, shape or [], target, timings, sign, encrypt, kv_cache)
 
 
 @app.command()

@@ -100,8 +100,8 @@ ALLOWED = {
     "commands": {
         "ahead", "backends", "bench", "compiler.account", "compiler.build", "compiler.kernels",
         "compiler.local", "compiler.options", "compiler.pipeline", "compiler.request", "frontends",
-        "frontends.nnef", "frontends.onnx", "frontends.table", "host", "ir", "passes", "pictures",
-        "quantization", "runtime", "schedule", "targets", "templates", "tune", "jangin",
+        "frontends.gguf", "frontends.nnef", "frontends.onnx", "frontends.table", "host", "ir", "passes",
+        "pictures", "quantization", "runtime", "schedule", "targets", "templates", "tune", "jangin",
     },
     "commands.templates": {
         "commands", "compiler.kernels", "compiler.options", "compiler.pipeline", "ir", "ops", "targets",

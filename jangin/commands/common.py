@@ -16,7 +16,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 import jangin
 from jangin.compiler.account import Account
-from jangin.frontends.format import ModelSource, paired
+from jangin.frontends.format import Format, ModelSource, paired
+from jangin.frontends.gguf.format import MAGIC, GgufFormat
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.pictures import PICTURES, read_picture
@@ -52,6 +53,17 @@ class Settings:
         """What is compiled of a model's path."""
         found: ModelSource = paired(model, self.weights)
         return found
+
+
+def formats_of(model: Path, kept: str) -> Sequence[Format]:
+    """The format that reads a GGUF file with keys and values `kept` in a type; none where no type is given.
+    ValueError for an unknown type, or another model."""
+    if not kept:
+        return ()
+    with model.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise ValueError(f"{model} is no GGUF file, whose keys and values --kv-cache is for")
+    return (GgufFormat(kept),)
 
 
 def terminal(error: bool = False) -> Console:

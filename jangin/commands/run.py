@@ -17,6 +17,7 @@ from jangin.commands.common import (
     check_output,
     executable,
     fixed_sizes,
+    formats_of,
     parse_inputs,
     parse_shapes,
     progress,
@@ -137,26 +138,27 @@ def _file_name(name: str) -> str:
 
 def compile_file(
     model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str, timings: bool = False,
-    key: Path | None = None, secret: Path | None = None,
+    key: Path | None = None, secret: Path | None = None, kept: str = "",
 ) -> None:  # fmt: skip
     """Compile a model into a `.jgn` file, for this machine or another, and say what is in it; with `timings`
     from nothing, and where the time went. `key`: the PEM file of the key that signs it, `secret`: the file
-    of that which encrypts it."""
+    of that which encrypts it; `kept`: see `formats_of`."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already")
     check_output(output, model)
+    formats = formats_of(model, kept)
     start = time.perf_counter()
     account = Account()
     if timings:
         from jangin.commands.timings import build_timed
 
-        made = build_timed(settings.source(model), target, parse_shapes(shapes), settings, account)
+        made = build_timed(settings.source(model), target, parse_shapes(shapes), settings, account, formats)
     else:
         with progress(settings) as tell:
             made = jangin.build(
                 settings.source(model), target, 1, parse_shapes(shapes), winograd=settings.winograd,
-                libraries=settings.libraries, unchecked=settings.unchecked, cache=settings.cache,
-                progress=tell,
+                libraries=settings.libraries, unchecked=settings.unchecked, formats=formats,
+                cache=settings.cache, progress=tell,
             )  # fmt: skip
     seconds = time.perf_counter() - start
     account.tell(0, 1, "save")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
@@ -12,7 +12,7 @@ from jangin.commands.common import Settings
 from jangin.compiler.account import Account, KernelSeconds
 from jangin.compiler.build import start_workers
 from jangin.compiler.request import Request, carry_out
-from jangin.frontends.format import ModelSource
+from jangin.frontends.format import Format, ModelSource
 from jangin.runtime.compiled import Compiled
 from jangin.targets import resolve
 
@@ -21,12 +21,13 @@ SLOWEST = 20
 
 
 def build_timed(
-    model: ModelSource, target: str, shapes: Mapping[str, Any], settings: Settings, account: Account
-) -> Compiled:
+    model: ModelSource, target: str, shapes: Mapping[str, Any], settings: Settings, account: Account,
+    formats: Sequence[Format] = (),
+) -> Compiled:  # fmt: skip
     """A model compiled by this process and those it forks, nothing taken from the cache."""
     request = Request(
         model, resolve(target), 1, shapes, settings.winograd, settings.libraries, False, None, {},
-        settings.unchecked,
+        settings.unchecked, formats,
     )  # fmt: skip
     with start_workers(request.target) as workers:
         return carry_out(request, account.tell, workers=workers, account=account)[0]

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from compared import error
+from typer.testing import CliRunner
 
 import jangin
+from jangin.cli import app
+from jangin.commands.common import formats_of
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import build_plan
 from jangin.frontends.gguf.format import CACHES, GgufFormat
@@ -153,3 +156,24 @@ def test_networks(kind: str, network: Path, tmp_path: Path) -> None:
         wrong = {n: a[:, :1].astype(np.float64) for n, a in arrays.items()}
         with pytest.raises(TypeError, match=r"past_key\.0"):
             exe.run({"tokens": np.array([[1]]), **wrong})
+
+
+@pytest.mark.parametrize("emitted", [False, True])
+def test_the_command_line_compiles_with_a_type(network: Path, tmp_path: Path, emitted: bool) -> None:
+    given, out = ["compile", str(network), "--kv-cache", "float16", "--target", "x86-64-v3"], tmp_path / "out"
+    given += ["--emit", "c", "-o", str(out)] if emitted else ["-o", str(out.with_suffix(".jgn"))]
+    done = CliRunner().invoke(app, ["--no-cache", *given], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    if emitted:
+        assert "past_key" in (out / f"{network.stem}.h").read_text(encoding="utf-8")
+        return
+    made = jangin.load(out.with_suffix(".jgn"), threads=1)
+    assert {s.dtype for s in made.inputs if s.name.startswith("past_")} == {np.dtype(np.float16)}
+
+
+def test_other_models_have_no_cache_to_choose(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"no GGUF")
+    with pytest.raises(ValueError, match="is no GGUF file"):
+        formats_of(model, "int8")
+    assert formats_of(model, "") == ()
