@@ -141,10 +141,14 @@ def test_sums_are_exact(net: str) -> None:
         np.testing.assert_array_equal(code(graph, Options(target, verify=True), arrays), want)
 
 
-def code(graph: Graph, options: Options, arrays: dict[str, Array]) -> Array:
+def compiled(graph: Graph, options: Options) -> Executable:
     fused = optimize(graph, options)
     plan = make_plan(fused, schedule_kernels(fused, options), options)
-    return Executable(build(plan, options.target), 1).run(arrays)["out"]
+    return Executable(build(plan, options.target), 1)
+
+
+def code(graph: Graph, options: Options, arrays: dict[str, Array]) -> Array:
+    return compiled(graph, options).run(arrays)["out"]
 
 
 def test_any_number_of_images() -> None:
@@ -153,9 +157,10 @@ def test_any_number_of_images() -> None:
     x = b.input("x", U8, (n, const(14), const(9), const(7)))
     w = b.const(weights(random, 24, 14, 3, 3))
     graph = b.graph([integer_conv(b, x, w, b.scalar(101, U8), pads=(1, 1, 1, 1))], ["out"])
+    exe = compiled(graph, Options(resolve("cpu"), verify=True))
     for count in (1, 3):
         arrays = {"x": random.integers(0, 255, (count, 14, 9, 7), np.uint8, endpoint=True)}
-        found = code(graph, Options(resolve("cpu"), verify=True), arrays)
+        found = exe.run(arrays)["out"]
         np.testing.assert_array_equal(found, run_graph(graph, arrays)["out"])
 
 
@@ -321,10 +326,11 @@ def test_small_weights_are_multiplied_by_bytes(net: str) -> None:
     numbers at their ends."""
     graph, arrays = built(NARROW[net][0], len(net))
     low, high = np.iinfo(arrays["x"].dtype).min, np.iinfo(arrays["x"].dtype).max
+    exe = compiled(graph, Options(resolve("cpu"), verify=True))
     for n, values in enumerate((None, low, high)):
         given = arrays if values is None else {n: np.full_like(a, values) for n, a in arrays.items()}
         want = run_graph(graph, given)["out"]
-        np.testing.assert_array_equal(code(graph, Options(resolve("cpu"), verify=True), given), want)
+        np.testing.assert_array_equal(exe.run(given)["out"], want)
         for target in (V2, V3, V4) if n == 2 else ():
             fused = optimize(graph, Options(target, verify=True, winograd=False))
             assert {p.dot for p in products(fused)} == {NARROW[net][1]}
@@ -355,9 +361,10 @@ def test_no_sum_of_two_products_saturates(pair: tuple[int, int], most: int, dot:
     graph = b.graph([integer_conv(b, q, b.const(w), b.scalar(0, U8))], ["out"])
     (made,) = products(optimize(graph, Options(V3)))
     assert made.dot == dot
+    exe = compiled(graph, Options(resolve("cpu"), verify=True))
     for value in (0, most):
         arrays = {"x": np.full((1, 32, 5, 7), value, np.float32)}
-        found = code(graph, Options(resolve("cpu"), verify=True), arrays)
+        found = exe.run(arrays)["out"]
         np.testing.assert_array_equal(found, run_graph(graph, arrays)["out"])
         assert found[0, 5, 0, 0] == value * (30 + sum(pair))
 
