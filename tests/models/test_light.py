@@ -24,9 +24,10 @@ LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 LONG = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50")
 """With random weights only when slow tests are asked for: their stored outputs are compared anyway."""
 NAMES = [p.stem.removeprefix("light_") for p in sorted(LIGHT.glob("*.onnx"))]
-SLOW = ("densenet121", "inception_v1")
+SLOW = ("densenet121", "inception_v1", "vgg19")
 """Compared only when slow tests are asked for: of networks whose branches are joined, Inception v2 is quick,
-and what is special of DenseNet's blocks is in `passes/test_in_place.py`."""
+of those of one row of convolutions AlexNet and ZFNet, and what is special of DenseNet's blocks is in
+`passes/test_in_place.py`."""
 STORED_ALONE = ("vgg19", "zfnet512")
 """Compared with their stored outputs alone."""
 RANDOM = [n for n in NAMES if n not in STORED_ALONE]
@@ -67,7 +68,7 @@ def randomised(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("name", cases(NAMES, [n for n in RANDOM if n not in LONG or n in SLOW]))
+@pytest.mark.parametrize("name", cases(NAMES, [*SLOW, *(n for n in RANDOM if n not in LONG)]))
 def test_stored_output(name: str) -> None:
     model, _ = load(name)
     x = (np.arange(3 * 224 * 224, dtype=np.float64) / (3 * 224 * 224)).reshape(1, 3, 224, 224)
