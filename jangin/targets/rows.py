@@ -73,19 +73,17 @@ def _unary(name: str, function: str, becomes: str) -> Row:
 
 
 def _extreme(name: str, order: str) -> tuple[Row, Row]:
-    """A NaN of either operand comes out. x86's instruction gives its second operand where they
-    don't compare, so that alone it does where the first is known to be a number."""
+    """A NaN of either operand comes out, and either of two zeros. x86's instruction gives its second operand
+    where they don't compare, so that alone it does where the first is known to be a number."""
     compared, sign = f"%first = fcmp {order} {{T}} %x, %y\n", {"olt": "<", "ogt": ">"}[order]
-    picked = "select {bool} %first, {T} %x, {T} %y"
-    checked = f"{compared}%picked = {picked}\n" + (
-        "%nan = fcmp uno {T} %x, %x\nselect {bool} %nan, {T} %x, {T} %picked"
-    )
     full = Row(
-        name, FLOATS, "x: T[N], y: T[N]", "T", f"r[i] = {name}(x[i], y[i])", checked,
+        name, FLOATS, "x: T[N], y: T[N]", "T", f"r[i] = {name}(x[i], y[i])",
+        f"call nsz {{T}} @llvm.{name}imum({{T}} %x, {{T}} %y)",
         c=f"PICK((x != x) | (x {sign} y), x, y)",
     )  # fmt: skip
+    alone = compared + "select {bool} %first, {T} %x, {T} %y"
     number = f"PICK(x {sign} y, x, y)"
-    return full, replace(full, name=f"{name}_number", llvm=compared + picked, becomes=f"{name}[ps]", c=number)
+    return full, replace(full, name=f"{name}_number", llvm=alone, becomes=f"{name}[ps]", c=number)
 
 
 _FMA = Row(

@@ -109,7 +109,8 @@ class Planes(Template):
         return [{"vectors": v, "outputs": n} for v, n in pairs]
 
     def estimate(self, params: Params) -> float:
-        """The arithmetic, loads or latency of the rows' tiles, while the data come."""
+        """The arithmetic, loads or latency of the rows' tiles, while the data come. A task is a row and costs
+        nothing beside it: its few addresses are found while the one before ends."""
         t, (vectors, outputs) = self.workload.target, (params["vectors"], params["outputs"])
         first, last, tiles = self._ends(vectors)
         apart = {1: 1.0, 2: 2.0}.get(self.step, float(self.lanes))
@@ -124,11 +125,7 @@ class Planes(Template):
         if self.width % self.lanes:
             cycles += self.rows * cost.MASKED_STORE
         whole = cost.overlapped(cycles, self.traffic)
-        return cost.launch(whole, self._tasks()) / t.clock
-
-    def _tasks(self) -> int:
-        """Rows of the image, for all outputs that read the same; planes are tasks of several rows."""
-        return self.rows // self.outputs
+        return cost.launch(whole, min(self.rows // self.outputs, cost.HANDED_OUT)) / t.clock
 
     def _ends(self, vectors: int) -> tuple[int, int, int]:
         """Tiles of a row whose windows reach into the padding before it, and of those that do so behind it

@@ -117,6 +117,18 @@ def test_only_the_tail_is_masked_one_access_each() -> None:
     assert found["vmaskmovps"] == 2 and found["vpcmpgtd"] == 1 and found["vmovups"] >= 1
 
 
+def test_some_lanes_of_every_second_element_are_masked_rows() -> None:
+    """A row for each tap, and one that is stored; a maximum that lets NaN through is three instructions."""
+    i, v, n = Var("i"), Var("v"), const(27)
+    x, y = Buffer("x", F32, (const(64), const(55))), Buffer("y", F32, (const(64), n))
+    pair = maximum(x[i, v * 2 + 48], x[i, v * 2 + 49])
+    nest = For(i, const(64), For(v, const(8), If(v + 24 < n, Store(y, (i, v + 24), pair)), "vector"))
+    (inner,) = instructions(assembly(Func("k", (x, y), 1, (), nest), target("x86-64-v3")))
+    found = counts(inner)
+    assert found["vmaskmovps"] == 3 and not any(line.startswith(("vinsert", "vmovss")) for line in inner)
+    assert found["vmaxps"] == found["vcmpunordps"] == 1 and not found["vcmpltps"]
+
+
 def test_choice_between_values_of_one_load_is_branch_free() -> None:
     i, v = Var("i"), Var("v")
     x, y = (Buffer(name, F32, (const(64), const(8))) for name in "xy")

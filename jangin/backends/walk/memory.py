@@ -125,8 +125,8 @@ class Memory:
 
     def _load_scattered(self, buffer: Buffer, where: Linear, masks: Sequence[Value]) -> Value:
         dtype = in_memory(buffer.dtype)
-        if not masks and where.step == 2 and self.ix.lanes % 2 == 0:
-            return self._load_every_second(buffer, where)
+        if where.step == 2 and self.ix.lanes % 2 == 0 and (not masks or self._masks_rows(dtype)):
+            return self._load_every_second(buffer, where, masks)
         if not masks and buffer.memory == "register" and self._is_column(where):
             return self._load_column(buffer, where)
         if not masks and (picks := self._picks(buffer, where)):
@@ -140,14 +140,28 @@ class Memory:
         pointers = self._lane_pointers(buffer, where)
         return self.w.from_lanes([self.w.load(dtype, 1, p, self._state(buffer)) for p in pointers])
 
-    def _load_every_second(self, buffer: Buffer, where: Linear) -> Value:
-        """Two overlapping rows and a shuffle; both lie between the first and the last element."""
+    def _load_every_second(self, buffer: Buffer, where: Linear, masks: Sequence[Value]) -> Value:
+        """Two overlapping rows and a shuffle; both lie between the first and the last element. Of masked
+        rows, what lies between the lanes' elements isn't read."""
         dtype, lanes, state = in_memory(buffer.dtype), self.ix.lanes, self._state(buffer)
-        low, high = (
-            self.w.load(dtype, lanes, self.pointer(buffer, where, start), state) for start in (0, lanes - 1)
-        )
+
+        def row(start: int) -> Value:
+            spread = [self._spread(m, start) for m in masks]
+            return self.w.load(dtype, lanes, self.pointer(buffer, where, start), state, spread)
+
         picks = [2 * n if 2 * n < lanes else lanes + 2 * n - (lanes - 1) for n in range(lanes)]
-        return self.w.shuffle(low, high, picks)
+        return self.w.shuffle(row(0), row(lanes - 1), picks)
+
+    def _masks_rows(self, dtype: DType) -> bool:
+        """Whether one instruction loads some lanes of a row."""
+        row = self.w.target.row("masked_load", dtype)
+        return row is not None and bool(row.becomes)
+
+    def _spread(self, mask: Value, start: int) -> Value:
+        """A mask of every second element, as one of all those from one on."""
+        lanes = self.ix.lanes
+        off = self.w.broadcast(self.w.constant(False, BOOL), lanes)
+        return self.w.shuffle(mask, off, [lanes if n % 2 else n // 2 for n in range(start, start + lanes)])
 
     def _picks(self, buffer: Buffer, where: Linear) -> Sequence[int]:
         """Where the lanes' elements lie after the first lane's, if runs of lanes share one each, and all are
