@@ -17,7 +17,7 @@ from jangin.ir.graph import Graph, Node
 from jangin.ops.core_window import split_layout
 from jangin.ops.editor import Editor
 
-GAIN = 2.4
+GAIN = 1.6
 """By which operations must become fewer: what lies between two axes goes through memory."""
 
 
