@@ -19,6 +19,9 @@ from jangin.runtime.devices.opencl_library import Context, Error, Kernel, Progra
 LOG = 2000
 """Characters of a compiler's messages that an error repeats."""
 
+OPTIONS = ("-cl-std=CL1.2", "-w")
+"""Of each program; nobody wrote this code who could heed warnings."""
+
 _HEAD = struct.Struct("<III")
 
 
@@ -127,7 +130,7 @@ def build_program(device: Found, source: bytes) -> Program:
             "install your system's binutils"
         )
     here = opened(device)
-    options = ["-cl-std=CL1.2", "-w"]  # nobody wrote this code who could heed warnings
+    options = list(OPTIONS)
     if device.rounded:
         options.append("-cl-fp32-correctly-rounded-divide-sqrt")
     try:
