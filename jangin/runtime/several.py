@@ -39,9 +39,9 @@ class SeveralExecutable:
 
     The first runs for inputs of each size try what there is: each device alone, the batch shared out by the
     speed that the devices have shown, independent branches on different devices. After that the quickest
-    stays. The caller's thread does the first device's work, and each other device has a thread of its own.
-    `threads`: how many the processor has for all of this; devices that are the processor have an equal part
-    each."""
+    stays, and a fiftieth of the time goes into trying the others again. The caller's thread does the first
+    device's work, and each other device has a thread of its own. `threads`: how many the processor has for
+    all of this; devices that are the processor have an equal part each."""
 
     def __init__(
         self,

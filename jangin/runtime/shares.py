@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 TRIES = 3
 """Runs of each way, of which the quickest counts: the first of a device allocates memory."""
 ROUNDS = 4
-"""The most shares that are tried, each after what the one before has shown."""
+"""The most shares that are tried at first, each after what the one before has shown."""
+AGAIN = 50
+"""How much longer than a way of running takes all runs take before it is tried again: a fiftieth of the time
+is spent so."""
 
 Way = tuple[int, ...] | str
 """How many rows each device takes; or the name of a placement."""
@@ -30,7 +34,8 @@ def shared_out(rows: int, seconds: Sequence[float], fewest: int = 1) -> tuple[in
 class Trials:
     """The ways to run inputs of the same sizes. The first runs try them: each device alone, the placements,
     and, where there are `rows` to share out (0: none), shares by the speed that the devices have shown, alone
-    and then side by side. After that the quickest stays."""
+    and then side by side. After that the quickest stays, and the others are tried again now and then: what
+    else a device has to do may have changed."""
 
     def __init__(self, devices: int, rows: int, fewest: int, others: Sequence[str] = ()) -> None:
         self._rows, self._fewest = rows, fewest
@@ -38,9 +43,9 @@ class Trials:
         ways: list[Way] = [tuple(whole * (d == e) for e in range(devices)) for d in range(devices)]
         self._left = [w for way in (*ways, *others) for w in [way] * TRIES]
         self._rounds = ROUNDS if rows > 1 and devices > 1 else 0
-        self._total: dict[Way, float] = {}
-        self._each: dict[Way, list[float]] = {}
+        self._last: dict[Way, deque[tuple[float, Sequence[float]]]] = {}
         self._seconds = [0.0] * devices
+        self._spent = 0.0
 
     @property
     def settled(self) -> bool:
@@ -48,28 +53,50 @@ class Trials:
 
     @property
     def seconds(self) -> Mapping[Way, float]:
-        """Of the quickest run of each way that was tried."""
-        return self._total
+        """Of the quickest of each way's last runs."""
+        return {way: min(total for total, _ in runs) for way, runs in self._last.items()}
 
     def next(self) -> Way:
         """How to run now."""
-        return self._left[0] if self._left else min(self._total, key=lambda way: self._total[way])
+        return self._left[0] if self._left else self._quickest()
+
+    def _quickest(self) -> Way:
+        seconds = self.seconds
+        return min(seconds, key=seconds.__getitem__)
 
     def took(self, way: Way, total: float, each: Sequence[float] = ()) -> None:
         """What a run took, in seconds: all of it, and each device that had rows."""
-        if self.settled:
-            return
-        self._total[way] = min(total, self._total.get(way, total))
+        settled = self.settled
+        self._last.setdefault(way, deque(maxlen=TRIES)).append((total, each))
         if not isinstance(way, str):
-            least = [min(a, b) for a, b in zip(each, self._each.get(way, each), strict=True)]
-            self._each[way] = least
             for d, share in enumerate(way):
                 if share:  # what was tried last was tried beside the others
-                    self._seconds[d] = least[d] / share
+                    self._seconds[d] = min(each[d] for _, each in self._last[way]) / share
         if way in self._left:
             self._left.remove(way)
-        if not self._left and self._rounds:
-            shares = shared_out(self._rows, self._seconds, self._fewest)
-            known = shares in self._total
-            self._rounds = 0 if known else self._rounds - 1
-            self._left = [] if known else [shares] * TRIES
+        if settled:
+            self._spent += total
+            self._try_again()
+        elif not self._left and self._rounds:
+            self._rounds -= 1
+            if not self._try_shares():
+                self._rounds = 0
+
+    def _try_shares(self) -> bool:
+        """Try the shares that the devices' speeds ask for, unless they have been tried."""
+        shares = shared_out(self._rows, self._seconds, self._fewest)
+        if shares in self._last:
+            return False
+        self._left = [shares] * TRIES
+        return True
+
+    def _try_again(self) -> None:
+        """Try the way whose last run is the longest ago, once the runs since such a trial are worth it."""
+        quickest = self._quickest()
+        way = next((w for w in self._last if w != quickest), None)
+        if way is None or self._spent < AGAIN * self.seconds[way]:
+            return
+        self._spent, self._left = 0.0, [way]
+        self._last[way] = self._last.pop(way)  # which makes it the last to be tried again
+        if self._rows > 1 and len(self._seconds) > 1:
+            self._try_shares()

@@ -254,15 +254,21 @@ def test_runs_wait_for_each_other_at_their_ends_alone() -> None:
 # --- shares
 
 
+def run_of(trials: Trials, seconds: list[float], slowed: float = 1.0) -> tuple[int, ...]:
+    """How a run went on devices of known speeds, which are `slowed` side by side."""
+    way = trials.next()
+    assert not isinstance(way, str)
+    factor = slowed if sum(map(bool, way)) > 1 else 1.0
+    each = [share * s * factor for share, s in zip(way, seconds, strict=True)]
+    trials.took(way, max(each), each)
+    return way
+
+
 def settle(rows: int, seconds: list[float], slowed: float = 1.0) -> Trials:
-    """Trials with devices of known speeds, which are `slowed` side by side."""
+    """Trials that have ended."""
     found = Trials(len(seconds), rows, 1)
     for _ in range(100):
-        way = found.next()
-        assert not isinstance(way, str) and sum(way) == rows
-        factor = slowed if sum(map(bool, way)) > 1 else 1.0
-        each = [share * s * factor for share, s in zip(way, seconds, strict=True)]
-        found.took(way, max(each), each)
+        assert sum(run_of(found, seconds, slowed)) == rows
         if found.settled:
             return found
     raise AssertionError("the trials never end")
@@ -288,6 +294,17 @@ def test_the_quickest_way_stays(seconds: list[float], slowed: float, expected: t
     best *= slowed if sum(map(bool, expected)) > 1 else 1.0
     assert found.seconds[way] == pytest.approx(best)
     assert found.seconds[way] <= min(8 * s for s in seconds)
+
+
+def test_a_busy_start_isnt_held_against_a_device() -> None:
+    """The second device is busy in the first runs, so that the first alone wins; then it is free, and later
+    the first one is busy."""
+    found = settle(8, [1.0, 12.0])
+    assert found.next() == (8, 0)
+    ways = [run_of(found, [1.0, 1.0]) for _ in range(1500)]
+    assert ways[-1] == (4, 4)
+    assert sum(way != ways[-1] for way in ways[-500:]) < 20  # which cost a fiftieth of the time
+    assert [run_of(found, [3.0, 1.0]) for _ in range(1500)][-1] == (2, 6)
 
 
 def test_shares() -> None:
