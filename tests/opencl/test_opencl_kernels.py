@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import ModuleType
@@ -11,16 +12,20 @@ import machine
 import numpy as np
 import pytest
 import test_c_kernels
-from on_device import built, call, usable
+from on_device import built, usable
+from on_device import call as run_kernel
 
+from jangin.backends.opencl.backend import source
 from jangin.backends.walk.math import expansion
-from jangin.ir.expr import Binary, Call
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Binary, Buffer, Call, Load, Var, call, const
 from jangin.ir.graph import Array
-from jangin.ir.loop import Func, expressions, statements
+from jangin.ir.loop import For, Func, Store, expressions, statements
 from jangin.ir.traversal import walk
 from jangin.ir.words import INTRINSICS
 from jangin.runtime.devices.opencl_devices import Found
 from jangin.targets.opencl import ROWS
+from jangin.targets.x86 import V3
 
 DEVICES = usable()
 ULPS = 20
@@ -50,13 +55,24 @@ def test_kernels_of_other_tests(module: ModuleType, device: Found, monkeypatch: 
     target = replace(machine.target(on), rows=ROWS, features=",".join(f"+{f}" for f in device.features))
     program = built([func for func, _, _ in ran], target, device)
     for func, (arrays, symbols), want in ran:
-        got = call(program, device, func, arrays, symbols, 2)
+        got = run_kernel(program, device, func, arrays, symbols, 2)
         if calls_library(func):
             for name, value in want.items():
                 close = ULPS * np.finfo(value.dtype).eps if value.dtype.kind == "f" else 0
                 np.testing.assert_allclose(got[name], value, rtol=close)
         else:
             test_c_kernels.assert_same_bits(got, want, func)
+
+
+def test_a_loop_of_more_lanes_than_vectors_have_is_cut_into_vectors() -> None:
+    """Four vectors of a processor's exponentials side by side: OpenCL C's vectors have 16 lanes at most."""
+    x, y, i, n = Buffer("x", F32, (const(64),)), Buffer("y", F32, (const(64),)), Var("i"), Var("n")
+    place = (n * 32 + i,)
+    body = Store(y, place, call("exp", Load(x, place)))
+    func = Func("k", (x, y), 1, (), For(n, const(2), For(i, const(32), body, "vector")))
+    text = source(func, replace(V3, rows=ROWS))
+    assert text.count("for (") == 1  # the one over n
+    assert len(re.findall(r"const f32x8 v\d+ = \*\(", text)) == 4
 
 
 def calls_library(func: Func) -> bool:

@@ -52,8 +52,8 @@ def in_register(dtype: DType, lanes: int, target: Target) -> bool:
 class Dialect(ABC):
     """One C-like language. `inline`: before a helper function; `shared`: before a kernel's buffers;
     `restrict`: of a pointer that no other aliases; `long`: ends a literal of 64 bits; `loop`: a line
-    before each loop, if any; `most_lanes`: of a vector; `narrow`: vector loops are cut to the processor's
-    registers; `groups`: its work-groups, if it has any; `extremes`: it has `min` and `max` of integers."""
+    before each loop, if any; `most_lanes`: of a vector; `groups`: its work-groups, if it has any;
+    `extremes`: it has `min` and `max` of integers."""
 
     inline: str
     shared: str
@@ -62,7 +62,6 @@ class Dialect(ABC):
     loop: str = ""
     most_lanes: int = 1 << 20
     groups: Groups | None = None
-    narrow: bool = False
     extremes: bool = False
 
     @abstractmethod

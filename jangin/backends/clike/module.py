@@ -45,7 +45,7 @@ def exported(func: Func) -> str:
 
 def kernel_texts(func: Func, target: Target, dialect: Dialect, definitions: dict[str, str]) -> list[str]:
     """A kernel's functions; what they use is added to the definitions."""
-    made, texts = parts(narrowed(func, target) if dialect.narrow else func, target), []
+    made, texts = parts(narrowed(func, target, dialect.most_lanes), target), []
     for part in made:
         writer = ClikeWriter(target, dialect, definitions)
         Kernel(per_thread(part) if dialect.groups else part, writer).run()

@@ -1,6 +1,7 @@
 """Vector loops cut to the processor's registers, for compilers that write wider vectors badly.
 
-LLVM cuts a vector of several registers into them; gcc keeps it in memory, element by element.
+LLVM cuts a vector of several registers into them; gcc keeps it in memory, element by element; OpenCL C has
+none of more than 16 lanes.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from jangin.ir.traversal import free_vars, loads
 from jangin.targets.target import Target
 
 
-def narrowed(func: Func, target: Target) -> Func:
-    """The kernel with vector loops of no more lanes than a register has. Lanes mean what iterations one after
-    the other do, so that the results are the same; but sums across lanes, whose order would change, stay."""
-    return replace(func, body=_narrowed(func.body, target))
+def narrowed(func: Func, target: Target, most: int) -> Func:
+    """The kernel with vector loops of no more lanes than a register has, or than the language's vectors
+    (`most`). Lanes mean what iterations one after the other do, so that the results are the same; but sums
+    across lanes, whose order would change, stay."""
+    return replace(func, body=_narrowed(func.body, target, most))
 
 
-def _narrowed(s: Stmt, target: Target) -> Stmt:
-    s = map_children(s, lambda sub: _narrowed(sub, target))
+def _narrowed(s: Stmt, target: Target, most: int) -> Stmt:
+    s = map_children(s, lambda sub: _narrowed(sub, target, most))
     if not isinstance(s, For) or s.kind != "vector" or not isinstance(s.extent, Const):
         return s
-    lanes, extent = target.lanes(_element_bytes(s)), int(s.extent.value)
+    lanes, extent = min(target.lanes(_element_bytes(s)), most), int(s.extent.value)
     if extent <= lanes or any(_combines(n, s.var) for n in statements(s.body)):
         return s
     pieces: list[Stmt] = []
