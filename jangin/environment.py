@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def cache_folder() -> Path:
     """Where compiled models and what tuning found are kept: `JANGIN_CACHE_DIR`, or the user's own."""
+    from pathlib import Path  # which takes as long as all that starts the compiler's process
+
     named = os.environ.get("JANGIN_CACHE_DIR")
     if not named:
         import platformdirs  # loading a model doesn't need it
@@ -24,6 +29,8 @@ def everything() -> dict[str, str]:
 
 def opencl_vendors() -> Path | None:
     """The folder of OpenCL's drivers that `OCL_ICD_VENDORS` names, if it does."""
+    from pathlib import Path
+
     named = os.environ.get("OCL_ICD_VENDORS")
     return Path(named) if named else None
 

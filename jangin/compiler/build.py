@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import time
@@ -25,6 +26,8 @@ from jangin.runtime.threads import default_threads
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Scheduled
 
+CODE = "jangin.backends.llvm.code"
+"""What makes the code of most targets, and takes longest to import."""
 SECONDS_PER_PROCESS = 0.15
 """What kernels must take to make that a process is worth forking for."""
 
@@ -131,11 +134,19 @@ class Build:
                 progress(done, total)
 
 
-def start_workers(target: Target) -> Workers:
-    """Workers for this machine's processors. The first imports what makes the target's kernels, and makes
-    what all of its plans have in common."""
+def start_workers(target: Target | None = None) -> Workers:
+    """Workers for this machine's processors. The first imports what makes most targets' kernels, and is
+    `prepared` for the target, if that is known."""
+    workers = Workers(default_threads(), partial(importlib.import_module, CODE))
+    if target is not None:
+        prepared(workers, target)
+    return workers
+
+
+def prepared(workers: Workers, target: Target) -> None:
+    """Have the first worker make what all of a target's plans have in common."""
     nothing = Plan("", str(target), (), (), (), (), (), (), {})
-    return Workers(default_threads(), partial(_finished, nothing, (), target))
+    workers.begin(partial(_finished, nothing, (), target))
 
 
 def _compiled(target: Target, job: Job) -> tuple[Scheduled, bytes, KernelSeconds]:

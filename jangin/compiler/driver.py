@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, overload
 
-from jangin.compiler.cache import Cache
 from jangin.compiler.isolated import Apart
-from jangin.runtime.device import begin
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -122,9 +120,11 @@ def compile(
     `dynamic_shapes` says (see `torch.export.export`); what comes back is called as the module is. Raises
     LoadError, before anything is compiled, where this machine can't run the target's code."""
     isolated = options.pop("isolated", None)
-    if isinstance(target, str):
-        begin(target)
     with _compiler(isolated, options.get("cache", True), target, operators, formats) as apart:
+        from jangin.runtime.device import begin
+
+        if isinstance(target, str):
+            begin(target)
         from jangin.compiler import local
 
         return local.compile(
@@ -149,7 +149,13 @@ def _compiler(
         isolated = not own and "jangin.compiler.pipeline" not in sys.modules and _has_interpreter()
     if not isolated:
         return nullcontext()
-    return Apart(at_once=cache is False or Cache(None if cache is True else cache).is_empty())
+    return Apart(at_once=cache is False or _is_empty(None if cache is True else cache))
+
+
+def _is_empty(folder: str | Path | None) -> bool:
+    from jangin.compiler.cache import Cache
+
+    return Cache(folder).is_empty()
 
 
 def _foreign(formats: Sequence[Format]) -> Sequence[Format]:

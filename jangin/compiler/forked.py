@@ -51,6 +51,11 @@ class Workers:
             os.kill(self._first, signal.SIGKILL)
         os.waitpid(self._first, 0)
 
+    def begin(self, job: Callable[[], object]) -> None:
+        """Have the first do what the next jobs need, beside this process; what that raises, they will."""
+        with suppress(BrokenPipeError, ConnectionResetError):  # it is gone: jobs say so
+            self._pipes[0].send(job)
+
     def close(self) -> None:
         """There is no more work: they end, while this process goes on."""
         for pipe in self._pipes:
@@ -134,8 +139,8 @@ def _first(pipes: Sequence[Connection], prepare: Callable[[], object]) -> None:
 
 
 def _work(pipe: Connection, spare: list[Connection]) -> list[int]:
-    """Carry out what the pipe says: jobs, pickled all together; the numbers of those to be done here; and to
-    fork others, for `spare` pipes. Gives the numbers of these processes."""
+    """Carry out what the pipe says: jobs, pickled all together; the numbers of those to be done here; what
+    they will need; and to fork others, for `spare` pipes. Gives the numbers of these processes."""
     jobs: Sequence[Callable[[], Any]] = ()
     children: list[int] = []
     with suppress(EOFError):
@@ -145,6 +150,8 @@ def _work(pipe: Connection, spare: list[Connection]) -> list[int]:
                 jobs = pickle.loads(said)
             elif isinstance(said, int):
                 pipe.send((said, *_result(jobs[said])))
+            elif callable(said):
+                _result(said)
             else:
                 for _ in range(said[1]):
                     own = spare.pop(0)

@@ -8,11 +8,10 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import replace
-from multiprocessing import Pipe
 from typing import TYPE_CHECKING, NamedTuple
 
 from jangin.environment import everything
@@ -32,6 +31,11 @@ _START = (
 )
 """Nothing is collected in processes that end soon, nor in one that makes little: hardly any of it is in a
 circle."""
+
+
+SLEEPY = "4"
+"""After two to the power of so many cycles the threads that NumPy's OpenBLAS starts sleep, where they would
+take a core for some 50 ms beside imports."""
 
 
 class Asked(NamedTuple):
@@ -122,6 +126,7 @@ class Apart:
     def build(self, request: Request, progress: Progress | None = None) -> Compiled:
         """As `request.carry_out`, by that process. Raises what it raises, and CompileError where it dies.
         A model that is `Written` goes there as the file, which the process maps."""
+        from dataclasses import replace
         from multiprocessing.reduction import send_handle
 
         from jangin.frontends.format import Written
@@ -166,18 +171,21 @@ def _around() -> tuple[Mapping[str, str], Sequence[str]]:
 
 
 def _start() -> _Started:
-    pipe, theirs = Pipe()
+    ours, theirs = socket.socketpair()
     ends, life = os.pipe()
     given = {"pipe": theirs.fileno(), "life": ends}
     try:
         start = _START.format(path=sys.path, **given)
         process = subprocess.Popen(
-            [sys.executable, "-c", start], pass_fds=[*given.values()], process_group=0
+            [sys.executable, "-c", start], pass_fds=[*given.values()], process_group=0,
+            env={"OPENBLAS_THREAD_TIMEOUT": SLEEPY, **everything()},
         )  # fmt: skip
     finally:
         theirs.close()
         os.close(ends)
-    return _Started(process, pipe, life, _around())
+    from multiprocessing.connection import Connection  # beside the process, which starts meanwhile
+
+    return _Started(process, Connection(ours.detach()), life, _around())
 
 
 def _result(pipe: Connection, progress: Progress | None) -> Compiled:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -18,18 +17,16 @@ from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
-from typing import BinaryIO, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NoReturn, cast
 
-from jangin.compiler.build import start_workers
+from jangin.compiler.build import prepared, start_workers
 from jangin.compiler.forked import Workers, fork, sendable
 from jangin.compiler.isolated import Asked
-from jangin.compiler.request import Request, carry_out
-from jangin.frontends.format import opened
-from jangin.frontends.table import format_of
-from jangin.ir.graph import CompileError
-from jangin.mapped import map_file
 from jangin.runtime.artifact import Artifact
-from jangin.runtime.compiled import Compiled
+
+if TYPE_CHECKING:
+    from jangin.compiler.request import Request
+    from jangin.runtime.compiled import Compiled
 
 IDLE = 30.0
 """Seconds that the process waits for something to do before it ends."""
@@ -49,11 +46,12 @@ class _Done(NamedTuple):
 def serve(pipe: int) -> None:
     """Build what the pipe asks for, one model after the other, and end where nothing is asked for long, where
     the caller is gone, or where something went wrong."""
-    with Connection(pipe) as caller:
-        if not caller.poll(IDLE):
-            return
-        asked: Asked | None = (first := _asked(caller))
-        with start_workers(first.target) as workers:
+    with Connection(pipe) as caller, start_workers() as workers:
+        for module in ("jangin.compiler.pipeline", "jangin.compiler.request", "jangin.frontends.table"):
+            import_module(module)
+        asked = _asked(caller) if caller.poll(IDLE) else None
+        if asked is not None:
+            prepared(workers, asked.target)
             known: Mapping[str, bytes] = {}
             while asked is not None:
                 _import(asked)
@@ -66,7 +64,10 @@ def serve(pipe: int) -> None:
 
 def _import(asked: Asked) -> None:
     """What the compilation will import: the next one has it too."""
-    import_module("jangin.compiler.pipeline")
+    from jangin.frontends.format import opened
+    from jangin.frontends.table import format_of
+    from jangin.ir.graph import CompileError
+
     if asked.path is not None:
         with suppress(CompileError, OSError):  # the compilation will say so
             for module in format_of(opened(asked.path)).modules:
@@ -117,6 +118,11 @@ def _compile(
 ) -> None:
     """The forked process: compiles what the caller says next, tells it how it goes, and hands down what is
     left of it, unless it failed: what workers do then isn't known."""
+    from tempfile import TemporaryFile
+
+    from jangin.compiler.request import carry_out
+    from jangin.mapped import map_file
+
     os.chdir(asked.folder)
     request: Request = caller.recv()
     if asked.file:
@@ -127,7 +133,7 @@ def _compile(
     tell = (lambda *step: caller.send(("step", *step))) if asked.told else None
     try:
         artifact, path = carry_out(request, tell, workers=workers, shared=kernels)
-        with tempfile.TemporaryFile() if path is None else nullcontext() as file:
+        with TemporaryFile() if path is None else nullcontext() as file:
             if file is not None:
                 _write(artifact, cast(BinaryIO, file))
             caller.send(("built", path))

@@ -1,0 +1,56 @@
+"""What the back end's processes with kernels do: object files of loop nests, and of what runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+from jangin.backends.backend import Kernel
+from jangin.backends.llvm.entry import entry_module
+from jangin.backends.llvm.flow import flow_module
+from jangin.backends.llvm.library import REST, library_module
+from jangin.backends.llvm.module import emit_kernel, is_fixed
+from jangin.backends.llvm.objects import assembly, compile_modules
+from jangin.backends.llvm.pool import pool_module
+from jangin.backends.llvm.take import take_module
+from jangin.ir.plan import Plan
+from jangin.runtime.artifact import Artifact
+from jangin.targets.target import Target
+
+FORMS = {"llvm": emit_kernel, "asm": assembly}
+"""See `backends.backend.Backend`."""
+
+
+def code(kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
+    """See `backends.backend.Backend`."""
+    func, call, name = kernel.func, kernel.call, kernel.function or kernel.func.name
+    if call is None:
+        texts = [(func.name, emit_kernel(func, target, name))]
+    else:
+        texts = [(func.name, library_module(name, call))]
+        if call.rest is not None:
+            texts.append((func.name, emit_kernel(call.rest, target, f"{name}{REST}")))
+    written()
+    return compile_modules(texts, target, fixed=is_fixed(func, target))
+
+
+def finish(plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
+    """The pool's object, the entry's, then the kernels'."""
+    entry = [("entry", entry_module(plan, target))]
+    with ThreadPoolExecutor(2) as threads:
+        own = [threads.submit(_pool_object, target), threads.submit(compile_modules, entry, target)]
+        kernels = [*codes]
+        return Artifact(plan, (*(o.result() for o in own), *kernels))
+
+
+def flow(target: Target) -> bytes:
+    """See `backends.backend.Backend`."""
+    return compile_modules([("flow", flow_module(target.triple))], target)
+
+
+@cache
+def _pool_object(target: Target) -> bytes:
+    """The thread pool and what takes arrays, the same in every model: to compile them takes longer than a
+    small model's kernels."""
+    return compile_modules([("pool", pool_module(target)), ("take", take_module(target))], target)
