@@ -10,7 +10,7 @@ import numpy as np
 
 from jangin.ir.arithmetic import apply, convert
 from jangin.ir.core import Expand, Map, Reshape, Transpose
-from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, DType
+from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I32, I64, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Var, binary, cast, const, is_const
 from jangin.ir.graph import Array, Node, Shape
 from jangin.ir.traversal import children, free_vars, rewrite, substitute
@@ -85,11 +85,14 @@ def _simpler(s: State, node: Node) -> Result:
 
 
 def _precomputed(s: State, node: Node) -> Result:
-    """Parts of the body that only read constants become constants, where those are no larger."""
+    """Parts of the body that only read constants become constants, where those are no larger. Not an int32
+    made an int64: a product of two such takes one instruction, which nothing tells of an int64 in memory."""
     operands = {f"x{i}": n for i, n in enumerate(node.inputs)}
     found: Expr | None = None
     for part in _parts(node.of(Map).body):
         names = {v.name for v in free_vars(part)}
+        if isinstance(part, Cast) and part.dtype is I64 and part.a.dtype is I32:
+            continue
         if children(part) and names and all(operands.get(n) in s.constants for n in names):
             arrays = [s.constants[operands[n]] for n in names]
             spanned = np.broadcast_shapes(*(a.shape for a in arrays))

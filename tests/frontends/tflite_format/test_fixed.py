@@ -6,10 +6,17 @@ import math
 import random
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from jangin.frontends.tflite import fixed
 from jangin.frontends.tflite.fixed import Multiplier
+from jangin.frontends.tflite.operators.common import MOST_RIGHT, REACH, Factors, rescaled
+from jangin.ir.dtype import I32
+from jangin.ir.expr import Buffer, Expr, Load, Var, const
+from jangin.ir.interpret import evaluate_stage
+from jangin.ir.te import Axis, Stage
+from jangin.ops.builder import Builder
 
 NEAR = 4e-7
 """Of 1: the series, about -1/8, is good for 22 bits at its ends, and a reciprocal takes its error twice."""
@@ -54,3 +61,25 @@ def test_multipliers(once: bool) -> None:
             0 if once else Fraction(1, 2) ** (1 - min(m.shift, 0))
         )
         assert abs(m.value * 2.0 ** (m.shift - 31) - factor) <= factor * 2**-30
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("up", [False, True])
+def test_rescaled_in_32_bits(once: bool, up: bool) -> None:
+    """What kernels compute is what the multiplier gives, also where both are rounded as one (`up`), at and
+    beside the places where the result steps, and at the ends of what may be rescaled."""
+    draw, n = random.Random(1), Var("n")
+    for shift in (*range(7), 13, MOST_RIGHT, MOST_RIGHT + 1):
+        for _ in range(20):
+            factor = draw.uniform(0.5, 0.99) * 2.0**-shift
+            m = Multiplier.of(factor, once)
+            made = Factors.of(Builder("test", {}), [factor], once=once, up=up, narrow=True)
+            step = round((draw.randrange(255) + 0.5) / factor)
+            near = {s + d for s in (0, step, draw.randrange(REACH)) for d in range(-2, 3)}
+            values = sorted({v * sign for v in near | {REACH - 1} if abs(v) < REACH for sign in (1, -1)})
+            x, y = (Buffer(name, I32, (const(len(values)),)) for name in "xy")
+            parts = [p for p in made.operands if isinstance(p, Expr)]
+            stage = Stage(y, (Axis(n, const(len(values))),), rescaled(Load(x, (n,)), *parts))
+            got = evaluate_stage(stage, {"x": np.array(values, np.int32)}, {})
+            for v, result in zip(values, got.tolist(), strict=True):
+                assert result <= 0 if up and v < 0 else result == m.times(v)

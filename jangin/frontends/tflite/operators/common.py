@@ -159,16 +159,30 @@ class Factors:
     @classmethod
     def of(
         cls, b: Builder, factors: Sequence[float], axis: int = 0, rank: int = 0, *, once: bool = False,
-        long: bool = False,
+        long: bool = False, up: bool = False, narrow: bool = False,
     ) -> Factors:  # fmt: skip
+        """`narrow`: what is rescaled is an int32 also where the factor is a single one. `up`: it is below
+        REACH too, and where it is below 0 any result up to 0 will do."""
         found = [Multiplier.of(f, once, long) for f in factors]
+        below_one = all(m.shift <= 0 for m in found) and not long
+        dtypes: tuple[DType, ...]
+        if up and below_one and all(m.shift >= -MOST_RIGHT for m in found):
+            parts, dtypes = _parts_up, (I32, I64, I32)
+        elif below_one and not once and (narrow or len(found) > 1):
+            parts, dtypes = _short_parts, (I32, I32, I32)
+        else:
+            parts, dtypes = _parts, (I64,) * 4
         if len(found) == 1:
-            return cls(constants(found[0]))
+            return cls(tuple(const(v, t) for v, t in zip(parts(found[0]), dtypes, strict=False)))
         shape = [len(found) if i == axis else 1 for i in range(rank)]
-        below_one = all(m.shift <= 0 for m in found) and not (once or long)
-        columns = zip(*map(_short_parts if below_one else _parts, found), strict=True)
-        dtype = np.int32 if below_one else np.int64
-        return cls(tuple(b.const(np.array(c, dtype).reshape(shape)) for c in columns))
+        columns = zip(zip(*map(parts, found), strict=True), dtypes, strict=False)
+        return cls(tuple(b.const(np.array(c, t.numpy).reshape(shape)) for c, t in columns))
+
+
+REACH = 1 << 30
+"""Twice an int32 nearer to 0 than this is an int32."""
+MOST_RIGHT = 30
+"""So far a result may be shifted after its product: what rounds both is an int64 then, beside any product."""
 
 
 def _parts(m: Multiplier) -> tuple[int, ...]:
@@ -183,6 +197,13 @@ def _parts(m: Multiplier) -> tuple[int, ...]:
 def _short_parts(m: Multiplier) -> tuple[int, ...]:
     """Of a factor below 1: its value, and how far the last shift goes, before it the bits that it drops."""
     return m.value, (1 << -m.shift) - 1, -m.shift
+
+
+def _parts_up(m: Multiplier) -> tuple[int, ...]:
+    """Of a factor below 1, of twice what it rescales: its value, what rounds the product and the last shift
+    both, and how far that goes. Both send a half up of what isn't below 0, so that they are one."""
+    product = 0 if m.once or m.shift == 0 else 1 << 31
+    return m.value, product + (1 << (31 - m.shift)), -m.shift
 
 
 def constants(m: Multiplier) -> tuple[Expr, ...]:
@@ -203,9 +224,13 @@ def factor_of(one: float, other: float, result: float) -> float:
 
 
 def rescaled(x: Expr, value: Expr, half: Expr, *rest: Expr) -> Expr:
-    """`fixed.Multiplier.times` of an integer, in i64, or of an int32 by a factor below 1 (`_short_parts`) in
-    i32, as there are more lanes of it. `half` is what rounds the last shift; `rest` is how far
-    that goes, and, where it is the second, before it 1 or, if there is nothing to shift, 0."""
+    """`fixed.Multiplier.times` of an integer, in i64, or of an int32 by a factor below 1 in i32, as there are
+    more lanes of it (`_short_parts`, and `_parts_up`, where `half` is an int64). `half` is what rounds the
+    last shift; `rest` is how far that goes, and, where it is the second, before it 1 or, if there is nothing
+    to shift, 0."""
+    if value.dtype is I32 and half.dtype is I64:
+        high = binary("shr", cast(I64, x + x) * cast(I64, value) + half, const(32, I64))
+        return binary("shr", cast(I32, high), *rest)
     product = cast(I64, x) * cast(I64, value)
     if value.dtype is I32:
         return _shifted(cast(I32, binary("shr", product + (1 << 30), const(31, I64))), half, *rest)
@@ -255,6 +280,12 @@ def requantized(call: Call, sums: Tensor, factors: Factors, kind: int | None = N
         lambda v, *f: stored(rescaled(v, *f), call.out.zero, low, high, dtype),
         sums, *factors.operands,
     )  # fmt: skip
+
+
+def is_rounded_up(call: Call, kind: int | None = None) -> bool:
+    """Whether rescaled sums below 0 all become the least result. Of others a half goes up in both roundings
+    of a product, which are one then."""
+    return limits(call, kind)[0] >= call.out.zero
 
 
 def lookup(call: Call, fn: Callable[[int], int]) -> Tensor:

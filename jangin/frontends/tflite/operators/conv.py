@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,15 +10,17 @@ import numpy as np
 from jangin.frontends.registry import lowers
 from jangin.frontends.tflite.operators import hybrid
 from jangin.frontends.tflite.operators.common import (
+    REACH,
     Call,
     Factors,
     Quantization,
     activated,
+    is_rounded_up,
     limits,
     real,
     requantized,
 )
-from jangin.ir.dtype import F32, F64, I16, I32, I64
+from jangin.ir.dtype import F32, F64, I8, I16, I32, I64, U8
 from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import CompileError, static_shape
@@ -163,7 +166,23 @@ def _scaled(
     assert scales is not None
     x, y = first.scale, call.out.scale
     factors = [x * float(s) / y for s in scales]
-    return requantized(call, sums, Factors.of(b, factors, sums.rank - 1, sums.rank, once=once, long=long))
+    up = (once or is_rounded_up(call)) and _reach(b, sums, call.x(operands[1]), bias) < REACH
+    narrow = sums.dtype is I32
+    made = Factors.of(b, factors, sums.rank - 1, sums.rank, once=once, long=long, up=up, narrow=narrow)
+    return requantized(call, sums, made)
+
+
+def _reach(b: Builder, sums: Tensor, weights: Tensor, bias: Tensor | None) -> float:
+    """What no sum of products of 8 bits, one for each weight of a channel, passes with its bias; infinite
+    where that can't be known."""
+    sizes = static_shape((*weights.shape, sums.shape[-1]))
+    known = np.zeros(1) if bias is None else b.constant_value(bias)
+    if sizes is None or known is None or weights.dtype not in (I8, U8):
+        return math.inf
+    *shape, channels = sizes
+    return math.prod(shape) / max(1, channels) * 255 * 255 + float(
+        np.abs(known.astype(np.float64)).max(initial=0)
+    )
 
 
 @lowers("FULLY_CONNECTED")

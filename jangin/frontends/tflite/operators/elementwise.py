@@ -17,8 +17,9 @@ from jangin.frontends.tflite.operators.common import (
     Factors,
     activated,
     constants,
-    limits,
+    is_rounded_up,
     lookup,
+    operands,
     real,
     requantized,
     rescaled,
@@ -257,22 +258,24 @@ def _sum(sign: int) -> Lowering:
         b = call.b
         if not call.is_integer:
             return activated(call, b.map(lambda v, w: v + w if sign > 0 else v - w, call.x(), call.x(1)))
-        left = 20 if call.given[0].dtype in (I8, U8) else 15
+        bytes_ = call.given[0].dtype in (I8, U8)
+        left, wide, given = (20, I32, operands) if bytes_ else (15, I64, constants)
         twice = 2 * max(call.given[0].scale, call.given[1].scale)
         parts = [fixed.Multiplier.of(q.scale / twice) for q in call.given[:2]]
-        whole = fixed.Multiplier.of(twice / ((1 << left) * call.out.scale))
-        low, high = limits(call)
-        dtype = call.out.dtype
-        assert dtype is not None
+        factor, up = twice / ((1 << left) * call.out.scale), bytes_ and is_rounded_up(call)
 
         def term(v: Expr, i: int) -> Expr:
-            return rescaled((cast(I64, v) - call.given[i].zero) * (1 << left), *constants(parts[i]))
+            """What `parts` give; a power of two divides without a rest."""
+            whole, m = cast(wide, v) - call.given[i].zero, parts[i]
+            if m.value == 1 << 30 and (rest := left + m.shift - 1) >= 0:
+                return whole * (1 << rest)
+            return rescaled(whole * (1 << left), *given(m))
 
-        def body(v: Expr, w: Expr) -> Expr:
-            total = term(v, 0) + term(w, 1) if sign > 0 else term(v, 0) - term(w, 1)
-            return stored(rescaled(total, *constants(whole)), call.out.zero, low, high, dtype)
+        def total(v: Expr, w: Expr) -> Expr:
+            return term(v, 0) + term(w, 1) if sign > 0 else term(v, 0) - term(w, 1)
 
-        return b.map(body, call.x(), call.x(1))
+        factors = Factors.of(b, [factor], up=up, narrow=bytes_)
+        return requantized(call, b.map(total, call.x(), call.x(1)), factors)
 
     return lower
 
