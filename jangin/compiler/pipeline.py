@@ -285,12 +285,14 @@ def optimize(
     """A lowered graph after the other passes: those to `until`, or those from `since` on."""
     passes = graph_passes(options)
     passes = passes[next((n for n, p in enumerate(passes) if p.name == since), 0) :]
+    verified = None
     for n, step in enumerate(passes, 1):
         _tell(progress, n, len(passes) + 1, step.name)
         graph = step.run(graph, options.target)
         release(graph.constants.values())
-        if options.verify:
+        if options.verify and graph is not verified:
             checked(step.name, verify_graph, graph, CORE)
+            verified = graph
         if step.name == until:
             break
     return graph

@@ -307,7 +307,7 @@ def _same_type(a: Value, b: Value, what: str, fail: Any) -> None:
 def _may_equal(a: Shape, b: Shape) -> bool:
     if len(a) != len(b):
         return False
-    gaps = (simplify(x - y) for x, y in zip(a, b, strict=True))
+    gaps = (simplify(x - y) for x, y in zip(a, b, strict=True) if x is not y)
     return not any(isinstance(gap, Const) and gap.value != 0 for gap in gaps)
 
 
