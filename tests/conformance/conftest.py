@@ -13,7 +13,7 @@ from jangin.compiler.request import Request
 from jangin.compiler.shared import SharedKernels
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def kernels() -> Iterator[None]:
     shared = SharedKernels()
     with pytest.MonkeyPatch.context() as patch:
