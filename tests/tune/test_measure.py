@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from jangin.compiler.kernels import kernel_candidates, kernel_workload, make_kernel
 from jangin.compiler.options import Options
@@ -13,7 +15,7 @@ from jangin.ir.expr import Binary
 from jangin.ir.graph import Graph, Node
 from jangin.targets import resolve
 from jangin.templates.scheduled import Scheduled
-from jangin.tune.measure import Trial, WrongResult, timings
+from jangin.tune.measure import Trial, WrongResult, agree, timings
 
 from .tuned_kernels import conv
 
@@ -66,3 +68,34 @@ def test_a_way_that_computes_something_else_is_found() -> None:
     trial = Trial(node, graph, OPTIONS, 1, {}, 1 << 16)
     with pytest.raises(WrongResult, match="defect of the template"):
         trial.build([good, make_kernel(wrong, OPTIONS)])
+
+
+def test_a_step_of_rounding_is_no_other_result() -> None:
+    """Where floats are rounded to few bits, sums in another order may fall on either side of a step."""
+    a = np.random.default_rng(0).integers(-100, 100, 10_000).astype(np.int8)
+    few, far = a.copy(), a.copy()
+    few[:9] += 1
+    far[0] += 2
+    assert agree(a, few, rounded=True)
+    assert not agree(a, few, rounded=False)
+    assert not agree(a, far, rounded=True)
+    assert not agree(a, a + np.int8(1), rounded=True)
+
+
+def test_layer_norms_rounded_to_8_bits_race() -> None:
+    """Their candidates add up in different orders."""
+    w, b = (numpy_helper.from_array(np.full(384, v, np.float32), n) for v, n in ((1, "w"), (0, "b")))
+    scale = numpy_helper.from_array(np.array(0.02, np.float32), "s")
+    zero = numpy_helper.from_array(np.array(0, np.int8), "z")
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "w", "b"], ["n"]),
+        helper.make_node("QuantizeLinear", ["n", "s", "z"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (4096, 384))
+    y = helper.make_tensor_value_info("y", TensorProto.INT8, None)
+    whole = helper.make_graph(nodes, "g", [x], [y], [w, b, scale, zero])
+    model = helper.make_model(whole, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    graph = import_model(model.SerializeToString(), OPTIONS)
+    (node,) = (n for n in graph.nodes if n.op == "kernel")
+    made = ways(node, graph, 6)
+    assert len(Trial(node, graph, OPTIONS, 1, {}, 1 << 16).build(made).time(0.0)) == len(made) > 1
