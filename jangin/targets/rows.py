@@ -408,6 +408,16 @@ NEON32: tuple[Row, ...] = (
 )
 """Of 32-bit Arm processors: the multiply-add that takes one lane of a vector for all rounds the product."""
 
+WASM: tuple[Row, ...] = (
+    replace(
+        _DOT2, needs=("simd128",), lanes=4, becomes=r"i32x4\.dot_i16x8_s",
+        llvm="%a = bitcast {T} %x to {pairs}\n%b = bitcast {T} %y to {pairs}\n"
+        "%both = call {T} @llvm.wasm.dot({pairs} %a, {pairs} %b)\nadd {T} %both, %z",
+    ),
+    *PORTABLE,
+)  # fmt: skip
+"""Of WebAssembly with vectors of 128 bits."""
+
 _SCALED = {n: f"_mm{{bits}}_roundscale_p{{s}}(x, {how})" for n, how in _C_ROUNDING.items()}
 _MASKED_MOVE = {"masked_load": r"vmov.*\{%k", "masked_store": r"vmov.*\{%k"}
 _MASK = "_mm{bits}_test_epi32_mask((__m{reg}i)mask, (__m{reg}i)mask)"

@@ -52,6 +52,40 @@ def test_a_network(tmp_path: Path) -> None:
     np.testing.assert_allclose(y, expected.reshape(-1), rtol=1e-5, atol=1e-5)
 
 
+def integers() -> onnx.ModelProto:
+    """A convolution of bytes, of odd sizes, by QDQ."""
+    rng = np.random.default_rng()
+    arrays = {
+        "w": rng.integers(-127, 128, (7, 5, 3, 3), np.int8),
+        "ws": rng.uniform(0.001, 0.004, 7).astype(np.float32),
+        "wz": np.zeros(7, np.int8),
+        "xs": np.float32(0.02),
+        "xz": np.uint8(131),
+        "ys": np.float32(0.05),
+        "yz": np.uint8(100),
+    }
+    text = """<ir_version: 8, opset_import: ["": 18]>
+    g (float[1, 5, 13, 11] x) => (float[1, 7, 13, 11] y) {
+        q = QuantizeLinear(x, xs, xz)
+        f = DequantizeLinear(q, xs, xz)
+        k = DequantizeLinear<axis = 0>(w, ws, wz)
+        c = Conv<pads = [1, 1, 1, 1]>(f, k)
+        r = QuantizeLinear(c, ys, yz)
+        y = DequantizeLinear(r, ys, yz)
+    }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items())
+    return model
+
+
+def test_integers(tmp_path: Path) -> None:
+    """Products of pairs by one instruction, and what it gives is exact."""
+    model, x = integers(), np.random.default_rng().standard_normal((1, 5, 13, 11)).astype(np.float32)
+    expected = jangin.compile(model, "x86-64-v2")(x)
+    ((y,),) = in_node(model, [(x, {})], tmp_path)
+    np.testing.assert_array_equal(y, expected.reshape(-1))
+
+
 def test_sizes_known_at_run_time(tmp_path: Path) -> None:
     rng = np.random.default_rng()
     runs = [(rng.standard_normal((n, 24)).astype(np.float32), {"batch": n}) for n in (1, 5, 300, 2)]
