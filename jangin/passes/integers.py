@@ -8,7 +8,8 @@ of the bytes that the instruction takes: what is taken from them to have them in
 is added to the product.
 
 Elsewhere a product is one of f32 where that holds its sums exactly, or the i32 sum of a few such over runs of
-the terms, as multiply-adds of f32 are quicker than those of i32.
+the terms, as multiply-adds of f32 are quicker than those of i32. Where a multiply-add takes int16, depthwise
+convolutions are of these (`Target.wide_products`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from operator import add
 import numpy as np
 
 from jangin.ir.core import Concat, Conv, Map, MatMul, Pad, Reshape, Slice, Transpose
-from jangin.ir.dtype import F32, I16, I32, DType
+from jangin.ir.dtype import F32, I16, I32, U16, DType
 from jangin.ir.expr import Cast, Expr, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.traversal import free_vars, rewrite, substitute
@@ -36,6 +37,8 @@ from jangin.targets.target import Target
 
 EXACT = 1 << 24
 """f32 has every whole number up to this: sums that stay below are exact in it, in any order."""
+FEWEST_CHANNELS = 4
+"""Of a depthwise convolution whose products are of int16."""
 MOST_RUNS = 16
 """Products that one is made of at most, so that the sums of each are exact in f32."""
 
@@ -50,7 +53,7 @@ def integers(graph: Graph, target: Target) -> Graph:
     whole = {words.read(n.inputs[0])[0] for n in graph.nodes if _of_bytes(n, chosen)}
     if not target.issue:  # else bytes take instructions more than int16
         whole |= words.bare(chosen)
-    run = _Integers(_offsets_kept(graph, whole), chosen, whole)
+    run = _Integers(_offsets_kept(graph, whole), chosen, whole, target)
     for node in run.graph.nodes:
         run.visit(node)
     return dce(run.rewritten(graph))
@@ -128,8 +131,11 @@ class _Integers(Editor):
     `made`: values in other types, and as words, by what they are made of. `shifted`: sums of a product and a
     constant. `floats`: sums of i32 as f32, rounded unless they are `exact`."""
 
-    def __init__(self, graph: Graph, chosen: Mapping[str, Choice], whole: Collection[str]) -> None:
+    def __init__(
+        self, graph: Graph, chosen: Mapping[str, Choice], whole: Collection[str], target: Target
+    ) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
+        self.target = target
         self.graph, self.chosen, self.whole, self.producers = graph, chosen, whole, graph.producers()
         self.numbers = Numbers(self.constants, self.producers, self.dtype)
         self.made: dict[object, str] = {}
@@ -144,6 +150,8 @@ class _Integers(Editor):
             self.emit(node)
         elif node.outputs[0] in self.chosen:
             self.in_words(node, self.chosen[node.outputs[0]])
+        elif self.target.wide_products and _of_channels(node, self.graph):
+            self.emit(replace(node, inputs=tuple(self.cast(n, I16) for n in node.inputs)))
         else:
             self.summed(node)
 
@@ -340,6 +348,16 @@ class _Integers(Editor):
             if self.numbers.reach(x) * np.add.reduceat(terms, list(starts), -1).max(initial=0) < EXACT:
                 return [range(n, min(n + starts.step, size)) for n in starts]
         return []
+
+
+def _of_channels(node: Node, graph: Graph) -> bool:
+    """Whether a product of small integers is a depthwise convolution that reads whole vectors of channels."""
+    attrs, channels = node.attrs, static_shape(graph.shape(node.inputs[1])[:2])
+    if not isinstance(attrs, Conv) or attrs.groups == 1 or channels is None or attrs.layout != "last":
+        return False
+    if any(graph.dtype(n) is U16 for n in node.inputs) or node.inputs[1] not in graph.constants:
+        return False
+    return channels[0] % FEWEST_CHANNELS == 0 and channels[1] == 1 and channels[0] == attrs.groups
 
 
 def _uncast(e: Expr, names: Collection[str]) -> Expr | None:

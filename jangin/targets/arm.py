@@ -18,6 +18,7 @@ _NEON = "+neon,+fp-armv8"
 
 AARCH64 = Target(
     "aarch64", TRIPLE, "generic", _NEON, 16, 32, NEON, lane_operands=True, issue=2, hints=False, masks=False,
+    wide_products=True,
     several_loads="llvm.aarch64.neon.ld1x{count}.v4f32.p0",
     fusion=FusionFigures(few_channels=0), winograd=WinogradFigures(gain=0.95, transform=4, stream=1, lanes=4),
 )  # fmt: skip

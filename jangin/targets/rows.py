@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I32, SMALL, DType
+from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I16, I32, SMALL, DType
 from jangin.ir.expr import Expr
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
@@ -375,9 +375,46 @@ _USDOT = _by_quads(
 )  # fmt: skip
 """LLVM makes SUDOT of it where the first operand is one lane."""
 
+
+def _short(vectors: int) -> Row:
+    """Of so many vector registers, each rounded half to even and converted by one instruction, and clamped by
+    one."""
+    lines, parts = list[str](), list[str]()
+    for n in range(vectors):
+        picks = ", ".join(f"i32 {4 * n + lane}" for lane in range(4))
+        lines += [
+            f"%x{n} = shufflevector {{T}} %x, {{T}} poison, <4 x i32> <{picks}>",
+            f"%n{n} = call <4 x i32> @llvm.aarch64.neon.fcvtns.v4i32.v4f32(<4 x float> %x{n})",
+        ]
+        parts.append(f"%n{n}")
+    for lanes in (4, 8)[: vectors // 2]:
+        picks = ", ".join(f"i32 {n}" for n in range(2 * lanes))
+        for a, b in zip(parts[::2], parts[1::2], strict=True):
+            both = f"<{lanes} x i32> {a}, <{lanes} x i32> {b}"
+            lines.append(f"{a}_{lanes} = shufflevector {both}, <{2 * lanes} x i32> <{picks}>")
+        parts = [f"{a}_{lanes}" for a in parts[::2]]
+    lines += [
+        f"%least = call {{i32}} @llvm.smin({{i32}} {parts[0]}, {{i32}} {{i32:32767}})",
+        "%held = call {i32} @llvm.smax({i32} %least, {i32} {i32:-32768})",
+        "trunc {i32} %held to {i16}",
+    ]
+    return Row(
+        "short", (F32,), "x: T[N]", "i16", "r[i] = i16(max(min(round(x[i]), 32767.0), -32768.0))",
+        "\n".join(lines), lanes=4 * vectors, becomes=r"(?s)fcvtns\s.*sqxtn",
+    )  # fmt: skip
+
+
+_ADD_SHORT = Row(
+    "add_short", (I16,), "x: T[N], y: T[N]", "T",
+    "r[i] = i16(max(min(i32(x[i]) + i32(y[i]), i32(32767)), i32(-32768)))",
+    "call {T} @llvm.sadd.sat({T} %x, {T} %y)", becomes=r"sqadd\s",
+)  # fmt: skip
+
 NEON: tuple[Row, ...] = (
     _SDOT,
     _USDOT,
+    *map(_short, (1, 2, 4)),
+    _ADD_SHORT,
     replace(_FUSED, becomes=r"fmla\s"),
     *_halves((), r"fcvtl\s", r"fcvtn\s"),
     *_own_extremes(FLOATS, "f"),

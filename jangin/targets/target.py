@@ -44,6 +44,8 @@ class Target:
     their makers' optimization guides; a wrong one costs speed, never correctness. `winograd` and `fusion` are
     what graph passes decide by, `recurrence` what lowering does.
 
+    `wide_products`: multiply-adds of vectors take int16 and add to int32.
+
     `dots`: which of `ir.words.DOTS` products of small integers are made of, the preferred first; empty where
     no instruction adds up several.
 
@@ -71,6 +73,7 @@ class Target:
     issue: int = 0
     hints: bool = True
     masks: bool = True
+    wide_products: bool = False
     dots: tuple[str, ...] = ()
     multiply_adds: int = 2
     latency: int = 4

@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from jangin.ir import te
+from jangin.ir.dtype import I16
 from jangin.ir.expr import Buffer, Const, Load, Select, const
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import simplify
@@ -91,24 +92,30 @@ def _step(load: Load, stage: te.Stage, workload: Workload) -> int:
 
 def _lanes(workload: Workload) -> int:
     """Lanes of a vector: those of the sums, where whole vectors are written back, however wide what that
-    computes in; LLVM cuts its vectors. Where a part of a vector would be taken element by element, so few
-    that nothing is left over."""
-    (stage,) = workload.stages
-    column, lanes = stage.axes[-1].extent, workload.target.lanes(max(4, stage.body.dtype.wide.bytes))
-    whole = isinstance(column, Const) and int(column.value) % lanes == 0
-    if whole and stage.body.dtype.is_float:
+    computes in, or those of the data, where multiply-adds widen them; LLVM cuts its vectors. Where a part of
+    a vector would be taken element by element, so few that nothing is left over."""
+    (stage,), target = workload.stages, workload.target
+    column, lanes = stage.axes[-1].extent, target.lanes(max(4, stage.body.dtype.wide.bytes))
+    size = int(column.value) if isinstance(column, Const) else 1
+    widened = target.wide_products and {n.buffer.dtype for n in loads(stage.body)} == {I16}
+    if widened and size % target.lanes(I16.bytes) == 0:
+        return target.lanes(I16.bytes)
+    if stage.body.dtype.is_float and size % lanes == 0:
         return lanes
     lanes = lanes_for(workload)
     return lanes if workload.target.masks else math.gcd(workload.size(column), lanes)
 
 
 class Window(Template):
+    """`each`: registers of a vector's sums."""
+
     name = "window"
 
     def __init__(self, workload: Workload) -> None:
         (self.stage,) = workload.stages
         self.workload, self.symbols = workload, workload.symbols
         self.lanes = _lanes(workload)
+        self.each = max(1, self.lanes // workload.target.lanes(self.stage.body.dtype.wide.bytes))
         self.column = self.stage.axes[-1].var.name
         self.row = self.stage.axes[-2].var.name
         self.taps = [a.var.name for a in self.stage.reduce_axes]
@@ -125,7 +132,9 @@ class Window(Template):
         steps = [_step(n, self.stage, workload) for n in loads(self.stage.body)]
         self.stride = max((s for s in steps if s), default=1)
         self.weighted = int(len(steps) > 1)
-        self.pixel_bytes = workload.size(self.stage.axes[-1].extent) * self.stage.body.dtype.bytes
+        self.pixel_bytes = (
+            workload.size(self.stage.axes[-1].extent) * self.stage.body.dtype.bytes // self.each
+        )
 
     def space(self) -> Sequence[Params]:
         most = min(self.size, MOST_PIXELS)
@@ -153,10 +162,10 @@ class Window(Template):
     def _tile_cycles(self, tile: int, vectors: int) -> float:
         t, width, height = self.workload.target, self.across, self.count / self.across
         reach = min(tile * width, (tile - 1) * self.stride + width)
-        live = vectors * (tile + self.weighted + reach)
+        live = vectors * (tile * self.each + self.weighted + reach)
         spilled = max(0, live - t.registers)
         loads = height * (vectors * (reach + self.weighted * width) + 2 * spilled)
-        work = vectors * tile * (self.count * self.work + self.final)
+        work = vectors * tile * self.each * (self.count * self.work + self.final)
         at_once = max(1.0, cost.REORDERED / (vectors * tile * self.count + loads))
         cycles = max(work / t.multiply_adds, loads / t.loads, self.count * t.latency / at_once)
         if t.issue:

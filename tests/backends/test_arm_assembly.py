@@ -13,7 +13,7 @@ from loops import innermost
 from jangin.backends.llvm.objects import assembly
 from jangin.ir import te
 from jangin.ir.core import Conv, MatMul
-from jangin.ir.dtype import F32, I32
+from jangin.ir.dtype import F32, I16, I32
 from jangin.ir.expr import Buffer, Load, Var, call, const, maximum
 from jangin.ir.graph import Value
 from jangin.ir.loop import Func
@@ -145,6 +145,20 @@ def test_windows_of_any_channels_have_no_masks(target: Target) -> None:
             lanes = [line for line in loop if re.match(r"v?(ld|st)1.*\}?\[\d\]", line)]
             multiply_adds = sum(line.startswith(("fmla", "vmla")) for line in loop)
             assert template != "window" or (not lanes and multiply_adds >= 0.25 * len(loop)), loop
+
+
+def test_depthwise_products_of_int16_are_added_widened() -> None:
+    """Two instructions for eight products, and nothing is widened by itself."""
+    x, w = (Buffer(n, I16, tuple(map(const, s))) for n, s in (("x", (1, 9, 21, 24)), ("w", (24, 1, 3, 3))))
+    attrs = Conv((3, 3), (1, 1), (1, 1), (0,) * 4, 24, "last", dtype=I32)
+    dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in (x, w)], attrs)
+    (stage,) = CORE[attrs.op].te([x, w], Buffer("out", dtype, shape), attrs)
+    made = choose(Workload("k", (stage,), (x, w), {}, ("w",), CORTEX_A72))
+    assert made.template == "window"
+    inner = max(innermost(assembly(made.func, CORTEX_A72)), key=len)
+    words = Counter(line.split()[0] for line in inner)
+    assert words["smlal"] + words["smull"] == words["smlal2"] + words["smull2"] >= 0.35 * len(inner), inner
+    assert not words["sshll"] and not any(re.search(r"\[sp\b", line) for line in inner), inner
 
 
 def test_indices_of_32_bit_processors_are_words() -> None:

@@ -26,6 +26,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 _V = "rv64,v=true,vlen={},vext_spec=v1.0"
 MACHINES = {
     "cortex-a72": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static", "cortex-a72"),
+    "neoverse-n1": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static", "neoverse-n1"),
     "cortex-a7": ("arm-linux-gnueabihf-gcc", "qemu-arm-static", "cortex-a7"),
     "riscv64-v of 128 bits": ("riscv64-linux-gnu-gcc", "qemu-riscv64-static", _V.format(128)),
     "riscv64-v of 256 bits": ("riscv64-linux-gnu-gcc", "qemu-riscv64-static", _V.format(256)),
@@ -114,6 +115,14 @@ def run(
     machine: str, proto: onnx.ModelProto, inputs: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
 ) -> Any:
     """The one result of a model on a machine."""
+    artifact = jangin.build(proto, machine.split()[0], 1, cache=False)
+    assert isinstance(artifact, Artifact)
+    return execute(machine, artifact, inputs, folder, patch)
+
+
+def execute(
+    machine: str, artifact: Artifact, inputs: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
+) -> Any:
     compiler, emulator, cpu = MACHINES[machine]
     if not (shutil.which(compiler) and shutil.which(emulator)):
         pytest.skip(f"needs {compiler} to link with and {emulator} to run with")
@@ -122,8 +131,6 @@ def run(
         patch.delitem(sys.modules, name, raising=False)
     import arm
 
-    artifact = jangin.build(proto, machine.split()[0], 1, cache=False)
-    assert isinstance(artifact, Artifact)
     program, image, outputs = (folder / n for n in ("program", "image", "outputs"))
     arm.link(artifact, program)
     places = arm.write_image(artifact.plan, inputs, image)

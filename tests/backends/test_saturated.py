@@ -3,8 +3,11 @@ instructions."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
+from loops import innermost
 from machine import run, runnable, target
 
 from jangin.backends.llvm.objects import assembly
@@ -13,6 +16,7 @@ from jangin.ir.dtype import F32, I8, I16, U8, U16, DType
 from jangin.ir.expr import Buffer, Expr, Var, call, cast, const, maximum, minimum
 from jangin.ir.loop import For, Func, Store
 from jangin.targets import Target
+from jangin.targets.arm import NEOVERSE_N1
 from jangin.targets.x86 import V2, V3, V4
 
 X = Var("x", F32)
@@ -60,6 +64,22 @@ def test_no_instruction_that_rounds_alone(dtype: DType, packs: str, on: Target) 
     text = assembly(kernel(dtype, 0, 255, 0, 64, 8), on)
     assert "cvtps2dq" in text and "round" not in text
     assert (packs in text and "max" not in text) or on is V4  # which cuts unsigned numbers
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high", "offset", "lanes", "most"),
+    [(U8, 0, 255, 0, 16, 10), (I8, -128, 127, -128, 16, 11), (I8, -128, 127, -7, 8, 6),
+     (I16, 0, 255, 0, 8, 6), (U8, 3, 200, 3, 4, 6)],
+)  # fmt: skip
+def test_arm_narrows_by_clamping(
+    dtype: DType, low: int, high: int, offset: int, lanes: int, most: int
+) -> None:
+    """Each vector is rounded and cut to int16 by an instruction each, and those are cut further together."""
+    (inner,) = innermost(assembly(kernel(dtype, low, high, offset, 64, lanes), NEOVERSE_N1))
+    words = Counter(line.split()[0].rstrip("2") for line in inner)
+    assert words["fcvtns"] == words["sqxtn"] - (dtype is I8 and low - offset != 0) == lanes // 4, inner
+    arithmetic = [w for w in words.elements() if w not in ("ldr", "ldp", "ld1", "str", "add", "cmp", "b.ne")]
+    assert len(arithmetic) <= most, inner
 
 
 @pytest.mark.parametrize(("low", "high", "of"), [(0.5, 255, U8), (0, 256, U8), (200, 100, U8), (-1, 255, U8)])

@@ -24,7 +24,7 @@ from jangin.passes.winograd_cost import Estimate
 from jangin.passes.winograd_transform import PAIRED, PairTransform
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
-from jangin.targets.arm import NEOVERSE_N1
+from jangin.targets.arm import CORTEX_A72, NEOVERSE_N1
 from jangin.targets.x86 import V2, V3, V4, V4_VNNI
 
 Net = Callable[[Builder, np.random.Generator], Tensor]
@@ -133,7 +133,7 @@ def test_sums_are_exact(net: str) -> None:
     may be."""
     graph, arrays = built(NETS[net], len(net))
     want = run_graph(graph, arrays)["out"]
-    for target in (V3, V4_VNNI, NEOVERSE_N1):
+    for target in (V3, V4_VNNI, NEOVERSE_N1, CORTEX_A72):
         fused = optimize(graph, Options(target, verify=True))
         np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
     here = resolve("cpu")
@@ -258,6 +258,16 @@ def test_products_are_of_pairs(net: str) -> None:
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(V3)))
     assert made and all(p.dot == "dot2" for p in made) == (net != "depthwise")
+
+
+def test_depthwise_products_are_of_int16_where_multiply_adds_widen() -> None:
+    graph, _ = built(NETS["depthwise"], 0)
+    fused = optimize(graph, Options(CORTEX_A72))
+    (kernel,) = (n for n in fused.nodes if any(isinstance(m.attrs, Conv) for m in n.of(Kernel).body.nodes))
+    (made,) = products(fused)
+    assert made.dtype is I32 and all(fused.dtype(name) is I16 for name in kernel.inputs)
+    (made,) = products(optimize(graph, Options(V3)))
+    assert made.dtype is F32
 
 
 OF_FOURS = {n: n not in ("groups of odd channels", "depthwise", "int16") for n in NETS}

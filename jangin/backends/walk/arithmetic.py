@@ -10,8 +10,9 @@ import math
 
 import numpy as np
 
+from jangin.backends.walk.saturated import Saturated
 from jangin.backends.walk.writer import Value, Writer
-from jangin.ir.dtype import BOOL, F16, F32, F64, I32, I64, DType
+from jangin.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var
 from jangin.ir.traversal import children
 from jangin.ir.words import BITCASTS, COMPARE
@@ -267,11 +268,11 @@ class Arithmetic:
             x = self.w.cast(through, x)
         return x if x.dtype is dtype else self.w.cast(dtype, x)
 
-    def saturated(self, dtype: DType, x: Value, offset: int, low: int, high: int) -> Value:
+    def saturated(self, dtype: DType, x: Value, to: Saturated) -> Value:
         """round(x) + offset of f32, clamped from `low` to `high`, as an integer of 8 or 16 bits. An end that
         the type, or the unsigned one, has is left to the cut to it, which saturates: what lies below all i32
         is the least of these, if nothing is taken from it."""
-        w, top = self.w, 1 << dtype.bits
+        w, top, offset, low, high = self.w, 1 << dtype.bits, to.offset, to.low, to.high
         cut = {0: top - 1, -top // 2: top // 2 - 1}.get(low) if offset >= 0 else None
         x = self.binary("min", x, w.constant(float(high - offset), F32))
         if cut is None:
@@ -283,6 +284,25 @@ class Arithmetic:
             for op, end in (("max", low), ("min", cut)):
                 whole = self.binary(op, whole, w.constant(end, I32))
         return self.convert(dtype, whole)
+
+    def by_short(self, dtype: DType, x: Value, to: Saturated) -> Value:
+        """The same by way of int16, to which the processor clamps: the offset is added among those, or, where
+        bytes hold what it is added to, among bytes."""
+        w, whole = self.w, self.w.instruction("short", F32, I16, x)
+        ends, kind = (to.low - to.offset, to.high - to.offset), dtype
+        bare = next((t for t in (U8, I8) if dtype.bits == 8 and t.limits == ends), None)
+        if bare is not None:
+            kind = bare
+        elif to.offset:
+            offset = w.broadcast(w.constant(to.offset, I16), x.lanes)
+            whole, ends = w.instruction("add_short", I16, I16, whole, offset), (to.low, to.high)
+        if kind.bits == 8 or kind.limits != ends:
+            for op, end in (("max", ends[0]), ("min", ends[1])):
+                whole = self.binary(op, whole, w.constant(end, I16))
+        small = self.convert(kind, whole)
+        if bare is None or not to.offset:
+            return w.bitcast(dtype, small)
+        return self.binary("add", w.bitcast(dtype, small), w.constant(to.offset, dtype))
 
     def _conversion(self, name: str, dtype: DType, result: DType, x: Value) -> Value:
         """Between a small type and the one that it is computed in."""

@@ -9,7 +9,7 @@ from jangin.backends.walk.arithmetic import Arithmetic
 from jangin.backends.walk.index import Indexer
 from jangin.backends.walk.math import LARGEST, divisor, expansion
 from jangin.backends.walk.memory import Memory
-from jangin.backends.walk.saturated import saturated
+from jangin.backends.walk.saturated import moved, saturated
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import F32, I32, I64, U32
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
@@ -111,11 +111,21 @@ class Expressions:
     # --- operators
 
     def _cast(self, e: Cast) -> Value:
-        rounds = self.w.target.row("nearest", F32) is not None
-        whole = saturated(e) if rounds and e.a not in self._memo else None
-        if whole is None:
-            return self.math.convert(e.dtype, self.value(e.a))
-        return self.math.saturated(e.dtype, self.value(whole.value), whole.offset, whole.low, whole.high)
+        made = None if e.a in self._memo else self._saturated(e)
+        return self.math.convert(e.dtype, self.value(e.a)) if made is None else made
+
+    def _saturated(self, e: Cast) -> Value | None:
+        """What is rounded, clamped and made small, where the target has rows for that."""
+        whole = saturated(e)
+        parts = whole or moved(e)
+        if parts is None:
+            return None
+        x, row = self.value(parts.value), self.w.target.row
+        if parts.short and row("short", F32, x.lanes) is not None:
+            return self.math.by_short(e.dtype, x, parts)
+        return (
+            None if whole is None or row("nearest", F32) is None else self.math.saturated(e.dtype, x, whole)
+        )
 
     def _binary(self, e: Binary) -> Value:
         fused = None

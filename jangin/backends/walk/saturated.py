@@ -3,7 +3,7 @@ even by itself, and a cut that saturates, leave out the rounding and a clamp."""
 
 from __future__ import annotations
 
-from jangin.ir.dtype import F32
+from jangin.ir.dtype import F32, I16
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr
 from jangin.ir.records import dataclass
 
@@ -19,6 +19,12 @@ class Saturated:
     offset: int
     low: int
     high: int
+
+    @property
+    def short(self) -> bool:
+        """Whether round(value) may be clamped to int16 first."""
+        least, most = I16.limits
+        return least <= self.low - self.offset and self.high - self.offset <= most
 
 
 def saturated(e: Cast) -> Saturated | None:
@@ -42,6 +48,19 @@ def saturated(e: Cast) -> Saturated | None:
     if not isinstance(inner, Call) or inner.fn != "round" or not least <= low <= high <= most:
         return None
     return Saturated(inner.args[0], offset, low, high) if abs(offset) < 1 << 16 else None
+
+
+def moved(e: Cast) -> Saturated | None:
+    """As `saturated`, of what is so and then moved as an integer, as where other bytes are read."""
+    sum_ = e.a
+    if not isinstance(sum_, Binary) or sum_.op not in ("add", "sub") or e.dtype.bits not in BITS:
+        return None
+    whole = saturated(sum_.a) if isinstance(sum_.a, Cast) else None
+    if whole is None or not isinstance(sum_.b, Const):
+        return None
+    by, (least, most) = int(sum_.b.value) * (1 if sum_.op == "add" else -1), e.dtype.limits
+    low, high = whole.low + by, whole.high + by
+    return Saturated(whole.value, whole.offset + by, low, high) if least <= low and high <= most else None
 
 
 def _whole(e: Expr) -> bool:
