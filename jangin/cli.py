@@ -168,12 +168,13 @@ def convert(
     output: Annotated[
         Path,
         typer.Argument(
-            metavar="OUTPUT", help="An .onnx file to write, or an NNEF folder (.nnef) or archive (.tgz)."
+            metavar="OUTPUT",
+            help="An .onnx or .tflite file to write, or an NNEF folder (.nnef) or archive (.tgz).",
         ),
     ],
     shape: Shapes = None,
 ) -> None:
-    """Write a model of any format as ONNX or NNEF, if that can say it and gives the same bits."""
+    """Write a model of any format as ONNX, NNEF or TFLite, if that can say it and gives the same."""
     from jangin.commands.convert import convert as work
 
     work(model, context.obj, output, shape or [])
@@ -186,7 +187,11 @@ def quantize(
     data: Calibration,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", help="An .onnx (QDQ) or .jgn file; any other name: both."),
+        typer.Option(
+            "-o",
+            "--output",
+            help="An .onnx (QDQ), .tflite or .jgn file; a name without an end: .onnx and .jgn.",
+        ),
     ],
     drop: Annotated[
         str,

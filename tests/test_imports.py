@@ -94,14 +94,15 @@ ALLOWED = {
     "bench": {"backends", "frontends", "frontends.table", "ir", "runtime", "targets", "jangin"},
     "pictures": {"ir", "runtime"},
     "quantization": {
-        "compiler.options", "compiler.pipeline", "frontends", "frontends.onnx", "frontends.table", "ir",
-        "ops", "passes", "pictures", "runtime", "targets", "jangin",
+        "compiler.options", "compiler.pipeline", "frontends", "frontends.onnx", "frontends.table",
+        "frontends.tflite", "ir", "ops", "passes", "pictures", "runtime", "targets", "jangin",
     },
     "commands": {
         "ahead", "backends", "bench", "compiler.account", "compiler.build", "compiler.kernels",
         "compiler.local", "compiler.options", "compiler.pipeline", "compiler.request", "frontends",
-        "frontends.gguf", "frontends.nnef", "frontends.onnx", "frontends.table", "host", "ir", "passes",
-        "pictures", "quantization", "runtime", "schedule", "targets", "templates", "tune", "jangin",
+        "frontends.gguf", "frontends.nnef", "frontends.onnx", "frontends.table", "frontends.tflite", "host",
+        "ir", "passes", "pictures", "quantization", "runtime", "schedule", "targets", "templates", "tune",
+        "jangin",
     },
     "commands.templates": {
         "commands", "compiler.kernels", "compiler.options", "compiler.pipeline", "ir", "ops", "targets",

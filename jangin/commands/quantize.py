@@ -13,10 +13,15 @@ from rich.table import Table
 from jangin.commands.common import Settings, check_output, parse_shapes, terminal
 from jangin.commands.quantize_report import page, table
 from jangin.commands.quantize_report import summary as reported
+from jangin.frontends.lower import lower
+from jangin.frontends.table import load
+from jangin.frontends.tflite import format as tflite
 from jangin.quantization.job import Quantized
+from jangin.quantization.parts import prepared
 from jangin.quantization.quantize import quantize
 
 FILES = (".onnx", ".jgn")
+"""What is written where the name doesn't say."""
 
 
 def run(
@@ -26,18 +31,21 @@ def run(
     smooth: float | None, equalize: bool, weight_bits: int | None,
 ) -> Quantized:  # fmt: skip
     """Quantize a model, write it (as .onnx and .jgn, where the name doesn't say), and tell what it cost."""
-    if output.suffix and output.suffix not in FILES:
-        raise ValueError(f"{output} is neither an .onnx nor a .jgn file")
+    if output.suffix not in ("", ".tflite", *FILES):
+        raise ValueError(f"{output} is neither an .onnx, nor a .tflite, nor a .jgn file")
     if html is not None and kind != "auto":
         raise ValueError("--html is the report of --auto, which decides part by part")
     files = [output] if output.suffix else [output.with_name(output.name + kind) for kind in FILES]
     for file in files:
         check_output(file, model)
+    source, bound = settings.source(model), parse_shapes(shapes)
+    if output.suffix == ".tflite":  # what that can't say is told before anything is measured
+        tflite.written(prepared(lower(load(source, bound))))
     with bar() as tell:
         found = quantize(
-            settings.source(model), data, kind, drop=parse_share(drop) if drop else None, method=method,
+            source, data, kind, drop=parse_share(drop) if drop else None, method=method,
             labels=labels, block=block, pixels=pixels, crop=crop, tokenizer=tokenizer, limit=limit,
-            shapes=parse_shapes(shapes), threads=threads, progress=tell, smooth=smooth, equalize=equalize,
+            shapes=bound, threads=threads, progress=tell, smooth=smooth, equalize=equalize,
             weight_bits=weight_bits,
         )  # fmt: skip
     console = terminal()

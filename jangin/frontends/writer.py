@@ -14,8 +14,8 @@ from typing import Any
 
 from jangin.ir import core
 from jangin.ir.expr import Const, Expr, Var
-from jangin.ir.graph import CompileError, Graph, Node
-from jangin.ir.traversal import children, rebuild
+from jangin.ir.graph import CompileError, Graph, Node, static_shape
+from jangin.ir.traversal import children, free_vars, rebuild
 from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 from jangin.passes.partition import renamed
@@ -135,6 +135,29 @@ class Writer(ABC):
             found, count = f"{plain}_{count}", count + 1
         self.taken.add(found)
         return Name(found)
+
+    # -- sizes ----------------------------------------------------------------------------------
+
+    def sizes(self, name: str) -> tuple[int, ...]:
+        """A value's sizes, for formats that have them fixed."""
+        shape = static_shape(self.graph.shape(name))
+        if shape is None:
+            sizes = ", ".join(map(str, self.graph.shape(name)))
+            raise CompileError(
+                f"'{name}' is of shape [{sizes}], and {self.format} has fixed sizes{self._remedy}"
+            )
+        if 0 in shape:
+            raise CompileError(
+                f"'{name}' is of shape {list(shape)}; {self.format} has no tensors without elements"
+            )
+        return shape
+
+    @property
+    def _remedy(self) -> str:
+        """Which of the inputs' sizes are to be fixed."""
+        shapes = (self.graph.shape(n) for n in self.graph.inputs)
+        sizes = sorted({v.name for shape in shapes for d in shape for v in free_vars(d)})
+        return f": give {', '.join(f'{s!r}' for s in sizes)} by shapes=" if sizes else ""
 
     # -- expressions ----------------------------------------------------------------------------
 

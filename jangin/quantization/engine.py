@@ -10,7 +10,7 @@ from jangin.compiler.options import Options
 from jangin.compiler.pipeline import build_kernels, build_plan
 from jangin.ir.graph import Array, Graph
 from jangin.quantization.observers import Observer
-from jangin.quantization.parts import Part, observed
+from jangin.quantization.parts import Part, observed, scores
 from jangin.quantization.scales import Scheme, of_range
 from jangin.runtime.executable import Executable
 from jangin.runtime.sizes import TensorSpec
@@ -48,6 +48,7 @@ class Seen:
 
     def __init__(self, graph: Graph, parts: Sequence[Part]) -> None:
         self.observers = {v: Observer() for v in observed(graph, parts)}
+        self.scores = {*scores(graph, parts).values()}
         self.convolved = {p.x for p in parts if p.is_conv}
         self.multiplied = {p.x for p in parts if not p.is_conv}
         self.means: dict[str, Array] = {}
@@ -77,5 +78,6 @@ class Seen:
         self.runs += 1
 
     def ranges(self, method: str) -> dict[str, Scheme]:
-        """Of each value that becomes integers the scheme, by a way to choose its range."""
-        return {v: of_range(*o.range(method)) for v, o in self.observers.items()}
+        """Of each value that becomes integers the scheme, by a way to choose its range (of scores, all)."""
+        ways = {v: "minmax" if v in self.scores else method for v in self.observers}
+        return {v: of_range(*o.range(ways[v])) for v, o in self.observers.items()}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from jangin.compiler.options import Options
 from jangin.frontends import table
 from jangin.frontends.format import ModelSource, paired
 from jangin.frontends.lower import lower
+from jangin.frontends.tflite.format import WRITES
 from jangin.frontends.writer import outputs_named
 from jangin.ir.dtype import I4, I8
 from jangin.ir.graph import Array, CompileError, Graph
@@ -41,7 +43,8 @@ BIAS_ROOM = 1 << 30
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantized model: `model`, the bytes of its ONNX file; `chosen`, what each part became (parts that
+    """A quantized model: `model`, the bytes of its ONNX file; `tflite`, which makes those of its TensorFlow
+    Lite file, or raises CompileError naming what that can't say; `chosen`, what each part became (parts that
     stay float32 aren't there); `drop`, how much worse its outputs are by `quality`; `report`, why, where that
     was decided part by part."""
 
@@ -51,17 +54,20 @@ class Quantized:
     drop: float
     executable: Runnable
     owners: Mapping[str, str]
+    tflite: Callable[[], bytes]
     report: Report | None = None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as an .onnx or a .jgn file, by the name's end; ValueError for another."""
+        """Write it as an .onnx, .tflite or .jgn file, by the name's end; ValueError for another."""
         path = Path(path)
         if path.suffix == ".jgn":
             self.executable.save(path)
         elif path.suffix == ".onnx":
             path.write_bytes(self.model)
+        elif path.suffix == ".tflite":
+            path.write_bytes(self.tflite())
         else:
-            raise ValueError(f"{path} is neither an .onnx nor a .jgn file")
+            raise ValueError(f"{path} is neither an .onnx, nor a .tflite, nor a .jgn file")
 
 
 class Job:
@@ -133,7 +139,8 @@ class Job:
         """The model with parts as chosen, written, compiled and measured."""
         model, owners, executable = self.compiled(chosen, ranges)
         drop = rated.drop(self.outputs(executable.run, feeds))
-        return Quantized(model, chosen, rated, drop, executable, owners)
+        tflite = partial(_tflite, self.graph, self.parts, chosen, ranges, self.metadata)
+        return Quantized(model, chosen, rated, drop, executable, owners, tflite)
 
     def compiled(
         self, chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme]
@@ -151,6 +158,15 @@ class Job:
         model, owners = written(self.graph, self.parts, Quantization(chosen, values), self.metadata)
         self.tell(0, 1, "compile")
         return model, owners, jangin.compile(model, threads=self.threads, cache=False)
+
+
+def _tflite(*model: Any) -> bytes:
+    """As `quantization.tflite.written`, whose packages may not be there."""
+    try:
+        from jangin.quantization.tflite import written
+    except ImportError:
+        raise CompileError(WRITES) from None
+    return written(*model)
 
 
 def _half(w: Array, part: Part) -> Array:

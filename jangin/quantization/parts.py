@@ -6,14 +6,14 @@ range that is left does the same. What only moves numbers, or picks the largest,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from jangin.frontends.tails import Users, tail
 from jangin.ir.core import Conv, Map, MatMul, Pool, Reshape, Slice, Transpose
 from jangin.ir.dtype import F32
-from jangin.ir.expr import Binary, Const, Expr, Var
+from jangin.ir.expr import Var
 from jangin.ir.graph import Array, CompileError, Graph, Node
 from jangin.ir.records import dataclass
 from jangin.passes.batchnorm import batchnorm
@@ -98,60 +98,12 @@ def _fits(graph: Graph, node: Node) -> bool:
     return fits and node.attrs.layout == "first"
 
 
-def _part(graph: Graph, node: Node, users: Mapping[str, Sequence[Node]]) -> Part:
-    part = Part(node, node.outputs[0])
-    if not part.is_conv:
-        return part
-    after = _only_map(graph, part.result, users)
-    if after is not None and _adds_bias(graph, after, part.result):
-        part = replace(part, bias=after, result=after.outputs[0])
-        after = _only_map(graph, part.result, users)
-    if after is not None and len(after.inputs) == 1 and isinstance(after.attrs, Map):
-        ends = clamped(after.attrs.body)
-        if ends is not None and ends[0] <= 0 <= ends[1]:
-            part = replace(part, clamp=after, result=after.outputs[0], low=ends[0], high=ends[1])
-    return part
-
-
-def _only_map(graph: Graph, name: str, users: Mapping[str, Sequence[Node]]) -> Node | None:
-    """The map that alone reads a value, which is no output."""
-    readers = users.get(name, ())
-    if name in graph.outputs or len(readers) != 1 or not isinstance(readers[0].attrs, Map):
-        return None
-    return readers[0]
-
-
-def _adds_bias(graph: Graph, node: Node, x: str) -> bool:
-    """Whether a map adds a constant of one number for each channel."""
-    assert isinstance(node.attrs, Map)
-    body = node.attrs.body
-    adds = isinstance(body, Binary) and body.op == "add" and {body.a, body.b} == {_x(0), _x(1)}
-    if not adds or len(node.inputs) != 2 or node.inputs.count(x) != 1:
-        return False
-    other = graph.constants.get(node.inputs[1 - node.inputs.index(x)])
-    rank = len(graph.shape(x))
-    if other is None or graph.shape(node.outputs[0]) != graph.shape(x):
-        return False
-    shape = (1,) * (rank - other.ndim) + other.shape
-    return all(d == 1 for i, d in enumerate(shape) if i != 1)
-
-
-def _x(i: int) -> Var:
-    return Var(f"x{i}", F32)
-
-
-def clamped(body: Expr) -> tuple[float, float] | None:
-    """(low, high), if a body holds x0 between constants and does nothing else."""
-    if body == _x(0):
-        return -np.inf, np.inf
-    if not isinstance(body, Binary) or body.op not in ("min", "max"):
-        return None
-    inner, end = (body.a, body.b) if isinstance(body.b, Const) else (body.b, body.a)
-    found = clamped(inner)
-    if found is None or not isinstance(end, Const):
-        return None
-    cut = max if body.op == "max" else min
-    return cut(found[0], float(end.value)), cut(found[1], float(end.value))
+def _part(graph: Graph, node: Node, users: Users) -> Part:
+    y = node.outputs[0]
+    if not isinstance(node.attrs, Conv):
+        return Part(node, y)
+    behind = tail(graph, y, users, 1)
+    return Part(node, behind.result, behind.bias, behind.clamp, behind.low, behind.high)
 
 
 def bias_of(graph: Graph, part: Part) -> Array | None:
@@ -178,7 +130,26 @@ def moved(graph: Graph, name: str, makers: Mapping[str, Node]) -> list[str]:
 
 def observed(graph: Graph, parts: Iterable[Part]) -> list[str]:
     """The values whose ranges decide how the parts' numbers become integers: where those that the parts read
-    come from, and convolutions' results."""
-    makers = graph.producers()
+    come from, the results of convolutions and of layers on single rows, and sums of images."""
+    makers, rows = graph.producers(), scores(graph, parts)
     found = [v for p in parts for v in (moved(graph, p.x, makers)[-1], *([p.result] if p.is_conv else []))]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys((*found, *rows.values(), *sums(graph))))
+
+
+def scores(graph: Graph, parts: Iterable[Part]) -> dict[str, str]:
+    """The results of layers on single rows, with their bias and the bounds behind them, by part."""
+    users = graph.consumers()
+    rows = [p for p in parts if not p.is_conv and len(graph.shape(p.result)) == 2]
+    return {p.name: tail(graph, p.result, users, -1).result for p in rows}
+
+
+def sums(graph: Graph) -> list[str]:
+    """Sums of two images, with the bounds behind them."""
+    users = graph.consumers()
+    return [
+        tail(graph, n.outputs[0], users).result
+        for n in graph.nodes
+        if isinstance(n.attrs, Map)
+        and n.attrs.body == Var("x0", F32) + Var("x1", F32)
+        and all(len(graph.shape(x)) == 4 and x not in graph.constants for x in n.inputs)
+    ]

@@ -33,6 +33,21 @@ def test_both_files(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(jangin.load(tmp_path / "out.jgn")(x), compiled(x))
 
 
+def test_tflite(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
+    """Alone, where the name says so; open sizes are refused before anything is measured."""
+    pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
+    out = tmp_path / "out.tflite"
+    given = ("quantize", model, "--data", data, "--method", "minmax", "-o", out, "--threads", 1)
+    refused = cli(*given)
+    assert refused.status == 1 and "give 'batch' by shapes=" in refused.err
+    assert not out.exists()
+    done = cli(*given, "--shape", "batch=1")
+    assert done.status == 0, done.err
+    assert [f.name for f in tmp_path.glob("out*")] == ["out.tflite"]
+    x = np.load(data / "a.npy")[:1]
+    assert jangin.compile(out, cache=False)(x).shape == jangin.compile(model, cache=False)(x).shape
+
+
 def test_pictures(cli: Cli, model: Path, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     rng = np.random.default_rng(3)
@@ -60,7 +75,7 @@ def test_refused(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
         (("--data", broken, *out), "x.npy can't be read as arrays"),
         (("--data", tmp_path / "nowhere", *out), "there is no such file or folder"),
         (("--data", data, *out, "--drop", "little"), "'little' is no share: write 0.5%"),
-        (("--data", data, "-o", tmp_path / "out.tflite"), "neither an .onnx nor a .jgn file"),
+        (("--data", data, "-o", tmp_path / "out.pb"), "neither an .onnx, nor a .tflite, nor a .jgn file"),
     ):
         done = cli("quantize", model, *given)
         assert done.status == 1

@@ -90,8 +90,8 @@ def test_files(tmp_path: Path) -> None:
         path = tmp_path / name
         loaded = jangin.load(path) if name.endswith("jgn") else jangin.compile(path, cache=False)
         np.testing.assert_array_equal(loaded(x), found.executable(x))
-    with pytest.raises(ValueError, match=r"neither an \.onnx nor a \.jgn"):
-        found.save(tmp_path / "q.tflite")
+    with pytest.raises(ValueError, match=r"neither an \.onnx, nor a \.tflite, nor a \.jgn"):
+        found.save(tmp_path / "q.pb")
 
 
 def test_drop() -> None:

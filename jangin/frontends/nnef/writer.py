@@ -23,7 +23,6 @@ from jangin.ir import core
 from jangin.ir.dtype import BOOL, F32, I64, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, maximum, minimum, ne
 from jangin.ir.graph import Array, CompileError, Graph, Node, static_shape
-from jangin.ir.traversal import free_vars
 from jangin.ops import activation
 
 TYPES: Mapping[DType, str] = {F32: "scalar", I64: "integer", BOOL: "logical"}
@@ -111,23 +110,7 @@ class _Writer(Writer):
 
     def check(self, value: str) -> None:
         self._type(self.graph.dtype(value))
-        self._shape(value)
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        shape = static_shape(self.graph.shape(name))
-        if shape is None:
-            sizes = ", ".join(map(str, self.graph.shape(name)))
-            raise CompileError(f"'{name}' is of shape [{sizes}], and NNEF has fixed sizes{self._remedy}")
-        if 0 in shape:
-            raise CompileError(f"'{name}' is of shape {list(shape)}; NNEF has no tensors without elements")
-        return shape
-
-    @property
-    def _remedy(self) -> str:
-        """Which of the inputs' sizes are to be fixed."""
-        shapes = (self.graph.shape(n) for n in self.graph.inputs)
-        sizes = sorted({v.name for shape in shapes for d in shape for v in free_vars(d)})
-        return f": give {', '.join(f'{s!r}' for s in sizes)} by shapes=" if sizes else ""
+        self.sizes(value)
 
     def _type(self, dtype: DType) -> str:
         if dtype not in TYPES:
@@ -135,7 +118,7 @@ class _Writer(Writer):
         return TYPES[dtype]
 
     def _declared(self, name: str) -> Name:
-        given = f"<{self._type(self.graph.dtype(name))}>(shape = {_value(list(self._shape(name)))})"
+        given = f"<{self._type(self.graph.dtype(name))}>(shape = {_value(list(self.sizes(name)))})"
         self.lines.append(f"{self.named(name)} = external{given}")
         return self.names[name]
 
@@ -166,7 +149,7 @@ class _Writer(Writer):
 
     def _of_rank(self, name: str, rank: int) -> Name:
         """A value with leading axes of size 1."""
-        shape = self._shape(name)
+        shape = self.sizes(name)
         if len(shape) in (0, rank):
             return self.named(name)
         return self.emit("unsqueeze", self.named(name), axes=list(range(rank - len(shape))), hint=name)
@@ -174,14 +157,14 @@ class _Writer(Writer):
     # -- nodes ----------------------------------------------------------------------------------
 
     def write_reshape(self, node: Node, attrs: core.Reshape) -> None:
-        shape = self._shape(node.outputs[0])
+        shape = self.sizes(node.outputs[0])
         self.emit("reshape", self.named(node.inputs[0]), shape=list(shape), result=node.outputs[0])
 
     def write_transpose(self, node: Node, attrs: core.Transpose) -> None:
         self.emit("transpose", self.named(node.inputs[0]), axes=list(attrs.perm), result=node.outputs[0])
 
     def write_expand(self, node: Node, attrs: core.Expand) -> None:
-        wanted, given = self._shape(node.outputs[0]), self._shape(node.inputs[0])
+        wanted, given = self.sizes(node.outputs[0]), self.sizes(node.inputs[0])
         x = self._of_rank(node.inputs[0], len(wanted))
         if not given and wanted:
             x = self.emit("reshape", x, shape=[1] * len(wanted))
@@ -190,7 +173,7 @@ class _Writer(Writer):
         self.emit("tile", x, repeats=repeats, result=node.outputs[0])
 
     def write_slice(self, node: Node, attrs: core.Slice) -> None:
-        shape, out = self._shape(node.inputs[0]), self._shape(node.outputs[0])
+        shape, out = self.sizes(node.inputs[0]), self.sizes(node.outputs[0])
         starts = static_shape(attrs.starts)
         if starts is None:
             raise CompileError("where it begins isn't fixed")
@@ -257,7 +240,7 @@ class _Writer(Writer):
         self.emit(operation, self.named(node.inputs[0]), **given, result=node.outputs[0])
 
     def _resizes(self, node: Node) -> Iterator[Offer]:
-        given, wanted = self._shape(node.inputs[0]), self._shape(node.outputs[0])
+        given, wanted = self.sizes(node.inputs[0]), self.sizes(node.outputs[0])
         whole = len(given) == len(wanted) > 2 and all(w % g == 0 for g, w in zip(given, wanted, strict=True))
         if not whole or given[:2] != wanted[:2]:
             return
@@ -268,7 +251,7 @@ class _Writer(Writer):
             yield ("multilinear_upsample", how), partial(multilinear_upsample, **how)
 
     def write_matmul(self, node: Node, attrs: core.MatMul) -> None:
-        rank = len(self._shape(node.outputs[0]))
+        rank = len(self.sizes(node.outputs[0]))
         self.emit(
             "matmul", *(self._of_rank(n, rank) for n in node.inputs), transposeA=attrs.transpose_a,
             transposeB=attrs.transpose_b, result=node.outputs[0],
@@ -286,7 +269,7 @@ class _Writer(Writer):
 
     def write_pool(self, node: Node, attrs: core.Pool) -> None:
         half = len(attrs.kernel)
-        sizes, extents = self._shape(node.inputs[0])[2:], self._shape(node.outputs[0])[2:]
+        sizes, extents = self.sizes(node.inputs[0])[2:], self.sizes(node.outputs[0])[2:]
         padding = [(0, 0), (0, 0)]
         for i, (d, n) in enumerate(zip(sizes, extents, strict=True)):
             begin, end = attrs.pads[i], attrs.pads[i + half]
@@ -305,7 +288,7 @@ class _Writer(Writer):
     # -- maps -----------------------------------------------------------------------------------
 
     def write_map(self, node: Node, attrs: core.Map) -> None:
-        rank = len(self._shape(node.outputs[0]))
+        rank = len(self.sizes(node.outputs[0]))
         dtypes = map(self.graph.dtype, node.inputs)
         operands: dict[Expr, Name] = {
             Var(f"x{i}", dtype): self._of_rank(name, rank)

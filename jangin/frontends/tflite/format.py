@@ -6,13 +6,23 @@ import struct
 from typing import TYPE_CHECKING
 
 from jangin.frontends.format import Contents, Format
-from jangin.ir.graph import CompileError
+from jangin.ir.graph import CompileError, Graph
 
 if TYPE_CHECKING:
     from jangin.frontends.assemble import ShapeBindings
     from jangin.frontends.dialect import Imported
 
 IDENTIFIER = b"TFL3"
+WRITES = "a TFLite file is written by the package tflite: pip install 'jangin[tflite]'"
+
+
+def written(graph: Graph, description: str = "") -> bytes:
+    """As `writer.written`, whose packages may not be there."""
+    try:
+        from jangin.frontends.tflite.writer import written as write
+    except ImportError:
+        raise CompileError(WRITES) from None
+    return write(graph, description)
 
 
 class TfliteFormat(Format):
