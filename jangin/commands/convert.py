@@ -50,7 +50,7 @@ def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]
         )
     bound = parse_shapes(shapes)
     imported = table.load(settings.source(model), bound)
-    graph = lower(imported, whole=single)
+    graph = lower(imported, whole=output.suffix == ".onnx")
     files = _written(graph, output, imported.metadata)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".convert-") as folder:

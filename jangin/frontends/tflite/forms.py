@@ -11,6 +11,7 @@ import numpy as np
 
 from jangin.frontends.tails import Tail, tail
 from jangin.frontends.tflite.file import CODES, File, Operator, Scales, Tensor
+from jangin.frontends.tflite.gelu import gelus
 from jangin.frontends.writer import Name, Pattern, Words, Writer
 from jangin.ir.dtype import BOOL, F32, I8, I32, I64, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var
@@ -62,7 +63,7 @@ class Forms(Writer):
     copy = "copy"
 
     def __init__(self, graph: Graph, scales: Mapping[str, Scales] | None = None) -> None:
-        super().__init__(graph)
+        super().__init__(gelus(graph))
         self.scales = dict(scales or {})
         self.file = File()
         self.made: dict[Form, Name] = {}

@@ -4,6 +4,7 @@ file read back."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
+from jangin.commands.common import Settings
+from jangin.commands.convert import convert
 from jangin.frontends import table
 from jangin.frontends.lower import lower
 
@@ -49,7 +52,7 @@ def node(operation: str, *inputs: str, **attributes: Any) -> list[Any]:
 
 
 def tflite_of(source: bytes) -> bytes:
-    return written(lower(table.load(source, {}), whole=True))
+    return written(lower(table.load(source, {})))
 
 
 def operators(data: bytes) -> list[str]:
@@ -177,6 +180,36 @@ def test_operators(name: str) -> None:
     check(model(nodes, shape, constants), normal(*shape), kernels)
 
 
+GELUS: Mapping[str, Sequence[tuple[str, str, str, str]]] = {
+    "half last": (("Mul", "x", "g", "h"), ("Mul", "h", "half", "y")),
+    "half first": (("Mul", "half", "x", "h"), ("Mul", "h", "g", "y")),
+    "half inside": (("Mul", "half", "g", "h"), ("Mul", "x", "h", "y")),
+    "divided": (("Mul", "g", "x", "h"), ("Div", "h", "two", "y")),
+}
+"""x / 2 * g, of g = erf(x / sqrt(2)) + 1."""
+
+
+def gelu_of_parts(last: Sequence[tuple[str, str, str, str]], root: float = 2**0.5) -> bytes:
+    steps = [("Div", "x", "root", "d"), ("Add", "one", "e", "g"), *last]
+    nodes = [helper.make_node(name, [a, b], [y]) for name, a, b, y in steps]
+    nodes.insert(1, helper.make_node("Erf", ["d"], ["e"]))
+    numbers = {"root": root, "one": 1.0, "half": 0.5, "two": 2.0}
+    return model(nodes, [3, 4], {n: np.float32(v) for n, v in numbers.items()})
+
+
+@pytest.mark.parametrize("name", GELUS)
+def test_gelu_of_its_parts(name: str) -> None:
+    assert check(gelu_of_parts(GELUS[name]), normal(3, 4)) == ["GELU"]
+
+
+def test_what_is_nearly_gelu_is_refused() -> None:
+    with pytest.raises(jangin.CompileError, match="'erf' of f32 is no operation of TFLite"):
+        tflite_of(gelu_of_parts(GELUS["half last"], root=1.4))
+    twice = (("Mul", "x", "g", "h"), ("Mul", "h", "two", "y"))
+    with pytest.raises(jangin.CompileError, match="'erf'"):
+        tflite_of(gelu_of_parts(twice))
+
+
 def test_truths() -> None:
     check(model(node("Less", "z"), [3, 4], {"z": np.float32(0.2)}, "b"), normal(3, 4))
 
@@ -247,3 +280,17 @@ def test_all_that_cannot_be_said_is_told_at_once() -> None:
 def test_open_sizes_are_refused() -> None:
     with pytest.raises(jangin.CompileError, match="TFLite has fixed sizes: give 'rows' by shapes="):
         tflite_of(model(node("Relu"), ["rows", 4], {}))
+
+
+def test_converted(tmp_path: Path) -> None:
+    """By the command, which folds batch normalization, and compares the numbers."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["n"]),
+        helper.make_node("Relu", ["n"], ["y"]),
+    ]
+    given = {"w": normal(4, 3, 3, 3), "s": normal(4), "b": normal(4), "m": normal(4), "v": normal(4) ** 2}
+    source = tmp_path / "m.onnx"
+    source.write_bytes(model(nodes, [1, 3, 8, 8], given))
+    convert(source, Settings(cache=False), tmp_path / "m.tflite", [])
+    assert operators((tmp_path / "m.tflite").read_bytes()) == ["TRANSPOSE", "CONV_2D", "TRANSPOSE"]
