@@ -78,6 +78,9 @@ def options(
     no_winograd: Annotated[
         bool, typer.Option("--no-winograd", help="Convolutions as they are written, for less rounding.")
     ] = False,
+    no_bf16: Annotated[
+        bool, typer.Option("--no-bf16", help="Products of bfloat16 in float32, with its smallest numbers.")
+    ] = False,
     libraries: Annotated[
         str, typer.Option(help="Kernels of other makers: never, auto, openblas, onednn or clblast.")
     ] = "never",
@@ -95,7 +98,7 @@ def options(
     ] = False,
 ) -> None:
     cache = False if no_cache else cache_dir or True
-    context.obj = Settings(cache, not no_winograd, verbose, libraries, unchecked, weights)
+    context.obj = Settings(cache, not no_winograd, verbose, libraries, unchecked, weights, not no_bf16)
 
 
 @app.command()

@@ -66,6 +66,7 @@ def emit(
     weights: str = "inside",
     winograd: bool = True,
     unchecked: bool = False,
+    bf16: bool = True,
     operators: Sequence[CustomOperator] = (),
     formats: Sequence[Format] = (),
     cache: bool | str | Path = True,
@@ -88,7 +89,7 @@ def emit(
     found = resolve(target)
     if kind not in found.outputs:
         raise ValueError(f"no {kind!r} is made for {found.name}: {', '.join(found.outputs)} can be")
-    options = Options(found, dict(shapes or {}), winograd, unchecked=unchecked)
+    options = Options(found, dict(shapes or {}), winograd, unchecked=unchecked, bf16=bf16)
     if cache is not False:
         options = with_winners(options, 1, Store(None if cache is True else cache))
     own = Extensions(operators, formats, None)

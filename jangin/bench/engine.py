@@ -14,7 +14,7 @@ class Job:
     """What a worker is told. `inputs`: an .npz file with the model's inputs, in order; `outputs`: their
     names, in order; `shapes` fixes the model's size symbols (empty: they stay symbolic). `target`,
     `winograd`, `tune` (a time, as `jangin tune --budget` takes it; empty: untuned), `libraries`,
-    `unchecked` and `weights` (a file; empty: none, or beside the model) are Jangin's."""
+    `unchecked`, `bf16` and `weights` (a file; empty: none, or beside the model) are Jangin's."""
 
     engine: str
     threads: int
@@ -28,6 +28,7 @@ class Job:
     libraries: str = "never"
     unchecked: bool = False
     weights: str = ""
+    bf16: bool = True
 
     def feeds(self) -> dict[str, Array]:
         import numpy as np

@@ -34,6 +34,7 @@ def _jangin(job: Job) -> Engine:
         winograd=job.winograd,
         libraries=job.libraries,
         unchecked=job.unchecked,
+        bf16=job.bf16,
         cache=False,
         tune=job.tune or None,
         weights=job.weights or None,

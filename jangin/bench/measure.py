@@ -40,7 +40,7 @@ class Options:
     `inputs`: arrays by name, the others are random; `symbolic`: keep the size symbols in the
     compiled models, and give the sizes of `shapes` only when they run; `files` and `pythons`: an
     engine's own file of the model, and the interpreter it lives in, where they aren't the common ones;
-    `tune`: a time for tuning Jangin, empty for none; `libraries`, `unchecked` and `weights`: see
+    `tune`: a time for tuning Jangin, empty for none; `libraries`, `unchecked`, `bf16` and `weights`: see
     `jangin.compile`."""
 
     peers: tuple[str, ...] = ("onnxruntime",)
@@ -58,6 +58,7 @@ class Options:
     libraries: str = "never"
     unchecked: bool = False
     weights: Path | None = None
+    bf16: bool = True
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,7 @@ def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list
             options.libraries,
             options.unchecked,
             str(options.weights or ""),
+            options.bf16,
         )
         for engine in ("jangin", *options.peers, "sgemm", "reference")
     ]

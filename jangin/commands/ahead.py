@@ -28,7 +28,8 @@ def emit_files(
     with progress(settings) as tell:
         made = emit(
             settings.source(model), kind, target, parse_shapes(shapes), name=name, weights=weights,
-            winograd=settings.winograd, unchecked=settings.unchecked, formats=formats, cache=settings.cache,
+            winograd=settings.winograd, unchecked=settings.unchecked, bf16=settings.bf16, formats=formats,
+            cache=settings.cache,
             progress=tell,
         )  # fmt: skip
     console = terminal()

@@ -71,6 +71,7 @@ def bench(
         libraries=settings.libraries,
         unchecked=settings.unchecked,
         weights=settings.weights,
+        bf16=settings.bf16,
     )
     found = []
     console = terminal()

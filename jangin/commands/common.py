@@ -39,8 +39,8 @@ EfficientNet-B0: reading the model and its passes take the time before."""
 @dataclass(frozen=True)
 class Settings:
     """The options before the command. `cache`: a folder, True for the user's own, False for none;
-    `winograd`: whether its rounding is allowed; `libraries` and `unchecked`: see `Options`; `weights`: those
-    of a model whose structure and weights are two files."""
+    `winograd`: whether its rounding is allowed; `libraries`, `unchecked` and `bf16`: see `Options`;
+    `weights`: those of a model whose structure and weights are two files."""
 
     cache: bool | Path = True
     winograd: bool = True
@@ -48,6 +48,7 @@ class Settings:
     libraries: str = "never"
     unchecked: bool = False
     weights: Path | None = None
+    bf16: bool = True
 
     def source(self, model: Path) -> ModelSource:
         """What is compiled of a model's path."""
@@ -123,6 +124,7 @@ def executable(
             winograd=settings.winograd,
             libraries=settings.libraries,
             unchecked=settings.unchecked,
+            bf16=settings.bf16,
             cache=settings.cache,
             progress=tell,
         )

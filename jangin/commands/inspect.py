@@ -92,7 +92,10 @@ def inspect(
     if after and after not in AFTER:
         raise ValueError(f"no pass is called {after!r}; there are {', '.join(AFTER)}")
     source = settings.source(model)
-    options = Options(resolve(target), parse_shapes(shapes), settings.winograd, unchecked=settings.unchecked)
+    options = Options(
+        resolve(target), parse_shapes(shapes), settings.winograd, unchecked=settings.unchecked,
+        bf16=settings.bf16,
+    )  # fmt: skip
     shown = (*SCHEDULE, *backend_of(options.target).forms)
     if show not in shown:
         raise ValueError(f"--show {show!r} is unknown; known: {', '.join(shown)}")

@@ -53,6 +53,7 @@ def minimize(
             winograd=settings.winograd,
             libraries=settings.libraries,
             unchecked=settings.unchecked,
+            bf16=settings.bf16,
             cache=False,
         )
 

@@ -160,8 +160,8 @@ def compile_file(
         with progress(settings) as tell:
             made = jangin.build(
                 settings.source(model), target, 1, parse_shapes(shapes), winograd=settings.winograd,
-                libraries=settings.libraries, unchecked=settings.unchecked, formats=formats,
-                cache=settings.cache, progress=tell,
+                libraries=settings.libraries, unchecked=settings.unchecked, bf16=settings.bf16,
+                formats=formats, cache=settings.cache, progress=tell,
             )  # fmt: skip
     seconds = time.perf_counter() - start
     account.tell(0, 1, "save")

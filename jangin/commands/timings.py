@@ -27,7 +27,7 @@ def build_timed(
     """A model compiled by this process and those it forks, nothing taken from the cache."""
     request = Request(
         model, resolve(target), 1, shapes, settings.winograd, settings.libraries, False, None, {},
-        settings.unchecked, formats,
+        settings.unchecked, formats, settings.bf16,
     )  # fmt: skip
     with start_workers(request.target) as workers:
         return carry_out(request, account.tell, workers=workers, account=account)[0]

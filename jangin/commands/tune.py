@@ -46,7 +46,9 @@ def tune(
     bound = parse_shapes(shapes)
     sizes = fixed_sizes(bound)
     kept = {name: size for name, size in bound.items() if name not in sizes} if symbolic else bound
-    options = Options(resolve(target), kept, settings.winograd, settings.libraries, settings.unchecked)
+    options = Options(
+        resolve(target), kept, settings.winograd, settings.libraries, settings.unchecked, bf16=settings.bf16
+    )
     device_for(options.target)  # measuring runs the code
     count = threads or default_threads()
     store = None if settings.cache is False else Store(None if settings.cache is True else settings.cache)

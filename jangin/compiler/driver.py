@@ -34,6 +34,7 @@ def build(
     winograd: bool = True,
     libraries: str = "never",
     unchecked: bool = False,
+    bf16: bool = True,
     operators: Sequence[CustomOperator] = (),
     formats: Sequence[Format] = (),
     cache: bool | str | Path = True,
@@ -51,8 +52,9 @@ def build(
     `target`: a name ("cpu" is this machine), or one of your own with its back end and device (see
     `jangin.targets.target`). `threads`: how many it will run on, which tuned kernels are for.
     `shapes` binds symbolic sizes, `winograd` allows its rounding, `libraries` other makers' kernels,
-    `unchecked` indices that no run checks (see `Options`); `cache`: keep and reuse compiled models and what
-    tuning found for this machine, True for the user's cache folder, a path for another, False for none;
+    `unchecked` indices that no run checks, `bf16` a processor's products of bfloat16 (see `Options`);
+    `cache`: keep and reuse compiled models and what tuning found for this machine, True for the user's cache
+    folder, a path for another, False for none;
     `tune`: seconds ("60s", "2m") to measure candidates first, for `sizes` of the symbols;
     `progress(done, total, what)`.
     `operators` are your own (see `jangin.custom`). `formats` are asked before Jangin's: your own (see
@@ -67,8 +69,8 @@ def build(
 
         return local.build(
             apart, model, target, threads, shapes, weights=weights, winograd=winograd,
-            libraries=libraries, unchecked=unchecked, operators=operators, formats=formats, cache=cache,
-                tune=tune, sizes=sizes,
+            libraries=libraries, unchecked=unchecked, bf16=bf16, operators=operators,
+            formats=formats, cache=cache, tune=tune, sizes=sizes,
             progress=progress,
         )  # fmt: skip
 

@@ -52,6 +52,7 @@ def _made(
     winograd: bool = True,
     libraries: str = "never",
     unchecked: bool = False,
+    bf16: bool = True,
     operators: Sequence[CustomOperator] = (),
     formats: Sequence[Format] = (),
     cache: bool | str | Path = True,
@@ -75,7 +76,7 @@ def _made(
     with nullcontext(model) if apart is None else written(model) as given:
         request = Request(
             given, found, threads, shapes or {}, winograd, libraries, where, seconds, sizes or {},
-            unchecked, [f for f in formats if is_own(f)],
+            unchecked, [f for f in formats if is_own(f)], bf16=bf16,
         )  # fmt: skip
         entries = None if own else request.entries
         if entries is not None and seconds is None:

@@ -28,6 +28,8 @@ class Options:
     asked for by name wherever it can.
     `unchecked`: an index that is out of range at run time is taken for the nearest that is in range (and an
     update at it left out), where else the run fails.
+    `bf16`: products of bfloat16 may be made by a processor's instructions for them, which take subnormal
+    numbers for 0, and read what is rounded to bfloat16 where the model says; else they are products of f32.
     `formats`: Jangin's own with settings, such as `GgufFormat(cache="int8")`, which are asked first.
     `verify` checks the IR after every pass; it changes no result, so it is in no key. `choices`: the
     candidates that tuning found for kernels, by digest (see `kernels.kernel_workload`)."""
@@ -39,6 +41,7 @@ class Options:
     unchecked: bool = False
     formats: Sequence[Format] = ()
     choices: Mapping[str, Candidate] = field(default_factory=dict)
+    bf16: bool = True
     verify: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +73,7 @@ class Options:
         """A text that differs where the results do."""
         choices = sorted((digest, str(c)) for digest, c in self.choices.items())
         bound = sorted(self.shapes.items())
-        flags = f"{self.winograd} {self.libraries} {self.unchecked} {list(self.formats)}"
+        flags = f"{self.winograd} {self.libraries} {self.unchecked} {list(self.formats)} {self.bf16}"
         return f"{self.target!r} {bound!r} {flags} {choices}"
 
 

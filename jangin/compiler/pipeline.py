@@ -283,12 +283,14 @@ def optimize(
     graph: Graph, options: Options, progress: Progress | None = None, until: str = "", since: str = ""
 ) -> Graph:
     """A lowered graph after the other passes: those to `until`, or those from `since` on."""
-    passes = graph_passes(options)
+    passes, target = graph_passes(options), options.target
+    if not options.winograd:  # nor do others wait for it
+        target = replace(target, winograd=replace(target.winograd, gain=0.0))
     passes = passes[next((n for n, p in enumerate(passes) if p.name == since), 0) :]
     verified = None
     for n, step in enumerate(passes, 1):
         _tell(progress, n, len(passes) + 1, step.name)
-        graph = step.run(graph, options.target)
+        graph = step.run(graph, target)
         release(graph.constants.values())
         if options.verify and graph is not verified:
             checked(step.name, verify_graph, graph, CORE)

@@ -43,6 +43,7 @@ class Request:
     sizes: Mapping[str, int]
     unchecked: bool = False
     formats: Sequence[Format] = ()
+    bf16: bool = True
     source: Source | None = None
 
     @property
@@ -72,7 +73,7 @@ class Request:
     def options(self) -> Options:
         """With the candidates that won on this machine."""
         plain = self.winograd, self.libraries, self.unchecked, self.formats
-        options = Options(self.target, dict(self.shapes), *plain)
+        options = Options(self.target, dict(self.shapes), *plain, bf16=self.bf16)
         entries = self.entries
         if entries is None or not os.path.lexists(entries.folder / TUNED):  # what reads it is many modules
             return options

@@ -42,9 +42,11 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _dot(name: str, a: Any, b: Any) -> Any:
+    x: Any
+    y: Any
     words = np.broadcast_arrays(np.asarray(a, np.int32), np.asarray(b, np.int32))
     x, y = (
-        np.ascontiguousarray(w)[..., None].view(t.numpy).astype(np.int64)
+        np.ascontiguousarray(w)[..., None].view(t.numpy).astype(np.int64 if t.is_int else np.float32)
         for w, t in zip(words, DOTS[name], strict=True)
     )
     if name not in CLAMPED:

@@ -228,7 +228,8 @@ class Normalize(CoreAttributes, operator="normalize"):
 class MatMul(CoreAttributes, operator="matmul"):
     """Matrix products of the last two axes, which `transpose_a` and `transpose_b` swap; batch axes
     broadcast. `dtype`: the result's and accumulator's, the operands' if None. `dot`: which of
-    `ir.words.DOTS` multiplies elements that are words of several numbers."""
+    `ir.words.DOTS` multiplies elements that are words of several numbers, or is to multiply those of floats
+    when they are words."""
 
     transpose_a: bool = False
     transpose_b: bool = False

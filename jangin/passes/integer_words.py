@@ -1,4 +1,5 @@
-"""Which words of small integers products read: pairs of int16, or fours of bytes (see `integers`)."""
+"""Which words of small numbers products read: pairs of int16 or of bfloat16, or fours of bytes (see
+`integers`)."""
 
 from __future__ import annotations
 
@@ -33,10 +34,20 @@ class Choice:
 
 
 def is_small(node: Node, graph: Graph) -> bool:
-    """Whether a node is a product of integers of at most 16 bits, with sums of i32."""
+    """Whether a node is a product of integers of at most 16 bits, with sums of i32, or one of floats that is
+    to be made of pairs."""
+    if dot_of_floats(node, graph):
+        return True
     if not isinstance(node.attrs, (Conv, MatMul)) or node.attrs.dtype is not I32:
         return False
     return all(graph.dtype(n).is_int and graph.dtype(n).bits <= 16 for n in node.inputs)
+
+
+def dot_of_floats(node: Node, graph: Graph) -> str:
+    """Which of DOTS is to make a product of floats; "" of integers, and where none is."""
+    if not isinstance(node.attrs, (Conv, MatMul)) or not graph.dtype(node.inputs[0]).is_float:
+        return ""
+    return node.attrs.dot
 
 
 def axes(node: Node, graph: Graph) -> tuple[int, int]:
@@ -63,7 +74,8 @@ def offset(node: Node, graph: Graph) -> int | None:
 
 
 def words_of(array: Array, axis: int, dtype: DType) -> Array:
-    """Numbers along an axis as i32 of several of a type, the first in the low bits."""
+    """Numbers along an axis as i32 of several of a type, the first in the low bits, the last filled up
+    with 0."""
     count = I32.bytes // dtype.bytes
     rows = np.moveaxis(array, axis, -1)
     whole = np.zeros((*rows.shape[:-1], -(-rows.shape[-1] // count) * count), dtype.numpy)
@@ -87,7 +99,7 @@ def row_words(node: Node, choice: Choice, graph: Graph) -> Array | None:
     across, wide = size * channels // terms, step * channels // terms
     if (across - words) // wide != (size - taps) // step or across < words:
         return None
-    rows = np.moveaxis(known.astype(np.int64), 1, -1).reshape(*known.shape[:1], *known.shape[2:-1], -1)
+    rows = np.moveaxis(known, 1, -1).reshape(*known.shape[:1], *known.shape[2:-1], -1)
     return words_of(rows, -1, right)[:, None]
 
 
@@ -116,6 +128,8 @@ class Words:
 
     def choice(self, node: Node, dots: Sequence[str]) -> Choice | None:
         """The first of `dots` that the product can be made of; None of none."""
+        if made_of := dot_of_floats(node, self.graph):
+            return Choice(made_of, 0) if self.fits(node, made_of) else None
         for dot in dots:
             less = self.less(node, dot) if self.fits(node, dot) else None
             if less is not None and (dot not in CLAMPED or self.pays(node, Choice(dot, less))):

@@ -31,7 +31,17 @@ from jangin.ir.words import DOTS, products_of
 from jangin.ops.editor import Editor
 from jangin.ops.numbers import Numbers
 from jangin.passes.dce import dce
-from jangin.passes.integer_words import BYTES, Choice, Words, axes, is_small, offset, row_words, words_of
+from jangin.passes.integer_words import (
+    BYTES,
+    Choice,
+    Words,
+    axes,
+    dot_of_floats,
+    is_small,
+    offset,
+    row_words,
+    words_of,
+)
 from jangin.passes.rescaled import by_factors
 from jangin.targets.target import Target
 
@@ -150,6 +160,9 @@ class _Integers(Editor):
             self.emit(node)
         elif node.outputs[0] in self.chosen:
             self.in_words(node, self.chosen[node.outputs[0]])
+        elif dot_of_floats(node, self.graph):
+            own = replace(node.of(Conv) if isinstance(node.attrs, Conv) else node.of(MatMul), dot="")
+            self.emit(replace(node, inputs=tuple(self.cast(n, F32) for n in node.inputs), attrs=own))
         elif self.target.wide_products and _of_channels(node, self.graph):
             self.emit(replace(node, inputs=tuple(self.cast(n, I16) for n in node.inputs)))
         else:
@@ -238,19 +251,26 @@ class _Integers(Editor):
         key = name, "words", axis, dtype, less
         if key not in self.made:
             if name in self.constants:
-                numbers = self.constants[name].astype(np.int64) - less
+                known = self.constants[name]
+                numbers = known.astype(np.int64) - less if less else known
                 self.made[key] = self.constant(words_of(numbers, axis, dtype), f"{name}.words")
             else:
-                self.made[key] = self.view(self.turned(name, axis), dtype, less)
+                self.made[key] = self.view(self.turned(name, axis, dtype), dtype, less)
         return self.made[key]
 
-    def turned(self, name: str, axis: int) -> str:
-        """The value with an axis last."""
+    def turned(self, name: str, axis: int, dtype: DType) -> str:
+        """The value with an axis last, of integers as int16, which holds them less what is taken from
+        them."""
         rank = len(self.shape(name))
         if axis == rank - 1:
             return name
         perm = (*(a for a in range(rank) if a != axis), axis)
-        return self.add(Transpose(perm), [self.cast(name, I16)], f"{name}.turned", f"turned {name}")
+        return self.add(
+            Transpose(perm),
+            [self.cast(name, dtype if dtype.is_float else I16)],
+            f"{name}.turned",
+            f"turned {name}",
+        )
 
     def view(self, name: str, dtype: DType, less: int) -> str:
         """Numbers of a type, less one, along the last axis, as they lie. What is padded around them is padded

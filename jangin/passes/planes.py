@@ -31,6 +31,8 @@ def in_planes(graph: Graph, target: Target, follow: Collection[str], rewrite: Re
         return kept
     for nodes in _parts(graph, follow):
         windows = [n for n in nodes if isinstance(n.attrs, (Conv, Pool))]
+        if any(isinstance(n.attrs, Conv) and n.attrs.dot for n in windows):  # pairs are of channels
+            continue
         names = {n.name for n in windows}
         if len(windows) > FEW or any(planes.match(_workload(n, graph, target)) is None for n in windows):
             continue

@@ -8,6 +8,7 @@ from jangin.ir.graph import Graph
 from jangin.ir.records import dataclass
 from jangin.passes.attention import attention
 from jangin.passes.batchnorm import batchnorm
+from jangin.passes.bf16 import bf16
 from jangin.passes.cse import cse
 from jangin.passes.dce import dce
 from jangin.passes.fold import fold
@@ -45,6 +46,7 @@ def anywhere(run: Callable[[Graph], Graph]) -> Callable[[Graph, Target], Graph]:
 GRAPH_PASSES: Sequence[Pass] = (
     Pass("simplify", anywhere(simplify)),
     Pass("batchnorm", anywhere(batchnorm)),
+    Pass("bf16", bf16, optional=True),
     Pass("widen", anywhere(widen)),
     Pass("windows", anywhere(windows)),
     Pass("taps", anywhere(taps)),

@@ -4,6 +4,10 @@ where another operator reads it, but where the model's own outputs, or operators
 That is closer to the numbers without rounding than the model's own types are, and as ONNX Runtime does on
 processors. What no product comes before stays small: operators that memory bounds move half the bytes.
 
+Products that a machine makes of pairs (see `bf16`) read what they multiply as the model says, in 16 bits, so
+that it is rounded where it is made: all who read it read that, and what moves, pools, joins or normalizes it
+gives 16 bits too. Their sums are f32.
+
 Constants are widened too; those whose products read panels of them are kept small after all (see `halves`).
 """
 
@@ -43,6 +47,8 @@ MOVES = (Transpose, Reshape, Slice, Expand)
 """Operators that only move elements: what they move is widened, so that products still read through them."""
 ALIKE = (*MOVES, Concat, Pad, Pool, Reduce, Softmax, Normalize)
 """Operators that give their operands' type."""
+STAYING = (*MOVES, Concat, Pad, Pool, Normalize)
+"""Those of them that read 16 bits where products of pairs read their results."""
 
 
 def widen(graph: Graph) -> Graph:
@@ -64,14 +70,27 @@ def _is_small(node: Node, graph: Graph) -> bool:
     return all(t.wide is F32 for t in types) and any(t is not F32 for t in types)
 
 
+def _kept(graph: Graph) -> set[str]:
+    """What products of pairs read, and what it is moved and gathered from."""
+    kept: set[str] = set()
+    for node in reversed(graph.nodes):
+        if isinstance(node.attrs, (Conv, MatMul)) and node.attrs.dot:
+            kept.add(node.inputs[0])
+        elif isinstance(node.attrs, STAYING) and node.outputs[0] in kept:
+            kept.update(node.inputs)
+    return {n for n in kept if graph.dtype(n) in HALVES}
+
+
 class _Widening(Editor):
-    """One run: `wide` has the f32 twins there are, `waiting` the small values that only have such a twin."""
+    """One run: `wide` has the f32 twins there are, `waiting` the small values that only have such a twin,
+    `kept` those that have none to be read."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
         self.graph, self.producers, self.users = graph, graph.producers(), graph.consumers()
         self.wide: dict[str, str] = {}
         self.waiting: dict[str, DType] = {}
+        self.kept = _kept(graph)
 
     def visit(self, node: Node) -> None:
         if not (self.product(node) or self.follower(node)):
@@ -84,6 +103,10 @@ class _Widening(Editor):
         if not _is_small(node, self.graph):
             return False
         assert isinstance(node.attrs, (Conv, MatMul))
+        if node.attrs.dot:
+            own = replace(node.attrs, dtype=F32)
+            self.twin_of(node, self.add(own, node.inputs, *self.named(node)))
+            return True
         inputs = [self.widened(n) for n in node.inputs]
         if self.dtype(node.outputs[0]) is F32:
             self.emit(replace(node, inputs=tuple(inputs)))
@@ -97,7 +120,8 @@ class _Widening(Editor):
     def follower(self, node: Node) -> bool:
         """What reads widened values, and gives floats, made of these; False for other nodes."""
         small = [n for n in node.inputs if n and self.dtype(n) in HALVES]
-        if not any(n in self.wide for n in small):
+        stays = isinstance(node.attrs, Map) and node.outputs[0] in self.kept
+        if not stays and not any(n in self.wide for n in small):
             return False
         if isinstance(node.attrs, Map):
             return self.map(node, small)
@@ -129,6 +153,9 @@ class _Widening(Editor):
     def twin_of(self, node: Node, wide: str) -> None:
         (out,) = node.outputs
         self.wide[out], self.waiting[out] = wide, self.dtype(out)
+        if out in self.kept:
+            self.rounded(out)
+            del self.wide[out]
 
     def rounded(self, name: str) -> None:
         """Makes the small value where only its twin is there so far."""
@@ -141,6 +168,8 @@ class _Widening(Editor):
         """The value's f32 twin, which is made where it is first asked for."""
         if self.dtype(name) is F32:
             return name
+        if name in self.kept:
+            return self.twin(name)
         if name not in self.wide:
             self.wide[name] = self.twin(name)
         return self.wide[name]

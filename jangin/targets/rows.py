@@ -34,8 +34,9 @@ class Row:
     one value for all lanes; `memory` is an address, the others are values.
     `reference`: what is done for lane `i`, in Loop IR; it leaves the result in `r`.
     `llvm`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, `{T.bytes}`
-    its size, `{i32:16}` a constant, `{pairs}` two i16 for each lane, `{quads}` four i8, `%x` an operand. The
-    last line is the result or the effect. `lanes`: how many it takes; 0 for any number.
+    its size, `{i32:16}` a constant, `{pairs}` two i16 for each lane, `{bfloats}` two bfloat16, `{quads}`
+    four i8, `%x` an operand. The last line is the result or the effect. `lanes`: how many it takes; 0 for any
+    number.
     `c`: C with GNU's vector types, on operands that fill a vector register: an expression, in which `{bits}`
     is what the names of x86's intrinsics call the register ("" of 128 bits), `{reg}` its bits, `{s}` the type
     of its floats (s or d), `{T}` the type and `{i32}` that of as many i32. Where it is empty, and for one
@@ -129,7 +130,26 @@ def _dot(name: str, left: DType, right: DType) -> Row:
     return Row(name, (I32,), "x: T[N], y: T[N], z: T[N]", "T", reference, "\n".join(lines))
 
 
-_DOT2, _DOT4, _DOT4U, _DOT4S = (_dot(name, *types) for name, types in DOTS.items())
+_DOT2, _DOT4, _DOT4U, _DOT4S = (_dot(name, *types) for name, types in DOTS.items() if not types[0].is_float)
+_DOT2BF = Row(
+    "dot2bf", (F32,), "x: i32[N], y: i32[N], z: T[N]", "T",
+    "r[i] = fma(bitcast_f32(x[i] << i32(16)), bitcast_f32(y[i] << i32(16)), "
+    "fma(bitcast_f32(x[i] & i32(-65536)), bitcast_f32(y[i] & i32(-65536)), z[i]))",
+    """
+    %x1 = and {i32} %x, {i32:-65536}
+    %y1 = and {i32} %y, {i32:-65536}
+    %x0 = shl {i32} %x, {i32:16}
+    %y0 = shl {i32} %y, {i32:16}
+    %a1 = bitcast {i32} %x1 to {T}
+    %b1 = bitcast {i32} %y1 to {T}
+    %a0 = bitcast {i32} %x0 to {T}
+    %b0 = bitcast {i32} %y0 to {T}
+    %upper = fmul {T} %a1, %b1
+    %half = fadd {T} %upper, %z
+    %lower = fmul {T} %a0, %b0
+    fadd {T} %lower, %half""",
+)  # fmt: skip
+"""A product of two bfloat16 is exact in f32, so that it doesn't matter whether it is rounded."""
 
 
 def _of_pairs(name: str, operation: str, reference: str) -> Row:
@@ -227,6 +247,7 @@ PORTABLE: tuple[Row, ...] = (
     _DOT4,
     _DOT4U,
     _DOT4S,
+    _DOT2BF,
     _ADD2,
     _SUB2,
     *_MASKED,
@@ -410,7 +431,23 @@ _ADD_SHORT = Row(
     "call {T} @llvm.sadd.sat({T} %x, {T} %y)", becomes=r"sqadd\s",
 )  # fmt: skip
 
+
+def _bfloats(lanes: int, function: str, becomes: str, c: str, *needs: str, turned: bool = False) -> Row:
+    """`dot2bf` of one vector register by one instruction."""
+    x, y = ("%b", "%a") if turned else ("%a", "%b")
+    llvm = "%a = bitcast {i32} %x to {bfloats}\n%b = bitcast {i32} %y to {bfloats}\n"
+    llvm += f"call {{T}} @llvm.{function}({{T}} %z, {{bfloats}} {x}, {{bfloats}} {y})"
+    return replace(_DOT2BF, llvm=llvm, needs=needs, lanes=lanes, becomes=becomes, c=c)
+
+
+_BFDOT = _bfloats(
+    4, "aarch64.neon.bfdot.v4f32.v8bf16", r"bfdot\s",
+    "vbfdotq_f32((float32x4_t)z, (bfloat16x8_t)y, (bfloat16x8_t)x)", "bf16", turned=True,
+)  # fmt: skip
+"""Rounds to odd, the sum of two products too, and takes subnormal numbers for 0."""
+
 NEON: tuple[Row, ...] = (
+    _BFDOT,
     _SDOT,
     _USDOT,
     *map(_short, (1, 2, 4)),
@@ -459,7 +496,19 @@ _SCALED = {n: f"_mm{{bits}}_roundscale_p{{s}}(x, {how})" for n, how in _C_ROUNDI
 _MASKED_MOVE = {"masked_load": r"vmov.*\{%k", "masked_store": r"vmov.*\{%k"}
 _MASK = "_mm{bits}_test_epi32_mask((__m{reg}i)mask, (__m{reg}i)mask)"
 
+
+_DPBF16 = tuple(
+    _bfloats(
+        bits // 32, f"x86.avx512bf16.dpbf16ps.{bits}", "vdpbf16ps",
+        "_mm{bits}_dpbf16_ps((__m{reg})z, (__m{reg}bh)x, (__m{reg}bh)y)", "avx512bf16", "avx512vl",
+    )
+    for bits in (512, 256, 128)
+)  # fmt: skip
+"""Adds the product of the upper numbers, then that of the lower, each sum rounded to the nearest, half to
+even; takes subnormal numbers for 0."""
+
 AVX512: tuple[Row, ...] = (
+    *_DPBF16,
     _fours(16, 512, "avx512vnni", "dpbusd_epi32"),
     _pairs(16, "avx512.pmaddw.d.512", ("avx512vnni",), "dpwssd_epi32"),
     _pairs(16, "avx512.pmaddw.d.512", ("avx512bw",)),

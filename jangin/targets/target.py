@@ -46,7 +46,7 @@ class Target:
 
     `wide_products`: multiply-adds of vectors take int16 and add to int32.
 
-    `dots`: which of `ir.words.DOTS` products of small integers are made of, the preferred first; empty where
+    `dots`: which of `ir.words.DOTS` products of small numbers are made of, the preferred first; empty where
     no instruction adds up several.
 
     `outputs`: what `jangin compile --emit` can make for it; `c_flags`: what gcc and clang are given to

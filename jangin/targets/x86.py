@@ -1,4 +1,4 @@
-"""x86-64 targets: v2 (SSE4), v3 (AVX2) and v4 (AVX-512), the last two also with VNNI."""
+"""x86-64 targets: v2 (SSE4), v3 (AVX2) and v4 (AVX-512), the last two also with VNNI, and that with BF16."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ def _level(
     )  # fmt: skip
 
 
-def _more(level: Target, feature: str, c_flag: str) -> Target:
-    """A level with an extension: its instructions that add to the products of four bytes, or of two int16,
-    what there is."""
+def _more(level: Target, name: str, feature: str, c_flag: str, *dots: str) -> Target:
+    """A level with an extension, whose instructions add several products to what there is."""
     features, c_flags = f"{level.features},+{feature}", (*level.c_flags, c_flag)
-    return replace(
-        level, name=f"{level.name}-vnni", features=features, c_flags=c_flags, dots=("dot4u", "dot2")
-    )
+    return replace(level, name=name, features=features, c_flags=c_flags, dots=dots)
 
 
 V2 = _level("x86-64-v2", _V2, 16, 16, SSE4)
 V3 = _level("x86-64-v3", _V3, 32, 16, AVX2)
 V4 = _level("x86-64-v4", _V4, 64, 32, AVX512, l2=1 << 20)
-V3_VNNI = _more(V3, "avxvnni", "-mavxvnni")
-V4_VNNI = _more(V4, "avx512vnni", "-mavx512vnni")
+_WORDS = "dot4u", "dot2"
+V3_VNNI = _more(V3, "x86-64-v3-vnni", "avxvnni", "-mavxvnni", *_WORDS)
+V4_VNNI = _more(V4, "x86-64-v4-vnni", "avx512vnni", "-mavx512vnni", *_WORDS)
+V4_BF16 = _more(V4_VNNI, "x86-64-v4-bf16", "avx512bf16", "-mavx512bf16", *_WORDS, "dot2bf")

@@ -28,7 +28,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from jangin.ir import te
-from jangin.ir.dtype import I32
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, const
 from jangin.ir.simplify import interval, simplify
 from jangin.ir.traversal import children, free_vars, walk
@@ -202,7 +201,7 @@ class Contraction(Template):
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
         self.by_lane = by_lane(role, self.stage, workload)
         dot = self.stage.body.fn if isinstance(self.stage.body, Call) else ""
-        row = workload.target.row(dot, I32, lanes)
+        row = workload.target.row(dot, self.stage.body.dtype, lanes)
         self.multiplies = 1 if row is None else row.multiplies
         self.between = BETWEEN.get(dot, 0)
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))

@@ -109,7 +109,7 @@ def pack_right(rec: Recorder, role: Roles, width: int) -> None:
 
 def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:
     """Whether the next terms of a row are loaded as a vector, of which the target multiplies by one lane."""
-    alike = role.left.dtype is stage.body.dtype
+    alike = role.left.dtype.bits == stage.body.dtype.bits  # words of floats are i32
     inner = Var(role.k[-1])
     return workload.target.lane_operands and alike and stride(role.left, inner, dict(workload.symbols)) == 1
 

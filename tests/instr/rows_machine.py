@@ -17,7 +17,7 @@ from jangin.backends.llvm.types import vector_type
 from jangin.backends.llvm.writer import LlvmWriter
 from jangin.backends.walk.arithmetic import Arithmetic
 from jangin.backends.walk.writer import Value
-from jangin.ir.dtype import BOOL, I64, U8, DType
+from jangin.ir.dtype import BF16, BOOL, I32, I64, U8, DType
 from jangin.ir.expr import Buffer, Const
 from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func
@@ -127,6 +127,11 @@ def values(p: Buffer, row: Row, rng: np.random.Generator) -> Array:
         return out
     top = 1 << min(p.dtype.bits, 8)
     random = rng.integers(0, top, count * p.dtype.bytes, np.uint8).view(p.dtype.numpy)
+    if row.name == "dot2bf" and p.dtype is I32:
+        numbers = rng.standard_normal(2 * COUNT) * 10.0 ** rng.integers(-8, 6, 2 * COUNT)
+        numbers[-2 * len(EDGES) :] = [*EDGES, *EDGES]
+        with np.errstate(over="ignore"):
+            return numbers[rng.permutation(2 * COUNT)].astype(BF16.numpy).view(np.int32)
     if not p.dtype.is_float or count == 1:
         return random
     if row.name not in ("widen", "masked_load", "masked_store"):  # else: every bit pattern alike

@@ -342,7 +342,7 @@ def test_small_weights_are_multiplied_by_bytes(net: str) -> None:
         want = run_graph(graph, given)["out"]
         np.testing.assert_array_equal(exe.run(given)["out"], want)
         for target in (V2, V3, V4) if n == 2 else ():
-            fused = optimize(graph, Options(target, verify=True, winograd=False))
+            fused = optimize(graph, Options(target, verify=True, winograd=net == "Winograd's"))
             assert {p.dot for p in products(fused)} == {NARROW[net][1]}
             np.testing.assert_array_equal(run_graph(fused, given)["out"], want)
 

@@ -43,6 +43,7 @@ def lines(row: Row, dtype: DType, lanes: int) -> Lines:
     for name in ("ptr", "half"):
         types[name] = name if lanes == 1 else f"<{lanes} x {name}>"
     types |= {"pairs": f"<{2 * lanes} x i16>", "quads": f"<{4 * lanes} x i8>"}
+    types["bfloats"] = f"<{2 * lanes} x bfloat>"
     text = row.llvm.strip().format(T=_Type(dtype, lanes), **types)
     parts = [line.strip().rpartition(" = ") for line in text.splitlines()]
     return tuple((name[1:], re.sub(r"%(\w+)", r"%(\1)s", line)) for name, _, line in parts)

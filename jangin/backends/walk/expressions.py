@@ -15,7 +15,7 @@ from jangin.ir.dtype import F32, I32, I64, U32
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
 from jangin.ir.graph import CompileError
 from jangin.ir.traversal import children, walk
-from jangin.ir.words import BITCASTS, COMPARE, DOTS, INTRINSICS, PAIRS
+from jangin.ir.words import BITCASTS, COMPARE, DOTS, INTRINSICS, PAIRS, sum_of
 from jangin.targets.small import ARGUMENT
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
@@ -195,7 +195,7 @@ class Expressions:
         if fn in PAIRS:
             return self.w.instruction(fn, I32, I32, *self.w.unify(*args))
         if fn in DOTS:
-            return self.math.dot(fn, x, args[1], self.w.like(0, x))
+            return self.math.dot(fn, x, args[1], self.w.zeros(sum_of(fn), x.lanes))
         simple = self.math.elementary(fn, x)
         if simple is not None:
             return simple

@@ -1,0 +1,65 @@
+"""Products of bfloat16 that the machine makes by pairs: one instruction adds two of them to a sum of f32,
+where a multiply-add of f32 adds one.
+
+Such products are marked here, while the types are the model's, with the function of `ir.words.DOTS` that is
+to make them: what they read stays bfloat16 in memory, as `widen` sees to, and `integers` has them read words
+of two numbers. Their sums are f32.
+
+Numbers are rounded where the model says, as far as they go through memory, and subnormal ones taken for 0.
+x86's instruction rounds to the nearest each time it adds a product, Arm's to odd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jangin.ir.core import Conv, MatMul
+from jangin.ir.dtype import BF16
+from jangin.ir.graph import Graph, Node, static_shape
+from jangin.ir.words import DOTS, products_of
+from jangin.passes.integer_words import FEWEST, axes
+from jangin.passes.winograd_cost import Estimate, is_window
+from jangin.targets.target import Target
+
+
+def bf16(graph: Graph, target: Target) -> Graph:
+    """The graph with such products marked."""
+    dot = next((d for d in target.dots if DOTS[d] == (BF16, BF16)), "")
+    if not dot:
+        return graph
+    found = [_marked(n, dot) if _pays(n, dot, graph, target) else n for n in graph.nodes]
+    return graph if found == list(graph.nodes) else graph.with_nodes(found)
+
+
+def _marked(node: Node, dot: str) -> Node:
+    attrs = node.attrs
+    assert isinstance(attrs, (Conv, MatMul))
+    return replace(node, attrs=replace(attrs, dot=dot))
+
+
+def _pays(node: Node, dot: str, graph: Graph, target: Target) -> bool:
+    """Whether a product with constant weights has terms enough to be paired, and isn't quicker by Winograd's
+    method in f32."""
+    if not isinstance(node.attrs, (Conv, MatMul)) or node.inputs[1] not in graph.constants:
+        return False
+    if any(graph.dtype(n) is not BF16 for n in (*node.inputs, *node.outputs)):
+        return False
+    _, axis = axes(node, graph)
+    (terms,) = static_shape(graph.shape(node.inputs[1])[axis : axis + 1]) or (0,)
+    if isinstance(node.attrs, Conv) and node.attrs.groups > 1 and terms % products_of(dot):
+        return False
+    return terms >= FEWEST and not _by_winograd(node, dot, graph, target)
+
+
+def _by_winograd(node: Node, dot: str, graph: Graph, target: Target) -> bool:
+    sizes = static_shape(graph.shape(node.outputs[0])[2:])
+    outputs, terms, *_ = graph.constants[node.inputs[1]].shape
+    if not isinstance(node.attrs, Conv) or sizes is None or len(sizes) != 2:
+        return False
+    if not is_window(replace(node.attrs, pads=(0,) * 4, layout="last")):
+        return False
+    estimate = Estimate(*sizes, terms, outputs, target.winograd, dilations=node.attrs.dilations)
+    transform = estimate.best()
+    if transform is None:
+        return False
+    return products_of(dot) * min(estimate.whole(transform), estimate.blocks(transform)) < estimate.plain()

@@ -1,0 +1,232 @@
+"""Products of bfloat16 made of pairs, where a machine has an instruction for that: what goes through memory
+is bfloat16, sums are f32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from jangin.compiler.build import build
+from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import optimize
+from jangin.ir.core import Conv, Kernel, MatMul, Pool
+from jangin.ir.dtype import BF16, F32, I32
+from jangin.ir.expr import call, const, maximum
+from jangin.ir.graph import Array, Graph
+from jangin.ops.builder import Builder
+from jangin.ops.interpret import run_graph
+from jangin.ops.values import Tensor
+from jangin.runtime.executable import Executable
+from jangin.targets import Target, resolve
+from jangin.targets.arm import NEOVERSE_V1
+from jangin.targets.x86 import V4_BF16, V4_VNNI
+
+Net = Callable[[Builder, np.random.Generator], Tensor]
+DOT = "dot2bf"
+ROUNDING = 2.0**-8
+"""Half the distance of two bfloat16, as a share."""
+
+
+def weight(b: Builder, random: np.random.Generator, *shape: int) -> Tensor:
+    numbers = random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+    return b.const(numbers.astype(BF16.numpy))
+
+
+def conv(
+    channels: int,
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+    groups: int = 1,
+    size: int = 11,
+    pad: bool = True,
+) -> Net:
+    def net(b: Builder, random: np.random.Generator) -> Tensor:
+        x = b.input("x", BF16, tuple(const(d) for d in (2, channels, size, size + 3)))
+        w = weight(b, random, outputs, channels // groups, kernel, kernel)
+        pads = (kernel // 2 if pad else 0,) * 4
+        return b.conv(x, w, strides=(stride,) * 2, dilations=(1, 1), pads=pads, groups=groups)
+
+    return net
+
+
+def product(rows: int, depth: int, columns: int, *, turned: str = "", batch: tuple[int, ...] = ()) -> Net:
+    """`turned`: which operands lie across."""
+
+    def net(b: Builder, random: np.random.Generator) -> Tensor:
+        left = (depth, rows) if "a" in turned else (rows, depth)
+        right = (columns, depth) if "b" in turned else (depth, columns)
+        x = b.input("x", BF16, tuple(const(d) for d in (*batch, *left)))
+        return b.matmul(
+            x, weight(b, random, *batch, *right), transpose_a="a" in turned, transpose_b="b" in turned
+        )
+
+    return net
+
+
+NETS: dict[str, Net] = {
+    "a window": conv(32, 48, 3, size=5),
+    "a window, odd channels": conv(35, 24, 3, size=5),
+    "few channels": conv(3, 40, 3),
+    "few channels, rows of words": conv(3, 40, 7, stride=2),
+    "strided": conv(17, 33, 3, stride=2),
+    "a point": conv(64, 40, 1),
+    "no padding": conv(20, 21, 3, pad=False),
+    "groups": conv(24, 32, 3, groups=2),
+    "many groups": conv(32, 32, 3, groups=8),
+    "a product": product(13, 67, 37),
+    "a deep product": product(7, 1031, 40),
+    "a row": product(1, 258, 50),
+    "turned": product(9, 34, 37, turned="ab"),
+    "batches": product(5, 21, 33, batch=(3,)),
+}
+OTHERS: dict[str, Net] = {
+    "groups of odd channels": conv(15, 30, 3, groups=3),
+    "depthwise": conv(16, 16, 3, groups=16),
+    "two terms": product(5, 2, 33),
+}
+
+
+def built(net: Net, seed: int = 0) -> tuple[Graph, dict[str, Array]]:
+    random, b = np.random.default_rng(seed), Builder("net", {})
+    graph = b.graph([net(b, random)], ["out"])
+    sizes = {n: [int(str(d)) for d in graph.shape(n)] for n in graph.inputs}
+    return graph, {n: random.standard_normal(s).astype(graph.dtype(n).numpy) for n, s in sizes.items()}
+
+
+def code(graph: Graph, options: Options, arrays: dict[str, Array]) -> Array:
+    graph = optimize(graph, options)
+    artifact = build(make_plan(graph, schedule_kernels(graph, options), options), options.target)
+    out: Array = Executable(artifact, threads=2)(*arrays.values())
+    return out
+
+
+def in_f64(graph: Graph, arrays: dict[str, Array]) -> tuple[Array, Array]:
+    """The result, and that of the sizes of all numbers, by which rounding is measured."""
+    b = Builder("wide", {})
+    (node,) = (n for n in graph.nodes if isinstance(n.attrs, (Conv, MatMul)))
+    (weights,) = graph.constants.values()
+    found = []
+    for change in (lambda a: a, np.abs):
+        b = Builder("wide", {})
+        x = b.input("x", F32, graph.shape("x"))
+        wide = {"x": change(arrays["x"].astype(np.float32))}
+        w = b.const(change(weights.astype(np.float32)))
+        attrs = node.of(Conv) if isinstance(node.attrs, Conv) else node.of(MatMul)
+        found.append(run_graph(b.graph([b.node(attrs, [x, w])], ["out"]), wide)["out"].astype(np.float64))
+    return found[0], found[1]
+
+
+def products(graph: Graph) -> list[Conv | MatMul]:
+    graphs = [graph, *(n.of(Kernel).body for n in graph.nodes if isinstance(n.attrs, Kernel))]
+    return [n.attrs for g in graphs for n in g.nodes if isinstance(n.attrs, (Conv, MatMul))]
+
+
+def here(target: Target) -> Target:
+    """This machine, with such products whether it has the instruction or not."""
+    return target if DOT in target.dots else replace(target, dots=(*target.dots, DOT))
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_rounds_the_result_alone(net: str) -> None:
+    """By the interpreter and by code, the sum is that of exact products in f32."""
+    graph, arrays = built(NETS[net])
+    want, size = in_f64(graph, arrays)
+    options = Options(here(resolve("cpu")), winograd=False, verify=True)
+    made = optimize(graph, options)
+    assert [p.dot for p in products(made)] == [DOT]
+    for got in (run_graph(made, arrays)["out"], code(graph, options, arrays)):
+        assert got.dtype == BF16.numpy
+        wrong = np.abs(got.astype(np.float64) - want)
+        assert (wrong <= ROUNDING * np.abs(want) + 2.0**-20 * size).all()
+
+
+@pytest.mark.parametrize("on", [V4_BF16, NEOVERSE_V1], ids=lambda t: t.name)
+@pytest.mark.parametrize("net", [*NETS, *OTHERS])
+def test_pairs_where_terms_are_paired(net: str, on: Target) -> None:
+    graph, _ = built((NETS | OTHERS)[net])
+    assert [p.dot for p in products(optimize(graph, Options(on, winograd=False)))] == [
+        DOT if net in NETS else ""
+    ]
+
+
+@pytest.mark.parametrize("options", [Options(V4_VNNI), Options(V4_BF16, bf16=False)], ids=("lacking", "off"))
+@pytest.mark.parametrize("net", ["a point", "a product"])
+def test_products_of_f32_elsewhere(net: str, options: Options) -> None:
+    (made,) = products(optimize(built(NETS[net])[0], options))
+    assert made.dot == ""
+
+
+@pytest.mark.parametrize("size", [8, 56])
+def test_winograds_method_where_it_is_quicker(size: int) -> None:
+    """Of large pictures of many channels, whose products it makes a quarter; the option leaves it out."""
+    graph, _ = built(conv(128, 128, 3, size=size))
+    for winograd in (True, False):
+        made = products(optimize(graph, Options(V4_BF16, winograd=winograd)))
+        assert [p.dot for p in made] == ["" if winograd and size == 56 else DOT]
+
+
+def network(b: Builder, random: np.random.Generator) -> Tensor:
+    """Convolutions with what lies between: rectifiers, a pool, an addition, a joint, a depthwise one."""
+    x = b.input("x", BF16, tuple(const(d) for d in (1, 3, 20, 20)))
+
+    def convolved(x: Tensor, outputs: int, kernel: int, groups: int = 1) -> Tensor:
+        w = weight(b, random, outputs, int(str(x.shape[1])) // groups, kernel, kernel)
+        bias = weight(b, random, outputs, 1, 1)
+        pads = (kernel // 2,) * 4
+        y = b.conv(x, w, strides=(1, 1), dilations=(1, 1), pads=pads, groups=groups)
+        return b.map(lambda v, w: maximum(v + w, 0), y, bias)
+
+    first = convolved(x, 16, 3)
+    window = (2, 2), (2, 2), (1, 1), (0,) * 4
+    pooled = b.node(Pool("max", *window, (const(10), const(10)), ""), [first])
+    second = b.map(lambda v, w: v + w, convolved(pooled, 16, 1), pooled)
+    joined = b.concat([second, convolved(second, 16, 1)], 1)
+    apart = b.map(lambda v: call("tanh", v), convolved(joined, 32, 3, groups=32))
+    return convolved(apart, 8, 1)
+
+
+def test_nothing_wider_goes_from_product_to_product() -> None:
+    """Only a depthwise convolution, whose products are of f32, reads that."""
+    made = optimize(built(network)[0], Options(V4_BF16))
+    kinds = [n.of(Kernel).body for n in made.nodes if isinstance(n.attrs, Kernel)]
+    depthwise = [
+        name
+        for body in kinds
+        for n in body.nodes
+        if isinstance(n.attrs, Conv) and n.attrs.groups > 1
+        for name in body.inputs
+    ]
+    wide = {n for n, v in made.values.items() if v.dtype is F32 and n not in made.constants}
+    read = {n for node in made.nodes for n in node.inputs}
+    assert wide & read <= set(depthwise)
+    large = [a for a in made.constants.values() if a.ndim > 1 and a.size > 128 and a.shape[0] > 1]
+    assert large and {a.dtype for a in large} <= {np.dtype(np.int32), np.dtype(np.float32)}
+    assert [p.dot for p in products(made)].count(DOT) == 4
+
+
+def test_a_network_is_as_exact_as_in_f32() -> None:
+    """As far from the same numbers in f32 as one that rounds what goes through memory may be."""
+    graph, arrays = built(network)
+    options = Options(here(resolve("cpu")), verify=True)
+    got, want = (code(graph, o, arrays).astype(np.float32) for o in (options, replace(options, bf16=False)))
+    assert np.abs(got - want).max() <= 8 * ROUNDING * np.abs(want).max()
+    made = run_graph(optimize(graph, options), arrays)["out"].astype(np.float32)
+    assert np.abs(got - made).max() <= 2 * ROUNDING * np.abs(want).max()
+
+
+def test_words_of_bfloat16_are_summed_in_f32() -> None:
+    """The function itself: the first of a pair is in the low bits."""
+    pair = np.array([[2.0, -3.0]], np.float32).astype(BF16.numpy).view(np.int32)
+    b = Builder("words", {})
+    x, y = (b.input(n, I32, (const(1),)) for n in "xy")
+    graph = b.graph([b.map(lambda v, w: call(DOT, v, w), x, y)], ["out"])
+    other = np.array([[0.5, 7.0]], np.float32).astype(BF16.numpy).view(np.int32)
+    arrays = {"x": pair[0], "y": other[0]}
+    assert graph.dtype("out") is F32
+    for got in (run_graph(graph, arrays)["out"], code(graph, Options(resolve("cpu")), arrays)):
+        np.testing.assert_array_equal(got, np.float32([-20.0]))
