@@ -75,7 +75,10 @@ class Forms(Writer):
     # -- values ---------------------------------------------------------------------------------
 
     def check(self, value: str) -> None:
-        self.type(self.graph.dtype(value))
+        held = self.graph.value(value)
+        if held.dtype is None:
+            raise CompileError(f"'{value}' is a {held}, and only tensors of numbers are written as TFLite")
+        self.type(held.dtype)
         self.sizes(value)
 
     def type(self, dtype: DType) -> DType:

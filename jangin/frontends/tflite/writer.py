@@ -19,7 +19,7 @@ from jangin.frontends.tflite.products import Products
 from jangin.frontends.writer import Name, Offer
 from jangin.ir import core
 from jangin.ir.dtype import F32, I8, I32, I64
-from jangin.ir.expr import Binary, Call, Expr, Var, const
+from jangin.ir.expr import Binary, Call, Expr, Var, const, select
 from jangin.ir.graph import CompileError, Graph, Node, static_shape
 from jangin.ir.traversal import free_vars
 from jangin.ops import activation
@@ -176,7 +176,17 @@ class TfliteWriter(Products):
         (x, at), y = node.inputs, node.outputs[0]
         if self.graph.dtype(at) not in (I32, I64):
             raise CompileError(f"indices of {self.graph.dtype(at)} are none of TFLite's")
-        self.emit("GATHER", self.read(x), self.read(at), result=self.give(y), Axis=attrs.axis)
+        places = self._places(at, self.sizes(x)[attrs.axis])
+        self.emit("GATHER", self.read(x), places, result=self.give(y), Axis=attrs.axis)
+
+    def _places(self, name: str, size: int) -> Name:
+        """Indices of which negative ones count from the end, as indices from 0."""
+        dtype = self.graph.dtype(name)
+        if name in self.graph.constants:
+            held = self.graph.constants[name]
+            return self.array(np.where(held < 0, held + size, held).astype(dtype.numpy), name)
+        i = Var("i", dtype)
+        return Name(self.expression(select(i < 0, i + size, i), {i: self.read(name)}, hint=name))
 
     # -- computing ------------------------------------------------------------------------------
 
