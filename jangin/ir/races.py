@@ -52,7 +52,7 @@ def race(loop: For, ranges: Ranges) -> str | None:
     the symbols and the variables of the loops around it, outermost first."""
     found = list(dict.fromkeys(_accesses(loop.body, {}, (), (), frozenset())))
     known: dict[Var, Range] = {**ranges, loop.var: loop_range(loop)}
-    parts = [(a, _parts(a, known)) for a in found]
+    parts = [(a, _parts(a, known, loop.var)) for a in found]
     for store, known_of_store in parts:
         for other, known_of_other in parts if store.stored else ():
             if other.buffer.name != store.buffer.name:
@@ -227,15 +227,15 @@ def _places(a: _Access, loop: For, ranges: Ranges) -> _Places:
                 on &= _evaluated(part, values)
     values = {v: n[on] for v, n in values.items()}
     same = set(ranges) - {loop.var}
-    parts = {axes: _part(e, values, same) for axes, e in _parts(a, ranges).items()}
+    parts = {axes: _part(e, values, same) for axes, e in _parts(a, ranges, loop.var).items()}
     return _Places(values[loop.var], parts)
 
 
 def _part(e: Expr, values: Mapping[Var, Array], same: set[Var]) -> _Part:
     numbers = np.zeros(len(next(iter(values.values()))), np.int64)
     common: list[tuple[int, Monomial]] = []
-    modulus = 0
-    for c, atoms in terms(e):
+    modulus = _modulus(e)
+    for c, atoms in terms(_whole(e)):
         used = {v for atom in atoms for v in free_vars(atom)}
         reads = any(buffers_loaded(atom) for atom in atoms)
         if used <= set(values) and not reads:
@@ -280,26 +280,49 @@ def _span(place: Array, threads: Array, count: int) -> tuple[Array, Array]:
     return low, high
 
 
-def _parts(a: _Access, ranges: Ranges) -> Parts:
+def _parts(a: _Access, ranges: Ranges, thread: Var) -> Parts:
     """What an index is told by, each part called by how it is made of the axes: of `c * n + r` with
-    0 <= r < c the parts are n and r, and of quotient and remainder of one number it is that number."""
+    0 <= r < c the parts are n and r, and of quotient and remainder of one number it is that number, or its
+    remainder by a larger one where of the quotient only the remainder is known. An index that begins at what
+    is the same for all threads, as in a part of a larger buffer, is also told by what it is from there on."""
     inner = dict(ranges)
     for s in a.loops:
         inner[s.var] = loop_range(s)
     parts: dict[str, Expr] = {}
     for n, i in enumerate(a.index):
-        _digits(f"{n}", simplify(i, inner), inner, parts)
+        index = simplify(i, inner)
+        _digits(f"{n}", index, inner, parts)
+        start = [v for v in free_vars(index) & set(ranges) if v is not thread and (1, (v,)) in terms(index)]
+        start.sort(key=str)
+        if start and free_vars(index) - set(start):
+            _digits(f"({n}-{start})", simplify(index - sum(start, const(0)), inner), inner, parts)
     while True:
         for axes, e in parts.items():
             if isinstance(e, Binary) and e.op == "mod":
                 quotient = simplify(e.a // e.b, inner)
                 partner = next((k for k, q in parts.items() if k != axes and q is quotient), None)
+                known = e.a
+                if partner is None and _modulus(e):
+                    partner = next((k for k, q in parts.items() if k != axes and _whole(q) is quotient), None)
+                    known = e.a % (e.b * _modulus(parts[partner])) if partner is not None else e.a
                 if partner is not None:
                     del parts[axes], parts[partner]
-                    _digits(f"({partner}*{e.b}+{axes})", e.a, inner, parts)
+                    _digits(f"({partner}*{e.b}+{axes})", known, inner, parts)
                     break
         else:
             return parts
+
+
+def _modulus(e: Expr) -> int:
+    """The positive number that an expression is a remainder by; 0 for none."""
+    if isinstance(e, Binary) and e.op == "mod" and isinstance(e.b, Const):
+        return max(0, int(e.b.value))
+    return 0
+
+
+def _whole(e: Expr) -> Expr:
+    """What an expression is the remainder of; itself if it is none."""
+    return e.a if isinstance(e, Binary) and _modulus(e) else e
 
 
 def _digits(axes: str, e: Expr, ranges: Ranges, parts: dict[str, Expr]) -> None:

@@ -210,6 +210,27 @@ def test_races_are_those_that_happen(stride: int, order: tuple[str, str]) -> Non
         verify_func(func)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 112])
+@pytest.mark.parametrize("split", [(28, 28), (7, 7), (5, 5), (7, 5)])
+@pytest.mark.parametrize("start", ["", " + s"])
+def test_pixels_of_images_one_after_another(rows: int, split: tuple[int, int], start: str) -> None:
+    """Sixteen pixels from any place on, of rows that don't end there, where the row's number begins again
+    with each image, in columns from any one on: refused if and only if two are one."""
+    over, modulo = split
+    pixel = "(t * 16 + y)"
+    index = f"{pixel} // {over} % {rows}, {pixel} % {modulo}{start}"
+    func = parse_func(
+        f"func f(x: f32[16], o: out f32[{rows}, W]) symbols (W in 28.., s in 0..) {{"
+        f" block t in 99 {{ thread y in 16 {{ o[{index}] = x[y] }} }} }}"
+    )
+    tasks = [[eval(index, {"t": t, "y": y, "s": 3}) for y in range(16)] for t in range(99)]
+    if any(len(set(task)) < 16 for task in tasks):
+        with pytest.raises(VerifyError, match="may write one place"):
+            verify_func(func)
+    else:
+        verify_func(func)
+
+
 STATES = """func states(x: f32[8], o: out f32[22, 8]) {
   serial round in 21 { block t in 1 { thread y in 8 {
     if round < 1 { o[20, y] = x[y] } else {
