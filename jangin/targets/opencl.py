@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from jangin.ir.dtype import F16
 from jangin.runtime.device import LoadError
@@ -22,6 +23,8 @@ UNKNOWN = 1000
 """MHz of a device that doesn't say its own."""
 WIDE, MANY = 64, 32
 """Bytes of a vector and registers of processors with AVX-512."""
+FILLED = MappingProxyType({"Intel(R) OpenCL": 28})
+"""Of those registers, what a driver's compiler fills before it spills: this one has loads early."""
 
 
 def named(name: str) -> Target:
@@ -47,7 +50,8 @@ def target_of(device: Found, schedules: str = "") -> Target:
 def _processor(device: Found) -> Target:
     _, identity, features = device.target.split("/")
     width = 4 * max(4, min(device.lanes, MOST_LANES))
+    registers = FILLED.get(device.platform, MANY) if width == WIDE else 16
     return replace(
         host(), name=f"{PREFIX}:{device.number}", triple=PREFIX, cpu=identity, features=features,
-        vector_bytes=width, registers=MANY if width == WIDE else 16, rows=ROWS, backend=PREFIX, device=PREFIX,
+        vector_bytes=width, registers=registers, rows=ROWS, backend=PREFIX, device=PREFIX,
     )  # fmt: skip

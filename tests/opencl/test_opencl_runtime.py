@@ -20,6 +20,7 @@ from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import opencl_devices, opencl_programs
 from jangin.runtime.devices.opencl_devices import Found
+from jangin.runtime.outputs import aligned
 from jangin.targets import resolve
 from jangin.tune.store import Store, place_of
 
@@ -44,10 +45,17 @@ def test_a_network_of_any_batch(device: Found, tmp_path: Path) -> None:
     for batch in (1, 3):
         x = np.random.default_rng(batch).standard_normal((batch, 3, 8, 8)).astype(np.float32)
         (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+        room = aligned((x.nbytes + 4,), np.dtype(np.uint8), device.alignment)
+        here, off = (room[n : n + x.nbytes].view(np.float32).reshape(x.shape) for n in (0, 4))
         for run in (exe, again):  # the sums are the same but for their order
-            np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-6)
-            assert run._module.copied == 0, "memory is the host's: nothing is copied"
-            assert run(x).ctypes.data % device.alignment == 0, "nor by the driver"
+            before = run._module.copied
+            here[:] = x
+            np.testing.assert_allclose(run(here), expected, rtol=1e-5, atol=1e-6)
+            assert run._module.copied == before, "memory is the host's: nothing is copied"
+            assert run(here).ctypes.data % device.alignment == 0, "nor by the driver"
+            off[:] = x
+            np.testing.assert_allclose(run(off), expected, rtol=1e-5, atol=1e-6)
+            assert run._module.copied == before + x.nbytes, "drivers would, and take much longer"
     constants = again.artifact.plan.constants.values()
     assert all(c.ctypes.data % device.alignment == 0 for c in constants)
 

@@ -77,6 +77,10 @@ class Dialect(ABC):
         for it than for what its reference says of each lane."""
         return ""
 
+    def lanes(self, row: Row, statements: Sequence[str]) -> str:
+        """What a row does, from what it does for each lane."""
+        return " ".join(statements)
+
     def keep(self, v: str) -> str:
         """A statement after which a vector lies in a register, where its uses would else load it each; empty
         where that isn't needed."""

@@ -32,7 +32,7 @@ def row_function(
     if whole:
         body = f"return {whole};" if row.result else f"{whole};"
     else:
-        body = " ".join(_Lane(dialect, lanes, n).statement(loop.body) for n in range(lanes))
+        body = dialect.lanes(row, [_Lane(dialect, lanes, n).statement(loop.body) for n in range(lanes)])
         body = f"{result} r; {body} return r;" if row.result else body
     given = (_parameter(p, lanes, space) for p in func.params if p.name != "r")
     name = function_name(row, dtype, lanes, space)

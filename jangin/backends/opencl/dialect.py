@@ -33,6 +33,11 @@ _HALVES: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 """Conversions by devices that have `cl_khr_fp16`."""
 
+_FOUR: Mapping[str, str] = MappingProxyType({
+    "masked_load": "r.{0} = vload4({1}, memory);", "masked_store": "vstore4(x.{0}, {1}, memory);",
+})  # fmt: skip
+"""Rows that the language has no masks for: what they do with four lanes, the {1}th, that are all wanted."""
+
 EXTENSIONS: Mapping[str, str] = MappingProxyType({
     "cl_khr_fp64": "#pragma OPENCL EXTENSION cl_khr_fp64: enable\ntypedef double f64;",
     "cl_khr_fp16": "#pragma OPENCL EXTENSION cl_khr_fp16: enable",
@@ -93,6 +98,17 @@ class OpenCL(Dialect):
         if dtype is F16 and row.expansion is None and row.name in _HALVES:
             return _HALVES[row.name].format(count)
         return _FLOATS.get(row.name, "") if dtype in (F32, F64) else ""
+
+    def lanes(self, row: Row, statements: Sequence[str]) -> str:
+        """Masks are mostly all set, or by fours: a branch for each lane takes many times a load's time."""
+        if row.name not in _FOUR or len(statements) % 4:
+            return super().lanes(row, statements)
+        parts = []
+        for n in range(0, len(statements), 4):
+            four = f"s{_LANE[n : n + 4]}"
+            whole, apart = _FOUR[row.name].format(four, n // 4), " ".join(statements[n : n + 4])
+            parts.append(f"if (all(mask.{four})) {{ {whole} }} else {{ {apart} }}")
+        return " ".join(parts)
 
     def entry(self, func: Func, name: str, body: str) -> str:
         """A work-item runs its share of the tasks, `rounds` times over where one item has them all; `from`

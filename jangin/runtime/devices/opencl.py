@@ -18,6 +18,7 @@ import numpy as np
 from jangin.ir.checks import IN_RANGE, failure
 from jangin.ir.graph import Array
 from jangin.ir.plan import Launch, Plan, PlanBuffer
+from jangin.runtime.arrays import address
 from jangin.runtime.device import LoadError, NativeCall, Transfer
 from jangin.runtime.devices.clblast import Failed, Product
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, of_target, select
@@ -208,6 +209,7 @@ class Memory:
         self._kernels: list[Any] = []
         self._calls: list[tuple[Any, Any, Any, range]] = []
         self._scratch: Any = None
+        self._inputs: dict[str, Array] = {}  # copies of those that don't lie as the device wants them
         self._values: dict[str, Any] = {}  # memory in the arena: kernels that are given it don't keep it
 
     # --- sizes
@@ -301,7 +303,7 @@ class Memory:
         code, held = self._code, dict[str, Any]()
         for name, array in zip(code.plan.inputs, inputs, strict=True):
             if code.users[name]:
-                held[name] = code.buffer(name, array, write=False)
+                held[name] = code.buffer(name, self._aligned(name, array), write=False)
                 self._give(name, held[name])
         made = {}
         for name, shape, dtype in layout.outputs:
@@ -314,6 +316,19 @@ class Memory:
             held[name] = code.buffer(name, array, write=True) if unified else code.room(name, array.nbytes)
             self._give(name, held[name])
         return made, held
+
+    def _aligned(self, name: str, array: Array) -> Array:
+        """An input as the device takes it where it lies. Drivers copy others to fresh memory, which takes as
+        long as the kernels of a small model."""
+        code = self._code
+        if not code.device.unified or address(array) % code.alignment == 0:
+            return array
+        kept = self._inputs.get(name)
+        if kept is None or kept.shape != array.shape:
+            kept = self._inputs[name] = aligned(array.shape, array.dtype, code.alignment)
+        np.copyto(kept, array)
+        code.copied += array.nbytes
+        return kept
 
     def _enqueue(self, queue: Any, numbers: range) -> None:
         """Launches, by their numbers."""
