@@ -23,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "frontends" / "tflite_format"
 from test_tflite import reference
 from test_tflite_writer import operators
 
+from jangin.quantization.tflite import written
+
 BATCH = {"batch": 1}
 STEPS = 2
 """Of 8 bits of a result's range, or of 1, as probabilities': products are rescaled by fixed-point
@@ -134,11 +136,11 @@ def test_half_precision_keeps_the_weights_so() -> None:
 
 
 def test_refused_in_one_list_and_nothing_is_written(tmp_path: Path) -> None:
-    """Weights of 4 bits, and Erf."""
+    """Weights of 4 bits."""
     made = jangin.quantize(small_nets.products(), small_nets.rows(), "int4", shapes={"rows": 7}, threads=1)
-    with pytest.raises(jangin.CompileError, match="3 parts have no words in TFLite") as told:
+    with pytest.raises(jangin.CompileError, match="2 parts have no words in TFLite") as told:
         made.save(tmp_path / "out.tflite")
-    assert str(told.value).count("weights in int4") == 2 and "'erf' of f32" in str(told.value)
+    assert str(told.value).count("weights in int4") == 2
     assert not any(tmp_path.iterdir())
 
 
@@ -146,3 +148,36 @@ def test_saved(tmp_path: Path) -> None:
     made = jangin.quantize(small_nets.convolutions(), small_nets.pictures(), shapes=BATCH, threads=1)
     made.save(tmp_path / "out.tflite")
     assert (tmp_path / "out.tflite").read_bytes() == made.tflite()
+
+
+@pytest.mark.parametrize("left", range(5))
+def test_parts_left_in_floats(left: int) -> None:
+    """As `auto` leaves some: floats are around these alone."""
+    source = small_nets.convolutions()
+    made = jangin.quantize(source, small_nets.pictures(), shapes=BATCH, threads=1)
+    graph, parts, chosen, ranges, described = made.tflite.args
+    assert len(parts) == 5
+    kept = {n: c for n, c in chosen.items() if n != parts[left].name}
+    data = written(graph, parts, kept, ranges, described)
+    exact = jangin.compile(source, threads=1, shapes=BATCH, cache=False)
+    back = jangin.compile(data, threads=1, cache=False)
+    for x in small_nets.pictures(2):
+        (found,) = reference(data, [x])
+        for got in (found, back(x)):
+            np.testing.assert_allclose(got, exact(x), rtol=0, atol=0.03)
+    types = Counter(operators(data))
+    assert types["DEQUANTIZE"] + types["QUANTIZE"] <= 6
+
+
+def test_a_block_of_a_transformer() -> None:
+    """Normalization and GELU of its parts in floats, around two products."""
+    source, shapes = small_nets.products(), {"rows": 7}
+    made = jangin.quantize(source, small_nets.rows(), shapes=shapes, threads=1)
+    data, exact = made.tflite(), jangin.compile(source, threads=1, shapes=shapes, cache=False)
+    back = jangin.compile(data, threads=1, cache=False)
+    for x in small_nets.rows(2, seed=9):
+        (found,) = reference(data, [x])
+        np.testing.assert_allclose(back(x), found, rtol=0, atol=0.01)
+        np.testing.assert_allclose(found, exact(x), rtol=0, atol=0.1)
+    types = Counter(operators(data))
+    assert (types["FULLY_CONNECTED"], types["GELU"], types["QUANTIZE"]) == (2, 1, 0)
