@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 
@@ -31,9 +32,11 @@ def handover(turns: int = 20) -> float:
     return sorted(taken)[turns // 2]
 
 
+@cache
 def _quotas(root: Path) -> list[float]:
     """CPUs that each control group from the process's own up to the top may use (Linux kernel
-    documentation: admin-guide/cgroup-v2, `cpu.max`; scheduler/sched-bwc, `cpu.cfs_quota_us`)."""
+    documentation: admin-guide/cgroup-v2, `cpu.max`; scheduler/sched-bwc, `cpu.cfs_quota_us`), as they were
+    when the process first asked: to look takes a dozen files."""
     quotas: list[float] = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
