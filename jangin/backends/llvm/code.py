@@ -44,6 +44,7 @@ def finish(plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
         return Artifact(plan, (*(o.result() for o in own), *kernels))
 
 
+@cache
 def flow(target: Target) -> bytes:
     """See `backends.backend.Backend`."""
     return compile_modules([("flow", flow_module(target.triple))], target)
