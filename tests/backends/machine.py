@@ -6,7 +6,7 @@ import ctypes
 import mmap
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -72,10 +72,16 @@ def run(
     func: Func, arrays: Mapping[str, Array], symbols: Mapping[str, int], on: Target, pieces: int = 2
 ) -> dict[str, Array]:
     """The outputs of a kernel run in `pieces` ranges of its tasks."""
-    image = Image([compile_modules([(func.name, emit_kernel(func, on))], on)])
+    image = Image([_code(func.name, emit_kernel(func, on), on)])
     outputs = call(image.address(func.name), func, arrays, symbols, pieces)
     image.close()
     return outputs
+
+
+@lru_cache(4096)
+def _code(name: str, text: str, on: Target) -> bytes:
+    """The tests of other languages run the same kernels."""
+    return compile_modules([(name, text)], on)
 
 
 def call(

@@ -146,11 +146,14 @@ def cases(module: ModuleType, on: str) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 MODULES = (test_kernels, test_small_types, test_naive_nests, test_operations)
+"""Masked tails, gathers, reductions across lanes, small types."""
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
-def test_kernels_of_other_tests(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Masked tails, gathers, reductions across lanes, small types: each kernel that these tests run."""
+def kernels_of(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Target, list[tuple[Func, Any, dict[str, Array]]]]:
+    """Each kernel that a module's tests run on a target, with what it was given and what it made. That the
+    interpreter makes the same, which takes as long, is theirs to say: here machine code stands for it."""
     on = machine.runnable()[min(1, len(machine.runnable()) - 1)]
     ran: list[tuple[Func, Any, dict[str, Array]]] = []
 
@@ -160,12 +163,22 @@ def test_kernels_of_other_tests(module: ModuleType, tmp_path: Path, monkeypatch:
         ran.append((replace(func, name=f"k{len(ran)}"), (given, args[0]), out))
         return out
 
+    def interpreted(func: Func, arrays: dict[str, Array], symbols: Mapping[str, int]) -> None:
+        arrays.update(machine.run(func, arrays, symbols, machine.target(on)))
+
     monkeypatch.setattr(module, "run", record)
+    monkeypatch.setattr(module, "run_func", interpreted)
     monkeypatch.setattr(module, "runnable", lambda: (on,), raising=False)
     for test, arguments in cases(module, on):
         test(**arguments)
     assert ran
+    return machine.target(on), ran
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
+def test_kernels_of_other_tests(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on, ran = kernels_of(module, monkeypatch)
     level = "-O0" if module is test_operations else "-O1"  # of many kernels, -O1 takes long
-    library = built([func for func, _, _ in ran], machine.target(on), tmp_path, level)
+    library = built([func for func, _, _ in ran], on, tmp_path, level)
     for func, given, want in ran:
         assert_same_bits(called(library, func, *given), want, func)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
 
-import machine
 import numpy as np
 import pytest
 import test_c_kernels
@@ -19,7 +16,6 @@ from jangin.backends.opencl.backend import source
 from jangin.backends.walk.math import expansion
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Binary, Buffer, Call, Load, Var, call, const
-from jangin.ir.graph import Array
 from jangin.ir.loop import For, Func, Store, expressions, statements
 from jangin.ir.traversal import walk
 from jangin.ir.words import INTRINSICS
@@ -37,22 +33,8 @@ pytestmark = pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neit
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
 @pytest.mark.parametrize("module", test_c_kernels.MODULES, ids=lambda m: m.__name__)
 def test_kernels_of_other_tests(module: ModuleType, device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Masked tails, gathers, reductions across lanes, small types: each kernel that these tests run."""
-    on = machine.runnable()[min(1, len(machine.runnable()) - 1)]
-    ran: list[tuple[Func, Any, dict[str, Array]]] = []
-
-    def record(func: Func, arrays: Mapping[str, Array], *args: Any, **options: Any) -> dict[str, Array]:
-        given = {k: v.copy() for k, v in arrays.items()}
-        out = machine.run(func, arrays, *args, **options)
-        ran.append((replace(func, name=f"k{len(ran)}"), (given, args[0]), out))
-        return out
-
-    monkeypatch.setattr(module, "run", record)
-    monkeypatch.setattr(module, "runnable", lambda: (on,), raising=False)
-    for test, arguments in test_c_kernels.cases(module, on):
-        test(**arguments)
-    assert ran
-    target = replace(machine.target(on), rows=ROWS, features=",".join(f"+{f}" for f in device.features))
+    on, ran = test_c_kernels.kernels_of(module, monkeypatch)
+    target = replace(on, rows=ROWS, features=",".join(f"+{f}" for f in device.features))
     program = built([func for func, _, _ in ran], target, device)
     for func, (arrays, symbols), want in ran:
         got = run_kernel(program, device, func, arrays, symbols, 2)
