@@ -1,8 +1,11 @@
-"""For all tests: every compilation verifies its IR after each pass; `--update-golden` writes golden files;
-the count of the official tests that pass is printed; `refused` damages the files of a format."""
+"""For all tests: every compilation verifies its IR after each pass; equal code is compiled once;
+`--update-golden` writes golden files; the count of the official tests that pass is printed; `refused` damages
+the files of a format."""
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,8 +17,10 @@ import numpy as np
 import pytest
 
 import jangin
-from jangin.compiler import pipeline, request
+from jangin.backends.llvm import code, objects
+from jangin.compiler import build, pipeline, request
 from jangin.compiler.options import Options
+from jangin.compiler.shared import SharedKernels
 from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
@@ -25,12 +30,59 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/*/*.txt anew")
 
 
+def pytest_configure() -> None:
+    """What is collected stays to the end, and what a test makes is soon gone: the garbage collector would
+    look through it all for nothing."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
+    gc.enable()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def verified() -> Iterator[None]:
     """`jangin.compile` checks the IR between passes, and in this process, which has the compiler."""
     assert pipeline.__name__ in sys.modules
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request, "Options", partial(Options, verify=True))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled_once() -> Iterator[None]:
+    """Of a text, LLVM makes the code once, whichever tests ask for it: one time in three another did."""
+    made: dict[bytes, bytes] = {}
+
+    def compile_modules(*args: Any, **options: Any) -> bytes:
+        key = hashlib.sha256(repr((args, options)).encode()).digest()
+        if key not in made:
+            made[key] = objects.compile_modules(*args, **options)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(code, "compile_modules", compile_modules)
+        yield
+
+
+@pytest.fixture
+def compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what compiling twice gives: LLVM makes all code itself."""
+    monkeypatch.setattr(code, "compile_modules", objects.compile_modules)
+
+
+@pytest.fixture(scope="module")
+def shared_kernels() -> Iterator[None]:
+    """For modules whose tests make the same kernels again and again, as models share those of the cache: each
+    is made once, and runs on each test's inputs."""
+    shared = SharedKernels()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request.Request, "kernels", lambda *_: shared)
+        for module in (build, pipeline):
+            patch.setattr(module, "SharedKernels", lambda: shared)
         yield
 
 

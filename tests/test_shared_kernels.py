@@ -29,6 +29,7 @@ from jangin.targets import resolve
 TARGET = "x86-64-v3"
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 X = np.linspace(-1, 1, 5 * 24, dtype=np.float32).reshape(5, 24)
+pytestmark = pytest.mark.usefixtures("compiled_anew")
 
 
 def network(seed: int = 0, widths: tuple[int, ...] = (24, 40, 16), prefix: str = "") -> onnx.ModelProto:

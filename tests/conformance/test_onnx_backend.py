@@ -27,6 +27,7 @@ Test = Callable[..., Any]
 SKIPS = tomllib.loads((Path(__file__).parent / "skips.toml").read_text())
 KINDS = {"unsupported": CompileError, "differs": AssertionError, "uncomparable": TypeError}
 """How tests of each part of the table fail."""
+pytestmark = pytest.mark.usefixtures("shared_kernels")
 
 
 class Backend(JanginBackend):

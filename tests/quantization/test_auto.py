@@ -16,6 +16,8 @@ from jangin.quantization.decide import FLOAT, Decision, Option, explained, most,
 from jangin.quantization.job import Job
 from jangin.quantization.simulate import Simulator
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 
 def decision(name: str, seconds: float, cost: float, half: float = 1.0) -> Decision:
     return Decision(

@@ -18,6 +18,8 @@ from jangin.quantization.gptq import gptq
 from jangin.quantization.job import Job
 from jangin.quantization.scales import of_weights
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 
 def relative(found: Any, wanted: Any) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))

@@ -16,6 +16,8 @@ from jangin.commands.common import terminal
 from jangin.commands.compare import summary, svg, table
 from jangin.quantization.compare import _Replayed
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 
 def changed(model: bytes, name: str, by: float) -> bytes:
     """The model with one of its constants multiplied."""

@@ -17,6 +17,8 @@ from jangin.ir.graph import CompileError
 from jangin.quantization.job import Quantized
 from jangin.quantization.quantize import DropMissed
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 
 def on_ort(model: bytes, x: Any) -> Any:
     """Without optimizations: those use products that saturate, on processors without VNNI."""

@@ -39,6 +39,7 @@ from jangin.runtime.sizes import Evaluator
 from jangin.targets.x86 import V2
 
 M = Var("m")
+pytestmark = pytest.mark.usefixtures("compiled_anew")
 
 
 def test_deterministic_and_an_object_a_kernel() -> None:
