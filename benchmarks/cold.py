@@ -23,7 +23,7 @@ CODE = """
 import os, sys, time
 start = time.perf_counter()
 import jangin
-jangin.compile(sys.argv[1], cache=False)
+made = jangin.compile(sys.argv[1], cache=False)
 print(time.perf_counter() - start, flush=True)
 os._exit(0)
 """

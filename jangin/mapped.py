@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import mmap
 import os
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -18,6 +19,10 @@ SLAB = 8 << 20
 """Bytes of an array that are copied at once."""
 BLOCK = 4 << 20
 """Bytes that `digest` hashes as one block: enough for the work of a thread."""
+PIECE = 32 << 20
+"""Bytes of a piece of memory for many arrays."""
+ALIGNED = 64
+"""Bytes at a multiple of which arrays begin in it."""
 HASHERS = 4
 """Threads that hash blocks: with more, memory and not the processor is what they wait for."""
 
@@ -120,6 +125,25 @@ def fill(target: NDArray[Any], source: NDArray[Any]) -> None:
             to[at : at + step] = of[at : at + step]
             release([source])
     release([source])
+
+
+class Large:
+    """Memory for many arrays, in pieces of which systems make large pages: those of a few KiB are got one by
+    one, which takes longer than to fill them. A piece goes with its last array."""
+
+    def __init__(self) -> None:
+        self._piece = np.empty(0, np.uint8)
+        self._lock = Lock()
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """As NumPy's."""
+        size = math.prod(shape) * dtype.itemsize
+        taken = -(-size // ALIGNED) * ALIGNED
+        with self._lock:
+            if taken > len(self._piece):
+                self._piece = np.empty(max(PIECE, taken), np.uint8)
+            here, self._piece = self._piece[:size], self._piece[taken:]
+        return here.view(dtype).reshape(shape)
 
 
 def owned(array: NDArray[Any]) -> NDArray[Any]:

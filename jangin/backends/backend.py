@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
-from jangin.runtime.artifact import Artifact
 from jangin.targets.target import Target
 from jangin.templates.choose import Match
 
@@ -54,9 +53,9 @@ class Backend(Protocol):
         forked from this one; calls `written` once a text that it translates stands. RuntimeError or
         CompileError names the kernel where there is none."""
 
-    def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
-        """The plan with its code: the kernels', which `codes` gives as they are made, in the order in which
-        they were added, and whatever runs them."""
+    def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:
+        """Code that runs a plan's kernels, which stands before theirs; none where the device needs none. The
+        plan has neither kernels nor constants."""
 
     def flow(self, target: Target) -> bytes:
         """Code that runs a program's branches and loops (`runtime.script`); empty where there is none,

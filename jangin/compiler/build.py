@@ -55,6 +55,7 @@ class Build:
         self._shared = SharedKernels() if shared is None else shared
         self._account = Account() if account is None else account
         self._new: dict[str, tuple[Scheduled, Future[bytes]]] = {}
+        self._runner: Callable[[], tuple[bytes, ...]] | None = None
 
     def __enter__(self) -> Build:
         return self
@@ -110,20 +111,21 @@ class Build:
         """Start making the kernel's code."""
         self._running.append((self._threads.submit(self._code, kernel), 1.0))
 
+    def begin(self, plan: Plan) -> None:
+        """Have the code that runs the plan made, which needn't have its constants yet."""
+        job = partial(_runner, replace(plan, constants={}, kernels={}, calls={}), self._target)
+        self._runner = self._threads.submit(job).result if self._workers is None else self._workers.ask(job)
+
     def artifact(self, plan: Plan, progress: Progress | None = None) -> Artifact:
         """The plan, all of whose kernels were added, with its code; new kernels are shared from now on.
         `progress(done, total)`, as in `make`, is called as kernels finish. Raises RuntimeError that names the
         kernel where there is no code for it."""
-        codes = self._codes(progress)
-        if self._workers is None:
-            made = self._backend.finish(plan, codes, self._target)
-        else:
-            made = self._workers.do(
-                [partial(_finished, replace(plan, constants={}), [*codes], self._target)], 1
-            )[0]
-            made = replace(made, plan=plan)
+        if self._runner is None:
+            self.begin(plan)
+        assert self._runner is not None
+        codes = [*self._codes(progress)]
         self._shared.put({i: Made(kernel, code.result()) for i, (kernel, code) in self._new.items()})
-        return replace(made, device=self._target.device_name)
+        return Artifact(plan, (*self._runner(), *dict.fromkeys(codes)), device=self._target.device_name)
 
     def _codes(self, progress: Progress | None) -> Iterator[bytes]:
         done, total = 0.0, sum(seconds for _, seconds in self._running)
@@ -146,7 +148,7 @@ def start_workers(target: Target | None = None) -> Workers:
 def prepared(workers: Workers, target: Target) -> None:
     """Have the first worker make what all of a target's plans have in common."""
     nothing = Plan("", str(target), (), (), (), (), (), (), {})
-    workers.begin(partial(_finished, nothing, (), target))
+    workers.begin(partial(_runner, nothing, target))
 
 
 def _compiled(target: Target, job: Job) -> tuple[Scheduled, bytes, KernelSeconds]:
@@ -167,8 +169,8 @@ def _code(target: Target, kernel: Kernel, schedule: float, sources: str) -> tupl
     return code, KernelSeconds(kernel.func.name, schedule, text, made)
 
 
-def _finished(plan: Plan, codes: Sequence[bytes], target: Target) -> Artifact:
-    return backend_of(target).finish(plan, codes, target)
+def _runner(plan: Plan, target: Target) -> tuple[bytes, ...]:
+    return backend_of(target).runner(plan, target)
 
 
 def _done(code: bytes) -> Future[bytes]:

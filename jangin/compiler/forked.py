@@ -9,8 +9,8 @@ import gc
 import os
 import pickle
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -61,6 +61,23 @@ class Workers:
         for pipe in self._pipes:
             pipe.close()
 
+    def ask(self, job: Callable[[], T]) -> Callable[[], T]:
+        """Have the first do a job beside this process. Gives what waits for its result, as `do` would."""
+        first = self._pipes[0]
+        with _told():
+            first.send(pickle.dumps([job], pickle.HIGHEST_PROTOCOL))
+            first.send(0)
+
+        def result() -> T:
+            with _told():
+                _, value, error = first.recv()
+            if error is not None:
+                raise error
+            made: T = value
+            return made
+
+        return result
+
     def do(
         self,
         jobs: Sequence[Callable[[], T]],
@@ -77,13 +94,20 @@ class Workers:
         process dies; after that there is no work for the others."""
         used = self._pipes[: max(1, min(most, len(jobs)))]
         wanted = len(used) if forks else len(self._pipes)
-        try:
+        with _told():
             if wanted > self.running:
                 self._pipes[0].send(("fork", wanted - self.running))
                 self.running = wanted
             return _handed_out(jobs, used, progress, weights or [1.0] * len(jobs))
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise ChildProcessError("a process that made kernels ended early") from None
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Says that a process died, where that is why a pipe is closed."""
+    try:
+        yield
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise ChildProcessError("a process that made kernels ended early") from None
 
 
 def _handed_out(

@@ -189,20 +189,19 @@ def _start() -> _Started:
 
 
 def _result(pipe: Connection, progress: Progress | None) -> Compiled:
-    """What was built, from the cache's file or one that is handed over."""
-    from multiprocessing.reduction import recv_handle
-
-    from jangin.runtime.compiled import read_artifact
-
+    """What was built, from the cache's file or handed over."""
     while True:
         kind, *what = pipe.recv()
         if kind == "failed":
             raise what[0]
         if kind == "built":
             if what[0] is not None:
+                from jangin.runtime.compiled import read_artifact
+
                 return read_artifact(what[0])
-            with os.fdopen(recv_handle(pipe), "rb") as file:
-                return read_artifact(f"/proc/self/fd/{file.fileno()}")
+            from jangin.compiler.handed import taken
+
+            return taken(pipe)
         if progress is not None:
             progress(*what)
 

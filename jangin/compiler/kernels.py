@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from jangin.backends.backend import backend_of
 from jangin.compiler.cache import key
@@ -27,6 +29,7 @@ from jangin.ir.text import print_func, print_ranges
 from jangin.ir.traversal import free_vars, loads, rewrite, substitute
 from jangin.ir.verify import checked, verify_func, verify_plan
 from jangin.libraries import candidates as library_kernels
+from jangin.mapped import Large
 from jangin.passes.constraints import constraints
 from jangin.passes.memory import plan_buffers
 from jangin.passes.stages import (
@@ -36,6 +39,7 @@ from jangin.passes.stages import (
     opaque_params,
     opaque_stages,
     stages,
+    structure,
     with_symbols,
 )
 from jangin.passes.views import (
@@ -68,6 +72,8 @@ GRAIN_OPS = 20_000.0
 """Vector operations that a hand-out to another thread should be worth: some 5 us."""
 
 
+LATER: Array = np.empty(0)
+"""Stands for a constant that isn't packed yet."""
 STORE_SECONDS = 0.0038
 """What a nest took of a Zen 3 processor to make and compile, for each of its stores: the mean of Winograd's
 transforms of SqueezeNet and of a detector of text."""
@@ -120,6 +126,7 @@ class _Jobs:
         self.found = views(graph)
         self.by_text: dict[str, Job] = {}
         self.nests: dict[object, str] = {}
+        self.equal: dict[Hashable, tuple[str, Mapping[Var, Expr]]] = {}
         self.sizes: dict[str, Mapping[Var, Expr]] = {}
 
     def add(self, node: Node) -> tuple[str, tuple[str, ...]]:
@@ -148,6 +155,19 @@ class _Jobs:
         return self.nests[known], args
 
     def _stages(self, node: Node, name: str) -> tuple[str, tuple[str, ...]]:
+        """Kernels of one structure, none of whose operands lies in a view, are one: that is cheap to see."""
+        args = (*node.of(Kernel).body.inputs, *node.outputs)
+        plain = not any(n in self.found for n in args)
+        known = (structure(node), tuple(n in self.graph.constants for n in args)) if plain else node.outputs
+        if known not in self.equal:
+            self.equal[known] = self._made(node, name)
+        text, sizes = self.equal[known]
+        if sizes:
+            self.sizes[node.outputs[0]] = sizes
+        return text, args
+
+    def _made(self, node: Node, name: str) -> tuple[str, Mapping[Var, Expr]]:
+        """The text of a kernel's job, and what its symbols are in the graph."""
         graph, options = self.graph, self.options
         text, workload, args = kernel_workload(node, graph, options, name)
         candidate = options.choices.get(text)
@@ -155,12 +175,13 @@ class _Jobs:
             workload = _over_wholes(workload, parts, graph.symbols)
             text += _wholes(parts)
         workload, sums = _over_sums(workload)
+        sizes: dict[Var, Expr] = {}
         if names := _canonical_sizes(workload, {*graph.symbols, *sums}):
             text, workload = _over_sizes(workload, names)
-            self.sizes[node.outputs[0]] = {new: sums.get(old, old) for old, new in names.items()}
+            sizes = {new: sums.get(old, old) for old, new in names.items()}
         make = partial(_kernel, workload, options, candidate)
         self._job(text, node, workload, candidate, make, _seconds(workload.stages))
-        return text, args
+        return text, sizes
 
     def _job(
         self,
@@ -333,10 +354,14 @@ def used_symbols(
 
 
 def make_plan(
-    graph: Graph, scheduled: Chosen, options: Options, constants: dict[str, Array] | None = None
+    graph: Graph,
+    scheduled: Chosen,
+    options: Options,
+    constants: dict[str, Array] | None = None,
+    begin: Callable[[Plan], object] | None = None,
 ) -> Plan:
     """Buffers, packed constants and launches. `constants`: the graph's, where it hasn't them itself; those
-    that the plan has no need of are taken out."""
+    that the plan has no need of are taken out. `begin`: is told the plan before it has constants."""
     constants = dict(graph.constants) if constants is None else constants
     values = dict(graph.values)
     launches, funcs, calls, nodes = [], {}, {}, []
@@ -354,17 +379,22 @@ def make_plan(
                 calls[kernel.func.name] = kernel.call
         elif node.op == "reshape":
             nodes.append(node)
-    _pack(constants, packings, {*graph.outputs, *(n for node in nodes for n in node.inputs)})
-    packed = replace(graph, values=values).with_nodes(nodes, values=values, constants=constants)
+    needed = {*graph.outputs, *(n for node in nodes for n in node.inputs)}
+    plain = [n for n in constants if n in needed]
+    packings = dict(sorted(packings.items(), key=lambda item: -constants[item[1][0]].nbytes))
+    named = replace(graph, values=values, constants=dict.fromkeys([*plain, *packings], LATER))
     checks = tuple(c for n in nodes if n.op == "kernel" for c in _checks(n))
-    buffers = plan_buffers(packed, packed.nodes, [c.buffer for c in checks])
-    used = {b.name: constants[b.name] for b in buffers if b.kind == "constant"}
+    buffers = plan_buffers(named, nodes, [c.buffer for c in checks])
     symbols = tuple(graph.symbols.items())
     required = tuple(dict.fromkeys((*graph.constraints, *(constraints(graph) if symbols else ()))))
     plan = Plan(
         graph.name, str(options.target), graph.inputs, graph.outputs, symbols, required, buffers,
-        tuple(launches), used, funcs, calls, graph.bound, checks,
+        tuple(launches), {}, funcs, calls, graph.bound, checks,
     )  # fmt: skip
+    if begin is not None:
+        begin(plan)
+    _pack(constants, packings, needed)
+    plan = replace(plan, constants={b.name: constants[b.name] for b in buffers if b.kind == "constant"})
     if options.verify:
         checked("planning", verify_plan, plan)
     return plan
@@ -401,10 +431,12 @@ def _pack(
     left = Counter(source for source, _ in packings.values())
     for name in [n for n in constants if n not in needed and n not in left]:
         del constants[name]
-    order = sorted(packings.items(), key=lambda item: -constants[item[1][0]].nbytes)
+    memory = Large()
     with ThreadPoolExecutor(default_threads()) as threads:
-        packed = threads.map(lambda item: item[1][1].apply(constants[item[1][0]]), order)
-        for (name, (source, _)), array in zip(order, packed, strict=True):
+        packed = threads.map(
+            lambda item: item[1].apply(constants[item[0]], memory.empty), [*packings.values()]
+        )
+        for (name, (source, _)), array in zip(packings.items(), packed, strict=True):
             constants[name] = array
             left[source] -= 1
             if not left[source] and source not in needed:

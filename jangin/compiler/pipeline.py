@@ -127,7 +127,7 @@ def build_plan(
     """A lowered graph of core operators alone: one plan and its code."""
     with Build(options.target, workers, shared, account) as builder:
         made = partial(builder.make, progress=_told_seconds(progress, "kernels"))
-        plan = lowered_plan(graph, options, progress, made)
+        plan = lowered_plan(graph, options, progress, made, builder.begin)
         _tell(progress, 0, 1, "compile")
         return builder.artifact(plan, _told_seconds(progress, "compile"))
 
@@ -137,15 +137,16 @@ def lowered_plan(
     options: Options,
     progress: Progress | None = None,
     make: Callable[[Sequence[Job]], Sequence[Scheduled]] | None = None,
+    begin: Callable[[Plan], object] | None = None,
 ) -> Plan:
-    """A lowered graph's plan. `make` carries out the jobs that make its kernels."""
+    """A lowered graph's plan. `make` carries out the jobs that make its kernels; `begin`: see `make_plan`."""
     graph = optimize(graph, options, progress)
     _tell(progress, 0, 1, "kernels")
     scheduled = schedule_kernels(graph, options, make)
     _tell(progress, 0, 1, "plan")
     constants = dict(graph.constants)
     graph = replace(graph, constants={})  # so that each can go once it is packed
-    return make_plan(graph, scheduled, options, constants)
+    return make_plan(graph, scheduled, options, constants, begin)
 
 
 @dataclass(frozen=True)

@@ -10,23 +10,21 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import recv_handle, send_handle
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NoReturn, cast
+from multiprocessing.reduction import recv_handle
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from jangin.compiler.build import prepared, start_workers
 from jangin.compiler.forked import Workers, fork, sendable
 from jangin.compiler.isolated import Asked
-from jangin.runtime.artifact import Artifact
 
 if TYPE_CHECKING:
     from jangin.compiler.request import Request
-    from jangin.runtime.compiled import Compiled
 
 IDLE = 30.0
 """Seconds that the process waits for something to do before it ends."""
@@ -118,8 +116,7 @@ def _compile(
 ) -> None:
     """The forked process: compiles what the caller says next, tells it how it goes, and hands down what is
     left of it, unless it failed: what workers do then isn't known."""
-    from tempfile import TemporaryFile
-
+    from jangin.compiler.handed import hand, pickled
     from jangin.compiler.request import carry_out
     from jangin.mapped import map_file
 
@@ -133,25 +130,15 @@ def _compile(
     tell = (lambda *step: caller.send(("step", *step))) if asked.told else None
     try:
         artifact, path = carry_out(request, tell, workers=workers, shared=kernels)
-        with TemporaryFile() if path is None else nullcontext() as file:
-            if file is not None:
-                _write(artifact, cast(BinaryIO, file))
-            caller.send(("built", path))
-            if file is not None:
-                send_handle(caller, file.fileno(), None)
+        data, arrays = pickled(artifact) if path is None else (b"", [])
+        del artifact
+        caller.send(("built", path))
+        if path is None:
+            hand(caller, data, arrays)
     except Exception as error:
         caller.send(("failed", sendable(error)))
     else:
         done.send(_Done(workers.running, *kernels.pickled()))
-
-
-def _write(artifact: Compiled, file: BinaryIO) -> None:
-    """For a caller who waits for it."""
-    if isinstance(artifact, Artifact):
-        artifact.write(file, kept=False)
-    else:
-        artifact.write(file)
-    file.flush()
 
 
 def _last(known: Mapping[str, bytes], used: Sequence[str]) -> dict[str, bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from jangin.ir.core import Kernel, LoopNest
@@ -45,6 +45,21 @@ def stages(kernel: Node) -> Staged:
         anchored[-1] = _finished(anchored[-1], done[result.name])
     whole = tuple(simplified(s, body.symbols) for s in anchored)
     return whole, tuple(buffers[n] for n in body.inputs), result
+
+
+def structure(kernel: Node) -> Hashable:
+    """What decides the stages of a kernel but for its values' names: a model's layers are made of few
+    different ones."""
+    body, number = kernel.of(Kernel).body, dict[str, int]()
+    of = [number.setdefault(name, len(number)) for name in body.inputs]
+    nodes = []
+    for node in body.nodes:
+        attrs = (repr(v) if isinstance(v, float) else v for v in vars(node.attrs).values())
+        ends = tuple(number.setdefault(name, len(number)) for name in (*node.inputs, *node.outputs))
+        nodes.append((type(node.attrs), *attrs, ends))
+    types = tuple((body.dtype(name), body.shape(name)) for name in number)
+    held = tuple((number[n], a.dtype.str, a.tobytes()) for n, a in body.constants.items() if n in number)
+    return tuple(of), tuple(nodes), types, held, number[body.outputs[0]], tuple(body.symbols.items())
 
 
 def _scalar(buffer: Buffer, array: Array) -> Stage:

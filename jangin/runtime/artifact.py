@@ -3,8 +3,7 @@
 The file: 8 bytes of magic, u32 version, u32 length of the header, SHA-256 of the header and
 objects, the header (JSON: the plan's text, and where each object and constant lies), objects,
 and constants at multiples of 128 bytes. Constants are mapped, not read; each has its digest
-(`mapped.digest`) in the header, or "" in a file that isn't kept. Little-endian. Equal artefacts give
-equal files.
+(`mapped.digest`) in the header. Little-endian. Equal artefacts give equal files.
 """
 
 from __future__ import annotations
@@ -63,17 +62,16 @@ class Artifact:
         """Write the file; a reader never sees half of it."""
         write_whole(Path(path), self.write)
 
-    def write(self, file: BinaryIO, pool: Pool | None = None, *, kept: bool = True) -> bytes:
+    def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
         """Write to an open file, from a multiple of PLACE on; the constants go to the `pool`, if there is
-        one. One that isn't `kept`, but read by who waits for it, has no digests of constants. Gives the
-        digest that stands for it all."""
+        one. Gives the digest that stands for it all."""
         from jangin.ir.text import print_plan
 
         if self.check is not None:
             self.check()
         constants = {n: np.asarray(a, order="C") for n, a in sorted(self.plan.constants.items())}
         raw = [a.reshape(-1).view(np.uint8).data for a in constants.values()]
-        digests = Digests(raw if kept else [])
+        digests = Digests(raw)
         places, end = _places([a.nbytes for a in constants.values()])
         if pool is not None:
             places, end = [pool.place(r, d) for r, d in zip(raw, digests.wait(), strict=True)], 0
@@ -95,7 +93,7 @@ class Artifact:
             return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
         first = file.tell()
-        start = placed(first + PREFIX.size + len(head([bytes(32 * kept)] * len(raw))) + len(code))
+        start = placed(first + PREFIX.size + len(head([bytes(32)] * len(raw))) + len(code))
         file.seek(start)
         for data, at in zip(raw, places, strict=True) if pool is None else ():
             file.write(bytes(start + at - file.tell()))
@@ -103,7 +101,7 @@ class Artifact:
             if len(data) >= AT_ONCE:
                 release(constants.values())
         file.write(bytes(start + end - file.tell()))
-        header = head(digests.wait() if kept else [b""] * len(raw))
+        header = head(digests.wait())
         whole = hashlib.sha256(header + code).digest()
         file.seek(first)
         file.write(PREFIX.pack(MAGIC, VERSION, len(header), whole) + header + code)
@@ -192,8 +190,7 @@ class Constants:
         """The constant of a line in an artefact's table."""
         array = _constant(self._mapped, dtype, shape, at)
         data = array.reshape(-1).view(np.uint8).data
-        if digest:
-            self._taken.setdefault((at, array.nbytes, bytes.fromhex(digest)), (name, data))
+        self._taken.setdefault((at, array.nbytes, bytes.fromhex(digest)), (name, data))
         return array
 
     def start(self) -> bool:

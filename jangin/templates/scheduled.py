@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, field
 
 import numpy as np
@@ -32,14 +32,14 @@ class Packing:
     groups: int
     width: int
 
-    def apply(self, array: Array) -> Array:
-        """The packed copy, contiguous."""
+    def apply(self, array: Array, empty: Callable[..., Array] = np.empty) -> Array:
+        """The packed copy, contiguous, in memory that `empty` gives."""
         a = np.transpose(array, self.perm)
         lead, size, rest = a.shape[: self.axis], a.shape[self.axis] // self.groups, a.shape[self.axis + 1 :]
         a = np.moveaxis(a.reshape(*lead, self.groups, size, *rest), self.axis + 1, -1)
         whole, left = divmod(size, self.width)
         panels = whole + (left > 0)
-        packed = np.empty((*lead, self.groups, panels, *rest, self.width), array.dtype)
+        packed = empty((*lead, self.groups, panels, *rest, self.width), array.dtype)
         by_panel = np.moveaxis(packed, self.axis + 1, -2)  # [..., groups, ..., panels, width]
         full = a[..., : whole * self.width].reshape(*a.shape[:-1], whole, self.width)
         fill(by_panel[..., :whole, :], full)

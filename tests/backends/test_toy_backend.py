@@ -3,7 +3,7 @@ kernel's loops, and what runs it is the interpreter."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -52,8 +52,8 @@ class ToyBackend:
     def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
         return print_func(kernel.func).encode()
 
-    def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
-        return Artifact(plan, tuple(codes))
+    def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:
+        return ()
 
     def flow(self, target: Target) -> bytes:
         return b""

@@ -131,7 +131,7 @@ def plan(
 
 def compiled(made: Plan, kernels: Sequence[tuple[str, str]]) -> Artifact:
     """The plan with kernels whose LLVM IR is given."""
-    return BACKEND.finish(made, [compile_modules([named], V2) for named in kernels], V2)
+    return Artifact(made, (*BACKEND.runner(made, V2), *(compile_modules([named], V2) for named in kernels)))
 
 
 def chain(tasks: int = 1000, *, threads_grain: int = 16) -> Artifact:

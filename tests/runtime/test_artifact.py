@@ -98,18 +98,6 @@ def test_constants_are_mapped(tmp_path: Path) -> None:
     assert mapped and words[-1] == (8 << 20) - 1
 
 
-def test_a_file_that_nobody_keeps_has_no_digests(tmp_path: Path) -> None:
-    """What is read from it and saved is the file that would have been kept."""
-    with open(tmp_path / "passed.jgn", "wb") as file:
-        big(1 << 20).write(file, kept=False)
-    read = Artifact.read(tmp_path / "passed.jgn")
-    assert read.check is None
-    read.save(tmp_path / "a.jgn")
-    big(1 << 20).save(tmp_path / "b.jgn")
-    assert (tmp_path / "a.jgn").read_bytes() == (tmp_path / "b.jgn").read_bytes()
-    assert Artifact.read(tmp_path / "b.jgn").check is not None
-
-
 @pytest.mark.parametrize("share", [0.0, 0.0001, 0.001, 0.02, 0.3, 0.9, 0.9999])
 def test_cut_short(tmp_path: Path, share: float) -> None:
     path = tmp_path / "m.jgn"

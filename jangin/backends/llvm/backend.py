@@ -5,13 +5,12 @@ imported by those that do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jangin.backends.backend import Kernel
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
-from jangin.runtime.artifact import Artifact
 from jangin.targets.target import Target
 from jangin.templates.choose import TEMPLATES, Match
 
@@ -47,10 +46,10 @@ class LLVM:
 
         return code(kernel, target, written)
 
-    def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
-        from jangin.backends.llvm.code import finish
+    def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:
+        from jangin.backends.llvm.code import runner
 
-        return finish(plan, codes, target)
+        return runner(plan, target)
 
     def flow(self, target: Target) -> bytes:
         from jangin.backends.llvm.code import flow

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import cache
 
 from jangin.backends.backend import Kernel
@@ -15,7 +14,6 @@ from jangin.backends.llvm.objects import assembly, compile_modules
 from jangin.backends.llvm.pool import pool_module
 from jangin.backends.llvm.take import take_module
 from jangin.ir.plan import Plan
-from jangin.runtime.artifact import Artifact
 from jangin.targets.target import Target
 
 FORMS = {"llvm": emit_kernel, "asm": assembly}
@@ -35,13 +33,9 @@ def code(kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes
     return compile_modules(texts, target, fixed=is_fixed(func, target))
 
 
-def finish(plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
-    """The pool's object, the entry's, then the kernels'."""
-    entry = [("entry", entry_module(plan, target))]
-    with ThreadPoolExecutor(2) as threads:
-        own = [threads.submit(_pool_object, target), threads.submit(compile_modules, entry, target)]
-        kernels = [*codes]
-        return Artifact(plan, (*(o.result() for o in own), *kernels))
+def runner(plan: Plan, target: Target) -> tuple[bytes, ...]:
+    """The pool's object and the entry's."""
+    return _pool_object(target), compile_modules([("entry", entry_module(plan, target))], target)
 
 
 @cache

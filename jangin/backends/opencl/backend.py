@@ -5,7 +5,7 @@ processes at once, and no other model can have a part of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -19,7 +19,6 @@ from jangin.ir.graph import CompileError
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
 from jangin.passes.table import Pass
-from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.clblast import packed
 from jangin.runtime.devices.opencl_devices import of_target
@@ -76,8 +75,8 @@ class OpenCLBackend:
             require_right(load_kernel(device, built, same=True), device, ours)
         return replace(built, product=product).packed
 
-    def finish(self, plan: Plan, codes: Iterable[bytes], target: Target) -> Artifact:
-        return Artifact(plan, tuple(dict.fromkeys(codes)))
+    def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:
+        return ()
 
     def flow(self, target: Target) -> bytes:
         return b""
