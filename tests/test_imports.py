@@ -74,15 +74,19 @@ ALLOWED = {
         "compiler.account", "compiler.forked", "compiler.options", "compiler.pipeline", "compiler.place",
         "compiler.shared", "frontends", "frontends.table", "ir", "passes", "runtime", "targets", "tune",
     },
-    "compiler.driver": {"compiler.cache", "compiler.isolated", "compiler.local", "runtime"},
+    "compiler.driver": {
+        "compiler.cache", "compiler.interrupts", "compiler.isolated", "compiler.local", "runtime",
+    },
+    "compiler.interrupts": set(),
     "compiler.local": {
         "compiler.isolated", "compiler.options", "compiler.request", "compiler.source", "frontends",
         "frontends.table", "runtime", "targets",
     },
-    "compiler.isolated": {"environment", "frontends", "ir", "runtime"},
+    "compiler.handed": {"ir", "mapped", "runtime"},
+    "compiler.isolated": {"compiler.handed", "environment", "frontends", "ir", "runtime"},
     "compiler.server": {
-        "compiler.build", "compiler.forked", "compiler.isolated", "compiler.pipeline", "compiler.request",
-        "frontends", "frontends.table", "ir", "mapped", "runtime",
+        "compiler.build", "compiler.forked", "compiler.handed", "compiler.isolated", "compiler.pipeline",
+        "compiler.request", "frontends", "frontends.table", "ir", "mapped", "runtime",
     },
     "compiler.forked": {"compiler.orphans"},
     "compiler.orphans": set(),

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.compiler import isolated
+from jangin.compiler import handed, isolated
 from jangin.compiler.forked import sendable
+from jangin.compiler.interrupts import kept_interrupts
 
 
 def layers(count: int) -> onnx.ModelProto:
@@ -62,6 +64,23 @@ def test_a_caller_that_has_no_compiler_gets_none(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["(4, 18)", "[]"]
+
+
+def test_weights_come_whole_where_memory_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By several batches where it can, in a file else."""
+    model = layers(9)
+    expected = jangin.compile(model, cache=False, isolated=False)(X)
+    monkeypatch.setattr(handed, "BATCH", 3000)
+    assert np.array_equal(jangin.compile(model, cache=False, isolated=True)(X), expected)
+    asked = []
+
+    def refused(*where: object) -> None:
+        asked.append(where)
+        raise PermissionError
+
+    monkeypatch.setattr(handed, "_read", refused)
+    assert np.array_equal(jangin.compile(model, cache=False, isolated=True)(X), expected)
+    assert asked
 
 
 def test_its_errors_are_the_callers(tmp_path: Path) -> None:
@@ -138,6 +157,23 @@ def test_a_caller_that_is_ended_leaves_nothing(end: signal.Signals, tmp_path: Pa
         assert last not in ([], ["compiling"]), errors
         assert float(last[0]) - start < ENDED, "0.06 s at most where it was measured"
     assert not [*temporary.iterdir()]
+
+
+def test_an_interrupt_in_what_frees_something_is_not_lost() -> None:
+    """As in a weak reference's function, from which Python raises nothing."""
+
+    class Freed:
+        pass
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    freed = Freed()
+    reference = weakref.ref(freed, interrupted)
+    with pytest.raises(KeyboardInterrupt), kept_interrupts():
+        del freed
+        time.sleep(ENDED)
+    assert reference() is None
 
 
 class Odd(Exception):

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, overload
 
+from jangin.compiler.interrupts import kept_interrupts
 from jangin.compiler.isolated import Apart
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def build(
     so where this process hasn't loaded the compiler yet, and never with anything of your own.
     Raises CompileError with the node, its operator and what to do about it, ValueError for an unknown
     target, and LoadError for `tune` where this machine can't run the target's code."""
-    with _compiler(isolated, cache, target, operators, formats) as apart:
+    with kept_interrupts(), _compiler(isolated, cache, target, operators, formats) as apart:
         from jangin.compiler import local
 
         return local.build(
@@ -122,7 +123,8 @@ def compile(
     `dynamic_shapes` says (see `torch.export.export`); what comes back is called as the module is. Raises
     LoadError, before anything is compiled, where this machine can't run the target's code."""
     isolated = options.pop("isolated", None)
-    with _compiler(isolated, options.get("cache", True), target, operators, formats) as apart:
+    cache = options.get("cache", True)
+    with kept_interrupts(), _compiler(isolated, cache, target, operators, formats) as apart:
         from jangin.runtime.device import begin
 
         if isinstance(target, str):
