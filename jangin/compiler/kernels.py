@@ -366,13 +366,17 @@ def make_plan(
     values = dict(graph.values)
     launches, funcs, calls, nodes = [], {}, {}, []
     packings: dict[str, tuple[str, Packing]] = {}
+    scratch: dict[str, Expr] = {}
     found = views(graph)
     for node in graph.nodes:
         if node.op == "kernel":
             kernel, args = scheduled[node.outputs[0]]
             args = _arguments(kernel, args, packings, values)
             nodes.append(replace(node, inputs=args[:-1], outputs=args[-1:]))
-            launch = _launch(kernel, args, node, found.get(node.outputs[0]), options)
+            if kernel.func.name not in funcs:
+                scratch[kernel.func.name] = _scratch(kernel, options)
+            view, needs = found.get(node.outputs[0]), scratch[kernel.func.name]
+            launch = _launch(kernel, args, node, view, needs, options)
             launches.append(_unless_empty(launch, graph.shape(node.outputs[0]), graph.symbols))
             funcs[kernel.func.name] = kernel.func
             if kernel.call is not None:
@@ -461,8 +465,17 @@ def _vanishes(count: Expr, size: Expr) -> bool:
     return simplify(rewrite(count, lambda e: ZERO if e is size else None)) == ZERO
 
 
+def _scratch(kernel: Scheduled, options: Options) -> Expr:
+    return scratch_bytes(kernel.func, groups=isinstance(options.target, GpuTarget))
+
+
 def _launch(
-    kernel: Scheduled, args: tuple[str, ...], node: Node, view: View | None, options: Options
+    kernel: Scheduled,
+    args: tuple[str, ...],
+    node: Node,
+    view: View | None,
+    scratch: Expr,
+    options: Options,
 ) -> Launch:
     func: Func = kernel.func
     start: dict[Var, Expr] = (
@@ -473,13 +486,12 @@ def _launch(
         return simplify(substitute(e, kernel.sizes)) if kernel.sizes else e
 
     grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
-    groups = isinstance(options.target, GpuTarget)
     ours = func if kernel.call is None or kernel.call.rest is None else kernel.call.rest
-    local = (threads(ours),) if groups and grouped(ours) else ()
+    local = (threads(ours),) if isinstance(options.target, GpuTarget) and grouped(ours) else ()
     alone = isinstance(tasks := kernel.tasks, Const) and int(tasks.value) <= grain
     return Launch(
         func.name, args, tuple({**kernel.sizes, **start}.get(v, v) for v, _ in func.symbols),
-        of_model(tasks), 0 if alone else grain, of_model(scratch_bytes(func, groups=groups)),
+        of_model(tasks), 0 if alone else grain, of_model(scratch),
         tuple(node.source.split("; ")), kernel.label, of_model(kernel.flops), of_model(kernel.bytes),
         kernel.call.library if kernel.call else "", of_model(kernel.rounds), kernel.function, local,
     )  # fmt: skip

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from fractions import Fraction
 from functools import partial, reduce
 from itertools import product as combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,6 +40,9 @@ from jangin.ops.axes import clamped, divide
 from jangin.ops.builder import Builder
 from jangin.ops.operands import wide
 from jangin.ops.values import Tensor
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 ZERO, ONE = const(0), const(1)
 Ends = tuple[Expr, Expr]
@@ -409,6 +412,8 @@ def _extrapolated(b: Builder, y: Tensor, lines: Sequence[Line], style: Style) ->
 
 def rational(scale: float) -> Fraction:
     """The simple fraction that a f32 scale is the rounding of, or else its exact value."""
+    from fractions import Fraction
+
     simple = Fraction(float(scale)).limit_denominator(4096)
     close = np.float32(simple.numerator / simple.denominator) == np.float32(scale)
     return simple if close else Fraction(float(scale))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from jangin.targets import arm, micro, opencl, riscv, wasm, x86
 from jangin.targets.host import host
 from jangin.targets.several import SEPARATOR, several
@@ -42,6 +40,8 @@ def resolve(target: str | Target) -> Target:
 
 def _nearest(name: str) -> str:
     """What was meant by a target that there isn't: another, or a feature that some have."""
+    from difflib import get_close_matches
+
     if near := get_close_matches(name, ["cpu", *NAMED], 2):
         return f", did you mean {' or '.join(near)}?"
     features = {f.lstrip("+") for t in NAMED.values() for f in t.features.split(",")}

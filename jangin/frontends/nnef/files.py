@@ -8,16 +8,18 @@ from __future__ import annotations
 import io
 import os
 import re
-import tarfile
 import zlib
 from collections.abc import Mapping
 from mmap import mmap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jangin.frontends.format import Contents, most_unpacked
 from jangin.ir.graph import CompileError
 from jangin.mapped import map_file
+
+if TYPE_CHECKING:
+    import tarfile
 
 GRAPH, QUANTIZATION = "graph.nnef", "graph.quant"
 MOST_FILES = 100_000
@@ -107,6 +109,8 @@ def is_model(contents: Contents) -> bool:
     if not contents.data:
         return contents.path is not None and (contents.path / GRAPH).is_file()
     if is_archive(contents.data):
+        import tarfile
+
         try:
             with _opened(contents) as archive:
                 return any(_plain(m.name) == GRAPH for m in archive if m.isfile())
@@ -160,6 +164,7 @@ def _opened(contents: Contents) -> tarfile.TarFile:
     import bz2
     import gzip
     import lzma
+    import tarfile
 
     raw = io.BytesIO(contents.data)
     limit = most_unpacked(len(contents.data))
@@ -170,6 +175,8 @@ def _opened(contents: Contents) -> tarfile.TarFile:
 
 
 def _unpacked(contents: Contents) -> dict[str, bytes]:
+    import tarfile
+
     files: dict[str, bytes] = {}
     try:
         with _opened(contents) as archive:

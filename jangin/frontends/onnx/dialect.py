@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,6 +75,8 @@ class Onnx(Dialect):
         elsewhere = [d or "ai.onnx" for d, n in OPERATORS if n == name]
         if elsewhere:
             return f"'{domain or 'ai.onnx'}' has no such operator, but {' and '.join(elsewhere)} have"
+        import difflib
+
         close = difflib.get_close_matches(name, known, 1, 0.8)
         if close:
             return f"there is no such operator; {close[0]} is called alike"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-import zipfile
 from typing import TYPE_CHECKING, Any
 
 from jangin.frontends.format import Contents, Example, Format, Prepared, most_unpacked
@@ -62,6 +61,8 @@ def _holds(contents: Contents, names: tuple[str, ...]) -> bool:
     """Whether a model is an archive with a file whose name ends so."""
     if contents.data[:4] != b"PK\x03\x04":
         return False
+    import zipfile
+
     try:
         with zipfile.ZipFile(io.BytesIO(contents.data)) as archive:
             return any(name.endswith(names) for name in archive.namelist())
@@ -76,6 +77,8 @@ def _traced(contents: Contents) -> Any:
         raise CompileError(
             f"{contents} is an exported PyTorch program, which PyTorch reads: pip install 'jangin[torch]'"
         ) from None
+    import zipfile
+
     from jangin.frontends.torch.trace import traced
 
     with zipfile.ZipFile(io.BytesIO(contents.data)) as archive:

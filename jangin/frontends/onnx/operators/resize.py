@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import F32
@@ -53,6 +52,8 @@ ROUNDING: Mapping[str, str] = {
 def _proportional(
     b: Builder, x: Tensor, axes: Sequence[int], sizes: Sequence[Expr], roi: Sequence[Ends | None], policy: str
 ) -> list[Line]:
+    from fractions import Fraction
+
     old, new = static_shape(tuple(x.shape[a] for a in axes)), static_shape(tuple(sizes))
     if old is None or new is None:
         raise CompileError(f"Resize of {x} with keep_aspect_ratio_policy={policy} needs known sizes")
