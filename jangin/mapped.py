@@ -19,7 +19,7 @@ SLAB = 8 << 20
 """Bytes of an array that are copied at once."""
 BLOCK = 4 << 20
 """Bytes that `digest` hashes as one block: enough for the work of a thread."""
-PIECE = 32 << 20
+PIECE = 16 << 20
 """Bytes of a piece of memory for many arrays."""
 ALIGNED = 64
 """Bytes at a multiple of which arrays begin in it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copyreg
 import ctypes
+import errno
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -20,20 +21,21 @@ from itertools import accumulate
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jangin.ir.dtype import DType, from_numpy
 from jangin.ir.graph import Array
 from jangin.ir.plan import Plan
-from jangin.mapped import SLAB
+from jangin.mapped import PIECE, SLAB
 from jangin.runtime.artifact import PLACE, placed
 from jangin.runtime.compiled import Compiled
 from jangin.runtime.threads import default_threads
 
-BATCH = 64 << 20
-"""Bytes that are read before what held them is let go of."""
+BATCH = PIECE
+"""Bytes that are read before what held them is let go of. The next are read to the same memory: to write to
+such as the system must find first takes many times as long."""
 
 
 def pickled(made: Compiled) -> tuple[bytes, list[Array]]:
@@ -62,21 +64,25 @@ def _plan(plan: Plan) -> tuple[type[Plan], tuple[Any, ...]]:
 
 
 def hand(caller: Connection, data: bytes, held: list[Array]) -> None:
-    """Send what `pickled` gave, and stay until it is taken: the arrays go from the list as they are read. A
-    pipe of their own has what is said of that, as what else a caller says may be another process's to read.
-    """
+    """Send what `pickled` gave, and stay until it is taken. The arrays are taken out of the list, and go as
+    they are read, in the order in which they lie in memory. A pipe of their own has what is said of that, as
+    what else a caller says may be another process's to read."""
     ours, theirs = Pipe()
     send_handle(caller, theirs.fileno(), None)
     theirs.close()
     with ours:
-        ours.send((os.getpid(), data, [(array.ctypes.data, array.nbytes) for array in held]))
-        held.reverse()
-        while held:
+        order = sorted(range(len(held)), key=lambda n: -held[n].ctypes.data)
+        left = [held[n] for n in order]
+        held.clear()
+        parts = [(n, a.ctypes.data, a.nbytes) for n, a in zip(order, left, strict=True)][::-1]
+        ours.send((os.getpid(), data, parts))
+        while left:
             count: int | None = ours.recv()
             if count is None:
-                _send_file(ours, held[::-1])
+                assert len(left) == len(parts), "memory that could be read can't be any more"
+                _send_file(ours, left[::-1])
                 return
-            del held[-count:]
+            del left[-count:]
 
 
 def _send_file(pipe: Connection, held: Sequence[Array]) -> None:
@@ -91,35 +97,43 @@ def _send_file(pipe: Connection, held: Sequence[Array]) -> None:
 def taken(caller: Connection) -> Compiled:
     """What a process hands over. Raises EOFError where it ends before."""
     with Connection(recv_handle(caller)) as pipe:
-        process, data, parts = pipe.recv()
-        sizes = [size for _, size in parts]
-        places = [0, *accumulate(map(placed, sizes))]
+        process, data, found = pipe.recv()
+        parts = [_Held(n, start, size, 0) for n, start, size in found]
+        ends = [0, *accumulate(placed(p.size) for p in parts)]
+        parts = [p._replace(place=at) for p, at in zip(parts, ends, strict=False)]
+        block = np.empty(ends[-1] + PLACE, np.uint8)
+        block = block[-block.ctypes.data % PLACE :]
         try:
-            block = _copied(process, parts, places, pipe)
-        except (OSError, AttributeError):
+            _copy(process, parts, block, pipe)
+        except (PermissionError, AttributeError):
             pipe.send(None)
             with os.fdopen(recv_handle(pipe), "rb") as file:
                 block = np.memmap(file, np.uint8, "r")
     block.flags.writeable = False
-    held = [block[at : at + size] for at, size in zip(places, sizes, strict=False)]
+    held = [block[p.place : p.place + p.size] for p in sorted(parts)]
     made: Compiled = pickle.loads(data, buffers=held)
     return made
 
 
-def _copied(process: int, parts: Sequence[tuple[int, int]], places: Sequence[int], pipe: Connection) -> Array:
-    """The arrays of another process, whose address and size `parts` has, at their places in one block."""
-    block = np.empty(places[-1] + PLACE, np.uint8)
-    block = block[-block.ctypes.data % PLACE :]
+class _Held(NamedTuple):
+    """An array of the other process: its number, where it begins there, its bytes, and its place here."""
+
+    number: int
+    start: int
+    size: int
+    place: int
+
+
+def _copy(process: int, parts: Sequence[_Held], block: Array, pipe: Connection) -> None:
     with ThreadPoolExecutor(default_threads()) as threads:
-        for first, last in _batches([size for _, size in parts]):
+        for batch in _batches(parts):
             pieces = [
-                (process, start + at, block[places[n] + at : places[n] + min(size, at + SLAB)])
-                for n, (start, size) in enumerate(parts[first:last], first)
-                for at in range(0, size, SLAB)
+                (process, p.start + at, block[p.place + at : p.place + min(p.size, at + SLAB)])
+                for p in batch
+                for at in range(0, p.size, SLAB)
             ]
             list(threads.map(_read, *zip(*pieces, strict=True)))
-            pipe.send(last - first)
-    return block
+            pipe.send(len(batch))
 
 
 class _Part(ctypes.Structure):
@@ -129,20 +143,22 @@ class _Part(ctypes.Structure):
 
 
 def _read(process: int, start: int, goal: Array) -> None:
-    """Another process's memory. Raises OSError where the system refuses, AttributeError where it can't."""
+    """Another process's memory. Raises PermissionError where the system refuses, AttributeError where it
+    can't, and EOFError where that process is gone."""
     read = ctypes.CDLL(None, use_errno=True).process_vm_readv
     one = ctypes.c_ulong(1)
     ours, theirs = _Part(goal.ctypes.data, goal.nbytes), _Part(start, goal.nbytes)
     got = read(process, ctypes.byref(ours), one, ctypes.byref(theirs), one, ctypes.c_ulong(0))
     if got != goal.nbytes:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        raise EOFError if ctypes.get_errno() == errno.ESRCH else PermissionError
 
 
-def _batches(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Runs of arrays of about `BATCH` bytes."""
-    first, room = 0, BATCH
-    for n, size in enumerate(sizes, 1):
-        room -= size
-        if room <= 0 or n == len(sizes):
-            yield first, n
-            first, room = n, BATCH
+def _batches(parts: Sequence[_Held]) -> Iterator[list[_Held]]:
+    """About `BATCH` bytes of arrays at a time."""
+    batch, size = list[_Held](), 0
+    for part in parts:
+        batch.append(part)
+        size += part.size
+        if size >= BATCH or part is parts[-1]:
+            yield batch
+            batch, size = [], 0
