@@ -121,8 +121,8 @@ def _parts(e: Expr) -> list[Expr]:
 
 
 def _composed(s: State, node: Node) -> Result:
-    """Arithmetic of one value and constants after the same, or a cast of a cast: one map. (Other
-    maps that follow one another are left to fusion.)"""
+    """Arithmetic of one value and constants after the same, or a cast of a cast: one map, but where others
+    read what is rounded too. (Other maps that follow one another are left to fusion.)"""
     body = node.of(Map).body
     for i, name in enumerate(node.inputs):
         inner = s.producer(name, Map)
@@ -132,7 +132,8 @@ def _composed(s: State, node: Node) -> Result:
         others = [n for k, n in enumerate(node.inputs) if k != i]
         chain = s.single_use(name) and _scales(s, inner) and _scales(s, node) and _all_constant(s, others)
         first = inner.of(Map).body
-        alone = s.single_use(name) or (isinstance(first, Cast) and isinstance(first.a, Var))
+        widens = isinstance(first, Cast) and isinstance(first.a, Var) and is_exact(first.a.dtype, first.dtype)
+        alone = s.single_use(name) or widens
         casts = len(inner.inputs) == 1 and isinstance(first, Cast) and alone and _is_cast_of(body, var)
         if not chain and not casts:
             continue

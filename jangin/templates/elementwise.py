@@ -49,17 +49,18 @@ class Elementwise(Template):
         return sum(stride(n, a.var, ranges) not in (0, 1) for a in along for n in loads(self.stage.body))
 
     def _quantizes(self) -> bool:
-        """Whether small integers are made of numbers that lie side by side along the last axis but one alone,
+        """Whether small numbers are made of others that lie side by side along the last axis but one alone,
         which would be loaded one by one, with a test of each."""
         axes, ranges = self.stage.axes[-2:], dict(self.workload.symbols)
         along = [[stride(n, a.var, ranges) for n in loads(self.stage.body)] for a in axes]
-        small = self.stage.out.dtype.is_int and self.stage.out.dtype.bytes < F32.bytes
+        out = self.stage.out.dtype
+        rounds = out.wide is not out and any(n.dtype is not out for n in loads(self.stage.body))
         return (
-            small
+            out.bytes < F32.bytes
             and len(along) == 2
             and along[0] == [1]
             and along[1] != [1]
-            and bool(cost.arithmetic(self.stage.body))
+            and (rounds or bool(cost.arithmetic(self.stage.body)))
         )
 
     def space(self) -> Sequence[Params]:

@@ -277,3 +277,20 @@ def test_shapes_are_told_for_each_variant(cli: Cli, tmp_path: Path) -> None:
     for show in ("--placement", "--memory"):
         assert "variant for batch = 1" in cli("inspect", compiled, show).out
     assert "y: float32[3]" in cli("run", compiled, "--shape", "batch=1", "--profile").out
+
+
+def test_products_of_bfloat16_can_be_of_float32(cli: Cli, tmp_path: Path) -> None:
+    """Where the target has an instruction that makes them."""
+    bf16 = onnx.TensorProto.BFLOAT16
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "product",
+        [onnx.helper.make_tensor_value_info("x", bf16, [5, 40])],
+        [onnx.helper.make_tensor_value_info("y", bf16, [5, 24])],
+        [onnx.helper.make_tensor("w", bf16, [40, 24], np.ones(960))],
+    )
+    opset = onnx.helper.make_opsetid("", 22)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=10), tmp_path / "m.onnx")
+    shown = "inspect", tmp_path / "m.onnx", "--target", "x86-64-v4-bf16", "--after", "integers"
+    made, off = cli(*shown), cli("--no-bf16", *shown)
+    assert 'dot = "dot2bf"' in made.out and "dot2bf" not in off.out and 'dot = ""' in off.out
