@@ -59,12 +59,12 @@ class _Writer(TfliteWriter):
         super().__init__(graph)
         self.parts = {p.name: p for p in parts if p.name in chosen}
         self.chosen = chosen
-        integer = {n: c for n, c in chosen.items() if c.kind == "int8"}
-        sources = quantized_values(graph, parts, integer)
+        results = {p.name: p.result for p in parts if p.is_conv} | scores(graph, parts)
+        whole = {n for n, c in chosen.items() if c.kind == "int8" and results.get(n) in ranges}
+        self.results = {n: v for n, v in results.items() if n in whole}
+        sources = quantized_values(graph, parts, dict.fromkeys(whole))
         found = {v: ranges[source] for v, source in sources.items()}
-        self.results = {p.name: p.result for p in parts if p.is_conv} | scores(graph, parts)
-        self.results = {n: v for n, v in self.results.items() if n in integer}
-        found |= {v: ranges[v] for v in self.results.values() if v in ranges}
+        found |= {v: ranges[v] for v in self.results.values()}
         self.sums = {v: scales_of(ranges[v]) for v in sums(self.graph) if v in ranges}
         self.scales = {v: scales_of(s) for v, s in found.items()}
         for node in self.graph.nodes:

@@ -31,7 +31,7 @@ STEPS = 2
 numbers, and rounded otherwise."""
 
 
-def check(quantized: Any, feeds: list[Any]) -> Counter[str]:
+def check(quantized: Any, feeds: list[Any], steps: float = STEPS) -> Counter[str]:
     """A quantized model's file, on inputs of its calibration; gives how often it has which operator."""
     data = quantized.tflite()
     back = jangin.compile(data, threads=1, cache=False)
@@ -39,7 +39,7 @@ def check(quantized: Any, feeds: list[Any]) -> Counter[str]:
         (found,) = reference(data, [x])
         np.testing.assert_array_equal(back(x), found)
         wanted = quantized.executable(x)
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=STEPS * max(np.ptp(wanted), 1) / 255)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=steps * max(np.ptp(wanted), 1) / 255)
     return Counter(operators(data))
 
 
@@ -90,6 +90,25 @@ def test_what_lies_between() -> None:
     found = check(made, small_nets.pictures(3))
     assert (found["QUANTIZE"], found["DEQUANTIZE"], found["TRANSPOSE"]) == (1, 1, 1)
     assert found["SOFTMAX"] == found["RESIZE_NEAREST_NEIGHBOR"] == found["AVERAGE_POOL_2D"] == 1
+
+
+@pytest.mark.parametrize("name", ["Add", "Sub", "Mul"])
+@pytest.mark.parametrize("bound", [False, True])
+def test_constants_between(name: str, bound: bool) -> None:
+    """A number for each channel is of int8 as well, which rounds once more than the ONNX file does."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w0"], ["a"]), node("Relu", ["a"], ["r"]), node(name, ["each", "r"], ["b"]),
+        *([node("Clip", ["b", "zero", "six"], ["c"])] if bound else []),
+        node("Conv", ["c" if bound else "b", "w1"], ["y"]),
+    ]  # fmt: skip
+    weights = {
+        "w0": normal(6, 3, 3, 3), "w1": normal(4, 6, 3, 3), "each": normal(6, 1, 1) + 0.7,
+        "zero": np.float32(0), "six": np.float32(6),
+    }  # fmt: skip
+    made = jangin.quantize(net(nodes, weights, [1, 4, 12, 12]), small_nets.pictures(), threads=1)
+    found = check(made, small_nets.pictures(2), STEPS + 1)
+    assert (found[name.upper()], found["DEQUANTIZE"], found["RELU6"]) == (1, 1, 0)
 
 
 def test_what_has_no_integers_stays_float() -> None:

@@ -4,7 +4,7 @@ the channels last, as floats or as int8. Each is made where it is first read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -62,9 +62,9 @@ class Forms(Writer):
     patterns = PATTERNS
     copy = "copy"
 
-    def __init__(self, graph: Graph, scales: Mapping[str, Scales] | None = None) -> None:
+    def __init__(self, graph: Graph) -> None:
         super().__init__(gelus(graph))
-        self.scales = dict(scales or {})
+        self.scales: dict[str, Scales] = {}
         self.file = File()
         self.made: dict[Form, Name] = {}
         self.numbers: dict[Any, Name] = {}
