@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -27,6 +28,7 @@ _V = "rv64,v=true,vlen={},vext_spec=v1.0"
 MACHINES = {
     "cortex-a72": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static", "cortex-a72"),
     "neoverse-n1": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static", "neoverse-n1"),
+    "neoverse-v1": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static", "max"),
     "cortex-a7": ("arm-linux-gnueabihf-gcc", "qemu-arm-static", "cortex-a7"),
     "riscv64-v of 128 bits": ("riscv64-linux-gnu-gcc", "qemu-riscv64-static", _V.format(128)),
     "riscv64-v of 256 bits": ("riscv64-linux-gnu-gcc", "qemu-riscv64-static", _V.format(256)),
@@ -158,6 +160,29 @@ def test_half_precision(machine: str, rows: int, tmp_path: Path, monkeypatch: py
     x = RNG.standard_normal(sizes["x"], np.float32)
     exact = np.maximum(x.astype(np.float16).astype(np.float64) @ w.astype(np.float64), 0)
     got = run(machine, proto, {"x": x}, tmp_path, monkeypatch)
+    np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 19])
+def test_pairs_of_bfloat16(rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By BFDOT: f32 at either end, the sums of products of bfloat16 exact but for f32's rounding."""
+    terms, columns = (int(n) for n in RNG.integers(129, 200, 2))
+    small, wide = TensorProto.BFLOAT16, TensorProto.FLOAT
+    w = RNG.standard_normal((terms, columns)).astype(ml_dtypes.bfloat16)
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=small), helper.make_node("MatMul", ["h", "w"], ["p"]),
+        helper.make_node("Relu", ["p"], ["r"]), helper.make_node("Cast", ["r"], ["y"], to=wide),
+    ]  # fmt: skip
+    sizes = {"x": (rows, terms), "y": (rows, columns)}
+    ends = [helper.make_tensor_value_info(n, wide, s) for n, s in sizes.items()]
+    weights = [helper.make_tensor("w", small, w.shape, w.tobytes(), raw=True)]
+    proto = helper.make_model(helper.make_graph(nodes, "m", ends[:1], ends[1:], weights))
+    x = RNG.standard_normal(sizes["x"], np.float32)
+    exact = np.maximum(x.astype(ml_dtypes.bfloat16).astype(np.float64) @ w.astype(np.float64), 0)
+    artifact = jangin.build(proto, "neoverse-v1", 1, cache=False)
+    assert isinstance(artifact, Artifact)
+    assert {a.dtype for a in artifact.plan.constants.values()} == {np.dtype(np.int32)}, "pairs"
+    got = execute("neoverse-v1", artifact, {"x": x}, tmp_path, monkeypatch)
     np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-4)
 
 
