@@ -189,19 +189,17 @@ def _start() -> _Started:
 
 
 def _result(pipe: Connection, progress: Progress | None) -> Compiled:
-    """What was built, from the cache's file or handed over."""
+    """What was built, from the cache's file or handed over. What that takes is imported while the other
+    process works."""
+    from jangin.compiler.handed import taken
+    from jangin.runtime.compiled import read_artifact
+
     while True:
         kind, *what = pipe.recv()
         if kind == "failed":
             raise what[0]
         if kind == "built":
-            if what[0] is not None:
-                from jangin.runtime.compiled import read_artifact
-
-                return read_artifact(what[0])
-            from jangin.compiler.handed import taken
-
-            return taken(pipe)
+            return taken(pipe) if what[0] is None else read_artifact(what[0])
         if progress is not None:
             progress(*what)
 
