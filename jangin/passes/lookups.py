@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from jangin.ir.core import Gather, Map
-from jangin.ir.dtype import I64
+from jangin.ir.dtype import I64, U8
 from jangin.ir.expr import Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ops.editor import Editor
@@ -77,11 +77,13 @@ class _Lookups(Editor):
         return name in self.graph.outputs or any(self.origin.get(n.outputs[0]) != own for n in users)
 
     def lookup(self, node: Node) -> Node:
-        (out,) = node.outputs
-        places, table = self.origin[out], self.constant(self.values_of(out), f"{out}.table")
-        if least := self.dtype(places).limits[0]:
-            body = cast(I64, Var("x0", self.dtype(places))) - const(least)
+        (out,), values = node.outputs, self.values_of(node.outputs[0])
+        places = self.origin[out]
+        if least := self.dtype(places).limits[0]:  # in the order of their codes as u8
+            values = np.roll(values, least)
+            body = cast(I64, cast(U8, Var("x0", self.dtype(places))))
             places = self.add(Map(body), [places], f"{out}.places")
+        table = self.constant(values, f"{out}.table")
         return replace(node, inputs=(table, places), attrs=Gather(0))
 
     def values_of(self, name: str) -> Array:

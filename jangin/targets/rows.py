@@ -59,6 +59,11 @@ class Row:
     lanes: int = 0
     multiplies: int = 1
 
+    @property
+    def fuses(self) -> bool:
+        """Whether a product and its sum are rounded once."""
+        return "fma(" in self.reference
+
     def func(self, dtype: DType) -> Func:
         """The reference as a kernel of symbolic size N (and M, where memory has another)."""
         out = f", r: out {self.result}[N]" if self.result else ""

@@ -111,10 +111,13 @@ class Elementwise(Template):
         """By vectors along the last axis but one, all of the last in turn."""
         *outer, loop, last = axes
         size = primitives.find(rec.func, loop).extent
-        rec.do("reorder", [last, loop])
+        rec.do("split", loop, lanes, "cut")
+        rec.do("reorder", [last, f"{loop}i"])
         rec.do("unroll", last)
+        rec.do("vectorize", f"{loop}i")
+        if f"{loop}t" in primitives.loop_names(rec.func):
+            rec.do("unroll", f"{last}t")
         task = fuse_all(rec, outer, "t")
-        vectorize(rec, loop, size, lanes)
         if isinstance(size, Const) and int(size.value) >= 3 * lanes:  # what only borders need leaves the rest
             rec.do("peel", f"{loop}o", 1, 1)
         rec.do("parallelize", task)

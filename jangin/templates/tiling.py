@@ -175,11 +175,14 @@ class Tiler:
                 k[-2:] = [f"{k[-2]}{k[-1]}"]
         parts = "" if factored else self._part_loop([n for n in k if n not in blocks])
         self._unroll(k, tile)
-        in_registers(self.s, tile, ("_l", "_s") if blocks else ())
+        wide = at_once(self.workload, self.stage)
+        in_registers(self.s, tile, (*(() if wide else ("_w",)), *(("_l", "_s") if blocks else ())))
         if not self.workload.target.offsets:
             do("hoist_guards")  # what a row's vectors share is addressed together
         if self.hints:
             self._prefetch(k[-1], column, blocks)
+        if wide:
+            written_wide(self.s, tile, wide)
         if parts:
             do("partial_sums", parts)
         return outer
@@ -388,14 +391,51 @@ def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: i
     return (name,)
 
 
-def in_registers(rec: Recorder, tile: Sequence[str], more: Sequence[str] = ()) -> None:
+def in_registers(rec: Recorder, tile: Sequence[str], more: Sequence[str] = ("_w",)) -> None:
     """Unroll the loops of a register tile and run the innermost by vectors: where sums begin, where they go
-    on (with those terms too that are left over), where they are written back, and in the copies `more`."""
+    on (with those terms too that are left over), and in the copies `more`, where they are written back."""
     left_over = ("t",) if f"{tile[0]}t" in loop_names(rec.func) else ()
-    for suffix in ("", *left_over, "_z", "_w", *more):
+    for suffix in ("", *left_over, "_z", *more):
         rec.do("unroll", tile[0] + suffix)
         rec.do("unroll", tile[1] + suffix)
         rec.do("vectorize", tile[2] + suffix)
+
+
+def at_once(workload: Workload, stage: te.Stage) -> int:
+    """Elements of a result that are written together, where an instruction makes a vector of small integers
+    of several of sums; 0 where those are written vector by vector."""
+    target, small = workload.target, stage.out.dtype
+    lanes = target.lanes(small.bytes)
+    return lanes if target.row("clamped", small, lanes) is not None else 0
+
+
+def written_wide(rec: Recorder, tile: Sequence[str], most: int) -> None:
+    """Write a register tile's rows back by vectors of so many elements."""
+    row, columns, lanes = (f"{loop}_w" for loop in tile)
+    rec.do("unroll", row)
+    rec.do("fuse", columns, lanes, "w")
+    in_vectors(rec, "w", most)
+
+
+def in_vectors(rec: Recorder, loop: str, most: int) -> None:
+    """Run a loop by vectors of so many elements, those that are left over by one of half as many, and so
+    on."""
+    extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
+    size = int(extent.value) if isinstance(extent, Const) else most
+    while size & (size - 1):
+        lanes = min(most, 1 << (size.bit_length() - 1))
+        rec.do("split", loop, lanes, "cut")
+        rec.do("unroll", f"{loop}o")
+        rec.do("vectorize", f"{loop}i")
+        size -= size // lanes * lanes
+        loop += "t"
+        if not size:
+            return
+    if size > most:
+        rec.do("split", loop, most)
+        rec.do("unroll", f"{loop}o")
+        loop += "i"
+    rec.do("vectorize", loop)
 
 
 def terms_at_once(target: Target, *vectors: int) -> int:

@@ -44,6 +44,12 @@ def blocks(p: Buffer) -> bool:
     return str(p.shape[0]) == "N"
 
 
+def size(p: Buffer) -> int:
+    """Elements of an operand that all lanes share."""
+    (count,) = p.shape
+    return int(count.value) if isinstance(count, Const) else COUNT
+
+
 def widths(row: Row, dtype: DType, on: Target) -> list[int]:
     """Numbers of lanes to try: the row's own, else one, an odd number, a vector register and two."""
     if row.lanes:
@@ -76,7 +82,7 @@ def function(row: Row, dtype: DType, lanes: int, on: Target) -> tuple[str, list[
             if address(p):
                 operands[p.name] = at[p.name]
             elif p.name != "r":
-                kind = vector_type(kept, lanes if blocks(p) else 1)
+                kind = vector_type(kept, lanes if blocks(p) else size(p))
                 ref = w.named(f"load {kind}, ptr {at[p.name]}, align {kept.bytes}")
                 narrow = f"trunc {kind} {ref} to {kind.replace('i8', 'i1')}"
                 operands[p.name] = w.named(narrow) if p.dtype is BOOL else ref
@@ -116,7 +122,7 @@ def assembly(row: Row, dtype: DType, on: Target) -> str:
 
 def values(p: Buffer, row: Row, rng: np.random.Generator) -> Array:
     """Inputs of an operand: every edge, then random ones."""
-    count = 1 if isinstance(p.shape[0], Const) else COUNT
+    count = size(p)
     if p.name == "index":
         out: Array = rng.integers(0, COUNT, COUNT)
         out[-OFF:] += 1 << 30 if "mask" in row.operands else 0

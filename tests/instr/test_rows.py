@@ -155,7 +155,7 @@ def test_the_first_row_whose_needs_are_met_is_taken() -> None:
 
 @pytest.mark.parametrize("target", [V2, V3, V4], ids=("v2", "v3", "v4"))
 def test_every_target_has_every_operation(target: Target) -> None:
-    assert all(target.row(row.name, t) for row in (*PORTABLE, *target.rows) for t in row.dtypes)
+    assert all(target.row(row.name, t, row.lanes) for row in (*PORTABLE, *target.rows) for t in row.dtypes)
 
 
 @pytest.mark.parametrize(

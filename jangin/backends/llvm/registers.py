@@ -42,16 +42,20 @@ class Registers:
         array, place = self._places[start]
         self._places[pointer] = array, None if place is None or by is None else place + by
 
-    def load(self, at: Pointer, dtype: DType, lanes: int) -> Value | None:
-        """The value that lies at an address; None where it has to be loaded, as it then can be."""
+    def load(self, at: Pointer, dtype: DType, lanes: int) -> list[Value]:
+        """The values that lie side by side from an address on; none where they have to be loaded, as they
+        then can be."""
         if at not in self._places:
-            return None
+            return []
         array, place = self._places[at]
-        if place is None or array.shape != (dtype, lanes) or place % lanes:
+        own, each = array.shape or (dtype, 1)
+        if place is None or own is not dtype or lanes % each or place % each:
             self._settle(array)
-            return None
-        found = array.held.get(place)
-        return None if found is None else found[1]
+            return []
+        found = [array.held.get(n) for n in range(place, place + lanes, each)]
+        if None in found and len(found) > 1:
+            self._settle(array)
+        return [] if None in found else [held[1] for held in found if held]
 
     def store(self, at: Pointer, v: Value) -> bool:
         """Whether the store will be written at the block's end, or when it is needed."""

@@ -317,9 +317,9 @@ class LlvmWriter(Writer):
         return stepped
 
     def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
-        held = None if masks else self._registers.load(at, dtype, lanes)
-        if held is not None:
-            return held
+        held = [] if masks else self._registers.load(at, dtype, lanes)
+        if held:
+            return self._joined(held)
         plain = f"load {vector_type(dtype, lanes)}, ptr {at}, align {dtype.bytes}"
         vectors, rest = divmod(lanes, self.target.lanes(dtype.bytes))
         fewest = 3 if self.target.offsets else 1
@@ -354,12 +354,15 @@ class LlvmWriter(Writer):
         parts = [Value(name, F32, one) for name in self._several.load(at, count)]
         if dtype is not F32:
             parts = [self.bitcast(dtype, v) for v in parts]
+        return self._joined(parts).ref
+
+    def _joined(self, parts: list[Value]) -> Value:
+        """The lanes of some values, all of as many, side by side."""
+        lanes = sum(v.lanes for v in parts)
         while len(parts) > 1:
             width = 2 * parts[0].lanes
             parts = [self.shuffle(a, b, range(width)) for a, b in zip_longest(parts[::2], parts[1::2])]
-        return (
-            parts[0] if parts[0].lanes == count * one else self.shuffle(parts[0], None, range(count * one))
-        ).ref
+        return parts[0] if parts[0].lanes == lanes else self.shuffle(parts[0], None, range(lanes))
 
     def gather(
         self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()

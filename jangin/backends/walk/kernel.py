@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from jangin.backends.walk.expressions import Expressions
-from jangin.backends.walk.index import constant_shape
+from jangin.backends.walk.index import Linear, constant_shape
 from jangin.backends.walk.lanes import REDUCTIONS, privatized, reads_itself, reduction, side_by_side
 from jangin.backends.walk.memory import in_memory
 from jangin.backends.walk.writer import Value, Writer
@@ -100,7 +100,8 @@ class Kernel:
         elif s is self._split:
             self._serial(s, self.w.lo, self.w.hi)
         elif extent is not None and (extent <= 1 or s.kind == "unroll"):
-            self._unrolled(s, extent)
+            if not self._interleaved(s, extent):
+                self._unrolled(s, extent)
         elif s.kind == "vector" and extent is not None:
             if self.ix.lane is not None:
                 self._unrolled(s, extent)
@@ -152,6 +153,43 @@ class Kernel:
             for n in range(extent):
                 self.ix.numbers[s.var] = n
                 self.statement(s.body)
+
+    def _interleaved(self, s: For, extent: int) -> bool:
+        """Put bytes in order that an unrolled loop around a vector loop stores apart, and that together lie
+        side by side, and store them at once. Whether the loop does that."""
+        inner = s.body
+        store, lanes = (inner.body, inner.extent) if isinstance(inner, For) else (None, None)
+        if not (isinstance(inner, For) and isinstance(store, Store) and isinstance(lanes, Const)):
+            return False
+        count, buffer, ix = int(lanes.value), store.buffer, self.ix
+        fits = extent in (2, 4) and count >= extent and count & (count - 1) == 0
+        plain = inner.kind == "vector" and ix.lane is None and not self.memory.masks
+        if not (fits and plain and in_memory(buffer.dtype).bytes == 1):
+            return False
+        if any(n.buffer == buffer for n in loads(store.value)):
+            return False
+        copies = ix.bound(s.var, loop_range(s), self.depth), ix.numbered(s.var, 0)
+        with (
+            copies[0],
+            copies[1],
+            ix.by_lane(inner.var, count),
+            ix.bound(inner.var, loop_range(inner), self.depth),
+        ):
+            places, values = list[Linear](), list[Value]()
+            for n in range(extent):
+                ix.numbers[s.var] = n
+                places.append(ix.flat(buffer, store.index))
+            first = places[0]
+            apart = first.step == extent
+            if not apart or any(
+                p[1:] != first[1:] or p.offset != first.offset + n for n, p in enumerate(places)
+            ):
+                return False
+            for n in range(extent):
+                ix.numbers[s.var] = n
+                values.append(self.memory.stored(self.x.evaluate(store.value)))
+            self.memory.store_interleaved(buffer, first, values)
+        return True
 
     def _vector_body(self, s: For) -> Stmt | None:
         """What a vector loop's lanes do side by side; None where they can't: then it runs serially."""

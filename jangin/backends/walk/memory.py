@@ -10,7 +10,7 @@ from jangin.backends.walk.arithmetic import Arithmetic
 from jangin.backends.walk.index import Indexer, Linear, Term, constant_shape
 from jangin.backends.walk.writer import Pointer, Value, Writer
 from jangin.ir.dtype import BOOL, I64, SMALL, U8, DType
-from jangin.ir.expr import Binary, Buffer, Const, Expr, Load
+from jangin.ir.expr import Binary, Buffer, Cast, Const, Expr, Load
 from jangin.ir.traversal import buffers_loaded, free_vars
 
 
@@ -47,7 +47,7 @@ class Memory:
     def _read(self, dtype: DType, stored: Value) -> Value:
         return self.w.bitcast(dtype, stored) if dtype in SMALL else self.math.convert(dtype, stored)
 
-    def _stored(self, v: Value) -> Value:
+    def stored(self, v: Value) -> Value:
         return self.w.bitcast(U8, v) if v.dtype in SMALL else self.math.convert(in_memory(v.dtype), v)
 
     # --- addresses
@@ -119,9 +119,24 @@ class Memory:
             masks = () if not self.masks or self.ix.inside(access) else self.masks
             if where.step == 1:
                 out = self.w.load(dtype, self.ix.lanes, self.pointer(buffer, where), state, masks)
+            elif (found := self._looked_up(access)) is not None:
+                out = found
             else:
                 out = self._load_scattered(buffer, where, masks)
         return self._read(buffer.dtype, out)
+
+    def _looked_up(self, access: Load) -> Value | None:
+        """Bytes of a table of 256 by a byte for each lane, where instructions do that in registers."""
+        buffer, lanes = access.buffer, self.ix.lanes
+        place = access.index[0] if constant_shape(buffer) == (256,) and buffer.dtype.bits == 8 else None
+        if not isinstance(place, Cast) or place.a.dtype is not U8 or buffer.memory in ("register", "scratch"):
+            return None
+        row = self.w.target.row("table", buffer.dtype, lanes)
+        if row is None or not self.w.has_text(row) or buffer.dtype in SMALL:
+            return None
+        x = self.w.broadcast(self.value(place.a), lanes)
+        table = self.w.load(buffer.dtype, 256, self.bases[buffer.name], self._state(buffer))
+        return self.w.instruction("table", buffer.dtype, buffer.dtype, x, table)
 
     def _load_scattered(self, buffer: Buffer, where: Linear, masks: Sequence[Value]) -> Value:
         dtype = in_memory(buffer.dtype)
@@ -200,9 +215,9 @@ class Memory:
         if where.step == 0:
             assert v.lanes == 1, "one place, a value for each lane"
             pointer = self.pointer(buffer, where)
-            self.w.store(pointer, self._stored(v))
+            self.w.store(pointer, self.stored(v))
         else:
-            v = self._stored(self.w.broadcast(v, self.ix.lanes))
+            v = self.stored(self.w.broadcast(v, self.ix.lanes))
             if where.step == 1:
                 self._store_row(buffer, index, where, v)
             else:
@@ -216,6 +231,19 @@ class Memory:
             old = self.w.load(v.dtype, v.lanes, pointer, self._state(buffer))
             v, mask = self.w.select(mask, v, old), None
         self.w.store(pointer, v, mask)
+
+    def store_interleaved(self, buffer: Buffer, first: Linear, values: list[Value]) -> None:
+        """Store values so that those of a lane lie side by side, from where the first begins."""
+        values = [self.w.broadcast(v, self.ix.lanes) for v in values]
+        count, lanes = len(values), self.ix.lanes
+        while len(values) > 1:
+            width = 2 * values[0].lanes
+            values = [
+                self.w.shuffle(a, b, range(width)) for a, b in zip(values[::2], values[1::2], strict=True)
+            ]
+        order = [n // count + n % count * lanes for n in range(count * lanes)]
+        self.w.store(self.pointer(buffer, first), self.w.shuffle(values[0], None, order))
+        self.written(buffer.name)
 
     def _store_scattered(self, buffer: Buffer, where: Linear, v: Value) -> None:
         if self.masks:

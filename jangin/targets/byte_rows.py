@@ -1,0 +1,82 @@
+"""AVX-512's instructions on whole registers of bytes: sums packed to them, and tables of 256 looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from jangin.ir.dtype import I8, U8, DType
+from jangin.targets.rows import Row
+
+
+def _picks(picks: Iterable[int]) -> str:
+    """The lanes that a shufflevector takes."""
+    numbers = [*picks]
+    return f"<{len(numbers)} x i32> <{', '.join(f'i32 {n}' for n in numbers)}>"
+
+
+def _clamped(dtype: DType, pack: str) -> Iterator[Row]:
+    """i32 as integers of 8 bits, saturated: vectors are packed into one, part of a register by part, and the
+    parts put in order."""
+    low, high = dtype.limits
+    for lanes in (64, 32):
+        count = lanes // 16
+        lines = []
+        for n in range(count):
+            part = _picks(range(16 * n, 16 * n + 16))
+            lines.append(f"%part{n} = shufflevector {{i32}} %x, {{i32}} poison, {part}")
+        for n in range(0, count, 2):
+            pair = f"<16 x i32> %part{n}, <16 x i32> %part{n + 1}"
+            lines.append(f"%pair{n} = call <32 x i16> @llvm.x86.avx512.packssdw.512({pair})")
+        last = f"<32 x i16> %pair0, <32 x i16> %pair{count - 2}"
+        lines.append(f"%bytes = call <64 x i8> @llvm.x86.avx512.{pack}.512({last})")
+        lines.append("%quads = bitcast <64 x i8> %bytes to <16 x i32>")
+        order = _picks(4 * (i % 4) + i // 4 for i in range(lanes // 4))
+        lines.append(f"%order = shufflevector <16 x i32> %quads, <16 x i32> poison, {order}")
+        lines.append(f"bitcast <{lanes // 4} x i32> %order to {{T}}")
+        yield Row(
+            "clamped", (dtype,), "x: i32[N]", "T", f"r[i] = T(min(max(x[i], i32({low})), i32({high})))",
+            "\n".join(lines), needs=("avx512bw",), becomes=pack, lanes=lanes,
+        )  # fmt: skip
+
+
+def _table(lanes: int) -> Row:
+    """Bytes of a table of 256 by their places. The table lies in four registers as pairs of bytes, of which
+    an instruction finds those of 32 places in two registers; places in the low and in the high bytes of
+    words are looked up apart."""
+    words, quarter = "<32 x i16>", "<256 x i8> %y, <256 x i8> poison"
+    text = [f"%x64 = shufflevector {{u8}} %x, {{u8}} poison, {_picks(n % lanes for n in range(64))}"]
+    text.append(f"%word = bitcast <64 x i8> %x64 to {words}")
+    for n in range(4):
+        text.append(f"%bytes{n} = shufflevector {quarter}, {_picks(range(64 * n, 64 * n + 64))}")
+        text.append(f"%table{n} = bitcast <64 x i8> %bytes{n} to {words}")
+    for side, shift in (("low", 1), ("high", 9)):
+        text.append(f"%{side} = lshr {words} %word, splat (i16 {shift})")
+        for half, first in (("lower", 0), ("upper", 2)):
+            parts = f"{words} %table{first}, {words} %{side}, {words} %table{first + 1}"
+            text.append(f"%{side}_{half} = call {words} @llvm.x86.avx512.vpermi2var.hi.512({parts})")
+        bit = "%word" if side == "high" else "%word_up"
+        if side == "low":
+            text.append(f"%word_up = shl {words} %word, splat (i16 8)")
+        text.append(f"%{side}_top = icmp slt {words} {bit}, zeroinitializer")
+        pair = f"{words} %{side}_upper, {words} %{side}_lower"
+        text.append(f"%{side}_pair = select <32 x i1> %{side}_top, {pair}")
+        text.append(f"%{side}_bit = and {words} %word, splat (i16 {1 << (shift - 1)})")
+        text.append(f"%{side}_odd = icmp ne {words} %{side}_bit, zeroinitializer")
+    text.append(f"%low_down = lshr {words} %low_pair, splat (i16 8)")
+    text.append(f"%low_out = select <32 x i1> %low_odd, {words} %low_down, {words} %low_pair")
+    text.append(f"%high_up = shl {words} %high_pair, splat (i16 8)")
+    text.append(f"%high_out = select <32 x i1> %high_odd, {words} %high_pair, {words} %high_up")
+    text += [f"%{side}_bytes = bitcast {words} %{side}_out to <64 x i8>" for side in ("low", "high")]
+    both = _picks(64 + n if n % 2 else n for n in range(lanes))
+    text.append(f"shufflevector <64 x i8> %low_bytes, <64 x i8> %high_bytes, {both}")
+    return Row(
+        "table", (U8, I8), "x: u8[N], y: T[256]", "T", "r[i] = y[i64(x[i])]", "\n".join(text),
+        ("avx512bw",), "vperm[it]2w", lanes=lanes,
+    )  # fmt: skip
+
+
+AVX512_BYTES: tuple[Row, ...] = (
+    *map(_table, (64, 32, 16)),
+    *_clamped(U8, "packuswb"),
+    *_clamped(I8, "packsswb"),
+)
