@@ -376,6 +376,8 @@ def _neutral(op: str, x: Expr, y: Expr) -> Expr | None:
     if op == "add" and exact:
         return y if is_const(x, 0) else x if is_const(y, 0) else None
     if op == "sub":
+        if x.dtype is F32 and isinstance(y, Const):
+            return x if y.value == 0 else _unshifted(x, float(y.value))
         return x if is_const(y, 0) else const(0) if exact and x.dtype == I64 and x == y else None
     if op == "mul":
         if exact and (is_const(x, 0) or is_const(y, 0)):
@@ -386,7 +388,7 @@ def _neutral(op: str, x: Expr, y: Expr) -> Expr | None:
     if op == "mod" and exact:
         return const(0, x.dtype) if is_const(y, 1) else None
     if op in ("min", "max"):
-        return x if x == y else None
+        return x if x == y or (isinstance(y, Const) and _is_held(op, x, y.value)) else None
     if op in ("and", "or") and x.dtype == BOOL:
         absorbing, keep = (False, True) if op == "and" else (True, False)
         for p, q in ((x, y), (y, x)):
@@ -396,6 +398,35 @@ def _neutral(op: str, x: Expr, y: Expr) -> Expr | None:
     if op in ("eq", "le", "ge") and exact and x == y:
         return const(True, BOOL)
     return const(False, BOOL) if op in ("ne", "lt", "gt") and exact and x == y else None
+
+
+def _is_held(op: str, x: Expr, end: Scalar) -> bool:
+    """Whether a number is clamped already so that another end makes nothing of it."""
+    if not (isinstance(x, Binary) and x.op == "min" and isinstance(x.b, Const)):
+        return False
+    if op == "min":
+        return x.b.value <= end
+    inner = x.a
+    lower = isinstance(inner, Binary) and inner.op == "max" and isinstance(inner.b, Const)
+    return (
+        lower
+        and isinstance(inner, Binary)
+        and isinstance(inner.b, Const)
+        and end <= min(inner.b.value, x.b.value)
+    )
+
+
+def _unshifted(x: Expr, zero: float) -> Expr | None:
+    """A rounded float that has a zero point added, is clamped, and has it taken away, clamped without it."""
+    held = x.a if isinstance(x, Binary) and x.op == "min" and _is_whole(x.b) else None
+    shifted = held.a if isinstance(held, Binary) and held.op == "max" and _is_whole(held.b) else None
+    if not (isinstance(x, Binary) and isinstance(held, Binary) and isinstance(shifted, Binary)):
+        return None
+    whole, (low, high) = shifted.a, (n.value - zero for n in (held.b, x.b) if isinstance(n, Const))
+    same = shifted.op == "add" and is_const(shifted.b, zero) and isinstance(whole, Call)
+    if not (same and isinstance(whole, Call) and whole.fn == "round" and abs(zero) < 1 << 16):
+        return None
+    return Binary("min", Binary("max", whole, const(low, F32)), const(high, F32))
 
 
 def add(a: ExprLike, b: ExprLike) -> Expr:

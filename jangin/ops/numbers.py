@@ -62,6 +62,9 @@ def _range(e: Expr, operands: Sequence[tuple[int, int]]) -> tuple[int, int]:
         found = _range(e.a, operands)
     elif isinstance(e, Cast) and all(map(math.isfinite, ends := _clamped(e.a))):
         found = math.floor(ends[0]), math.ceil(ends[1])
+    elif isinstance(e, Binary) and e.op in ("min", "max"):
+        pick, first, second = {"min": min, "max": max}[e.op], _range(e.a, operands), _range(e.b, operands)
+        found = pick(first[0], second[0]), pick(first[1], second[1])
     elif isinstance(e, Binary) and e.op in ("add", "sub"):
         (a, b), (c, d) = _range(e.a, operands), _range(e.b, operands)
         found = (a + c, b + d) if e.op == "add" else (a - d, b - c)

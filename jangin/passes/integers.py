@@ -30,6 +30,7 @@ from jangin.ir.traversal import free_vars, rewrite, substitute
 from jangin.ir.words import DOTS, products_of
 from jangin.ops.editor import Editor
 from jangin.ops.numbers import Numbers
+from jangin.passes.clamped import in_integers
 from jangin.passes.dce import dce
 from jangin.passes.integer_words import (
     BYTES,
@@ -49,6 +50,8 @@ EXACT = 1 << 24
 """f32 has every whole number up to this: sums that stay below are exact in it, in any order."""
 FEWEST_CHANNELS = 4
 """Of a depthwise convolution whose products are of int16."""
+MOST_STEPS = 64
+"""Parts of maps that are looked at together."""
 MOST_RUNS = 16
 """Products that one is made of at most, so that the sums of each are exact in f32."""
 
@@ -147,7 +150,7 @@ class _Integers(Editor):
         super().__init__(graph.symbols, graph.values, graph.constants)
         self.target = target
         self.graph, self.chosen, self.whole, self.producers = graph, chosen, whole, graph.producers()
-        self.numbers = Numbers(self.constants, self.producers, self.dtype)
+        self.numbers, self.users = Numbers(self.constants, self.producers, self.dtype), graph.consumers()
         self.made: dict[object, str] = {}
         self.shifted: dict[str, tuple[str, str]] = {}
         self.exact: dict[str, str] = {}
@@ -155,7 +158,7 @@ class _Integers(Editor):
 
     def visit(self, node: Node) -> None:
         if isinstance(node.attrs, Map):
-            self.emit(self.in_floats(self.rescaled(self.added(node))))
+            self.emit(self.clamped(self.in_floats(self.rescaled(self.added(node)))))
         elif not is_small(node, self.graph):
             self.emit(node)
         elif node.outputs[0] in self.chosen:
@@ -326,14 +329,28 @@ class _Integers(Editor):
         inputs = tuple(self.floats.get(name, name) for name in node.inputs)
         return replace(node, inputs=inputs, attrs=Map(made))
 
-    def rescaled(self, node: Node) -> Node:
-        """A map that scales small integers which another scaled before, by one factor."""
-        before = self.producers.get(node.inputs[0]) if len(node.inputs) == 1 else None
-        if before is None or not isinstance(before.attrs, Map) or len(before.inputs) != 1:
+    def clamped(self, node: Node) -> Node:
+        """A map that rounds and clamps floats clamps i32, where these fit. Not one that another map reads,
+        which goes on with floats where it is fused."""
+        if any(isinstance(n.attrs, Map) for out in node.outputs for n in self.users.get(out, ())):
             return node
-        body = substitute(node.of(Map).body, {Var("x0", self.dtype(node.inputs[0])): before.attrs.body})
-        made = by_factors(body)
-        return node if made == body else replace(node, inputs=before.inputs, attrs=Map(made))
+        known = {f"x{n}": self.constants.get(name) for n, name in enumerate(node.inputs)}
+        reach = {
+            v: float(np.abs(a.astype(np.float64)).max(initial=0)) for v, a in known.items() if a is not None
+        }
+        return replace(node, attrs=Map(in_integers(node.of(Map).body, reach)))
+
+    def rescaled(self, node: Node) -> Node:
+        """A map that scales small integers which others scaled before, by one factor."""
+        body, name, found = node.of(Map).body, node.inputs[0], node
+        while (before := self.producers.get(name)) and isinstance(before.attrs, Map):
+            if len(node.inputs) > 1 or len(before.inputs) > 1 or body.size > MOST_STEPS:
+                break
+            whole = substitute(body, {Var("x0", self.dtype(name)): before.attrs.body})
+            body, (name,) = by_factors(whole), before.inputs
+            if body != whole:
+                found = replace(node, inputs=before.inputs, attrs=Map(body))
+        return found
 
     def cut(self, name: str, axis: int, run: range | None) -> str:
         """Elements of a run along one axis."""

@@ -4,7 +4,7 @@ multiplied by one factor instead, where that gives each of them the same: all ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import add, sub
 
 import numpy as np
@@ -24,31 +24,32 @@ def by_factors(body: Expr) -> Expr:
 
 
 def _by_factor(e: Expr) -> Expr | None:
-    """round(whole * s / t), or round(whole / t), as round(whole * factor); None where it isn't so."""
+    """round(whole * s / t) and the like as round(whole * factor); None where it isn't so."""
     if not isinstance(e, Call) or e.fn != "round" or e.dtype is not F32:
         return None
-    match e.args[0]:
-        case Binary(op="div", a=Binary(op="mul", a=whole, b=Const(value=scale)), b=Const(value=divisor)):
-            pass
-        case Binary(op="div", a=whole, b=Const(value=divisor)):
-            scale = 1
-        case _:
-            return None
+    whole, steps = e.args[0], list[tuple[str, float]]()
+    while isinstance(whole, Binary) and whole.op in ("mul", "div") and isinstance(whole.b, Const):
+        steps.insert(0, (whole.op, float(whole.b.value)))
+        whole = whole.a
     low, high = _numbers(whole) or (-math.inf, math.inf)
-    if high - low >= MOST or max(-low, high) > 1 << 24:
+    if not steps or steps[-1][0] != "div" or high - low >= MOST or max(-low, high) > 1 << 24:
         return None
-    factor = _factor(np.arange(low, high + 1, dtype=np.float32), float(scale), float(divisor))
+    factor = _factor(np.arange(low, high + 1, dtype=np.float32), steps)
     if factor is None:
         return None
     return whole if factor == 1 else call("round", whole * const(factor, F32))
 
 
-def _factor(numbers: Array, scale: float, divisor: float) -> float | None:
-    """What gives all the numbers, times it, what they give scaled and divided, once rounded."""
+def _factor(numbers: Array, steps: Sequence[tuple[str, float]]) -> float | None:
+    """What gives all the numbers, times it, what they give multiplied and divided step by step, once
+    rounded."""
     with np.errstate(all="ignore"):
-        want = np.rint(numbers * np.float32(scale) / np.float32(divisor))
-        near = np.float32(np.float64(np.float32(scale)) / np.float64(np.float32(divisor)))
-        for factor in (near, np.nextafter(near, np.float32(0)), np.nextafter(near, np.float32(np.inf))):
+        made, product = numbers, np.float64(1)
+        for op, by in steps:
+            apply = {"mul": np.multiply, "div": np.divide}[op]
+            made, product = apply(made, np.float32(by)), apply(product, np.float64(np.float32(by)))
+        want, one, near = np.rint(made), np.float32(1), np.float32(product)
+        for factor in (one, near, *(np.nextafter(near, np.float32(end)) for end in (0, np.inf))):
             if np.isfinite(factor) and np.array_equal(np.rint(numbers * factor), want):
                 return float(factor)
     return None

@@ -11,7 +11,7 @@ from loops import innermost
 from machine import run, runnable, target
 
 from jangin.backends.llvm.objects import assembly
-from jangin.backends.walk.saturated import saturated
+from jangin.backends.walk.saturated import quotient, saturated
 from jangin.ir.dtype import F32, I8, I16, U8, U16, DType
 from jangin.ir.expr import Buffer, Expr, Var, call, cast, const, maximum, minimum
 from jangin.ir.loop import For, Func, Store
@@ -27,15 +27,18 @@ def quantized(x: Expr, dtype: DType, low: float, high: float, offset: int) -> Ex
     return cast(dtype, minimum(maximum(whole, const(low, F32)), const(high, F32)))
 
 
-def kernel(dtype: DType, low: int, high: int, offset: int, size: int, lanes: int) -> Func:
+def kernel(
+    dtype: DType, low: int, high: int, offset: int, size: int, lanes: int, by: float | None = None
+) -> Func:
     x, out, i, v = Buffer("x", F32, (const(size),)), Buffer("out", dtype, (const(size),)), Var("i"), Var("v")
     at = i * lanes + v
-    store = Store(out, (at,), quantized(x[at], dtype, low, high, offset))
+    value = x[at] if by is None else x[at] / const(by, F32)
+    store = Store(out, (at,), quantized(value, dtype, low, high, offset))
     return Func("k", (x, out), 1, (), For(i, const(size // lanes), For(v, const(lanes), store, "vector")))
 
 
 @pytest.mark.parametrize("on", runnable())
-@pytest.mark.parametrize("lanes", [1, 8, 16, 32])
+@pytest.mark.parametrize("lanes", [1, 8, 16, 32, 64])
 @pytest.mark.parametrize(
     ("dtype", "low", "high", "offset"),
     [(U8, 0, 255, 0), (U8, 0, 255, 101), (U8, 3, 200, 3), (I8, -128, 127, -7), (I8, 0, 90, 0),
@@ -56,6 +59,49 @@ def test_rounds_half_to_even_and_saturates(
     func = kernel(dtype, low, high, offset, x.size, lanes)
     got = run(func, {"x": x, "out": np.zeros(x.size, dtype.numpy)}, {}, target(on))["out"]
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("on", runnable())
+@pytest.mark.parametrize(("dtype", "offset"), [(U8, 0), (U8, 130), (I8, -5)])
+def test_quotients_step_where_divisions_do(dtype: DType, offset: int, on: str) -> None:
+    """Of the floats next to each step, and of those without one."""
+    by = float(np.float32(np.random.default_rng().uniform(1e-3, 3.0)))
+    low, high = map(int, dtype.limits)
+    steps = ((np.arange(low - offset - 2, high - offset + 2) + 0.5) * by).astype(np.float32)
+    near = (steps.view(np.int32)[:, None] + np.arange(-7, 8, dtype=np.int32)).view(np.float32).reshape(-1)
+    x = np.concatenate([near, np.array([0, -0.0, np.inf, -np.inf, 3e38, -3e38, 1e-45], np.float32)])
+    x = np.resize(x, -(-x.size // 16) * 16)
+    with np.errstate(over="ignore"):
+        want = np.clip(np.rint(x / np.float32(by)) + offset, low, high).astype(dtype.numpy)
+    func = kernel(dtype, low, high, offset, x.size, 16, by)
+    got = run(func, {"x": x, "out": np.zeros(x.size, dtype.numpy)}, {}, target(on))["out"]
+    np.testing.assert_array_equal(got, want)
+
+
+def test_quotients_are_products() -> None:
+    for by, lanes, on in ((0.0235, 8, V3), (0.0235, 16, V4)):
+        text = assembly(kernel(U8, 0, 255, 3, 64, lanes, by), on)
+        assert "vfmadd" in text and "div" not in text
+
+
+def test_quotients_that_have_no_products_stay() -> None:
+    assert quotient(0.0235, 0, 255) is not None
+    assert quotient(0.0, 0, 255) is quotient(-1.0, 0, 255) is quotient(1e-38, 0, 255) is None
+    assert quotient(0.0235, -32768, 32767) is None
+
+
+@pytest.mark.parametrize("on", runnable())
+@pytest.mark.parametrize(("count", "lanes"), [(4, 16), (2, 8), (4, 4), (3, 8)])
+def test_bytes_stored_apart_are_put_in_order(count: int, lanes: int, on: str) -> None:
+    size, i, v, c = 5 * lanes, Var("i"), Var("v"), Var("c")
+    x, out = Buffer("x", F32, (const(count), const(size))), Buffer("out", U8, (const(size), const(count)))
+    at = i * lanes + v
+    store = Store(out, (at, c), quantized(x[c, at], U8, 0, 255, 3))
+    body = For(i, const(5), For(c, const(count), For(v, const(lanes), store, "vector"), "unroll"))
+    func = Func("k", (x, out), 1, (), body)
+    numbers = np.random.default_rng().uniform(-20, 300, (count, size)).astype(np.float32)
+    got = run(func, {"x": numbers, "out": np.zeros((size, count), np.uint8)}, {}, target(on))["out"]
+    np.testing.assert_array_equal(got, np.clip(np.rint(numbers) + 3, 0, 255).T.astype(np.uint8))
 
 
 @pytest.mark.parametrize("on", [V2, V3, V4], ids=str)

@@ -268,22 +268,27 @@ class Arithmetic:
             x = self.w.cast(through, x)
         return x if x.dtype is dtype else self.w.cast(dtype, x)
 
-    def saturated(self, dtype: DType, x: Value, to: Saturated) -> Value:
-        """round(x) + offset of f32, clamped from `low` to `high`, as an integer of 8 or 16 bits. An end that
-        the type, or the unsigned one, has is left to the cut to it, which saturates: what lies below all i32
-        is the least of these, if nothing is taken from it."""
-        w, top, offset, low, high = self.w, 1 << dtype.bits, to.offset, to.low, to.high
-        cut = {0: top - 1, -top // 2: top // 2 - 1}.get(low) if offset >= 0 else None
-        x = self.binary("min", x, w.constant(float(high - offset), F32))
-        if cut is None:
-            x = self.binary("max", x, w.constant(float(low - offset), F32))
+    def saturated(self, dtype: DType, x: Value, s: Saturated) -> Value:
+        """x rounded and clamped, as an integer of 8 or 16 bits. An end that the type, or the unsigned one,
+        has is left to the cut to it, which saturates: what lies below all i32 is the least of these, if
+        nothing is taken from it."""
+        w, top = self.w, 1 << dtype.bits
+        cut = {0: top - 1, -top // 2: top // 2 - 1}.get(s.low) if s.offset >= 0 else None
+        if not s.fits:
+            x = self.binary("min", x, w.constant(float(s.high - s.offset), F32))
+            if cut is None:
+                x = self.binary("max", x, w.constant(float(s.low - s.offset), F32))
         whole = w.instruction("nearest", F32, I32, x)
-        if offset:
-            whole = self.binary("add", whole, w.constant(offset, I32))
-        if cut is not None:
-            for op, end in (("max", low), ("min", cut)):
+        if s.offset:
+            whole = self.binary("add", whole, w.constant(s.offset, I32))
+        ends = (("max", s.low), ("min", s.high)) if s.fits else ()
+        if cut is not None and not s.fits:
+            ends = ("max", s.low), ("min", cut)
+        at_once = w.target.row("clamped", dtype, x.lanes) is not None
+        for op, end in ends:
+            if not (at_once and end in (*dtype.limits, cut)):
                 whole = self.binary(op, whole, w.constant(end, I32))
-        return self.convert(dtype, whole)
+        return w.instruction("clamped", dtype, dtype, whole) if at_once else self.convert(dtype, whole)
 
     def by_short(self, dtype: DType, x: Value, to: Saturated) -> Value:
         """The same by way of int16, to which the processor clamps: the offset is added among those, or, where

@@ -9,7 +9,7 @@ from jangin.backends.walk.arithmetic import Arithmetic
 from jangin.backends.walk.index import Indexer
 from jangin.backends.walk.math import LARGEST, divisor, expansion
 from jangin.backends.walk.memory import Memory
-from jangin.backends.walk.saturated import moved, saturated
+from jangin.backends.walk.saturated import Saturated, moved, quotient, saturated
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import F32, I32, I64, U32
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
@@ -120,12 +120,24 @@ class Expressions:
         parts = whole or moved(e)
         if parts is None:
             return None
-        x, row = self.value(parts.value), self.w.target.row
+        x, row = self._scaled(parts), self.w.target.row
         if parts.short and row("short", F32, x.lanes) is not None:
             return self.math.by_short(e.dtype, x, parts)
         return (
             None if whole is None or row("nearest", F32) is None else self.math.saturated(e.dtype, x, whole)
         )
+
+    def _scaled(self, whole: Saturated) -> Value:
+        """What is rounded and clamped; a quotient by a constant as products that come to the same."""
+        e, row = whole.value, self.w.target.row("fma", F32)
+        if not (isinstance(e, Binary) and e.op == "div" and isinstance(e.b, Const) and e not in self._memo):
+            return self.value(e)
+        found = quotient(float(e.b.value), whole.low - whole.offset, whole.high - whole.offset)
+        if found is None or row is None or not row.fuses:
+            return self.value(e)
+        near, rest = (self.w.constant(n, F32) for n in found)
+        x = self.value(e.a)
+        return self.math.fma(x, near, self.math.binary("mul", x, rest))
 
     def _binary(self, e: Binary) -> Value:
         fused = None

@@ -3,22 +3,32 @@ even by itself, and a cut that saturates, leave out the rounding and a clamp."""
 
 from __future__ import annotations
 
-from jangin.ir.dtype import F32, I16
+from functools import cache
+
+import numpy as np
+
+from jangin.ir.dtype import F32, I16, I32, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr
 from jangin.ir.records import dataclass
 
 BITS = 8, 16
 """Of the integers to which a cut saturates."""
+MOST_STEPS = 1 << 10
+"""Between the integers that a quotient is rounded to."""
+NEXT = 4
+"""Numbers before and behind a step that are tried."""
 
 
 @dataclass(frozen=True)
 class Saturated:
-    """round(value) + offset, clamped to what lies from `low` to `high`."""
+    """round(value) + offset, clamped to what lies from `low` to `high`; `fits`: what is rounded is an i32
+    before it is clamped."""
 
     value: Expr
     offset: int
     low: int
     high: int
+    fits: bool = False
 
     @property
     def short(self) -> bool:
@@ -29,11 +39,12 @@ class Saturated:
 
 def saturated(e: Cast) -> Saturated | None:
     """What a conversion to a small integer is so; None where it is another."""
-    if e.dtype.bits not in BITS or not e.dtype.is_int or e.a.dtype is not F32:
+    own = e.a.dtype
+    if e.dtype.bits not in BITS or not e.dtype.is_int or own not in (F32, I32):
         return None
     inner, (least, most) = e.a, e.dtype.limits
     low, high = -(1 << 31), 1 << 31
-    while isinstance(inner, Binary) and inner.op in ("min", "max") and _whole(inner.b):
+    while isinstance(inner, Binary) and inner.op in ("min", "max") and _whole(inner.b, own):
         assert isinstance(inner.b, Const)
         bound, within = int(inner.b.value), low <= int(inner.b.value) <= high
         if not within:  # the outer clamp alone counts
@@ -41,13 +52,15 @@ def saturated(e: Cast) -> Saturated | None:
         low, high = (low, bound) if inner.op == "min" else (bound, high)
         inner = inner.a
     offset = 0
-    if isinstance(inner, Binary) and inner.op in ("add", "sub") and _whole(inner.b):
+    if isinstance(inner, Binary) and inner.op in ("add", "sub") and _whole(inner.b, own):
         assert isinstance(inner.b, Const)
         offset = int(inner.b.value) * (1 if inner.op == "add" else -1)
         inner = inner.a
+    if own is I32:
+        inner = inner.a if isinstance(inner, Cast) and inner.a.dtype is F32 else inner
     if not isinstance(inner, Call) or inner.fn != "round" or not least <= low <= high <= most:
         return None
-    return Saturated(inner.args[0], offset, low, high) if abs(offset) < 1 << 16 else None
+    return Saturated(inner.args[0], offset, low, high, own is I32) if abs(offset) < 1 << 16 else None
 
 
 def moved(e: Cast) -> Saturated | None:
@@ -60,8 +73,41 @@ def moved(e: Cast) -> Saturated | None:
         return None
     by, (least, most) = int(sum_.b.value) * (1 if sum_.op == "add" else -1), e.dtype.limits
     low, high = whole.low + by, whole.high + by
-    return Saturated(whole.value, whole.offset + by, low, high) if least <= low and high <= most else None
+    if not (least <= low and high <= most):
+        return None
+    return Saturated(whole.value, whole.offset + by, low, high, whole.fits)
 
 
-def _whole(e: Expr) -> bool:
-    return isinstance(e, Const) and e.dtype is F32 and abs(e.value) < 1 << 24 and float(e.value).is_integer()
+def _whole(e: Expr, dtype: DType) -> bool:
+    small = isinstance(e, Const) and e.dtype is dtype and abs(e.value) < 1 << 24
+    return small and isinstance(e, Const) and float(e.value).is_integer()
+
+
+@cache
+def quotient(by: float, low: int, high: int) -> tuple[float, float] | None:
+    """(a, b) so that fma(x, a, x * b), rounded and clamped, is x / by so, for every f32 x: two products for a
+    division, which takes as long as six. None where there are none.
+
+    a + b is close to 1 / by (Brisebarre, Muller and Raina, "Accelerating correctly rounded floating-point
+    division when the divisor is known in advance", 2004). Both sides grow with x, so that they are the same
+    where they step from one integer to the next at the same numbers: those next to each step are tried."""
+    divisor = np.float32(by)
+    if not (2.0**-100 < by < 2.0**100 and high - low <= MOST_STEPS):
+        return None
+    exact = 1.0 / np.float64(divisor)
+    near = np.float32(exact)
+    if near > exact:
+        near = np.nextafter(near, np.float32(0))  # a rest that isn't negative: infinity stays so
+    rest = np.float32(exact - np.float64(near))
+    if rest <= 0:
+        return None
+    steps = ((np.arange(low, high) + 0.5) * np.float64(divisor)).astype(np.float32)
+    x = (steps.view(np.int32)[:, None] + np.arange(-NEXT, NEXT + 1, dtype=np.int32)).view(np.float32)
+    total = x.astype(np.float64) * np.float64(near) + (x * rest).astype(np.float64)
+    made, below, above = (
+        np.clip(np.rint(t.astype(np.float32)), low, high)
+        for t in (total, np.nextafter(total, -np.inf), np.nextafter(total, np.inf))
+    )  # f64 may have rounded
+    want = np.clip(np.rint(x / divisor), low, high)
+    same = all(np.array_equal(want, m) for m in (made, below, above))
+    return (float(near), float(rest)) if same else None
