@@ -13,6 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import jangin
+from jangin.backends.llvm.module import emit_kernel
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
 from jangin.targets import resolve
@@ -69,6 +70,34 @@ def test_work_is_linear_in_nodes(kind: str) -> None:
     plan_model(model(kind, 10), options)  # imports what is imported once
     few, many = (calls(partial(plan_model, model(kind, n), options)) for n in (100, 400))
     assert many < 6 * few, "four times the nodes: what is quadratic takes sixteen times the calls"
+
+
+def products(count: int) -> onnx.ModelProto:
+    """A chain of products, each of other sizes than the others."""
+    names = ["x", *(f"t{i}" for i in range(count))]
+    nodes = [node("MatMul", [names[i], f"w{i}"], names[i + 1]) for i in range(count)]
+    weights = [numpy_helper.from_array(np.ones([16 + i, 17 + i], np.float32), f"w{i}") for i in range(count)]
+    x, y = (
+        helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [4, size])
+        for n, size in (("x", 16), (names[-1], 16 + count))
+    )
+    graph = helper.make_graph(nodes, "chain", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
+
+
+def test_work_is_linear_in_kernels() -> None:
+    """Their schedules and their text."""
+    target = resolve("x86-64-v3")
+
+    def kernels(count: int) -> None:
+        made = plan_model(products(count), Options(target)).plans[0].kernels
+        assert len(made) == count, "no two are equal"
+        for func in made.values():
+            emit_kernel(func, target)
+
+    kernels(2)  # imports what is imported once
+    few, many = (calls(partial(kernels, n)) for n in (6, 24))
+    assert many < 5 * few, "four times the kernels: what is quadratic takes sixteen times the calls"
 
 
 def test_a_model_of_ten_thousand_maps() -> None:

@@ -66,8 +66,8 @@ def micro_kernel(rows: int, vectors: int, lanes: int, unroll: int) -> Func:
 
 @pytest.mark.parametrize(
     ("level", "rows", "vectors", "unroll"),
-    [("x86-64-v3", 6, 2, 1), ("x86-64-v3", 6, 2, 4), ("x86-64-v3", 4, 3, 1), ("x86-64-v4", 8, 3, 1),
-     ("x86-64-v4", 14, 2, 4)],
+    [("x86-64-v3", 6, 2, 1), ("x86-64-v3", 6, 2, 4), ("x86-64-v3", 4, 3, 1), ("x86-64-v4", 8, 3, 4),
+     ("x86-64-v4", 12, 2, 4), ("x86-64-v4", 5, 5, 4), ("x86-64-v4", 14, 2, 1)],
 )  # fmt: skip
 def test_gemm(level: str, rows: int, vectors: int, unroll: int) -> None:
     on = target(level)

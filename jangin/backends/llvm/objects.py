@@ -12,6 +12,7 @@ import ctypes
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from functools import cache
+from threading import local
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -36,11 +37,11 @@ def compile_modules(
 ) -> bytes:
     """One relocatable object of several (name, LLVM IR module text). `exported`: the functions that others
     see, where that isn't all; `fixed`: see `is_fixed`."""
-    machine = target_machine(target)
+    compiler = _compiler(target)
     merged = None
     with llvm.create_context() as context, ExitStack() as modules:
         for name, text in texts:
-            module = _optimized(name, text, machine, context, modules, fixed)
+            module = compiler.optimized(name, text, context, modules, fixed)
             if merged is None:
                 merged = module
             else:
@@ -50,16 +51,16 @@ def compile_modules(
             for function in merged.functions:
                 if not function.is_declaration and function.name not in exported:
                     function.linkage = "internal"
-        return _emit(machine, merged, as_object=True)
+        return compiler.emitted(merged, as_object=True)
 
 
 def assembly(func: Func, target: Target) -> str:
     """A kernel's assembly text, as `build` compiles it."""
-    machine = target_machine(target)
+    compiler = _compiler(target)
     with llvm.create_context() as context, ExitStack() as modules:
         text = emit_kernel(func, target)
-        module = _optimized(func.name, text, machine, context, modules, is_fixed(func, target))
-        return _emit(machine, module, as_object=False).decode()
+        module = compiler.optimized(func.name, text, context, modules, is_fixed(func, target))
+        return compiler.emitted(module, as_object=False).decode()
 
 
 def target_machine(target: Target) -> Any:
@@ -88,45 +89,67 @@ def _initialize(native: bool) -> None:
         llvm.initialize_all_asmprinters()
 
 
-def _optimized(name: str, text: str, machine: Any, context: Any, modules: ExitStack, fixed: bool) -> Any:
-    """The module of a text. `modules` disposes of it: LLVM wants that before its context goes, which
-    the garbage collector doesn't promise."""
-    try:
-        module = modules.enter_context(llvm.parse_assembly(text, context))
-        module.triple, module.data_layout = machine.triple, str(machine.target_data)
-        module.verify()
-    except RuntimeError as error:
-        raise RuntimeError(f"LLVM refuses kernel {name!r}: {error}") from None
-    options = llvm.create_pipeline_tuning_options(PASS_LEVEL)
-    options.loop_unrolling = options.loop_interleaving = False
-    options.loop_vectorization = options.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine, options)
-    passes = llvm.create_new_function_pass_manager() if fixed else builder.getFunctionPassManager()
-    if fixed:
-        passes.add_sroa_pass()
-        passes.add_instruction_combine_pass()
-        passes.add_simplify_cfg_pass()
-    for function in module.functions:
-        if not function.is_declaration:
-            _unlocked(llvm.ffi.lib.LLVMPY_RunNewFunctionPassManager)(passes, function, builder)
-    if FENCE in text:
-        return modules.enter_context(llvm.parse_assembly(end_blocks(str(module)), context))
-    return module
+def _compiler(target: Target) -> _Compiler:
+    """This thread's for a target."""
+    key = target.triple, target.cpu, target.features, target.abi.name
+    known: dict[object, _Compiler] = _threads.__dict__.setdefault("compilers", {})
+    if key not in known:
+        known[key] = _Compiler(target)
+    return known[key]
+
+
+_threads = local()
+
+
+class _Compiler:
+    """What compiles modules for a target, one thread's: to make a TargetMachine, and what it derives of a
+    processor's features when it is first used, takes a fifth of a small kernel's compilation."""
+
+    def __init__(self, target: Target) -> None:
+        self._machine = target_machine(target)
+        self._triple, self._layout = self._machine.triple, str(self._machine.target_data)
+        options = llvm.create_pipeline_tuning_options(PASS_LEVEL)
+        options.loop_unrolling = options.loop_interleaving = False
+        options.loop_vectorization = options.slp_vectorization = False
+        self._builder = llvm.create_pass_builder(self._machine, options)
+        self._few = llvm.create_new_function_pass_manager()
+        self._few.add_sroa_pass()
+        self._few.add_instruction_combine_pass()
+        self._few.add_simplify_cfg_pass()
+        self._most = self._builder.getFunctionPassManager()
+
+    def optimized(self, name: str, text: str, context: Any, modules: ExitStack, fixed: bool) -> Any:
+        """The module of a text. `modules` disposes of it: LLVM wants that before its context goes, which
+        the garbage collector doesn't promise."""
+        try:
+            module = modules.enter_context(llvm.parse_assembly(text, context))
+            module.triple, module.data_layout = self._triple, self._layout
+            module.verify()
+        except RuntimeError as error:
+            raise RuntimeError(f"LLVM refuses kernel {name!r}: {error}") from None
+        passes = self._few if fixed else self._most
+        for function in module.functions:
+            if not function.is_declaration:
+                _unlocked(llvm.ffi.lib.LLVMPY_RunNewFunctionPassManager)(passes, function, self._builder)
+        if FENCE in text:
+            return modules.enter_context(llvm.parse_assembly(end_blocks(str(module)), context))
+        return module
+
+    def emitted(self, module: Any, *, as_object: bool) -> bytes:
+        """The module's code."""
+        lib = llvm.ffi.lib
+        with llvm.ffi.OutputString() as error:
+            emit = _unlocked(lib.LLVMPY_TargetMachineEmitToMemory)
+            buffer = emit(self._machine, module, int(as_object), error)
+            if not buffer:
+                raise RuntimeError(f"LLVM's code generation failed: {error}")
+        try:
+            return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer))
+        finally:
+            lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def _unlocked(function: Any) -> Any:
     """llvmlite's binding without its process-wide lock, so that threads, each with a context of
     its own, compile side by side."""
     return getattr(function, "_cfn", function)
-
-
-def _emit(machine: Any, module: Any, *, as_object: bool) -> bytes:
-    lib = llvm.ffi.lib
-    with llvm.ffi.OutputString() as error:
-        buffer = _unlocked(lib.LLVMPY_TargetMachineEmitToMemory)(machine, module, int(as_object), error)
-        if not buffer:
-            raise RuntimeError(f"LLVM's code generation failed: {error}")
-    try:
-        return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer))
-    finally:
-        lib.LLVMPY_DisposeMemoryBuffer(buffer)
