@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.dtype import I16, DType
-from jangin.ir.words import BITCASTS, CLAMPED, DOTS
+from jangin.ir.words import BITCASTS, CLAMPED, DOTS, word_of
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -44,7 +44,7 @@ def _sigmoid(x: Any) -> Any:
 def _dot(name: str, a: Any, b: Any) -> Any:
     x: Any
     y: Any
-    words = np.broadcast_arrays(np.asarray(a, np.int32), np.asarray(b, np.int32))
+    words = np.broadcast_arrays(*(np.asarray(v, word_of(name).numpy) for v in (a, b)))
     x, y = (
         np.ascontiguousarray(w)[..., None].view(t.numpy).astype(np.int64 if t.is_int else np.float32)
         for w, t in zip(words, DOTS[name], strict=True)

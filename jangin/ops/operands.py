@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jangin.ir.dtype import BOOL, I32, DType
+from jangin.ir.dtype import BOOL, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, call, cast, const, is_const
 from jangin.ir.graph import CompileError, Shape, Value
+from jangin.ir.words import word_of
 
 Typed = tuple[DType, Shape]
 TRUE = const(True, BOOL)
@@ -53,7 +54,7 @@ def wide(e: Expr) -> Expr:
 
 def multiplied(a: Expr, b: Expr, dtype: DType, dot: str = "") -> Expr:
     """a * b, of integers in `dtype`; of words what `dot` makes of them."""
-    if dot and a.dtype is I32:
+    if dot and a.dtype is word_of(dot):
         return call(dot, a, b)
     if dtype.is_int:
         return cast(dtype, a) * cast(dtype, b)

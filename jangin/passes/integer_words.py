@@ -12,7 +12,7 @@ from jangin.ir.dtype import I16, I32, U16, DType
 from jangin.ir.expr import Binary, Const, Var, cast
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.records import dataclass
-from jangin.ir.words import CLAMPED, DOTS, products_of
+from jangin.ir.words import CLAMPED, DOTS, SYMMETRIC, products_of, word_of
 from jangin.ops.numbers import Numbers
 from jangin.passes.winograd_cost import Estimate, is_window
 from jangin.passes.winograd_transform import MOST, exact_of
@@ -20,6 +20,8 @@ from jangin.targets.target import Target
 
 FEWEST = 3
 """Channels of a group that are read as pairs; of fewer, too much would be padding."""
+FEWEST_OF_BYTES = 8
+"""And as pairs of bytes; of fewer, copies of pairs for all lanes would take what multiply-adds save."""
 BYTES = frozenset(dot for dot, (left, _) in DOTS.items() if left.bits == 8)
 """Products of words of bytes."""
 
@@ -73,14 +75,14 @@ def offset(node: Node, graph: Graph) -> int | None:
     return None
 
 
-def words_of(array: Array, axis: int, dtype: DType) -> Array:
-    """Numbers along an axis as i32 of several of a type, the first in the low bits, the last filled up
+def words_of(array: Array, axis: int, dtype: DType, word: DType = I32) -> Array:
+    """Numbers along an axis as words of several of a type, the first in the low bits, the last filled up
     with 0."""
-    count = I32.bytes // dtype.bytes
+    count = word.bytes // dtype.bytes
     rows = np.moveaxis(array, axis, -1)
     whole = np.zeros((*rows.shape[:-1], -(-rows.shape[-1] // count) * count), dtype.numpy)
     whole[..., : rows.shape[-1]] = rows
-    return np.ascontiguousarray(np.moveaxis(whole.view(np.int32), -1, axis))
+    return np.ascontiguousarray(np.moveaxis(whole.view(word.numpy), -1, axis))
 
 
 def row_words(node: Node, choice: Choice, graph: Graph) -> Array | None:
@@ -100,7 +102,7 @@ def row_words(node: Node, choice: Choice, graph: Graph) -> Array | None:
     if (across - words) // wide != (size - taps) // step or across < words:
         return None
     rows = np.moveaxis(known, 1, -1).reshape(*known.shape[:1], *known.shape[2:-1], -1)
-    return words_of(rows, -1, right)[:, None]
+    return words_of(rows, -1, right, word_of(choice.dot))[:, None]
 
 
 class Words:
@@ -164,7 +166,8 @@ class Words:
         if not isinstance(attrs, Conv):
             return True
         terms = int(str(graph.shape(w)[1]))
-        few = terms < FEWEST or (attrs.groups > 1 and terms % products_of(dot) > 0)
+        fewest = FEWEST if word_of(dot) is I32 else FEWEST_OF_BYTES
+        few = terms < fewest or (attrs.groups > 1 and terms % products_of(dot) > 0)
         return attrs.layout == "last" and not few and w in graph.constants
 
     def less(self, node: Node, dot: str) -> int | None:
@@ -180,6 +183,7 @@ class Words:
         if any_less and zero is not None and self.graph.dtype(whole) is left:
             less = -zero  # the bytes as they lie
         (lowest, highest), weights = right.limits, self.numbers.range(w)
+        lowest += dot in SYMMETRIC
         inside = high - less <= most and lowest <= weights[0] and weights[1] <= highest
         return less if inside and (not less or any_less) else None
 

@@ -27,7 +27,7 @@ from jangin.ir.dtype import F32, I16, I32, U16, DType
 from jangin.ir.expr import Cast, Expr, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.traversal import free_vars, rewrite, substitute
-from jangin.ir.words import DOTS, products_of
+from jangin.ir.words import DOTS, products_of, word_of
 from jangin.ops.editor import Editor
 from jangin.ops.numbers import Numbers
 from jangin.passes.clamped import in_integers
@@ -209,7 +209,8 @@ class _Integers(Editor):
             apart = w not in self.constants
             own = node.of(MatMul)
             own = replace(own, dot=choice.dot, transpose_a=False, transpose_b=own.transpose_b or apart)
-        inputs = [self.words(x, at, left, less), self.words(w, of, right)]
+        word = word_of(choice.dot)
+        inputs = [self.words(x, at, left, word, less), self.words(w, of, right, word)]
         if not less:
             self.emit(replace(node, inputs=tuple(inputs), attrs=own))
             return
@@ -239,7 +240,10 @@ class _Integers(Editor):
         size, channels = static_shape(self.shape(x)[-2:]) or (0, 0)
         count = (*self.shape(x)[:-2], const(size * channels // terms), const(1))
         read = self.add(
-            Reshape(count, I32), [self.reduced(x, 0, DOTS[choice.dot][0])], f"{x}.rows", f"rows of {x}"
+            Reshape(count, word_of(choice.dot)),
+            [self.reduced(x, 0, DOTS[choice.dot][0])],
+            f"{x}.rows",
+            f"rows of {x}",
         )
         wide = attrs.strides[-1] * channels // terms
         kernel, strides = (*attrs.kernel[:-1], words.shape[-1]), (*attrs.strides[:-1], wide)
@@ -248,17 +252,17 @@ class _Integers(Editor):
             node, inputs=inputs, attrs=replace(attrs, dot=choice.dot, kernel=kernel, strides=strides)
         )
 
-    def words(self, name: str, axis: int, dtype: DType, less: int = 0) -> str:
+    def words(self, name: str, axis: int, dtype: DType, word: DType, less: int = 0) -> str:
         """The numbers, less one, along an axis as words of a type's, the last filled up with 0. Of a value
         that is no constant that axis is the last then."""
-        key = name, "words", axis, dtype, less
+        key = name, word, axis, dtype, less
         if key not in self.made:
             if name in self.constants:
                 known = self.constants[name]
                 numbers = known.astype(np.int64) - less if less else known
-                self.made[key] = self.constant(words_of(numbers, axis, dtype), f"{name}.words")
+                self.made[key] = self.constant(words_of(numbers, axis, dtype, word), f"{name}.words")
             else:
-                self.made[key] = self.view(self.turned(name, axis, dtype), dtype, less)
+                self.made[key] = self.view(self.turned(name, axis, dtype), dtype, word, less)
         return self.made[key]
 
     def turned(self, name: str, axis: int, dtype: DType) -> str:
@@ -275,14 +279,14 @@ class _Integers(Editor):
             f"turned {name}",
         )
 
-    def view(self, name: str, dtype: DType, less: int) -> str:
+    def view(self, name: str, dtype: DType, word: DType, less: int) -> str:
         """Numbers of a type, less one, along the last axis, as they lie. What is padded around them is padded
         as words."""
-        shape, pad, terms = self.shape(name), self.producers.get(name), I32.bytes // dtype.bytes
+        shape, pad, terms = self.shape(name), self.producers.get(name), word.bytes // dtype.bytes
         words, rest = divmod(int(str(shape[-1])), terms)
         if pad is not None and not rest and _around(pad.attrs):
-            inside = self.words(pad.inputs[0], len(shape) - 1, dtype, less)
-            border = words_of(np.full(terms, -less), 0, dtype)
+            inside = self.words(pad.inputs[0], len(shape) - 1, dtype, word, less)
+            border = words_of(np.full(terms, -less), 0, dtype, word)
             own = replace(pad.of(Pad), value=int(border[0]))
             return self.add(own, [inside], f"{name}.words", pad.source)
         narrow = self.reduced(name, less, dtype)
@@ -290,7 +294,7 @@ class _Integers(Editor):
             pads = (*[const(0)] * (2 * len(shape) - 1), const(terms - rest))
             narrow = self.add(Pad(pads), [narrow], f"{name}.whole", f"whole {name}")
         count = (*shape[:-1], const(words + (rest > 0)))
-        return self.add(Reshape(count, I32), [narrow], f"{name}.words", f"words of {name}")
+        return self.add(Reshape(count, word), [narrow], f"{name}.words", f"words of {name}")
 
     # --- sums in f32
 

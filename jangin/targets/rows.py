@@ -16,7 +16,7 @@ from jangin.ir.expr import Expr
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
 from jangin.ir.records import dataclass
-from jangin.ir.words import CLAMPED, DOTS
+from jangin.ir.words import CLAMPED, DOTS, word_of
 from jangin.targets import small
 
 FLOATS = (F32, F64)
@@ -100,11 +100,12 @@ _FMA = Row(
 
 def _dot(name: str, left: DType, right: DType) -> Row:
     """A sum with the products of the numbers in each word."""
-    bits = left.bits
-    tops = [*range(32 - bits, -1, -bits)]
+    bits, word = left.bits, word_of(name)
+    tops = [*range(word.bits - bits, -1, -bits)]
 
     def number(v: str, dtype: DType, top: int) -> str:
-        signed = f"(({v}[i] << i32({top})) >> i32({32 - bits}))"
+        signed = f"(({v}[i] << {word}({top})) >> {word}({word.bits - bits}))"
+        signed = signed if word is I32 else f"i32({signed})"
         return signed if dtype.kind == "i" else f"({signed} & i32({(1 << bits) - 1}))"
 
     parts = [f"{number('x', left, n)} * {number('y', right, n)}" for n in tops]
@@ -112,15 +113,16 @@ def _dot(name: str, left: DType, right: DType) -> Row:
         parts = [
             f"max(min({a} + {b}, i32(32767)), i32(-32768))" for a, b in zip(*[iter(parts)] * 2, strict=True)
         ]
-    lines, total = list[str](), "%z"
+    wide = "" if word is I32 else "_wide"
+    lines, total = [f"%{v}_wide = sext {{T}} %{v} to {{i32}}" for v in "xy" if wide], "%z"
     for n in tops:
         for v, dtype in (("x", left), ("y", right)):
             down = "ashr" if dtype.kind == "i" else "lshr"
-            lines += [f"%{v}{n}_top = shl {{T}} %{v}, {{i32:{n}}}"]
-            lines += [f"%{v}{n} = {down} {{T}} %{v}{n}_top, {{i32:{32 - bits}}}"]
-        lines.append(f"%product{n} = mul {{T}} %x{n}, %y{n}")
+            lines += [f"%{v}{n}_top = shl {{i32}} %{v}{wide}, {{i32:{n + 32 - word.bits}}}"]
+            lines += [f"%{v}{n} = {down} {{i32}} %{v}{n}_top, {{i32:{32 - bits}}}"]
+        lines.append(f"%product{n} = mul {{i32}} %x{n}, %y{n}")
         if name not in CLAMPED:
-            lines.append(f"%sum{n} = add {{T}} {total}, %product{n}")
+            lines.append(f"%sum{n} = add {{i32}} {total}, %product{n}")
             total = f"%sum{n}"
         elif n % (2 * bits) == 0:
             lines += [
@@ -132,10 +134,12 @@ def _dot(name: str, left: DType, right: DType) -> Row:
             total = f"%sum{n}"
     lines[-1] = lines[-1].partition(" = ")[2]
     reference = f"r[i] = z[i] + {' + '.join(parts)}"
-    return Row(name, (I32,), "x: T[N], y: T[N], z: T[N]", "T", reference, "\n".join(lines))
+    return Row(name, (word,), "x: T[N], y: T[N], z: i32[N]", "i32", reference, "\n".join(lines))
 
 
-_DOT2, _DOT4, _DOT4U, _DOT4S = (_dot(name, *types) for name, types in DOTS.items() if not types[0].is_float)
+_DOT2, _DOT4, _DOT4U, _DOT4S, _DOT2B = (
+    _dot(name, *types) for name, types in DOTS.items() if not types[0].is_float
+)
 _DOT2BF = Row(
     "dot2bf", (F32,), "x: i32[N], y: i32[N], z: T[N]", "T",
     "r[i] = fma(bitcast_f32(x[i] << i32(16)), bitcast_f32(y[i] << i32(16)), "
@@ -252,6 +256,7 @@ PORTABLE: tuple[Row, ...] = (
     _DOT4,
     _DOT4U,
     _DOT4S,
+    _DOT2B,
     _DOT2BF,
     _ADD2,
     _SUB2,
@@ -427,6 +432,40 @@ def _short(vectors: int) -> Row:
     return Row(
         "short", (F32,), "x: T[N]", "i16", "r[i] = i16(max(min(round(x[i]), 32767.0), -32768.0))",
         "\n".join(lines), lanes=4 * vectors, becomes=r"(?s)fcvtns\s.*sqxtn",
+        c="" if vectors > 1 else "({i16})vqmovn_s32(vcvtnq_s32_f32((float32x4_t)x))",
+    )  # fmt: skip
+
+
+def _bytes_widened(name: str, operands: str) -> Row:
+    """`dot2b` of two vector registers of sums: products of int16, of which neighbours are added to i32. Those
+    of two terms, x and y, u and v, are added first, as no sum of two is beyond int16."""
+    lines, sums = [f"%{v}b = bitcast {{T}} %{v} to <16 x i8>" for v in operands], list[str]()
+    products = [*zip(operands[::2], operands[1::2], strict=True)]
+    for n in (0, 1):
+        eight, four = (", ".join(f"i32 {many * n + lane}" for lane in range(many)) for many in (8, 4))
+        for v in operands:
+            lines.append(f"%{v}{n} = shufflevector <16 x i8> %{v}b, <16 x i8> poison, <8 x i32> <{eight}>")
+        for a, b in products:
+            both = f"<8 x i8> %{b}{n}, <8 x i8> %{a}{n}"
+            lines.append(f"%{a}{b}{n} = call <8 x i16> @llvm.aarch64.neon.smull.v8i16({both})")
+        if len(products) > 1:
+            lines.append(f"%both{n} = add <8 x i16> %xy{n}, %uv{n}")
+        total = f"<8 x i16> %{'both' if len(products) > 1 else 'xy'}{n}"
+        lines += [
+            f"%z{n} = shufflevector {{i32}} %z, {{i32}} poison, <4 x i32> <{four}>",
+            f"%pairs{n} = call <4 x i32> @llvm.aarch64.neon.saddlp.v4i32.v8i16({total})",
+            f"%sum{n} = add <4 x i32> %z{n}, %pairs{n}",
+            f'%kept{n} = call <4 x i32> asm "", "=w,0"(<4 x i32> %sum{n})',
+        ]
+        sums.append(f"<4 x i32> %kept{n}")
+    picks = ", ".join(f"i32 {n}" for n in range(8))
+    lines.append(f"shufflevector {', '.join(sums)}, <8 x i32> <{picks}>")
+    one = _DOT2B.reference.partition(" + ")[2]
+    terms = [one.replace("x[i]", f"{a}[i]").replace("y[i]", f"{b}[i]") for a, b in products]
+    return replace(
+        _DOT2B, name=name, llvm="\n".join(lines), lanes=8, multiplies=3,
+        operands=", ".join([*(f"{v}: T[N]" for v in operands), "z: i32[N]"]),
+        reference=f"r[i] = z[i] + {' + '.join(terms)}", becomes=r"(?s)sm[ul]l[al]2\s.*sadalp",
     )  # fmt: skip
 
 
@@ -455,6 +494,8 @@ NEON: tuple[Row, ...] = (
     _BFDOT,
     _SDOT,
     _USDOT,
+    _bytes_widened("dot2b", "xy"),
+    _bytes_widened("dot2b_twice", "xyuv"),
     *map(_short, (1, 2, 4)),
     _ADD_SHORT,
     replace(_FUSED, becomes=r"fmla\s"),

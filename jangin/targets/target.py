@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from jangin.ir.dtype import DType
+from jangin.ir.dtype import I32, DType
 from jangin.ir.records import dataclass
+from jangin.ir.words import word_of
 from jangin.runtime.abi import Abi, abi_of
 from jangin.targets.figures import FusionFigures, RecurrenceFigures, WinogradFigures
 from jangin.targets.rows import Row
@@ -98,6 +99,11 @@ class Target:
     def each(self) -> Sequence[Target]:
         """The targets that a model is compiled for: itself, or those that it stands for."""
         return (self,)
+
+    @property
+    def of_c(self) -> Target:
+        """As C is made for it: without what C compilers would keep in memory, as no register holds it."""
+        return replace(self, dots=tuple(d for d in self.dots if word_of(d) is I32), wide_products=False)
 
     @property
     def abi(self) -> Abi:

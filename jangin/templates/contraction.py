@@ -31,7 +31,7 @@ from jangin.ir import te
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, const
 from jangin.ir.simplify import interval, simplify
 from jangin.ir.traversal import children, free_vars, walk
-from jangin.ir.words import DOTS
+from jangin.ir.words import DOTS, row_type, word_of
 from jangin.schedule.primitives import ranges_at
 from jangin.templates.common import fuse_all, messy, stride
 from jangin.templates.cost import (
@@ -39,6 +39,7 @@ from jangin.templates.cost import (
     HANDED_OUT,
     LOOP,
     LOOP_INSTRUCTIONS,
+    MOST_LOADED,
     SHARE,
     launch,
     overlapped,
@@ -79,7 +80,7 @@ MOST = 40
 """Candidates that are tried, of all tiles together."""
 REUSE_ROWS = 48
 """Rows that a panel should be read for before the next task reads it again."""
-BETWEEN = {"dot2": 2, "dot4s": 5}
+BETWEEN = {"dot2": 2, "dot4s": 5, "dot2b": 3}
 """Registers for what the instructions that make one such sum of products hand on to each other; LLVM has
 several sums under way."""
 MAX_PACKED_ROWS = 12
@@ -106,7 +107,8 @@ def match(workload: Workload) -> Contraction | None:
     if len(workload.stages) != 1:
         return None
     (stage,) = workload.stages
-    lanes = workload.target.lanes(stage.body.dtype.bytes)
+    word = word_of(stage.body.fn) if isinstance(stage.body, Call) else stage.body.dtype
+    lanes = workload.target.lanes(word.bytes)
     role = roles(stage, lanes) or _over_axes(workload, lanes) if stage.axes else None
     if role is None or role.left.buffer.name == role.right.buffer.name:
         return None  # a product with itself would need a panel of one of its two readings
@@ -180,7 +182,7 @@ def _groups(stage: te.Stage, left: Load, column: Var, lanes: int) -> int | None:
 
 class Contraction(Template):
     """A product with its sizes: `rows` by `columns` (of a group), `depth` terms, the innermost sum over
-    `inner` of them, `batches` times."""
+    `inner` of them, `batches` times. `each`: registers of a vector's sums."""
 
     name = "contraction"
 
@@ -201,7 +203,9 @@ class Contraction(Template):
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
         self.by_lane = by_lane(role, self.stage, workload)
         dot = self.stage.body.fn if isinstance(self.stage.body, Call) else ""
-        row = workload.target.row(dot, self.stage.body.dtype, lanes)
+        self.each = max(1, lanes * self.stage.body.dtype.bytes // workload.target.vector_bytes)
+        self.unroll = lanes if self.each > 1 and self.inner > lanes else UNROLL
+        row = workload.target.row(dot, row_type(dot), lanes)
         self.multiplies = 1 if row is None else row.multiplies
         self.between = BETWEEN.get(dot, 0)
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
@@ -215,7 +219,7 @@ class Contraction(Template):
         inside the rows or outside, unless they are widened first; the sum unrolled more."""
         found: list[Params] = []
         widened = {"widened": 1} if self.widened else {}
-        if self.by_lane:
+        if self.by_lane and self.each == 1:
             packed = [
                 self._packed_rows(*tile, ops) for tile in self.tiles(packed=True) for ops in TASK_OPS[:2]
             ]
@@ -231,7 +235,7 @@ class Contraction(Template):
                     "mr": mr,
                     "nv": nv,
                     **b,
-                    "unroll": UNROLL,
+                    "unroll": self.unroll,
                     "panels_inside": 0,
                     **widened,
                     **in_place,
@@ -305,22 +309,25 @@ class Contraction(Template):
         """(mr, nv) whose accumulators, with a panel's vectors and what is held of the rows, fit the
         registers."""
         rows = range(self.lanes, MAX_PACKED_ROWS + 1, self.lanes) if packed else range(1, MAX_ROWS + 1)
-        for nv in range(1, min(math.ceil(self.columns / self.lanes), 6) + 1):
+        most = MOST_LOADED if self.each > 1 else 6
+        for nv in range(1, min(math.ceil(self.columns / self.lanes), most) + 1):
             for mr in rows:
                 if self._fits(mr, nv, packed) and (mr <= self.rows or not self.known_rows):
                     yield mr, nv
 
-    def _fits(self, mr: int, nv: int, packed: bool = False, unroll: int = UNROLL) -> bool:
+    def _fits(self, mr: int, nv: int, packed: bool = False, unroll: int = 0) -> bool:
         """Whether a tile's accumulators, a panel's vectors and what is held of the rows fit the registers.
         Elsewhere than with lane operands, LLVM holds no more of the rows than there is room for."""
-        target, rows = self.workload.target, mr // self.lanes
+        target, rows, unroll = self.workload.target, mr // self.lanes, unroll or self.unroll
         if packed:
             together = terms_at_once(target, nv, rows)
             held = sum(n * (together if n <= target.several // 2 else 1) for n in (nv, rows))
             return mr * nv + held <= target.registers
-        held = 1 + mr * unroll // UNROLL if self.by_lane else 1
+        held = 1 + mr * unroll // self.unroll if self.by_lane else 1
         panel = UNROLL if nv == 1 and self.multiplies > 1 else nv  # LLVM loads those of several terms at once
-        return mr * nv + panel + held + self.between <= target.registers
+        if self.each > 1:
+            panel = nv * terms_at_once(target, nv)
+        return mr * nv * self.each + panel + held + self.between <= target.registers
 
     def _row_loads(self, mr: int, packed: bool, unroll: int) -> float:
         """Loads of a term of the rows: one of each, or of vectors of a row's next terms, in pairs where they
@@ -328,13 +335,15 @@ class Contraction(Template):
         if not self.by_lane:
             return mr
         vectors = mr // self.lanes
-        return vector_loads(self.workload.target, vectors) if packed else mr / max(unroll, self.lanes)
+        if not packed:  # of words of 16 bits each is copied to all lanes, as multiply-adds take none
+            return mr / max(unroll, self.lanes) + (mr if self.each > 1 else 0)
+        return vector_loads(self.workload.target, vectors)
 
-    def tile_cycles(self, mr: int, nv: int, packed: bool = False, unroll: int = UNROLL) -> float:
+    def tile_cycles(self, mr: int, nv: int, packed: bool = False, unroll: int = 0) -> float:
         """Of one tile: per term mr*nv multiply-adds, mr + nv loads, at least a multiply-add's latency, its
         share of the loop, and its part of a panel that the L1 cache doesn't hold; then what begins and
         ends it."""
-        t = self.workload.target
+        t, unroll = self.workload.target, unroll or self.unroll
         rows = self._row_loads(mr, packed, unroll)
         step = tile_step(t, mr, nv, unroll if t.issue else UNROLL, rows, self.multiplies)
         if self.small and not self.widened:

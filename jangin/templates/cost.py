@@ -113,7 +113,7 @@ def tile_step(
     step = max(mr * nv * multiplies / target.multiply_adds, loads / target.loads, target.latency) + 1 / unroll
     if not target.issue:
         return step
-    instructions = mr * nv + loads - nv + vector_loads(target, nv) + LOOP_INSTRUCTIONS / unroll
+    instructions = mr * nv * multiplies + loads - nv + vector_loads(target, nv) + LOOP_INSTRUCTIONS / unroll
     return max(step, instructions / target.issue)
 
 

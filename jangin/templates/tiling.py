@@ -21,11 +21,12 @@ from collections.abc import Sequence
 
 from jangin.ir import te
 from jangin.ir.dtype import I32
-from jangin.ir.expr import Binary, Const, Expr, Load, Var, const
+from jangin.ir.expr import Binary, Call, Const, Expr, Load, Var, const
 from jangin.ir.graph import static_shape
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import linear, simplify
 from jangin.ir.traversal import row_major, walk
+from jangin.ir.words import word_of
 from jangin.schedule.primitives import find, loop_names
 from jangin.targets.target import Target
 from jangin.templates.common import fuse_all, stride
@@ -109,7 +110,8 @@ def pack_right(rec: Recorder, role: Roles, width: int) -> None:
 
 def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:
     """Whether the next terms of a row are loaded as a vector, of which the target multiplies by one lane."""
-    alike = role.left.dtype.bits == stage.body.dtype.bits  # words of floats are i32
+    dot = stage.body.fn if isinstance(stage.body, Call) else ""
+    alike = role.left.dtype is (word_of(dot) if dot else stage.body.dtype)
     inner = Var(role.k[-1])
     return workload.target.lane_operands and alike and stride(role.left, inner, dict(workload.symbols)) == 1
 

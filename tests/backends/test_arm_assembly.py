@@ -17,6 +17,7 @@ from jangin.ir.dtype import F32, I16, I32
 from jangin.ir.expr import Buffer, Load, Var, call, const, maximum
 from jangin.ir.graph import Value
 from jangin.ir.loop import Func
+from jangin.ir.words import word_of
 from jangin.ops.core import CORE
 from jangin.targets import Target
 from jangin.targets.arm import (
@@ -41,12 +42,12 @@ FOR_MORE_REGISTERS = ("depthwise 5x5",)
 def kernel(attrs: Conv | MatMul, shapes: tuple[tuple[int, ...], ...], target: Target) -> Func:
     """A product with constant right operand, a bias and a rectifier, as the compiler schedules it; of words
     of several numbers, if it says so."""
-    own = I32 if attrs.dot else F32
+    own = word_of(attrs.dot) if attrs.dot else F32
     x, w = (Buffer(n, own, tuple(map(const, s))) for n, s in zip("xw", shapes, strict=True))
     dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in (x, w)], attrs)
     (stage,) = CORE[attrs.op].te([x, w], Buffer("out", dtype, shape), attrs)
-    bias = Buffer("bias", own, (stage.axes[-1].extent,))
-    end = maximum(stage.acc + Load(bias, (stage.axes[-1].var,)), const(0, own))
+    bias = Buffer("bias", dtype, (stage.axes[-1].extent,))
+    end = maximum(stage.acc + Load(bias, (stage.axes[-1].var,)), const(0, dtype))
     stage = te.Stage(stage.out, stage.axes, stage.body, stage.reduce_axes, stage.combiner, end)
     return choose(Workload("k", (stage,), (x, w, bias), {}, ("w", "bias"), target)).func
 
@@ -107,6 +108,20 @@ def test_products_of_int8_are_dot_products(target: Target, case: str) -> None:
     by_lane = sum(bool(re.match(r"su?dot\s+v\d+\.4s, v\d+\.16b, v\d+\.4b\[", line)) for line in inner)
     assert not any(re.search(r"\[sp\b", line) for line in inner), "a register was spilled"
     assert by_lane >= SHARE * len(inner), inner
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c != "conv 7x7 3 to 64"])
+def test_products_of_int8_are_of_pairs(case: str) -> None:
+    """Three instructions for 16 products: two terms' are added as int16 first. Few channels stay f32."""
+    attrs, shapes = CASES[case]
+    text = assembly(kernel(replace(attrs, dtype=I32, dot="dot2b"), shapes, CORTEX_A72), CORTEX_A72)
+    loops = [[line.split()[0] for line in loop] for loop in innermost(text)]
+    inner = max(loops, key=lambda loop: Counter(loop)["sadalp"])
+    words = Counter(inner)
+    multiplies = [words[n] + words[f"{n}2"] for n in ("smull", "smlal")]
+    assert not any(re.search(r"\[sp\b", line) for loop in innermost(text) for line in loop), "a spill"
+    assert multiplies[0] == words["sadalp"] >= multiplies[1] >= 0.8 * multiplies[0], words
+    assert sum(multiplies) + words["sadalp"] >= 0.7 * len(inner), words
 
 
 @products(CORTEX_A7, ARMV7)

@@ -27,7 +27,9 @@ def layer(b: Builder, random: np.random.Generator, x: Tensor, zero: Tensor, outp
     """A convolution with a bias, requantized; gives it and its zero point."""
     dtype, channels = (I8 if signed else U8), int(str(x.shape[1]))
     kernel, stride = (int(random.choice([3, 5])), int(random.choice([1, 2]))) if depthwise else (1, 1)
-    w = random.integers(-127, 127, (outputs, 1 if depthwise else channels, kernel, kernel), np.int8)
+    w = random.integers(-127, 127, (outputs, 1 if depthwise else channels, kernel, kernel), np.int8, True)
+    if random.random() < 0.5:  # sums of products as large as they may be
+        w = np.where(w < 0, -127, 127).astype(np.int8)
     sums = integer_conv(
         b, x, b.const(w), zero, strides=(stride,) * 2, pads=(kernel // 2,) * 4,
         groups=channels if depthwise else 1,
@@ -56,10 +58,13 @@ def test_layers_are_exact(
     x = b.input("x", F32, tuple(const(n) for n in (1, count, *size)))
     zero = b.scalar(int(random.integers(0, 100)), I8 if signed else U8)
     y = quantize(b, x, b.scalar(0.03, F32), zero, dtype=I8 if signed else U8)
-    y, zero = layer(b, random, y, zero, count, True, signed)
-    y, zero = layer(b, random, y, zero, int(random.integers(1, 40)), False, signed)
+    for depthwise in (True, False, False):
+        y, zero = layer(
+            b, random, y, zero, count if depthwise else int(random.integers(1, 70)), depthwise, signed
+        )
     graph = b.graph([y], ["out"])
     arrays: dict[str, Array] = {"x": 3 * random.standard_normal((1, count, *size), np.float32)}
+    arrays["x"] *= 1000 if random.random() < 0.5 else 1  # nearly all numbers are the least or the largest
     options = Options(resolve(machine.split()[0]), verify=True)
     fused = optimize(graph, options)
     plan = make_plan(fused, schedule_kernels(fused, options), options)

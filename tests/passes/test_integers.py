@@ -260,6 +260,18 @@ def test_products_are_of_pairs(net: str) -> None:
     assert made and all(p.dot == "dot2" for p in made) == (net != "depthwise")
 
 
+@pytest.mark.parametrize("net", NETS)
+def test_products_are_of_pairs_of_bytes(net: str) -> None:
+    """Of enough channels and of weights of which none is -128: else two products would leave int16."""
+    graph, _ = built(NETS[net], 0)
+    assert not any(p.dot for p in products(optimize(graph, Options(CORTEX_A72))))
+    found = {n: c for n, c in graph.constants.items() if c.dtype == np.int8}
+    held = {n: np.maximum(c, np.int8(-127)) for n, c in found.items()}
+    made = products(optimize(replace(graph, constants={**graph.constants, **held}), Options(CORTEX_A72)))
+    few = ("depthwise", "few channels", "groups of odd channels", "a product", "a deep product", "int16")
+    assert made and all(p.dot == ("" if net.startswith(few) else "dot2b") for p in made)
+
+
 def test_depthwise_products_are_of_int16_where_multiply_adds_widen() -> None:
     graph, _ = built(NETS["depthwise"], 0)
     fused = optimize(graph, Options(CORTEX_A72))

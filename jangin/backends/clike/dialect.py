@@ -157,7 +157,7 @@ _QUIET = '#pragma GCC diagnostic ignored "-Wpsabi"'
 """Vectors wider than a register are given to functions, all of which are inlined."""
 _INTRINSICS = """#if defined __x86_64__
 #include <immintrin.h>
-#elif defined __ARM_FEATURE_DOTPROD
+#elif defined __aarch64__
 #include <arm_neon.h>
 #endif"""
 
@@ -215,6 +215,7 @@ class C(Dialect):
         words = {
             "T": type_name(dtype, lanes),
             "i32": type_name(I32, lanes),
+            "i16": type_name(I16, lanes),
             "s": "d" if dtype is F64 else "s",
         }
         return row.c.format(bits="" if size == 128 else size, reg=size, **words)

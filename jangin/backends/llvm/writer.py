@@ -13,8 +13,9 @@ from jangin.backends.llvm.registers import Registers
 from jangin.backends.llvm.several import MOST, SeveralLoads
 from jangin.backends.llvm.types import literal, scalar_type, vector_type
 from jangin.backends.walk.writer import Pointer, Value, Writer
-from jangin.ir.dtype import BOOL, F32, I32, I64, DType
+from jangin.ir.dtype import BOOL, F32, I16, I32, I64, DType
 from jangin.ir.expr import Scalar
+from jangin.ir.words import DOTS
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
 
@@ -72,7 +73,9 @@ class LlvmWriter(Writer):
 
     `hoists`: what addresses are computed from stands before the loops in which it doesn't change, and in an
     innermost loop multiples of its count are added up. LLVM's loop strength reduction would find the same,
-    but takes a third of its time: it is kept from it by an instruction that it can't see through."""
+    but takes a third of its time: it is kept from it by an instruction that it can't see through.
+
+    `_terms`: the operands of sums with one product of words, to which a row may add the next at once."""
 
     def __init__(self, target: Target, hoists: bool = False) -> None:
         super().__init__(target)
@@ -84,6 +87,7 @@ class LlvmWriter(Writer):
         self._registers = Registers(self._store)
         self.declarations: dict[str, str] = {}
         self.label, self.lo, self.hi = "entry", Value("%lo", I64), Value("%hi", I64)
+        self._terms: dict[str, dict[str, str]] = {}
         self._forms: dict[tuple[str, DType, int], Lines] = {}
         self._several = SeveralLoads(target, self.lines, self._name) if target.several_loads else None
         walked = not (target.offsets or target.several_loads)
@@ -281,8 +285,16 @@ class LlvmWriter(Writer):
         whole = dtype is F32 and lanes == self.target.lanes(dtype.bytes)
         if self._several and name == "fma" and whole and values[2].number is not None:
             refs[2] = self._several.constant(float(values[2].number))
-        text = self.last(name, dtype, lanes, **dict(zip("xyz", refs, strict=False)))
-        return self.op(text, result, lanes)
+        operands = dict(zip("xyz", refs, strict=False))
+        twice = f"{name}_twice" if name in DOTS else ""
+        if not twice or self.target.row(twice, dtype, lanes) is None:
+            return self.op(self.last(name, dtype, lanes, **operands), result, lanes)
+        if first := self._terms.get(operands["z"]):
+            again = {"u": operands["x"], "v": operands["y"]}
+            return self.op(self.last(twice, dtype, lanes, **first, **again), result, lanes)
+        out = self.op(self.last(name, dtype, lanes, **operands), result, lanes)
+        self._terms[out.ref] = operands
+        return out
 
     def function(self, name: str, *args: Value) -> Value:
         kind, name = scalar_type(args[0].dtype), name + ("f" if args[0].dtype is F32 else "")
@@ -323,7 +335,7 @@ class LlvmWriter(Writer):
         plain = f"load {vector_type(dtype, lanes)}, ptr {at}, align {dtype.bytes}"
         vectors, rest = divmod(lanes, self.target.lanes(dtype.bytes))
         fewest = 3 if self.target.offsets else 1
-        whole = dtype in (F32, I32) and fewest <= vectors <= MOST and not (rest or masks)
+        whole = dtype in (F32, I16, I32) and fewest <= vectors <= MOST and not (rest or masks)
         if self._several and whole and at not in self._registers:
             ref = self.remembered(plain + state, lambda: self._load_several(dtype, at, vectors))
             return Value(ref, dtype, lanes)
@@ -351,10 +363,12 @@ class LlvmWriter(Writer):
     def _load_several(self, dtype: DType, at: Pointer, count: int) -> str:
         assert self._several is not None
         one = self.target.lanes(F32.bytes)
-        parts = [Value(name, F32, one) for name in self._several.load(at, count)]
+        names = self._several.load(at, count)
         if dtype is not F32:
-            parts = [self.bitcast(dtype, v) for v in parts]
-        return self._joined(parts).ref
+            one = self.target.lanes(dtype.bytes)
+            whole, own = vector_type(F32, self.target.lanes(F32.bytes)), vector_type(dtype, one)
+            names = [self.named(f"bitcast {whole} {name} to {own}") for name in names]
+        return self._joined([Value(name, dtype, one) for name in names]).ref
 
     def _joined(self, parts: list[Value]) -> Value:
         """The lanes of some values, all of as many, side by side."""
