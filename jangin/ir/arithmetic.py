@@ -46,8 +46,9 @@ def _dot(name: str, a: Any, b: Any) -> Any:
     y: Any
     words = np.broadcast_arrays(*(np.asarray(v, word_of(name).numpy) for v in (a, b)))
     x, y = (
-        np.ascontiguousarray(w)[..., None].view(t.numpy).astype(np.int64 if t.is_int else np.float32)
+        numbers.astype(np.int64 if numbers.dtype.kind in "iu" else np.float32)
         for w, t in zip(words, DOTS[name], strict=True)
+        for numbers in [np.ascontiguousarray(w).reshape(*w.shape, 1).view(t.numpy)]
     )
     if name not in CLAMPED:
         return (x * y).sum(-1)

@@ -14,7 +14,7 @@ from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func
 from jangin.ir.loop import For, Func, Store, block
 from jangin.ir.traversal import substitute
-from jangin.ir.words import COMPARE
+from jangin.ir.words import COMPARE, DOTS, products_of, word_of
 
 INTS = (I8, I16, I32, I64, U8, U16, U32, U64)
 FLOATS = (F16, BF16, F32, F64)
@@ -197,3 +197,18 @@ def test_bits_and_several_arguments() -> None:
     values = {"fma": call("fma", x, y, x), "atan2": call("atan2", x, y), "bits": call("bitcast_i32", x)}
     check({"a": left, "b": right}, F32, values)
     check({"a": edges(I32)}, I32, {"floats": call("bitcast_f32", Var("a", I32))})
+
+
+@pytest.mark.parametrize("dot", DOTS)
+def test_products_of_words(dot: str) -> None:
+    """Numbers whose products no machine clamps, rounds to 0 or adds up inexactly but for a last place."""
+    random, count = np.random.default_rng(), 16 * LANES
+    left, right = (
+        random.uniform(0.5, 2, (count, products_of(dot))).astype(t.numpy)
+        if t.is_float
+        else random.integers(0, 60, (count, products_of(dot))).astype(t.numpy)
+        for t in DOTS[dot]
+    )
+    word = word_of(dot)
+    operands = {"a": left.view(word.numpy)[:, 0], "b": right.view(word.numpy)[:, 0]}
+    check(operands, word, {dot: call(dot, Var("a", word), Var("b", word))})

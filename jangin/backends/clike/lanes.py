@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jangin.backends.clike.dialect import Dialect, type_name
-from jangin.ir.dtype import DType
+from jangin.ir.dtype import I32, DType
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
 from jangin.ir.loop import For, If, Stmt, Store
-from jangin.ir.words import INFIX
+from jangin.ir.words import BITCASTS, INFIX
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
 
@@ -76,11 +76,15 @@ class _Lane:
             return f"({self._text(e.cond)} ? {self._text(e.a)} : {self._text(e.b)})"
         if isinstance(e, Cast):
             return f"({type_name(e.dtype)}){self._text(e.a)}"
+        if isinstance(e, Call) and e.fn in BITCASTS:
+            return self.dialect.reinterpret(type_name(e.dtype), self._text(e.args[0]), scalar=True)
         if isinstance(e, Call):
             called = self.dialect.function(_FUNCTIONS.get(e.fn, e.fn), e.dtype)
             return f"{called}({', '.join(map(self._text, e.args))})"
         assert isinstance(e, Binary)
         a, b = self._text(e.a), self._text(e.b)
         if e.op in ("min", "max"):  # a NaN of either comes out
-            return f"({a} != {a} || {a} {'<' if e.op == 'min' else '>'} {b} ? {a} : {b})"
-        return f"({a} {INFIX[e.op]} {b})"
+            nan = f"{a} != {a} || " if e.dtype.is_float else ""
+            return f"({nan}{a} {'<' if e.op == 'min' else '>'} {b} ? {a} : {b})"
+        narrow = e.dtype.is_int and e.dtype.bytes < I32.bytes  # which C computes as int
+        return f"{f'({e.dtype})' if narrow else ''}({a} {INFIX[e.op]} {b})"
