@@ -73,6 +73,7 @@ def section(figures: Figures, mode: str, plot: str) -> list[str]:
 def small(figures: Figures, mode: str, plot: str) -> str:
     """The part that `--precision` writes of a mode of small numbers."""
     title, *rest = section(figures, mode, plot)
+    title += f", {figures.machine['target']}"
     made = f"Made by `python benchmarks/run.py --precision {mode}`, {SMALL[mode]}"
     return "\n\n".join([title, f"{run_on(figures, [mode])}\n\n{made}", *rest]) + "\n"
 

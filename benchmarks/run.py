@@ -151,16 +151,17 @@ def progress(total: int) -> Iterator[Tell]:
 
 
 def write(figures: Figures, readme: bool, precision: str = "float32") -> None:
-    """The page; or, of small numbers, their part of it."""
+    """The page; or, of small numbers, their part of it for this level of processors."""
     from plot import draw
 
     plots = {}
-    for mode in MODES:
+    for mode in (precision,) if precision in SMALL else [m for m in MODES if m not in SMALL]:
         if figures.comparisons.get(mode):
-            plots[mode] = f"{mode}.svg"
+            plots[mode] = f"{mode}_{figures.machine['target']}.svg" if mode in SMALL else f"{mode}.svg"
             draw(figures, mode, RESULTS.parent / plots[mode])
     if precision in SMALL:
-        keep(precision, small(figures, precision, plots[precision]))
+        part = f"{precision} on {figures.machine['target']}"
+        keep(part, small(figures, precision, plots[precision]))
         return
     before = RESULTS.read_text() if RESULTS.exists() else ""
     others = min((before.index(mark) for mark in OTHERS if mark in before), default=len(before))
