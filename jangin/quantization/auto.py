@@ -17,6 +17,7 @@ from jangin.quantization.decide import (
     Report,
     explained,
     most,
+    others,
     owned,
     raced,
     ranked,
@@ -48,6 +49,17 @@ def decided(
 def together(taken: Sequence[Decision], kinds: Kinds) -> dict[str, Chosen]:
     """Parts in the numbers that were taken for them."""
     return {d.name: kinds[d.kind][d.name] for d in taken}
+
+
+class _Won:
+    """The quickest model so far, its parts in the numbers `kinds`, and the seconds of a run, in float32 and
+    of it (0: nothing has been quicker)."""
+
+    def __init__(self, plain: Quantized) -> None:
+        self.best = plain
+        self.kinds: Kinds = {}
+        self.taken: Sequence[Decision] = ()
+        self.before = self.after = 0.0
 
 
 class _Deciding:
@@ -86,26 +98,34 @@ class _Deciding:
         for kinds in (self.kinds, self.narrow):
             if kinds and kinds.get("int8"):
                 proposals.append((most(uniform(decisions, "int8"), partial(self.fits, kinds=kinds)), kinds))
-        before, after, note = 0.0, 0.0, ""
-        best, taken = plain, list[Decision]()
+        won = _Won(plain)
         for proposal, kinds in proposals:
-            made, kept = self.allowed_of(proposal, kinds)
-            if not kept:
-                continue
-            self.job.tell(0, 1, "race")
-            seconds, other = raced(plain.executable, made.executable, self.feeds[0])
-            ratio = other / seconds
-            before = before or seconds
-            narrow = kinds is self.narrow
-            if ratio < min(WORTH, after / before * (WORTH if narrow else 1) if after else WORTH):
-                best, taken, after = made, kept, before * ratio
-                note = "weights in int8 are of 7 bits, which are quicker here" if narrow else ""
-        if best is plain:
-            after = before
+            self.race(won, plain, proposal, kinds)
+        more = others(decisions, won.taken, partial(self.fits, kinds=won.kinds)) if won.taken else []
+        if more:
+            self.race(won, plain, [*won.taken, *more], won.kinds)
+        note = "weights in int8 are of 7 bits, which are quicker here" if won.kinds is self.narrow else ""
+        if won.best is plain:
+            won.after = won.before = won.before or raced(plain.executable, plain.executable, self.feeds[0])[0]
             note = "nothing smaller is quicker here within the drop: the model stays in float32"
-        shown = explained(decisions, taken, fitting)
-        report = Report(shown, before, after, best.drop, self.allowed, self.rated.title, note)
-        return replace(best, report=report)
+        shown = explained(decisions, won.taken, fitting)
+        report = Report(shown, won.before, won.after, won.best.drop, self.allowed, self.rated.title, note)
+        return replace(won.best, report=report)
+
+    def race(self, won: _Won, plain: Quantized, proposal: Sequence[Decision], kinds: Kinds) -> None:
+        """Whether a proposal, or what of it the drop allows, is quicker than what has won so far."""
+        made, kept = self.allowed_of(proposal, kinds)
+        if not kept:
+            return
+        self.job.tell(0, 1, "race")
+        seconds, other = raced(plain.executable, made.executable, self.feeds[0])
+        ratio = other / seconds
+        won.before = won.before or seconds
+        least = WORTH
+        if won.after:
+            least = won.after / won.before * (WORTH if kinds is self.narrow is not won.kinds else 1)
+        if ratio < min(WORTH, least):
+            won.best, won.taken, won.kinds, won.after = made, kept, kinds, won.before * ratio
 
     def decisions(self, plain: Quantized) -> list[Decision]:
         """What each part takes and costs, in each kind that is quicker somewhere, and int8."""

@@ -3,7 +3,8 @@
 Each part's time is measured in each kind of numbers, and its effect on the outputs by rounding it alone.
 Parts that gain are taken, those first that gain most for what they cost, as long as the drop allows. As
 numbers of two kinds side by side cost conversions, all parts in int8 that the drop allows are a second
-proposal. Both are measured whole, in turns with float32, and the quickest of the three it is.
+proposal, and the quicker of both with what else gains in another kind a third. Each is measured whole, in
+turns with float32, and the quickest of all it is.
 """
 
 from __future__ import annotations
@@ -123,8 +124,11 @@ def _turn(exe: Runnable, feeds: Mapping[str, Array]) -> float:
 
 
 def most(candidates: Sequence[Decision], fits: Callable[[Sequence[Decision]], bool]) -> list[Decision]:
-    """As many of the candidates, in their order, as fit."""
-    low, high = 0, len(candidates)
+    """All candidates where they fit, else as many in their order as do: of few runs a drop goes by steps, and
+    may be less with more of them."""
+    if fits(candidates):
+        return list(candidates)
+    low, high = 0, max(len(candidates) - 1, 0)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(candidates[:middle]) else (low, middle - 1)
@@ -143,21 +147,35 @@ def uniform(decisions: Sequence[Decision], kind: str) -> list[Decision]:
     return sorted(found, key=lambda d: d.options[kind].cost)
 
 
+def others(
+    decisions: Sequence[Decision], taken: Sequence[Decision], fits: Callable[[Sequence[Decision]], bool]
+) -> list[Decision]:
+    """What gains beside the parts that are `taken`, in kinds that none of them has, as far as it fits."""
+    names, kinds = {d.name for d in taken}, {d.kind for d in taken}
+    rest = [
+        replace(d, options={k: o for k, o in d.options.items() if k not in kinds})
+        for d in decisions
+        if d.name not in names
+    ]
+    return most(ranked(rest), lambda more: fits([*taken, *more]))
+
+
 def explained(
     decisions: Sequence[Decision], taken: Sequence[Decision], fitting: Sequence[Decision]
 ) -> list[Decision]:
     """The decisions with what was chosen, and why the rest wasn't. `taken`: the parts of the quickest model;
     `fitting`: those that gain by themselves, and are within the drop."""
     chosen, gained = {d.name: d.kind for d in taken}, {d.name for d in fitting}
+    kinds = {*chosen.values()}
     found = []
     for d in decisions:
         kind, reason = chosen.get(d.name, FLOAT), ""
         if kind == FLOAT and d.best == FLOAT:
             reason = "no smaller numbers are quicker here"
-        elif kind == FLOAT and d.name in gained:
+        elif kind == FLOAT and d.name in gained and d.best not in kinds:
             reason = f"{d.best} is quicker, but the whole model isn't with it"
         elif kind == FLOAT:
-            reason = f"{d.best} would cost more than the drop allows"
+            reason = f"{d.best} would cost more than the drop allows{' beside the others' if taken else ''}"
         elif d.gain(kind) < 0:
             reason = "slower by itself, but its neighbours need no conversions"
         found.append(replace(d, kind=kind, reason=reason))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from small_nets import convolutions, pictures, products, rows
 import jangin
 from jangin.ir.words import DOTS
 from jangin.quantization import auto
-from jangin.quantization.decide import FLOAT, Decision, Option, explained, most, ranked, uniform
+from jangin.quantization.decide import FLOAT, Decision, Option, explained, most, others, ranked, uniform
 from jangin.quantization.job import Job
 from jangin.quantization.simulate import Simulator
 
@@ -43,10 +44,41 @@ def test_choice() -> None:
     assert [d.name for d in uniform(found, "int8")][-1] == "dear"
     why = {d.name: (d.kind, d.reason) for d in explained(found, taken, taken)}
     assert why["cheap"] == ("int8", "")
-    assert why["dear"] == (FLOAT, "int8 would cost more than the drop allows")
+    assert why["dear"] == (FLOAT, "int8 would cost more than the drop allows beside the others")
     assert why["slow"] == why["even"] == (FLOAT, "no smaller numbers are quicker here")
     left = {d.name: d.reason for d in explained(found, [], taken)}
     assert left["cheap"] == "int8 is quicker, but the whole model isn't with it"
+    assert left["dear"] == "int8 would cost more than the drop allows"
+    alone = {d.name: d.reason for d in explained(found, taken[:1], taken)}
+    assert alone["cheap"] == "int8 is quicker, but the whole model isn't with it"
+    one = [replace(found[4], kind="int8")]
+    beside = {d.name: d.reason for d in explained(found, one, taken)}
+    assert beside["cheap"] == "int8 would cost more than the drop allows beside the others"
+
+
+def test_all_before_fewer() -> None:
+    """Of few runs the drop of all parts may be less than that of some; else it is the most that fit."""
+    found = [decision(str(n), 0.5, 0.1) for n in range(6)]
+    tried: list[int] = []
+
+    def fits(taken: Sequence[Decision]) -> bool:
+        tried.append(len(taken))
+        return len(taken) in (0, 1, 2, 6)
+
+    assert len(most(found, fits)) == 6
+    assert tried == [6]
+    assert len(most(found[:5], fits)) == 2
+    assert most([], fits) == []
+    assert most(found[:1], lambda taken: not taken) == []
+
+
+def test_others() -> None:
+    """Beside what is taken, parts that are left gain in other kinds, as far as all of it fits."""
+    found = [decision("a", 0.5, 0.1), decision("b", 0.5, 0.9, half=0.6), decision("c", 0.5, 0.9, half=0.7)]
+    taken = [replace(found[0], kind="int8")]
+    more = others(found, taken, lambda all_: len(all_) <= 2)
+    assert [(d.name, d.kind) for d in more] == [("b", "float16")]
+    assert others(found, [replace(d, kind="int8") for d in found], lambda all_: True) == []
 
 
 @pytest.mark.parametrize("net", ["convolutions", "products"])
