@@ -55,6 +55,12 @@ def _spread(b: Builder, t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
     if t.rank == 1:
         if t.shape[0] != x.shape[axis] and x.rank == 1 and not block:
             raise CompileError(f"{t} can't be spread along axis {axis} of {x}")
+        sizes = t.shape[0], x.shape[axis]
+        if not block and all(isinstance(d, Const) for d in sizes) and sizes[0] != sizes[1]:
+            raise CompileError(
+                f"'{t.name}' has {sizes[0]} entries for the {sizes[1]} of axis {axis} of {x}: give it "
+                "one for all, or one for each"
+            )
         if not block:
             return b.reshape(t, [t.shape[0] if i == axis else 1 for i in range(x.rank)])
     if not block or t.rank != x.rank:
@@ -69,6 +75,24 @@ def _spread(b: Builder, t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
         [t],
         lambda bufs, *index: bufs[0][(*index[:axis], index[axis] // block, *index[axis + 1 :])],
     )
+
+
+def checked_scale(b: Builder, scale: Tensor, *, divides: bool = False, zero: bool = False) -> None:
+    """CompileError for a constant scale that means nothing: no number, infinite, 0 unless `zero` may be, and,
+    where it `divides`, below 0."""
+    known = b.constant_value(scale)
+    if known is None:
+        return
+    known = np.asarray(known, np.float64)
+    wrong = ~np.isfinite(known) | ((known == 0) & (not zero)) | ((known < 0) & divides)
+    if wrong.any():
+        at = np.unravel_index(int(wrong.argmax()), known.shape)
+        where = f" at {list(map(int, at))}" if known.ndim else ""
+        bound = "above 0" if divides else "finite" if zero else "finite and not 0"
+        raise CompileError(
+            f"the scale '{scale.name}' is {known[at]:g}{where}, and scales are {bound}: quantize the model "
+            "again, with a scale of 1 for what is always 0"
+        )
 
 
 def saturated(x: Expr, dtype: DType) -> Expr:
@@ -94,6 +118,7 @@ def quantize(
         raise CompileError(
             f"quantizing to {dtype} isn't supported; these are: {', '.join(map(str, QUANTIZED))}"
         )
+    checked_scale(b, scale, divides=True)
     divided = divided or scale.dtype
     work = F64 if divided is F64 else F32
     given = [_spread(b, t, x, axis, block) for t in (scale, zero) if t is not None]
@@ -113,7 +138,9 @@ def dequantize(
     b: Builder, x: Tensor, scale: Tensor, zero: Tensor | None = None, *, dtype: DType | None = None,
     axis: int = 1, block: int = 0,
 ) -> Tensor:  # fmt: skip
-    """(x - zero) * scale, in the scale's type unless `dtype` says otherwise."""
+    """(x - zero) * scale, in the scale's type unless `dtype` says otherwise. The scale of a block, and of 32
+    bits (a bias, by the product of two scales), may be 0."""
+    checked_scale(b, scale, zero=bool(block) or x.dtype is I32)
     given = [_spread(b, t, x, axis, block) for t in (scale, zero) if t is not None]
 
     def body(v: Expr, s: Expr, *z: Expr) -> Expr:

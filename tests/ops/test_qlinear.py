@@ -150,6 +150,66 @@ def test_other_numbers_of_bits_are_refused() -> None:
         lowered("MatMulNBits", [f32(3, 16), data(4, 1, 6), f32(4)], 17, **sizes, **MS)
 
 
+BLOCKS: dict[str, Any] = {"K": 16, "N": 4, "bits": 4, "block_size": 16}
+PACKED, FACTORS = data(4, 1, 8), np.ones(4, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("constants", "changes", "message"),
+    [
+        ({1: PACKED, 2: FACTORS}, {"block_size": 0}, "blocks of 0 weights of 4 bits"),
+        ({1: PACKED, 2: FACTORS[:3]}, {}, r"the scales f32\[3\] don't fit 4 rows of 16 weights"),
+        ({1: PACKED, 2: FACTORS}, {"K": 20}, r"the weights u8\[4, 1, 8\] don't fit .* there should be 64"),
+        ({1: PACKED, 2: FACTORS, 3: data(9)}, {}, r"the zero points u8\[9\] don't fit .* there should be 4"),
+        ({1: PACKED, 2: FACTORS * np.nan}, {}, r"the scale 'in2' is nan at \[0\]"),
+    ],
+)
+def test_wrong_blocks_are_refused(constants: dict[int, Array], changes: Any, message: str) -> None:
+    given = {**BLOCKS, **changes, "constants": constants, **MS}
+    x = f32(3, given["K"])
+    with pytest.raises(CompileError, match=rf"MatMulNBits 'node'.*in0: f32.*{message}"):
+        lowered("MatMulNBits", [x, *constants.values()], 17, **given)
+    constants = {1: PACKED, 2: FACTORS * 0}  # a block of zeros
+    lowered("MatMulNBits", [f32(3, 16), PACKED, FACTORS], 17, constants=constants, **BLOCKS, **MS)
+
+
+SIXTEEN = np.int8(np.ones((4, 16)))
+
+
+@pytest.mark.parametrize(
+    ("op", "wrong", "axis", "message"),
+    [
+        ("QuantizeLinear", 0.0, 1, "the scale 'in1' is 0, and scales are above 0: quantize the model again"),
+        ("QuantizeLinear", np.nan, 1, "the scale 'in1' is nan"),
+        ("QuantizeLinear", -1.0, 1, "the scale 'in1' is -1"),
+        ("QuantizeLinear", [1.0] * 15, 1, "'in1' has 15 entries for the 16 of axis 1"),
+        ("DequantizeLinear", 0.0, 1, "the scale 'in1' is 0, and scales are finite and not 0"),
+        ("DequantizeLinear", [1.0, 1.0, np.inf, 1.0], 0, r"the scale 'in1' is inf at \[2\]"),
+        ("DequantizeLinear", [1.0] * 3, 0, "'in1' has 3 entries for the 4 of axis 0"),
+        ("DequantizeLinear", [1.0] * 4, 2, "axis 2 is out of range for a tensor of rank 2"),
+    ],
+)
+def test_wrong_scales_are_refused(op: str, wrong: Any, axis: int, message: str) -> None:
+    """Each names the node, its operator and its operands' shapes, and the scale that is wrong."""
+    x = f32(4, 16) if op == "QuantizeLinear" else SIXTEEN
+    constants = {1: np.asarray(wrong, np.float32)}
+    with pytest.raises(CompileError, match=rf"{op} 'node'.*\[4, 16\].*{message}"):
+        lowered(op, [x, constants[1]], 21, constants=constants, axis=axis)
+
+
+def test_wrong_scales_of_products_are_refused() -> None:
+    """Of either operand and of the result, for the standard's product and ONNX Runtime's."""
+    zero = np.asarray(0, np.int8)
+    for op, domain in (("QLinearMatMul", {}), ("QGemm", MS)):
+        for place in (1, 4, 6 if op == "QLinearMatMul" else 7):
+            inputs: list[Any] = [SIXTEEN, scale(1), zero, SIXTEEN.T.copy(), scale(1), zero]
+            inputs += [*[None] * (op == "QGemm"), scale(1), zero]
+            inputs[place] = scale(0)
+            constants = {i: a for i, a in enumerate(inputs) if i and a is not None}
+            with pytest.raises(CompileError, match=f"{op} 'node'.*the scale 'in{place}' is 0"):
+                lowered(op, inputs, 21, constants=constants, **domain)
+
+
 def test_lstm_with_integer_weights() -> None:
     """ONNX Runtime rounds what the weights are multiplied with to 8 bits, too."""
     steps, size, hidden = 4, 6, 8

@@ -173,12 +173,11 @@ class Reader:
             return (dtype, None, None, 0)
         zeros = given.ZeroPointAsNumpy()
         zeros = zeros if isinstance(zeros, np.ndarray) and zeros.size else np.zeros(scales.size, np.int64)
-        if not np.isfinite(scales).all() or (scales <= 0).any() or zeros.size != scales.size:
-            raise CompileError(
-                f"tensor '{self.names[i]}' is quantized by scales that aren't positive numbers, or not by "
-                "one for each zero point"
-            )
-        return (dtype, scales.copy(), zeros.astype(np.int64), int(given.QuantizedDimension()))
+        axis = int(given.QuantizedDimension())
+        if wrong := _wrong(scales, zeros, axis, _ints(self._tensor(i).ShapeAsNumpy()), dtype):
+            what = f"'{self.names[i]}' ({dtype}{_ints(self._tensor(i).ShapeAsNumpy())})"
+            raise CompileError(f"tensor {what} is quantized by {wrong}: convert the model again")
+        return (dtype, scales.copy(), zeros.astype(np.int64), axis)
 
     # -- operators ------------------------------------------------------------------------------
 
@@ -385,6 +384,24 @@ def _ints(array: Any) -> list[int]:
 
 def _numbers(array: Any) -> list[int] | list[float]:
     return array.tolist() if isinstance(array, np.ndarray) and array.dtype.kind == "f" else _ints(array)
+
+
+def _wrong(scales: Array, zeros: Array, axis: int, shape: Sequence[int], dtype: DType) -> str:
+    """What is wrong with a tensor's quantization; "" where nothing is."""
+    bad = ~np.isfinite(scales) | (scales <= 0)
+    if bad.any():
+        return f"a scale of {scales[bad][0]:g}; scales are positive numbers"
+    if zeros.size != scales.size:
+        return f"{scales.size} scales and {zeros.size} zero points"
+    low, high = dtype.limits if dtype.is_int else (zeros.min(), zeros.max())
+    outside = (zeros < low) | (zeros > high)
+    if outside.any():
+        return f"a zero point of {zeros[outside][0]}; those of {dtype} are {low} to {high}"
+    if scales.size > 1 and not 0 <= axis < len(shape):
+        return f"{scales.size} scales along axis {axis}, and it has {len(shape)}"
+    if scales.size > 1 and shape[axis] != scales.size:
+        return f"{scales.size} scales along axis {axis} of {shape[axis]}"
+    return ""
 
 
 def _shape(tensor: Any) -> list[int | str]:

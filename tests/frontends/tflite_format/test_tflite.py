@@ -198,7 +198,7 @@ def test_saturating_functions(name: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["int8", "uint8", "float32"])
 def test_softmax(kind: str) -> None:
     for step in (0.02, 0.1, 0.4):
-        x = image([9, 17], step, -3, kind)
+        x = image([9, 17], step, 3 if kind == "uint8" else -3, kind)
         y = image([9, 17], 1 / 256, 0 if kind == "uint8" else -128, kind)
         check([x, y], Operator("SOFTMAX", [0], [1], "SoftmaxOptions", {"Beta": 1.0}))
 
@@ -436,4 +436,24 @@ def test_unknown_operators_are_listed_with_names() -> None:
 def test_quantized_operators_are_never_guessed() -> None:
     model = written([image([4]), image([4])], [Operator("COS", [0], [1])], [0], [1])
     with pytest.raises(jangin.CompileError, match=r"COS 't1' \(operator 0.*quantized to i8.*not supported"):
+        jangin.compile(model, cache=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"scales": (0.0,), "zeros": (0,)}, "a scale of 0; scales are positive numbers"),
+        ({"scales": (float("nan"),), "zeros": (0,)}, "a scale of nan; scales are positive numbers"),
+        ({"scales": (1.0,), "zeros": (0, 1)}, "1 scales and 2 zero points"),
+        ({"scales": (1.0,), "zeros": (300,)}, "a zero point of 300; those of i8 are -128 to 127"),
+        ({"scales": (1.0,) * 4, "zeros": (0,) * 4, "axis": 2}, "4 scales along axis 2, and it has 2"),
+        ({"scales": (1.0,) * 3, "zeros": (0,) * 3, "axis": 1}, "3 scales along axis 1 of 4"),
+    ],
+)
+def test_wrong_quantization_is_refused(given: dict[str, Any], message: str) -> None:
+    tensors = [Tensor((2, 4), "int8", **given), Tensor((2, 4))]
+    model = written(tensors, [Operator("DEQUANTIZE", [0], [1])], [0], [1])
+    with pytest.raises(
+        jangin.CompileError, match=rf"tensor 't0' \(i8\[2, 4\]\) is quantized by {message}: convert"
+    ):
         jangin.compile(model, cache=False)

@@ -23,7 +23,14 @@ from jangin.ops.axes import axes_of, axis_of, channels_first, channels_last
 from jangin.ops.blocks import matmul_blocks
 from jangin.ops.builder import Builder
 from jangin.ops.linear import matmul
-from jangin.ops.quantized import dequantize, dynamic_quantize, integer_matmul, quantize, requantize
+from jangin.ops.quantized import (
+    checked_scale,
+    dequantize,
+    dynamic_quantize,
+    integer_matmul,
+    quantize,
+    requantize,
+)
 from jangin.ops.reduce import reduce_over
 from jangin.ops.values import Tensor
 
@@ -155,6 +162,8 @@ def qgemm(
     if bias is not None:
         sums = b.map(lambda v, c: v + c, sums, bias)
     scales = [t for t in (x_scale, w_scale, y_scale) if t is not None]
+    for t in scales:
+        checked_scale(b, t, divides=t is y_scale)
     scale = b.map(lambda s, t, *of: alpha * s * t / of[0] if of else alpha * s * t, *scales)
     if y_scale is None:
         return b.map(lambda v, s: cast(F32, v) * s, sums, scale)
@@ -167,6 +176,8 @@ def matmul_integer_to_float(
     w_zero: Tensor | None = None, bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """An exact integer product, then one rescaling, by column where the weights' scale is."""
+    for scale in (x_scale, w_scale):
+        checked_scale(b, scale)
     sums = integer_matmul(b, x, w, x_zero, w_zero)
     y = b.map(lambda v, s, t: cast(F32, v) * (s * t), sums, x_scale, w_scale)
     return y if bias is None else b.map(lambda v, c: v + c, y, bias)
@@ -204,6 +215,8 @@ def matmul_nbits(
     point (in the middle if not given). `groups` names each row's block instead."""
     if bits not in (2, 4, 8) or weight_prepacked:
         raise CompileError(f"MatMulNBits of {bits} bits (prepacked: {weight_prepacked}) is not supported")
+    _check_blocks(w, scales, zeros, N, K, bits, block_size)
+    checked_scale(b, scales, zero=True)
     known = [b.constant_value(t) for t in (w, scales, zeros) if t is not None]
     if groups is None and x.dtype.wide is F32 and all(k is not None for k in known):
         wide = b.cast(x, F32)
@@ -229,6 +242,27 @@ def matmul_nbits(
     matrix = b.compute(x.dtype, (N, K), inputs, weight)
     y = matmul(b, x, b.transpose(matrix, (1, 0)))
     return y if bias is None else b.map(lambda v, c: v + c, y, bias)
+
+
+def _check_blocks(
+    w: Tensor, scales: Tensor, zeros: Tensor | None, rows: int, width: int, bits: int, block: int
+) -> None:
+    """CompileError where a product's weights, scales or zero points have not the size that its blocks ask
+    for."""
+    if block < 1 or block * bits % 8:
+        raise CompileError(f"blocks of {block} weights of {bits} bits: there is none of such a size")
+    blocks = -(-width // block)
+    wanted = {"the weights": (w, rows * blocks * (block * bits // 8)), "the scales": (scales, rows * blocks)}
+    if zeros is not None:
+        each = -(-blocks * bits // 8) if zeros.dtype.is_int else blocks
+        wanted["the zero points"] = (zeros, rows * each)
+    for what, (t, count) in wanted.items():
+        sizes = static_shape(t.shape)
+        if sizes is not None and math.prod(sizes) != count:
+            raise CompileError(
+                f"{what} {t} don't fit {rows} rows of {width} weights of {bits} bits in blocks of {block}: "
+                f"there should be {count} of them"
+            )
 
 
 def _in_blocks(
@@ -259,6 +293,7 @@ def matmul_of_blocks(
     """x times constant weights [K, N], or [N, K] where they are turned, of which `block_size` neighbours
     along K have a scale and a zero point: what `frontends.onnx.blocked` makes of DequantizeLinear and a
     product. Where more than `FEW_ROWS` are known to be multiplied, weights are widened beforehand."""
+    checked_scale(b, scale, zero=True)
     known = (b.constant_value(t) for t in (w, scale, zero) if t is not None)
     numbers, scales, *zeros = (np.ascontiguousarray(a if turned else a.T) for a in known if a is not None)
     factors, rows = scales.astype(np.float32), static_shape(x.shape[:-1])
@@ -290,6 +325,7 @@ def dynamic_quantize_lstm(
         def real(v: Expr, s: Expr, z: Expr) -> Expr:
             return (cast(F32, v) - cast(F32, z)) * s
 
+        checked_scale(b, scale)
         shape = (scale.shape[0], 1, scale.shape[1] if scale.rank == 2 else 1)
         spread = [b.reshape(p, shape) for p in (scale, zero)]
         return b.transpose(b.map(real, t, *spread), (0, 2, 1))

@@ -14,6 +14,7 @@ from jangin.ops.axes import per_channel
 from jangin.ops.builder import Builder
 from jangin.ops.conv import add_bias
 from jangin.ops.quantized import (
+    checked_scale,
     dequantize,
     dynamic_quantize,
     integer_conv,
@@ -68,6 +69,9 @@ def _rescaled(
     b: Builder, sums: Tensor, x_scale: Tensor, w_scale: Tensor, y_scale: Tensor, y_zero: Tensor
 ) -> Tensor:
     """The sums in the result's quantization."""
+    for scale in (x_scale, w_scale):
+        checked_scale(b, scale)
+    checked_scale(b, y_scale, divides=True)
 
     def factor(x: Expr, w: Expr, y: Expr) -> Expr:
         return cast(F32, x) * cast(F32, w) / cast(F32, y)
