@@ -11,7 +11,7 @@ COMPARE = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
 PREDICATES = frozenset({"isnan", "isinf"})
 BITCASTS = {f"bitcast_{name}": dtype for name, dtype in DTYPES.items() if dtype is not BOOL}
 """The same bits as another type of as many."""
-RESULT = {"isnan": BOOL, "isinf": BOOL, "dot2b": I32, "dot2bf": F32, **BITCASTS}
+RESULT = {"isnan": BOOL, "isinf": BOOL, "dot1": I32, "dot2b": I32, "dot2bf": F32, **BITCASTS}
 BINARY = COMPARE | {
     "add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow",
     "and", "or", "xor", "shl", "shr",
@@ -21,20 +21,20 @@ rem the dividend's (C fmod). min and max of floats propagate NaN. and/or/xor: bo
 INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "dot2",
+    "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "dot1", "dot2",
     "dot4", "dot4u", "dot4s", "dot2b", "dot2bf", "add2", "sub2",
 }  # fmt: skip
-"""round is half to even; fma(a, b, c) = a*b + c, which may be fused; not: bool or bits. dot2(a, b) of i32,
-each a pair of int16, the first in the low bits: the sum of the products of the firsts and of the seconds;
-dot4: likewise of four int8; dot4u: of four uint8 of a and four int8 of b; dot4s: as dot4u, but what the
-first two, and what the last two products add up to, is clamped to int16 first; dot2b: of i16, each two int8,
-of b none -128, likewise; dot2bf: as dot2, of pairs of bfloat16, in f32, with subnormal numbers for 0 where
-the machine takes them so;
-add2 and sub2: the pair of the sums, or differences, of the firsts and of the seconds."""
+"""round is half to even; fma(a, b, c) = a*b + c, which may be fused; not: bool or bits. dot1(a, b) of
+i16: the product in i32; dot2(a, b) of i32, each a pair of int16, the first in the low bits: the sum of the
+products of the firsts and of the seconds; dot4: likewise of four int8; dot4u: of four uint8 of a and four
+int8 of b; dot4s: as dot4u, but what the first two, and what the last two products add up to, is clamped to
+int16 first; dot2b: of i16, each two int8, of b none -128, likewise; dot2bf: as dot2, of pairs of bfloat16, in
+f32, with subnormal numbers for 0 where the machine takes them so; add2 and sub2: the pair
+of the sums, or differences, of the firsts and of the seconds."""
 PAIRS = frozenset({"add2", "sub2"})
 DOTS = {
-    "dot2": (I16, I16), "dot4": (I8, I8), "dot4u": (U8, I8), "dot4s": (U8, I8), "dot2b": (I8, I8),
-    "dot2bf": (BF16, BF16),
+    "dot1": (I16, I16), "dot2": (I16, I16), "dot4": (I8, I8), "dot4u": (U8, I8), "dot4s": (U8, I8),
+    "dot2b": (I8, I8), "dot2bf": (BF16, BF16),
 }  # fmt: skip
 """The types of the numbers in both operands' words."""
 CLAMPED = frozenset({"dot4s"})
@@ -47,7 +47,7 @@ ARITY = {"fma": 3, "select": 3, "atan2": 2, **dict.fromkeys((*DOTS, *PAIRS, *BIN
 
 def word_of(dot: str) -> DType:
     """The type of the words that one of DOTS multiplies."""
-    return I16 if dot == "dot2b" else I32
+    return I16 if dot in ("dot1", "dot2b") else I32
 
 
 def products_of(dot: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jangin.targets.figures import WinogradFigures
-from jangin.targets.rows import FUSING
+from jangin.targets.rows import FUSING, RVV
 from jangin.targets.target import Target
 
 TRIPLE = "riscv64-unknown-linux-gnu"
@@ -15,8 +15,9 @@ RISCV64 = Target(
 """Every 64-bit RISC-V processor that runs Linux (RV64GC): no vectors."""
 
 RISCV64_V = Target(
-    "riscv64-v", TRIPLE, "generic-rv64", f"{_GENERAL},+v", 16, 32, FUSING, c_flags=("-march=rv64gcv",),
-    short_sum=4, offsets=False, elements=32, hints=False, winograd=WinogradFigures(lanes=4),
+    "riscv64-v", TRIPLE, "generic-rv64", f"{_GENERAL},+v", 16, 32, RVV, c_flags=("-march=rv64gcv",),
+    dots=("dot1",), wide_products=True, short_sum=4, offsets=False, elements=32, hints=False,
+    winograd=WinogradFigures(lanes=4),
 )  # fmt: skip
 """With the vector extension 1.0, of whose registers 128 bits are used. A cache line's lanes
 would be groups of four registers, of which there are eight: transforms would spill."""

@@ -137,7 +137,7 @@ def _dot(name: str, left: DType, right: DType) -> Row:
     return Row(name, (word,), "x: T[N], y: T[N], z: i32[N]", "i32", reference, "\n".join(lines))
 
 
-_DOT2, _DOT4, _DOT4U, _DOT4S, _DOT2B = (
+_DOT1, _DOT2, _DOT4, _DOT4U, _DOT4S, _DOT2B = (
     _dot(name, *types) for name, types in DOTS.items() if not types[0].is_float
 )
 _DOT2BF = Row(
@@ -252,6 +252,7 @@ PORTABLE: tuple[Row, ...] = (
     _unary("round", "roundeven", "round[ps]"),
     _unary("sqrt", "sqrt", "sqrt[ps]"),
     *(row for rows in _CONVERSIONS.values() for row in rows),
+    _DOT1,
     _DOT2,
     _DOT4,
     _DOT4U,
@@ -359,6 +360,13 @@ _NEAREST = Row(
     becomes="cvtps2dq", c="({i32})_mm{bits}_cvtps_epi32(x)",
 )  # fmt: skip
 """Rounded half to even and converted by one instruction."""
+
+RVV: tuple[Row, ...] = (
+    replace(_NEAREST, needs=("v",), becomes=r"vfcvt\.x\.f\.v", c=""),
+    replace(_DOT1, needs=("v",), lanes=8, becomes=r"vwmacc\.v"),
+    *FUSING,
+)
+"""Of RISC-V's vectors of 128 bits. Rounding alone takes two writes of a control register."""
 
 SSE4: tuple[Row, ...] = (
     _NEAREST,

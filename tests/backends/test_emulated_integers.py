@@ -45,7 +45,7 @@ def layer(b: Builder, random: np.random.Generator, x: Tensor, zero: Tensor, outp
 
 @pytest.mark.parametrize("signed", [False, True], ids=["u8", "i8"])
 @pytest.mark.parametrize("channels", [None, 20, 48])
-@pytest.mark.parametrize("machine", ["cortex-a72", "neoverse-n1", "cortex-a7"])
+@pytest.mark.parametrize("machine", ["cortex-a72", "neoverse-n1", "cortex-a7", "riscv64-v of 128 bits"])
 def test_layers_are_exact(
     machine: str, channels: int | None, signed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

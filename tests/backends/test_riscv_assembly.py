@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from kernel_graphs import GRAPHS, texts
@@ -12,6 +13,7 @@ from test_arm_assembly import CASES, kernel
 from test_assembly import micro_kernel
 
 from jangin.backends.llvm.objects import assembly
+from jangin.ir.dtype import I32
 
 ON = target("riscv64-v")
 SPILL = re.compile(r"\(sp\)|^v[ls]\dr")
@@ -35,6 +37,18 @@ def test_products_as_they_are_scheduled(case: str) -> None:
     assert not [line for line in inner if SPILL.search(line)], "a register was spilled"
     assert not [line for line in inner if "v0.t" in line], "a mask"
     assert sum(line.startswith(("vfmacc.vf", "vfmadd.vf")) for line in inner) >= 0.5 * len(inner)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_products_of_int8_are_widening_multiply_adds(case: str) -> None:
+    """Of eight lanes each, twice those of floats. Of seven rows some addresses are kept in memory."""
+    attrs, shapes = CASES[case]
+    text = assembly(kernel(replace(attrs, dtype=I32, dot="dot1"), shapes, ON), ON)
+    inner = max(innermost(text), key=lambda loop: sum(line.startswith("vwmacc") for line in loop))
+    spilled = [line for line in inner if SPILL.search(line)]
+    assert not [line for line in spilled if line.startswith("v")], "a vector was spilled"
+    assert len(spilled) <= 0.04 * len(inner)
+    assert sum(line.startswith("vwmacc.vx") for line in inner) >= 0.5 * len(inner)
 
 
 @pytest.mark.parametrize(

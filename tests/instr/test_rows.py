@@ -19,7 +19,7 @@ from jangin.runtime.processor import architecture, why_not
 from jangin.targets import NAMED, Target
 from jangin.targets.arm import AARCH64, ARMV7, NEOVERSE_V1
 from jangin.targets.riscv import RISCV64_V
-from jangin.targets.rows import AVX2, AVX512, NEON, NEON32, PORTABLE, SSE4, WASM, Row
+from jangin.targets.rows import AVX2, AVX512, NEON, NEON32, PORTABLE, RVV, SSE4, WASM, Row
 from jangin.targets.small import ARGUMENT
 from jangin.targets.wasm import WASM32
 from jangin.targets.x86 import V2, V3, V3_VNNI, V4, V4_BF16, V4_VNNI
@@ -77,14 +77,15 @@ def close(got: Array, want: Array, row: Row, dtype: DType, lanes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("on", "row"), cases({t.name: t for t in (V2, V3, V4, AARCH64, ARMV7, WASM32)}, only_single=True)
+    ("on", "row"),
+    cases({t.name: t for t in (V2, V3, V4, AARCH64, ARMV7, WASM32, RISCV64_V)}, only_single=True),
 )
 def test_becomes_its_instruction(on: Target, row: Row) -> None:
     """Also of processors that aren't here: this only compiles."""
     for dtype in row.dtypes:
         if on.row(row.name, dtype, row.lanes) is not row:
             continue  # the target has a better one
-        if on in (AARCH64, ARMV7, WASM32) and row in PORTABLE:
+        if on in (AARCH64, ARMV7, WASM32, RISCV64_V) and row in PORTABLE:
             continue  # whose pattern is x86's
         text = assembly(row, dtype, on)
         assert re.search(row.becomes, text), f"{row.name} of {dtype} on {on.name}:\n{text}"
@@ -121,7 +122,7 @@ def test_other_processors_round_a_product_and_sum_once(on: Target, becomes: str)
 
 
 @pytest.mark.parametrize(
-    "row", [*dict.fromkeys((*AVX512, *AVX2, *NEON, *NEON32, *WASM, *PORTABLE))], ids=lambda r: r.name
+    "row", [*dict.fromkeys((*AVX512, *AVX2, *NEON, *NEON32, *RVV, *WASM, *PORTABLE))], ids=lambda r: r.name
 )
 def test_reads_its_operands_and_no_others(row: Row) -> None:
     for dtype in row.dtypes:
