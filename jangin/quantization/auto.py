@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from jangin.ir.graph import CompileError
 from jangin.ir.words import CLAMPED
 from jangin.quantization.data import Feeds
 from jangin.quantization.decide import (
@@ -84,11 +83,8 @@ class _Deciding:
         return error(self.reference, self.job.outputs(run, self.few))
 
     def suited(self, kind: str, block: int, seen: Seen, bits: int) -> dict[str, Chosen]:
-        """All parts in a kind of numbers; none where the model doesn't suit it."""
-        try:
-            return self.job.chosen(kind, self.ranges, block, seen, bits)
-        except CompileError:
-            return {}
+        """All parts that suit a kind of numbers, in it."""
+        return self.job.chosen(kind, self.ranges, block, seen, bits, lenient=True)
 
     def run(self) -> Quantized:
         plain = self.made([], self.kinds)

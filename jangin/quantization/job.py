@@ -118,15 +118,21 @@ class Job:
         return self.watched(feeds)
 
     def chosen(
-        self, kind: str, ranges: Mapping[str, Scheme], block: int, seen: Seen, bits: int = 8
-    ) -> dict[str, Chosen]:
-        """Each part in a kind of numbers, of those that the kind is for; `bits`: of int8's weights."""
+        self, kind: str, ranges: Mapping[str, Scheme], block: int, seen: Seen, bits: int = 8,
+        lenient: bool = False,
+    ) -> dict[str, Chosen]:  # fmt: skip
+        """Each part in a kind of numbers, of those that the kind is for; `bits`: of int8's weights. A part
+        that it doesn't suit is a CompileError, or, if `lenient`, left out."""
         sources = quantized_values(self.graph, self.parts, {p.name: kind for p in self.parts})
         found = {}
         for part in self.parts:
             w = part.weights(self.graph)
+            if unfit := _unfit(kind, part, w, block):
+                if lenient:
+                    continue
+                raise CompileError(unfit)
             if kind == "float16":
-                found[part.name] = Chosen(kind, _half(w, part))
+                found[part.name] = Chosen(kind, w.astype(np.float16))
             elif kind == "int4" and not part.is_conv:
                 found[part.name] = Chosen(kind, *gptq(w, seen.moments[part.x], I4, block))
             elif kind == "int8":
@@ -169,10 +175,18 @@ def _tflite(*model: Any) -> bytes:
     return written(*model)
 
 
-def _half(w: Array, part: Part) -> Array:
-    if np.abs(w).max(initial=0) > np.finfo(np.float16).max:
-        raise CompileError(f"the weights of {part.node.source} are beyond float16's range")
-    return w.astype(np.float16)
+def _unfit(kind: str, part: Part, w: Array, block: int) -> str:
+    """Why a part can't be in a kind of numbers; "" where it can."""
+    what = f"{part.node.source}: its weights [{', '.join(map(str, w.shape))}]"
+    if kind == "float16" and np.abs(w).max(initial=0) > np.finfo(np.float16).max:
+        return f"{what} are beyond float16's range: quantize to int8"
+    if kind == "int4" and not part.is_conv and len(w) % block:
+        fits = [n for n in range(2, len(w) + 1) if len(w) % n == 0]
+        nearest = min(fits, key=lambda n: abs(n - block), default=1)
+        return (
+            f"{what} can't be cut in blocks of {block}, which don't divide {len(w)}: give blocks of {nearest}"
+        )
+    return ""
 
 
 def _int8(graph: Graph, part: Part, w: Array, x: Scheme, seen: Seen, bits: int) -> Chosen:

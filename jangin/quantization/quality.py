@@ -35,6 +35,13 @@ def quality(reference: Outputs, labels: Array | None = None, score: Score | None
     if labels is not None:
         if not _is_classifier(reference):
             raise ValueError("labels are for models whose first output is a row of class scores")
+        classes = min(run[0].shape[1] for run in reference)
+        outside = labels[(labels < 0) | (labels >= classes)]
+        if outside.size:
+            raise ValueError(
+                f"a label of {outside[0]}, and the model's classes are 0 to {classes - 1}: "
+                "do the labels count from 1?"
+            )
         right = float((_classes(reference) == labels).mean())
         title = f"top-1 of {len(labels)} labelled runs"
         return Quality(title, lambda found: right - float((_classes(found) == labels).mean()), f"{right:.1%}")

@@ -70,7 +70,7 @@ def quantize(
     classes, or as `quality.quality` says.
     Raises DropMissed, with the best that was found, where that can't be met; ValueError for data that doesn't
     fit; CompileError for a model that can't be quantized."""
-    _check(kind, method, drop, smooth, weight_bits)
+    _check(kind, method, drop, smooth, weight_bits, block, limit)
     job = Job(model, shapes, weights, threads, progress, equalize)
     given = pixels or pixels_of(job.metadata)
     feeds = read(data, job.inputs, Reading(given, crop, Path(tokenizer) if tokenizer else None, limit))
@@ -102,14 +102,21 @@ def _missed(made: Sequence[Quantized], kind: str, drop: float, measure: str) -> 
 
 
 def _check(
-    kind: str, method: str | None, drop: float | None, smooth: float | None, weight_bits: int | None
-) -> None:
+    kind: str, method: str | None, drop: float | None, smooth: float | None, weight_bits: int | None,
+    block: int, limit: int | None,
+) -> None:  # fmt: skip
     if kind not in (*KINDS, AUTO):
         raise ValueError(f"{kind!r} is no kind of numbers; there are {', '.join((*KINDS, AUTO))}")
     if method is not None and method not in METHODS:
         raise ValueError(f"method {method!r} is unknown; known: {', '.join(METHODS)}")
     if smooth is not None and not 0 <= smooth <= 1:
         raise ValueError(f"a smoothing of {smooth} isn't from 0 to 1")
+    if smooth is not None and kind not in ("int8", AUTO):
+        raise ValueError(f"what int8 rounds is smoothed, and the numbers are {kind}: leave smooth out")
+    if block < 1:
+        raise ValueError(f"blocks of {block} weights: there is at least 1")
+    if limit is not None and limit < 1:
+        raise ValueError(f"a limit of {limit} runs leaves no data to calibrate with")
     if weight_bits is not None and weight_bits not in MOST:
         raise ValueError(f"weights in int8 of {weight_bits} bits: there are those of 7 and of 8")
     if weight_bits is not None and kind not in ("int8", AUTO):

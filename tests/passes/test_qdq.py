@@ -99,3 +99,49 @@ def test_what_integers_do_not_say_stays(changes: Any) -> None:
     expected = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     ours = list(jangin.compile(model, cache=False).run({"x": x}).values())
     np.testing.assert_allclose(ours[0], expected[0], atol=0.21)
+
+
+@pytest.mark.parametrize("also", ["", "y"])
+@pytest.mark.parametrize(
+    ("kind", "shape", "weights", "per_filter"),
+    [
+        ("MatMul", [5, 40], integers(40, 24), False),
+        ("MatMul", [2, 5, 2100], integers(2100, 24), True),
+        ("Gemm", [5, 40], integers(24, 40), False),
+        ("Gemm", [5, 40], integers(24, 40), True),
+    ],
+)
+def test_results_that_stay_floats(
+    kind: str, shape: list[int], weights: Array, per_filter: bool, also: str
+) -> None:
+    """Of a product whose result isn't quantized, or is needed unrounded too: sums of integers all the same,
+    of weights that are kept so."""
+    model = quantized(kind, shape, weights, per_filter, also)
+    if not also:
+        del model.graph.node[-2:]
+    del model.graph.output[:]
+    names = ["r", *([also] if also else [])]
+    model.graph.output.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names)
+    found = operators(model)
+    assert {"MatMul": "com.microsoft.MatMulIntegerToFloat", "Gemm": "com.microsoft.QGemm"}[kind] in found
+    assert kind not in found
+    x = np.random.default_rng(2).uniform(-3, 3, shape).astype(np.float32)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    wanted = ort.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
+    ours = list(jangin.compile(model, cache=False).run({"x": x}).values())
+    np.testing.assert_allclose(ours[0], wanted[0], rtol=1e-5, atol=1e-5 * np.abs(wanted[0]).max())
+    for a, b in zip(ours[1:], wanted[1:], strict=True):
+        assert np.abs(a - b).max() <= 0.2001
+
+
+def test_products_of_two_inputs_stay_floats() -> None:
+    """Weights that a run gives aren't kept as anything."""
+    model = quantized("MatMul", [5, 40], integers(40, 24))
+    del model.graph.node[-2:]
+    model.graph.output[0].name = "r"
+    assert "MatMul" not in operators(model)
+    (held,) = (t for t in model.graph.initializer if t.name == "w")
+    model.graph.initializer.remove(held)
+    model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.INT8, [40, 24]))
+    assert "MatMul" in operators(model)

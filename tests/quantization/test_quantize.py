@@ -14,7 +14,7 @@ from small_nets import convolutions, pictures, products, rows
 
 import jangin
 from jangin.ir.graph import CompileError
-from jangin.quantization.job import Quantized
+from jangin.quantization.job import Job, Quantized
 from jangin.quantization.quantize import DropMissed
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
@@ -149,8 +149,32 @@ def test_wrong_options() -> None:
         ({"kind": "float16", "weight_bits": 7}, "weights in int8 are given, and the numbers are float16"),
         ({"labels": [1, 2, 3]}, "there are 2 runs"),
         ({"labels": [0.5, 1.5]}, "labels are float64"),
+        ({"labels": [3, 11]}, "a label of 11, and the model's classes are 0 to 10"),
+        ({"labels": [-1, 3]}, "a label of -1, and the model's classes"),
+        ({"kind": "float16", "smooth": 0.5}, "int8 rounds is smoothed, and the numbers are float16"),
+        ({"kind": "int4", "block": 0}, "blocks of 0 weights: there is at least 1"),
+        ({"limit": 0}, "a limit of 0 runs leaves no data"),
     ):
         with pytest.raises(ValueError, match=message):
             jangin.quantize(model, data, threads=1, **given)
-    with pytest.raises(CompileError, match="blocks of 7 don't divide axis 0 of 64"):
+    with pytest.raises(
+        CompileError, match=r"MatMul 'up'.*weights \[64, 128\] can't be cut in blocks of 7.* give blocks of 8"
+    ):
         jangin.quantize(products(), rows(1), "int4", block=7, threads=1)
+
+
+def test_parts_that_do_not_suit() -> None:
+    """A part whose weights blocks don't divide, or float16 doesn't hold, stays out of `--auto`'s choice, and
+    the others don't."""
+    (x,) = rows(1)
+    job = Job(products(), None, None, 1, None)
+    seen = job.watched([{"x": x}])
+    up, down = (p.name for p in job.parts)
+    assert {*job.chosen("int4", {}, 128, seen, lenient=True)} == {down}
+    held = job.graph.constants[job.parts[0].w].copy()
+    held[0, 0] = 1e5
+    job.graph.constants[job.parts[0].w] = held
+    assert {*job.chosen("float16", {}, 32, seen, lenient=True)} == {down}
+    with pytest.raises(CompileError, match=r"MatMul 'up'.*beyond float16's range: quantize to int8"):
+        job.chosen("float16", {}, 32, seen)
+    assert up != down

@@ -1,6 +1,7 @@
 """Convolutions and matrix products between DequantizeLinear and QuantizeLinear, as quantizers write
-them, become ONNX's operators on integers: their sums are exact, and rounded once. What only moves or picks
-elements there does so with the integers.
+them, become ONNX's operators on integers: their sums are exact, and rounded once. Matrix products with
+constant weights whose result isn't quantized give floats of such sums. What only moves or picks elements
+there does so with the integers.
 
 That is what the pattern means to ONNX Runtime too. It is found in the imported graph.
 """
@@ -8,7 +9,7 @@ That is what the pattern means to ONNX Runtime too. It is found in the imported 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,8 @@ from jangin.frontends.order import reads
 from jangin.ir.graph import Graph, ImportedAttributes, Node
 
 DEQUANTIZE, QUANTIZE = "onnx.DequantizeLinear", "onnx.QuantizeLinear"
-PRODUCTS = {"onnx.Conv": "onnx.QLinearConv", "onnx.MatMul": "onnx.QLinearMatMul", "onnx.Gemm": "onnx.QGemm"}
+GEMM, TO_FLOAT = "com.microsoft.QGemm", "com.microsoft.MatMulIntegerToFloat"
+PRODUCTS = {"onnx.Conv": "onnx.QLinearConv", "onnx.MatMul": "onnx.QLinearMatMul", "onnx.Gemm": GEMM}
 QLINEAR_OPSET = 10
 EIGHT_BITS = ("int8", "uint8")
 MOVING = {
@@ -68,10 +70,7 @@ class _Fusing:
         return replace(self.graph, nodes=tuple(nodes))
 
     def fused(self, node: Node) -> Node | None:
-        """What stands for the node and the QuantizeLinear behind it."""
-        after = self.readers.get(node.outputs[0])
-        if after is None or after.op != QUANTIZE or self.uses[node.outputs[0]] != 1:
-            return None
+        """What stands for the node and the QuantizeLinear behind it, if there is one."""
         parts = [self.makers.get(name) for name in node.inputs]
         if not all(p is not None and p.op == DEQUANTIZE for p in parts):
             return None
@@ -81,19 +80,36 @@ class _Fusing:
             return None
         if not (
             self.fits(x)
-            and self.fits(after)
             and self.fits(w, self.outputs_axis(node, w))
             and all(self.is_bias(v, x, w) for v in bias)
         ):
             return None
+        after = self.readers.get(node.outputs[0])
+        if after is None or after.op != QUANTIZE or self.uses[node.outputs[0]] != 1 or not self.fits(after):
+            return self.in_floats(node, x, w, bias)
         constant, result = [b.inputs[0] for b in bias], after.inputs[1:]
         if node.op == "onnx.Gemm":
             operands = (*x.inputs, *w.inputs, *(constant or [""]), *result)
-            attrs = ImportedAttributes("com.microsoft.QGemm", {"transB": attrs.get("transB", 0), "opset": 1})
+            attrs = ImportedAttributes(GEMM, {"transB": attrs.get("transB", 0), "opset": 1})
         else:
             operands = (*x.inputs, *w.inputs, *result, *constant)
             attrs = ImportedAttributes(PRODUCTS[node.op], {**attrs, "opset": QLINEAR_OPSET})
         return replace(node, inputs=operands, outputs=after.outputs, attrs=attrs)
+
+    def in_floats(self, node: Node, x: Node, w: Node, bias: Sequence[Node]) -> Node | None:
+        """A matrix product of integers that gives floats."""
+        if node.op == "onnx.Conv" or w.inputs[0] not in self.graph.constants:
+            return None
+        if node.op == "onnx.Gemm":
+            turned = node.of(ImportedAttributes).get("transB", 0)
+            operands = (*x.inputs, *w.inputs, *(b.inputs[0] for b in bias))
+            return replace(
+                node, inputs=operands, attrs=ImportedAttributes(GEMM, {"transB": turned, "opset": 1})
+            )
+        (q, step, zero), (v, steps, zeros) = x.inputs, w.inputs
+        return replace(
+            node, inputs=(q, v, step, steps, zero, zeros), attrs=ImportedAttributes(TO_FLOAT, {"opset": 1})
+        )
 
     def outputs_axis(self, node: Node, w: Node) -> int:
         """The weights' axis whose entries may each have a scale: of filters, or of a matrix's columns."""
