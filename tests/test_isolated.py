@@ -170,9 +170,13 @@ def test_an_interrupt_in_what_frees_something_is_not_lost() -> None:
 
     freed = Freed()
     reference = weakref.ref(freed, interrupted)
-    with pytest.raises(KeyboardInterrupt), kept_interrupts():
-        del freed
-        time.sleep(ENDED)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells' background jobs lack
+    try:
+        with pytest.raises(KeyboardInterrupt), kept_interrupts():
+            del freed
+            time.sleep(ENDED)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert reference() is None
 
 
