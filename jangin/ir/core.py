@@ -241,8 +241,9 @@ class MatMul(CoreAttributes, operator="matmul"):
 class Conv(CoreAttributes, operator="conv"):
     """Convolution of operand 0 with weights [O, C/groups, *kernel]. `pads`: begins of the spatial axes,
     then ends; `layout`: channels "first" (N, C, ...) or "last" (N, ..., C); `dtype`, `dot` (of channels;
-    int16 of operand 0 are at most 256 in size): as of `MatMul`. `halves`: the model's weights are of 16 bits,
-    so that what is made of them may be rounded to as many."""
+    int16 of operand 0 are at most 256 in size): as of `MatMul`. Where operand 0 has bytes, channels of
+    their own, and `dot` four products, the words are of window rows, [C, 1, words, width]. `halves`: the
+    model's weights are of 16 bits, so that what is made of them may be rounded to as many."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]

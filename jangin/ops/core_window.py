@@ -22,6 +22,7 @@ from jangin.ir.expr import (
 from jangin.ir.graph import CompileError, Shape, Value
 from jangin.ir.simplify import simplify
 from jangin.ir.te import Stage, identity, reduction
+from jangin.ops.core_rows import conv_of_rows, is_of_rows
 from jangin.ops.operands import TRUE, Typed, multiplied, typed, wide
 
 
@@ -86,6 +87,8 @@ def _window_index(
 
 def conv_te(ins: Sequence[Buffer], out: Buffer, attrs: Conv) -> tuple[Stage, ...]:
     x, w = ins
+    if is_of_rows(x.dtype, attrs):
+        return conv_of_rows(x, w, out, attrs)
     groups, layout = attrs.groups, attrs.layout
     _, _, spatial = split_layout(x.shape, layout)
     per_group_out = simplify(w.shape[0] // groups)

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from jangin.ir.core import Conv, Map, MatMul, Pad, Reshape, Transpose
-from jangin.ir.dtype import I16, I32, U16, DType
+from jangin.ir.dtype import I8, I16, I32, U8, U16, DType
 from jangin.ir.expr import Binary, Const, Var, cast
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.records import dataclass
@@ -22,6 +23,8 @@ FEWEST = 3
 """Channels of a group that are read as pairs; of fewer, too much would be padding."""
 FEWEST_OF_BYTES = 8
 """And as pairs of bytes; of fewer, copies of pairs for all lanes would take what multiply-adds save."""
+FEWEST_ROWS, MOST_TAPS = 3, 25
+"""Of a depthwise convolution's window whose rows are read as words; larger ones have another template."""
 BYTES = frozenset(dot for dot, (left, _) in DOTS.items() if left.bits == 8)
 """Products of words of bytes."""
 
@@ -83,6 +86,18 @@ def words_of(array: Array, axis: int, dtype: DType, word: DType = I32) -> Array:
     whole = np.zeros((*rows.shape[:-1], -(-rows.shape[-1] // count) * count), dtype.numpy)
     whole[..., : rows.shape[-1]] = rows
     return np.ascontiguousarray(np.moveaxis(whole.view(word.numpy), -1, axis))
+
+
+def of_rows(node: Node, graph: Graph, dot: str) -> bool:
+    """Whether a product is a depthwise convolution that may be of words of its windows' rows."""
+    attrs, w = node.attrs, node.inputs[1]
+    if not isinstance(attrs, Conv) or DOTS[dot] != (U8, I8) or dot in CLAMPED or attrs.layout != "last":
+        return False
+    shape = static_shape(graph.shape(w))
+    if w not in graph.constants or shape is None or len(shape) != 4 or attrs.groups == 1:
+        return False
+    rows, taps = attrs.kernel[0], math.prod(attrs.kernel)
+    return shape[:2] == (attrs.groups, 1) and rows >= FEWEST_ROWS and taps <= MOST_TAPS
 
 
 def row_words(node: Node, choice: Choice, graph: Graph) -> Array | None:
@@ -160,6 +175,8 @@ class Words:
     def fits(self, node: Node, dot: str) -> bool:
         """Whether the product's operands can be read as words of several terms."""
         graph, attrs, (x, w), (at, of) = self.graph, node.attrs, node.inputs, axes(node, self.graph)
+        if of_rows(node, graph, dot):
+            return self.target.row("joined", U8, self.target.lanes(I32.bytes)) is not None
         sizes = [static_shape(graph.shape(n)[a : a + 1]) for n, a in ((x, at), (w, of))]
         if any(s is None for s in sizes) or U16 in (graph.dtype(x), graph.dtype(w)):
             return False

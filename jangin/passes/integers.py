@@ -39,6 +39,7 @@ from jangin.passes.integer_words import (
     axes,
     dot_of_floats,
     is_small,
+    of_rows,
     offset,
     row_words,
     words_of,
@@ -203,6 +204,7 @@ class _Integers(Editor):
         if (words := row_words(node, choice, self.graph)) is not None:
             self.emit(self.in_rows(node, choice, words))
             return
+        rows = of_rows(node, self.graph, choice.dot)
         if isinstance(attrs, Conv):
             own: Conv | MatMul = replace(attrs, dot=choice.dot)
         else:
@@ -210,7 +212,8 @@ class _Integers(Editor):
             own = node.of(MatMul)
             own = replace(own, dot=choice.dot, transpose_a=False, transpose_b=own.transpose_b or apart)
         word = word_of(choice.dot)
-        inputs = [self.words(x, at, left, word, less), self.words(w, of, right, word)]
+        read = self.reduced(x, less, left) if rows else self.words(x, at, left, word, less)
+        inputs = [read, self.words(w, 2 if rows else of, right, word)]
         if not less:
             self.emit(replace(node, inputs=tuple(inputs), attrs=own))
             return
@@ -336,7 +339,8 @@ class _Integers(Editor):
     def clamped(self, node: Node) -> Node:
         """A map that rounds and clamps floats clamps i32, where these fit. Not one that another map reads,
         which goes on with floats where it is fused."""
-        if any(isinstance(n.attrs, Map) for out in node.outputs for n in self.users.get(out, ())):
+        readers = [n for out in node.outputs for n in self.users.get(out, ()) if isinstance(n.attrs, Map)]
+        if any(offset(n, self.graph) is None for n in readers):
             return node
         known = {f"x{n}": self.constants.get(name) for n, name in enumerate(node.inputs)}
         reach = {

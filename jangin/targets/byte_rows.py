@@ -1,8 +1,9 @@
-"""AVX-512's instructions on whole registers of bytes: sums packed to them, and tables of 256 looked up."""
+"""AVX-512's instructions on whole registers of bytes: sums packed to them, tables of 256 looked up,
+and words made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from jangin.ir.dtype import I8, U8, DType
 from jangin.targets.rows import Row
@@ -75,8 +76,47 @@ def _table(lanes: int) -> Row:
     )  # fmt: skip
 
 
+def _joined(needs: tuple[str, ...], becomes: str, put: Sequence[str]) -> Row:
+    """Words of four bytes each, one of each vector. `put`: what makes them of %xy and %zu, registers whose
+    lower halves have two vectors each. LLVM would join each pair by itself, and then both, but for assembly
+    without instructions."""
+    both, more = _picks(range(32)), _picks(n % 32 for n in range(64))
+    text = list[str]()
+    for a, b in ("xy", "zu"):
+        text.append(f"%{a}{b}_pair = shufflevector {{u8}} %{a}, {{u8}} %{b}, {both}")
+        text.append(f'%{a}{b}_kept = call <32 x i8> asm "", "=v,0"(<32 x i8> %{a}{b}_pair)')
+        text.append(f"%{a}{b} = shufflevector <32 x i8> %{a}{b}_kept, <32 x i8> poison, {more}")
+    shifted = " | ".join(f"(i32({v}[i]) << i32({8 * n}))" for n, v in enumerate("xyzu"))
+    return Row(
+        "joined", (U8,), "x: T[N], y: T[N], z: T[N], u: T[N]", "i32", f"r[i] = {shifted}",
+        "\n".join([*text, *put, "bitcast <64 x i8> %words to {i32}"]), needs, becomes, lanes=16,
+    )  # fmt: skip
+
+
+def _joined_at_once() -> Row:
+    picks = ", ".join(f"i8 {v}" for n in range(16) for v in (n, 16 + n, 64 + n, 80 + n))
+    parts = f"<64 x i8> %xy, <64 x i8> <{picks}>, <64 x i8> %zu"
+    put = [f"%words = call <64 x i8> @llvm.x86.avx512.vpermi2var.qi.512({parts})"]
+    return _joined(("avx512vbmi",), "vperm[it]2b", put)
+
+
+def _joined_by_quads() -> Row:
+    """Four places' bytes of each vector go to a part of a register, in which they are put in order."""
+    put = [f"%{v}_quads = bitcast <64 x i8> %{v} to <16 x i32>" for v in ("xy", "zu")]
+    picks = ", ".join(f"i32 {v}" for n in range(4) for v in (n, 4 + n, 16 + n, 20 + n))
+    parts = f"<16 x i32> %xy_quads, <16 x i32> <{picks}>, <16 x i32> %zu_quads"
+    put.append(f"%quads = call <16 x i32> @llvm.x86.avx512.vpermi2var.d.512({parts})")
+    put.append('%kept = call <16 x i32> asm "", "=v,0"(<16 x i32> %quads)')
+    put.append("%bytes = bitcast <16 x i32> %kept to <64 x i8>")
+    order = _picks(16 * (n // 16) + 4 * (n % 4) + n % 16 // 4 for n in range(64))
+    put.append(f"%words = shufflevector <64 x i8> %bytes, <64 x i8> poison, {order}")
+    return _joined(("avx512bw",), "vpshufb", put)
+
+
 AVX512_BYTES: tuple[Row, ...] = (
     *map(_table, (64, 32, 16)),
+    _joined_at_once(),
+    _joined_by_quads(),
     *_clamped(U8, "packuswb"),
     *_clamped(I8, "packsswb"),
 )

@@ -23,10 +23,10 @@ def _level(
     )  # fmt: skip
 
 
-def _more(level: Target, name: str, feature: str, c_flag: str, *dots: str) -> Target:
-    """A level with an extension, whose instructions add several products to what there is."""
-    features, c_flags = f"{level.features},+{feature}", (*level.c_flags, c_flag)
-    return replace(level, name=name, features=features, c_flags=c_flags, dots=dots)
+def _more(level: Target, name: str, features: str, c_flags: str, *dots: str) -> Target:
+    """A level with extensions, whose instructions add several products to what there is."""
+    features, flags = f"{level.features},+{features}", (*level.c_flags, *c_flags.split())
+    return replace(level, name=name, features=features, c_flags=flags, dots=dots)
 
 
 V2 = _level("x86-64-v2", _V2, 16, 16, SSE4)
@@ -35,4 +35,7 @@ V4 = _level("x86-64-v4", _V4, 64, 32, (*AVX512_BYTES, *AVX512), l2=1 << 20)
 _WORDS = "dot4u", "dot2"
 V3_VNNI = _more(V3, "x86-64-v3-vnni", "avxvnni", "-mavxvnni", *_WORDS)
 V4_VNNI = _more(V4, "x86-64-v4-vnni", "avx512vnni", "-mavx512vnni", *_WORDS)
-V4_BF16 = _more(V4_VNNI, "x86-64-v4-bf16", "avx512bf16", "-mavx512bf16", *_WORDS, "dot2bf")
+V4_BF16 = _more(
+    V4_VNNI, "x86-64-v4-bf16", "avx512bf16,+avx512vbmi", "-mavx512bf16 -mavx512vbmi", *_WORDS, "dot2bf"
+)
+"""Of processors since Sapphire Rapids and Zen 4, which all look up bytes in two registers too."""

@@ -26,7 +26,7 @@ LONG_SUM = 64
 """Terms that may be added one after the other: rounding errors grow with their number."""
 LEAST_PART = 8
 """Terms that a partial sum should have."""
-UNROLLED = 9
+UNROLLED = 10
 """Taps of a window up to which all of them are unrolled, rather than those along the row alone."""
 LONGEST_ROW = 16
 """Taps along a row that are unrolled at most."""

@@ -9,10 +9,11 @@ from collections.abc import Collection, Sequence
 
 from jangin.ir import te
 from jangin.ir.dtype import I16
-from jangin.ir.expr import Buffer, Const, Load, Select, const
+from jangin.ir.expr import Buffer, Call, Const, Load, Select, const
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import free_vars, loads, walk
+from jangin.ir.words import products_of
 from jangin.schedule.normalize import ceil_div
 from jangin.templates import cost
 from jangin.templates.common import (
@@ -32,6 +33,8 @@ LARGEST_WINDOW = 64
 """Taps of a window that may leave the image, where a row has several windows."""
 LINE, WAYS = 64, 8
 """Bytes of a cache line, and lines that a set of the L1 cache holds."""
+JOINS = 1.5
+"""Instructions that make words of rows' bytes."""
 MOST_PIXELS = 8
 """Of a tile, times its vectors: each has an accumulator, and each tap as many loads."""
 
@@ -75,6 +78,11 @@ def weights_of(stage: te.Stage, workload: Workload) -> Buffer | None:
     """The constant that a window's data are multiplied with; None where there is none."""
     column, symbols = stage.axes[-1].var, dict(workload.symbols)
     return next((n.buffer for n in loads(stage.body) if stride(n, column, symbols) != 1), None)
+
+
+def _bytes_of_words(stage: te.Stage) -> int:
+    """The rows' bytes that a window's terms are made of as words; 1 where they aren't."""
+    return max((products_of(n.fn) for n in walk(stage.body) if isinstance(n, Call)), default=1)
 
 
 def pack_weights(rec: Recorder, weights: Buffer, lanes: int) -> None:
@@ -123,7 +131,8 @@ class Window(Template):
         self.size = workload.size(self.stage.axes[-2].extent)
         self.alone = self.stage.axes[-2].extent == const(1)
         self.count = cost.size(workload, self.stage.reduce_axes)
-        self.work = max(cost.arithmetic(self.stage.body), 1.0)
+        self.in_word = _bytes_of_words(self.stage)
+        self.work = 1.0 if self.in_word > 1 else max(cost.arithmetic(self.stage.body), 1.0)
         self.rows = cost.size(workload, self.stage.axes[:-2])
         self.vectors = math.ceil(workload.size(self.stage.axes[-1].extent) / self.lanes)
         self.final = cost.arithmetic(self.stage.result)
@@ -164,8 +173,9 @@ class Window(Template):
         reach = min(tile * width, (tile - 1) * self.stride + width)
         live = vectors * (tile * self.each + self.weighted + reach)
         spilled = max(0, live - t.registers)
-        loads = height * (vectors * (reach + self.weighted * width) + 2 * spilled)
+        loads = height * (vectors * (reach * self.in_word + self.weighted * width) + 2 * spilled)
         work = vectors * tile * self.each * (self.count * self.work + self.final)
+        work += vectors * height * reach * (JOINS if self.in_word > 1 else 0)
         at_once = max(1.0, cost.REORDERED / (vectors * tile * self.count + loads))
         cycles = max(work / t.multiply_adds, loads / t.loads, self.count * t.latency / at_once)
         if t.issue:

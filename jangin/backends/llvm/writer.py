@@ -285,7 +285,7 @@ class LlvmWriter(Writer):
         whole = dtype is F32 and lanes == self.target.lanes(dtype.bytes)
         if self._several and name == "fma" and whole and values[2].number is not None:
             refs[2] = self._several.constant(float(values[2].number))
-        operands = dict(zip("xyz", refs, strict=False))
+        operands = dict(zip("xyzu", refs, strict=False))
         twice = f"{name}_twice" if name in DOTS else ""
         if not twice or self.target.row(twice, dtype, lanes) is None:
             return self.op(self.last(name, dtype, lanes, **operands), result, lanes)

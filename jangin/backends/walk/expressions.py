@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 from jangin.backends.walk.arithmetic import Arithmetic
 from jangin.backends.walk.index import Indexer
+from jangin.backends.walk.joined import joined
 from jangin.backends.walk.math import LARGEST, divisor, expansion
 from jangin.backends.walk.memory import Memory
 from jangin.backends.walk.saturated import Saturated, moved, quotient, saturated
 from jangin.backends.walk.writer import Value, Writer
-from jangin.ir.dtype import F32, I32, I64, U32
+from jangin.ir.dtype import F32, I32, I64, U8, U32
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
 from jangin.ir.graph import CompileError
 from jangin.ir.traversal import children, walk
@@ -143,6 +144,8 @@ class Expressions:
         fused = None
         if e.dtype.wide is e.dtype:  # of smaller floats each operation rounds, as it does by itself
             fused = self._multiply_add(e) if e.op == "add" else self._quotient(e) if e.op == "mul" else None
+        if fused is None and e.op == "or":
+            fused = self._joined(e)
         if fused is not None:
             return fused
         if e.a.dtype is I64:
@@ -169,6 +172,16 @@ class Expressions:
                 x, y = map(self.value, product.args)
                 return self.math.dot(product.fn, x, y, self.value(other))
         return None
+
+    def _joined(self, e: Binary) -> Value | None:
+        """A word of bytes, where the target has an instruction that joins them."""
+        parts, lanes = joined(e), self.ix.lanes
+        if parts is None or self.w.target.row("joined", U8, lanes) is None or not self.ix.varies(e):
+            return None
+        values = (
+            self.w.zeros(U8, lanes) if p is None else self.w.broadcast(self.value(p), lanes) for p in parts
+        )
+        return self.w.instruction("joined", U8, I32, *values)
 
     def _quotient(self, e: Binary) -> Value | None:
         """A product with a function that is one over something, as a division."""

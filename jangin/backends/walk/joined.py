@@ -1,0 +1,30 @@
+"""Words made of bytes, which some processors join by instructions of their own."""
+
+from __future__ import annotations
+
+from jangin.ir.dtype import I32, U8
+from jangin.ir.expr import Binary, Cast, Const, Expr
+
+PLACES = 0, 8, 16, 24
+
+
+def joined(e: Binary) -> list[Expr | None] | None:
+    """The four uint8 of a word, the first in its low bits, None for 0; none of what isn't made so."""
+    if e.op != "or" or e.dtype is not I32:
+        return None
+    found: list[Expr | None] = [None] * 4
+    waiting: list[Expr] = [e]
+    while waiting:
+        part, place = waiting.pop(), 0
+        if isinstance(part, Binary) and part.op == "or":
+            waiting += [part.a, part.b]
+            continue
+        if isinstance(part, Binary) and part.op == "shl" and isinstance(part.b, Const):
+            place, part = int(part.b.value), part.a
+        if not isinstance(part, Cast) or part.a.dtype is not U8 or place not in PLACES:
+            return None
+        at = PLACES.index(place)
+        if found[at] is not None:
+            return None
+        found[at] = part.a
+    return found
