@@ -7,6 +7,9 @@ quarter of the terms. Weights become words here. Numbers of 8 bits less a zero p
 of the bytes that the instruction takes: what is taken from them to have them in it, times the weights' sum,
 is added to the product.
 
+A depthwise convolution's words are joined of its windows' rows as they are read, of four rows' bytes at a
+place each (`ops.core_rows`).
+
 Elsewhere a product is one of f32 where that holds its sums exactly, or the i32 sum of a few such over runs of
 the terms, as multiply-adds of f32 are quicker than those of i32. Where a multiply-add takes int16, depthwise
 convolutions are of these (`Target.wide_products`).
