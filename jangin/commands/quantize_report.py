@@ -32,20 +32,29 @@ def table(found: Report) -> Table:
 
 def figures(found: Report, d: Decision) -> list[str]:
     """A part's times, what the choice gains, and what it costs."""
-    times = [f"{d.options[k].seconds * 1e3:.3f}" if k in d.options else "" for k in kinds(found)]
+    times = [milliseconds(d.options[k].seconds) if k in d.options else "" for k in kinds(found)]
     if d.kind == FLOAT:
         return [*times, "", ""]
-    return [*times, f"{d.gain(d.kind) * 1e3:+.3f}", f"{d.options[d.kind].cost:.1e}"]
+    return [
+        *times,
+        f"{'+' * (d.gain(d.kind) >= 0)}{milliseconds(d.gain(d.kind))}",
+        f"{d.options[d.kind].cost:.1e}",
+    ]
+
+
+def milliseconds(seconds: float) -> str:
+    """Without their unit; more digits of those of small models."""
+    return f"{seconds * 1e3:.{3 if abs(seconds) >= 1e-5 else 5}f}"
 
 
 def summary(found: Report) -> str:
     """The whole, in a line."""
-    if found.note:
-        return f"{found.note} ({found.before * 1e3:.2f} ms a run)"
+    if not any(d.kind != FLOAT for d in found.decisions):
+        return f"{found.note} ({milliseconds(found.before)} ms a run)"
     return (
-        f"a run {found.before * 1e3:.2f} ms in float32, {found.after * 1e3:.2f} ms as chosen "
+        f"a run {milliseconds(found.before)} ms in float32, {milliseconds(found.after)} ms as chosen "
         f"({found.before / found.after:.2f}x); drop {found.drop:.3%} of {found.allowed:.3%} allowed "
-        f"({found.quality})"
+        f"({found.quality}){'; ' * bool(found.note)}{found.note}"
     )
 
 

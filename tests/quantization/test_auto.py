@@ -11,6 +11,7 @@ import pytest
 from small_nets import convolutions, pictures, products, rows
 
 import jangin
+from jangin.commands.quantize_report import summary
 from jangin.ir.words import DOTS
 from jangin.quantization import auto
 from jangin.quantization.decide import FLOAT, Decision, Option, explained, most, others, ranked, uniform
@@ -116,6 +117,8 @@ def test_weights_of_7_bits(last: float, monkeypatch: pytest.MonkeyPatch) -> None
     assert largest == (64 if last == 0.5 else 127)
     assert found.report is not None and ("7 bits" in found.report.note) == (last == 0.5)
     assert found.report.after == (last if last == 0.5 else 0.6)
+    told = summary(found.report)
+    assert f"({1 / found.report.after:.2f}x)" in told and ("7 bits" in told) == (last == 0.5)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.5])
@@ -137,6 +140,8 @@ def test_whole(ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kinds == ({FLOAT} if ratio > 1 else {found.report.decisions[0].kind})
     assert (FLOAT in kinds) == (ratio > 1) == bool(found.report.note) == (not found.chosen)
     assert found.report.after == (1.0 if ratio > 1 else 0.5)
+    told = summary(found.report)
+    assert ("the model stays in float32 (1000.000 ms a run)" in told) == (ratio > 1) == ("2.00x" not in told)
     if ratio > 1:
         (x,) = pictures(1, seed=4)
         wanted = jangin.compile(model, cache=False)(x)
