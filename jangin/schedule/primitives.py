@@ -152,9 +152,9 @@ def rename(func: Func, loop: str, name: str) -> Func:
 
 
 def split(func: Func, loop: str, factor: int, tail: str = "guard") -> Func:
-    """i becomes `io` (outer) and `ii` (inner, `factor` iterations). Where `factor` doesn't divide
-    the extent: tail "guard" tests i < extent inside; "cut" adds a loop `it` over the remainder;
-    "bound" shortens the last inner loop."""
+    """i becomes `io` (outer) and `ii` (inner, `factor` iterations), i // factor the one and i % factor the
+    other. Where `factor` doesn't divide the extent: tail "guard" tests i < extent inside; "cut" adds a loop
+    `it` over the remainder; "bound" shortens the last inner loop."""
     if factor < 1 or tail not in TAILS:
         raise ScheduleError(f"{func.name}: {loop} can't be split by {factor} with tail {tail!r}")
 
@@ -164,7 +164,10 @@ def split(func: Func, loop: str, factor: int, tail: str = "guard") -> Func:
         symbols = dict(func.symbols)
         exact = simplify((s.extent // factor) * factor - s.extent, symbols) == const(0)
         index = outer * factor + inner
-        body = substitute_stmt(s.body, {s.var: index})
+        known: dict[Expr, Expr] = {s.var: index}
+        if factor > 1:  # splits of both parts would hide that
+            known |= {s.var // factor: outer, s.var % factor: inner}
+        body = map_stmt(s.body, lambda e: substitute(e, {s.var: index}, known))
         if exact or tail == "cut":
             main: Stmt = For(outer, simplify(s.extent // factor, symbols), For(inner, const(factor), body))
             if exact:

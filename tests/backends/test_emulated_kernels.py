@@ -37,15 +37,18 @@ RNG = np.random.default_rng()
 
 
 def convolution() -> tuple[Any, ...]:
-    """A convolution with bias and rectifier, of random sizes; sometimes one filter a channel."""
+    """A convolution with bias and rectifier, of random sizes, sometimes in groups or one filter a channel."""
     kernel, stride = (int(RNG.choice(n)) for n in ((1, 3, 5), (1, 2)))
     channels, size = int(RNG.integers(1, 40)), int(RNG.integers(kernel, 19))
     depthwise = kernel > 1 and RNG.random() < 0.3
-    outputs = channels if depthwise else int(RNG.integers(4, 60))
-    weights = RNG.standard_normal((outputs, 1 if depthwise else channels, kernel, kernel), np.float32)
+    groups = channels if depthwise else int(RNG.choice((1, 1, 1, 2, 3)))
+    outputs = channels if depthwise else int(RNG.integers(4, 60)) * groups
+    each = 1 if depthwise else channels
+    channels = each * groups
+    weights = RNG.standard_normal((outputs, each, kernel, kernel), np.float32)
     node = helper.make_node(
         "Conv", ["x", "w", "b"], ["y"], strides=[stride] * 2, pads=[kernel // 2] * 4,
-        group=channels if depthwise else 1,
+        group=groups,
     )  # fmt: skip
     return node, weights, RNG.standard_normal(outputs, np.float32), (1, channels, size, size + 3)
 

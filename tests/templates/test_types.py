@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ from jangin.ir.dtype import BF16, F16, F32, F64, I8, I32, I64, U8, U32, DType
 from jangin.ir.expr import Const, const
 from jangin.ir.graph import Array, Graph
 from jangin.ir.loop import For, Stmt, Store, sub_statements
+from jangin.ir.words import DOTS, products_of, sum_of
+from jangin.ops.blocks import matmul_blocks
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
-from jangin.ops.quantized import integer_conv, integer_matmul
+from jangin.ops.quantized import integer_conv, integer_matmul, requantize
 from jangin.ops.reduce import arg_extreme
 from jangin.ops.values import Tensor
 from jangin.runtime.executable import Executable
@@ -135,6 +138,45 @@ OF_BYTES: dict[str, Layer] = {
     "sums": lambda t: t.b.matmul(t.input(37, 67, dtype=U8), t.weight(67, 45, dtype=I8), dtype=I32),
     "max-pool": lambda t: Layers.pool(t, "max", ""),
 }  # fmt: skip
+
+
+def requantized(
+    t: Layers, kernel: int, stride: int = 1, channels: int = CHANNELS, outputs: int = OUTPUTS,
+    groups: int = 1, pad: bool = True, most: int = 64, dtype: DType = U8,
+) -> Tensor:  # fmt: skip
+    """A convolution of a quantized net, with weights up to `most`."""
+    w = np.random.default_rng(0).integers(-most, most, (outputs, channels // groups, kernel, kernel))
+    sums = integer_conv(
+        t.b, t.input(1, channels, 31, 33, dtype=dtype), t.b.const(w.astype(np.int8)), t.b.scalar(7, dtype),
+        strides=(stride,) * 2, pads=(kernel // 2 * pad,) * 4, groups=groups,
+    )  # fmt: skip
+    return requantize(t.b, sums, t.b.scalar(0.01, F32), t.b.scalar(3, dtype))
+
+
+def in_blocks(t: Layers, rows: int, bits: int) -> Tensor:
+    """A product with weights that stay in blocks of 32."""
+    random = np.random.default_rng(0)
+    numbers = random.integers(0, 1 << bits, (45, 64)).astype(np.uint8)
+    scales = (random.random((45, 2)).astype(np.float16).astype(np.float32) for _ in range(2))
+    return matmul_blocks(t.b, t.input(rows, 64, dtype=F32), numbers, *scales, 32)
+
+
+OF_NETS: dict[str, Layer] = {
+    "3x3, 7 bits": lambda t: requantized(t, 3),
+    "3x3, 8 bits": lambda t: requantized(t, 3, most=127),
+    "signed": lambda t: requantized(t, 3, most=127, dtype=I8),
+    "1x1": lambda t: requantized(t, 1, most=127),
+    "grouped": lambda t: requantized(t, 3, groups=2, most=127),
+    "image": lambda t: requantized(t, 3, 2, channels=3),
+    "one channel": lambda t: requantized(t, 3, 2, channels=1),
+    "depthwise": lambda t: requantized(t, 3, groups=CHANNELS, outputs=CHANNELS),
+    "depthwise, unpadded": lambda t: requantized(t, 3, groups=CHANNELS, outputs=CHANNELS, pad=False),
+    "depthwise-strided": lambda t: requantized(t, 5, 2, groups=CHANNELS, outputs=CHANNELS, most=127),
+    "4 bits, one row": lambda t: in_blocks(t, 1, 4),
+    "4 bits": lambda t: in_blocks(t, 37, 4),
+    "8 bits, one row": lambda t: in_blocks(t, 1, 8),
+    "8 bits": lambda t: in_blocks(t, 37, 8),
+}  # fmt: skip
 WIDENED = [*ANY][: [*ANY].index("max-pool")]
 WIDENED.remove("one-row")
 """Products of halves that read none: their operands are widened before."""
@@ -214,6 +256,41 @@ def test_bytes_where_pairs_are_not_multiplied(layer: str) -> None:
     if layer in IN_RUNS:
         assert {p.dtype for p in anchor(chosen).func.inputs} == {F32}
     hold(graph, t, fused, chosen, options, run=True)
+
+
+@pytest.mark.parametrize("layer", OF_NETS)
+def test_quantized_nets(layer: str) -> None:
+    options = Options(TARGETS[-1], winograd=False, verify=True)
+    graph, t = graph_of(U8, OF_NETS[layer])
+    hold(graph, t, *kernels(graph, options), options, run=True)
+
+
+def alike(target: Target) -> tuple[Any, ...]:
+    """What of a processor decides which kernels it gets."""
+    return (
+        target.vector_bytes, target.registers, target.dots, target.wide_products, target.lane_operands,
+        target.word_bits,
+    )  # fmt: skip
+
+
+OTHERS = {alike(t): t for t in NAMED.values() if t.vector_bytes >= 16 and t not in TARGETS}
+
+
+@pytest.mark.parametrize("target", OTHERS.values(), ids=lambda t: t.name)
+def test_every_processor(target: Target) -> None:
+    """No kernel is a scalar nest on one that this machine may not run. One of its instructions that add up so
+    many products of such numbers is in some kernel: without that the walk would miss what it is for."""
+    options, used = Options(target, winograd=False, verify=True), set[str]()
+    types = (F32, BF16) if "dot2bf" in target.dots else (F32, F16)
+    cases = [*((layer, U8) for layer in (*OF_BYTES.values(), *OF_NETS.values()))]
+    cases += [(ANY[layer], dtype) for layer in (*WIDENED, "one-row") for dtype in types]
+    for make, dtype in cases:
+        graph, t = graph_of(dtype, make)
+        fused, chosen = kernels(graph, options)
+        hold(graph, t, fused, chosen, options, run=False)
+        used |= {dot for kernel, _ in chosen.values() for dot in DOTS if f"{dot}(" in str(kernel.func)}
+    wanted = {(products_of(dot), sum_of(dot)) for dot in target.dots if dot in DOTS}
+    assert wanted <= {(products_of(dot), sum_of(dot)) for dot in used}
 
 
 def hold(
