@@ -223,9 +223,9 @@ class Tiler:
         if not self.by_lane:
             return
         do("split", last, self.lanes, "cut")
-        do("pack", f"{last}o", self.role.left.buffer.name, ["rows_mi", f"{last}i"], "turned", "register")
-        do("unroll", "turned_rows_mi")
-        do("vectorize", f"turned_{last}i")
+        do("pack", f"{last}o", self.role.left.buffer.name, ["rows_mi", f"{last}i"], "read", "register")
+        do("unroll", "read_rows_mi")
+        do("vectorize", f"read_{last}i")
         do("unroll", f"{last}i")
         do("vectorize", "rows_mi")
         if "rows_mit" in loop_names(self.s.func):  # a row's address is found once for all its terms

@@ -93,6 +93,9 @@ ANY: dict[str, Layer] = {
     "batched-turned": lambda t: t.b.matmul(
         t.input(3, 21, 33), t.input(3, 29, 33, name="y"), transpose_b=True
     ),
+    "batched-few-turned": lambda t: t.b.matmul(
+        t.input(4, 4, 32), t.input(4, 22, 32, name="y"), transpose_b=True
+    ),
     "max-pool": lambda t: t.pool("max", ""),
     "sum-last": lambda t: t.b.reduce("sum", t.input(13, 75), [1]),
     "sum-first": lambda t: t.b.reduce("sum", t.input(13, 75), [0]),
