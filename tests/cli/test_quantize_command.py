@@ -7,8 +7,10 @@ from html import escape
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from small import Cli
+from onnx import numpy_helper
+from small import Cli, small_model
 
 import jangin
 
@@ -82,6 +84,26 @@ def test_refused(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
         assert message in done.err
     assert cli("quantize", model, "--data", data, *out, "--int8", "--int4").status == 2
     assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("kind", ["--int8", "--int4", "--fp16"])
+def test_drop_that_can_not_be_met(cli: Cli, data: Path, tmp_path: Path, kind: str) -> None:
+    """The best found is told, and nothing is written, not even a folder. Of 5 scores, which are no classes,
+    any difference counts."""
+    proto = small_model()
+    (scores,) = (t for t in proto.graph.initializer if t.name == "scores")
+    scores.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scores)[:, :5].copy(), "scores"))
+    proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 5
+    model, out = tmp_path / "five.onnx", tmp_path / "new" / "out"
+    onnx.save(proto, model)
+    given = ("quantize", model, "--data", data, "--threads", 1, kind, "--block", 16, "-o", out, "--drop")
+    missed = cli(*given, "0%")
+    assert missed.status == 1
+    assert re.search(r"a drop of 0.000% can't be met in \w+: the best found is \d+\.\d+%", missed.err)
+    assert "nothing is written" in missed.err
+    assert not out.parent.exists()
+    assert cli(*given, "20%").status == 0
+    assert {f.name for f in out.parent.iterdir()} == {"out.onnx", "out.jgn"}
 
 
 def test_auto(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
