@@ -39,8 +39,8 @@ MOVING = {
 
 
 def fuse_quantized(graph: Graph) -> Graph:
-    """The graph with such nodes replaced. What they no longer read stays, and isn't lowered if nothing
-    else needs it."""
+    """The graph with such nodes replaced, without what made floats for these alone: of constants it would be
+    computed while lowering, and weights as floats are four times as large."""
     return _Fusing(graph).run()
 
 
@@ -67,7 +67,13 @@ class _Fusing:
                 nodes.append(found)
             elif fused.isdisjoint(node.outputs):
                 nodes.append(node)
-        return replace(self.graph, nodes=tuple(nodes))
+        read = {*self.graph.outputs, *(name for n in nodes for name in reads(n))}
+        kept = (n for n in nodes if n.op != DEQUANTIZE or not read.isdisjoint(n.outputs) or not self.used(n))
+        return replace(self.graph, nodes=tuple(kept))
+
+    def used(self, node: Node) -> bool:
+        """Whether the model itself reads what the node gives."""
+        return any(self.uses[name] for name in node.outputs)
 
     def fused(self, node: Node) -> Node | None:
         """What stands for the node and the QuantizeLinear behind it, if there is one."""
