@@ -145,3 +145,9 @@ def test_products_of_two_inputs_stay_floats() -> None:
     model.graph.initializer.remove(held)
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.INT8, [40, 24]))
     assert "MatMul" in operators(model)
+
+
+def test_weights_of_integer_products_are_no_floats() -> None:
+    """What made floats for the product alone goes with it, what the model gives besides stays."""
+    made = operators(quantized("MatMul", [5, 40], integers(40, 24), False))
+    assert made.count("DequantizeLinear") == 1, "the result alone"
