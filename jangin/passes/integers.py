@@ -190,7 +190,11 @@ class _Integers(Editor):
                 return self.reduced(whole, 0, dtype)
         key = name, less, dtype
         if key not in self.made:
-            if name in self.constants:
+            alone = dtype.bits == 8 and len(self.users.get(name, ())) == 1
+            if made_by is not None and isinstance(made_by.attrs, Concat) and alone:
+                parts = [self.reduced(part, less, dtype) for part in made_by.inputs]
+                self.made[key] = self.add(made_by.attrs, parts, f"{name}.{dtype}", made_by.source)
+            elif name in self.constants:
                 numbers = self.constants[name].astype(np.int64) - less if less else self.constants[name]
                 self.made[key] = self.constant(numbers.astype(dtype.numpy), f"{name}.{dtype}")
             else:

@@ -12,7 +12,7 @@ from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
-from jangin.ir.core import Conv, Kernel, MatMul, Reshape
+from jangin.ir.core import Conv, Kernel, Map, MatMul, Reshape
 from jangin.ir.dtype import F32, I8, I16, I32, U8, DType
 from jangin.ir.expr import Var, cast, const, maximum, minimum
 from jangin.ir.graph import Array, Graph
@@ -423,10 +423,10 @@ def block(b: Builder, random: np.random.Generator) -> Tensor:
     return layer(total, 1)
 
 
-def joined(b: Builder, random: np.random.Generator) -> Tensor:
+def joined(b: Builder, random: np.random.Generator, number: int = 90) -> Tensor:
     """Two quantized layers' results, joined as floats and quantized."""
     x = b.input("x", F32, tuple(const(d) for d in (1, 16, 14, 14)))
-    zero, scale = b.scalar(90, U8), b.scalar(0.01, F32)
+    zero, scale = b.scalar(number, U8), b.scalar(0.01, F32)
 
     def layer(q: Tensor, inputs: int, kernel: int) -> Tensor:
         w = b.const(weights(random, 16, inputs, kernel, kernel))
@@ -463,3 +463,17 @@ def test_nothing_wider_than_int16_lies_between_integer_operators(net: Net) -> No
     shape = [int(str(d)) for d in graph.shape("x")]
     arrays = {"x": (90 * random.standard_normal(shape)).astype(graph.dtype("x").numpy)}
     np.testing.assert_array_equal(run_graph(fused, arrays)["out"], run_graph(graph, arrays)["out"])
+
+
+def test_bytes_that_are_joined_are_made_bytes_before() -> None:
+    """No kernel only makes bytes of int16 that others joined."""
+    random, b = np.random.default_rng(), Builder("net", {})
+    graph = b.graph([joined(b, random, 0)], ["out"])
+    options = Options(resolve("cpu"), verify=True)
+    bodies = [n.attrs.body for n in optimize(graph, Options(V4_VNNI)).nodes if isinstance(n.attrs, Kernel)]
+    alone = [body for body in bodies if [type(n.attrs) for n in body.nodes] == [Map]]
+    assert not any(body.dtype(name) is I16 for body in alone for name in body.inputs)
+    arrays = {"x": random.standard_normal((1, 16, 14, 14)).astype(np.float32)}
+    want = run_graph(graph, arrays)["out"]
+    np.testing.assert_array_equal(run_graph(optimize(graph, Options(V4_VNNI)), arrays)["out"], want)
+    np.testing.assert_array_equal(code(graph, options, arrays), want)

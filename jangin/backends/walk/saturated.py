@@ -65,13 +65,13 @@ def saturated(e: Cast) -> Saturated | None:
 
 def moved(e: Cast) -> Saturated | None:
     """As `saturated`, of what is so and then moved as an integer, as where other bytes are read."""
-    sum_ = e.a
-    if not isinstance(sum_, Binary) or sum_.op not in ("add", "sub") or e.dtype.bits not in BITS:
+    inner, by, sum_ = e.a, 0, e.a
+    if isinstance(sum_, Binary) and sum_.op in ("add", "sub") and isinstance(sum_.b, Const):
+        inner, by = sum_.a, int(sum_.b.value) * (1 if sum_.op == "add" else -1)
+    whole = saturated(inner) if isinstance(inner, Cast) and e.dtype.bits in BITS else None
+    if whole is None:
         return None
-    whole = saturated(sum_.a) if isinstance(sum_.a, Cast) else None
-    if whole is None or not isinstance(sum_.b, Const):
-        return None
-    by, (least, most) = int(sum_.b.value) * (1 if sum_.op == "add" else -1), e.dtype.limits
+    least, most = e.dtype.limits
     low, high = whole.low + by, whole.high + by
     if not (least <= low and high <= most):
         return None
