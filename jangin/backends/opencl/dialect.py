@@ -21,12 +21,14 @@ _LANE = "0123456789abcdef"
 
 _FLOATS: Mapping[str, str] = MappingProxyType({
     "fma": "x * y + z",
-    "min": "(x < y) | (x != x) ? x : y", "min_number": "x < y ? x : y",
-    "max": "(x > y) | (x != x) ? x : y", "max_number": "x > y ? x : y",
+    "min": "x != x ? ({0})(NAN) : (x < y ? x : y)", "min_number": "x < y ? x : y",
+    "max": "x != x ? ({0})(NAN) : (x > y ? x : y)", "max_number": "x > y ? x : y",
     "floor": "floor(x)", "ceil": "ceil(x)", "trunc": "trunc(x)", "round": "rint(x)", "sqrt": "sqrt(x)",
 })  # fmt: skip
-"""Rows of floats as expressions of whole vectors. A product and its sum are contracted by the compiler, which
-fuses them where the device does that fast: elsewhere `fma` is a function of hundreds of instructions."""
+"""Rows of floats as expressions of whole vectors, of type {0}. The inner choice of `min` and `max` is one
+instruction of x86's; where the outer one gave `x` for NaN, compilers would make four of both. A product and
+its sum are contracted by the compiler, which fuses them where the device does that fast: elsewhere `fma` is a
+function of hundreds of instructions."""
 
 _HALVES: Mapping[str, str] = MappingProxyType({
     "widen": "convert_float{0}(as_half{0}(x))", "narrow": "as_ushort{0}(convert_half{0}(x))",
@@ -97,7 +99,7 @@ class OpenCL(Dialect):
         count = "" if lanes == 1 else width(lanes)
         if dtype is F16 and row.expansion is None and row.name in _HALVES:
             return _HALVES[row.name].format(count)
-        return _FLOATS.get(row.name, "") if dtype in (F32, F64) else ""
+        return _FLOATS.get(row.name, "").format(type_name(dtype, lanes)) if dtype in (F32, F64) else ""
 
     def lanes(self, row: Row, statements: Sequence[str]) -> str:
         """Masks are mostly all set, or by fours: a branch for each lane takes many times a load's time."""
