@@ -35,6 +35,8 @@ from jangin.runtime.devices.opencl_programs import opened
 PARTS = ("opencv", "products", "launches", "load", "models")
 SIZES = (256, 512, 1024, 2048)
 TINY = 60
+SETTLE = 3
+"""Runs of a model before the one that counts: threads of what ran before it wait awake, on its cores."""
 ROW_MAJOR, AS_IT_IS = 101, 111
 """CLBlast's numbers for row-major matrices that aren't transposed."""
 PEERS = ("squeezenet1_1", "mobilenetv2", "resnet18", "resnet50")
@@ -57,16 +59,18 @@ print(end - called, end - start)
 """A process that may build nothing: its seconds from the call, and from its first statement, to a result."""
 
 
-def medians(runs: Sequence[Callable[[], object]], turns: int) -> list[float]:
+def medians(runs: Sequence[Callable[[], object]], turns: int, before: int = 0) -> list[float]:
     """Seconds of each, measured in turns."""
-    return [statistics.median(t) for t in seconds(runs, turns)]
+    return [statistics.median(t) for t in seconds(runs, turns, before)]
 
 
-def seconds(runs: Sequence[Callable[[], object]], turns: int) -> list[list[float]]:
-    """Of each, in each turn but the first."""
+def seconds(runs: Sequence[Callable[[], object]], turns: int, before: int = 0) -> list[list[float]]:
+    """Of each, in each turn but the first, after so many runs `before` that don't count."""
     taken: list[list[float]] = [[] for _ in runs]
     for _ in range(turns + 1):
         for run, times in zip(runs, taken, strict=True):
+            for _ in range(before):
+                run()
             start = time.perf_counter()
             run()
             times.append(time.perf_counter() - start)
@@ -83,7 +87,7 @@ def models(names: Sequence[str], devices: Sequence[str], threads: int, turns: in
         for spec in exes[0].inputs:
             shape = [d if isinstance(d, int) else entry.sizes[str(d)] for d in spec.shape]
             feeds[spec.name] = random_array(rng, spec.dtype, shape, "mask" in spec.name)
-        native, *others = medians([partial(exe.run, feeds) for exe in exes], turns)
+        native, *others = medians([partial(exe.run, feeds) for exe in exes], turns, SETTLE)
         texts = []
         for device, seconds in zip(devices, others, strict=True):
             shares[device].append(native / seconds)
