@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from machine import target
-from test_arm_assembly import CASES, kernel
+from test_arm_assembly import CASES, conv, kernel
 
 from jangin.backends.llvm.objects import assembly
 from jangin.ir.dtype import F32, I32
@@ -81,6 +81,18 @@ def test_gemm(level: str, rows: int, vectors: int, unroll: int) -> None:
     assert found["vmovups"] + found["vmovaps"] == vectors * unroll
     assert len(inner) <= (rows * vectors + rows + vectors) * unroll + 4
     assert "vmaxps" in text and "vcmp" not in text
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("width", [4, 8])
+def test_groups_that_share_a_vector_are_not_gathered(level: str, width: int) -> None:
+    """Each group's element is broadcast to its lanes: a gather loads it once for each."""
+    on, groups = target(level), 32
+    shapes = ((1, 30, 30, groups * width), (groups * width, width, 3, 3))
+    text = assembly(kernel(replace(conv(3, 1), groups=groups), shapes, on), on)
+    inner = max(instructions(text), key=lambda body: sum(line.startswith("vfm") for line in body))
+    assert "gather" not in text and not any("vinsertps" in line for line in inner)
+    assert sum(line.startswith("vfm") for line in inner) >= 0.2 * len(inner), inner
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -23,6 +23,10 @@ def _power_of_two(least: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
+RUNS = 4
+"""Runs of lanes that share an element each, up to which a load for each is quicker than a gather."""
+
+
 @dataclass
 class Memory:
     """The buffers in scope: where each starts, and how often each has been written (an equal load
@@ -149,6 +153,8 @@ class Memory:
             start = where.offset % row
             loaded = self.w.load(dtype, row, self.pointer(buffer, where, -start), self._state(buffer))
             return self.w.shuffle(loaded, None, [start + p for p in picks])
+        if not masks and 1 < len(firsts := self._firsts(where)) <= RUNS:
+            return self._load_runs(buffer, where, firsts)
         if masks or self.w.target.row("gather", dtype) is not None:
             at = self.pointer(buffer, where)
             return self.w.gather(dtype, at, self._offsets(where), self._state(buffer), masks)
@@ -178,19 +184,41 @@ class Memory:
         off = self.w.broadcast(self.w.constant(False, BOOL), lanes)
         return self.w.shuffle(mask, off, [lanes if n % 2 else n // 2 for n in range(start, start + lanes)])
 
+    def _run(self, where: Linear) -> tuple[int, int]:
+        """How many lanes in a row share an element, and how far apart those are; (0, 0) where none do."""
+        if len(where.varying) != 1:
+            return 0, 0
+        ((step, atoms),) = where.varying
+        run = atoms[0] if len(atoms) == 1 else None
+        if not (isinstance(run, Binary) and run.op == "floordiv" and run.a == self.ix.lane):
+            return 0, 0
+        return (int(run.b.value), step) if isinstance(run.b, Const) and step >= 1 else (0, 0)
+
+    def _firsts(self, where: Linear) -> Sequence[int]:
+        """The first lanes of the runs that share an element each."""
+        length, _ = self._run(where)
+        return range(0, self.ix.lanes, length) if length else ()
+
+    def _load_runs(self, buffer: Buffer, where: Linear, firsts: Sequence[int]) -> Value:
+        """An element for each run of lanes, all lanes of which it is put into."""
+        dtype, lanes, (_, step) = in_memory(buffer.dtype), self.ix.lanes, self._run(where)
+        out: Value | None = None
+        for n, first in enumerate(firsts):
+            one = self.w.load(dtype, 1, self.pointer(buffer, where, n * step), self._state(buffer))
+            every = self.w.broadcast(one, lanes)
+            picks = [k if k < first else lanes + k for k in range(lanes)]
+            out = every if out is None else self.w.shuffle(out, every, picks)
+        assert out is not None
+        return out
+
     def _picks(self, buffer: Buffer, where: Linear) -> Sequence[int]:
         """Where the lanes' elements lie after the first lane's, if runs of lanes share one each, and all are
         of one aligned row of elements (which then lies in the buffer); nothing elsewhere."""
         lanes, shape = self.ix.lanes, constant_shape(buffer)
-        if len(where.varying) != 1 or shape is None:
+        length, step = self._run(where)
+        if not length or shape is None:
             return ()
-        ((step, atoms),) = where.varying
-        run = atoms[0] if len(atoms) == 1 else None
-        if not (isinstance(run, Binary) and run.op == "floordiv" and run.a == self.ix.lane):
-            return ()
-        if not isinstance(run.b, Const) or step < 1:
-            return ()
-        picks = [n // int(run.b.value) * step for n in range(lanes)]
+        picks = [n // length * step for n in range(lanes)]
         row = _power_of_two(picks[-1] + 1)
         aligned = math.prod(shape) % row == 0 and not any(c % row for c, _ in where.uniform.terms)
         return picks if 1 < row <= lanes and aligned and where.offset % row + picks[-1] < row else ()
