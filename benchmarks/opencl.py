@@ -2,8 +2,9 @@
 
     python benchmarks/opencl.py opencl:intel opencl:pocl --threads 2 [--parts launches load]
 
-Everything is measured in turns, in one process (for OpenCV, which has one device in a process, one for each
-device). CLBlast is Debian's libclblast1, OpenCV the package opencv-python-headless.
+Everything is measured in turns, in one process (models in one for each turn; beside OpenCV, which has one
+device in a process, in one for each device). CLBlast is Debian's libclblast1, OpenCV the package
+opencv-python-headless.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from jangin.runtime.devices.opencl_programs import opened
 PARTS = ("opencv", "products", "launches", "load", "models")
 SIZES = (256, 512, 1024, 2048)
 TINY = 60
-SETTLE = 3
-"""Runs of a model before the one that counts: threads of what ran before it wait awake, on its cores."""
+SETTLE, TURN, PROCESS = 10, 0.5, 5
+"""Runs of a model before those that count, and seconds of these; a process counts for so many turns."""
 ROW_MAJOR, AS_IT_IS = 101, 111
 """CLBlast's numbers for row-major matrices that aren't transposed."""
 PEERS = ("squeezenet1_1", "mobilenetv2", "resnet18", "resnet50")
@@ -59,18 +60,16 @@ print(end - called, end - start)
 """A process that may build nothing: its seconds from the call, and from its first statement, to a result."""
 
 
-def medians(runs: Sequence[Callable[[], object]], turns: int, before: int = 0) -> list[float]:
+def medians(runs: Sequence[Callable[[], object]], turns: int) -> list[float]:
     """Seconds of each, measured in turns."""
-    return [statistics.median(t) for t in seconds(runs, turns, before)]
+    return [statistics.median(t) for t in seconds(runs, turns)]
 
 
-def seconds(runs: Sequence[Callable[[], object]], turns: int, before: int = 0) -> list[list[float]]:
-    """Of each, in each turn but the first, after so many runs `before` that don't count."""
+def seconds(runs: Sequence[Callable[[], object]], turns: int) -> list[list[float]]:
+    """Of each, in each turn but the first."""
     taken: list[list[float]] = [[] for _ in runs]
     for _ in range(turns + 1):
         for run, times in zip(runs, taken, strict=True):
-            for _ in range(before):
-                run()
             start = time.perf_counter()
             run()
             times.append(time.perf_counter() - start)
@@ -78,24 +77,41 @@ def seconds(runs: Sequence[Callable[[], object]], turns: int, before: int = 0) -
 
 
 def models(names: Sequence[str], devices: Sequence[str], threads: int, turns: int) -> None:
+    """In processes of their own, in turns: the threads of one runtime disturb another."""
     shares: dict[str, list[float]] = {d: [] for d in devices}
     for name in names:
-        entry = CATALOGUE[name]
-        exes = [jangin.compile(entry.path, target, threads=threads) for target in ("cpu", *devices)]
-        rng = np.random.default_rng(0)
-        feeds = {}
-        for spec in exes[0].inputs:
-            shape = [d if isinstance(d, int) else entry.sizes[str(d)] for d in spec.shape]
-            feeds[spec.name] = random_array(rng, spec.dtype, shape, "mask" in spec.name)
-        native, *others = medians([partial(exe.run, feeds) for exe in exes], turns, SETTLE)
+        taken: dict[str, list[float]] = {d: [] for d in ("cpu", *devices)}
+        for _ in range(max(1, turns // PROCESS)):
+            for device, times in taken.items():
+                command = [sys.executable, __file__, device, "--model-alone", name, "--threads", str(threads)]
+                said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                times.append(float(said.split()[-1]))
+        native, *others = (statistics.median(t) for t in taken.values())
         texts = []
-        for device, seconds in zip(devices, others, strict=True):
-            shares[device].append(native / seconds)
-            texts.append(f"{device} {seconds * 1e3:.2f} ms ({native / seconds:.2f})")
-        print(f"{entry.title}: native {native * 1e3:.2f} ms, {', '.join(texts)}")
+        for device, taken_there in zip(devices, others, strict=True):
+            shares[device].append(native / taken_there)
+            texts.append(f"{device} {taken_there * 1e3:.2f} ms ({native / taken_there:.2f})")
+        print(f"{CATALOGUE[name].title}: native {native * 1e3:.2f} ms, {', '.join(texts)}", flush=True)
     for device, found in shares.items():
         if found:
             print(f"{device}: {statistics.geometric_mean(found):.2f} of native code's speed (geometric mean)")
+
+
+def model_alone(name: str, device: str, threads: int) -> float:
+    """Seconds of a run, the median."""
+    entry, rng = CATALOGUE[name], np.random.default_rng(0)
+    exe, feeds, times = jangin.compile(entry.path, device, threads=threads), {}, list[float]()
+    for spec in exe.inputs:
+        shape = [d if isinstance(d, int) else entry.sizes[str(d)] for d in spec.shape]
+        feeds[spec.name] = random_array(rng, spec.dtype, shape, "mask" in spec.name)
+    for _ in range(SETTLE):
+        exe.run(feeds)
+    end = time.perf_counter() + TURN
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        exe.run(feeds)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def tiny_model() -> onnx.ModelProto:
@@ -245,7 +261,11 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="of products")
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
     parser.add_argument("--opencv-alone", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--model-alone", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.model_alone:
+        print(model_alone(arguments.model_alone, arguments.devices[0], arguments.threads))
+        return
     if arguments.opencv_alone:
         opencv(arguments.peer_models, arguments.devices[0], arguments.threads, arguments.turns)
         return
