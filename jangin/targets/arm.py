@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jangin.targets.arm_rows import NEON, NEON32
 from jangin.targets.figures import FusionFigures, WinogradFigures
-from jangin.targets.rows import NEON, NEON32
 from jangin.targets.target import Target
 
 TRIPLE = "aarch64-unknown-linux-gnu"

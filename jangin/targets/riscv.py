@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jangin.targets.figures import WinogradFigures
-from jangin.targets.rows import FUSING, RVV
+from jangin.targets.rows import DOT1, FUSING, NEAREST, Row
 from jangin.targets.target import Target
 
 TRIPLE = "riscv64-unknown-linux-gnu"
 _GENERAL = "+m,+a,+f,+d,+c"
+
+RVV: tuple[Row, ...] = (
+    replace(NEAREST, needs=("v",), becomes=r"vfcvt\.x\.f\.v", c=""),
+    replace(DOT1, needs=("v",), lanes=8, becomes=r"vwmacc\.v"),
+    *FUSING,
+)
+"""Of RISC-V's vectors of 128 bits. Rounding alone takes two writes of a control register."""
 
 RISCV64 = Target(
     "riscv64", TRIPLE, "generic-rv64", _GENERAL, 8, 32, FUSING, c_flags=("-march=rv64gc",), hints=False

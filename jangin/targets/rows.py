@@ -7,11 +7,11 @@ has is taken (`Target.row`). Code generation asks for operations by name and tes
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I16, I32, SMALL, DType
+from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I32, SMALL, DType
 from jangin.ir.expr import Expr
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
@@ -78,7 +78,7 @@ def _unary(name: str, function: str, becomes: str) -> Row:
     return Row(name, FLOATS, "x: T[N]", "T", f"r[i] = {name}(x[i])", llvm, becomes=becomes)
 
 
-def _extreme(name: str, order: str) -> tuple[Row, Row]:
+def extreme(name: str, order: str) -> tuple[Row, Row]:
     """A NaN of either operand comes out, and either of two zeros. x86's instruction gives its second operand
     where they don't compare, so that alone it does where the first is known to be a number."""
     compared, sign = f"%first = fcmp {order} {{T}} %x, %y\n", {"olt": "<", "ogt": ">"}[order]
@@ -92,7 +92,7 @@ def _extreme(name: str, order: str) -> tuple[Row, Row]:
     return full, replace(full, name=f"{name}_number", llvm=alone, becomes=f"{name}[ps]", c=number)
 
 
-_FMA = Row(
+FMA = Row(
     "fma", FLOATS, "x: T[N], y: T[N], z: T[N]", "T", "r[i] = x[i] * y[i] + z[i]",
     "%product = fmul {T} %x, %y\nfadd {T} %product, %z", c="x * y + z",
 )  # fmt: skip
@@ -137,10 +137,10 @@ def _dot(name: str, left: DType, right: DType) -> Row:
     return Row(name, (word,), "x: T[N], y: T[N], z: i32[N]", "i32", reference, "\n".join(lines))
 
 
-_DOT1, _DOT2, _DOT4, _DOT4U, _DOT4S, _DOT2B = (
+DOT1, DOT2, DOT4, DOT4U, DOT4S, DOT2B = (
     _dot(name, *types) for name, types in DOTS.items() if not types[0].is_float
 )
-_DOT2BF = Row(
+DOT2BF = Row(
     "dot2bf", (F32,), "x: i32[N], y: i32[N], z: T[N]", "T",
     "r[i] = fma(bitcast_f32(x[i] << i32(16)), bitcast_f32(y[i] << i32(16)), "
     "fma(bitcast_f32(x[i] & i32(-65536)), bitcast_f32(y[i] & i32(-65536)), z[i]))",
@@ -187,12 +187,12 @@ def _conversions(dtype: DType) -> tuple[Row, Row]:
     )
 
 
-_CONVERSIONS = {t: _conversions(t) for t in (F16, BF16, *SMALL)}
+CONVERSIONS = {t: _conversions(t) for t in (F16, BF16, *SMALL)}
 
 
-def _halves(needs: tuple[str, ...], widens: str, narrows: str) -> tuple[Row, Row]:
+def halves(needs: tuple[str, ...], widens: str, narrows: str) -> tuple[Row, Row]:
     """Half precision to and from f32, by a processor's conversions."""
-    widen, narrow = _CONVERSIONS[F16]
+    widen, narrow = CONVERSIONS[F16]
     wide = "%half = bitcast {T} %x to {half}\nfpext {half} %half to {f32}"
     small = "%half = fptrunc {f32} %x to {half}\nbitcast {half} %half to {T}"
     return (
@@ -201,16 +201,7 @@ def _halves(needs: tuple[str, ...], widens: str, narrows: str) -> tuple[Row, Row
     )
 
 
-_PLACES = "%places = getelementptr {T.one}, ptr %memory, {i64} %index\n"
-_GATHER = Row(
-    "gather", WORDS, "memory: T[M], index: i64[N]", "T", "r[i] = memory[index[i]]",
-    _PLACES + "call {T} @llvm.masked.gather({ptr} align {T.bytes} %places, {bool} {bool:1}, "
-    "{T} zeroinitializer)",
-    ("avx512f",), "gather[dq]",
-)  # fmt: skip
-"""Not of AVX2, where LLVM knows gathers to be slow on many processors and makes scalar loads of
-addresses taken out of a vector: scalar loads of scalar addresses are half the instructions."""
-
+PLACES = "%places = getelementptr {T.one}, ptr %memory, {i64} %index\n"
 _MASKED = (
     Row(
         "masked_load", STORED, "memory: T[N], mask: bool[N]", "T",
@@ -225,13 +216,13 @@ _MASKED = (
     Row(
         "masked_gather", STORED, "memory: T[M], index: i64[N], mask: bool[N]", "T",
         "r[i] = select(mask[i], memory[index[i]], T(0))",
-        _PLACES + "call {T} @llvm.masked.gather({ptr} align {T.bytes} %places, {bool} %mask, "
+        PLACES + "call {T} @llvm.masked.gather({ptr} align {T.bytes} %places, {bool} %mask, "
         "{T} zeroinitializer)",
     ),
     Row(
         "masked_scatter", STORED, "index: i64[N], mask: bool[N], x: T[N], memory: out T[M]", "",
         "if mask[i] { memory[index[i]] = x[i] }",
-        _PLACES + "call void @llvm.masked.scatter({T} %x, {ptr} align {T.bytes} %places, {bool} %mask)",
+        PLACES + "call void @llvm.masked.scatter({T} %x, {ptr} align {T.bytes} %places, {bool} %mask)",
     ),
 )  # fmt: skip
 """Lanes that are off touch no memory. Of two lanes that scatter to one place, the later wins."""
@@ -243,22 +234,22 @@ _BROADCAST = Row(
 )  # fmt: skip
 
 PORTABLE: tuple[Row, ...] = (
-    _FMA,
-    *_extreme("min", "olt"),
-    *_extreme("max", "ogt"),
+    FMA,
+    *extreme("min", "olt"),
+    *extreme("max", "ogt"),
     _unary("floor", "floor", "round[ps]"),
     _unary("ceil", "ceil", "round[ps]"),
     _unary("trunc", "trunc", "round[ps]"),
     _unary("round", "roundeven", "round[ps]"),
     _unary("sqrt", "sqrt", "sqrt[ps]"),
-    *(row for rows in _CONVERSIONS.values() for row in rows),
-    _DOT1,
-    _DOT2,
-    _DOT4,
-    _DOT4U,
-    _DOT4S,
-    _DOT2B,
-    _DOT2BF,
+    *(row for rows in CONVERSIONS.values() for row in rows),
+    DOT1,
+    DOT2,
+    DOT4,
+    DOT4U,
+    DOT4S,
+    DOT2B,
+    DOT2BF,
     _ADD2,
     _SUB2,
     *_MASKED,
@@ -267,7 +258,7 @@ PORTABLE: tuple[Row, ...] = (
 """What every CPU that LLVM knows can do, one instruction or several."""
 
 
-def _single(
+def single(
     needs: tuple[str, ...],
     dtypes: tuple[DType, ...],
     becomes: Mapping[str, str],
@@ -284,296 +275,30 @@ def _single(
     )  # fmt: skip
 
 
-_FUSED = replace(
-    _FMA, reference="r[i] = fma(x[i], y[i], z[i])", llvm="call {T} @llvm.fma({T} %x, {T} %y, {T} %z)", c=""
+FUSED = replace(
+    FMA, reference="r[i] = fma(x[i], y[i], z[i])", llvm="call {T} @llvm.fma({T} %x, {T} %y, {T} %z)", c=""
 )
 
-FUSING: tuple[Row, ...] = (_FUSED, *PORTABLE)
+FUSING: tuple[Row, ...] = (FUSED, *PORTABLE)
 """For kinds of processors all of which round a product and its sum once, as AVX2 does."""
 
-_MASKMOV = {"masked_load": "maskmov", "masked_store": "maskmov"}
-_ROUNDS = dict.fromkeys(("floor", "ceil", "trunc", "round"), "round[ps]")
-_C_ROUNDING = {"floor": 9, "ceil": 10, "trunc": 11, "round": 8}
-"""The operand that says how x86's instruction rounds; no exception is raised."""
-_C_ROUNDS = {n: f"_mm{{bits}}_round_p{{s}}(x, {how})" for n, how in _C_ROUNDING.items()}
-
-
-_HALVES = _halves(("f16c",), "vcvtph2ps", "vcvtps2ph")
-_HALVES_IN_REGISTER = replace(
-    _HALVES[1], lanes=8,
-    llvm='%half = fptrunc {f32} %x to {half}\n%bits = bitcast {half} %half to {T}\n'
-    'call {T} asm "", "=v,0"({T} %bits)',
+NEAREST = Row(
+    "nearest", (F32,), "x: T[N]", "i32", "r[i] = i32(round(x[i]))", "call {i32} @llvm.lrint({T} %x)",
+    becomes="cvtps2dq", c="({i32})_mm{bits}_cvtps_epi32(x)",
 )  # fmt: skip
-"""Passed through assembly without instructions, or LLVM would have the instruction store what it converts,
-which takes AMD's processors up to three times as long as to convert and to store."""
-_IN_ORDER = '%sum = add {T} %both, %z\ncall {T} asm "", "=v,0"({T} %sum)'
+"""Rounded half to even and converted by one instruction."""
 
 
-def _pairs(lanes: int, function: str, needs: tuple[str, ...] = (), fused: str = "") -> Row:
-    """`dot2` of one vector register. `fused`: C's function where one instruction adds too. Elsewhere the sum
-    passes through assembly without instructions, as LLVM would add up the products of several terms first,
-    for which a register tile has no registers."""
-    called = f"call {{T}} @llvm.x86.{function}({{pairs}} %a, {{pairs}} %b)"
-    llvm = f"%a = bitcast {{T}} %x to {{pairs}}\n%b = bitcast {{T}} %y to {{pairs}}\n%both = {called}\n"
-    x, y, z = (f"(__m{{reg}}i){n}" for n in "xyz")
-    c = (
-        f"({{T}})_mm{{bits}}_{fused}({z}, {x}, {y})"
-        if fused
-        else f"({{T}})_mm{{bits}}_madd_epi16({x}, {y}) + z"
-    )
-    return replace(
-        _DOT2, llvm=llvm + ("add {T} %both, %z" if fused else _IN_ORDER), needs=needs, lanes=lanes, c=c,
-        becomes="vpdpwssd" if fused else "pmaddwd",
-    )  # fmt: skip
-
-
-def _by_quads(row: Row, function: str, operands: str, becomes: str, c: str, feature: str, lanes: int) -> Row:
+def by_quads(row: Row, function: str, operands: str, becomes: str, c: str, feature: str, lanes: int) -> Row:
     """A sum of products of bytes by one instruction, which takes `operands`, %a and %b, in its own order."""
     llvm = "%a = bitcast {T} %x to {quads}\n%b = bitcast {T} %y to {quads}\n"
     llvm += f"call {{T}} @llvm.{function}({{T}} %z, {operands})"
     return replace(row, llvm=llvm, becomes=becomes, c=f"({{T}}){c}", needs=(feature,), lanes=lanes)
 
 
-def _fours(lanes: int, bits: int, feature: str, fused: str) -> Row:
-    """`dot4u` of one vector register, exact: the instruction without saturation."""
-    return _by_quads(
-        _DOT4U, f"x86.avx512.vpdpbusd.{bits}", "{quads} %a, {quads} %b", "vpdpbusd",
-        f"_mm{{bits}}_{fused}((__m{{reg}}i)z, (__m{{reg}}i)x, (__m{{reg}}i)y)", feature, lanes,
-    )  # fmt: skip
-
-
-def _fours_clamped(lanes: int, of_bytes: str, of_pairs: str, needs: tuple[str, ...] = ()) -> Row:
-    """`dot4s` of one vector register: sums of two products, and, as products with 1, of two of those."""
-    llvm = "%a = bitcast {T} %x to {quads}\n%b = bitcast {T} %y to {quads}\n"
-    llvm += f"%twos = call {{pairs}} @llvm.x86.{of_bytes}({{quads}} %a, {{quads}} %b)\n"
-    llvm += f"%both = call {{T}} @llvm.x86.{of_pairs}({{pairs}} %twos, {{pairs}} splat (i16 1))\n{_IN_ORDER}"
-    x, y = (f"(__m{{reg}}i){n}" for n in "xy")
-    twos = f"_mm{{bits}}_maddubs_epi16({x}, {y})"
-    return replace(
-        _DOT4S, llvm=llvm, needs=needs, lanes=lanes, becomes="pmaddubsw", multiplies=2,
-        c=f"({{T}})_mm{{bits}}_madd_epi16({twos}, _mm{{bits}}_set1_epi16(1)) + z",
-    )  # fmt: skip
-
-
-_NEAREST = Row(
-    "nearest", (F32,), "x: T[N]", "i32", "r[i] = i32(round(x[i]))", "call {i32} @llvm.lrint({T} %x)",
-    becomes="cvtps2dq", c="({i32})_mm{bits}_cvtps_epi32(x)",
-)  # fmt: skip
-"""Rounded half to even and converted by one instruction."""
-
-RVV: tuple[Row, ...] = (
-    replace(_NEAREST, needs=("v",), becomes=r"vfcvt\.x\.f\.v", c=""),
-    replace(_DOT1, needs=("v",), lanes=8, becomes=r"vwmacc\.v"),
-    *FUSING,
-)
-"""Of RISC-V's vectors of 128 bits. Rounding alone takes two writes of a control register."""
-
-SSE4: tuple[Row, ...] = (
-    _NEAREST,
-    _pairs(4, "sse2.pmadd.wd"),
-    _fours_clamped(4, "ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"),
-    *PORTABLE,
-)
-
-AVX2: tuple[Row, ...] = (
-    replace(_FUSED, needs=("fma",), becomes="vfmadd", c="_mm{bits}_fmadd_p{s}(x, y, z)"),
-    _fours(8, 256, "avxvnni", "dpbusd_avx_epi32"),
-    _pairs(8, "avx2.pmadd.wd", ("avxvnni",), "dpwssd_avx_epi32"),
-    _pairs(8, "avx2.pmadd.wd", ("avx2",)),
-    _fours_clamped(8, "avx2.pmadd.ub.sw", "avx2.pmadd.wd", ("avx2",)),
-    _HALVES_IN_REGISTER,
-    *_HALVES,
-    *_single(("avx2",), FOUR, _MASKMOV, {
-        "masked_load": "({T})_mm{bits}_maskload_epi32((const int *)memory, (__m{reg}i)mask)",
-        "masked_store": "_mm{bits}_maskstore_epi32((int *)memory, (__m{reg}i)mask, (__m{reg}i)x)",
-    }),
-    *_single(("avx2",), tuple(t for t in WORDS if t not in FOUR), _MASKMOV),
-    *_single(("avx2",), WORDS, {"broadcast": "broadcast"}),
-    *_single(("avx2",), FLOATS, _ROUNDS, _C_ROUNDS),
-    *_single(("avx2",), FLOATS, {"sqrt": "sqrt[ps]"}, {"sqrt": "_mm{bits}_sqrt_p{s}(x)"}),
-    *SSE4,
-)  # fmt: skip
-
-
-def _own_extremes(dtypes: tuple[DType, ...], prefix: str) -> Iterator[Row]:
-    """By instructions that give NaN where either operand is."""
-    for row in (_extreme("min", "olt")[0], _extreme("max", "ogt")[0]):
-        llvm, becomes = f"call {{T}} @llvm.{row.name}imum({{T}} %x, {{T}} %y)", rf"{prefix}{row.name}\b"
-        for name in (row.name, f"{row.name}_number"):
-            yield replace(row, name=name, dtypes=dtypes, llvm=llvm, becomes=becomes)
-
-
-_SDOT = _by_quads(
-    _DOT4, "aarch64.neon.sdot.v4i32.v16i8", "{quads} %b, {quads} %a", r"sdot\s",
-    "vdotq_s32((int32x4_t)z, (int8x16_t)y, (int8x16_t)x)", "dotprod", 4,
-)  # fmt: skip
-"""The operand of which the instruction can take one lane, which a product gives first, comes last."""
-_USDOT = _by_quads(
-    _DOT4U, "aarch64.neon.usdot.v4i32.v16i8", "{quads} %a, {quads} %b", r"usdot\s",
-    "vusdotq_s32((int32x4_t)z, (uint8x16_t)x, (int8x16_t)y)", "i8mm", 4,
-)  # fmt: skip
-"""LLVM makes SUDOT of it where the first operand is one lane."""
-
-
-def _short(vectors: int) -> Row:
-    """Of so many vector registers, each rounded half to even and converted by one instruction, and clamped by
-    one."""
-    lines, parts = list[str](), list[str]()
-    for n in range(vectors):
-        picks = ", ".join(f"i32 {4 * n + lane}" for lane in range(4))
-        lines += [
-            f"%x{n} = shufflevector {{T}} %x, {{T}} poison, <4 x i32> <{picks}>",
-            f"%n{n} = call <4 x i32> @llvm.aarch64.neon.fcvtns.v4i32.v4f32(<4 x float> %x{n})",
-        ]
-        parts.append(f"%n{n}")
-    for lanes in (4, 8)[: vectors // 2]:
-        picks = ", ".join(f"i32 {n}" for n in range(2 * lanes))
-        for a, b in zip(parts[::2], parts[1::2], strict=True):
-            both = f"<{lanes} x i32> {a}, <{lanes} x i32> {b}"
-            lines.append(f"{a}_{lanes} = shufflevector {both}, <{2 * lanes} x i32> <{picks}>")
-        parts = [f"{a}_{lanes}" for a in parts[::2]]
-    lines += [
-        f"%least = call {{i32}} @llvm.smin({{i32}} {parts[0]}, {{i32}} {{i32:32767}})",
-        "%held = call {i32} @llvm.smax({i32} %least, {i32} {i32:-32768})",
-        "trunc {i32} %held to {i16}",
-    ]
-    return Row(
-        "short", (F32,), "x: T[N]", "i16", "r[i] = i16(max(min(round(x[i]), 32767.0), -32768.0))",
-        "\n".join(lines), lanes=4 * vectors, becomes=r"(?s)fcvtns\s.*sqxtn",
-        c="" if vectors > 1 else "({i16})vqmovn_s32(vcvtnq_s32_f32((float32x4_t)x))",
-    )  # fmt: skip
-
-
-def _bytes_widened(name: str, operands: str) -> Row:
-    """`dot2b` of two vector registers of sums: products of int16, of which neighbours are added to i32. Those
-    of two terms, x and y, u and v, are added first, as no sum of two is beyond int16."""
-    lines, sums = [f"%{v}b = bitcast {{T}} %{v} to <16 x i8>" for v in operands], list[str]()
-    products = [*zip(operands[::2], operands[1::2], strict=True)]
-    for n in (0, 1):
-        eight, four = (", ".join(f"i32 {many * n + lane}" for lane in range(many)) for many in (8, 4))
-        for v in operands:
-            lines.append(f"%{v}{n} = shufflevector <16 x i8> %{v}b, <16 x i8> poison, <8 x i32> <{eight}>")
-        for a, b in products:
-            both = f"<8 x i8> %{b}{n}, <8 x i8> %{a}{n}"
-            lines.append(f"%{a}{b}{n} = call <8 x i16> @llvm.aarch64.neon.smull.v8i16({both})")
-        if len(products) > 1:
-            lines.append(f"%both{n} = add <8 x i16> %xy{n}, %uv{n}")
-        total = f"<8 x i16> %{'both' if len(products) > 1 else 'xy'}{n}"
-        lines += [
-            f"%z{n} = shufflevector {{i32}} %z, {{i32}} poison, <4 x i32> <{four}>",
-            f"%pairs{n} = call <4 x i32> @llvm.aarch64.neon.saddlp.v4i32.v8i16({total})",
-            f"%sum{n} = add <4 x i32> %z{n}, %pairs{n}",
-            f'%kept{n} = call <4 x i32> asm "", "=w,0"(<4 x i32> %sum{n})',
-        ]
-        sums.append(f"<4 x i32> %kept{n}")
-    picks = ", ".join(f"i32 {n}" for n in range(8))
-    lines.append(f"shufflevector {', '.join(sums)}, <8 x i32> <{picks}>")
-    one = _DOT2B.reference.partition(" + ")[2]
-    terms = [one.replace("x[i]", f"{a}[i]").replace("y[i]", f"{b}[i]") for a, b in products]
-    return replace(
-        _DOT2B, name=name, llvm="\n".join(lines), lanes=8, multiplies=3,
-        operands=", ".join([*(f"{v}: T[N]" for v in operands), "z: i32[N]"]),
-        reference=f"r[i] = z[i] + {' + '.join(terms)}", becomes=r"(?s)sm[ul]l[al]2\s.*sadalp",
-    )  # fmt: skip
-
-
-_ADD_SHORT = Row(
-    "add_short", (I16,), "x: T[N], y: T[N]", "T",
-    "r[i] = i16(max(min(i32(x[i]) + i32(y[i]), i32(32767)), i32(-32768)))",
-    "call {T} @llvm.sadd.sat({T} %x, {T} %y)", becomes=r"sqadd\s",
-)  # fmt: skip
-
-
-def _bfloats(lanes: int, function: str, becomes: str, c: str, *needs: str, turned: bool = False) -> Row:
+def bfloats(lanes: int, function: str, becomes: str, c: str, *needs: str, turned: bool = False) -> Row:
     """`dot2bf` of one vector register by one instruction."""
     x, y = ("%b", "%a") if turned else ("%a", "%b")
     llvm = "%a = bitcast {i32} %x to {bfloats}\n%b = bitcast {i32} %y to {bfloats}\n"
     llvm += f"call {{T}} @llvm.{function}({{T}} %z, {{bfloats}} {x}, {{bfloats}} {y})"
-    return replace(_DOT2BF, llvm=llvm, needs=needs, lanes=lanes, becomes=becomes, c=c)
-
-
-_BFDOT = _bfloats(
-    4, "aarch64.neon.bfdot.v4f32.v8bf16", r"bfdot\s",
-    "vbfdotq_f32((float32x4_t)z, (bfloat16x8_t)y, (bfloat16x8_t)x)", "bf16", turned=True,
-)  # fmt: skip
-"""Rounds to odd, the sum of two products too, and takes subnormal numbers for 0."""
-
-NEON: tuple[Row, ...] = (
-    _BFDOT,
-    _SDOT,
-    _USDOT,
-    _bytes_widened("dot2b", "xy"),
-    _bytes_widened("dot2b_twice", "xyuv"),
-    *map(_short, (1, 2, 4)),
-    _ADD_SHORT,
-    replace(_FUSED, becomes=r"fmla\s"),
-    *_halves((), r"fcvtl\s", r"fcvtn\s"),
-    *_own_extremes(FLOATS, "f"),
-    *_single((), FLOATS, {
-        "floor": r"frintm\s", "ceil": r"frintp\s", "trunc": r"frintz\s", "round": r"frintn\s",
-        "sqrt": r"fsqrt\s",
-    }),
-    *PORTABLE,
-)  # fmt: skip
-"""Of 64-bit Arm processors, all of which round a product and its sum once."""
-
-NEON32: tuple[Row, ...] = (
-    replace(_FMA, dtypes=(F32,), becomes=r"vmla\.f32\s"),
-    replace(
-        _CONVERSIONS[F16][0],
-        lanes=4,
-        becomes=r"vcvt\.f32\.f16\s",
-        llvm="call {f32} @llvm.arm.neon.vcvthf2fp({T} %x)",
-    ),
-    replace(
-        _CONVERSIONS[F16][1],
-        lanes=4,
-        becomes=r"vcvt\.f16\.f32\s",
-        llvm="call {T} @llvm.arm.neon.vcvtfp2hf({f32} %x)",
-    ),
-    *_own_extremes((F32,), "v"),
-    *PORTABLE,
-)
-"""Of 32-bit Arm processors: the multiply-add that takes one lane of a vector for all rounds the product."""
-
-WASM: tuple[Row, ...] = (
-    replace(
-        _DOT2, needs=("simd128",), lanes=4, becomes=r"i32x4\.dot_i16x8_s",
-        llvm="%a = bitcast {T} %x to {pairs}\n%b = bitcast {T} %y to {pairs}\n"
-        "%both = call {T} @llvm.wasm.dot({pairs} %a, {pairs} %b)\nadd {T} %both, %z",
-    ),
-    *PORTABLE,
-)  # fmt: skip
-"""Of WebAssembly with vectors of 128 bits."""
-
-_SCALED = {n: f"_mm{{bits}}_roundscale_p{{s}}(x, {how})" for n, how in _C_ROUNDING.items()}
-_MASKED_MOVE = {"masked_load": r"vmov.*\{%k", "masked_store": r"vmov.*\{%k"}
-_MASK = "_mm{bits}_test_epi32_mask((__m{reg}i)mask, (__m{reg}i)mask)"
-
-
-_DPBF16 = tuple(
-    _bfloats(
-        bits // 32, f"x86.avx512bf16.dpbf16ps.{bits}", "vdpbf16ps",
-        "_mm{bits}_dpbf16_ps((__m{reg})z, (__m{reg}bh)x, (__m{reg}bh)y)", "avx512bf16", "avx512vl",
-    )
-    for bits in (512, 256, 128)
-)  # fmt: skip
-"""Adds the product of the upper numbers, then that of the lower, each sum rounded to the nearest, half to
-even; takes subnormal numbers for 0."""
-
-AVX512: tuple[Row, ...] = (
-    *_DPBF16,
-    _fours(16, 512, "avx512vnni", "dpbusd_epi32"),
-    _pairs(16, "avx512.pmaddw.d.512", ("avx512vnni",), "dpwssd_epi32"),
-    _pairs(16, "avx512.pmaddw.d.512", ("avx512bw",)),
-    _fours_clamped(16, "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512", ("avx512bw",)),
-    *_single(("avx512f", "avx512bw", "avx512vl"), FOUR, _MASKED_MOVE, {
-        "masked_load": f"({{T}})_mm{{bits}}_maskz_loadu_epi32({_MASK}, memory)",
-        "masked_store": f"_mm{{bits}}_mask_storeu_epi32(memory, {_MASK}, (__m{{reg}}i)x)",
-    }),
-    *_single(("avx512f", "avx512bw", "avx512vl"), tuple(t for t in STORED if t not in FOUR), _MASKED_MOVE),
-    *_single(("avx512f",), WORDS, {"masked_gather": "gather[dq]", "masked_scatter": "scatter[dq]"}),
-    *_single(("avx512f", "avx512vl"), FLOATS, dict.fromkeys(_C_ROUNDING, "vrndscale"), _SCALED),
-    _GATHER,
-    *AVX2,
-)  # fmt: skip
+    return replace(DOT2BF, llvm=llvm, needs=needs, lanes=lanes, becomes=becomes, c=c)

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from jangin.targets.rows import WASM
+from dataclasses import replace
+
+from jangin.targets.rows import DOT2, PORTABLE, Row
 from jangin.targets.target import Target
+
+WASM: tuple[Row, ...] = (
+    replace(
+        DOT2, needs=("simd128",), lanes=4, becomes=r"i32x4\.dot_i16x8_s",
+        llvm="%a = bitcast {T} %x to {pairs}\n%b = bitcast {T} %y to {pairs}\n"
+        "%both = call {T} @llvm.wasm.dot({pairs} %a, {pairs} %b)\nadd {T} %both, %z",
+    ),
+    *PORTABLE,
+)  # fmt: skip
+"""Of WebAssembly with vectors of 128 bits."""
 
 WASM32 = Target(
     "wasm32", "wasm32-unknown-unknown", "generic", "+simd128,+bulk-memory,+sign-ext,+nontrapping-fptoint",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jangin.targets.byte_rows import AVX512_BYTES
-from jangin.targets.rows import AVX2, AVX512, SSE4, Row
+from jangin.targets.rows import Row
 from jangin.targets.target import Target
+from jangin.targets.x86_rows import AVX2, AVX512, SSE4
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 _V2 = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16"

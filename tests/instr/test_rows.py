@@ -18,11 +18,13 @@ from jangin.ir.verify import verify_func
 from jangin.runtime.processor import architecture, why_not
 from jangin.targets import NAMED, Target
 from jangin.targets.arm import AARCH64, ARMV7, NEOVERSE_V1
-from jangin.targets.riscv import RISCV64_V
-from jangin.targets.rows import AVX2, AVX512, NEON, NEON32, PORTABLE, RVV, SSE4, WASM, Row
+from jangin.targets.arm_rows import NEON, NEON32
+from jangin.targets.riscv import RISCV64_V, RVV
+from jangin.targets.rows import PORTABLE, Row
 from jangin.targets.small import ARGUMENT
-from jangin.targets.wasm import WASM32
+from jangin.targets.wasm import WASM, WASM32
 from jangin.targets.x86 import V2, V3, V3_VNNI, V4, V4_BF16, V4_VNNI
+from jangin.targets.x86_rows import AVX2, AVX512, SSE4
 
 RUN_ON = {**{n: t for n, t in NAMED.items() if t.triple.startswith(f"{architecture()}-")}, "wide": WIDE}
 """This architecture's targets. `wide` runs what AVX-512 gets where there is none: the same LLVM IR in AVX2's

@@ -1,0 +1,158 @@
+"""What Arm's instructions do, of 64 bits and of 32: rows as `rows` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jangin.ir.dtype import F16, F32, I16, DType
+from jangin.targets.rows import (
+    CONVERSIONS,
+    DOT2B,
+    DOT4,
+    DOT4U,
+    FLOATS,
+    FMA,
+    FUSED,
+    PORTABLE,
+    Row,
+    bfloats,
+    by_quads,
+    extreme,
+    halves,
+    single,
+)
+
+
+def _own_extremes(dtypes: tuple[DType, ...], prefix: str) -> Iterator[Row]:
+    """By instructions that give NaN where either operand is."""
+    for row in (extreme("min", "olt")[0], extreme("max", "ogt")[0]):
+        llvm, becomes = f"call {{T}} @llvm.{row.name}imum({{T}} %x, {{T}} %y)", rf"{prefix}{row.name}\b"
+        for name in (row.name, f"{row.name}_number"):
+            yield replace(row, name=name, dtypes=dtypes, llvm=llvm, becomes=becomes)
+
+
+_SDOT = by_quads(
+    DOT4, "aarch64.neon.sdot.v4i32.v16i8", "{quads} %b, {quads} %a", r"sdot\s",
+    "vdotq_s32((int32x4_t)z, (int8x16_t)y, (int8x16_t)x)", "dotprod", 4,
+)  # fmt: skip
+"""The operand of which the instruction can take one lane, which a product gives first, comes last."""
+_USDOT = by_quads(
+    DOT4U, "aarch64.neon.usdot.v4i32.v16i8", "{quads} %a, {quads} %b", r"usdot\s",
+    "vusdotq_s32((int32x4_t)z, (uint8x16_t)x, (int8x16_t)y)", "i8mm", 4,
+)  # fmt: skip
+"""LLVM makes SUDOT of it where the first operand is one lane."""
+
+
+def _short(vectors: int) -> Row:
+    """Of so many vector registers, each rounded half to even and converted by one instruction, and clamped by
+    one."""
+    lines, parts = list[str](), list[str]()
+    for n in range(vectors):
+        picks = ", ".join(f"i32 {4 * n + lane}" for lane in range(4))
+        lines += [
+            f"%x{n} = shufflevector {{T}} %x, {{T}} poison, <4 x i32> <{picks}>",
+            f"%n{n} = call <4 x i32> @llvm.aarch64.neon.fcvtns.v4i32.v4f32(<4 x float> %x{n})",
+        ]
+        parts.append(f"%n{n}")
+    for lanes in (4, 8)[: vectors // 2]:
+        picks = ", ".join(f"i32 {n}" for n in range(2 * lanes))
+        for a, b in zip(parts[::2], parts[1::2], strict=True):
+            both = f"<{lanes} x i32> {a}, <{lanes} x i32> {b}"
+            lines.append(f"{a}_{lanes} = shufflevector {both}, <{2 * lanes} x i32> <{picks}>")
+        parts = [f"{a}_{lanes}" for a in parts[::2]]
+    lines += [
+        f"%least = call {{i32}} @llvm.smin({{i32}} {parts[0]}, {{i32}} {{i32:32767}})",
+        "%held = call {i32} @llvm.smax({i32} %least, {i32} {i32:-32768})",
+        "trunc {i32} %held to {i16}",
+    ]
+    return Row(
+        "short", (F32,), "x: T[N]", "i16", "r[i] = i16(max(min(round(x[i]), 32767.0), -32768.0))",
+        "\n".join(lines), lanes=4 * vectors, becomes=r"(?s)fcvtns\s.*sqxtn",
+        c="" if vectors > 1 else "({i16})vqmovn_s32(vcvtnq_s32_f32((float32x4_t)x))",
+    )  # fmt: skip
+
+
+def _bytes_widened(name: str, operands: str) -> Row:
+    """`dot2b` of two vector registers of sums: products of int16, of which neighbours are added to i32. Those
+    of two terms, x and y, u and v, are added first, as no sum of two is beyond int16."""
+    lines, sums = [f"%{v}b = bitcast {{T}} %{v} to <16 x i8>" for v in operands], list[str]()
+    products = [*zip(operands[::2], operands[1::2], strict=True)]
+    for n in (0, 1):
+        eight, four = (", ".join(f"i32 {many * n + lane}" for lane in range(many)) for many in (8, 4))
+        for v in operands:
+            lines.append(f"%{v}{n} = shufflevector <16 x i8> %{v}b, <16 x i8> poison, <8 x i32> <{eight}>")
+        for a, b in products:
+            both = f"<8 x i8> %{b}{n}, <8 x i8> %{a}{n}"
+            lines.append(f"%{a}{b}{n} = call <8 x i16> @llvm.aarch64.neon.smull.v8i16({both})")
+        if len(products) > 1:
+            lines.append(f"%both{n} = add <8 x i16> %xy{n}, %uv{n}")
+        total = f"<8 x i16> %{'both' if len(products) > 1 else 'xy'}{n}"
+        lines += [
+            f"%z{n} = shufflevector {{i32}} %z, {{i32}} poison, <4 x i32> <{four}>",
+            f"%pairs{n} = call <4 x i32> @llvm.aarch64.neon.saddlp.v4i32.v8i16({total})",
+            f"%sum{n} = add <4 x i32> %z{n}, %pairs{n}",
+            f'%kept{n} = call <4 x i32> asm "", "=w,0"(<4 x i32> %sum{n})',
+        ]
+        sums.append(f"<4 x i32> %kept{n}")
+    picks = ", ".join(f"i32 {n}" for n in range(8))
+    lines.append(f"shufflevector {', '.join(sums)}, <8 x i32> <{picks}>")
+    one = DOT2B.reference.partition(" + ")[2]
+    terms = [one.replace("x[i]", f"{a}[i]").replace("y[i]", f"{b}[i]") for a, b in products]
+    return replace(
+        DOT2B, name=name, llvm="\n".join(lines), lanes=8, multiplies=3,
+        operands=", ".join([*(f"{v}: T[N]" for v in operands), "z: i32[N]"]),
+        reference=f"r[i] = z[i] + {' + '.join(terms)}", becomes=r"(?s)sm[ul]l[al]2\s.*sadalp",
+    )  # fmt: skip
+
+
+_ADD_SHORT = Row(
+    "add_short", (I16,), "x: T[N], y: T[N]", "T",
+    "r[i] = i16(max(min(i32(x[i]) + i32(y[i]), i32(32767)), i32(-32768)))",
+    "call {T} @llvm.sadd.sat({T} %x, {T} %y)", becomes=r"sqadd\s",
+)  # fmt: skip
+
+
+_BFDOT = bfloats(
+    4, "aarch64.neon.bfdot.v4f32.v8bf16", r"bfdot\s",
+    "vbfdotq_f32((float32x4_t)z, (bfloat16x8_t)y, (bfloat16x8_t)x)", "bf16", turned=True,
+)  # fmt: skip
+"""Rounds to odd, the sum of two products too, and takes subnormal numbers for 0."""
+
+NEON: tuple[Row, ...] = (
+    _BFDOT,
+    _SDOT,
+    _USDOT,
+    _bytes_widened("dot2b", "xy"),
+    _bytes_widened("dot2b_twice", "xyuv"),
+    *map(_short, (1, 2, 4)),
+    _ADD_SHORT,
+    replace(FUSED, becomes=r"fmla\s"),
+    *halves((), r"fcvtl\s", r"fcvtn\s"),
+    *_own_extremes(FLOATS, "f"),
+    *single((), FLOATS, {
+        "floor": r"frintm\s", "ceil": r"frintp\s", "trunc": r"frintz\s", "round": r"frintn\s",
+        "sqrt": r"fsqrt\s",
+    }),
+    *PORTABLE,
+)  # fmt: skip
+"""Of 64-bit Arm processors, all of which round a product and its sum once."""
+
+NEON32: tuple[Row, ...] = (
+    replace(FMA, dtypes=(F32,), becomes=r"vmla\.f32\s"),
+    replace(
+        CONVERSIONS[F16][0],
+        lanes=4,
+        becomes=r"vcvt\.f32\.f16\s",
+        llvm="call {f32} @llvm.arm.neon.vcvthf2fp({T} %x)",
+    ),
+    replace(
+        CONVERSIONS[F16][1],
+        lanes=4,
+        becomes=r"vcvt\.f16\.f32\s",
+        llvm="call {T} @llvm.arm.neon.vcvtfp2hf({f32} %x)",
+    ),
+    *_own_extremes((F32,), "v"),
+    *PORTABLE,
+)
+"""Of 32-bit Arm processors: the multiply-add that takes one lane of a vector for all rounds the product."""

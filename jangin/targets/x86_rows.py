@@ -1,0 +1,150 @@
+"""What x86-64's instructions do, from SSE4 to AVX-512: rows as `rows` has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jangin.targets.rows import (
+    DOT2,
+    DOT4S,
+    DOT4U,
+    FLOATS,
+    FOUR,
+    FUSED,
+    NEAREST,
+    PLACES,
+    PORTABLE,
+    STORED,
+    WORDS,
+    Row,
+    bfloats,
+    by_quads,
+    halves,
+    single,
+)
+
+_MASKMOV = {"masked_load": "maskmov", "masked_store": "maskmov"}
+_ROUNDS = dict.fromkeys(("floor", "ceil", "trunc", "round"), "round[ps]")
+_C_ROUNDING = {"floor": 9, "ceil": 10, "trunc": 11, "round": 8}
+"""The operand that says how x86's instruction rounds; no exception is raised."""
+_C_ROUNDS = {n: f"_mm{{bits}}_round_p{{s}}(x, {how})" for n, how in _C_ROUNDING.items()}
+
+
+_HALVES = halves(("f16c",), "vcvtph2ps", "vcvtps2ph")
+_HALVES_IN_REGISTER = replace(
+    _HALVES[1], lanes=8,
+    llvm='%half = fptrunc {f32} %x to {half}\n%bits = bitcast {half} %half to {T}\n'
+    'call {T} asm "", "=v,0"({T} %bits)',
+)  # fmt: skip
+"""Passed through assembly without instructions, or LLVM would have the instruction store what it converts,
+which takes AMD's processors up to three times as long as to convert and to store."""
+_IN_ORDER = '%sum = add {T} %both, %z\ncall {T} asm "", "=v,0"({T} %sum)'
+
+
+def _pairs(lanes: int, function: str, needs: tuple[str, ...] = (), fused: str = "") -> Row:
+    """`dot2` of one vector register. `fused`: C's function where one instruction adds too. Elsewhere the sum
+    passes through assembly without instructions, as LLVM would add up the products of several terms first,
+    for which a register tile has no registers."""
+    called = f"call {{T}} @llvm.x86.{function}({{pairs}} %a, {{pairs}} %b)"
+    llvm = f"%a = bitcast {{T}} %x to {{pairs}}\n%b = bitcast {{T}} %y to {{pairs}}\n%both = {called}\n"
+    x, y, z = (f"(__m{{reg}}i){n}" for n in "xyz")
+    c = (
+        f"({{T}})_mm{{bits}}_{fused}({z}, {x}, {y})"
+        if fused
+        else f"({{T}})_mm{{bits}}_madd_epi16({x}, {y}) + z"
+    )
+    return replace(
+        DOT2, llvm=llvm + ("add {T} %both, %z" if fused else _IN_ORDER), needs=needs, lanes=lanes, c=c,
+        becomes="vpdpwssd" if fused else "pmaddwd",
+    )  # fmt: skip
+
+
+_GATHER = Row(
+    "gather", WORDS, "memory: T[M], index: i64[N]", "T", "r[i] = memory[index[i]]",
+    PLACES + "call {T} @llvm.masked.gather({ptr} align {T.bytes} %places, {bool} {bool:1}, "
+    "{T} zeroinitializer)",
+    ("avx512f",), "gather[dq]",
+)  # fmt: skip
+"""Not of AVX2, where LLVM knows gathers to be slow on many processors and makes scalar loads of
+addresses taken out of a vector: scalar loads of scalar addresses are half the instructions."""
+
+
+def _fours(lanes: int, bits: int, feature: str, fused: str) -> Row:
+    """`dot4u` of one vector register, exact: the instruction without saturation."""
+    return by_quads(
+        DOT4U, f"x86.avx512.vpdpbusd.{bits}", "{quads} %a, {quads} %b", "vpdpbusd",
+        f"_mm{{bits}}_{fused}((__m{{reg}}i)z, (__m{{reg}}i)x, (__m{{reg}}i)y)", feature, lanes,
+    )  # fmt: skip
+
+
+def _fours_clamped(lanes: int, of_bytes: str, of_pairs: str, needs: tuple[str, ...] = ()) -> Row:
+    """`dot4s` of one vector register: sums of two products, and, as products with 1, of two of those."""
+    llvm = "%a = bitcast {T} %x to {quads}\n%b = bitcast {T} %y to {quads}\n"
+    llvm += f"%twos = call {{pairs}} @llvm.x86.{of_bytes}({{quads}} %a, {{quads}} %b)\n"
+    llvm += f"%both = call {{T}} @llvm.x86.{of_pairs}({{pairs}} %twos, {{pairs}} splat (i16 1))\n{_IN_ORDER}"
+    x, y = (f"(__m{{reg}}i){n}" for n in "xy")
+    twos = f"_mm{{bits}}_maddubs_epi16({x}, {y})"
+    return replace(
+        DOT4S, llvm=llvm, needs=needs, lanes=lanes, becomes="pmaddubsw", multiplies=2,
+        c=f"({{T}})_mm{{bits}}_madd_epi16({twos}, _mm{{bits}}_set1_epi16(1)) + z",
+    )  # fmt: skip
+
+
+SSE4: tuple[Row, ...] = (
+    NEAREST,
+    _pairs(4, "sse2.pmadd.wd"),
+    _fours_clamped(4, "ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"),
+    *PORTABLE,
+)
+
+AVX2: tuple[Row, ...] = (
+    replace(FUSED, needs=("fma",), becomes="vfmadd", c="_mm{bits}_fmadd_p{s}(x, y, z)"),
+    _fours(8, 256, "avxvnni", "dpbusd_avx_epi32"),
+    _pairs(8, "avx2.pmadd.wd", ("avxvnni",), "dpwssd_avx_epi32"),
+    _pairs(8, "avx2.pmadd.wd", ("avx2",)),
+    _fours_clamped(8, "avx2.pmadd.ub.sw", "avx2.pmadd.wd", ("avx2",)),
+    _HALVES_IN_REGISTER,
+    *_HALVES,
+    *single(("avx2",), FOUR, _MASKMOV, {
+        "masked_load": "({T})_mm{bits}_maskload_epi32((const int *)memory, (__m{reg}i)mask)",
+        "masked_store": "_mm{bits}_maskstore_epi32((int *)memory, (__m{reg}i)mask, (__m{reg}i)x)",
+    }),
+    *single(("avx2",), tuple(t for t in WORDS if t not in FOUR), _MASKMOV),
+    *single(("avx2",), WORDS, {"broadcast": "broadcast"}),
+    *single(("avx2",), FLOATS, _ROUNDS, _C_ROUNDS),
+    *single(("avx2",), FLOATS, {"sqrt": "sqrt[ps]"}, {"sqrt": "_mm{bits}_sqrt_p{s}(x)"}),
+    *SSE4,
+)  # fmt: skip
+
+
+_SCALED = {n: f"_mm{{bits}}_roundscale_p{{s}}(x, {how})" for n, how in _C_ROUNDING.items()}
+_MASKED_MOVE = {"masked_load": r"vmov.*\{%k", "masked_store": r"vmov.*\{%k"}
+_MASK = "_mm{bits}_test_epi32_mask((__m{reg}i)mask, (__m{reg}i)mask)"
+
+
+_DPBF16 = tuple(
+    bfloats(
+        bits // 32, f"x86.avx512bf16.dpbf16ps.{bits}", "vdpbf16ps",
+        "_mm{bits}_dpbf16_ps((__m{reg})z, (__m{reg}bh)x, (__m{reg}bh)y)", "avx512bf16", "avx512vl",
+    )
+    for bits in (512, 256, 128)
+)  # fmt: skip
+"""Adds the product of the upper numbers, then that of the lower, each sum rounded to the nearest, half to
+even; takes subnormal numbers for 0."""
+
+AVX512: tuple[Row, ...] = (
+    *_DPBF16,
+    _fours(16, 512, "avx512vnni", "dpbusd_epi32"),
+    _pairs(16, "avx512.pmaddw.d.512", ("avx512vnni",), "dpwssd_epi32"),
+    _pairs(16, "avx512.pmaddw.d.512", ("avx512bw",)),
+    _fours_clamped(16, "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512", ("avx512bw",)),
+    *single(("avx512f", "avx512bw", "avx512vl"), FOUR, _MASKED_MOVE, {
+        "masked_load": f"({{T}})_mm{{bits}}_maskz_loadu_epi32({_MASK}, memory)",
+        "masked_store": f"_mm{{bits}}_mask_storeu_epi32(memory, {_MASK}, (__m{{reg}}i)x)",
+    }),
+    *single(("avx512f", "avx512bw", "avx512vl"), tuple(t for t in STORED if t not in FOUR), _MASKED_MOVE),
+    *single(("avx512f",), WORDS, {"masked_gather": "gather[dq]", "masked_scatter": "scatter[dq]"}),
+    *single(("avx512f", "avx512vl"), FLOATS, dict.fromkeys(_C_ROUNDING, "vrndscale"), _SCALED),
+    _GATHER,
+    *AVX2,
+)  # fmt: skip
