@@ -41,15 +41,17 @@ def _sigmoid(x: Any) -> Any:
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
+def _numbers(words: Any, dtype: DType) -> Any:
+    """The numbers of a small type in each word, along an axis of their own, in a type that holds products."""
+    apart = np.ascontiguousarray(words).reshape(*words.shape, 1).view(dtype.numpy)
+    return apart.astype(np.int64 if dtype.is_int else np.float32)
+
+
 def _dot(name: str, a: Any, b: Any) -> Any:
     x: Any
     y: Any
     words = np.broadcast_arrays(*(np.asarray(v, word_of(name).numpy) for v in (a, b)))
-    x, y = (
-        numbers.astype(np.int64 if numbers.dtype.kind in "iu" else np.float32)
-        for w, t in zip(words, DOTS[name], strict=True)
-        for numbers in [np.ascontiguousarray(w).reshape(*w.shape, 1).view(t.numpy)]
-    )
+    x, y = map(_numbers, words, DOTS[name])
     if name not in CLAMPED:
         return (x * y).sum(-1)
     return np.clip((x * y).reshape(*x.shape[:-1], -1, 2).sum(-1), *I16.limits).sum(-1)

@@ -29,8 +29,8 @@ i16: the product in i32; dot2(a, b) of i32, each a pair of int16, the first in t
 products of the firsts and of the seconds; dot4: likewise of four int8; dot4u: of four uint8 of a and four
 int8 of b; dot4s: as dot4u, but what the first two, and what the last two products add up to, is clamped to
 int16 first; dot2b: of i16, each two int8, of b none -128, likewise; dot2bf: as dot2, of pairs of bfloat16, in
-f32, with subnormal numbers for 0 where the machine takes them so; add2 and sub2: the pair
-of the sums, or differences, of the firsts and of the seconds."""
+f32, with subnormal numbers for 0 where the machine takes them so; add2 and sub2: the pair of the sums, or
+differences, of the firsts and of the seconds."""
 PAIRS = frozenset({"add2", "sub2"})
 DOTS = {
     "dot1": (I16, I16), "dot2": (I16, I16), "dot4": (I8, I8), "dot4u": (U8, I8), "dot4s": (U8, I8),

@@ -86,5 +86,6 @@ class _Lane:
         if e.op in ("min", "max"):  # a NaN of either comes out
             nan = f"{a} != {a} || " if e.dtype.is_float else ""
             return f"({nan}{a} {'<' if e.op == 'min' else '>'} {b} ? {a} : {b})"
+        text = f"({a} {INFIX[e.op]} {b})"
         narrow = e.dtype.is_int and e.dtype.bytes < I32.bytes  # which C computes as int
-        return f"{f'({e.dtype})' if narrow else ''}({a} {INFIX[e.op]} {b})"
+        return f"({type_name(e.dtype)}){text}" if narrow else text

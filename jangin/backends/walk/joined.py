@@ -6,6 +6,7 @@ from jangin.ir.dtype import I32, U8
 from jangin.ir.expr import Binary, Cast, Const, Expr
 
 PLACES = 0, 8, 16, 24
+"""Where the bytes of a word begin, in bits."""
 
 
 def joined(e: Binary) -> list[Expr | None] | None:

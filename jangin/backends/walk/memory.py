@@ -13,6 +13,9 @@ from jangin.ir.dtype import BOOL, I64, SMALL, U8, DType
 from jangin.ir.expr import Binary, Buffer, Cast, Const, Expr, Load
 from jangin.ir.traversal import buffers_loaded, free_vars
 
+RUNS = 4
+"""Runs of lanes that share an element each, up to which a load for each is quicker than a gather."""
+
 
 def in_memory(dtype: DType) -> DType:
     """How a type is stored: bool as one byte, 0 or 1, and small types as the byte they are."""
@@ -21,10 +24,6 @@ def in_memory(dtype: DType) -> DType:
 
 def _power_of_two(least: int) -> int:
     return 1 << (least - 1).bit_length()
-
-
-RUNS = 4
-"""Runs of lanes that share an element each, up to which a load for each is quicker than a gather."""
 
 
 @dataclass
@@ -153,8 +152,9 @@ class Memory:
             start = where.offset % row
             loaded = self.w.load(dtype, row, self.pointer(buffer, where, -start), self._state(buffer))
             return self.w.shuffle(loaded, None, [start + p for p in picks])
-        if not masks and 1 < len(firsts := self._firsts(where)) <= RUNS:
-            return self._load_runs(buffer, where, firsts)
+        length, step = self._run(where)
+        if not masks and length and self.ix.lanes <= RUNS * length:
+            return self._load_runs(buffer, where, length, step)
         if masks or self.w.target.row("gather", dtype) is not None:
             at = self.pointer(buffer, where)
             return self.w.gather(dtype, at, self._offsets(where), self._state(buffer), masks)
@@ -194,21 +194,17 @@ class Memory:
             return 0, 0
         return (int(run.b.value), step) if isinstance(run.b, Const) and step >= 1 else (0, 0)
 
-    def _firsts(self, where: Linear) -> Sequence[int]:
-        """The first lanes of the runs that share an element each."""
-        length, _ = self._run(where)
-        return range(0, self.ix.lanes, length) if length else ()
-
-    def _load_runs(self, buffer: Buffer, where: Linear, firsts: Sequence[int]) -> Value:
+    def _load_runs(self, buffer: Buffer, where: Linear, length: int, step: int) -> Value:
         """An element for each run of lanes, all lanes of which it is put into."""
-        dtype, lanes, (_, step) = in_memory(buffer.dtype), self.ix.lanes, self._run(where)
-        out: Value | None = None
-        for n, first in enumerate(firsts):
+        dtype, lanes = in_memory(buffer.dtype), self.ix.lanes
+
+        def run(n: int) -> Value:
             one = self.w.load(dtype, 1, self.pointer(buffer, where, n * step), self._state(buffer))
-            every = self.w.broadcast(one, lanes)
-            picks = [k if k < first else lanes + k for k in range(lanes)]
-            out = every if out is None else self.w.shuffle(out, every, picks)
-        assert out is not None
+            return self.w.broadcast(one, lanes)
+
+        out = run(0)
+        for n, first in enumerate(range(length, lanes, length), 1):
+            out = self.w.shuffle(out, run(n), [k if k < first else lanes + k for k in range(lanes)])
         return out
 
     def _picks(self, buffer: Buffer, where: Linear) -> Sequence[int]:
