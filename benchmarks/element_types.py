@@ -25,13 +25,12 @@ import numpy as np
 import onnx
 from figures import keep
 from onnx import helper, numpy_helper
-from page import table
+from page import products_at_once, table
 
 import jangin
 from jangin.bench.roofs import Roofs
 from jangin.bench.roofs import measure as measure_roofs
-from jangin.ir.dtype import BF16
-from jangin.ir.words import CLAMPED, DOTS, products_of
+from jangin.ir.dtype import F32, I32
 from jangin.runtime.processor import processor_name
 from jangin.targets import resolve
 from jangin.targets.target import Target
@@ -39,7 +38,10 @@ from jangin.targets.target import Target
 Values = np.ndarray[Any, Any]
 TYPES = ("float32", "float16", "bfloat16", "int8", "blocks of 4 bits")
 FLOATS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+SUMS = {"bfloat16": F32, "int8": I32}
+"""Of the types whose products instructions add up by several, what they are added in."""
 BLOCK = 32
+"""Weights that share a scale."""
 SECONDS = 0.1
 """Of each of the turns that the types take."""
 TURNS = 5
@@ -157,13 +159,6 @@ def _of_blocks(case: Case, x: Values, random: np.random.Generator) -> onnx.Model
     return _model([node], x, {"w": numbers, "s": scales}, np.float32)
 
 
-def products(name: str, target: Target) -> int:
-    """How many products one instruction of the machine's adds up, of numbers of a type."""
-    kind = {"int8": 8, "bfloat16": 16}.get(name, 32)
-    fitting = (d for d in target.dots if d not in CLAMPED and (DOTS[d][0] is BF16) == (name == "bfloat16"))
-    return max((products_of(d) for d in fitting), default=1) if kind < 32 else 1
-
-
 @dataclass(frozen=True)
 class Figure:
     """Seconds, and the share of the bound."""
@@ -180,7 +175,7 @@ def measure(case: Case, threads: int, roofs: Roofs, target: Target) -> dict[str,
         y = exe(x)
         weights = sum(numpy_helper.to_array(t).nbytes for t in model.graph.initializer)
         moved = x.nbytes + np.asarray(y).nbytes + weights
-        speed = roofs.flops * products(name, target)
+        speed = roofs.flops * (products_at_once(target, SUMS[name]) if name in SUMS else 1)
         bounds[name] = max(case.flops / speed, moved / roofs.bandwidth(moved))
         runs[name] = (exe, x)
     for _ in range(TURNS):

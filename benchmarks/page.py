@@ -9,9 +9,10 @@ from catalogue import CATALOGUE
 from figures import BEST, PEERS, Comparison, Figures, fastest_peer, geometric_mean, ratio, ratios, result
 
 from jangin.bench.engines import TITLES
-from jangin.ir.dtype import I32
+from jangin.ir.dtype import I32, DType
 from jangin.ir.words import products_of
 from jangin.targets import resolve
+from jangin.targets.target import Target
 
 NAMES = {**TITLES, BEST: "the best of all"}
 MODES = {
@@ -155,10 +156,15 @@ def times(figures: Figures, mode: str) -> str:
 def bound(figures: Figures, c: Comparison) -> str:
     """Milliseconds of a model's products by the instruction that adds up several, on as many cores, if each
     takes as long as a multiply-add of f32."""
-    target = resolve(figures.machine["target"])
-    rows = {dot: target.row(dot, I32, target.lanes(I32.bytes)) for dot in target.dots}
-    terms = max([1, *(products_of(dot) / row.multiplies for dot, row in rows.items() if row is not None)])
+    terms = products_at_once(resolve(figures.machine["target"]), I32)
     return f"{c['flops'] / (terms * c['core'] * c['threads']) * 1e3:.2f}" if c["core"] else "–"
+
+
+def products_at_once(target: Target, sums: DType) -> float:
+    """How many products of small numbers are made in a multiply-add's time, where sums are of a type."""
+    rows = {dot: target.row(dot, sums, target.lanes(sums.bytes)) for dot in target.dots}
+    found = (products_of(dot) / row.multiplies for dot, row in rows.items() if row is not None)
+    return max([1.0, *found])
 
 
 def costs(figures: Figures, mode: str) -> str:
