@@ -35,11 +35,9 @@ def figures(found: Report, d: Decision) -> list[str]:
     times = [milliseconds(d.options[k].seconds) if k in d.options else "" for k in kinds(found)]
     if d.kind == FLOAT:
         return [*times, "", ""]
-    return [
-        *times,
-        f"{'+' * (d.gain(d.kind) >= 0)}{milliseconds(d.gain(d.kind))}",
-        f"{d.options[d.kind].cost:.1e}",
-    ]
+    gain = d.gain(d.kind)
+    sign = "+" if gain >= 0 else ""
+    return [*times, f"{sign}{milliseconds(gain)}", f"{d.options[d.kind].cost:.1e}"]
 
 
 def milliseconds(seconds: float) -> str:
@@ -51,10 +49,11 @@ def summary(found: Report) -> str:
     """The whole, in a line."""
     if not any(d.kind != FLOAT for d in found.decisions):
         return f"{found.note} ({milliseconds(found.before)} ms a run)"
+    note = f"; {found.note}" if found.note else ""
     return (
         f"a run {milliseconds(found.before)} ms in float32, {milliseconds(found.after)} ms as chosen "
         f"({found.before / found.after:.2f}x); drop {found.drop:.3%} of {found.allowed:.3%} allowed "
-        f"({found.quality}){'; ' * bool(found.note)}{found.note}"
+        f"({found.quality}){note}"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from jangin.ir.words import CLAMPED
@@ -50,15 +50,16 @@ def together(taken: Sequence[Decision], kinds: Kinds) -> dict[str, Chosen]:
     return {d.name: kinds[d.kind][d.name] for d in taken}
 
 
+@dataclass
 class _Won:
-    """The quickest model so far, its parts in the numbers `kinds`, and the seconds of a run, in float32 and
-    of it (0: nothing has been quicker)."""
+    """The quickest model so far, and its parts in the numbers `kinds`. Seconds of a run: `before` in float32,
+    `after` of the model; 0 where none was raced, and where none was quicker."""
 
-    def __init__(self, plain: Quantized) -> None:
-        self.best = plain
-        self.kinds: Kinds = {}
-        self.taken: Sequence[Decision] = ()
-        self.before = self.after = 0.0
+    best: Quantized
+    kinds: Kinds = field(default_factory=dict)
+    taken: Sequence[Decision] = ()
+    before: float = 0.0
+    after: float = 0.0
 
 
 class _Deciding:
@@ -118,9 +119,10 @@ class _Deciding:
         ratio = other / seconds
         won.before = won.before or seconds
         least = WORTH
-        if won.after:
-            least = won.after / won.before * (WORTH if kinds is self.narrow is not won.kinds else 1)
-        if ratio < min(WORTH, least):
+        if won.after:  # weights of 7 bits are to gain by themselves
+            narrower = kinds is self.narrow and won.kinds is not self.narrow
+            least = min(WORTH, won.after / won.before * (WORTH if narrower else 1.0))
+        if ratio < least:
             won.best, won.taken, won.kinds, won.after = made, kept, kinds, won.before * ratio
 
     def decisions(self, plain: Quantized) -> list[Decision]:
