@@ -14,9 +14,9 @@ from jangin.ir.words import DOTS, products_of
 from jangin.ops.operands import TRUE
 
 ROWS = 4
-"""Of bytes in a word."""
+"""Rows of which a word has a byte each."""
 _BITS = tuple(int(np.uint32(255 << 8 * n).astype(np.int32)) for n in range(ROWS))
-"""Those of each byte of a word."""
+"""The bits of each of a word's bytes."""
 
 
 def is_of_rows(data: DType, attrs: Conv) -> bool:

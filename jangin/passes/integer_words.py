@@ -24,7 +24,8 @@ FEWEST = 3
 FEWEST_OF_BYTES = 8
 """And as pairs of bytes; of fewer, copies of pairs for all lanes would take what multiply-adds save."""
 FEWEST_ROWS, MOST_TAPS = 3, 25
-"""Of a depthwise convolution's window whose rows are read as words; larger ones have another template."""
+"""Rows that a depthwise convolution's window has at least, and taps at most, for words of its rows: of fewer
+rows much is padding, and larger windows have another template."""
 BYTES = frozenset(dot for dot, (left, _) in DOTS.items() if left.bits == 8)
 """Products of words of bytes."""
 

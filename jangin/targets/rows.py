@@ -202,6 +202,7 @@ def halves(needs: tuple[str, ...], widens: str, narrows: str) -> tuple[Row, Row]
 
 
 PLACES = "%places = getelementptr {T.one}, ptr %memory, {i64} %index\n"
+"""The addresses of elements by their numbers, for gathers and scatters."""
 _MASKED = (
     Row(
         "masked_load", STORED, "memory: T[N], mask: bool[N]", "T",

@@ -27,7 +27,8 @@ LONG_SUM = 64
 LEAST_PART = 8
 """Terms that a partial sum should have."""
 UNROLLED = 10
-"""Taps of a window up to which all of them are unrolled, rather than those along the row alone."""
+"""Taps of a window, or words of its rows, up to which all are unrolled, rather than those along the row
+alone."""
 LONGEST_ROW = 16
 """Taps along a row that are unrolled at most."""
 
