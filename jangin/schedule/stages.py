@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, binary, const, minimum
 from jangin.ir.loop import (
@@ -11,6 +12,7 @@ from jangin.ir.loop import (
     Block,
     For,
     Func,
+    If,
     Stmt,
     Store,
     block,
@@ -22,8 +24,8 @@ from jangin.ir.loop import (
     substitute_stmt,
 )
 from jangin.ir.simplify import prove, simplify
-from jangin.ir.traversal import free_vars, loads
-from jangin.schedule.checks import ScheduleError, serial, touched, well_formed
+from jangin.ir.traversal import free_vars, loads, substitute
+from jangin.schedule.checks import ScheduleError, reads_of, serial, touched, well_formed
 from jangin.schedule.normalize import ceil_div
 from jangin.schedule.primitives import at_loop, find, ranges_at
 
@@ -192,6 +194,67 @@ def block_sum(func: Func, tiles: str, over: Sequence[str], most: int, name: str)
         return Alloc(partial, block(kept(init, "_z"), main, kept(final, "_w")))
 
     return well_formed(at_loop(func, tiles, change))
+
+
+def copy_as_read(func: Func, name: str, tiles: str) -> Func:
+    """Let the first iteration of loop `tiles` make the local copy `name`, which a nest before the loop
+    makes, part by part where it reads it: processors copy beside the arithmetic then. Each iteration must
+    read the same elements, in the same order of loops."""
+    tile, found = find(func, tiles), [s for s in statements(func.body) if _allocates(s, name)]
+    first, *others = found[0].body.body if found and isinstance(found[0].body, Block) else (func.body,)
+    rest, loops = block(*others), _chain(first)
+    copy = loops[-1].body if loops else first
+    if not isinstance(copy, Store) or copy.buffer.name != name or copy.index != tuple(p.var for p in loops):
+        raise ScheduleError(f"{func.name}: no nest makes {name} before anything else is done")
+    serial(func, tile)
+    inside = any(s is tile for s in statements(rest)) and reads_of(rest, {name}) == reads_of(tile, {name})
+    if not inside or name in buffers_written(rest):
+        raise ScheduleError(f"{func.name}: {name} is used elsewhere than in {tiles}")
+    if buffers_written(tile) & {n.buffer.name for n in loads(copy.value)}:
+        raise ScheduleError(f"{func.name}: {tiles} stores what {name} is made of")
+    if any(tile.var in free_vars(i) for n in reads_of(tile, {name}) for i in n.index):
+        raise ScheduleError(f"{func.name}: each iteration of {tiles} reads its own part of {name}")
+
+    def go(s: Stmt) -> Stmt:
+        if not reads_of(s, {name}):
+            return s
+        if isinstance(s, (If, Store)) or (isinstance(s, For) and tile.var in free_vars(s.extent)):
+            raise ScheduleError(f"{func.name}: iterations of {tiles} may read different parts of {name}")
+        innermost = not any(p.kind == "serial" and reads_of(p, {name}) for p in _loops_inside(s))
+        if isinstance(s, For) and s.kind == "serial" and innermost:
+            return replace(s, body=block(If(tile.var < 1, block(*_copies(s, copy))), s.body))
+        return map_children(s, go)
+
+    def put(s: Stmt) -> Stmt:
+        if s is found[0]:
+            return Alloc(copy.buffer, put(rest))
+        return go(s) if s is tile else map_children(s, put)
+
+    return well_formed(func.with_body(put(func.body)))
+
+
+def _allocates(s: Stmt, name: str) -> TypeGuard[Alloc]:
+    return isinstance(s, Alloc) and s.buffer.name == name
+
+
+def _loops_inside(s: Stmt) -> list[For]:
+    return [p for p in statements(s) if isinstance(p, For) and p is not s]
+
+
+def _copies(s: For, copy: Store) -> list[Stmt]:
+    """Nests that do what `copy` does for the elements that an iteration of `s` reads, in loops of the kinds
+    of those that read them."""
+    name, inner, made = copy.buffer.name, _loops_inside(s), []
+    for index in dict.fromkeys(n.index for n in reads_of(s.body, {name})):
+        moving = [p for p in inner if any(p.var in free_vars(i) for i in index)]
+        own: dict[Var, Expr] = {p.var: Var(f"{name}_{p.var.name}") for p in moving}
+        at = tuple(substitute(i, own) for i in index)
+        values = {i: to for i, to in zip(copy.index, at, strict=True) if isinstance(i, Var)}
+        nest: Stmt = Store(copy.buffer, at, substitute(copy.value, values))
+        for p in reversed(moving):
+            nest = replace(p, var=Var(f"{name}_{p.var.name}"), body=nest)
+        made.append(nest)
+    return made
 
 
 def partial_sums(func: Func, loop: str) -> Func:

@@ -75,6 +75,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "merge": stages.merge,
     "reuse": stages.reuse,
     "block_sum": stages.block_sum,
+    "copy_as_read": stages.copy_as_read,
     "partial_sums": stages.partial_sums,
     "factor_out": factors.factor_out,
     "mask_in_place": factors.mask_in_place,

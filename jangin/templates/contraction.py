@@ -19,7 +19,8 @@ after the other, and partial sums wait in memory (as in Goto and van de Geijn, "
 high-performance matrix multiplication", 2008).
 
 Constants of 16 bits are kept so in their panels. For a few rows each vector is widened where it is
-multiplied; for more, a task widens a panel (or a block of its terms) for all of them.
+multiplied; for more, a task widens a panel (or a block of its terms) for all of them, its first tile as it
+goes.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ PACKING = 4
 read far apart, and written once more."""
 IN_PLACE = 8
 """Rows up to which weights of 16 bits are widened where they are multiplied."""
-WIDENED = 2.0
-"""Cycles to widen a vector of a panel, and to store it."""
+WIDENED = 0.5
+"""Cycles to widen a vector of a panel, and to store it, beside multiply-adds."""
 BLOCK_SHARE = 3, 4
 """The part of the L1 cache (3 of 4) for a block of a panel's terms: the rows read with it need the rest."""
 STREAM_OPS = 16

@@ -187,6 +187,9 @@ class Tiler:
             written_wide(self.s, tile, wide)
         if parts:
             do("partial_sums", parts)
+        if widened and not role.parts and not self.workload.target.issue:
+            # beside multiply-adds it takes hardly any time, but a few instructions more
+            do("copy_as_read", "panel", "moi")
         return outer
 
     def _unroll(self, k: Sequence[str], tile: Sequence[str]) -> None:

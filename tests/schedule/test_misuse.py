@@ -96,6 +96,15 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     "blocks of no tile": ("matmul", [("block_sum", "k0", ["i1"], 4, "s")], "k0 doesn't hold one sum"),
     "blocks of another loop": ("matmul", [("block_sum", "i1", ["i0"], 99, "s")], "are not the outer loops"),
     "too many tiles": ("matmul", [("block_sum", "i1", ["k0"], 1, "s")], "may have more than 1 iterations"),
+    "a copy of nothing": ("matmul", [("copy_as_read", "p", "i0")], "no nest makes p before anything"),
+    "a copy for each tile": (
+        "matmul", [*PRIVATE, ("pack", "i1o", "x", ["i0i", "k0"], "p"), ("copy_as_read", "p", "i1o")],
+        "p is used elsewhere than in i1o|no nest makes p|its own part",
+    ),
+    "a copy that no loop reads": (
+        "matmul", [*PRIVATE, ("pack", "i0o", "w", ["k0", "i1o", "i1i"], "p"), ("copy_as_read", "p", "k0")],
+        "may read different parts|used elsewhere|its own part",
+    ),
     "parts of an axis": ("matmul", [("partial_sums", "i0")], "i0 isn't of one sum"),
     "parts of a maximum": ("max", [("partial_sums", "k0")], "k0 isn't of one sum"),
     "factor of an axis": ("matmul", [("factor_out", "i1", "i0")], "i1 isn't of one sum"),

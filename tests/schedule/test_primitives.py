@@ -222,6 +222,22 @@ def test_pack(name: str) -> None:
     do(func, ("vectorize", "panel_i1i"), ("vectorize", "i1i"))
 
 
+@pytest.mark.parametrize(("name", "columns"), [("symbolic-rows", 2), ("matmul", 7)])
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+def test_copies_are_made_where_they_are_read(name: str, columns: int, terms: int) -> None:
+    func = do(naive(name), ("split", "i0", 2), ("split", "i1", columns),
+              ("reorder", ["i1o", "i0o", "i0i", "i1i"]), ("privatize", "out.acc", ["i0i", "i1i"]),
+              ("pack", "i1o", "w", ["k0", "i1i"], "panel"), ("split", "k0", terms, "cut"),
+              ("unroll", "k0i"), ("unroll", "i0i"), ("vectorize", "i1i"))  # fmt: skip
+    after = do(func, ("copy_as_read", "panel", "i0o"))
+    names = loop_names(after)
+    assert "panel_k0" not in names and names.index("i0o") < names.index("k0o") < names.index("panel_i1i")
+    first = [
+        s for s in statements(after.body) if isinstance(s, If) and s.cond == (find(after, "i0o").var < 1)
+    ]
+    assert len(first) == sum(n in names for n in ("k0o", "k0t"))
+
+
 def test_pack_takes_the_guard_along() -> None:
     func = do(naive("conv"), ("pack", "i1", "x", ["i2", "k0", "k1", "k2"], "rows"))
     copy = find(func, "rows_i2")

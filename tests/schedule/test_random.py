@@ -81,6 +81,7 @@ def step(draw: st.DrawFn, func: Func) -> Step:
         "peel": lambda: (draw(loop), draw(st.integers(0, 2)), draw(st.integers(0, 2))),
         "merge": lambda: (draw(st.integers(1, 2)), ["ra", "rb"][: draw(st.integers(1, 2))]),
         "block_sum": lambda: (draw(loop), draw(some), draw(number), f"s{len(loops)}"),
+        "copy_as_read": lambda: (draw(st.sampled_from(accs)), draw(loop)),
         "partial_sums": lambda: (draw(loop),),
         "factor_out": lambda: (draw(loop), draw(loop)),
         "mask_in_place": lambda: (draw(loop), draw(loop)),
