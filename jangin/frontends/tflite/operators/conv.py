@@ -284,16 +284,35 @@ def average_pool_2d(call: Call) -> Tensor:
     given = {"kernel": window.kernel, "strides": window.strides, "dilations": window.dilations}
     whole = {**given, "pads": pads, "extents": window.extents, "layout": "first"}
     sums = b.pool(b.cast(x, I32), combiner="sum", **whole)  # type: ignore[arg-type]
-    ones = b.expand(b.scalar(1, I32), [const(1), const(1), *x.shape[2:]])
-    counts = b.pool(ones, combiner="sum", **whole)  # type: ignore[arg-type]
+    most = math.prod(window.kernel)
+    if any(pads):
+        ones = b.expand(b.scalar(1, I32), [const(1), const(1), *x.shape[2:]])
+        counts = [b.pool(ones, combiner="sum", **whole)]  # type: ignore[arg-type]
+    else:
+        counts = []
+    mean = _mean_of_few if most <= FEW else _mean
     dtype = call.out.dtype
     assert dtype is not None
+    y = b.map(lambda v, n=const(most, I32): cast(dtype, mean(v, n)), sums, *counts)
+    return _limited(call, channels_last(b, y))
 
-    def mean(total: Expr, count: Expr) -> Expr:
-        half = binary("div", count, const(2, I32))
-        return cast(dtype, binary("div", select(total > 0, total + half, total - half), count))
 
-    return _limited(call, channels_last(b, b.map(mean, sums, counts)))
+FEW = 1 << 12
+"""Numbers of 8 bits whose mean comes by a product."""
+
+
+def _mean(total: Expr, count: Expr) -> Expr:
+    half = binary("div", count, const(2, I32))
+    return binary("div", select(total > 0, total + half, total - half), count)
+
+
+def _mean_of_few(total: Expr, count: Expr) -> Expr:
+    """The same by a product with a number that is above 1 / count, but not by 2 ** -20 of it: f32 has the
+    sum, what divides it without a rest doesn't fall below, and what leaves one lacks 1 / count at least."""
+    size, half = cast(F32, intrinsic("abs", total)), cast(F32, binary("div", count, const(2, I32)))
+    factor = const(1 + 2.0**-21, F32) / cast(F32, count)
+    mean = cast(I32, (size + half) * factor)
+    return select(total < 0, const(0, I32) - mean, mean)
 
 
 @lowers("L2_POOL_2D")
