@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jangin.ir.dtype import I32
 from jangin.targets.rows import (
     DOT2,
     DOT4S,
@@ -90,8 +91,34 @@ def _fours_clamped(lanes: int, of_bytes: str, of_pairs: str, needs: tuple[str, .
     )  # fmt: skip
 
 
+def _upper(lanes: int, c: str, needs: tuple[str, ...] = ()) -> Row:
+    """The product of two i32 as i64, less its lowest 30 bits: those of even lanes and those of odd ones by an
+    instruction each, and then each where it belongs."""
+    half, evens = f"<{lanes // 2} x i64>", ", ".join(f"i1 {n % 2}" for n in range(lanes))
+    lines = [f"%{v}_both = bitcast {{T}} %{v} to {half}" for v in "xy"]
+    for v in "xy":
+        lines += [f"%{v}_up = shl {half} %{v}_both, splat (i64 32)"]
+        lines += [f"%{v}_even = ashr {half} %{v}_up, splat (i64 32)"]
+        lines += [f"%{v}_odd = ashr {half} %{v}_both, splat (i64 32)"]
+    for side, shift in (("even", "lshr"), ("odd", "shl")):
+        lines.append(f"%{side} = mul {half} %x_{side}, %y_{side}")
+        lines.append(f"%{side}_put = {shift} {half} %{side}, splat (i64 {30 if side == 'even' else 2})")
+        lines.append(f"%{side}_out = bitcast {half} %{side}_put to {{T}}")
+    lines.append(f"select <{lanes} x i1> <{evens}>, {{T}} %odd_out, {{T}} %even_out")
+    x, y = (f"(__m{{reg}}i){v}" for v in "xy")
+    odd = ", ".join(f"_mm{{bits}}_srli_epi64({v}, 32)" for v in (x, y))
+    down = f"_mm{{bits}}_srli_epi64(_mm{{bits}}_mul_epi32({x}, {y}), 30)"
+    up = f"_mm{{bits}}_slli_epi64(_mm{{bits}}_mul_epi32({odd}), 2)"
+    return Row(
+        "upper", (I32,), "x: T[N], y: T[N]", "T", "r[i] = i32((i64(x[i]) * i64(y[i])) >> i64(30))",
+        "\n".join(lines), needs, lanes=lanes,
+        c=c and f"({{T}}){c.format(down, up)}",
+    )  # fmt: skip
+
+
 SSE4: tuple[Row, ...] = (
     NEAREST,
+    _upper(4, "_mm_blend_epi16({}, {}, 0xCC)"),
     _pairs(4, "sse2.pmadd.wd"),
     _fours_clamped(4, "ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"),
     *PORTABLE,
@@ -103,6 +130,7 @@ AVX2: tuple[Row, ...] = (
     _pairs(8, "avx2.pmadd.wd", ("avxvnni",), "dpwssd_avx_epi32"),
     _pairs(8, "avx2.pmadd.wd", ("avx2",)),
     _fours_clamped(8, "avx2.pmadd.ub.sw", "avx2.pmadd.wd", ("avx2",)),
+    _upper(8, "_mm256_blend_epi32({}, {}, 0xAA)", ("avx2",)),
     _HALVES_IN_REGISTER,
     *_HALVES,
     *single(("avx2",), FOUR, _MASKMOV, {
@@ -138,6 +166,7 @@ AVX512: tuple[Row, ...] = (
     _pairs(16, "avx512.pmaddw.d.512", ("avx512vnni",), "dpwssd_epi32"),
     _pairs(16, "avx512.pmaddw.d.512", ("avx512bw",)),
     _fours_clamped(16, "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512", ("avx512bw",)),
+    *(_upper(n, "_mm512_mask_blend_epi32(0xAAAA, {}, {})" * (n == 16), ("avx512f",)) for n in (16, 32, 64)),
     *single(("avx512f", "avx512bw", "avx512vl"), FOUR, _MASKED_MOVE, {
         "masked_load": f"({{T}})_mm{{bits}}_maskz_loadu_epi32({_MASK}, memory)",
         "masked_store": f"_mm{{bits}}_mask_storeu_epi32(memory, {_MASK}, (__m{{reg}}i)x)",

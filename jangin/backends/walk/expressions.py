@@ -10,7 +10,7 @@ from jangin.backends.walk.index import Indexer
 from jangin.backends.walk.joined import joined
 from jangin.backends.walk.math import LARGEST, divisor, expansion
 from jangin.backends.walk.memory import Memory
-from jangin.backends.walk.saturated import Saturated, moved, quotient, saturated
+from jangin.backends.walk.saturated import Saturated, moved, quotient, saturated, upper
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import F32, I32, I64, U8, U32
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
@@ -112,8 +112,16 @@ class Expressions:
     # --- operators
 
     def _cast(self, e: Cast) -> Value:
-        made = None if e.a in self._memo else self._saturated(e)
+        made = None if e.a in self._memo else self._upper(e) or self._saturated(e)
         return self.math.convert(e.dtype, self.value(e.a)) if made is None else made
+
+    def _upper(self, e: Cast) -> Value | None:
+        """A product of two i32 without its lowest bits, where the target has a row for that."""
+        factors = upper(e)
+        if factors is None or self.w.target.row("upper", I32, self.ix.lanes) is None or not self.ix.varies(e):
+            return None
+        x, y = (self.w.broadcast(self.value(f), self.ix.lanes) for f in factors)
+        return self.w.instruction("upper", I32, I32, x, y)
 
     def _saturated(self, e: Cast) -> Value | None:
         """What is rounded, clamped and made small, where the target has rows for that."""

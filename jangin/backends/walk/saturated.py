@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from jangin.ir.dtype import F32, I16, I32, DType
-from jangin.ir.expr import Binary, Call, Cast, Const, Expr
+from jangin.ir.dtype import F32, I16, I32, I64, DType
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, const
 from jangin.ir.records import dataclass
 
 BITS = 8, 16
@@ -76,6 +76,22 @@ def moved(e: Cast) -> Saturated | None:
     if not (least <= low and high <= most):
         return None
     return Saturated(whole.value, whole.offset + by, low, high, whole.fits)
+
+
+def upper(e: Cast) -> tuple[Expr, Expr] | None:
+    """What a conversion to i32 cuts the product of as i64, less its lowest 30 bits; None where it doesn't."""
+    cut = e.a if e.dtype is I32 and isinstance(e.a, Binary) and e.a.op == "shr" else None
+    if cut is None or cut.b != const(30, I64) or not isinstance(cut.a, Binary) or cut.a.op != "mul":
+        return None
+    factors = [f.a if isinstance(f, Cast) else narrowed(f) for f in (cut.a.a, cut.a.b)]
+    x, y = (f if f is not None and f.dtype is I32 else None for f in factors)
+    return None if x is None or y is None else (x, y)
+
+
+def narrowed(e: Expr) -> Expr | None:
+    """A constant of an i32 as that."""
+    low, high = I32.limits
+    return const(int(e.value), I32) if isinstance(e, Const) and low <= e.value <= high else None
 
 
 def _whole(e: Expr, dtype: DType) -> bool:

@@ -11,12 +11,14 @@ import pytest
 
 from jangin.frontends.tflite import fixed
 from jangin.frontends.tflite.fixed import Multiplier
-from jangin.frontends.tflite.operators.common import MOST_RIGHT, REACH, Factors, rescaled
+from jangin.frontends.tflite.operators.common import Factors, rescaled
+from jangin.frontends.tflite.operators.conv import FEW, mean_of_few
 from jangin.ir.dtype import I32
 from jangin.ir.expr import Buffer, Expr, Load, Var, const
 from jangin.ir.interpret import evaluate_stage
 from jangin.ir.te import Axis, Stage
 from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
 
 NEAR = 4e-7
 """Of 1: the series, about -1/8, is good for 22 bits at its ends, and a reciprocal takes its error twice."""
@@ -63,23 +65,61 @@ def test_multipliers(once: bool) -> None:
         assert abs(m.value * 2.0 ** (m.shift - 31) - factor) <= factor * 2**-30
 
 
+@pytest.mark.parametrize("reach", [1 << 12, 1 << 20, (1 << 30) - 4, (1 << 30) - 2, math.inf])
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("up", [False, True])
-def test_rescaled_in_32_bits(once: bool, up: bool) -> None:
-    """What kernels compute is what the multiplier gives, also where both are rounded as one (`up`), at and
-    beside the places where the result steps, and at the ends of what may be rescaled."""
-    draw, n = random.Random(1), Var("n")
-    for shift in (*range(7), 13, MOST_RIGHT, MOST_RIGHT + 1):
+def test_rescaled_in_32_bits(once: bool, up: bool, reach: float) -> None:
+    """What kernels compute is what the multiplier gives, and the zero point where that is added, also where
+    both are rounded as one (`up`), at and beside the places where the result steps, and at the ends of what
+    may be rescaled."""
+    draw, n, most = random.Random(1), Var("n"), int(min(reach, (1 << 30) - 1))
+    for shift in (*range(7), 13, 19, 29, 30):
         for _ in range(20):
-            factor = draw.uniform(0.5, 0.99) * 2.0**-shift
+            factor, zero = draw.uniform(0.5, 0.99) * 2.0**-shift, draw.choice((0, -128, 127, 255))
             m = Multiplier.of(factor, once)
-            made = Factors.of(Builder("test", {}), [factor], once=once, up=up, narrow=True)
+            given = {"once": once, "up": up, "reach": reach, "zero": zero}
+            made = Factors.of(Builder("test", {}), [factor], narrow=True, **given)  # type: ignore[arg-type]
+            assert made.zero in (0, zero) and (made.zero == zero or reach > 1 << 20 or shift > 13)
             step = round((draw.randrange(255) + 0.5) / factor)
-            near = {s + d for s in (0, step, draw.randrange(REACH)) for d in range(-2, 3)}
-            values = sorted({v * sign for v in near | {REACH - 1} if abs(v) < REACH for sign in (1, -1)})
+            near = {s + d for s in (0, step, draw.randrange(most)) for d in range(-2, 3)}
+            values = sorted({v * sign for v in near | {most} if abs(v) <= most for sign in (1, -1)})
             x, y = (Buffer(name, I32, (const(len(values)),)) for name in "xy")
             parts = [p for p in made.operands if isinstance(p, Expr)]
             stage = Stage(y, (Axis(n, const(len(values))),), rescaled(Load(x, (n,)), *parts))
-            got = evaluate_stage(stage, {"x": np.array(values, np.int32)}, {})
+            got = evaluate_stage(stage, {"x": np.array(values, np.int32)}, {}) - made.zero
             for v, result in zip(values, got.tolist(), strict=True):
                 assert result <= 0 if up and v < 0 else result == m.times(v)
+
+
+def test_rescaled_by_several() -> None:
+    """Of several factors only some round twice: those that shift."""
+    draw, n, c = np.random.default_rng(2), Var("n"), Var("c")
+    factors, reach = [0.9, 0.3, 0.01, 0.0, 0.5, 2.0**-9], 1 << 18
+    b = Builder("test", {})
+    made = Factors.of(b, factors, 1, 2, reach=reach, zero=-3)
+    values = np.concatenate([np.arange(-600, 600), draw.integers(-reach, reach, 400)]).astype(np.int32)
+    shape = const(len(values)), const(len(factors))
+    x, y = Buffer("x", I32, shape[:1]), Buffer("y", I32, shape)
+    arrays, parts = {"x": values}, []
+    for i, operand in enumerate(made.operands):
+        if isinstance(operand, Tensor):
+            arrays[f"p{i}"] = b.require_constant(operand, "a factor")
+            operand = Load(Buffer(f"p{i}", I32, (const(1), shape[1])), (const(0), c))
+        parts.append(operand)
+    stage = Stage(y, (Axis(n, shape[0]), Axis(c, shape[1])), rescaled(Load(x, (n,)), *parts))
+    got = evaluate_stage(stage, arrays, {})
+    want = [[Multiplier.of(f).times(int(v)) - 3 for f in factors] for v in values]
+    assert made.zero == -3 and np.array_equal(got, want)
+
+
+def test_means_by_a_product() -> None:
+    """Every sum of numbers of 8 bits, for counts up to the most that go so."""
+    n = Var("n")
+    for count in (1, 2, 3, 7, 49, 225, 1023, 2047, FEW - 1, FEW):
+        values = np.arange(-128 * count, 255 * count + 1, max(1, count // 64), dtype=np.int32)
+        shape = (const(len(values)),)
+        x, y = Buffer("x", I32, shape), Buffer("y", I32, shape)
+        stage = Stage(y, (Axis(n, shape[0]),), mean_of_few(Load(x, (n,)), const(count, I32)))
+        size = np.abs(values.astype(np.int64)) + count // 2
+        want = np.sign(values) * (size // count)
+        assert np.array_equal(evaluate_stage(stage, {"x": values}, {}), want)

@@ -3,12 +3,13 @@ multipliers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jangin.frontends.tflite.fixed import Multiplier, rounded
+from jangin.frontends.tflite.fixed import HIGH, Multiplier, rounded
 from jangin.ir.dtype import F32, F64, I8, I16, I32, I64, U8, DType
 from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
@@ -152,37 +153,60 @@ def limits(call: Call, kind: int | None = None) -> tuple[int, int]:
 @dataclass(frozen=True)
 class Factors:
     """Fixed-point multipliers as operands of `rescaled`: single ones, or one an index of an axis, as tensors
-    that broadcast."""
+    that broadcast. `zero`: what they add to what they give."""
 
     operands: tuple[Tensor | Expr, ...]
+    zero: int = 0
 
     @classmethod
     def of(
         cls, b: Builder, factors: Sequence[float], axis: int = 0, rank: int = 0, *, once: bool = False,
-        long: bool = False, up: bool = False, narrow: bool = False,
+        long: bool = False, up: bool = False, narrow: bool = False, reach: float = math.inf, zero: int = 0,
     ) -> Factors:  # fmt: skip
-        """`narrow`: what is rescaled is an int32 also where the factor is a single one. `up`: it is below
-        REACH too, and where it is below 0 any result up to 0 will do."""
+        """`narrow`: what is rescaled is an int32 also where the factor is a single one. `reach`: what it
+        doesn't pass, and then `zero` is to be added. `up`: where it is below 0 any result up to 0 will do."""
         found = [Multiplier.of(f, once, long) for f in factors]
         below_one = all(m.shift <= 0 for m in found) and not long
-        dtypes: tuple[DType, ...]
-        if up and below_one and all(m.shift >= -MOST_RIGHT for m in found):
-            parts, dtypes = _parts_up, (I32, I64, I32)
-        elif below_one and not once and (narrow or len(found) > 1):
-            parts, dtypes = _short_parts, (I32, I32, I32)
+        rows: Sequence[tuple[int, ...]]
+        if below_one and reach < math.inf and (made := _near(found, reach, zero, up)) is not None:
+            rows, zero = made
+            dtype = I32
         else:
-            parts, dtypes = _parts, (I64,) * 4
+            short = below_one and not once and (narrow or len(found) > 1)
+            rows, zero = [*map(_short_parts if short else _parts, found)], 0
+            dtype = I32 if short else I64
+        columns = [*zip(*rows, strict=True)]
         if len(found) == 1:
-            return cls(tuple(const(v, t) for v, t in zip(parts(found[0]), dtypes, strict=False)))
+            return cls(tuple(const(v, dtype) for (v,) in columns), zero)
         shape = [len(found) if i == axis else 1 for i in range(rank)]
-        columns = zip(zip(*map(parts, found), strict=True), dtypes, strict=False)
-        return cls(tuple(b.const(np.array(c, t.numpy).reshape(shape)) for c, t in columns))
+        return cls(
+            tuple(
+                const(c[0], dtype) if len(set(c)) == 1 else b.const(np.array(c, dtype.numpy).reshape(shape))
+                for c in columns
+            ),
+            zero,
+        )
 
 
-REACH = 1 << 30
-"""Twice an int32 nearer to 0 than this is an int32."""
-MOST_RIGHT = 30
-"""So far a result may be shifted after its product: what rounds both is an int64 then, beside any product."""
+def _near(
+    found: Sequence[Multiplier], reach: float, zero: int, up: bool
+) -> tuple[Sequence[tuple[int, ...]], int] | None:
+    """What rescales an int32 that doesn't pass `reach` in i32, but for its product, and what that adds: the
+    zero point, unless it is beyond an i32 then. None where all is.
+
+    Of the product one bit behind the point is kept, whose rounding is one with that of the shift: half of
+    what the shift drops is added, and 1 that rounds the product. Only where both round, a negative number
+    begins by 1 less, which here is 2; not where what is below 0 may be anything up to 0."""
+    for added in dict.fromkeys((zero, 0)):
+        rows = []
+        for m in found:
+            right = 1 - m.shift
+            twice = right > 1 and not m.once
+            whole = (1 << (right - 1)) + twice + (added << right)
+            rows.append((m.value, whole, right, 0 if up else 2 * twice))
+        if 2 * reach + max(abs(row[1]) for row in rows) < HIGH - 2:
+            return rows, added
+    return None
 
 
 def _parts(m: Multiplier) -> tuple[int, ...]:
@@ -197,13 +221,6 @@ def _parts(m: Multiplier) -> tuple[int, ...]:
 def _short_parts(m: Multiplier) -> tuple[int, ...]:
     """Of a factor below 1: its value, and how far the last shift goes, before it the bits that it drops."""
     return m.value, (1 << -m.shift) - 1, -m.shift
-
-
-def _parts_up(m: Multiplier) -> tuple[int, ...]:
-    """Of a factor below 1, of twice what it rescales: its value, what rounds the product and the last shift
-    both, and how far that goes. Both send a half up of what isn't below 0, so that they are one."""
-    product = 0 if m.once or m.shift == 0 else 1 << 31
-    return m.value, product + (1 << (31 - m.shift)), -m.shift
 
 
 def constants(m: Multiplier) -> tuple[Expr, ...]:
@@ -225,15 +242,11 @@ def factor_of(one: float, other: float, result: float) -> float:
 
 def rescaled(x: Expr, value: Expr, half: Expr, *rest: Expr) -> Expr:
     """`fixed.Multiplier.times` of an integer, in i64, or of an int32 by a factor below 1 in i32, as there are
-    more lanes of it (`_short_parts`, and `_parts_up`, where `half` is an int64). `half` is what rounds the
-    last shift; `rest` is how far that goes, and, where it is the second, before it 1 or, if there is nothing
-    to shift, 0."""
-    if value.dtype is I32 and half.dtype is I64:
-        high = binary("shr", cast(I64, x + x) * cast(I64, value) + half, const(32, I64))
-        return binary("shr", cast(I32, high), *rest)
+    more lanes of it. `half` is what rounds the last shift; `rest` is how far that goes, and of an int64,
+    where it is the second, before it 1 or, if there is nothing to shift, 0."""
     product = cast(I64, x) * cast(I64, value)
     if value.dtype is I32:
-        return _shifted(cast(I32, binary("shr", product + (1 << 30), const(31, I64))), half, *rest)
+        return _nearly(product, half, *rest) if len(rest) > 1 else _shifted(product, half, *rest)
     if len(rest) == 1:
         return binary("shr", product + half, rest[0])
     below, right = rest
@@ -241,8 +254,19 @@ def rescaled(x: Expr, value: Expr, half: Expr, *rest: Expr) -> Expr:
     return binary("shr", high + half - select(high < 0, below, const(0, I64)), right)
 
 
-def _shifted(x: Expr, dropped: Expr, right: Expr) -> Expr:
-    """`fixed.divided` of an int32, which can't overflow: what is dropped adds 1 where it is over a half."""
+def _nearly(product: Expr, whole: Expr, right: Expr, below: Expr) -> Expr:
+    """As `_near` says."""
+    x = cast(I32, binary("shr", product, const(30, I64)))
+    total = x + whole
+    if below != const(0, I32):
+        total = total - select(x < 0, below, const(0, I32))
+    return binary("shr", total, right)
+
+
+def _shifted(product: Expr, dropped: Expr, right: Expr) -> Expr:
+    """The product's upper half, and `fixed.divided` of it, which can't overflow: what is dropped adds 1 where
+    it is over a half."""
+    x = cast(I32, binary("shr", product + (1 << 30), const(31, I64)))
     over = binary("and", x, dropped) > binary("shr", dropped, const(1, I32)) + cast(I32, x < 0)
     return binary("shr", x, right) + cast(I32, over)
 
@@ -273,11 +297,11 @@ def stored(v: Expr, zero: int, low: int, high: int, dtype: DType) -> Expr:
 def requantized(call: Call, sums: Tensor, factors: Factors, kind: int | None = None) -> Tensor:
     """Integer sums times the multipliers, plus the result's zero point, within the activation's limits."""
     low, high = limits(call, kind)
-    dtype = call.out.dtype
+    dtype, zero = call.out.dtype, call.out.zero - factors.zero
     assert dtype is not None
     return mapped(
         call.b,
-        lambda v, *f: stored(rescaled(v, *f), call.out.zero, low, high, dtype),
+        lambda v, *f: stored(rescaled(v, *f), zero, low, high, dtype),
         sums, *factors.operands,
     )  # fmt: skip
 

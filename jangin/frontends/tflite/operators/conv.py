@@ -10,7 +10,6 @@ import numpy as np
 from jangin.frontends.registry import lowers
 from jangin.frontends.tflite.operators import hybrid
 from jangin.frontends.tflite.operators.common import (
-    REACH,
     Call,
     Factors,
     Quantization,
@@ -166,9 +165,10 @@ def _scaled(
     assert scales is not None
     x, y = first.scale, call.out.scale
     factors = [x * float(s) / y for s in scales]
-    up = (once or is_rounded_up(call)) and _reach(b, sums, call.x(operands[1]), bias) < REACH
-    narrow = sums.dtype is I32
-    made = Factors.of(b, factors, sums.rank - 1, sums.rank, once=once, long=long, up=up, narrow=narrow)
+    up, narrow, zero = once or is_rounded_up(call), sums.dtype is I32, call.out.zero
+    reach = _reach(b, sums, call.x(operands[1]), bias)
+    given = {"once": once, "long": long, "up": up, "narrow": narrow, "reach": reach, "zero": zero}
+    made = Factors.of(b, factors, sums.rank - 1, sums.rank, **given)  # type: ignore[arg-type]
     return requantized(call, sums, made)
 
 
@@ -290,10 +290,10 @@ def average_pool_2d(call: Call) -> Tensor:
         counts = [b.pool(ones, combiner="sum", **whole)]  # type: ignore[arg-type]
     else:
         counts = []
-    mean = _mean_of_few if most <= FEW else _mean
+    mean, all_ = (mean_of_few if most <= FEW else _mean), const(most, I32)
     dtype = call.out.dtype
     assert dtype is not None
-    y = b.map(lambda v, n=const(most, I32): cast(dtype, mean(v, n)), sums, *counts)
+    y = b.map(lambda v, *n: cast(dtype, mean(v, *(n or [all_]))), sums, *counts)
     return _limited(call, channels_last(b, y))
 
 
@@ -306,7 +306,7 @@ def _mean(total: Expr, count: Expr) -> Expr:
     return binary("div", select(total > 0, total + half, total - half), count)
 
 
-def _mean_of_few(total: Expr, count: Expr) -> Expr:
+def mean_of_few(total: Expr, count: Expr) -> Expr:
     """The same by a product with a number that is above 1 / count, but not by 2 ** -20 of it: f32 has the
     sum, what divides it without a rest doesn't fall below, and what leaves one lacks 1 / count at least."""
     size, half = cast(F32, intrinsic("abs", total)), cast(F32, binary("div", count, const(2, I32)))
