@@ -19,6 +19,7 @@ from jangin.frontends.dialect import Imported
 from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
+from jangin.ir.dtype import I64
 from jangin.ir.expr import Var, eq
 from jangin.ir.graph import CompileError, Graph
 from jangin.ir.plan import Plan
@@ -29,7 +30,7 @@ from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
 from jangin.ops.builder import RegisterTile
 from jangin.ops.core import CORE
-from jangin.passes.constraints import squeezed, taken_for_others
+from jangin.passes.constraints import may_be_1, squeezed, taken_for_others
 from jangin.passes.partition import has_steps, partition, prune
 from jangin.passes.table import GRAPH_PASSES, Pass
 from jangin.runtime.artifact import Artifact
@@ -234,9 +235,10 @@ class Cases:
 def cases(
     imported: Imported, options: Options, progress: Progress | None = None, own: Extensions = NONE
 ) -> Cases:
-    """An imported model in core operators, again for each symbol that it was lowered for as other than 1, and
-    so on. Where that makes more than `VARIANTS`, sizes that met in a broadcast stay equal, and if there are
-    still too many, only the first is made."""
+    """An imported model in core operators; again for the sizes of 1 that its own runtime takes, where code
+    may be larger, and for each symbol that it was lowered for as other than 1, and so on. Where that makes
+    more than `VARIANTS`, sizes that met in a broadcast stay equal, and if there are still too many, no
+    more are made."""
     known: dict[frozenset[Var], Graph | CompileError] = {}
 
     def made(ones: frozenset[Var]) -> Graph | CompileError:
@@ -250,10 +252,12 @@ def cases(
                 known[ones] = error
         return known[ones]
 
-    symbols = imported.graph.symbols
+    symbols, first = imported.graph.symbols, [frozenset[Var]()]
+    if options.target.word_bits >= I64.bits and (ones := imported.ones & {*may_be_1(symbols)}):
+        first.append(ones)
     absent: list[Absent] = []
     for taken in (taken_for_others, squeezed, lambda *_: ()):
-        waiting = [frozenset[Var]()]
+        waiting = [*first]
         for ones in waiting:  # which grows
             if len(waiting) <= VARIANTS and isinstance(graph := made(ones), Graph):
                 more = (ones | {v} for v in taken(prune(graph), symbols) if v not in ones)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
+from jangin.ir.expr import Var
 from jangin.ir.graph import Graph, ImportedAttributes, Node
 from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder
@@ -23,12 +24,14 @@ class Imported:
     `graph`: its nodes' `op` is "domain.Name", and their `source` what the model's author calls them; a node
     "function" stands for the graph in its attribute `body`, on names of its own. Constants may lie in the
     model's file or bytes. `metadata`: what the model says of itself, under names of
-    `jangin.session.ModelMetadata`.
+    `jangin.session.ModelMetadata`. `ones`: symbols that the model's own runtime takes to be 1 unless it is
+    told otherwise.
     """
 
     graph: Graph
     dialect: Dialect
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    ones: frozenset[Var] = frozenset()
 
 
 Scope = Mapping[str, Item | None]

@@ -46,15 +46,16 @@ def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...
     where one is 1, a result is of another rank, or is broadcast, or weights that stay in blocks are widened
     otherwise, for one row."""
     met = {*_guessed(graph), *_of_blocks(graph), *squeezed(graph, given)}
-    return tuple(v for v in _may_be_1(given) if v in met)
+    return tuple(v for v in may_be_1(given) if v in met)
 
 
 def squeezed(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:
     """As `taken_for_others`, of those for which a result is of another rank."""
-    return tuple(v for v in _may_be_1(given) if prove(ne(v, 1), graph.symbols))
+    return tuple(v for v in may_be_1(given) if prove(ne(v, 1), graph.symbols))
 
 
-def _may_be_1(given: Mapping[Var, Range]) -> Iterator[Var]:
+def may_be_1(given: Mapping[Var, Range]) -> Iterator[Var]:
+    """Symbols whose ranges have 1."""
     return (v for v, limits in given.items() if not prove(ne(v, 1), {v: limits}))
 
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ class Executable:
         self._fitting: dict[tuple[Sizes, ...], Layout] = {}
         self._lock = threading.Lock()
         self._idle: list[Memory] = []
+        self._picked = _picker(self._names)
+        self._count = len(self._names) if self._are_fresh else -1
 
     @property
     def plan(self) -> Plan:
@@ -113,6 +116,9 @@ class Executable:
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """As a call, by name."""
+        made = self.again(feeds)
+        if made is not None:
+            return made
         names = self._names
         try:
             given = [feeds[n] for n in names]
@@ -123,6 +129,22 @@ class Executable:
             problems += [f"no input is named {n!r}" for n in feeds if n not in names]
             raise ValueError(f"{', '.join(problems)}; {self._signature}")
         return self._run(given)
+
+    def again(self, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
+        """A run whose inputs are arrays like the last run's, which takes the fewest steps; None where they
+        aren't, or there was no run."""
+        if len(feeds) != self._count:
+            return None
+        try:
+            memory = self._idle.pop()
+        except IndexError:
+            return None
+        try:
+            return memory.again(self._picked(feeds))
+        except KeyError:
+            return None
+        finally:
+            self._idle.append(memory)
 
     def profile(self, feeds: Mapping[str, Any], repeats: int = 20) -> list[LaunchTime]:
         """The time of each launch, in order, over `repeats` runs (see `runtime.profile`)."""
@@ -241,6 +263,13 @@ class Executable:
                     self._layouts.popitem(last=False)
             self._layouts.move_to_end(sizes)
         return found
+
+
+def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """What takes the arrays of some names out of a mapping."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return (lambda feeds: (feeds[names[0]],)) if names else lambda _: ()
 
 
 def check(device: Device, wanted: str, target: str) -> None:

@@ -43,7 +43,7 @@ class TfliteFormat(Format):
 
         try:
             reader = Reader(contents.data)
-            return Imported(reader.imported(shapes), TFLITE, reader.metadata())
+            return Imported(reader.imported(shapes), TFLITE, reader.metadata(), frozenset(reader.ones))
         except KeyError as error:
             raise CompileError(f"{contents} is a damaged TFLite model: no option {error}") from error
         except (struct.error, IndexError, ValueError, TypeError, AttributeError) as error:

@@ -16,7 +16,7 @@ from jangin.frontends.tflite.sparse import dense
 from jangin.frontends.tflite.text import Table, table, texts
 from jangin.frontends.tflite.variables import Parts, Variables, before, stateful
 from jangin.ir.dtype import BOOL, F16, F32, F64, I4, I8, I16, I32, I64, U8, U16, U32, U64, DType
-from jangin.ir.expr import const
+from jangin.ir.expr import Var, const
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
 from jangin.ir.types import STRING, tensor_type
 
@@ -86,6 +86,7 @@ class Reader:
         named = {inputs[at]: variable for at, variable in handles.items() if at < len(inputs)}
         self.variables.handles = {self.names[i]: v for i, v in named.items() if self._is_handle(i)}
         self.nodes = self._nodes()
+        self.ones: set[Var] = set()
 
     def imported(self, shapes: ShapeBindings) -> Graph:
         symbols, constants = Symbols(shapes), self.constants()
@@ -93,6 +94,8 @@ class Reader:
         for i in _ints(self.graph.InputsAsNumpy()):
             tensor = self._tensor(i)
             shape = symbols.shape(self.names[i], _shape(tensor))
+            own = zip(shape or (), _ints(tensor.ShapeAsNumpy()), strict=True)
+            self.ones |= {d for d, size in own if isinstance(d, Var) and size == 1}
             text = Value(self.names[i], None, None, tensor_type(STRING, shape))
             inputs.append(text if _is_text(tensor) else Value(self.names[i], self._dtype(i), shape))
         outputs = [self.names[i] for i in _ints(self.graph.OutputsAsNumpy())]

@@ -23,7 +23,7 @@ KINDS = {
 class Tensor:
     """`data`: of a constant. `scales` and `zeros`: its quantization, along `axis` where there are several.
     `variable`: it is a state. `sparse`: the order of its axes, its blocks' axes, and by level its size, or
-    segments and indices."""
+    segments and indices. `signature`: its shape with -1 for free sizes."""
 
     shape: Sequence[int]
     dtype: str = "float32"
@@ -33,6 +33,7 @@ class Tensor:
     data: Any = None
     sparse: tuple[Sequence[int], Sequence[int], Sequence[Any]] | None = None
     variable: bool = False
+    signature: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ def _vector(b: Any, start: Any, items: Sequence[int]) -> int:
 def _tensor(b: Any, n: int, t: Tensor, buffer: int) -> int:
     name = b.CreateString(f"t{n}")
     shape = b.CreateNumpyVector(np.array(t.shape, np.int32))
+    signature = b.CreateNumpyVector(np.array(t.signature, np.int32))
     quantization = None
     if t.scales:
         scales = b.CreateNumpyVector(np.array(t.scales, np.float32))
@@ -144,6 +146,8 @@ def _tensor(b: Any, n: int, t: Tensor, buffer: int) -> int:
     tflite.TensorAddBuffer(b, buffer)
     tflite.TensorAddName(b, name)
     tflite.TensorAddIsVariable(b, t.variable)
+    if t.signature:
+        tflite.TensorAddShapeSignature(b, signature)
     if quantization is not None:
         tflite.TensorAddQuantization(b, quantization)
     return int(tflite.TensorEnd(b))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jangin
+from jangin.runtime.artifact import Artifact
 
 pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
 litert = pytest.importorskip(
@@ -401,6 +402,30 @@ def test_sparse_weights_that_are_wrong(sparse: Any) -> None:
     tensors = [Tensor([4, 6], data=np.ones(5), sparse=sparse), Tensor([4, 6])]
     with pytest.raises(jangin.CompileError, match=r"sparse|damaged"):
         jangin.compile(written(tensors, [Operator("DENSIFY", [0], [1], version=1)], [], [1]), cache=False)
+
+
+def rows(*shape: int) -> bytes:
+    """Rows of any number, three of them in the file where `shape` says so, by weights."""
+    w, bias = weights([5, 4], "int8", 0)
+    free = {"signature": [-1, 4]}
+    tensors = [Tensor(shape, "int8", [0.05], [3], **free), w, bias, Tensor([shape[0], 5], "int8", [0.3], [3])]
+    return written(tensors, [Operator("FULLY_CONNECTED", [0, 1, 2], [3], version=1)], [0], [3])
+
+
+def test_free_sizes_of_1_have_a_variant() -> None:
+    """The size that LiteRT takes unless it is told another; not where code is to be small, or the range
+    that a caller gives leaves it out."""
+    exe = jangin.compile(rows(1, 4), cache=False)
+    assert [*exe.artifact.sizes] == [{}, {"t0_d0": 1}]
+    random, fixed = np.random.default_rng(0), jangin.compile(rows(3, 4), cache=False)
+    (name,) = (spec.name for spec in exe.inputs)
+    assert isinstance(fixed, jangin.Executable)
+    for count in (3, 1, 1, 1, 2, 1):
+        x = random.integers(-128, 128, (count, 4), np.int8)
+        np.testing.assert_array_equal(exe.run({name: x})["t3"], fixed.run({name: x})["t3"])
+    few = jangin.compile(rows(1, 4), cache=False, shapes={"t0_d0": (2, 8)})
+    assert isinstance(few, jangin.Executable)
+    assert isinstance(jangin.build(rows(1, 4), target="armv7"), Artifact)
 
 
 def small() -> bytes:
