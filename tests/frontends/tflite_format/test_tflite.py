@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import jangin
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import import_model
 from jangin.runtime.artifact import Artifact
+from jangin.targets.x86 import V2
 
 pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
 litert = pytest.importorskip(
@@ -185,6 +188,27 @@ def test_arithmetic(kind: str, name: str) -> None:
             [image([2, 5, 7], kind=kind), image(shape, 0.013, -40, kind), image([2, 5, 7], 0.06, 5, kind)],
             Operator(name, [0, 1], [2], f"{name.capitalize()}Options", {"FusedActivationFunction": 0}),
         )
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize("name", ["ADD", "SUB"])
+def test_sums_of_all_pairs(name: str, kind: str) -> None:
+    """Every pair of numbers, by scales of which some are whole or equal: where no sum in floats gives all the
+    same, in integers."""
+    random, info, floats = np.random.default_rng(11), np.iinfo(kind), 0
+    v, w = (np.arange(info.min, info.max + 1).astype(kind)[g] for g in np.divmod(np.arange(1 << 16), 256))
+    for n, scales in enumerate([(0.5, 0.5, 1.0), (0.02, 0.02, 0.02), *random.uniform(0.01, 0.1, (6, 3))]):
+        tensors = [Tensor([1 << 16], kind, [s], [int(random.choice(v))]) for s in scales]
+        options = {"FusedActivationFunction": n % 4 if kind == "int8" else 0}
+        operator = Operator(name, [0, 1], [2], f"{name.title()}Options", options)
+        model = written(tensors, [operator], [0, 1], [2])
+        exe = jangin.compile(model, threads=1, cache=False)
+        (got,) = exe.run({"t0": v, "t1": w}).values()
+        np.testing.assert_array_equal(got, reference(model, [v, w])[0])
+        floats += "i64(" not in "".join(
+            map(str, import_model(model, Options(target=V2), until="lower").nodes)
+        )
+    assert floats >= 5
 
 
 @pytest.mark.parametrize("name", ["LOGISTIC", "TANH"])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
 from jangin.frontends.registry import Lowering, Table, lowers
-from jangin.frontends.tflite import fixed
+from jangin.frontends.tflite import fixed, sums
 from jangin.frontends.tflite.operators import wide
 from jangin.frontends.tflite.operators.common import (
     RELU_0_TO_1,
@@ -18,6 +18,7 @@ from jangin.frontends.tflite.operators.common import (
     activated,
     constants,
     is_rounded_up,
+    limits,
     lookup,
     operands,
     real,
@@ -264,6 +265,9 @@ def _sum(sign: int) -> Lowering:
         parts = [fixed.Multiplier.of(q.scale / twice) for q in call.given[:2]]
         factor, up = twice / ((1 << left) * call.out.scale), bytes_ and is_rounded_up(call)
 
+        if bytes_ and (short := _sum_in_floats(call, parts, fixed.Multiplier.of(factor), sign)) is not None:
+            return b.map(short, call.x(), call.x(1))
+
         def term(v: Expr, i: int) -> Expr:
             """What `parts` give; a power of two divides without a rest."""
             whole, m = cast(wide, v) - call.given[i].zero, parts[i]
@@ -278,6 +282,33 @@ def _sum(sign: int) -> Lowering:
         return requantized(call, b.map(total, call.x(), call.x(1)), factors)
 
     return lower
+
+
+def _sum_in_floats(
+    call: Call, parts: Sequence[fixed.Multiplier], whole: fixed.Multiplier, sign: int
+) -> Callable[[Expr, Expr], Expr] | None:
+    """The sum of 8 bits by two multiply-adds, where those give all pairs the same."""
+    ends, dtype, left = limits(call), call.out.dtype, 20
+    if dtype not in (I8, U8) or any(m.shift > 0 for m in (*parts, whole)):
+        return None
+    values = [np.arange(q.limits[0], q.limits[1] + 1, dtype=np.int64) for q in call.given[:2]]
+    first, second = (
+        sums.times(m, (v - q.zero) << left) for m, v, q in zip(parts, values, call.given[:2], strict=True)
+    )
+    wanted = np.clip(sums.times(whole, first[:, None] + sign * second) + call.out.zero, *ends)
+    rates = [q.scale / call.out.scale for q in call.given[:2]]
+    more = call.out.zero - rates[0] * call.given[0].zero - sign * rates[1] * call.given[1].zero
+    found = sums.in_floats(wanted, rates[0], sign * rates[1], more, (values[0], values[1]), ends)
+    if found is None:
+        return None
+    first_, second_, more_ = (const(n, F32) for n in (found.first, found.second, found.more))
+
+    def total(v: Expr, w: Expr) -> Expr:
+        real = cast(F32, v) * first_ + (cast(F32, w) * second_ + more_)
+        low, high = (const(float(end), F32) for end in ends)
+        return cast(dtype, minimum(maximum(intrinsic("round", real), low), high))
+
+    return total
 
 
 @lowers("SQUARED_DIFFERENCE")
