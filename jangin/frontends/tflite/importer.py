@@ -158,7 +158,12 @@ class Reader:
         known = tensor.Type() in TYPES or _is_text(tensor)
         if tensor.IsVariable() or not tensor.Buffer() or not known:
             return None
-        raw = self.model.Buffers(tensor.Buffer()).DataAsNumpy()
+        held = self.model.Buffers(tensor.Buffer())
+        raw = held.DataAsNumpy()
+        if not isinstance(raw, np.ndarray) and held.Offset() > 1:  # behind the model, which has 2 GB at most
+            if held.Offset() + held.Size() > len(self.data):
+                raise CompileError(f"{what} lies beyond the end of the TFLite file, which was cut off")
+            raw = np.frombuffer(self.data, np.uint8, held.Size(), held.Offset())
         return _array(what, tensor, raw) if isinstance(raw, np.ndarray) else None
 
     def _kind(self, i: int) -> tuple[Any, ...]:

@@ -23,7 +23,8 @@ KINDS = {
 class Tensor:
     """`data`: of a constant. `scales` and `zeros`: its quantization, along `axis` where there are several.
     `variable`: it is a state. `sparse`: the order of its axes, its blocks' axes, and by level its size, or
-    segments and indices. `signature`: its shape with -1 for free sizes."""
+    segments and indices. `signature`: its shape with -1 for free sizes.
+    `at`: where a constant lies in the file, behind the model."""
 
     shape: Sequence[int]
     dtype: str = "float32"
@@ -34,6 +35,7 @@ class Tensor:
     sparse: tuple[Sequence[int], Sequence[int], Sequence[Any]] | None = None
     variable: bool = False
     signature: Sequence[int] = ()
+    at: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,15 @@ def written(
     b = flatbuffers.Builder(1024)
     graphs = [SubGraph(tensors, operators, inputs, outputs), *bodies]
     held = [t for g in graphs for t in g.tensors if t.data is not None]
-    made = [b.CreateByteVector(b""), *(b.CreateByteVector(_contents(t)) for t in held)]
+    made = [(b.CreateByteVector(b""), None), *((b.CreateByteVector(_contents(t)), t) for t in held)]
     buffers = []
-    for data in made:
+    for data, t in made:
         tflite.BufferStart(b)
-        tflite.BufferAddData(b, data)
+        if t is not None and t.at:
+            tflite.BufferAddOffset(b, t.at)
+            tflite.BufferAddSize(b, len(_contents(t)))
+        else:
+            tflite.BufferAddData(b, data)
         buffers.append(tflite.BufferEnd(b))
     places = iter(range(1, len(buffers)))
     codes = iter(range(sum(len(g.operators) for g in graphs)))
@@ -92,7 +98,11 @@ def written(
     tflite.ModelAddSubgraphs(b, parts[1])
     tflite.ModelAddBuffers(b, parts[2])
     b.Finish(tflite.ModelEnd(b), b"TFL3")
-    return bytes(b.Output())
+    out = bytes(b.Output())
+    for t in sorted((t for t in held if t.at), key=lambda t: t.at):
+        assert len(out) <= t.at
+        out = out.ljust(t.at, b"\0") + _contents(t)
+    return out
 
 
 def _contents(t: Tensor) -> bytes:

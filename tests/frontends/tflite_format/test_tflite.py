@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -450,6 +451,16 @@ def test_free_sizes_of_1_have_a_variant() -> None:
     few = jangin.compile(rows(1, 4), cache=False, shapes={"t0_d0": (2, 8)})
     assert isinstance(few, jangin.Executable)
     assert isinstance(jangin.build(rows(1, 4), target="armv7"), Artifact)
+
+
+def test_constants_behind_the_model() -> None:
+    """As large models have them, whose flatbuffer ends before."""
+    w, bias = weights([5, 4], "int8", 0)
+    tensors = [image([2, 4]), replace(w, at=1 << 14), replace(bias, at=1 << 15), image([2, 5], 0.3)]
+    operator = Operator("FULLY_CONNECTED", [0, 1, 2], [3], version=1)
+    check(tensors, operator)
+    with pytest.raises(jangin.CompileError, match="tensor 't2' lies beyond the end"):
+        jangin.compile(written(tensors, [operator], [0], [3])[:-1], cache=False)
 
 
 def small() -> bytes:
