@@ -274,7 +274,3 @@ def loop_range(loop: For) -> Range:
     """From 0 to the last."""
     extent = loop.extent
     return _FIRST, const(extent.value - 1) if isinstance(extent, Const) else extent - 1
-
-
-def is_constant_extent(loop: For) -> bool:
-    return isinstance(loop.extent, Const)

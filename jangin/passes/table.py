@@ -19,6 +19,7 @@ from jangin.passes.integers import integers
 from jangin.passes.large_windows import large_windows
 from jangin.passes.layout import layout
 from jangin.passes.lookups import lookups
+from jangin.passes.reductions import reductions
 from jangin.passes.separable import separable
 from jangin.passes.simplify import simplify
 from jangin.passes.taps import taps
@@ -55,6 +56,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("fold", anywhere(fold)),
     Pass("cse", anywhere(cse)),
     Pass("dce", anywhere(dce)),
+    Pass("reductions", anywhere(reductions)),
     Pass("integers", integers),
     Pass("lookups", lookups),
     Pass("fuse", fuse),

@@ -19,6 +19,14 @@ EXPECTED = 256
 """What a size is taken to be that only a run tells (or the end of its range nearest to that)."""
 
 
+def expected(size: Expr, symbols: Mapping[Var, Range]) -> int:
+    """A size, or what to expect of a symbolic one."""
+    if isinstance(size, Const):
+        return int(size.value)
+    low, high = interval(size, symbols)
+    return max(low or 1, min(high or EXPECTED, EXPECTED))
+
+
 @dataclass(frozen=True)
 class Workload:
     """A kernel to schedule: its tensor expressions over `inputs`, of which `constants` names those that
@@ -33,10 +41,7 @@ class Workload:
 
     def size(self, e: Expr) -> int:
         """A dimension's size, or what to expect of a symbolic one."""
-        if isinstance(e, Const):
-            return int(e.value)
-        low, high = interval(e, self.symbols)
-        return max(low or 1, min(high or EXPECTED, EXPECTED))
+        return expected(e, self.symbols)
 
 
 @dataclass(frozen=True)

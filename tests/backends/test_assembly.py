@@ -11,9 +11,13 @@ from machine import target
 from test_arm_assembly import CASES, conv, kernel
 
 from jangin.backends.llvm.objects import assembly
+from jangin.ir.core import Reduce
 from jangin.ir.dtype import F32, I32
 from jangin.ir.expr import Buffer, Expr, Var, const, maximum, select
 from jangin.ir.loop import Alloc, For, Func, If, Stmt, Store, block
+from jangin.ops.core import CORE
+from jangin.templates.choose import choose
+from jangin.templates.template import Workload
 
 K = 128
 
@@ -117,6 +121,20 @@ def test_products_of_bytes_without_vnni(level: str, case: str) -> None:
     assert not any("rsp" in line for line in inner), "a register was spilled"
     assert found["vpmaddubsw"] == found["vpmaddwd"] == found["vpaddd"], inner
     assert 3 * found["vpmaddubsw"] >= 0.7 * len(inner), inner
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("depth", [8192, 18_816, 150_528])
+def test_long_rows_are_read_upwards(level: str, depth: int) -> None:
+    """In the other order within a line or two, what is fetched ahead comes late: rows from memory took four
+    times as long."""
+    attrs, x = Reduce("sum", (1,)), Buffer("x", F32, (const(64), const(depth)))
+    stages = CORE[attrs.op].te([x], Buffer("out", F32, (const(64),)), attrs)
+    func = choose(Workload("k", stages, (x,), {}, (), target(level))).func
+    text = assembly(func, target(level))
+    loops = [re.findall(r"vaddps\s+(\d*)\(%r", "\n".join(loop)) for loop in instructions(text)]
+    reads = [[int(at or 0) for at in loop] for loop in loops if len(loop) > 3]
+    assert reads and all(at == sorted(at) for at in reads), reads
 
 
 def test_only_the_tail_is_masked_one_access_each() -> None:

@@ -29,7 +29,6 @@ from jangin.ir.loop import (
     Store,
     buffers_written,
     expressions,
-    is_constant_extent,
     loop_range,
     statements,
     task_loops,
@@ -145,7 +144,7 @@ class Kernel:
             with self.x.binding(s.var, i), self.ix.bound(s.var, loop_range(s), self.depth):
                 self.statement(s.body)
 
-        self.w.loop(first, end, body, entered=s is not self._split and is_constant_extent(s))
+        self.w.loop(first, end, body, entered=s is not self._split and self.ix.nonnegative(s.extent - 1))
         self.depth -= 1
 
     def _unrolled(self, s: For, extent: int) -> None:

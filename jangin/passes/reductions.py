@@ -1,0 +1,62 @@
+"""Large reductions to few results in two steps, so that several threads share them.
+
+A kernel's tasks are the results that a reduction's first axes give: of all elements of a tensor, or of all
+rows of a matrix, there is one. So parts are reduced first, side by side, and what they give is reduced then.
+Largest and smallest elements keep their bits; sums are taken in another order, of shorter partial sums.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from jangin.ir.core import Map, Reduce, Reshape
+from jangin.ir.expr import Const, const
+from jangin.ir.graph import Graph, Node
+from jangin.ops.editor import Editor
+from jangin.templates.template import expected
+
+TASKS = 16
+"""Results that are shared out well, at most."""
+LARGE = 256 << 10
+"""Elements that a reduction should read: of fewer, waking a second thread takes as long."""
+EACH = 64
+"""Elements that a part's result should stand for, as it is written and read once more."""
+
+
+def reductions(graph: Graph) -> Graph:
+    """The graph with such reductions in two steps."""
+    run = Editor(graph.symbols, graph.values, graph.constants)
+    maps = {v for n in graph.nodes if isinstance(n.attrs, Map) for v in n.outputs}
+    for node in graph.nodes:
+        parts = _parts(run, node, node.attrs, maps) if isinstance(node.attrs, Reduce) else None
+        run.emit(node if parts is None else replace(node, inputs=(parts,)))
+    return run.rewritten(graph)
+
+
+def _parts(run: Editor, node: Node, attrs: Reduce, maps: set[str]) -> str | None:
+    """What the parts of a reduction give, which it is to reduce then; None where it is best made at once."""
+    (x,) = node.inputs
+    shape, axes, exact = run.shape(x), attrs.axes, run.dtype(x).wide is run.dtype(x)
+    sizes = [expected(d, run.symbols) for d in shape]
+    tasks = math.prod(sizes[: axes[0]]) if axes else TASKS
+    if tasks >= TASKS or math.prod(sizes) < LARGE or not exact:
+        return None
+    count = 0
+    while tasks < TASKS and count < len(axes) - 1:
+        tasks *= sizes[axes[count]]
+        count += 1
+    left = axes[count:]
+    results = math.prod(n for i, n in enumerate(sizes) if i not in left)
+    if count and tasks > 1 and results * EACH <= math.prod(sizes):
+        return run.add(Reduce(attrs.combiner, left, True), [x], f"{node.name}.parts", node.source)
+    (axis, *others), size = axes, shape[axes[0]]
+    if others or not isinstance(size, Const) or x in maps:  # what a reshape reads has to be in memory
+        return None
+    fit = (n for n in range(TASKS, int(size.value) // EACH) if int(size.value) % n == 0)
+    parts = next((n for n in fit if results * n * EACH <= math.prod(sizes)), 0)
+    if not parts:
+        return None
+    cut = (*shape[:axis], const(parts), const(int(size.value) // parts), *shape[axis + 1 :])
+    rows = run.add(Reshape(cut), [x], f"{node.name}.cut", node.source)
+    return run.add(Reduce(attrs.combiner, (axis + 1,)), [rows], f"{node.name}.parts", node.source)
