@@ -162,8 +162,9 @@ even; takes subnormal numbers for 0."""
 
 AVX512: tuple[Row, ...] = (
     *_DPBF16,
-    _fours(16, 512, "avx512vnni", "dpbusd_epi32"),
+    *(_fours(bits // 32, bits, "avx512vnni", "dpbusd_epi32") for bits in (512, 256)),
     _pairs(16, "avx512.pmaddw.d.512", ("avx512vnni",), "dpwssd_epi32"),
+    _pairs(8, "avx2.pmadd.wd", ("avx512vnni",), "dpwssd_epi32"),
     _pairs(16, "avx512.pmaddw.d.512", ("avx512bw",)),
     _fours_clamped(16, "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512", ("avx512bw",)),
     *(_upper(n, "_mm512_mask_blend_epi32(0xAAAA, {}, {})" * (n == 16), ("avx512f",)) for n in (16, 32, 64)),

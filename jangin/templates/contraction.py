@@ -99,6 +99,8 @@ WIDENED = 0.5
 """Cycles to widen a vector of a panel, and to store it, beside multiply-adds."""
 BLOCK_SHARE = 3, 4
 """The part of the L1 cache (3 of 4) for a block of a panel's terms: the rows read with it need the rest."""
+HALVED = 32
+"""Bytes of registers above which half ones are as good instructions."""
 STREAM_OPS = 16
 """Multiply-adds that could be done while one element of a panel comes from memory."""
 
@@ -109,13 +111,23 @@ def match(workload: Workload) -> Contraction | None:
         return None
     (stage,) = workload.stages
     word = word_of(stage.body.fn) if isinstance(stage.body, Call) else stage.body.dtype
-    lanes = workload.target.lanes(word.bytes)
+    lanes = _lanes(workload, stage, word.bytes)
     role = roles(stage, lanes) or _over_axes(workload, lanes) if stage.axes else None
     if role is None or role.left.buffer.name == role.right.buffer.name:
         return None  # a product with itself would need a panel of one of its two readings
     if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):
         return None
     return Contraction(workload, role, lanes)
+
+
+def _lanes(workload: Workload, stage: te.Stage, size: int) -> int:
+    """Elements of a vector of so many bytes each: half of a register's where the columns are no more, as what
+    is half as wide takes no longer, and half the time on processors that take wide ones in two steps."""
+    target, columns = workload.target, stage.axes[-1].extent if stage.axes else None
+    lanes, dot = target.lanes(size), stage.body.fn if isinstance(stage.body, Call) else ""
+    few = isinstance(columns, Const) and columns.value <= lanes // 2 and target.vector_bytes > HALVED
+    row = target.row(dot, row_type(dot), lanes // 2) if dot in DOTS else None
+    return lanes // 2 if few and (row is None or row.becomes) else lanes
 
 
 def _over_axes(workload: Workload, lanes: int) -> Roles | None:

@@ -21,6 +21,7 @@ from jangin.targets import NAMED, Target
 from jangin.templates import separable
 from jangin.templates.choose import TEMPLATES, choose
 from jangin.templates.common import messy
+from jangin.templates.contraction import Contraction
 
 from .kernels import (
     SYMBOL,
@@ -93,6 +94,16 @@ def test_pixels_of_planes_are_columns(size: tuple[int, ...], target: Target) -> 
     assert len(by_panels) > 1 or 1 in size
     for params in by_panels.values():
         assert_equal_to_stages(found.schedule(params), built)
+
+
+@pytest.mark.parametrize(("outputs", "lanes"), [(3, 8), (8, 8), (9, 16), (24, 16)])
+def test_few_columns_take_half_vectors(outputs: int, lanes: int) -> None:
+    """Of registers of 64 bytes; half ones of those of 32 are no shorter instructions."""
+    built = conv((9, 11), 5, outputs, 3)
+    for name, most in (("x86-64-v4", 16), ("x86-64-v3", 8)):
+        found = TEMPLATES["contraction"](workload(built, {}, W, NAMED[name]))
+        assert isinstance(found, Contraction) and found.lanes == min(lanes, most)
+        assert_equal_to_stages(found.schedule(found.space()[0]), built)
 
 
 def test_rows_between_columns_are_not_numbered_through() -> None:
