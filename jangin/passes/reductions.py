@@ -13,6 +13,7 @@ from dataclasses import replace
 from jangin.ir.core import Map, Reduce, Reshape
 from jangin.ir.expr import Const, const
 from jangin.ir.graph import Graph, Node
+from jangin.ir.simplify import interval
 from jangin.ops.editor import Editor
 from jangin.templates.template import expected
 
@@ -39,16 +40,17 @@ def _parts(run: Editor, node: Node, attrs: Reduce, maps: set[str]) -> str | None
     (x,) = node.inputs
     shape, axes, exact = run.shape(x), attrs.axes, run.dtype(x).wide is run.dtype(x)
     sizes = [expected(d, run.symbols) for d in shape]
-    tasks = math.prod(sizes[: axes[0]]) if axes else TASKS
+    least = [interval(d, run.symbols)[0] or 1 for d in shape]
+    tasks = math.prod(least[: axes[0]]) if axes else TASKS
     if tasks >= TASKS or math.prod(sizes) < LARGE or not exact:
         return None
     count = 0
     while tasks < TASKS and count < len(axes) - 1:
-        tasks *= sizes[axes[count]]
+        tasks *= least[axes[count]]
         count += 1
     left = axes[count:]
     results = math.prod(n for i, n in enumerate(sizes) if i not in left)
-    if count and tasks > 1 and results * EACH <= math.prod(sizes):
+    if any(sizes[i] > 1 for i in axes[:count]) and results * EACH <= math.prod(sizes):
         return run.add(Reduce(attrs.combiner, left, True), [x], f"{node.name}.parts", node.source)
     (axis, *others), size = axes, shape[axes[0]]
     if others or not isinstance(size, Const) or x in maps:  # what a reshape reads has to be in memory
