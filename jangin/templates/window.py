@@ -28,7 +28,7 @@ from jangin.templates.common import (
 )
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import begin_with_bias
+from jangin.templates.tiling import HALVED, begin_with_bias
 
 LARGEST_WINDOW = 64
 """Taps of a window that may leave the image, where a row has several windows."""
@@ -120,6 +120,8 @@ def _lanes(workload: Workload) -> int:
     if stage.body.dtype.is_float and size % lanes == 0:
         return lanes
     lanes = lanes_for(workload)
+    if size <= lanes // 2 and isinstance(column, Const) and target.vector_bytes > HALVED:
+        return lanes // 2
     return lanes if workload.target.masks else math.gcd(workload.size(column), lanes)
 
 
