@@ -19,12 +19,13 @@ from jangin.ir.loop import (
     buffers_written,
     expressions,
     map_children,
+    map_stmt,
     replace_buffer,
     statements,
     substitute_stmt,
 )
 from jangin.ir.simplify import prove, simplify
-from jangin.ir.traversal import free_vars, loads, substitute
+from jangin.ir.traversal import free_vars, loads, rewrite, substitute
 from jangin.schedule.checks import ScheduleError, reads_of, serial, touched, well_formed
 from jangin.schedule.normalize import ceil_div
 from jangin.schedule.primitives import at_loop, find, ranges_at
@@ -100,6 +101,43 @@ def reuse(func: Func, old: str, new: str) -> Func:
         return go(s.body) if isinstance(s, Alloc) and s.buffer.name == new else map_children(s, go)
 
     return well_formed(func.with_body(replace_buffer(go(func.body), new, a)))
+
+
+def inline_sum(func: Func, local: str) -> Func:
+    """Make each element of a local that is a reduction where it is read, by the one statement that reads it:
+    an element that is read once is made once, and none is kept."""
+    allocs, nests = _peel_allocs(func.body)
+    makers = [s for s in nests if local in buffers_written(s)]
+    if local not in {a.buffer.name for a in allocs} or len(makers) != 1:
+        raise ScheduleError(f"{func.name}: {local} is no local that one nest makes")
+    loops = _chain(makers[0])
+    own = loops[-1].body if loops else makers[0]
+    if not isinstance(own, Alloc) or not isinstance(own.body, Block) or len(own.body.body) != 3:
+        raise ScheduleError(f"{func.name}: {local} is no reduction")
+    init, terms, final = own.body.body
+    if not isinstance(final, Store) or final.index != tuple(p.var for p in loops):
+        raise ScheduleError(f"{func.name}: {local} isn't made element by element")
+    rest = block(*(s for s in nests if s is not makers[0]))
+    reads = [
+        (s, n) for s in statements(rest) for e in expressions(s) for n in loads(e) if n.buffer.name == local
+    ]
+    if len({n for _, n in reads}) != 1 or len({id(s) for s, _ in reads}) != 1:
+        raise ScheduleError(f"{func.name}: {local} is read by several statements, or at several places")
+    (reader, load), *_ = reads
+    if not isinstance(reader, Store) or touched(makers[0]) & buffers_written(rest):
+        raise ScheduleError(f"{func.name}: what {local} is made of changes before it is read")
+    at: dict[Var, Expr] = {p.var: i for p, i in zip(loops, load.index, strict=True)}
+    value = substitute(final.value, at)
+    use = map_stmt(reader, lambda e: rewrite(e, lambda n: value if n == load else None))
+    inner = Alloc(own.buffer, block(substitute_stmt(init, at), substitute_stmt(terms, at), use))
+
+    def go(s: Stmt) -> Stmt:
+        return inner if s is reader else map_children(s, go)
+
+    whole = go(rest)
+    for a in reversed([a for a in allocs if a.buffer.name != local]):
+        whole = Alloc(a.buffer, whole)
+    return well_formed(func.with_body(whole))
 
 
 def _check_extents(func: Func, nests: Sequence[Sequence[For]]) -> None:

@@ -48,6 +48,17 @@ def _biased(built: Built) -> Built:
     ]
 
 
+def _summed_twice() -> Built:
+    """A sum of sums of blocks, each with a factor."""
+    x, y, f = buffer("x", 3, 10), buffer("y", 7, 10), buffer("f", 7, 5)
+    dots = te.reduction(buffer("dots", 3, 7, 5), [2], "sum", lambda i, k: (
+        x[i[0], i[2] * 2 + k[0]] * y[i[1], i[2] * 2 + k[0]]
+    ))  # fmt: skip
+    sums = te.reduction(buffer("out", 3, 7), [5], "sum", lambda i, k: dots.out[(*i, *k)] * f[i[1], k[0]])
+    return (dots, sums), [x, y, f]
+
+
+KERNELS["summed twice"] = _summed_twice()
 KERNELS["biased"] = _biased(matmul((5, 6), (6, 7)))
 
 

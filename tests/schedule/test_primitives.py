@@ -334,6 +334,12 @@ def test_a_local_in_the_place_of_another() -> None:
         do(chain(late=True), ("merge", 1, ["r0"]), ("reuse", "a", "b"))
 
 
+def test_a_sum_where_it_is_read() -> None:
+    func = do(naive("summed twice"), ("inline_sum", "dots"))
+    assert loop_names(func) == ["bi0", "bi1", "bk0", "ak0"]
+    assert not [s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == "dots"]
+
+
 @pytest.mark.parametrize(("lanes", "ways"), [(1, 1), (2, 2), (4, 1), (4, 3), (16, 1)])
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_rfactor(name: str, lanes: int, ways: int) -> None:
