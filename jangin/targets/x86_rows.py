@@ -116,11 +116,26 @@ def _upper(lanes: int, c: str, needs: tuple[str, ...] = ()) -> Row:
     )  # fmt: skip
 
 
+def _fours_by_pairs(lanes: int, function: str, needs: tuple[str, ...] = ()) -> Row:
+    """`dot4u` of one vector register by two products of pairs, of bytes as int16, which never saturate."""
+    llvm = "%a = bitcast {T} %x to {pairs}\n%b = bitcast {T} %y to {pairs}\n"
+    llvm += "%b_even = shl {pairs} %b, splat (i16 8)\n"
+    for n, a, b in (
+        ("even", "and {pairs} %a, splat (i16 255)", "%b_even"),
+        ("odd", "lshr {pairs} %a, splat (i16 8)", "%b"),
+    ):
+        llvm += f"%a{n} = {a}\n%b{n} = ashr {{pairs}} {b}, splat (i16 8)\n"
+        llvm += f"%both{n} = call {{T}} @llvm.x86.{function}({{pairs}} %a{n}, {{pairs}} %b{n})\n"
+    llvm += "%fours = add {T} %botheven, %bothodd\nadd {T} %fours, %z"
+    return replace(DOT4U, llvm=llvm, needs=needs, lanes=lanes, multiplies=4)
+
+
 SSE4: tuple[Row, ...] = (
     NEAREST,
     _upper(4, "_mm_blend_epi16({}, {}, 0xCC)"),
     _pairs(4, "sse2.pmadd.wd"),
     _fours_clamped(4, "ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"),
+    _fours_by_pairs(4, "sse2.pmadd.wd"),
     *PORTABLE,
 )
 
@@ -131,6 +146,7 @@ AVX2: tuple[Row, ...] = (
     _pairs(8, "avx2.pmadd.wd", ("avx2",)),
     _fours_clamped(8, "avx2.pmadd.ub.sw", "avx2.pmadd.wd", ("avx2",)),
     _upper(8, "_mm256_blend_epi32({}, {}, 0xAA)", ("avx2",)),
+    _fours_by_pairs(8, "avx2.pmadd.wd", ("avx2",)),
     _HALVES_IN_REGISTER,
     *_HALVES,
     *single(("avx2",), FOUR, _MASKMOV, {
@@ -168,6 +184,7 @@ AVX512: tuple[Row, ...] = (
     _pairs(16, "avx512.pmaddw.d.512", ("avx512bw",)),
     _fours_clamped(16, "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512", ("avx512bw",)),
     *(_upper(n, "_mm512_mask_blend_epi32(0xAAAA, {}, {})" * (n == 16), ("avx512f",)) for n in (16, 32, 64)),
+    _fours_by_pairs(16, "avx512.pmaddw.d.512", ("avx512bw",)),
     *single(("avx512f", "avx512bw", "avx512vl"), FOUR, _MASKED_MOVE, {
         "masked_load": f"({{T}})_mm{{bits}}_maskz_loadu_epi32({_MASK}, memory)",
         "masked_store": f"_mm{{bits}}_mask_storeu_epi32(memory, {_MASK}, (__m{{reg}}i)x)",
