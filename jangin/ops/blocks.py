@@ -1,5 +1,8 @@
 """Products with weights of few bits that stay in their blocks: a factor, and perhaps an offset, for so many
-neighbouring weights of a row. Nothing makes floats of all of them (see `templates.weight_blocks`)."""
+neighbouring weights of a row. Nothing makes floats of all of them (see `templates.weight_blocks`).
+
+What they are multiplied with stays f32, or is rounded to 8 bits (`Rounding`): a block's products and their
+sum are exact integers then, of four a word, and only blocks are added up in f32."""
 
 from __future__ import annotations
 
@@ -7,25 +10,49 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jangin.ir.core import Compute
-from jangin.ir.dtype import F32, I32
-from jangin.ir.expr import Buffer, Expr, binary, cast, const
+from jangin.ir.core import Compute, Reshape
+from jangin.ir.dtype import F16, F32, I8, I32
+from jangin.ir.expr import Buffer, Expr, binary, call, cast, const, select
 from jangin.ir.graph import Array, CompileError, Graph, Node
+from jangin.ir.records import dataclass
+from jangin.ir.te import reduction
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
+from jangin.ops.quantized import saturated
 from jangin.ops.values import Tensor
 
-NIBBLES = 8
-"""Numbers of 4 bits in a word."""
+NIBBLES, BYTES = 8, 4
+"""Numbers of 4 bits, and of 8 bits, in a word."""
+LOW_NIBBLES = 0x0F0F0F0F
+"""Of a word's bytes the lower halves."""
+ONES = 0x01010101
+"""A word of four 1."""
+LARGEST_BLOCK = 1 << 15
+"""Weights of a block whose products with numbers of 8 bits an i32 adds up."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Activations as multiples, -127 to 127, of the 127th part of the largest of `block` neighbours, to the
+    nearest, half to even. `halves`: the factor, and factor times sum, are f16, as ggml's Q8_0 and Q8_1 have
+    them; else f32, as Q8_K and ONNX Runtime do."""
+
+    block: int
+    halves: bool = False
+
+    def factor(self, value: Expr) -> Expr:
+        return cast(F32, cast(F16, value)) if self.halves else value
 
 
 def matmul_blocks(
-    b: Builder, x: Tensor, numbers: Array, factors: Array, offsets: Array | None, block: int
-) -> Tensor:
+    b: Builder, x: Tensor, numbers: Array, factors: Array, offsets: Array | None, block: int,
+    rounding: Rounding | None = None,
+) -> Tensor:  # fmt: skip
     """x [..., inputs] times the transposed weights `numbers * factors + offsets`, f32 [..., outputs], summed
     in f32. numbers: integers of 8 bits [outputs, inputs], kept in 4 where they fit; factors and offsets: f32
     [outputs, blocks], kept as f16 where that is the same, each for `block` neighbouring weights of a row (the
-    last for those left over). CompileError where these shapes don't fit."""
+    last for those left over). `rounding`: of x, by blocks of a multiple of the weights'. CompileError where
+    these shapes don't fit."""
     rows, width = numbers.shape
     wanted = (rows, -(-width // block))
     if any(s is not None and s.shape != wanted for s in (factors, offsets)):
@@ -33,6 +60,8 @@ def matmul_blocks(
             f"factors [{', '.join(map(str, factors.shape))}] don't fit weights [{rows}, {width}] in blocks "
             f"of {block}: there should be [{', '.join(map(str, wanted))}]"
         )
+    if rounding is not None and block <= LARGEST_BLOCK:
+        return _of_whole(b, x, numbers, factors, offsets, block, rounding)
     low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
     small = high - low < 16
     if small and low:
@@ -60,14 +89,108 @@ def matmul_blocks(
     return b.reshape(y, [*x.shape[:-1], rows])
 
 
+def _of_whole(
+    b: Builder, x: Tensor, numbers: Array, factors: Array, offsets: Array | None, block: int,
+    rounding: Rounding,
+) -> Tensor:  # fmt: skip
+    """The product of rounded x. Of each block what is stored of its numbers, from 0 up, times x, is summed in
+    i32; the sum of x adds what makes them negative, and is multiplied by the offsets."""
+    rows, width = numbers.shape
+    low, high = min(0, int(numbers.min(initial=0))), int(numbers.max(initial=0))
+    each = NIBBLES if high - low < 16 else BYTES
+    blocks, long = factors.shape[1], -(-block // each) * each
+    if offsets is not None and low:
+        offsets, moved = offsets + factors * np.float32(low), 0
+    else:
+        moved = low
+    stored = np.zeros((rows, blocks * block), np.uint8)
+    stored[:, :width] = numbers.astype(np.int16) - low
+    stored = np.pad(stored.reshape(rows, blocks, block), [(0, 0), (0, 0), (0, long - block)])
+    kept = _halved(stored) if each == NIBBLES else stored.reshape(rows, -1).view("<i4")
+    words, scales = _rounded(b, x, rounding, blocks, block, long)
+    count, apart = long // BYTES, rounding.block // block
+    given = [words, b.const(np.ascontiguousarray(kept)), b.const(_smallest(factors)), scales]
+    if offsets is not None or moved:
+        given.append(_sums(b, words, scales, rounding, (blocks, count, apart), moved))
+    given += [] if offsets is None else [b.const(_smallest(offsets))]
+    bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(map(b.materialize, given))]
+
+    def four(index: Sequence[Expr], k: Sequence[Expr]) -> Expr:
+        (m, n, at), (w,) = index, k
+        word = at * count + w
+        weights = bufs[1][n, word]
+        if each == NIBBLES:
+            half = binary("shr", bufs[1][n, word // 2], cast(I32, word % 2 * 4))
+            weights = binary("and", half, const(LOW_NIBBLES, I32))
+        return call("dot4u", weights, bufs[0][m, word])
+
+    def term(index: Sequence[Expr], k: Sequence[Expr]) -> Expr:
+        (m, n), (at,) = index, k
+        whole = dots.out[m, n, at] + bufs[4][m, at] if moved else dots.out[m, n, at]
+        value = cast(F32, whole) * (cast(F32, bufs[2][n, at]) * rounding.factor(bufs[3][m, at // apart]))
+        return value if offsets is None else value + cast(F32, bufs[5][n, at]) * bufs[4][m, at]
+
+    outer = (words.shape[0], const(rows))
+    dots = reduction(Buffer("dots", I32, (*outer, const(blocks))), [count], "sum", four)
+    y = b.stages([dots, reduction(Buffer("out", F32, outer), [blocks], "sum", term)], given)
+    return b.reshape(y, [*x.shape[:-1], rows])
+
+
+def _rounded(
+    b: Builder, x: Tensor, rounding: Rounding, blocks: int, block: int, long: int
+) -> tuple[Tensor, Tensor]:
+    """x [..., width] as words of four numbers [rows, words], its blocks filled up with 0 to `long` numbers,
+    and the factors of those that it is rounded by, as f32 has them."""
+    flat = b.reshape(x, [product(x.shape[:-1]), x.shape[-1]])
+    whole = -(-blocks * block // rounding.block)
+    over = whole * rounding.block - int(str(x.shape[-1]))
+    parts = b.reshape(b.pad(flat, [0, 0, 0, over]), [flat.shape[0], whole, rounding.block])
+    largest = b.reduce("max", b.map(lambda v: call("abs", v), parts), (2,), keepdims=True)
+    factors = b.map(lambda v: v / 127, largest)
+
+    def number(v: Expr, factor: Expr) -> Expr:
+        return saturated(call("round", v * select(factor > 0, 1 / factor, const(0.0, F32))), I8)
+
+    numbers = b.reshape(b.map(number, parts, factors), [flat.shape[0], blocks, block])
+    numbers = b.pad(numbers, [0, 0, 0, 0, 0, long - block])
+    words = b.node(Reshape((flat.shape[0], const(blocks * long // BYTES)), I32), [numbers])
+    return words, b.reshape(factors, [flat.shape[0], whole])
+
+
+def _sums(
+    b: Builder, words: Tensor, scales: Tensor, rounding: Rounding, sizes: tuple[int, int, int], moved: int
+) -> Tensor:
+    """The sums of the numbers of each of so many blocks, of so many words, several to a factor: `moved` times
+    them, i32, or, where that is 0, times their factor."""
+    blocks, count, apart = sizes
+
+    def one(bufs: Sequence[Buffer], index: Sequence[Expr], k: Sequence[Expr]) -> Expr:
+        return call("dot4u", const(ONES, I32), bufs[0][index[0], index[1] * count + k[0]])
+
+    sums = b.reduction(I32, (words.shape[0], blocks), [count], "sum", [words], one)
+    if moved:
+        return b.map(lambda v: v * moved, sums)
+
+    def scaled(bufs: Sequence[Buffer], m: Expr, at: Expr) -> Expr:
+        return rounding.factor(cast(F32, bufs[0][m, at]) * bufs[1][m, at // apart])
+
+    return b.compute(F32, sums.shape, [sums, scales], scaled)
+
+
 def is_blocks(node: Node, graph: Graph) -> bool:
     """Whether a node is such a product."""
     if not isinstance(node.attrs, Compute) or len(node.inputs) < 3:
         return False
-    numbers, *scales = (graph.constants.get(n) for n in node.inputs[1:])
+    numbers, scale = (graph.constants.get(n) for n in node.inputs[1:3])
     last = node.attrs.stages[-1]
-    whole = numbers is not None and numbers.dtype.kind in "iu" and all(s is not None for s in scales)
+    whole = numbers is not None and numbers.dtype.kind in "iu" and scale is not None
     return whole and last.combiner == "sum" and len(last.reduce_axes) == 1
+
+
+def _halved(numbers: Array) -> Array:
+    """Eight numbers of 4 bits each as an i32: the first four in the lower halves of its bytes."""
+    pairs = numbers.reshape(len(numbers), -1, 2, BYTES)
+    return np.ascontiguousarray(pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(len(numbers), -1).view("<i4")
 
 
 def _words(numbers: Array) -> Array:

@@ -52,7 +52,6 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import (
     COLUMNS,
-    HALVED,
     Roles,
     Tiler,
     by_lane,
@@ -100,6 +99,8 @@ WIDENED = 0.5
 """Cycles to widen a vector of a panel, and to store it, beside multiply-adds."""
 BLOCK_SHARE = 3, 4
 """The part of the L1 cache (3 of 4) for a block of a panel's terms: the rows read with it need the rest."""
+HALVED = 32
+"""Bytes of registers above which half ones are as good instructions."""
 STREAM_OPS = 16
 """Multiply-adds that could be done while one element of a panel comes from memory."""
 
@@ -199,7 +200,7 @@ class Contraction(Template):
     name = "contraction"
 
     def __init__(self, workload: Workload, role: Roles, lanes: int) -> None:
-        (self.stage,) = workload.stages
+        self.stage = workload.stages[-1]
         self.workload, self.role, self.lanes = workload, role, lanes
         size = {a.var.name: workload.size(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes)}
         extent = {a.var.name: a.extent for a in self.stage.axes}

@@ -5,21 +5,28 @@ by it; of many rows a task widens a panel once, and its tiles read that.
     parallel task { panel { [widen panel] row tile { acc = 0; k { acc += a[row] * widened }; write back } } }
 
 For a single row what a block's weights have in common multiplies their sum, not each of them.
+
+Where rows are words of four numbers of 8 bits, a tile has two sets of accumulators: a block's sums, of i32,
+and, once a block, those of f32 that they are added to with their factors.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Const, Load, const
-from jangin.ir.traversal import children, free_vars, loads, walk
-from jangin.templates.contraction import MAX_ROWS, Contraction
-from jangin.templates.cost import arithmetic, launch, rate
-from jangin.templates.scheduled import Params
+from jangin.ir.dtype import I32
+from jangin.ir.expr import Binary, Call, Const, Load, const
+from jangin.ir.traversal import children, free_vars, loads, substitute, walk
+from jangin.ir.words import DOTS, products_of
+from jangin.templates.common import fuse_all
+from jangin.templates.contraction import BETWEEN, MAX_ROWS, TASK_OPS, Contraction
+from jangin.templates.cost import LOOP, SHARE, arithmetic, launch, rate
+from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Workload
-from jangin.templates.tiling import Roles
+from jangin.templates.tiling import Roles, Tiler, pack_right
 
 WORD = 8
 """Weights that a word has, and terms in one turn of the loop over others."""
@@ -29,10 +36,18 @@ TASK_WEIGHTS = 0.2e6
 """Weights that a task of a few rows should read."""
 
 
-def match(workload: Workload) -> Blocks | None:
+SHORT = 16
+"""Words of a block that are multiplied without a loop over them, at most."""
+ADDED = 4.0
+"""Instructions that add a block's sum to the others: conversion, two products, sum."""
+
+
+def match(workload: Workload) -> Contraction | None:
     """The kernel as a product with weights in blocks, or None where it isn't one."""
-    if len(workload.stages) != 1 or workload.target.lanes(4) < 2:
+    if workload.target.lanes(4) < 2:
         return None
+    if len(workload.stages) != 1:
+        return _rounded(workload)
     (stage,) = workload.stages
     role = roles(stage, workload)
     return None if role is None else Blocks(workload, role, workload.target.lanes(4))
@@ -118,6 +133,122 @@ class Blocks(Contraction):
         again = 1 if params["widened"] else params["row_tiles"]
         ops = params["row_tiles"] * params["mr"] + again * self.widening
         return ops * params["nv"] * self.lanes * self.depth * params["panels"]
+
+
+def _rounded(workload: Workload) -> RoundedBlocks | None:
+    """The kernel as a product of words of bytes with weights in blocks, or None where it isn't one."""
+    if len(workload.stages) != 2:
+        return None
+    dots, sums = (te.rename_axes(s, prefix) for s, prefix in zip(workload.stages, "ab", strict=True))
+    body, count = dots.body, [len(s.axes) for s in (dots, sums)] + [len(s.reduce_axes) for s in (dots, sums)]
+    if not (isinstance(body, Call) and body.fn in DOTS) or count != [3, 2, 1, 1]:
+        return None
+    weights, left = children(body)
+    (row, column), block = (a.var for a in sums.axes), sums.reduce_axes[0].var
+    read = [n.index for n in loads(sums.body) if n.buffer.name == dots.out.name]
+    if not isinstance(left, Load) or {sums.combiner, dots.combiner} != {"sum"} or len(read) != 1:
+        return None
+    if read[0] not in ((row, column, block), (const(0), column, block)):
+        return None
+    here = {a.var: i for a, i in zip(dots.axes, read[0], strict=True)}
+    parts = [p for e in (substitute(weights, here), sums.body) for p in loads(e) if p.index[:1] == (column,)]
+    if any(p.buffer.name not in workload.constants for p in parts):
+        return None
+    role = Roles((), (row.name,), (column.name,), (block.name,), left, parts[0], 1, tuple(parts))
+    return RoundedBlocks(workload, dots, sums, role)
+
+
+class RoundedBlocks(Contraction):
+    """`words`: of a block of a row."""
+
+    name = "weight_blocks"
+
+    def __init__(self, whole: Workload, dots: te.Stage, sums: te.Stage, role: Roles) -> None:
+        super().__init__(replace(whole, stages=(sums,)), role, whole.target.lanes(4))
+        self.whole, self.dots = whole, dots
+        self.packed, (words,) = True, (a.extent for a in dots.reduce_axes)
+        assert isinstance(dots.body, Call) and isinstance(words, Const)
+        self.words, fn = int(words.value), dots.body.fn
+        self.depth *= self.words * products_of(fn)
+        row = whole.target.row(fn, I32, self.lanes)
+        self.multiplies, self.between = 1 if row is None else row.multiplies, BETWEEN.get(fn, 0)
+        self.widening = arithmetic(children(dots.body)[0])
+        held = {p.buffer.name: p.buffer for p in role.parts}.values()
+        self.weight_bytes = sum(b.dtype.bytes * math.prod(map(whole.size, b.shape)) for b in held) / (
+            self.columns * self.depth
+        )
+
+    def space(self) -> Sequence[Params]:
+        """The same panels whatever the rows, so that kernels for one and for many share the constants."""
+        registers = self.workload.target.registers
+        nv = min(4 if registers > 16 else 2, math.ceil(self.columns / self.lanes))
+        most = max(1, min(MAX_ROWS, (registers - 2 - nv - self.between) // (2 * nv)))
+        return [self._task(min(most, self.rows) if self.known_rows else most, nv)]
+
+    def _task(self, mr: int, nv: int) -> Params:
+        """As many rows as stay in half the L2 cache, and panels for which they are worth their hand-out."""
+        width = nv * self.lanes
+        tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
+        row_tiles = max(1, min(tiles, self.workload.target.l2 // (SHARE * self.depth * mr)))
+        wanted = TASK_WEIGHTS if tiles == 1 else TASK_OPS[1] / (row_tiles * mr)
+        across = max(1, math.floor(self.columns * self.depth / wanted))
+        across = min(panels, across + across % 2)
+        task = {"row_tiles": row_tiles, "panels": math.ceil(panels / across)}
+        return {"mr": mr, "nv": nv, **task, "panels_inside": 0}
+
+    def estimate(self, params: Params) -> float:
+        """Instructions of the multiply-adds, of the widening, for each row tile, and of what is done once a
+        block; weights come from memory once."""
+        t, mr, nv = self.workload.target, params["mr"], params["nv"]
+        tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / (nv * self.lanes))
+        down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
+        each = mr * nv * (self.words * self.multiplies + ADDED) + nv * self.words * (1 + self.widening)
+        work = tiles * panels * (self.inner * each / t.multiply_adds + LOOP)
+        held = self.weight_bytes * self.columns * self.depth
+        moving = held / t.memory_rate + (down - 1) * held / rate(t, held)
+        return launch(max(work, moving), down * across) / t.clock
+
+    def task_ops(self, params: Params) -> float:
+        rows = params["row_tiles"] * params["mr"] + self.widening
+        return rows * params["nv"] * self.lanes * self.inner * self.words * params["panels"]
+
+    def schedule(self, params: Params) -> Scheduled:
+        p = self.whole
+        rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
+        rec.do("inline_sum", self.dots.out.name)
+        outer = _RoundedTiler(self.workload, self.role, self.lanes, params, True, rec).tiled(self.dots)
+        rec.do("parallelize", fuse_all(rec, outer, "t"))
+        return rec.finish(self.name, params, self.task_ops(params) / self.lanes)
+
+
+class _RoundedTiler(Tiler):
+    def tiled(self, dots: te.Stage) -> list[str]:
+        """As `run`. The loops over a block's sums are called as the tile's, with an s."""
+        do, column, (row,) = self.s.do, self.role.column, self.role.rows
+        pack_right(self.s, self.role, self.width)
+        self._tile(row, column)
+        tile = ["mi", f"{column}oi", f"{column}i"]
+        outer, inside = ["moo", f"{column}ooo"], [f"{column}ooi", "moi"]
+        do("reorder", [*outer, *inside, *tile])
+        do("privatize", f"{self.stage.out.name}.acc", tile, tuple(self.role.constants))
+        for loop in tile:
+            do("rename", loop, f"{loop}s")
+        block = [f"{loop}s" for loop in tile]
+        do("privatize", f"{dots.out.name}.acc", block)
+        (words,) = dots.reduce_axes
+        name = words.var.name
+        if int(str(words.extent)) > SHORT:
+            do("split", name, WORD)
+            name = f"{name}i"
+        do("unroll", name)
+        for loops, suffixes in ((tile, ("_z", "_w")), (block, ("_z", "", "_w"))):
+            for suffix in suffixes:
+                do("unroll", loops[0] + suffix)
+                do("unroll", loops[1] + suffix)
+                do("vectorize", loops[2] + suffix)
+        if self.hints:
+            do("prefetch_tile", "moi", "mi_w", self.width)
+        return outer
 
 
 def _divisor(part: Load) -> int:

@@ -12,10 +12,11 @@ from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
-from jangin.ir.core import Conv, Kernel, Map, MatMul, Reshape
+from jangin.ir.core import Compute, Conv, Kernel, Map, MatMul, Reshape
 from jangin.ir.dtype import F32, I8, I16, I32, U8, DType
-from jangin.ir.expr import Var, cast, const, maximum, minimum
+from jangin.ir.expr import Call, Var, cast, const, maximum, minimum
 from jangin.ir.graph import Array, Graph
+from jangin.ops.blocks import Rounding, matmul_blocks
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import dequantize, integer_conv, integer_matmul, quantize, requantize
@@ -23,7 +24,7 @@ from jangin.ops.values import Tensor
 from jangin.passes.winograd_cost import Estimate
 from jangin.passes.winograd_transform import PAIRED, PairTransform
 from jangin.runtime.executable import Executable
-from jangin.targets import resolve
+from jangin.targets import Target, resolve
 from jangin.targets.arm import CORTEX_A72, NEOVERSE_N1
 from jangin.targets.x86 import V2, V3, V4, V4_VNNI
 
@@ -295,12 +296,11 @@ def test_products_are_of_fours(net: str) -> None:
 
 @pytest.mark.parametrize("net", NETS)
 def test_products_of_bytes_without_sign_are_of_fours(net: str) -> None:
-    """Where four are out of reach, two numbers of 16 bits are the next best; depthwise, four rows are."""
+    """Where four are out of reach, two numbers of 16 bits are the next best."""
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(V4_VNNI)))
-    other = "" if net == "groups of odd channels" else "dot2"
-    of_fours = OF_FOURS[net] or net == "depthwise"
-    assert made and all(p.dot == ("dot4u" if of_fours else other) for p in made)
+    other = "" if net in ("depthwise", "groups of odd channels") else "dot2"
+    assert made and all(p.dot == ("dot4u" if OF_FOURS[net] else other) for p in made)
 
 
 def narrow(
@@ -478,3 +478,25 @@ def test_bytes_that_are_joined_are_made_bytes_before() -> None:
     want = run_graph(graph, arrays)["out"]
     np.testing.assert_array_equal(run_graph(optimize(graph, Options(V4_VNNI)), arrays)["out"], want)
     np.testing.assert_array_equal(code(graph, options, arrays), want)
+
+
+@pytest.mark.parametrize(("target", "small", "large"), [
+    (V4_VNNI, "dot4u", "dot4u"), (V3, "dot4s", "dot4u"), (NEOVERSE_N1, "dot4", "dot4u"),
+    (CORTEX_A72, "dot4u", "dot4u"),
+], ids=lambda v: getattr(v, "name", v))  # fmt: skip
+def test_instructions_of_weights_in_blocks(target: Target, small: str, large: str) -> None:
+    """That which is exact for the bytes of the weights: of those beyond 127 some clamp, or take a sign."""
+    for most, wanted in ((7, small), (127, large)):
+        b = Builder("m", {})
+        numbers = np.arange(-most - 1, most + 1).astype(np.int8)[None].repeat(3, 0)
+        x = b.input("x", F32, (const(2), const(numbers.shape[1])))
+        factors = np.ones((3, numbers.shape[1] // 16), np.float32)
+        graph = b.graph([matmul_blocks(b, x, numbers, factors, None, 16, Rounding(16))], ["y"])
+        optimized = optimize(graph, Options(target, verify=True))
+        bodies = [
+            s.body for n in optimized.nodes if isinstance(n.attrs, Kernel)
+            for inner in n.of(Kernel).body.nodes if isinstance(inner.attrs, Compute)
+            for s in inner.of(Compute).stages
+        ]  # fmt: skip
+        sums, product = (e.fn for e in bodies if isinstance(e, Call))
+        assert product == wanted and sums == small, "sums are products with 1"
