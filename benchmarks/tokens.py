@@ -1,9 +1,10 @@
 """SmolLM2-135M token by token beside llama.cpp, both from its Q4_1 file, and the products of a token beside
 ONNX Runtime's MatMulNBits.
 
-    python benchmarks/tokens.py [--threads 1 2] [--turns 5] [--caches]
+    python benchmarks/tokens.py [--threads 1 2] [--turns 5] [--activations int8] [--caches]
 
-`--caches`: instead, a token after a long text, by the type of the cache of keys and values.
+`--activations`: the type of what Jangin multiplies weights with; llama.cpp's are int8. `--caches`:
+instead, a token after a long text, by the type of the cache of keys and values.
 
 Needs `jangin[gguf]`, onnx, onnxruntime and llama-cpp-python, which builds llama.cpp in some minutes. Engines
 take turns, each in this process; the peak memory is that of a process with one engine alone.
@@ -28,8 +29,10 @@ from catalogue import ROOT
 from generate import Cache, compiled, smollm
 
 import jangin
+from jangin.frontends.format import ACTIVATIONS
 from jangin.frontends.gguf.format import CACHES
 from jangin.frontends.gguf.text import Text
+from jangin.frontends.onnx.format import OnnxFormat
 
 TEXT = "The capital of France is"
 COUNT, PROMPT, LONG, CONTEXT = 64, 512, 1024, 2048
@@ -42,8 +45,8 @@ Array = np.ndarray[Any, Any]
 class Jangin:
     """`read(tokens)`: the logits after these and all tokens since `reset`."""
 
-    def __init__(self, threads: int) -> None:
-        self.exe = compiled(smollm(), threads)
+    def __init__(self, threads: int, activations: str) -> None:
+        self.exe = compiled(smollm(), threads, activations=activations)
         self.cache = Cache(self.exe)
 
     def reset(self) -> None:
@@ -56,7 +59,7 @@ class Jangin:
 class LlamaCpp:
     """As Jangin, by the plain calls of llama.cpp, without what llama-cpp-python does around them."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, _: str) -> None:
         import llama_cpp
 
         self.api = llama_cpp
@@ -83,7 +86,7 @@ class LlamaCpp:
 
 
 Engine = Jangin | LlamaCpp
-ENGINES: dict[str, Callable[[int], Engine]] = {"Jangin": Jangin, "llama.cpp": LlamaCpp}
+ENGINES: dict[str, Callable[[int, str], Engine]] = {"Jangin": Jangin, "llama.cpp": LlamaCpp}
 
 
 def decoded(engine: Engine, prompt: Sequence[int]) -> tuple[list[int], float]:
@@ -115,9 +118,10 @@ def peak() -> float:
     return next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM")) / 1024
 
 
-def alone(name: str, threads: int) -> float:
+def alone(name: str, threads: int, activations: str) -> float:
     """The peak of a process in which one engine reads a prompt and writes."""
     command = [sys.executable, __file__, "--alone", name, "--threads", str(threads)]
+    command += ["--activations", activations]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -186,8 +190,10 @@ def product_times(threads: int, turns: int) -> dict[str, float]:
     import onnxruntime
 
     model, x = products(), np.random.default_rng(1).normal(size=(1, WIDTH)).astype(np.float32)
-    exe = jangin.compile(model, threads=threads)
-    calls: dict[str, Callable[[], Any]] = {"Jangin": lambda: exe(x)}
+    calls: dict[str, Callable[[], Any]] = {}
+    for kind in ACTIVATIONS:
+        exe = jangin.compile(model, threads=threads, formats=[OnnxFormat(kind)])
+        calls[f"Jangin, {kind}"] = lambda exe=exe: exe(x)
     for level in (0, 4):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -195,9 +201,10 @@ def product_times(threads: int, turns: int) -> dict[str, float]:
         calls[f"ONNX Runtime, accuracy level {level}"] = lambda s=session: s.run(None, {"x": x})[0]
     times: dict[str, list[float]] = {name: [] for name in calls}
     found = {name: call() for name, call in calls.items()}
-    exact = found["ONNX Runtime, accuracy level 0"]
-    off = float(np.abs(found["Jangin"] - exact).max() / np.abs(exact).max())
-    print(f"products of a token: off ONNX Runtime's by {off:.1e}")
+    for kind, level in zip(ACTIVATIONS, (0, 4), strict=True):
+        exact = found[f"ONNX Runtime, accuracy level {level}"]
+        off = float(np.abs(found[f"Jangin, {kind}"] - exact).max() / np.abs(exact).max())
+        print(f"products of a token by {kind}: off ONNX Runtime's at level {level} by {off:.1e}")
     for _ in range(turns * RUNS):
         for name, call in calls.items():
             start = time.perf_counter()
@@ -217,9 +224,9 @@ def with_level(model: bytes, level: int) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def measure(threads: int, turns: int) -> list[str]:
+def measure(threads: int, turns: int, activations: str) -> list[str]:
     """Rows of the table for so many threads."""
-    engines = {name: make(threads) for name, make in ENGINES.items()}
+    engines = {name: make(threads, activations) for name, make in ENGINES.items()}
     short, long = prompts()
     written: dict[str, list[int]] = {}
     decoding: dict[str, list[float]] = {n: [] for n in engines}
@@ -232,7 +239,7 @@ def measure(threads: int, turns: int) -> list[str]:
     ours, theirs = written.values()
     same = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b), COUNT)
     del engines
-    memory = [alone(name, threads) for name in ENGINES]
+    memory = [alone(name, threads, activations) for name in ENGINES]
     rows = [row("tokens/s written", threads, [statistics.median(t) for t in decoding.values()])]
     rows.append(
         row(f"tokens/s of a prompt of {PROMPT}", threads, [statistics.median(t) for t in reading.values()])
@@ -252,6 +259,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--activations", choices=ACTIVATIONS, default="float32", help="of Jangin")
     parser.add_argument("--alone", choices=ENGINES, help=argparse.SUPPRESS)
     parser.add_argument("--products", action="store_true", help="only the products beside ONNX Runtime")
     parser.add_argument("--caches", action="store_true", help="only the types of the cache")
@@ -263,7 +271,7 @@ def main() -> None:
             print("\n".join(cache_rows(threads, args.turns)), flush=True)
         return
     if args.alone:
-        engine = ENGINES[args.alone](args.threads[0])
+        engine = ENGINES[args.alone](args.threads[0], args.activations)
         for prompt in prompts():
             decoded(engine, prompt)
         print(peak())
@@ -271,7 +279,7 @@ def main() -> None:
     if not args.products:
         print("| what | threads | Jangin | llama.cpp | ratio |\n| --- | --- | --- | --- | --- |")
         for threads in args.threads:
-            print("\n".join(measure(threads, args.turns)), flush=True)
+            print("\n".join(measure(threads, args.turns, args.activations)), flush=True)
     for threads in args.threads:
         times = product_times(threads, args.turns)
         print(

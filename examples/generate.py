@@ -18,6 +18,7 @@ import numpy as np
 from packages import package
 
 import jangin
+from jangin.frontends.format import ACTIVATIONS
 from jangin.frontends.gguf.format import CACHES, GgufFormat
 from jangin.frontends.gguf.text import Text
 
@@ -32,10 +33,13 @@ def smollm() -> Path:
     return package(PACKAGE) / FILE
 
 
-def compiled(model: Path, threads: int, cache: bool = True, kept: str = "float32") -> Any:
-    """The network with keys and values `kept` in a type of `GgufFormat`."""
+def compiled(
+    model: Path, threads: int, cache: bool = True, kept: str = "float32", activations: str = "float32"
+) -> Any:
+    """The network with keys and values `kept`, and `activations`, in types of `GgufFormat`."""
     sizes = {"seq": (1, POSITIONS), "past": (0, POSITIONS - 1)}
-    return jangin.compile(model, threads=threads, shapes=sizes, formats=[GgufFormat(cache=kept)], cache=cache)
+    formats = [GgufFormat(kept, activations)]
+    return jangin.compile(model, threads=threads, shapes=sizes, formats=formats, cache=cache)
 
 
 class Cache:
@@ -102,6 +106,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cache", choices=CACHES, default="float32", help="type of keys and values (default: float32)"
     )
+    parser.add_argument(
+        "--activations", choices=ACTIVATIONS, default="float32",
+        help="type of what weights are multiplied with (default: float32)",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, default=2, help="threads (default: 2)")
     return parser.parse_args()
 
@@ -115,7 +123,7 @@ def main() -> None:
     if len(prompt) + args.tokens > POSITIONS:
         raise SystemExit(f"prompt and text may have {POSITIONS} tokens together")
     start = time.perf_counter()
-    exe = compiled(model, args.threads, kept=args.cache)
+    exe = compiled(model, args.threads, kept=args.cache, activations=args.activations)
     print(f"compiled (or taken from the cache) in {time.perf_counter() - start:.1f} s\n")
     tokens, speed = generate(exe.run, Cache(exe), prompt, args.tokens, text.end)
     print(args.prompt + ("\n" if args.chat else "") + text.decode(tokens) + "\n")

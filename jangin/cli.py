@@ -148,6 +148,13 @@ def compile_command(
     kv_cache: Annotated[
         str, typer.Option(metavar="TYPE", help="Of GGUF: keys and values in float32, float16 or int8.")
     ] = "",
+    activations: Annotated[
+        str,
+        typer.Option(
+            metavar="TYPE",
+            help="Of GGUF and ONNX: what weights in blocks are multiplied with, float32 or rounded to int8.",
+        ),
+    ] = "",
 ) -> None:
     """Compile a model into a file that loads without the compiler, or code that needs nothing of Jangin."""
     if emit != "jgn":
@@ -155,13 +162,17 @@ def compile_command(
 
         if timings or sign is not None or encrypt is not None:
             raise typer.BadParameter("--timings, --sign and --encrypt are for --emit jgn")
-        emit_files(model, context.obj, output, shape or [], target, emit, name, weights, force, kv_cache)
+        emit_files(
+            model, context.obj, output, shape or [], target, emit, name, weights, force, kv_cache, activations
+        )  # fmt: skip
         return
     from jangin.commands.run import compile_file
 
     if output.is_dir():
         output = output / f"{model.stem}.jgn"
-    compile_file(model, context.obj, output, shape or [], target, timings, sign, encrypt, kv_cache)
+    compile_file(
+        model, context.obj, output, shape or [], target, timings, sign, encrypt, kv_cache, activations
+    )
 
 
 @app.command()

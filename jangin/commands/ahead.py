@@ -14,16 +14,16 @@ from jangin.commands.common import Settings, check_output, formats_of, parse_sha
 
 def emit_files(
     model: Path, settings: Settings, folder: Path, shapes: Sequence[str], target: str, kind: str, name: str,
-    weights: str, force: bool, kept: str,
+    weights: str, force: bool, kept: str, activations: str,
 ) -> None:  # fmt: skip
     """Compile a model ahead of time, say what it takes on the machine, and write its files to a folder.
-    `kept`: see `formats_of`."""
+    `kept`, `activations`: see `formats_of`."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already: --emit {kind} needs the model it was made of")
     if settings.libraries != "never":
         raise ValueError(f"--libraries {settings.libraries}: --emit {kind} calls no other library")
     check_output(folder, model)
-    formats = formats_of(model, kept)
+    formats = formats_of(model, kept, activations)
     start = time.perf_counter()
     with progress(settings) as tell:
         made = emit(

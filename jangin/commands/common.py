@@ -16,8 +16,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 import jangin
 from jangin.compiler.account import Account
-from jangin.frontends.format import Format, ModelSource, paired
-from jangin.frontends.gguf.format import MAGIC, GgufFormat
+from jangin.frontends.format import Format, ModelSource, opened, paired
+from jangin.frontends.gguf.format import GgufFormat
+from jangin.frontends.onnx.format import OnnxFormat
+from jangin.frontends.table import format_of
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.pictures import PICTURES, read_picture
@@ -56,15 +58,19 @@ class Settings:
         return found
 
 
-def formats_of(model: Path, kept: str) -> Sequence[Format]:
-    """The format that reads a GGUF file with keys and values `kept` in a type; none where no type is given.
-    ValueError for an unknown type, or another model."""
-    if not kept:
+def formats_of(model: Path, kept: str, activations: str) -> Sequence[Format]:
+    """The format that reads a GGUF file with keys and values `kept` in a type, and that or an ONNX file with
+    `activations` of one; none where no types are given. ValueError for an unknown type, or another model."""
+    if not kept and not activations:
         return ()
-    with model.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise ValueError(f"{model} is no GGUF file, whose keys and values --kv-cache is for")
-    return (GgufFormat(kept),)
+    reader = format_of(opened(model))
+    if isinstance(reader, GgufFormat):
+        return (GgufFormat(kept or reader.cache, activations or reader.activations),)
+    if kept:
+        raise ValueError(f"{model} is no GGUF file, whose keys and values --kv-cache is for")
+    if not isinstance(reader, OnnxFormat):
+        raise ValueError(f"{model} is no GGUF or ONNX file, whose weights in blocks --activations is for")
+    return (OnnxFormat(activations),)
 
 
 def terminal(error: bool = False) -> Console:

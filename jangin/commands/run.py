@@ -142,14 +142,15 @@ def _file_name(name: str) -> str:
 def compile_file(
     model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str, timings: bool = False,
     key: Path | None = None, secret: Path | None = None, kept: str = "",
+    activations: str = "",
 ) -> None:  # fmt: skip
     """Compile a model into a `.jgn` file, for this machine or another, and say what is in it; with `timings`
     from nothing, and where the time went. `key`: the PEM file of the key that signs it, `secret`: the file
-    of that which encrypts it; `kept`: see `formats_of`."""
+    of that which encrypts it; `kept`, `activations`: see `formats_of`."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already")
     check_output(output, model)
-    formats = formats_of(model, kept)
+    formats = formats_of(model, kept, activations)
     start = time.perf_counter()
     account = Account()
     if timings:

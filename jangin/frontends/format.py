@@ -178,6 +178,16 @@ class Format(Protocol):
         `frontends.assemble`. CompileError for anything malformed."""
 
 
+ACTIVATIONS = ("float32", "int8")
+"""Of what weights in blocks are multiplied with: what the setting `activations` of a format may be."""
+
+
+def check_activations(activations: str) -> None:
+    """ValueError where that isn't one of ACTIVATIONS."""
+    if activations not in ACTIVATIONS:
+        raise ValueError(f"activations of {activations!r} are unknown; known: {', '.join(ACTIVATIONS)}")
+
+
 class TwoFiles(Format):
     """What formats have in common that keep structure and weights apart: the path of a model is that of its
     structure, and the weights lie beside it under the same stem, unless their path is given.

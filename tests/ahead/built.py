@@ -71,6 +71,25 @@ def integer_network() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def blocks_network() -> onnx.ModelProto:
+    """Products with weights of 4 and of 8 bits in blocks, side by side."""
+    rng, held, nodes = np.random.default_rng(5), list[onnx.TensorProto](), list[onnx.NodeProto]()
+    for n, (kind, most) in enumerate(((TensorProto.INT4, 8), (TensorProto.INT8, 128))):
+        numbers = rng.integers(-most, most, (70, 37))
+        held.append(helper.make_tensor(f"w{n}", kind, numbers.shape, numbers.ravel()))
+        held.append(numpy_helper.from_array(rng.standard_normal((3, 37)).astype(np.float32) / most, f"s{n}"))
+        nodes.append(
+            helper.make_node("DequantizeLinear", [f"w{n}", f"s{n}"], [f"d{n}"], axis=0, block_size=32)
+        )
+        nodes.append(helper.make_node("MatMul", ["x", f"d{n}"], [f"y{n}"]))
+    nodes.append(helper.make_node("Concat", ["y0", "y1"], ["y"], axis=1))
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [5, 70]), ("y", [5, 74]))
+    ]
+    graph = helper.make_graph(nodes, "blocks", ends[:1], ends[1:], held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
 def library(folder: Path, sources: Sequence[str], flags: Sequence[str] = (), compiler: str = "") -> Path:
     """A shared library of files in a folder."""
     made = folder / "built.so"

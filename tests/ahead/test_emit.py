@@ -12,13 +12,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from built import COMPILERS, Api, integer_network, layers, library, same_bits, small_network
+from built import (
+    COMPILERS,
+    Api,
+    blocks_network,
+    integer_network,
+    layers,
+    library,
+    same_bits,
+    small_network,
+)
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
 from jangin.ahead import link, source
 from jangin.ahead.emit import Emitted, emit
 from jangin.ahead.source import compiler_flags
+from jangin.frontends.onnx.format import OnnxFormat
 from jangin.ir.graph import CompileError
 from jangin.runtime.load import Runnable
 from jangin.targets import resolve
@@ -400,6 +410,31 @@ def test_dot_products_of_arm(target: str, machine: str, function: bytes, kind: s
     assert subprocess.run(run, cwd=tmp_path).returncode == 0
     want = jangin.compile(integer_network(), cache=False, threads=1)(x)
     np.testing.assert_array_equal(np.fromfile(tmp_path / "y.raw", np.int32).reshape(want.shape), want)
+
+
+@pytest.mark.parametrize("kind", ["object", "c"])
+@pytest.mark.parametrize(("target", "machine"), [("aarch64", "cortex-a53"), ("neoverse-n1", "cortex-a76")])
+def test_rounded_activations_on_arm(target: str, machine: str, kind: str, tmp_path: Path) -> None:
+    """Weights in blocks times activations of int8, of 4 and of 8 bits, with the instruction and without."""
+    compiler, emulator = shutil.which(f"{GNU['aarch64']}-gcc"), shutil.which("qemu-aarch64-static")
+    if compiler is None or emulator is None:
+        pytest.skip(f"needs gcc-{GNU['aarch64']} and qemu-user-static")
+    model, formats = blocks_network(), [OnnxFormat("int8")]
+    x = np.random.default_rng(2).standard_normal((5, 70)).astype(np.float32)
+    made = emit(model, kind, target, name="net", formats=formats)
+    made.save(tmp_path)
+    x.tofile(tmp_path / "x.raw")
+    sources = sorted(f for f in made.files if f.endswith((".c", ".o")))
+    command = [compiler, *STRICT, *compiler_flags(made.model.target), "-static", *sources]
+    done = subprocess.run(
+        [*command, "-o", "example", "-lm", "-lpthread"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    run = [emulator, "-cpu", machine, "./example", "x.raw", "y.raw"]
+    assert subprocess.run(run, cwd=tmp_path).returncode == 0
+    want = jangin.compile(model, cache=False, threads=1, formats=formats)(x)
+    got = np.fromfile(tmp_path / "y.raw", np.float32).reshape(want.shape)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
 def here() -> list[str]:

@@ -11,7 +11,7 @@ from jangin.ir.expr import Buffer, Expr, binary, cast, const
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
 from jangin.ops import axes
-from jangin.ops.blocks import matmul_blocks
+from jangin.ops.blocks import Rounding, matmul_blocks
 from jangin.ops.builder import Builder
 from jangin.ops.folding import FOLD_LIMIT
 from jangin.ops.values import Tensor
@@ -102,9 +102,9 @@ LAYOUTS: Mapping[str, Layout] = {
 }  # fmt: skip
 
 
-def product(b: Builder, x: Tensor, t: Tensor, kind: str, width: int) -> Tensor:
+def product(b: Builder, x: Tensor, t: Tensor, kind: str, width: int, rounded: bool = False) -> Tensor:
     """x [rows, width] times the transposed weights that a constant's blocks, u8 [outputs, bytes], stand for,
-    which stay in blocks."""
+    which stay in blocks. `rounded`: x is rounded to 8 bits, as ggml does for weights of the type."""
     if kind in PLAIN:
         return b.matmul(x, b.cast(t, F32), transpose_b=True)
     layout, data = LAYOUTS[kind], b.require_constant(t, "the weights")
@@ -112,7 +112,9 @@ def product(b: Builder, x: Tensor, t: Tensor, kind: str, width: int) -> Tensor:
     each = max(FOLD_LIMIT // width, 1)
     parts = [_numbers(b, kept[n : n + each], layout, width) for n in range(0, len(kept), each)]
     offsets = scales[1] if len(scales) > 1 else None
-    return matmul_blocks(b, x, np.concatenate(parts), scales[0], offsets, layout.group)
+    numbers = np.concatenate(parts)
+    rounding = Rounding(layout.size, halves=layout.size == layout.group) if rounded else None
+    return matmul_blocks(b, x, numbers, scales[0], offsets, layout.group, rounding)
 
 
 def _numbers(b: Builder, kept: Array, layout: Layout, width: int) -> Array:

@@ -41,7 +41,8 @@ def mul_mat(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     [1, heads, seq, size]."""
     o = node.of(ImportedAttributes)
     x, w, *bias = _tensors(inputs)
-    y = blocks.product(b, b.reshape(x, [x.shape[1], x.shape[2]]), w, o["type"], o["width"])
+    flat = b.reshape(x, [x.shape[1], x.shape[2]])
+    y = blocks.product(b, flat, w, o["type"], o["width"], o["rounded"])
     for offset in bias:
         y = b.map(lambda v, c: v + c, y, offset)
     whole = b.reshape(y, [1, *y.shape])

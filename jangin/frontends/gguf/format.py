@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jangin.frontends.format import Contents, Format
+from jangin.frontends.format import Contents, Format, check_activations
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 
@@ -21,14 +21,18 @@ CACHES = {"float32": "f32", "float16": "f16", "int8": "i8"}
 class GgufFormat(Format):
     """`cache`: the type in which keys and values are kept, as in `jangin.compile(gguf,
     formats=[GgufFormat(cache="float16")])`: float32, float16, or int8, which comes with a scale for each row
-    and head. ValueError for another."""
+    and head. `activations`: what weights in blocks are multiplied with stays float32, or is rounded to int8,
+    as llama.cpp does: by blocks of 32 or 256 numbers, whose products are then sums of integers. ValueError
+    for other types."""
 
     cache: str = "float32"
+    activations: str = "float32"
     name = "GGUF"
 
     def __post_init__(self) -> None:
         if self.cache not in CACHES:
             raise ValueError(f"a cache of {self.cache!r} is unknown; known: {', '.join(CACHES)}")
+        check_activations(self.activations)
 
     def reads(self, contents: Contents) -> bool:
         return contents.data[:4] == MAGIC
@@ -48,5 +52,5 @@ class GgufFormat(Format):
         if contents.path is None:
             raise CompileError("a GGUF file is read from a path, not from bytes")
         file = File(contents.path)
-        network = Llama(file, dtype_of(CACHES[self.cache]))
+        network = Llama(file, dtype_of(CACHES[self.cache]), rounded=self.activations == "int8")
         return Imported(network.imported(shapes), GGML, file.metadata())

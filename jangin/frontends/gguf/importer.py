@@ -28,10 +28,11 @@ UNSUPPORTED = ("expert_count", "attention.sliding_window", "attention.key_length
 
 
 class Llama:
-    """The graph in the making. `x` is always [1, seq, width]. `cache`: the type of its keys and values."""
+    """The graph in the making. `x` is always [1, seq, width]. `cache`: the type of its keys and values.
+    `rounded`: what weights in blocks are multiplied with is rounded to 8 bits."""
 
-    def __init__(self, file: File, cache: DType = F32) -> None:
-        self.file, self.cache = file, cache
+    def __init__(self, file: File, cache: DType = F32, rounded: bool = False) -> None:
+        self.file, self.cache, self.rounded = file, cache, rounded
         self.kind: str = file.setting("general.architecture")
         if self.kind not in FAMILIES:
             known = ", ".join(FAMILIES)
@@ -130,7 +131,7 @@ class Llama:
         inputs = [x, weights]
         if f"{name}.bias" in self.file:
             inputs.append(self._floats(f"{name}.bias"))
-        return self._op("mul_mat", output or name, inputs, heads=heads, **kind)
+        return self._op("mul_mat", output or name, inputs, heads=heads, rounded=self.rounded, **kind)
 
     def _norm(self, x: str, name: str) -> str:
         return self._op("rms_norm", name, [x, self._floats(f"{name}.weight")], epsilon=self.epsilon)

@@ -27,11 +27,18 @@ CONTROL: Mapping[str, Lowering] = {
 REMARKS = frozenset({"opset", "consumed_inputs"})
 """Attributes that aren't operators' own: the version in force, and a hint about memory of opset 1."""
 
+IN_BLOCKS = ("MatMulNBits", "MatMulBlocks")
+UNSET, WHOLE = 0, 4
+"""Of the attribute `accuracy_level`: that nothing is asked for, and that int8 is enough."""
+
 
 class Onnx(Dialect):
-    """Nodes are known by domain, name and opset."""
+    """Nodes are known by domain, name and opset. `activations`: see `OnnxFormat`."""
 
     domain = "onnx"
+
+    def __init__(self, activations: str = "float32") -> None:
+        self.activations = activations
 
     def lowering(self, node: Node) -> Lowering | None:
         if node.op in CONTROL:
@@ -49,10 +56,17 @@ class Onnx(Dialect):
         assert operator is not None
         check_types(domain, name, opset, [None if t is None else type_of(t) for t in inputs])
         attrs = self.attributes(node)
+        if name in IN_BLOCKS:
+            level = attrs.get("accuracy_level", UNSET)
+            attrs = {**attrs, "accuracy_level": self.level(level)}
         if name in MOVING | MEASURING and any(map(is_text, inputs)):
             return moved(b, name, operator.lower, inputs, attrs)
         lowered: Outputs = operator.lower(b, *inputs, **attrs)
         return lowered
+
+    def level(self, asked: int) -> int:
+        """The `accuracy_level` at which weights in blocks are multiplied."""
+        return WHOLE if self.activations == "int8" and asked in (UNSET, WHOLE) else UNSET
 
     def _by_body(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
         """By the body that the standard gives for the operator. Few models need it, and all of ONNX's library

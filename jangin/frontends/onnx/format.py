@@ -6,17 +6,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jangin.frontends.format import Contents, Format
+from jangin.frontends.format import Contents, Format, check_activations
 from jangin.frontends.onnx.file import Folder, begins_model, locations
+from jangin.ir.records import dataclass
 
 if TYPE_CHECKING:
     from jangin.frontends.assemble import ShapeBindings
     from jangin.frontends.dialect import Imported
 
 
+@dataclass(frozen=True)
 class OnnxFormat(Format):
+    """`activations`: what weights in blocks (MatMulNBits, or a MatMul of DequantizeLinear's blocks) are
+    multiplied with stays float32, which every `accuracy_level` allows, or is rounded to int8, by the weights'
+    blocks, unless the model's `accuracy_level` asks for more (1 to 3). ValueError for other types."""
+
+    activations: str = "float32"
     name = "ONNX"
     modules = ("jangin.frontends.onnx.dialect", "jangin.frontends.onnx.importer")
+
+    def __post_init__(self) -> None:
+        check_activations(self.activations)
 
     def reads(self, contents: Contents) -> bool:
         if contents.message is None:
@@ -33,12 +43,12 @@ class OnnxFormat(Format):
 
     def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
         from jangin.frontends.dialect import Imported
-        from jangin.frontends.onnx.dialect import ONNX
+        from jangin.frontends.onnx.dialect import Onnx
         from jangin.frontends.onnx.importer import imported_graph, metadata
         from jangin.frontends.onnx.proto import read_model
 
         read = read_model(contents)
-        return Imported(imported_graph(read, shapes), ONNX, metadata(read.proto))
+        return Imported(imported_graph(read, shapes), Onnx(self.activations), metadata(read.proto))
 
 
 def _found(folder: Folder, location: str) -> Path | None:

@@ -20,7 +20,7 @@ from jangin.ir.expr import binary as operation
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.axes import axes_of, axis_of, channels_first, channels_last
-from jangin.ops.blocks import matmul_blocks
+from jangin.ops.blocks import Rounding, matmul_blocks
 from jangin.ops.builder import Builder
 from jangin.ops.linear import matmul
 from jangin.ops.quantized import (
@@ -35,6 +35,8 @@ from jangin.ops.reduce import reduce_over
 from jangin.ops.values import Tensor
 
 DOMAIN = "com.microsoft"
+LEVEL_OF_INT8 = 4
+"""The `accuracy_level` that lets activations be rounded to int8."""
 FEW_ROWS = 4
 """Rows that weights in blocks of DequantizeLinear's are multiplied by where they lie. On AVX2 that takes 0.7
 of what widened ones take for 4 rows, 1.8 times as long for 8, and 1.4 for 64."""
@@ -212,7 +214,8 @@ def matmul_nbits(
     block_size: int, accuracy_level: int = 0, weight_prepacked: int = 0,
 ) -> Tensor:  # fmt: skip
     """x times weights of 2, 4 or 8 bits, [N, blocks, bytes], each block of a row with a scale and a zero
-    point (in the middle if not given). `groups` names each row's block instead."""
+    point (in the middle if not given). `groups` names each row's block instead. `accuracy_level` 4: x is
+    rounded to int8 block by block, where weights are constants without groups."""
     if bits not in (2, 4, 8) or weight_prepacked:
         raise CompileError(f"MatMulNBits of {bits} bits (prepacked: {weight_prepacked}) is not supported")
     _check_blocks(w, scales, zeros, N, K, bits, block_size)
@@ -220,7 +223,7 @@ def matmul_nbits(
     known = [b.constant_value(t) for t in (w, scales, zeros) if t is not None]
     if groups is None and x.dtype.wide is F32 and all(k is not None for k in known):
         wide = b.cast(x, F32)
-        y = _in_blocks(b, wide, [k for k in known if k is not None], N, K, bits, block_size)
+        y = _in_blocks(b, wide, [k for k in known if k is not None], N, K, bits, block_size, accuracy_level)
         y = b.cast(y, x.dtype)
         return y if bias is None else b.map(lambda v, c: v + c, y, bias)
     blocks = -(-K // block_size)
@@ -266,7 +269,7 @@ def _check_blocks(
 
 
 def _in_blocks(
-    b: Builder, x: Tensor, parts: Sequence[Array], rows: int, width: int, bits: int, block: int
+    b: Builder, x: Tensor, parts: Sequence[Array], rows: int, width: int, bits: int, block: int, level: int
 ) -> Tensor:
     """The product with constant weights [rows, width]: their bytes, scales and perhaps zero points."""
     blocks = -(-width // block)
@@ -282,22 +285,27 @@ def _in_blocks(
     if zeros:
         whole = zeros[0].dtype.kind == "u"
         zero = (numbers(zeros[0], blocks) if whole else zeros[0].reshape(rows, blocks)).astype(np.float32)
-    return matmul_blocks(b, x, numbers(packed, width), factors, -factors * zero, block)
+    kept, middle = numbers(packed, width), 1 << (bits - 1)
+    if level == LEVEL_OF_INT8 and (zero == middle).all():  # none has an offset
+        return matmul_blocks(b, x, (kept - middle).view(np.int8), factors, None, block, Rounding(block))
+    return matmul_blocks(b, x, kept, factors, -factors * zero, block, _rounding(level, block))
 
 
 @op("MatMulBlocks", domain="jangin")
 def matmul_of_blocks(
     b: Builder, x: Tensor, w: Tensor, scale: Tensor, zero: Tensor | None = None, bias: Tensor | None = None,
-    *, turned: bool, block_size: int,
+    *, turned: bool, block_size: int, accuracy_level: int = 0,
 ) -> Tensor:  # fmt: skip
     """x times constant weights [K, N], or [N, K] where they are turned, of which `block_size` neighbours
     along K have a scale and a zero point: what `frontends.onnx.blocked` makes of DequantizeLinear and a
-    product. Where more than `FEW_ROWS` are known to be multiplied, weights are widened beforehand."""
+    product. Where more than `FEW_ROWS` are known to be multiplied by floats, weights are widened
+    beforehand. `accuracy_level`: as of MatMulNBits."""
     checked_scale(b, scale, zero=True)
     known = (b.constant_value(t) for t in (w, scale, zero) if t is not None)
     numbers, scales, *zeros = (np.ascontiguousarray(a if turned else a.T) for a in known if a is not None)
     factors, rows = scales.astype(np.float32), static_shape(x.shape[:-1])
-    if rows is not None and math.prod(rows) > FEW_ROWS:
+    rounding = _rounding(accuracy_level, block_size)
+    if rounding is None and rows is not None and math.prod(rows) > FEW_ROWS:
         each = [
             np.repeat(a, block_size, 1)[:, : numbers.shape[1]].astype(np.float32) for a in (factors, *zeros)
         ]
@@ -306,9 +314,14 @@ def matmul_of_blocks(
     else:
         offsets = -factors * zeros[0].astype(np.float32) if zeros and zeros[0].any() else None
         whole = numbers.astype(np.int8 if w.dtype.kind == "i" else np.uint8)
-        y = matmul_blocks(b, b.cast(x, F32), whole, factors, offsets, block_size)
+        y = matmul_blocks(b, b.cast(x, F32), whole, factors, offsets, block_size, rounding)
     y = b.cast(y, x.dtype)
     return y if bias is None else b.map(lambda v, c: v + c, y, bias)
+
+
+def _rounding(level: int, block: int) -> Rounding | None:
+    """How `accuracy_level` lets activations be rounded."""
+    return Rounding(block) if level == LEVEL_OF_INT8 else None
 
 
 @op("DynamicQuantizeLSTM", domain=DOMAIN)
