@@ -99,6 +99,20 @@ def test_groups_that_share_a_vector_are_not_gathered(level: str, width: int) -> 
     assert sum(line.startswith("vfm") for line in inner) >= 0.2 * len(inner), inner
 
 
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+def test_filling_up_channels_gathers_nothing(level: str) -> None:
+    """Three channels as four: a row is loaded, and its elements change places."""
+    on, (p, q) = target(level), (Var(n) for n in "pq")
+    x, y = (Buffer(n, F32, (const(64), const(size))) for n, size in (("x", 96), ("y", 128)))
+    lanes = on.lanes(4)
+    pixel, channel = p * (lanes // 4) + q // 4, q % 4
+    three = select(channel < 3, x[Var("r"), pixel * 3 + channel], const(0.0, F32))
+    row = For(q, const(lanes), Store(y, (Var("r"), p * lanes + q), three), "vector")
+    nest = For(Var("r"), const(64), For(p, const(128 // lanes), row), "parallel")
+    text = assembly(Func("filled", (x, y), 1, (), nest), on)
+    assert "gather" not in text and "vinsertps" not in text and re.search("vperm|vexpand", text)
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("level", ["x86-64-v3-vnni", "x86-64-v4-vnni"])
 def test_products_of_bytes_add_up_four(level: str, case: str) -> None:

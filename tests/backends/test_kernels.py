@@ -177,6 +177,23 @@ def test_gather_scatter(on: str, dtype: DType) -> None:
 
 
 @each_target
+@pytest.mark.parametrize("dtype", [F32, F64, I8, U8, BOOL, F16])
+def test_lanes_of_a_row_under_a_mask(on: str, dtype: DType) -> None:
+    """Elements that lie near each other, in an order that is known, of which lanes that are off may share
+    one; masks that are known, and those that aren't."""
+    w = max(4, target(on).lanes(dtype.bytes))
+    x, y = buffer("x", 3 * w // 4 * 5, dtype=dtype), buffer("y", 5, w, dtype=dtype)
+    three, nothing = (L // 4) * 3 + L % 4, const(0, dtype)
+    filled_up = select(L % 4 < 3, x[R * (3 * w // 4) + three], nothing)
+    check(kernel([x, y], loop(R, 5, loop(L, w, Store(y, (R, L), filled_up), "vector"))), on)
+    until = select(land(L % 4 < 3, three < M - R), x[R * (3 * w // 4) + three], nothing)
+    check(kernel([x, y], loop(R, 5, loop(L, w, Store(y, (R, L), until), "vector"))), on, m=w // 2 + 3)
+    whole = buffer("x", 5, w, dtype=dtype)
+    turned = select(R * 3 + L < M, whole[R, (L * 3 + 1) % w], nothing)
+    check(kernel([whole, y], loop(R, 5, loop(L, w, Store(y, (R, L), turned), "vector"))), on, m=w)
+
+
+@each_target
 def test_let(on: str) -> None:
     """Bindings of scalars, of places linear in the lane, and of values that differ by lane."""
     w = lanes(on)

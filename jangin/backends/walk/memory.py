@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 from jangin.backends.walk.arithmetic import Arithmetic
 from jangin.backends.walk.index import Indexer, Linear, Term, constant_shape
 from jangin.backends.walk.writer import Pointer, Value, Writer
 from jangin.ir.dtype import BOOL, I64, SMALL, U8, DType
-from jangin.ir.expr import Binary, Buffer, Cast, Const, Expr, Load
-from jangin.ir.traversal import buffers_loaded, free_vars
+from jangin.ir.expr import Binary, Buffer, Cast, Const, Expr, Load, const
+from jangin.ir.traversal import buffers_loaded, free_vars, substitute
 
+SHARED = 2
+"""Lanes that may share an element of a row which is loaded for all of them."""
 RUNS = 4
 """Runs of lanes that share an element each, up to which a load for each is quicker than a gather."""
 
@@ -155,6 +158,8 @@ class Memory:
         length, step = self._run(where)
         if not masks and length and self.ix.lanes <= RUNS * length:
             return self._load_runs(buffer, where, length, step)
+        if masks and self._masks_rows(dtype) and (places := self._near(where)):
+            return self._load_near(buffer, where, masks, places)
         if masks or self.w.target.row("gather", dtype) is not None:
             at = self.pointer(buffer, where)
             return self.w.gather(dtype, at, self._offsets(where), self._state(buffer), masks)
@@ -177,6 +182,38 @@ class Memory:
         """Whether one instruction loads some lanes of a row."""
         row = self.w.target.row("masked_load", dtype)
         return row is not None and bool(row.becomes)
+
+    def _near(self, where: Linear) -> Sequence[int]:
+        """Where the lanes' elements lie after the access's start, if that is known, all are in a row of as
+        many elements, and few lanes share one; nothing elsewhere."""
+        lanes, lane = self.ix.lanes, self.ix.lane
+        if lane is None or any({*free_vars(a)} - {lane} for _, atoms in where.varying for a in atoms):
+            return ()
+        terms = (c * math.prod(atoms, start=const(1)) for c, atoms in where.varying)
+        place, found = sum(terms, const(0)), list[int]()
+        for n in range(lanes):
+            known = substitute(place, {lane: const(n)})
+            if not isinstance(known, Const) or not 0 <= known.value < lanes:
+                return ()
+            found.append(int(known.value))
+        return found if max(map(found.count, found)) <= SHARED else ()
+
+    def _load_near(
+        self, buffer: Buffer, where: Linear, masks: Sequence[Value], places: Sequence[int]
+    ) -> Value:
+        """One row, of which only what some lane reads is read, and a shuffle."""
+        lanes, w = self.ix.lanes, self.w
+        off = w.broadcast(w.constant(False, BOOL), lanes)
+        readers = [[n for n, p in enumerate(places) if p == place] for place in range(lanes)]
+        turns = [[r[turn] if turn < len(r) else lanes for r in readers] for turn in range(SHARED)]
+
+        def read(mask: Value) -> Value:
+            first, *others = (w.shuffle(mask, off, picks) for picks in turns)
+            return reduce(lambda a, b: w.binary("or", a, b), others, first)
+
+        at, state = self.pointer(buffer, where), self._state(buffer)
+        row = w.load(in_memory(buffer.dtype), lanes, at, state, [*map(read, masks)])
+        return w.shuffle(row, None, places)
 
     def _spread(self, mask: Value, start: int) -> Value:
         """A mask of every second element, as one of all those from one on."""
