@@ -194,8 +194,7 @@ class Words:
         (x, w), (left, right) = node.inputs, DOTS[dot]
         if left is I16:
             return 0 if isinstance(node.attrs, MatMul) or self.numbers.reach(x) <= MOST else None
-        bordered = isinstance(node.attrs, Conv) and any(node.attrs.pads)
-        any_less = w in self.graph.constants and not bordered
+        any_less = w in self.graph.constants
         (least, most), (low, high), (whole, zero) = left.limits, self.numbers.range(x), self.read(x)
         less = 0 if least <= low and high <= most else low - least
         if any_less and zero is not None and self.graph.dtype(whole) is left:

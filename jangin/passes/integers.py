@@ -18,7 +18,7 @@ convolutions are of these (`Target.wide_products`).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -214,14 +214,18 @@ class _Integers(Editor):
             self.emit(self.in_rows(node, choice, words))
             return
         rows = of_rows(node, self.graph, choice.dot)
+        word = word_of(choice.dot)
+        read = self.reduced(x, less, left) if rows else self.words(x, at, left, word, less)
         if isinstance(attrs, Conv):
+            if less and any(attrs.pads):  # what is outside the image is no zero any more
+                border = words_of(np.full(word.bytes // left.bytes, -less), 0, left, word)
+                read = self.padded(read, attrs.pads, -less if rows else int(border[0]))
+                attrs = replace(attrs, pads=(0,) * len(attrs.pads))
             own: Conv | MatMul = replace(attrs, dot=choice.dot)
         else:
             apart = w not in self.constants
             own = node.of(MatMul)
             own = replace(own, dot=choice.dot, transpose_a=False, transpose_b=own.transpose_b or apart)
-        word = word_of(choice.dot)
-        read = self.reduced(x, less, left) if rows else self.words(x, at, left, word, less)
         inputs = [read, self.words(w, 2 if rows else of, right, word)]
         if not less:
             self.emit(replace(node, inputs=tuple(inputs), attrs=own))
@@ -245,6 +249,15 @@ class _Integers(Editor):
             return node
         product, more = self.shifted[left]
         return replace(node, inputs=(product, self.constant(known + self.constants[more], f"{out}.more")))
+
+    def padded(self, name: str, pads: Sequence[int], value: int) -> str:
+        """An image, channels last, with a border as a convolution's `pads` say, of a value."""
+        key = name, tuple(pads), value
+        if key not in self.made:
+            begins, ends = pads[: len(pads) // 2], pads[len(pads) // 2 :]
+            around = (const(0), *map(const, begins), const(0), const(0), *map(const, ends), const(0))
+            self.made[key] = self.add(Pad(around, value=value), [name], f"{name}.padded", f"padded {name}")
+        return self.made[key]
 
     def in_rows(self, node: Node, choice: Choice, words: Array) -> Node:
         """A convolution of words across a row's pixels."""

@@ -4,6 +4,7 @@ and words made of them."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from jangin.ir.dtype import I8, U8, DType
 from jangin.targets.rows import Row
@@ -113,10 +114,24 @@ def _joined_by_quads() -> Row:
     return _joined(("avx512bw",), "vpshufb", put)
 
 
+def _joined_half() -> Row:
+    """Of half a register of words: bytes side by side by pairs, and pairs of these."""
+    text = list[str]()
+    for a, b in ("xy", "zu"):
+        picks = _picks(v for n in range(8) for v in (n, 8 + n))
+        text.append(f"%{a}{b} = shufflevector {{u8}} %{a}, {{u8}} %{b}, {picks}")
+        text.append(f"%{a}{b}_pairs = bitcast <16 x i8> %{a}{b} to <8 x i16>")
+    both = _picks(v for n in range(8) for v in (n, 8 + n))
+    text.append(f"%words = shufflevector <8 x i16> %xy_pairs, <8 x i16> %zu_pairs, {both}")
+    made = _joined(("avx512bw",), "punpck", [])
+    return replace(made, llvm="\n".join([*text, "bitcast <16 x i16> %words to {i32}"]), lanes=8)
+
+
 AVX512_BYTES: tuple[Row, ...] = (
     *map(_table, (64, 32, 16)),
     _joined_at_once(),
     _joined_by_quads(),
+    _joined_half(),
     *_clamped(U8, "packuswb"),
     *_clamped(I8, "packsswb"),
 )

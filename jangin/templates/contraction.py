@@ -52,6 +52,7 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 from jangin.templates.tiling import (
     COLUMNS,
+    HALVED,
     Roles,
     Tiler,
     by_lane,
@@ -99,8 +100,6 @@ WIDENED = 0.5
 """Cycles to widen a vector of a panel, and to store it, beside multiply-adds."""
 BLOCK_SHARE = 3, 4
 """The part of the L1 cache (3 of 4) for a block of a panel's terms: the rows read with it need the rest."""
-HALVED = 32
-"""Bytes of registers above which half ones are as good instructions."""
 STREAM_OPS = 16
 """Multiply-adds that could be done while one element of a panel comes from memory."""
 

@@ -37,6 +37,8 @@ def match(workload: Workload) -> Separable | None:
     role = roles(last)
     if depthwise is None or role is None or role.groups > 1 or packing_positions(role) is None:
         return None
+    if depthwise.narrow:
+        return None
     alike = len(first.axes) == len(last.axes) == 4 and all(
         a.extent == b.extent for a, b in zip(first.axes[:3], last.axes, strict=False)
     )

@@ -37,6 +37,8 @@ from jangin.templates.template import Workload
 FAR = 4
 """Panels larger than one part in so many of the L2 cache come from further away: the next is fetched
 early."""
+HALVED = 32
+"""Bytes of registers above which half ones are as good instructions."""
 COLUMNS = "columns"
 """The loop over columns of several axes."""
 FEW_TURNS = 4

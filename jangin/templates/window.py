@@ -1,6 +1,7 @@
 """Depthwise convolution and pooling, channels last: a tile of a few output pixels of a row by vectors of
 channels accumulates in registers, so that neighbouring windows share their loads. The tiles at the
-row's ends have a copy of the code, in which it is known what of their windows is padding."""
+row's ends have a copy of the code, in which it is known what of their windows is padding. Of images one pixel
+wide a column is the row, and its channels are shared out."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from jangin.templates.common import (
 )
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import begin_with_bias
+from jangin.templates.tiling import HALVED, begin_with_bias
 
 LARGEST_WINDOW = 64
 """Taps of a window that may leave the image, where a row has several windows."""
@@ -92,9 +93,17 @@ def pack_weights(rec: Recorder, weights: Buffer, lanes: int) -> None:
     rec.pack(weights.name, Packing(tuple(range(len(weights.shape))), 0, 1, int(width.value)))
 
 
-def _step(load: Load, stage: te.Stage, workload: Workload) -> int:
+def _row(stage: te.Stage) -> int:
+    """Which axis is the row: -2, or -3 of images one pixel wide, but of large windows."""
+    high = len(stage.axes) > 3 and isinstance(stage.axes[-3].extent, Const)
+    taps = math.prod(n.value for a in stage.reduce_axes if isinstance(n := a.extent, Const))
+    narrow = high and stage.axes[-2].extent == const(1) != stage.axes[-3].extent
+    return -3 if narrow and taps <= LARGEST_WINDOW else -2
+
+
+def _step(load: Load, row: te.Axis, workload: Workload) -> int:
     """Input pixels between the windows of neighbouring output pixels; 0 of weights."""
-    elements = stride(load, stage.axes[-2].var, dict(workload.symbols)) or 0
+    elements = stride(load, row.var, dict(workload.symbols)) or 0
     return elements // max(1, workload.size(load.buffer.shape[-1]))
 
 
@@ -111,6 +120,8 @@ def _lanes(workload: Workload) -> int:
     if stage.body.dtype.is_float and size % lanes == 0:
         return lanes
     lanes = lanes_for(workload)
+    if size <= lanes // 2 and isinstance(column, Const) and target.vector_bytes > HALVED:
+        return lanes // 2
     return lanes if workload.target.masks else math.gcd(workload.size(column), lanes)
 
 
@@ -125,20 +136,22 @@ class Window(Template):
         self.lanes = _lanes(workload)
         self.each = max(1, self.lanes // workload.target.lanes(self.stage.body.dtype.wide.bytes))
         self.column = self.stage.axes[-1].var.name
-        self.row = self.stage.axes[-2].var.name
+        row = self.stage.axes[_row(self.stage)]
+        self.row, self.narrow = row.var.name, row is not self.stage.axes[-2]
+        self.outer = [a.var.name for a in self.stage.axes[: _row(self.stage)]]
         self.taps = [a.var.name for a in self.stage.reduce_axes]
-        self.border = row_border(self.stage, self.stage.axes[-2], self.symbols)
-        self.size = workload.size(self.stage.axes[-2].extent)
-        self.alone = self.stage.axes[-2].extent == const(1)
+        self.border = row_border(self.stage, row, self.symbols)
+        self.extent, self.size = row.extent, workload.size(row.extent)
+        self.alone = row.extent == const(1)
         self.count = cost.size(workload, self.stage.reduce_axes)
         self.in_word = _bytes_of_words(self.stage)
         self.work = 1.0 if self.in_word > 1 else max(cost.arithmetic(self.stage.body), 1.0)
-        self.rows = cost.size(workload, self.stage.axes[:-2])
+        self.rows = cost.size(workload, self.stage.axes[: _row(self.stage)])
         self.vectors = math.ceil(workload.size(self.stage.axes[-1].extent) / self.lanes)
         self.final = cost.arithmetic(self.stage.result)
         self.traffic = cost.traffic(workload)
         self.across = next((n for n in map(self._extent, reversed(self.stage.reduce_axes)) if n > 1), 1)
-        steps = [_step(n, self.stage, workload) for n in loads(self.stage.body)]
+        steps = [_step(n, row, workload) for n in loads(self.stage.body)]
         self.stride = max((s for s in steps if s), default=1)
         self.weighted = int(len(steps) > 1)
         self.pixel_bytes = (
@@ -158,7 +171,7 @@ class Window(Template):
         cycles = cost.overlapped(self.rows * self.row_cycles(params), self.traffic)
         if self.workload.size(self.stage.axes[-1].extent) % self.lanes:
             cycles += self.rows * self.size * cost.MASKED_STORE
-        tasks = self.rows * (self.vectors // vectors if self.alone else 1)
+        tasks = self.rows * (self.vectors // vectors if self.alone or self.narrow else 1)
         return cost.launch(cycles, tasks) / self.workload.target.clock
 
     def row_cycles(self, params: Params) -> float:
@@ -196,12 +209,12 @@ class Window(Template):
         p, x, c = self.workload, self.row, self.column
         rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
         self.arrange(rec, params)
-        outer = [a.var.name for a in self.stage.axes[:-2]]
-        task = fuse_all(rec, [*outer, f"{x}o", f"{c}oo"] if self.alone else outer, "t")
+        shared = [f"{x}o", f"{c}oo"] if self.alone else [f"{c}oo"] if self.narrow else []
+        task = fuse_all(rec, [*self.outer, *shared], "t")
         rec.do("parallelize", task)
         rec.do("simplify")
         rec.do("hoist_guards")
-        work = self.size * self.count * (params["vectors"] if self.alone else self.vectors)
+        work = self.size * self.count * (params["vectors"] if shared else self.vectors)
         return rec.finish(self.name, params, work)
 
     def arrange(self, rec: Recorder, params: Params) -> None:
@@ -211,7 +224,7 @@ class Window(Template):
     def tiles(self, tile: int) -> tuple[int, int, int, int | None]:
         """Tiles of a row that reach into the padding before it, those that don't, those that do behind it,
         and the pixels that are left; None of them where that isn't known."""
-        if not isinstance(self.stage.axes[-2].extent, Const):
+        if not isinstance(self.extent, Const):
             return 0, 1, 0, None
         full, rest = divmod(self.size, tile)
         before, after = self.border
@@ -242,6 +255,9 @@ class _Scheduler:
         rec.do("predicate", self.acc)
         rec.do("split", c, self.lanes)
         rec.do("split", f"{c}o", self.params["vectors"])
+        if self.window.narrow:
+            x = fuse_all(rec, [x, self.stage.axes[-2].var.name], f"{x}w")
+            rec.do("reorder", [f"{c}oo", x])
         rec.do("split", x, tile, "cut")
         first, middle, last, rest = self.window.tiles(tile)
         if first or last:
@@ -262,7 +278,8 @@ class _Scheduler:
         tile = [f"{c}oi{suffix}", f"{c}i{suffix}"]
         if pixels:
             tile = [pixels, *tile]
-            rec.do("reorder", [*([tiles] if tiles else []), f"{c}oo{suffix}", *tile])
+            groups = [] if self.window.narrow else [f"{c}oo{suffix}"]
+            rec.do("reorder", [*([tiles] if tiles else []), *groups, *tile])
         constants = (*self.bias, *((self.weights.name,) if self.weights is not None else ()))
         rec.do("privatize", self.acc + suffix, tile, constants)
         for tap in self._unrolled():

@@ -22,6 +22,7 @@ from jangin.templates import separable
 from jangin.templates.choose import TEMPLATES, choose
 from jangin.templates.common import messy
 from jangin.templates.contraction import Contraction
+from jangin.templates.window import Window
 
 from .kernels import (
     SYMBOL,
@@ -190,7 +191,7 @@ def test_any_convolution(
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize(("size", "channels", "kernel", "stride", "pad"), [
     ((9, 11), 16, 3, 1, 1), ((9, 10), 20, 3, 2, 1), ((7, 7), 8, 5, 1, 2), ((3, 3), 5, 3, 1, 1),
-    ((12, 13), 8, 9, 1, 0),
+    ((12, 13), 8, 9, 1, 0), ((9, 11), 8, 3, 1, 1),
 ])  # fmt: skip
 def test_depthwise(
     size: tuple[int, int], channels: int, kernel: int, stride: int, pad: int, target: Target
@@ -212,6 +213,21 @@ def test_any_depthwise(
     found = TEMPLATES["window"](workload(built, {}, W, target))
     if found is not None:
         assert_equal_to_stages(found.schedule(data.draw(st.sampled_from(found.space()))), built)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(2, 23), st.sampled_from([5, 8, 20, 64]), st.integers(2, 9), st.integers(1, 2),
+    st.integers(0, 4), st.sampled_from([*TARGETS, NAMED["x86-64-v4"]]), st.data(),
+)  # fmt: skip
+def test_images_one_pixel_wide(
+    high: int, channels: int, kernel: int, stride: int, pad: int, target: Target, data: st.DataObject
+) -> None:
+    attrs = Conv((kernel, 1), (stride, 1), (1, 1), (pad, 0, pad, 0), channels, "last")
+    built = node(attrs, [buffer("x", 2, high + kernel, 1, channels), buffer("w", channels, 1, kernel, 1)])
+    found = TEMPLATES["window"](workload(built, {}, W, target))
+    assert isinstance(found, Window) and found.size > 1 and found.narrow
+    assert_equal_to_stages(found.schedule(data.draw(st.sampled_from(found.space()))), built)
 
 
 @pytest.mark.parametrize(
