@@ -214,7 +214,7 @@ def emulated(target: str) -> str:
     if target == "riscv64-v":
         return "rv64,v=true,vlen=128,vext_spec=v1.0"
     cpu = resolve(target).cpu
-    return {"generic": "max", "generic-rv64": "rv64"}.get(cpu, cpu)
+    return {"generic": "max", "neoverse-v1": "max", "generic-rv64": "rv64"}.get(cpu, cpu)
 
 
 def build(model: Model, target: str) -> Artifact:

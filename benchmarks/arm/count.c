@@ -74,6 +74,22 @@ static enum kind kind64(const char *name, const char *to)
     return begins(name, floats) ? SCALAR_FLOAT : OTHER;
 }
 
+/* Whether an instruction of AArch64 adds up products of bytes or bfloat16: QEMU's disassembler doesn't know all. */
+static bool adds_up(uint32_t word)
+{
+    static const struct {
+        uint32_t mask, bits;
+    } known[] = {
+        {0xbfe0fc00, 0x0e809c00}, {0xbfc0f400, 0x0f80f000}, {0xbfc0f400, 0x0f00f000}, /* usdot, sudot */
+        {0xdfe0f400, 0x4e80a400},                                                     /* smmla, ummla, usmmla */
+        {0xbfe0fc00, 0x2e40fc00}, {0xbfc0f400, 0x0f40f000}, {0xffe0fc00, 0x6e40ec00}, /* bfdot, bfmmla */
+    };
+    for (size_t n = 0; n < sizeof known / sizeof *known; n++)
+        if ((word & known[n].mask) == known[n].bits)
+            return true;
+    return false;
+}
+
 /* Kinds of 32-bit Arm, whose vector instructions all begin with v; those of a single float have an s register, or
    one type f64. */
 static enum kind kind32(const char *name, const char *to)
@@ -119,10 +135,11 @@ static enum kind riscv(uint32_t word)
 static enum kind kind(const struct qemu_plugin_insn *insn)
 {
     uint32_t word = 0;
-    if (is_riscv) {
-        memcpy(&word, qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn));
+    memcpy(&word, qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn));
+    if (is_riscv)
         return riscv(word);
-    }
+    if (wide && adds_up(word))
+        return FMA;
     char *text = qemu_plugin_insn_disas(insn);
     const char *name = text + strspn(text, " \t");
     const char *to = name + strcspn(name, " \t");
