@@ -7,33 +7,39 @@ of two numbers. Their sums are f32.
 
 Numbers are rounded where the model says, as far as they go through memory, and subnormal ones taken for 0.
 x86's instruction rounds to the nearest each time it adds a product, Arm's to odd.
+
+Where an instruction multiplies matrices of two rows by two columns, of four numbers each, it makes products
+of several rows: Arm's adds two pairs, one after the other, as the other instruction does (processors with
+FEAT_EBF16 may be set to round sums of pairs otherwise).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from jangin.ir.core import Conv, MatMul
 from jangin.ir.dtype import BF16
 from jangin.ir.graph import Graph, Node, static_shape
-from jangin.ir.words import DOTS, products_of
-from jangin.passes.integer_words import FEWEST, axes
+from jangin.ir.words import DOTS, MATRICES, products_of
+from jangin.passes.integer_words import FEWEST, axes, of_matrices
 from jangin.passes.winograd_cost import Estimate, is_window
 from jangin.targets.target import Target
 
 
 def bf16(graph: Graph, target: Target) -> Graph:
     """The graph with such products marked."""
-    dot = next((d for d in target.dots if DOTS[d] == (BF16, BF16)), "")
-    if not dot:
+    dots = [d for d in target.dots if DOTS[d] == (BF16, BF16)]
+    if not dots:
         return graph
-    found = [_marked(n, dot) if _pays(n, dot, graph, target) else n for n in graph.nodes]
+    found = [_marked(n, dots, graph, target) for n in graph.nodes]
     return graph if found == list(graph.nodes) else graph.with_nodes(found)
 
 
-def _marked(node: Node, dot: str) -> Node:
-    attrs = node.attrs
-    assert isinstance(attrs, (Conv, MatMul))
+def _marked(node: Node, dots: Sequence[str], graph: Graph, target: Target) -> Node:
+    attrs, dot = node.attrs, next((d for d in dots if _pays(node, d, graph, target)), "")
+    if not dot or not isinstance(attrs, (Conv, MatMul)):
+        return node
     return replace(node, attrs=replace(attrs, dot=dot))
 
 
@@ -47,6 +53,8 @@ def _pays(node: Node, dot: str, graph: Graph, target: Target) -> bool:
     _, axis = axes(node, graph)
     (terms,) = static_shape(graph.shape(node.inputs[1])[axis : axis + 1]) or (0,)
     if isinstance(node.attrs, Conv) and node.attrs.groups > 1 and terms % products_of(dot):
+        return False
+    if dot in MATRICES and not of_matrices(node, graph, dot):
         return False
     return terms >= FEWEST and not _by_winograd(node, dot, graph, target)
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from jangin.ir.core import Conv, Map, MatMul, Pad, Reshape, Transpose
 from jangin.ir.dtype import I8, I16, I32, U8, U16, DType
-from jangin.ir.expr import Binary, Const, Var, cast
+from jangin.ir.expr import Binary, Const, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.records import dataclass
-from jangin.ir.words import CLAMPED, DOTS, SYMMETRIC, products_of, word_of
+from jangin.ir.words import CLAMPED, DOTS, MATRICES, SYMMETRIC, products_of, word_of
 from jangin.ops.numbers import Numbers
 from jangin.passes.winograd_cost import Estimate, is_window
 from jangin.passes.winograd_transform import MOST, exact_of
@@ -89,10 +89,24 @@ def words_of(array: Array, axis: int, dtype: DType, word: DType = I32) -> Array:
     return np.ascontiguousarray(np.moveaxis(whole.view(word.numpy), -1, axis))
 
 
+def of_matrices(node: Node, graph: Graph, dot: str) -> bool:
+    """Whether a product has constant weights and several rows, for instructions that multiply two rows by two
+    columns of words of 64 bits, and terms enough: of fewer, words of 32 bits are as many."""
+    attrs, w, (_, of) = node.attrs, node.inputs[1], axes(node, graph)
+    if w not in graph.constants:
+        return False
+    sizes = list(graph.shape(node.outputs[0]))
+    del sizes[1 if isinstance(attrs, Conv) and attrs.layout != "last" else -1]
+    enough = 2 * graph.constants[w].shape[of] > products_of(dot)
+    return any(d != const(1) for d in sizes) and (enough or row_words(node, dot, graph) is not None)
+
+
 def of_rows(node: Node, graph: Graph, dot: str) -> bool:
     """Whether a product is a depthwise convolution that may be of words of its windows' rows."""
     attrs, w = node.attrs, node.inputs[1]
-    if not isinstance(attrs, Conv) or DOTS[dot] != (U8, I8) or dot in CLAMPED or attrs.layout != "last":
+    if not isinstance(attrs, Conv) or attrs.layout != "last":
+        return False
+    if DOTS[dot] != (U8, I8) or dot in CLAMPED | MATRICES:
         return False
     shape = static_shape(graph.shape(w))
     if w not in graph.constants or shape is None or len(shape) != 4 or attrs.groups == 1:
@@ -101,24 +115,28 @@ def of_rows(node: Node, graph: Graph, dot: str) -> bool:
     return shape[:2] == (attrs.groups, 1) and rows >= FEWEST_ROWS and taps <= MOST_TAPS
 
 
-def row_words(node: Node, choice: Choice, graph: Graph) -> Array | None:
+def row_words(node: Node, dot: str, graph: Graph) -> tuple[Array, int] | None:
     """The weights of a convolution of few channels as words of a window's whole row, across pixels, which
-    are fewer than those of each pixel's channels; None where windows or rows begin within words."""
-    (x, w), (_, right), terms = node.inputs, DOTS[choice.dot], products_of(choice.dot)
-    if not isinstance(node.attrs, Conv) or choice.less:
-        return None
+    are fewer than those of each pixel's channels, and the channels of a pixel, filled up to a power of two
+    where it must be; None where windows or rows begin within words."""
+    (x, w), (_, right), terms = node.inputs, DOTS[dot], products_of(dot)
     attrs, (size, channels) = node.attrs, static_shape(graph.shape(x)[-2:]) or (0, 0)
-    taps, step, known = attrs.kernel[-1], attrs.strides[-1], graph.constants[w]
-    words = -(-taps * channels // terms)
-    whole = size * channels % terms == 0 == step * channels % terms
-    plain = attrs.groups == attrs.dilations[-1] == 1 and not any(attrs.pads)
-    if not (whole and plain) or words >= taps * -(-channels // terms):
+    if not isinstance(attrs, Conv) or attrs.layout != "last" or w not in graph.constants:
         return None
-    across, wide = size * channels // terms, step * channels // terms
-    if (across - words) // wide != (size - taps) // step or across < words:
-        return None
-    rows = np.moveaxis(known, 1, -1).reshape(*known.shape[:1], *known.shape[2:-1], -1)
-    return words_of(rows, -1, right, word_of(choice.dot))[:, None]
+    taps, step, known = attrs.kernel[-1], attrs.strides[-1], np.moveaxis(graph.constants[w], 1, -1)
+    for each in (channels, 1 << (channels - 1).bit_length()):
+        words = -(-taps * each // terms)
+        whole = size * each % terms == 0 == step * each % terms
+        plain = attrs.groups == attrs.dilations[-1] == 1 and not any(attrs.pads)
+        if not (whole and plain) or words >= taps * -(-channels // terms):
+            continue
+        across, wide = size * each // terms, step * each // terms
+        if (across - words) // wide == (size - taps) // step and across >= words:
+            filled = np.zeros((*known.shape[:-1], each), known.dtype)
+            filled[..., :channels] = known
+            rows = filled.reshape(*known.shape[:-2], -1)
+            return words_of(rows, -1, right, word_of(dot))[:, None], each
+    return None
 
 
 class Words:
@@ -181,10 +199,12 @@ class Words:
         sizes = [static_shape(graph.shape(n)[a : a + 1]) for n, a in ((x, at), (w, of))]
         if any(s is None for s in sizes) or U16 in (graph.dtype(x), graph.dtype(w)):
             return False
+        if dot in MATRICES and not of_matrices(node, graph, dot):
+            return False
         if not isinstance(attrs, Conv):
             return True
         terms = int(str(graph.shape(w)[1]))
-        fewest = FEWEST if word_of(dot) is I32 else FEWEST_OF_BYTES
+        fewest = FEWEST_OF_BYTES if word_of(dot) is I16 else FEWEST
         few = terms < fewest or (attrs.groups > 1 and terms % products_of(dot) > 0)
         return attrs.layout == "last" and not few and w in graph.constants
 
@@ -219,8 +239,8 @@ class Words:
 
     def weights(self, node: Node, choice: Choice) -> Array:
         """The words of a product's constant weights."""
-        rows, known = row_words(node, choice, self.graph), self.graph.constants[node.inputs[1]]
-        return words_of(known, axes(node, self.graph)[1], DOTS[choice.dot][1]) if rows is None else rows
+        rows, known = row_words(node, choice.dot, self.graph), self.graph.constants[node.inputs[1]]
+        return words_of(known, axes(node, self.graph)[1], DOTS[choice.dot][1]) if rows is None else rows[0]
 
     def by_winograd(self, node: Node) -> bool:
         """Whether Winograd's method should make a convolution quicker than its sums of pairs as they

@@ -7,6 +7,10 @@ quarter of the terms. Weights become words here. Numbers of 8 bits less a zero p
 of the bytes that the instruction takes: what is taken from them to have them in it, times the weights' sum,
 is added to the product.
 
+Where instructions multiply two rows by two columns of eight bytes, a word has eight, unless a product has one
+row, or so few channels that words of eight are no fewer. A picture's few channels are filled up to four, so
+that a word has two pixels, where windows begin with one.
+
 A depthwise convolution's words are joined of its windows' rows as they are read, of four rows' bytes at a
 place each (`ops.core_rows`).
 
@@ -210,23 +214,24 @@ class _Integers(Editor):
     def in_words(self, node: Node, choice: Choice) -> None:
         attrs, (x, w), (at, of) = node.attrs, node.inputs, axes(node, self.graph)
         (left, right), less = DOTS[choice.dot], choice.less
-        if (words := row_words(node, choice, self.graph)) is not None:
-            self.emit(self.in_rows(node, choice, words))
-            return
-        rows = of_rows(node, self.graph, choice.dot)
+        rows, across = of_rows(node, self.graph, choice.dot), row_words(node, choice.dot, self.graph)
         word = word_of(choice.dot)
-        read = self.reduced(x, less, left) if rows else self.words(x, at, left, word, less)
-        if isinstance(attrs, Conv):
-            if less and any(attrs.pads):  # what is outside the image is no zero any more
-                border = words_of(np.full(word.bytes // left.bytes, -less), 0, left, word)
-                read = self.padded(read, attrs.pads, -less if rows else int(border[0]))
-                attrs = replace(attrs, pads=(0,) * len(attrs.pads))
-            own: Conv | MatMul = replace(attrs, dot=choice.dot)
+        own: Conv | MatMul
+        if across is not None:
+            inputs, own = self.in_rows(node, choice, *across)
         else:
-            apart = w not in self.constants
-            own = node.of(MatMul)
-            own = replace(own, dot=choice.dot, transpose_a=False, transpose_b=own.transpose_b or apart)
-        inputs = [read, self.words(w, 2 if rows else of, right, word)]
+            read = self.reduced(x, less, left) if rows else self.words(x, at, left, word, less)
+            if isinstance(attrs, Conv):
+                if less and any(attrs.pads):  # what is outside the image is no zero any more
+                    border = words_of(np.full(word.bytes // left.bytes, -less), 0, left, word)
+                    read = self.padded(read, attrs.pads, -less if rows else int(border[0]))
+                    attrs = replace(attrs, pads=(0,) * len(attrs.pads))
+                own = replace(attrs, dot=choice.dot)
+            else:
+                apart = w not in self.constants
+                own = node.of(MatMul)
+                own = replace(own, dot=choice.dot, transpose_a=False, transpose_b=own.transpose_b or apart)
+            inputs = [read, self.words(w, 2 if rows else of, right, word)]
         if not less:
             self.emit(replace(node, inputs=tuple(inputs), attrs=own))
             return
@@ -259,23 +264,24 @@ class _Integers(Editor):
             self.made[key] = self.add(Pad(around, value=value), [name], f"{name}.padded", f"padded {name}")
         return self.made[key]
 
-    def in_rows(self, node: Node, choice: Choice, words: Array) -> Node:
-        """A convolution of words across a row's pixels."""
+    def in_rows(self, node: Node, choice: Choice, words: Array, each: int) -> tuple[list[str], Conv]:
+        """What a convolution of words across a row's pixels, of `each` numbers, reads, and what it is."""
         (x, w), terms, attrs = node.inputs, products_of(choice.dot), node.of(Conv)
         size, channels = static_shape(self.shape(x)[-2:]) or (0, 0)
-        count = (*self.shape(x)[:-2], const(size * channels // terms), const(1))
-        read = self.add(
-            Reshape(count, word_of(choice.dot)),
-            [self.reduced(x, 0, DOTS[choice.dot][0])],
-            f"{x}.rows",
-            f"rows of {x}",
-        )
-        wide = attrs.strides[-1] * channels // terms
+        narrow = self.filled(x, self.reduced(x, choice.less, DOTS[choice.dot][0]), each - channels)
+        count = (*self.shape(x)[:-2], const(size * each // terms), const(1))
+        read = self.add(Reshape(count, word_of(choice.dot)), [narrow], f"{x}.rows", f"rows of {x}")
+        wide = attrs.strides[-1] * each // terms
         kernel, strides = (*attrs.kernel[:-1], words.shape[-1]), (*attrs.strides[:-1], wide)
-        inputs = read, self.constant(words, f"{w}.rows")
-        return replace(
-            node, inputs=inputs, attrs=replace(attrs, dot=choice.dot, kernel=kernel, strides=strides)
-        )
+        own = replace(attrs, dot=choice.dot, kernel=kernel, strides=strides)
+        return [read, self.constant(words, f"{w}.rows")], own
+
+    def filled(self, name: str, narrow: str, more: int) -> str:
+        """A value's bytes with so many zeros behind each row of the last axis."""
+        if not more:
+            return narrow
+        pads = (*[const(0)] * (2 * len(self.shape(narrow)) - 1), const(more))
+        return self.add(Pad(pads), [narrow], f"{name}.whole", f"whole {name}")
 
     def words(self, name: str, axis: int, dtype: DType, word: DType, less: int = 0) -> str:
         """The numbers, less one, along an axis as words of a type's, the last filled up with 0. Of a value
@@ -314,10 +320,7 @@ class _Integers(Editor):
             border = words_of(np.full(terms, -less), 0, dtype, word)
             own = replace(pad.of(Pad), value=int(border[0]))
             return self.add(own, [inside], f"{name}.words", pad.source)
-        narrow = self.reduced(name, less, dtype)
-        if rest:
-            pads = (*[const(0)] * (2 * len(shape) - 1), const(terms - rest))
-            narrow = self.add(Pad(pads), [narrow], f"{name}.whole", f"whole {name}")
+        narrow = self.filled(name, self.reduced(name, less, dtype), -rest % terms)
         count = (*shape[:-1], const(words + (rest > 0)))
         return self.add(Reshape(count, word), [narrow], f"{name}.words", f"words of {name}")
 

@@ -61,20 +61,20 @@ def place(func: Func, local: str, memory: str) -> Func:
     return func.with_body(replace_buffer(func.body, local, new))
 
 
-def join_axes(func: Func, local: str, count: int) -> Func:
-    """Make the first `count` axes of a local buffer one, in row-major order."""
-    old = _local(func, local).buffer
-    if not 1 <= count <= len(old.shape):
+def join_axes(func: Func, local: str, count: int, first: int = 0) -> Func:
+    """Make `count` axes of a local buffer one, in row-major order, from the `first` on."""
+    old, end = _local(func, local).buffer, first + count
+    if count < 1 or not 0 <= first <= len(old.shape) - count:
         raise ScheduleError(f"{func.name}: {local} has no {count} axes to join")
-    lead = old.shape[:count]
+    lead = old.shape[first:end]
     size: Expr = const(1)
     for d in lead:
         size = size * d
-    new = replace(old, shape=(simplify(size), *old.shape[count:]))
+    new = replace(old, shape=(*old.shape[:first], simplify(size), *old.shape[end:]))
     ranges = {s.var: (const(0), s.extent - 1) for s in statements(func.body) if isinstance(s, For)}
 
     def joined(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return (simplify(row_major(i[:count], lead), ranges), *i[count:])
+        return (*i[:first], simplify(row_major(i[first:end], lead), ranges), *i[end:])
 
     return func.with_body(replace_buffer(func.body, local, new, joined))
 

@@ -34,7 +34,10 @@ CORTEX_A53 = _processor("cortex-a53")
 CORTEX_A72 = _processor("cortex-a72", dots=("dot2b",))  # for processors in order LLVM loads too much early
 CORTEX_A76 = _processor("cortex-a76", ",+fullfp16,+dotprod", dots=("dot4",))
 NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod", dots=("dot4",))
-NEOVERSE_V1 = _processor("neoverse-v1", ",+fullfp16,+dotprod,+i8mm,+bf16", dots=("dot4u", "dot4", "dot2bf"))
+NEOVERSE_V1 = _processor(
+    "neoverse-v1", ",+fullfp16,+dotprod,+i8mm,+bf16",
+    dots=("dot8u", "dot8", "dot4u", "dot4", "dot4bf", "dot2bf"),
+)  # fmt: skip
 
 ARMV7 = Target(
     "armv7", "armv7-unknown-linux-gnueabihf", "generic", "+neon,+vfp4,-slowfpvmlx,-vmlx-hazards", 16, 16,

@@ -10,7 +10,10 @@ from jangin.targets.rows import (
     CONVERSIONS,
     DOT2B,
     DOT4,
+    DOT4BF,
     DOT4U,
+    DOT8,
+    DOT8U,
     FLOATS,
     FMA,
     FUSED,
@@ -20,6 +23,7 @@ from jangin.targets.rows import (
     by_quads,
     extreme,
     halves,
+    matrix,
     single,
 )
 
@@ -118,8 +122,15 @@ _BFDOT = bfloats(
     "vbfdotq_f32((float32x4_t)z, (bfloat16x8_t)y, (bfloat16x8_t)x)", "bf16", turned=True,
 )  # fmt: skip
 """Rounds to odd, the sum of two products too, and takes subnormal numbers for 0."""
+_MATRICES = (
+    matrix(DOT8, "aarch64.neon.smmla.v4i32.v16i8", "<16 x i8>", r"\bsmmla\s", "i8mm"),
+    matrix(DOT8U, "aarch64.neon.usmmla.v4i32.v16i8", "<16 x i8>", r"usmmla\s", "i8mm"),
+    matrix(DOT4BF, "aarch64.neon.bfmmla", "<8 x bfloat>", r"bfmmla\s", "bf16"),
+)
+"""BFMMLA adds two pairs of products, one after the other, each as BFDOT does."""
 
 NEON: tuple[Row, ...] = (
+    *_MATRICES,
     _BFDOT,
     _SDOT,
     _USDOT,

@@ -16,7 +16,7 @@ from jangin.ir.expr import Expr
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
 from jangin.ir.records import dataclass
-from jangin.ir.words import CLAMPED, DOTS, word_of
+from jangin.ir.words import CLAMPED, DOTS, matrix_of, word_of
 from jangin.targets import small
 
 FLOATS = (F32, F64)
@@ -113,12 +113,17 @@ def _dot(name: str, left: DType, right: DType) -> Row:
         parts = [
             f"max(min({a} + {b}, i32(32767)), i32(-32768))" for a, b in zip(*[iter(parts)] * 2, strict=True)
         ]
-    wide = "" if word is I32 else "_wide"
-    lines, total = [f"%{v}_wide = sext {{T}} %{v} to {{i32}}" for v in "xy" if wide], "%z"
+    wide, lines, total = "", list[str](), "%z"
+    if word.bits < I32.bits:
+        wide, lines = "_wide", [f"%{v}_wide = sext {{T}} %{v} to {{i32}}" for v in "xy"]
     for n in tops:
         for v, dtype in (("x", left), ("y", right)):
-            down = "ashr" if dtype.kind == "i" else "lshr"
-            lines += [f"%{v}{n}_top = shl {{i32}} %{v}{wide}, {{i32:{n + 32 - word.bits}}}"]
+            down, half = "ashr" if dtype.kind == "i" else "lshr", wide
+            if word.bits > I32.bits:
+                half = f"_half{n}"
+                lines += [f"%{v}{half}_wide = lshr {{T}} %{v}, {{i64:{32 * (n < 32)}}}"]
+                lines += [f"%{v}{half} = trunc {{T}} %{v}{half}_wide to {{i32}}"]
+            lines += [f"%{v}{n}_top = shl {{i32}} %{v}{half}, {{i32:{(n + 32 - word.bits) % 32}}}"]
             lines += [f"%{v}{n} = {down} {{i32}} %{v}{n}_top, {{i32:{32 - bits}}}"]
         lines.append(f"%product{n} = mul {{i32}} %x{n}, %y{n}")
         if name not in CLAMPED:
@@ -137,7 +142,7 @@ def _dot(name: str, left: DType, right: DType) -> Row:
     return Row(name, (word,), "x: T[N], y: T[N], z: i32[N]", "i32", reference, "\n".join(lines))
 
 
-DOT1, DOT2, DOT4, DOT4U, DOT4S, DOT2B = (
+DOT1, DOT2, DOT4, DOT4U, DOT4S, DOT2B, DOT8, DOT8U = (
     _dot(name, *types) for name, types in DOTS.items() if not types[0].is_float
 )
 DOT2BF = Row(
@@ -159,6 +164,28 @@ DOT2BF = Row(
     fadd {T} %lower, %half""",
 )  # fmt: skip
 """A product of two bfloat16 is exact in f32, so that it doesn't matter whether it is rounded."""
+
+
+def _four_bfloats() -> Row:
+    total, lines = "z[i]", list[str]()
+    for n in range(4):
+        x, y = (f"bitcast_f32(i32({v}[i] >> i64({16 * n})) << i32(16))" for v in "xy")
+        total = f"fma({x}, {y}, {total})"
+        for v in "xy":
+            lines += [
+                f"%{v}{n}_far = lshr {{i64}} %{v}, {{i64:{16 * n}}}",
+                f"%{v}{n}_low = trunc {{i64}} %{v}{n}_far to {{i32}}",
+                f"%{v}{n}_top = shl {{i32}} %{v}{n}_low, {{i32:16}}",
+                f"%{v}{n} = bitcast {{i32}} %{v}{n}_top to {{T}}",
+            ]
+        lines += [f"%product{n} = fmul {{T}} %x{n}, %y{n}"]
+        lines += [f"%sum{n} = fadd {{T}} %product{n}, %{f'sum{n - 1}' if n else 'z'}"]
+    lines[-1] = lines[-1].partition(" = ")[2]
+    operands = "x: i64[N], y: i64[N], z: T[N]"
+    return Row("dot4bf", (F32,), operands, "T", f"r[i] = {total}", "\n".join(lines))
+
+
+DOT4BF = _four_bfloats()
 
 
 def _of_pairs(name: str, operation: str, reference: str) -> Row:
@@ -250,7 +277,10 @@ PORTABLE: tuple[Row, ...] = (
     DOT4U,
     DOT4S,
     DOT2B,
+    DOT8,
+    DOT8U,
     DOT2BF,
+    DOT4BF,
     _ADD2,
     _SUB2,
     *_MASKED,
@@ -295,6 +325,22 @@ def by_quads(row: Row, function: str, operands: str, becomes: str, c: str, featu
     llvm = "%a = bitcast {T} %x to {quads}\n%b = bitcast {T} %y to {quads}\n"
     llvm += f"call {{T}} @llvm.{function}({{T}} %z, {operands})"
     return replace(row, llvm=llvm, becomes=becomes, c=f"({{T}}){c}", needs=(feature,), lanes=lanes)
+
+
+def matrix(row: Row, function: str, kind: str, becomes: str, feature: str) -> Row:
+    """A row of words of 64 bits for two rows' words, y, and two columns', z, by one instruction: the lanes,
+    and those of what it adds to, x, are the sums of the first row, then of the second. `kind`: the type of
+    its operands in LLVM IR."""
+    places = {"x": "y[i // 2 % 2]", "y": "z[i % 2]", "z": "x[i]"}
+    reference = re.sub(r"\b([xyz])\[i\]", lambda m: places[m[1]], row.reference)
+    total = "{i32}" if row.result == "i32" else "{T}"
+    operands = f"x: {row.result}[N], y: i64[2], z: i64[2]"
+    llvm = f"%a = bitcast <2 x i64> %y to {kind}\n%b = bitcast <2 x i64> %z to {kind}\n"
+    llvm += f"call {total} @llvm.{function}({total} %x, {kind} %a, {kind} %b)"
+    return replace(
+        row, name=matrix_of(row.name), operands=operands, reference=reference, llvm=llvm, needs=(feature,),
+        becomes=becomes, lanes=4,
+    )  # fmt: skip
 
 
 def bfloats(lanes: int, function: str, becomes: str, c: str, *needs: str, turned: bool = False) -> Row:

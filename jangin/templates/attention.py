@@ -19,10 +19,11 @@ from jangin.ir.graph import static_shape
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for
 from jangin.templates.contraction import roles
+from jangin.templates.register_tile import in_registers, load_terms, unroll_sum
 from jangin.templates.rows import vectorize_stage
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import Roles, by_lane, in_registers, load_terms, unroll_sum
+from jangin.templates.tiling import Roles, by_lane
 
 TILES = ((6, 2), (4, 3))
 """Register tiles: rows by vectors of columns, for 16 registers and (more rows) for 32."""
@@ -170,7 +171,7 @@ class Attention(Template):
         local = {s.out.name for s in self.workload.stages}  # all of them in the scores' memory
         rows = self.workload.stages[0].out.name if role.left.buffer.name in local else role.left.buffer.name
         rows = rows if by_lane(role, stage, self.workload) else ""
-        terms = unroll_sum(rec, k, UNROLL, rows, tile[0])
+        terms = unroll_sum(rec, k, UNROLL, rows, tile[:1])
         if rows and terms and self.workload.target.several_loads:
             load_terms(rec, self.workload.target, terms, panels, tile[1:], params["nv"], f"{column}_vectors")
         in_registers(rec, tile)

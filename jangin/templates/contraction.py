@@ -14,6 +14,10 @@ Where multiply-adds take one lane of a vector (NEON), a vector holds the next te
 themselves are packed, term by term, for a task's tiles and all panels, so that a vector holds several rows'
 values of one term: fewer loads, and more registers left for the tile.
 
+Where instructions multiply two rows by two columns of words (`ir.words.MATRICES`), a register has the sums of
+these: rows go in pairs, whose words are packed side by side or put together as they are read, and vectors of
+a row are taken from two registers each where results are written.
+
 Where a panel of a deep sum is too long for the L1 cache, all row tiles take one block of `terms` terms
 after the other, and partial sums wait in memory (as in Goto and van de Geijn, "Anatomy of
 high-performance matrix multiplication", 2008).
@@ -32,7 +36,7 @@ from jangin.ir import te
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, const
 from jangin.ir.simplify import interval, simplify
 from jangin.ir.traversal import children, free_vars, walk
-from jangin.ir.words import DOTS, row_type, word_of
+from jangin.ir.words import DOTS, MATRICES, row_type, word_of
 from jangin.schedule.primitives import ranges_at
 from jangin.templates.common import fuse_all, messy, stride
 from jangin.templates.cost import (
@@ -48,17 +52,10 @@ from jangin.templates.cost import (
     tile_step,
     vector_loads,
 )
+from jangin.templates.register_tile import HALVED, terms_at_once
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import (
-    COLUMNS,
-    HALVED,
-    Roles,
-    Tiler,
-    by_lane,
-    packing_positions,
-    terms_at_once,
-)
+from jangin.templates.tiling import COLUMNS, Roles, Tiler, by_lane, packing_positions
 
 MAX_ROWS = 8
 """Rows of a register tile: each holds its address in a general register, of which there are 15."""
@@ -66,6 +63,9 @@ TASK_OPS = (1e6, 4e6, 0.25e6)
 """Multiply-adds that one task may be worth; the first, some 20 us on one core, in doubt."""
 UNROLL = 4
 """Terms of the sum in one turn of its loop."""
+TESTED = 4
+"""Instructions more to write a tile's row back where tiles don't divide the rows, or the columns: a test, and
+what rows would share."""
 LONG_LOOP = 1.01
 """What more instructions in the innermost loop cost in doubt; a single row gains by them, as more loads are
 under way."""
@@ -85,6 +85,8 @@ REUSE_ROWS = 48
 BETWEEN = {"dot2": 2, "dot4s": 5, "dot2b": 3}
 """Registers for what the instructions that make one such sum of products hand on to each other; LLVM has
 several sums under way."""
+MAX_PANEL = 6
+"""Vectors of a panel's width, in pairs where instructions multiply small matrices."""
 MAX_PACKED_ROWS = 12
 """Rows of a register tile that are packed and have no addresses of their own."""
 PACKED_TERMS = 8, 32
@@ -194,7 +196,8 @@ def _groups(stage: te.Stage, left: Load, column: Var, lanes: int) -> int | None:
 
 class Contraction(Template):
     """A product with its sizes: `rows` by `columns` (of a group), `depth` terms, the innermost sum over
-    `inner` of them, `batches` times. `each`: registers of a vector's sums."""
+    `inner` of them, `batches` times. `each`: registers of a vector's sums, half a one where it has
+    two rows' (`pair`)."""
 
     name = "contraction"
 
@@ -215,10 +218,12 @@ class Contraction(Template):
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
         self.by_lane = by_lane(role, self.stage, workload)
         dot = self.stage.body.fn if isinstance(self.stage.body, Call) else ""
-        self.each = max(1, lanes * self.stage.body.dtype.bytes // workload.target.vector_bytes)
+        self.pair = 2 if dot in MATRICES else 1
+        bytes_of_sums = lanes * self.stage.body.dtype.bytes
+        self.each = max(1, bytes_of_sums // workload.target.vector_bytes) / self.pair
         self.unroll = lanes if self.each > 1 and self.inner > lanes else UNROLL
         row = workload.target.row(dot, row_type(dot), lanes)
-        self.multiplies = 1 if row is None else row.multiplies
+        self.multiplies = (1 if row is None else row.multiplies) / self.pair
         self.between = BETWEEN.get(dot, 0)
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
         small = self.packed and not role.parts and role.right.dtype.is_float
@@ -231,7 +236,7 @@ class Contraction(Template):
         inside the rows or outside, unless they are widened first; the sum unrolled more."""
         found: list[Params] = []
         widened = {"widened": 1} if self.widened else {}
-        if self.by_lane and self.each == 1:
+        if self.by_lane and self.each <= 1:
             packed = [
                 self._packed_rows(*tile, ops) for tile in self.tiles(packed=True) for ops in TASK_OPS[:2]
             ]
@@ -320,22 +325,24 @@ class Contraction(Template):
     def _tiles(self, packed: bool) -> Iterator[tuple[int, int]]:
         """(mr, nv) whose accumulators, with a panel's vectors and what is held of the rows, fit the
         registers."""
-        rows = range(self.lanes, MAX_PACKED_ROWS + 1, self.lanes) if packed else range(1, MAX_ROWS + 1)
-        most = MOST_LOADED if self.each > 1 else 6
+        least, most_rows = (self.lanes, MAX_PACKED_ROWS) if packed else (self.pair, MAX_ROWS)
+        rows = range(least, most_rows + 1, least)
+        most = MOST_LOADED if self.each > 1 else MAX_PANEL * self.pair
         for nv in range(1, min(math.ceil(self.columns / self.lanes), most) + 1):
             for mr in rows:
-                if self._fits(mr, nv, packed) and (mr <= self.rows or not self.known_rows):
+                if self._fits(mr, nv, packed) and (mr < self.rows + self.pair or not self.known_rows):
                     yield mr, nv
 
     def _fits(self, mr: int, nv: int, packed: bool = False, unroll: int = 0) -> bool:
         """Whether a tile's accumulators, a panel's vectors and what is held of the rows fit the registers.
-        Elsewhere than with lane operands, LLVM holds no more of the rows than there is room for."""
+        Elsewhere than with lane operands or pairs of rows, LLVM holds no more of the rows than there is room
+        for."""
         target, rows, unroll = self.workload.target, mr // self.lanes, unroll or self.unroll
         if packed:
             together = terms_at_once(target, nv, rows)
             held = sum(n * (together if n <= target.several // 2 else 1) for n in (nv, rows))
-            return mr * nv + held <= target.registers
-        held = 1 + mr * unroll // self.unroll if self.by_lane else 1
+            return mr * nv * self.each + held <= target.registers
+        held = 1 + mr * unroll // self.unroll if self.by_lane else 1 if self.pair == 1 else mr // self.pair
         panel = UNROLL if nv == 1 and self.multiplies > 1 else nv  # LLVM loads those of several terms at once
         if self.each > 1:
             panel = nv * terms_at_once(target, nv)
@@ -347,8 +354,8 @@ class Contraction(Template):
         if not self.by_lane:
             return mr
         vectors = mr // self.lanes
-        if not packed:  # of words of 16 bits each is copied to all lanes, as multiply-adds take none
-            return mr / max(unroll, self.lanes) + (mr if self.each > 1 else 0)
+        if not packed:  # of words of 16 bits each is copied to all lanes, of 64 bits two rows' are joined
+            return mr / max(unroll, self.lanes) + (mr if self.each > 1 else mr - mr / self.pair)
         return vector_loads(self.workload.target, vectors)
 
     def tile_cycles(self, mr: int, nv: int, packed: bool = False, unroll: int = 0) -> float:
@@ -363,7 +370,9 @@ class Contraction(Template):
         if nv * self.lanes * self.depth * self.panel_bytes > t.l1 // SHARE:
             step = max(step, nv * t.vector_bytes / t.l2_rate)
         inner = self.depth if packed else self.inner
-        return self.depth * step + self.depth / inner * LOOP + mr * nv + LOOP
+        rest = (self.known_rows and self.rows % mr > 0) + (self.columns % (nv * self.lanes) > 0)
+        tested = mr * rest * TESTED / t.issue if t.issue else 0
+        return self.depth * step + self.depth / inner * LOOP + mr * nv + LOOP + tested
 
     def _tile_count(self, mr: int, nv: int) -> float:
         rows = math.ceil(self.rows / mr) if self.known_rows else self.rows / mr

@@ -104,7 +104,7 @@ def vector_cycles(target: Target, instructions: float, reads: float, writes: flo
 
 
 def tile_step(
-    target: Target, mr: int, nv: int, unroll: int, rows: float | None = None, multiplies: int = 1
+    target: Target, mr: int, nv: int, unroll: int, rows: float | None = None, multiplies: float = 1
 ) -> float:
     """Cycles of a register tile's one term: mr*nv multiply-adds, nv loads of a panel's vectors and `rows` of
     the rows (mr where each value is loaded alone), at least a multiply-add's latency, and its share of the

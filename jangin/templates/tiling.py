@@ -12,6 +12,9 @@ and a sum's `k` has `ko` around `ki`, its unrolled terms; where some of them are
 around `kii`. The tile's loops have copies: _z begin the sums, _w
 write them back; where a sum is made in blocks, _l fetch the partial sums and _s keep them. The loops that
 copy a panel are called panel_*, those that pack rows rows_*. Outer loops that become tasks are fused to `t`.
+
+Where instructions multiply small matrices (`ir.words.MATRICES`), `mi` is pairs `mio` of rows `mii`, and the
+lanes of a vector of sums, `v`, are a pair's rows by a vector's columns; they are written back row by row.
 """
 
 from __future__ import annotations
@@ -21,30 +24,32 @@ from collections.abc import Sequence
 
 from jangin.ir import te
 from jangin.ir.dtype import I32
-from jangin.ir.expr import Binary, Call, Const, Expr, Load, Var, const
+from jangin.ir.expr import Call, Const, Expr, Load, Var, const
 from jangin.ir.graph import static_shape
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import linear, simplify
-from jangin.ir.traversal import row_major, walk
-from jangin.ir.words import word_of
+from jangin.ir.traversal import row_major
+from jangin.ir.words import MATRICES, word_of
 from jangin.schedule.primitives import find, loop_names
-from jangin.targets.target import Target
 from jangin.templates.common import fuse_all, stride
-from jangin.templates.cost import MOST_LOADED, SHARE
+from jangin.templates.cost import SHARE
+from jangin.templates.register_tile import (
+    at_once,
+    begin_with_bias,
+    in_registers,
+    load_terms,
+    terms_at_once,
+    unroll_sum,
+    written_wide,
+)
 from jangin.templates.scheduled import Packing, Params, Recorder
 from jangin.templates.template import Workload
 
 FAR = 4
 """Panels larger than one part in so many of the L2 cache come from further away: the next is fetched
 early."""
-HALVED = 32
-"""Bytes of registers above which half ones are as good instructions."""
 COLUMNS = "columns"
 """The loop over columns of several axes."""
-FEW_TURNS = 4
-"""Turns of an unrolled loop up to which a sum is unrolled evenly or not at all: a remainder would cost
-more."""
-
 DEEP_SUM = 512
 """Terms from which a sum is made in parts where its loops allow."""
 DEEP_PART = 64
@@ -138,6 +143,8 @@ class Tiler:
         columns = math.prod((extents[c] for c in role.columns), start=const(1))
         self.columns = simplify(columns // role.groups, self.symbols)
         self.width = params["nv"] * lanes
+        self.matrix = isinstance(self.stage.body, Call) and self.stage.body.fn in MATRICES
+        self.rows = ["mio", "mii"] if self.matrix else ["mi"]
 
     def run(self) -> list[str]:
         """Schedules the loops; gives those that may become tasks."""
@@ -155,7 +162,8 @@ class Tiler:
         row = fuse_all(self.s, role.rows, "m")
         self._tile(row, column)
         outer = [*role.batch, "moo", *groups, f"{column}ooo"]
-        tile = ["mi", f"{column}oi", f"{column}i"]
+        (first, *pair), across = self.rows, (f"{column}oi", f"{column}i")
+        tile = [first, across[0], *pair, across[1]]
         inside = [f"{column}ooi", "moi"]
         do("reorder", [*outer, *(reversed(inside) if self.params["panels_inside"] else inside), *tile])
         acc = f"{self.stage.out.name}.acc"
@@ -166,10 +174,10 @@ class Tiler:
         if blocks:
             do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
         if self.copied:
-            self._pack_panels(column, k, tile)
+            self._pack_panels(column, k, across)
         elif widened:
             block = blocks[-1] if blocks else f"{column}ooi"
-            self._widen_panels(block, [n for n in k if n not in blocks], tile)
+            self._widen_panels(block, [n for n in k if n not in blocks], across)
         if factored:
             self._factor(k, column)
         if self.rows_packed:
@@ -178,15 +186,18 @@ class Tiler:
                 do("fuse", k[-2], k[-1], f"{k[-2]}{k[-1]}")
                 k[-2:] = [f"{k[-2]}{k[-1]}"]
         parts = "" if factored else self._part_loop([n for n in k if n not in blocks])
-        self._unroll(k, tile)
-        wide = at_once(self.workload, self.stage)
-        in_registers(self.s, tile, (*(() if wide else ("_w",)), *(("_l", "_s") if blocks else ())))
+        self._unroll(k, across)
+        wide, copies = at_once(self.workload, self.stage), ("_l", "_s") if blocks else ()
+        if self.matrix:
+            wide = wide or self.workload.target.lanes(self.stage.out.dtype.bytes)
+            tile = self._lanes_of_pairs(acc, tile, copies)
+        in_registers(self.s, tile, (*(() if wide else ("_w",)), *copies))
         if not self.workload.target.offsets:
             do("hoist_guards")  # what a row's vectors share is addressed together
         if self.hints:
             self._prefetch(k[-1], column, blocks)
         if wide:
-            written_wide(self.s, tile, wide)
+            written_wide(self.s, self.rows, across, wide)
         if parts:
             do("partial_sums", parts)
         if widened and not role.parts and not self.workload.target.issue:
@@ -194,7 +205,18 @@ class Tiler:
             do("copy_as_read", "panel", "moi")
         return outer
 
-    def _unroll(self, k: Sequence[str], tile: Sequence[str]) -> None:
+    def _lanes_of_pairs(self, acc: str, tile: Sequence[str], copies: Sequence[str]) -> list[str]:
+        """Make the rows of a pair by the columns of a vector the lanes of one, but where they are written
+        back: there a vector is of one row. Gives the tile's loops."""
+        *around, rows, columns = tile
+        left_over = ("t",) if f"{rows}t" in loop_names(self.s.func) else ()
+        for suffix in ("", *left_over, "_z", *copies):
+            self.s.do("fuse", rows + suffix, columns + suffix, f"v{suffix}")
+        self.s.do("join_axes", acc, 2, len(around))
+        self.s.do("reorder", [n + "_w" for n in (around[0], rows, around[1], columns)])
+        return [*around, "v"]
+
+    def _unroll(self, k: Sequence[str], across: Sequence[str]) -> None:
         """The last loops of the sum as they stand, where they are short; else some terms of it side by side,
         whose operands are loaded together."""
         do, params, target = self.s.do, self.params, self.workload.target
@@ -206,35 +228,36 @@ class Tiler:
         rows = self.role.left.buffer.name if self.by_lane and not self.rows_packed else ""
         per_term = params["nv"], params["mr"] // self.lanes * self.rows_packed
         at_once = terms_at_once(target, *per_term) if self.by_lane else 1
-        terms = unroll_sum(self.s, k[-1], params["unroll"], rows, tile[0], at_once, exact=self.rows_packed)
+        terms = unroll_sum(self.s, k[-1], params["unroll"], rows, self.rows, at_once, exact=self.rows_packed)
         if terms and self.by_lane and target.several_loads:
             panel = "panel" if params.get("widened") or self.copied else self.role.right.buffer.name
-            load_terms(self.s, target, terms, panel, tile[1:], per_term[0], "vectors")
+            load_terms(self.s, target, terms, panel, across, per_term[0], "vectors")
         if self.rows_packed:
             self._load_packed(k[-1], terms)
 
-    def _widen_panels(self, at: str, k: Sequence[str], tile: Sequence[str]) -> None:
+    def _widen_panels(self, at: str, k: Sequence[str], across: Sequence[str]) -> None:
         """Small weights are widened once a task, for all of its rows: a panel, or a block of its terms, in
         each turn of loop `at`."""
-        self.s.do("pack", at, self.role.constants, [*k, *tile[1:]], "panel")
-        self.s.do("unroll", f"panel_{k[-1] if self.role.parts else tile[1]}")
-        self.s.do("vectorize", f"panel_{tile[2]}")
+        self.s.do("pack", at, self.role.constants, [*k, *across], "panel")
+        self.s.do("unroll", f"panel_{k[-1] if self.role.parts else across[0]}")
+        self.s.do("vectorize", f"panel_{across[1]}")
 
     def _pack_rows(self, column: str, k: Sequence[str]) -> None:
         """Copy the rows of a task's tiles term by term, by vectors along the terms, which are turned in
         registers."""
-        do, last = self.s.do, f"rows_{k[-1]}"
-        do("pack", f"{column}ooo", self.role.left.buffer.name, ["moi", *k, "mi"], "rows")
+        do, last, copies = self.s.do, f"rows_{k[-1]}", [f"rows_{n}" for n in self.rows]
+        do("pack", f"{column}ooo", self.role.left.buffer.name, ["moi", *k, *self.rows], "rows")
         if not self.by_lane:
             return
         do("split", last, self.lanes, "cut")
-        do("pack", f"{last}o", self.role.left.buffer.name, ["rows_mi", f"{last}i"], "read", "register")
-        do("unroll", "read_rows_mi")
+        do("pack", f"{last}o", self.role.left.buffer.name, [*copies, f"{last}i"], "read", "register")
+        for loop in (*(f"read_{n}" for n in copies), f"{last}i", *copies[:-1]):
+            do("unroll", loop)
         do("vectorize", f"read_{last}i")
-        do("unroll", f"{last}i")
-        do("vectorize", "rows_mi")
-        if "rows_mit" in loop_names(self.s.func):  # a row's address is found once for all its terms
-            do("unroll", "rows_mit")
+        do("vectorize", copies[-1])
+        for loop in copies:
+            if f"{loop}t" in loop_names(self.s.func):  # a row's address is found once for all its terms
+                do("unroll", f"{loop}t")
 
     def _factor(self, k: Sequence[str], column: str) -> None:
         """Multiply each block's sum by its factor. Its words are summed apart, so that additions overlap."""
@@ -250,14 +273,15 @@ class Tiler:
     def _load_packed(self, k: str, terms: Sequence[str]) -> None:
         """Load a term of the tile's packed rows as vectors, or several terms at once."""
         target, vectors = self.workload.target, self.params["mr"] // self.lanes
-        load_terms(self.s, target, terms or [k], "rows", ["mi"], vectors, "row")
+        load_terms(self.s, target, terms or [k], "rows", self.rows, vectors, "row")
         if f"{k}t" in loop_names(self.s.func):
-            load_terms(self.s, target, [f"{k}t"], "rows", ["mit"], 0, "rowt")
+            load_terms(self.s, target, [f"{k}t"], "rows", [f"{n}t" for n in self.rows], 0, "rowt")
 
     def _prefetch(self, k: str, column: str, blocks: Sequence[str]) -> None:
         """Hints for the write-back, and for the next panel (or block of one) where panels come from far."""
         do, tiles, inside = self.s.do, self.params["row_tiles"], self.params["panels_inside"]
-        do("prefetch_tile", f"{column}ooi" if inside else "moi_w" if blocks else "moi", "mi_w", self.width)
+        loop = f"{column}ooi" if inside else "moi_w" if blocks else "moi"
+        do("prefetch_tile", loop, f"{self.rows[0]}_w", self.width)
         panels = next(p for p in self.s.func.params if p.name == self.role.right.buffer.name)
         size = static_shape(panels.shape)
         again = self.packed and not self.role.parts and tiles > 1 and not inside
@@ -275,6 +299,8 @@ class Tiler:
             do("rename", row, "m")
         do("split", "m", params["mr"])
         do("split", "mo", params["row_tiles"], "bound")
+        if self.matrix:
+            do("split", "mi", 2)
 
     def _reduction_loops(self) -> list[str]:
         """The loops over k, the innermost two fused where both operands run through them contiguously."""
@@ -342,11 +368,11 @@ class Tiler:
         a, b = linear(flat, Var(outer)), linear(flat, Var(inner))
         return a is not None and b is not None and simplify(a[0] - b[0] * size, self.symbols) == const(0)
 
-    def _pack_panels(self, column: str, k: Sequence[str], tile: Sequence[str]) -> None:
+    def _pack_panels(self, column: str, k: Sequence[str], across: Sequence[str]) -> None:
         """Copy the right operand by panels, by vectors along the columns where those lie contiguously. Of few
         enough all panels of a task are copied at once, row after row, as short pieces of rows come from other
         pages each. Where terms lie contiguously, vectors of them are turned in registers."""
-        do, right, (columns, lanes) = self.s.do, self.role.right, tile[1:]
+        do, right, (columns, lanes) = self.s.do, self.role.right, across
         sizes = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
         terms = math.prod(int(n.value) if isinstance(n, Const) else self.l2 for n in sizes)
         held = terms * self.width * self.params["panels"] * right.buffer.dtype.bytes
@@ -372,139 +398,3 @@ class Tiler:
         do("vectorize", f"turned_{terms}i")
         do("unroll", f"{terms}i")
         do("vectorize", lanes)
-
-
-def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: int) -> tuple[str, ...]:
-    """Let sums begin with a constant that is added to them column by column, packed by panels of `width`,
-    where instructions are few: one less a result. So are those of products of bytes, a sum of four each.
-    Gives the constant's name, if there is one."""
-    column = stage.axes[-1].var
-    of_fours = any(isinstance(n, Call) and n.fn == "dot4u" for n in walk(stage.body))
-
-    def adds(e: Expr) -> list[Load]:
-        parts = [e.a, e.b] if isinstance(e, Binary) and e.op == "add" else []
-        return [p for p in parts if isinstance(p, Load) and stage.acc in parts and p.index == (column,)]
-
-    found = [b for e in walk(stage.result) for b in adds(e) if b.buffer.name in workload.constants]
-    once = len({b.buffer.name for b in found}) == 1 and sum(b is stage.acc for b in walk(stage.result)) == 1
-    if (
-        not (workload.target.issue or of_fours)
-        or stage.combiner != "sum"
-        or not once
-        or found[0].dtype is not stage.acc.dtype
-    ):
-        return ()
-    name = found[0].buffer.name
-    rec.do("begin_with", f"{stage.out.name}.acc", name)
-    rec.pack(name, Packing((0,), 0, 1, width))
-    return (name,)
-
-
-def in_registers(rec: Recorder, tile: Sequence[str], more: Sequence[str] = ("_w",)) -> None:
-    """Unroll the loops of a register tile and run the innermost by vectors: where sums begin, where they go
-    on (with those terms too that are left over), and in the copies `more`, where they are written back."""
-    left_over = ("t",) if f"{tile[0]}t" in loop_names(rec.func) else ()
-    for suffix in ("", *left_over, "_z", *more):
-        rec.do("unroll", tile[0] + suffix)
-        rec.do("unroll", tile[1] + suffix)
-        rec.do("vectorize", tile[2] + suffix)
-
-
-def at_once(workload: Workload, stage: te.Stage) -> int:
-    """Elements of a result that are written together, where an instruction makes a vector of small integers
-    of several of sums; 0 where those are written vector by vector."""
-    target, small = workload.target, stage.out.dtype
-    lanes = target.lanes(small.bytes)
-    return lanes if target.row("clamped", small, lanes) is not None else 0
-
-
-def written_wide(rec: Recorder, tile: Sequence[str], most: int) -> None:
-    """Write a register tile's rows back by vectors of so many elements."""
-    row, columns, lanes = (f"{loop}_w" for loop in tile)
-    rec.do("unroll", row)
-    rec.do("fuse", columns, lanes, "w")
-    in_vectors(rec, "w", most)
-
-
-def in_vectors(rec: Recorder, loop: str, most: int) -> None:
-    """Run a loop by vectors of so many elements, those that are left over by one of half as many, and so
-    on."""
-    extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
-    size = int(extent.value) if isinstance(extent, Const) else most
-    while size & (size - 1):
-        lanes = min(most, 1 << (size.bit_length() - 1))
-        rec.do("split", loop, lanes, "cut")
-        rec.do("unroll", f"{loop}o")
-        rec.do("vectorize", f"{loop}i")
-        size -= size // lanes * lanes
-        loop += "t"
-        if not size:
-            return
-    if size > most:
-        rec.do("split", loop, most)
-        rec.do("unroll", f"{loop}o")
-        loop += "i"
-    rec.do("vectorize", loop)
-
-
-def terms_at_once(target: Target, *vectors: int) -> int:
-    """Terms to be loaded together, so that instructions load as many vectors as they can of operands that
-    have so many a term (0: that are loaded otherwise)."""
-    most = target.several if target.several_loads else 0
-    return min((most // n for n in vectors if 0 < n <= most // 2), default=1)
-
-
-def load_terms(
-    rec: Recorder,
-    target: Target,
-    terms: Sequence[str],
-    buffer: str,
-    over: Sequence[str],
-    vectors: int,
-    name: str,
-) -> None:
-    """Load what a term of a sum reads of a buffer, in the loops `over`, as one value `name`: all terms of the
-    innermost of the loops `terms` together where there are two, and a term has few vectors."""
-    if vectors > MOST_LOADED:
-        return
-    at, loops = terms[0], list(over)
-    if len(terms) > 1 and vectors <= target.several // 2:
-        loops.insert(0, terms[-1])
-    else:
-        at = terms[-1]
-    rec.do("pack", at, buffer, loops, name, "register")
-    copies = [f"{name}_{n}" for n in loops]
-    while len(copies) > 1:
-        rec.do("fuse", copies[0], copies[1], name)
-        copies[:2] = [name]
-    rec.do("vectorize", copies[0])
-
-
-def unroll_sum(
-    rec: Recorder, loop: str, most: int, rows: str = "", row: str = "", at_once: int = 1, *,
-    exact: bool = False,
-) -> list[str]:  # fmt: skip
-    """Unroll the loop over a sum's terms (less where that leaves a remainder, unless `exact`). Of the buffer
-    `rows`, if any, the terms of a turn come as vectors for each iteration of loop `row`. Gives the loops over
-    a turn's terms: the inner of two is over `at_once` of them; none where nothing was unrolled."""
-    extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
-    if isinstance(extent, Const) and not exact:
-        n = int(extent.value)
-        factor = next((f for f in range(most, 1, -1) if n % f == 0), most if n > FEW_TURNS * most else 1)
-    else:
-        factor = most
-    if factor == 1 or (isinstance(extent, Const) and int(extent.value) <= factor):
-        return []
-    rec.do("split", loop, factor, "cut")
-    if rows:
-        name = f"{loop}_rows"
-        rec.do("pack", f"{loop}o", rows, [row, f"{loop}i"], name, "register")
-        rec.do("unroll", f"{name}_{row}")
-        rec.do("vectorize", f"{name}_{loop}i")
-    terms = [f"{loop}i"]
-    if 1 < at_once < factor and factor % at_once == 0:
-        rec.do("split", f"{loop}i", at_once)
-        terms = [f"{loop}io", f"{loop}ii"]
-    for over in terms:
-        rec.do("unroll", over)
-    return terms

@@ -26,9 +26,9 @@ from jangin.templates.common import (
     shorten_sum,
     stride,
 )
+from jangin.templates.register_tile import HALVED, begin_with_bias
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import HALVED, begin_with_bias
 
 LARGEST_WINDOW = 64
 """Taps of a window that may leave the image, where a row has several windows."""

@@ -17,7 +17,7 @@ from jangin.ir.dtype import F32, I16, I32
 from jangin.ir.expr import Buffer, Load, Var, call, const, maximum
 from jangin.ir.graph import Value
 from jangin.ir.loop import Func
-from jangin.ir.words import word_of
+from jangin.ir.words import MATRICES, products_of, sum_of, word_of
 from jangin.ops.core import CORE
 from jangin.targets import Target
 from jangin.targets.arm import (
@@ -103,11 +103,25 @@ def test_products_are_multiply_adds(target: Target, case: str) -> None:
 def test_products_of_int8_are_dot_products(target: Target, case: str) -> None:
     """Each instruction adds up four products a lane."""
     attrs, shapes = CASES[case]
-    text = assembly(kernel(replace(attrs, dtype=I32, dot=target.dots[0]), shapes, target), target)
+    dot = next(d for d in target.dots if products_of(d) == 4)
+    text = assembly(kernel(replace(attrs, dtype=I32, dot=dot), shapes, target), target)
     inner = max(innermost(text), key=lambda loop: len([line for line in loop if "dot" in line]))
     by_lane = sum(bool(re.match(r"su?dot\s+v\d+\.4s, v\d+\.16b, v\d+\.4b\[", line)) for line in inner)
     assert not any(re.search(r"\[sp\b", line) for line in inner), "a register was spilled"
     assert by_lane >= SHARE * len(inner), inner
+
+
+@pytest.mark.parametrize("dot", sorted(MATRICES))
+@products(NEOVERSE_V1)
+def test_products_of_two_rows_are_matrices(target: Target, case: str, dot: str) -> None:
+    """Each instruction makes two rows by two columns, of rows that are packed in pairs; of a sum of 12,288
+    terms they are put together as they are read."""
+    attrs, shapes = CASES[case]
+    text = assembly(kernel(replace(attrs, dtype=sum_of(dot), dot=dot), shapes, target), target)
+    inner = max(innermost(text), key=lambda loop: len([line for line in loop if "mmla" in line]))
+    matrices = sum(line.split()[0].endswith("mmla") for line in inner)
+    assert not any(re.search(r"\[sp\b", line) for line in inner), "a register was spilled"
+    assert matrices >= (0.6 if "1536" in case else 0.78) * len(inner), inner
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c != "conv 7x7 3 to 64"])

@@ -166,9 +166,49 @@ def test_half_precision(machine: str, rows: int, tmp_path: Path, monkeypatch: py
     np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-4)
 
 
+INTEGERS = ("cortex-a72", "neoverse-n1", "neoverse-v1")
+BYTES = {TensorProto.UINT8: np.uint8, TensorProto.INT8: np.int8}
+
+
+def bytes_of(kind: int, *shape: int) -> Any:
+    info = np.iinfo(BYTES[kind])
+    numbers = RNG.integers(info.min, info.max, shape, info.dtype, endpoint=True)
+    numbers.flat[: numbers.size // 3] = RNG.choice([info.min, info.max])  # sums as large as they may be
+    return numbers
+
+
+@pytest.mark.parametrize("layer", ["conv"] * 3 + ["product"] * 2)
+@pytest.mark.parametrize("machine", INTEGERS)
+def test_sums_of_integers(machine: str, layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sums are exact, of random sizes, signs and zero points."""
+    kind = int(RNG.choice([*BYTES]))
+    if layer == "conv":
+        node, weights, _, shape = convolution()
+        w = bytes_of(TensorProto.INT8, *weights.shape)
+        node = helper.make_node("ConvInteger", ["x", "w", "zero"], ["y"])
+        kernel, groups = w.shape[-1], shape[1] // w.shape[1]
+        attrs = {"strides": [int(RNG.choice((1, 2)))] * 2, "pads": [kernel // 2] * 4, "group": groups}
+        node.attribute.extend(helper.make_attribute(n, v) for n, v in attrs.items())
+    else:
+        rows, terms, columns = (int(RNG.integers(1, n)) for n in (40, 150, 90))
+        shape, w = (rows, terms), bytes_of(TensorProto.INT8, terms, columns)
+        node = helper.make_node("MatMulInteger", ["x", "w", "zero"], ["y"])
+    x, zero = bytes_of(kind, *shape), bytes_of(kind, 1)[0]
+    ends = [
+        helper.make_tensor_value_info("x", kind, shape),
+        helper.make_tensor_value_info("y", TensorProto.INT32, None),
+    ]
+    constants = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.asarray(zero), "zero")]
+    proto = helper.make_model(helper.make_graph([node], "m", ends[:1], ends[1:], constants))
+    got = run(machine, proto, {"x": x}, tmp_path, monkeypatch)
+    (want,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    np.testing.assert_array_equal(got, want, err_msg=f"{node} {shape} {w.shape} {kind} {zero}")
+
+
 @pytest.mark.parametrize("rows", [1, 5, 19])
 def test_pairs_of_bfloat16(rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By BFDOT: f32 at either end, the sums of products of bfloat16 exact but for f32's rounding."""
+    """By BFDOT, or BFMMLA for several rows: f32 at either end, the sums of products of bfloat16 exact but for
+    f32's rounding."""
     terms, columns = (int(n) for n in RNG.integers(129, 200, 2))
     small, wide = TensorProto.BFLOAT16, TensorProto.FLOAT
     w = RNG.standard_normal((terms, columns)).astype(ml_dtypes.bfloat16)
@@ -184,7 +224,8 @@ def test_pairs_of_bfloat16(rows: int, tmp_path: Path, monkeypatch: pytest.Monkey
     exact = np.maximum(x.astype(ml_dtypes.bfloat16).astype(np.float64) @ w.astype(np.float64), 0)
     artifact = jangin.build(proto, "neoverse-v1", 1, cache=False)
     assert isinstance(artifact, Artifact)
-    assert {a.dtype for a in artifact.plan.constants.values()} == {np.dtype(np.int32)}, "pairs"
+    words = np.int32 if rows == 1 else np.int64
+    assert {a.dtype for a in artifact.plan.constants.values()} == {np.dtype(words)}, "pairs, or fours"
     got = execute("neoverse-v1", artifact, {"x": x}, tmp_path, monkeypatch)
     np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-4)
 

@@ -17,11 +17,12 @@ from jangin.backends.llvm.types import vector_type
 from jangin.backends.llvm.writer import LlvmWriter
 from jangin.backends.walk.arithmetic import Arithmetic
 from jangin.backends.walk.writer import Value
-from jangin.ir.dtype import BF16, BOOL, I32, I64, U8, DType
+from jangin.ir.dtype import BF16, BOOL, F32, I64, U8, DType
 from jangin.ir.expr import Buffer, Const
 from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func
 from jangin.ir.loop import Func
+from jangin.ir.words import DOTS, products_of, sum_of
 from jangin.runtime.elf import Image
 from jangin.targets import Target
 from jangin.targets.rows import Row
@@ -133,11 +134,12 @@ def values(p: Buffer, row: Row, rng: np.random.Generator) -> Array:
         return out
     top = 1 << min(p.dtype.bits, 8)
     random = rng.integers(0, top, count * p.dtype.bytes, np.uint8).view(p.dtype.numpy)
-    if row.name == "dot2bf" and p.dtype is I32:
-        numbers = rng.standard_normal(2 * COUNT) * 10.0 ** rng.integers(-8, 6, 2 * COUNT)
+    if row.name in DOTS and sum_of(row.name) is F32 and not p.dtype.is_float:
+        several = products_of(row.name) * COUNT
+        numbers = rng.standard_normal(several) * 10.0 ** rng.integers(-8, 6, several)
         numbers[-2 * len(EDGES) :] = [*EDGES, *EDGES]
         with np.errstate(over="ignore"):
-            return numbers[rng.permutation(2 * COUNT)].astype(BF16.numpy).view(np.int32)
+            return numbers[rng.permutation(several)].astype(BF16.numpy).view(p.dtype.numpy)
     if not p.dtype.is_float or count == 1:
         return random
     if row.name not in ("widen", "masked_load", "masked_store"):  # else: every bit pattern alike

@@ -13,8 +13,10 @@ from rows_machine import assembly, expected, inputs, name, run, widths
 from jangin.backends.llvm.instruction import lines
 from jangin.ir.dtype import BF16, F32, I8, I32, DType
 from jangin.ir.graph import Array
+from jangin.ir.interpret import run_func
 from jangin.ir.traversal import free_vars
 from jangin.ir.verify import verify_func
+from jangin.ir.words import MATRICES, matrix_of, products_of, row_type
 from jangin.runtime.processor import architecture, why_not
 from jangin.targets import NAMED, Target
 from jangin.targets.arm import AARCH64, ARMV7, NEOVERSE_V1
@@ -65,9 +67,9 @@ def close(got: Array, want: Array, row: Row, dtype: DType, lanes: int) -> None:
             x, y = (inputs(row, dtype)[n].astype(np.float64) for n in "xy")
             allowed = (2.0**-23 if dtype is F32 else 2.0**-52) * (np.abs(x * y) + np.abs(want)) + 1e-44
             wrong &= ~(np.abs(got - want) <= allowed)
-        if row.name == "dot2bf":
+        if row.name in ("dot2bf", "dot4bf"):
             x, y = (inputs(row, dtype)[n].view(BF16.numpy).astype(np.float64) for n in "xy")
-            terms = np.abs(x * y).reshape(-1, 2).sum(-1)[: want.size] + np.abs(want)
+            terms = np.abs(x * y).reshape(-1, products_of(row.name)).sum(-1)[: want.size] + np.abs(want)
             wrong &= ~(np.abs(got - want) <= 2.0**-22 * terms + 2.0**-125)
     if wrong.any():
         n = int(np.argmax(wrong))
@@ -112,6 +114,33 @@ def test_pairs_of_bfloat16_are_one_instruction(on: Target, becomes: str) -> None
     assert row is not None and on.dots[-1] == row.name
     text = assembly(row, F32, on)
     assert re.search(becomes, text) and not re.search(r"mul|fma|fmla|call", text), text
+
+
+@pytest.mark.parametrize(
+    ("dot", "becomes"), [("dot8", r"\bsmmla\s"), ("dot8u", r"\busmmla\s"), ("dot4bf", r"\bbfmmla\s")]
+)
+def test_matrices_are_one_instruction(dot: str, becomes: str) -> None:
+    """Of two rows by two columns."""
+    row = NEOVERSE_V1.row(matrix_of(dot), row_type(dot), 4)
+    assert row is not None and AARCH64.row(matrix_of(dot), row_type(dot), 4) is None
+    text = assembly(row, row_type(dot), NEOVERSE_V1)
+    assert len(re.findall(becomes, text)) == 1 and not re.search(r"\s(mul|fmla|zip|bl)\d*\s", text), text
+
+
+@pytest.mark.parametrize("dot", sorted(MATRICES))
+def test_matrices_are_of_rows_by_columns(dot: str) -> None:
+    """What a matrix's row says of each lane is what the row of one sum says."""
+    on, dtype = NEOVERSE_V1, row_type(dot)
+    one, four = on.row(dot, dtype), on.row(matrix_of(dot), dtype, 4)
+    assert one is not None and four is not None
+    given = inputs(four, dtype)
+    count, want = given["x"].size, expected(four, dtype)
+    lanes = np.arange(count)
+    arrays = {"x": given["y"][lanes // 2 % 2], "y": given["z"][lanes % 2], "z": given["x"]}
+    arrays["r"] = np.zeros_like(want)
+    with np.errstate(all="ignore"):
+        run_func(one.func(dtype), arrays, {"N": count})
+    np.testing.assert_array_equal(arrays["r"], want)
 
 
 @pytest.mark.parametrize(("on", "becomes"), [(AARCH64, r"fmla\s"), (RISCV64_V, r"vf(madd|macc)\.")])

@@ -25,7 +25,7 @@ from jangin.passes.winograd_cost import Estimate
 from jangin.passes.winograd_transform import PAIRED, PairTransform
 from jangin.runtime.executable import Executable
 from jangin.targets import Target, resolve
-from jangin.targets.arm import CORTEX_A72, NEOVERSE_N1
+from jangin.targets.arm import CORTEX_A72, NEOVERSE_N1, NEOVERSE_V1
 from jangin.targets.x86 import V2, V3, V4, V4_VNNI
 
 Net = Callable[[Builder, np.random.Generator], Tensor]
@@ -134,11 +134,12 @@ def test_sums_are_exact(net: str) -> None:
     may be."""
     graph, arrays = built(NETS[net], len(net))
     want = run_graph(graph, arrays)["out"]
-    for target in (V3, V4_VNNI, NEOVERSE_N1, CORTEX_A72):
+    for target in (V3, V4_VNNI, NEOVERSE_N1, NEOVERSE_V1, CORTEX_A72):
         fused = optimize(graph, Options(target, verify=True))
         np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
     here = resolve("cpu")
-    for target in (here, replace(here, dots=V4_VNNI.dots)):
+    pairs_of_rows = replace(V2, dots=NEOVERSE_V1.dots)  # the schedule for matrices, made lane by lane
+    for target in (here, replace(here, dots=V4_VNNI.dots), pairs_of_rows):
         np.testing.assert_array_equal(code(graph, Options(target, verify=True), arrays), want)
 
 
@@ -292,6 +293,28 @@ def test_products_are_of_fours(net: str) -> None:
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(NEOVERSE_N1)))
     assert made and all((p.dot == "dot4") == OF_FOURS[net] for p in made)
+
+
+OF_EIGHTS = {n: fours and n != "few channels" for n, fours in OF_FOURS.items()}
+"""Of three channels a word has as many as one of 32 bits, unless it has a row's pixels."""
+OF_EIGHTS |= {"few channels, rows of half words": False, "groups": False}
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_products_are_of_matrices(net: str) -> None:
+    """Of rows and columns of eight numbers, where words of those are fewer than words of four."""
+    graph, _ = built(NETS[net], 0)
+    made = products(optimize(graph, Options(NEOVERSE_V1)))
+    assert made and all((p.dot == "dot8u") == OF_EIGHTS[net] for p in made), [p.dot for p in made]
+
+
+def test_one_row_is_no_matrix() -> None:
+    b = Builder("net", {})
+    x = b.input("x", I8, (const(1), const(64)))
+    w = b.const(weights(np.random.default_rng(0), 64, 48))
+    graph = b.graph([integer_matmul(b, x, w)], ["out"])
+    (made,) = products(optimize(graph, Options(NEOVERSE_V1)))
+    assert made.dot == "dot4u"
 
 
 @pytest.mark.parametrize("net", NETS)

@@ -15,6 +15,7 @@ from jangin.ir.expr import Binary, Const, const
 from jangin.ir.groups import barriers, lives_across, thread_loops, threads
 from jangin.ir.loop import Alloc, For, Func, Let, expressions, statements
 from jangin.ir.parse import parse_func
+from jangin.ir.text import print_func
 from jangin.ir.traversal import walk
 from jangin.ir.verify import VerifyError, verify_func
 from jangin.schedule.checks import ScheduleError
@@ -103,6 +104,19 @@ def product_steps(ty: int, tx: int, tm: int, tn: int, depth: int, *, left: Seque
     return [*rows, *parse_steps("fuse(i0o, i1o, t) bind_block(t) simplify()")]
 
 
+def test_sums_of_two_rows_by_two_columns_are_neighbours() -> None:
+    """The axes that are joined needn't be the first: so the lanes of a small matrix are one axis."""
+    stages, inputs = matmul([6, 7], [7, 8])
+    func = te.lower("matmul", stages, inputs, {})
+    steps = "split(i0, 2) split(i1, 2) reorder((i0o, i1o, i0i, i1i)) privatize(out.acc, (i0o, i1o, i0i, i1i))"
+    steps += "".join(f"fuse(i0i{s}, i1i{s}, v{s})" for s in ("", "_z"))
+    steps += "join_axes(out.acc, 2, 2) vectorize(v) vectorize(v_z) simplify()"
+    after = apply(func, parse_steps(steps))
+    (acc,) = {s.buffer for s in statements(after.body) if isinstance(s, Alloc)}
+    assert [str(d) for d in acc.shape] == ["3", "4", "4"] and "out.acc[i0o, i1o, v] +" in print_func(after)
+    assert_same(func, after)
+
+
 @st.composite
 def products(draw: st.DrawFn) -> tuple[Func, list[Step], int]:
     rows, columns, depth = (draw(SIZES) for _ in range(3))
@@ -151,6 +165,7 @@ def test_threads_that_race_are_refused() -> None:
         ("place(nothing, shared)", "no local buffer 'nothing'"),
         ("place(out.acc, global)", "can't be kept in 'global'"),
         ("join_axes(out.acc, 3)", "no 3 axes to join"),
+        ("join_axes(out.acc, 1, 1)", "no 1 axes to join"),
         ("tree(out.acc, k0, 3)", "a power of two"),
         ("tree(out.acc, i0, 4)", "isn't the only loop"),
         ("pad_terms(out.acc)", "no condition"),

@@ -335,7 +335,7 @@ class LlvmWriter(Writer):
         plain = f"load {vector_type(dtype, lanes)}, ptr {at}, align {dtype.bytes}"
         vectors, rest = divmod(lanes, self.target.lanes(dtype.bytes))
         fewest = 3 if self.target.offsets else 1
-        whole = dtype in (F32, I16, I32) and fewest <= vectors <= MOST and not (rest or masks)
+        whole = dtype in (F32, I16, I32, I64) and fewest <= vectors <= MOST and not (rest or masks)
         if self._several and whole and at not in self._registers:
             ref = self.remembered(plain + state, lambda: self._load_several(dtype, at, vectors))
             return Value(ref, dtype, lanes)

@@ -13,10 +13,10 @@ from jangin.backends.walk.memory import Memory
 from jangin.backends.walk.saturated import Saturated, moved, quotient, saturated, upper
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import F32, I32, I64, U8, U32
-from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
+from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var, const
 from jangin.ir.graph import CompileError
-from jangin.ir.traversal import children, walk
-from jangin.ir.words import BITCASTS, COMPARE, DOTS, INTRINSICS, PAIRS, sum_of
+from jangin.ir.traversal import children, free_vars, substitute, walk
+from jangin.ir.words import BITCASTS, COMPARE, DOTS, INTRINSICS, MATRICES, PAIRS, matrix_of, row_type, sum_of
 from jangin.targets.small import ARGUMENT
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
@@ -27,6 +27,10 @@ _ELEMENTARY = frozenset({
 })  # fmt: skip
 CHEAP_NODES = 24
 """Both arms of a uniform Select are computed, rather than branched to, up to so many nodes each."""
+COLUMNS = 2
+"""Of the small matrices whose sums are a vector's lanes."""
+LINE = "line"
+"""The number of a row, or of a column, of such a matrix."""
 
 
 class Expressions:
@@ -177,9 +181,26 @@ class Expressions:
                 x, y, z = self.value(product.a), self.value(product.b), self.value(other)
                 return self.math.fma(x, y, z)
             if isinstance(product, Call) and product.fn in DOTS:
+                if (made := self._matrix(product, other)) is not None:
+                    return made
                 x, y = map(self.value, product.args)
                 return self.math.dot(product.fn, x, y, self.value(other))
         return None
+
+    def _matrix(self, product: Call, total: Expr) -> Value | None:
+        """Sums of a product of words, of which lanes are two rows by two columns, by one instruction."""
+        fn, lane, w = matrix_of(product.fn), self.ix.lane, self.w
+        dtype, line = row_type(product.fn), Var(LINE)
+        if product.fn not in MATRICES or lane is None or w.target.row(fn, dtype, self.ix.lanes) is None:
+            return None
+        places = lane // const(COLUMNS), lane % const(COLUMNS)
+        lines = [_along(e, lane, place) for e, place in zip(product.args, places, strict=True)]
+        if any(lane in free_vars(e) for e in lines):
+            return None
+        before = w.broadcast(self.value(total), self.ix.lanes)
+        with self.ix.by_lane(line, COLUMNS), self.ix.bound(line, (const(0), const(COLUMNS - 1)), 0):
+            x, y = (w.broadcast(self.value(e), COLUMNS) for e in lines)
+        return w.instruction(fn, dtype, sum_of(product.fn), before, x, y)
 
     def _joined(self, e: Binary) -> Value | None:
         """A word of bytes, where the target has an instruction that joins them."""
@@ -330,6 +351,12 @@ class Expressions:
             and not self.ix.inside(n)
             for n in walk(e)
         )
+
+
+def _along(e: Expr, lane: Var, place: Expr) -> Expr:
+    """An expression by the number of a row, or of a column, which is `place` of a lane. Where it has the lane
+    still, it depends on more."""
+    return substitute(e, {lane: lane}, {lane: lane, place: Var(LINE)})
 
 
 def _unconditional_loads(e: Expr) -> set[Expr]:

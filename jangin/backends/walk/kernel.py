@@ -13,7 +13,7 @@ from jangin.backends.walk.memory import in_memory
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir import te
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Binary, Const, Expr, Load, const, land, select
+from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, land, select
 from jangin.ir.graph import CompileError
 from jangin.ir.groups import barriers, shared_layout, threads
 from jangin.ir.kernel import buffer_bytes, sizes
@@ -34,7 +34,7 @@ from jangin.ir.loop import (
     task_loops,
 )
 from jangin.ir.simplify import Range, interval, linear, simplify
-from jangin.ir.traversal import free_vars, loads, substitute
+from jangin.ir.traversal import free_vars, loads, rewrite, substitute
 
 
 class Kernel:
@@ -247,7 +247,7 @@ class Kernel:
         stores = any(isinstance(n, Store) and n.buffer.memory != "register" for n in statements(s.then))
         if not (isinstance(c, Binary) and c.op == "lt" and stores and s.orelse is None) or lane is None:
             return None
-        slope = linear(c.a, lane)
+        slope = linear(rewrite(c.a, lambda e: lane if _quotient_of(e, lane) else None), lane)
         if slope is None or not isinstance(slope[0], Const) or slope[0].value <= 0 or self.ix.varies(c.b):
             return None
         return self.x.condition(substitute(c, {lane: const(self.ix.lanes - 1)}))
@@ -320,3 +320,10 @@ class Kernel:
         self.scratch = start
         if before is not None:
             bases[buffer.name] = before
+
+
+def _quotient_of(e: Expr, lane: Var) -> bool:
+    """Whether an expression grows with the lane, as it is the lane's quotient."""
+    if not isinstance(e, Binary) or e.op != "floordiv" or e.a != lane:
+        return False
+    return isinstance(e.b, Const) and e.b.value > 0

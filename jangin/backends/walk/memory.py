@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import zip_longest
 
 from jangin.backends.walk.arithmetic import Arithmetic
 from jangin.backends.walk.index import Indexer, Linear, Term, constant_shape
@@ -146,10 +147,12 @@ class Memory:
 
     def _load_scattered(self, buffer: Buffer, where: Linear, masks: Sequence[Value]) -> Value:
         dtype = in_memory(buffer.dtype)
-        if where.step == 2 and self.ix.lanes % 2 == 0 and (not masks or self._masks_rows(dtype)):
-            return self._load_every_second(buffer, where, masks)
         if not masks and buffer.memory == "register" and self._is_column(where):
             return self._load_column(buffer, where)
+        if where.step == 2 and self.ix.lanes % 2 == 0 and (not masks or self._masks_rows(dtype)):
+            return self._load_every_second(buffer, where, masks)
+        if not masks and (places := self._lines(where)):
+            return self._load_lines(buffer, where, places)
         if not masks and (picks := self._picks(buffer, where)):
             row = _power_of_two(max(picks) + 1)
             start = where.offset % row
@@ -183,20 +186,26 @@ class Memory:
         row = self.w.target.row("masked_load", dtype)
         return row is not None and bool(row.becomes)
 
-    def _near(self, where: Linear) -> Sequence[int]:
-        """Where the lanes' elements lie after the access's start, if that is known, all are in a row of as
-        many elements, and few lanes share one; nothing elsewhere."""
+    def _places(self, where: Linear) -> list[int]:
+        """Where the lanes' elements lie after the access's start, if that is known; nothing elsewhere."""
         lanes, lane = self.ix.lanes, self.ix.lane
         if lane is None or any({*free_vars(a)} - {lane} for _, atoms in where.varying for a in atoms):
-            return ()
+            return []
         terms = (c * math.prod(atoms, start=const(1)) for c, atoms in where.varying)
         place, found = sum(terms, const(0)), list[int]()
         for n in range(lanes):
             known = substitute(place, {lane: const(n)})
-            if not isinstance(known, Const) or not 0 <= known.value < lanes:
-                return ()
+            if not isinstance(known, Const):
+                return []
             found.append(int(known.value))
-        return found if max(map(found.count, found)) <= SHARED else ()
+        return found
+
+    def _near(self, where: Linear) -> Sequence[int]:
+        """Those places, if all are in a row of as many elements, and few lanes share one; nothing
+        elsewhere."""
+        found = self._places(where)
+        inside = found and min(found) >= 0 and max(found) < self.ix.lanes
+        return found if inside and max(map(found.count, found)) <= SHARED else ()
 
     def _load_near(
         self, buffer: Buffer, where: Linear, masks: Sequence[Value], places: Sequence[int]
@@ -255,6 +264,30 @@ class Memory:
         row = _power_of_two(picks[-1] + 1)
         aligned = math.prod(shape) % row == 0 and not any(c % row for c, _ in where.uniform.terms)
         return picks if 1 < row <= lanes and aligned and where.offset % row + picks[-1] < row else ()
+
+    def _lines(self, where: Linear) -> Sequence[int]:
+        """Those places, if lanes go by twos side by side; nothing elsewhere."""
+        lane = self.ix.lane
+        by_twos = lane is not None and any(lane % const(2) in atoms for _, atoms in where.varying)
+        found = self._places(where) if by_twos and self.ix.lanes % 2 == 0 else []
+        return found if all(b - a == 1 for a, b in zip(found[::2], found[1::2], strict=True)) else ()
+
+    def _load_lines(self, buffer: Buffer, where: Linear, places: Sequence[int]) -> Value:
+        """Each two elements that lie side by side, or, of a local array, the four that they are of, and lanes
+        picked of all that was loaded."""
+        dtype, state, shape = in_memory(buffer.dtype), self._state(buffer), constant_shape(buffer)
+        local = buffer.memory == "register" and not where.uniform.terms and math.prod(shape or (1,)) % 4 == 0
+        length = 4 if local else 2
+        firsts = [p - (where.offset + p) % 4 if local else p for p in places[::2]]
+        starts = list(dict.fromkeys(firsts))
+        parts = [self.w.load(dtype, length, self.pointer(buffer, where, n), state) for n in starts]
+        while len(parts) > 1:
+            pairs = zip_longest(parts[::2], parts[1::2], fillvalue=parts[-1])
+            parts = [self.w.shuffle(a, b, range(2 * a.lanes)) for a, b in pairs]
+        picks = [starts.index(firsts[n // 2]) * length + p - firsts[n // 2] for n, p in enumerate(places)]
+        if local and not any(p & 2 for p in picks):  # the others first: LLVM then has a register to overwrite
+            self.w.shuffle(parts[0], None, [p | 2 for p in picks])
+        return self.w.shuffle(parts[0], None, picks)
 
     def _is_column(self, where: Linear) -> bool:
         """Whether lanes are of one column of a square tile, at a known place."""

@@ -1,0 +1,159 @@
+"""Steps of schedules with a tile of sums in registers (see `tiling`): how sums begin, which operands are
+loaded together, and how results are written back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jangin.ir import te
+from jangin.ir.expr import Binary, Call, Const, Expr, Load
+from jangin.ir.simplify import simplify
+from jangin.ir.traversal import walk
+from jangin.schedule.primitives import find, loop_names
+from jangin.targets.target import Target
+from jangin.templates.cost import MOST_LOADED
+from jangin.templates.scheduled import Packing, Recorder
+from jangin.templates.template import Workload
+
+HALVED = 32
+"""Bytes of registers above which half ones are as good instructions."""
+FEW_TURNS = 4
+"""Turns of an unrolled loop up to which a sum is unrolled evenly or not at all: a remainder would cost
+more."""
+
+
+def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: int) -> tuple[str, ...]:
+    """Let sums begin with a constant that is added to them column by column, packed by panels of `width`,
+    where instructions are few: one less a result. So are those of products of bytes, a sum of four each.
+    Gives the constant's name, if there is one."""
+    column = stage.axes[-1].var
+    of_fours = any(isinstance(n, Call) and n.fn == "dot4u" for n in walk(stage.body))
+
+    def adds(e: Expr) -> list[Load]:
+        parts = [e.a, e.b] if isinstance(e, Binary) and e.op == "add" else []
+        return [p for p in parts if isinstance(p, Load) and stage.acc in parts and p.index == (column,)]
+
+    found = [b for e in walk(stage.result) for b in adds(e) if b.buffer.name in workload.constants]
+    once = len({b.buffer.name for b in found}) == 1 and sum(b is stage.acc for b in walk(stage.result)) == 1
+    if (
+        not (workload.target.issue or of_fours)
+        or stage.combiner != "sum"
+        or not once
+        or found[0].dtype is not stage.acc.dtype
+    ):
+        return ()
+    name = found[0].buffer.name
+    rec.do("begin_with", f"{stage.out.name}.acc", name)
+    rec.pack(name, Packing((0,), 0, 1, width))
+    return (name,)
+
+
+def in_registers(rec: Recorder, tile: Sequence[str], more: Sequence[str] = ("_w",)) -> None:
+    """Unroll the loops of a register tile and run the innermost by vectors: where sums begin, where they go
+    on (with those terms too that are left over), and in the copies `more`, where they are written back."""
+    left_over = ("t",) if f"{tile[0]}t" in loop_names(rec.func) else ()
+    for suffix in ("", *left_over, "_z", *more):
+        rec.do("unroll", tile[0] + suffix)
+        rec.do("unroll", tile[1] + suffix)
+        rec.do("vectorize", tile[2] + suffix)
+
+
+def at_once(workload: Workload, stage: te.Stage) -> int:
+    """Elements of a result that are written together, where an instruction makes a vector of small integers
+    of several of sums; 0 where those are written vector by vector."""
+    target, small = workload.target, stage.out.dtype
+    lanes = target.lanes(small.bytes)
+    return lanes if target.row("clamped", small, lanes) is not None else 0
+
+
+def written_wide(rec: Recorder, rows: Sequence[str], across: Sequence[str], most: int) -> None:
+    """Write a register tile's rows back by vectors of so many elements."""
+    for row in rows:
+        rec.do("unroll", f"{row}_w")
+    rec.do("fuse", *(f"{loop}_w" for loop in across), "w")
+    in_vectors(rec, "w", most)
+
+
+def in_vectors(rec: Recorder, loop: str, most: int) -> None:
+    """Run a loop by vectors of so many elements, those that are left over by one of half as many, and so
+    on."""
+    extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
+    size = int(extent.value) if isinstance(extent, Const) else most
+    while size & (size - 1):
+        lanes = min(most, 1 << (size.bit_length() - 1))
+        rec.do("split", loop, lanes, "cut")
+        rec.do("unroll", f"{loop}o")
+        rec.do("vectorize", f"{loop}i")
+        size -= size // lanes * lanes
+        loop += "t"
+        if not size:
+            return
+    if size > most:
+        rec.do("split", loop, most)
+        rec.do("unroll", f"{loop}o")
+        loop += "i"
+    rec.do("vectorize", loop)
+
+
+def terms_at_once(target: Target, *vectors: int) -> int:
+    """Terms to be loaded together, so that instructions load as many vectors as they can of operands that
+    have so many a term (0: that are loaded otherwise)."""
+    most = target.several if target.several_loads else 0
+    return min((most // n for n in vectors if 0 < n <= most // 2), default=1)
+
+
+def load_terms(
+    rec: Recorder,
+    target: Target,
+    terms: Sequence[str],
+    buffer: str,
+    over: Sequence[str],
+    vectors: int,
+    name: str,
+) -> None:
+    """Load what a term of a sum reads of a buffer, in the loops `over`, as one value `name`: all terms of the
+    innermost of the loops `terms` together where there are two, and a term has few vectors."""
+    if vectors > MOST_LOADED:
+        return
+    at, loops = terms[0], list(over)
+    if len(terms) > 1 and vectors <= target.several // 2:
+        loops.insert(0, terms[-1])
+    else:
+        at = terms[-1]
+    rec.do("pack", at, buffer, loops, name, "register")
+    copies = [f"{name}_{n}" for n in loops]
+    while len(copies) > 1:
+        rec.do("fuse", copies[0], copies[1], name)
+        copies[:2] = [name]
+    rec.do("vectorize", copies[0])
+
+
+def unroll_sum(
+    rec: Recorder, loop: str, most: int, rows: str = "", each: Sequence[str] = (), at_once: int = 1, *,
+    exact: bool = False,
+) -> list[str]:  # fmt: skip
+    """Unroll the loop over a sum's terms (less where that leaves a remainder, unless `exact`). Of the buffer
+    `rows`, if any, the terms of a turn come as vectors for each turn of the loops `each`. Gives the loops
+    over a turn's terms: the inner of two is over `at_once` of them; none where nothing was unrolled."""
+    extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
+    if isinstance(extent, Const) and not exact:
+        n = int(extent.value)
+        factor = next((f for f in range(most, 1, -1) if n % f == 0), most if n > FEW_TURNS * most else 1)
+    else:
+        factor = most
+    if factor == 1 or (isinstance(extent, Const) and int(extent.value) <= factor):
+        return []
+    rec.do("split", loop, factor, "cut")
+    if rows:
+        name = f"{loop}_rows"
+        rec.do("pack", f"{loop}o", rows, [*each, f"{loop}i"], name, "register")
+        for row in each:
+            rec.do("unroll", f"{name}_{row}")
+        rec.do("vectorize", f"{name}_{loop}i")
+    terms = [f"{loop}i"]
+    if 1 < at_once < factor and factor % at_once == 0:
+        rec.do("split", f"{loop}i", at_once)
+        terms = [f"{loop}io", f"{loop}ii"]
+    for over in terms:
+        rec.do("unroll", over)
+    return terms
