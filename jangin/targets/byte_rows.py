@@ -1,12 +1,12 @@
-"""AVX-512's instructions on whole registers of bytes: sums packed to them, tables of 256 looked up,
-and words made of them."""
+"""Instructions on whole registers of bytes: AVX2's and AVX-512's that pack sums to them (and to int16), and
+AVX-512's that look up tables of 256 and make words of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from jangin.ir.dtype import I8, U8, DType
+from jangin.ir.dtype import I8, I16, U8, U16, DType
 from jangin.targets.rows import Row
 
 
@@ -16,28 +16,40 @@ def _picks(picks: Iterable[int]) -> str:
     return f"<{len(numbers)} x i32> <{', '.join(f'i32 {n}' for n in numbers)}>"
 
 
-def _clamped(dtype: DType, pack: str) -> Iterator[Row]:
-    """i32 as integers of 8 bits, saturated: vectors are packed into one, part of a register by part, and the
-    parts put in order."""
+def _clamped(dtype: DType, pack: str, bits: int) -> Iterator[Row]:
+    """i32 as smaller integers, saturated: vectors of so many bits are packed into one, part of a register by
+    part, and the parts put in order."""
+    name, feature = {512: ("avx512", "avx512bw"), 256: ("avx2", "avx2")}[bits]
+    suffix, each, parts = (".512" if bits == 512 else ""), bits // 32, bits // 128
     low, high = dtype.limits
-    for lanes in (64, 32):
-        count = lanes // 16
+    for lanes in (bits // dtype.bits, bits // dtype.bits // 2) if dtype.bits == 8 else (bits // dtype.bits,):
+        count = lanes // each
         lines = []
         for n in range(count):
-            part = _picks(range(16 * n, 16 * n + 16))
+            part = _picks(range(each * n, each * n + each))
             lines.append(f"%part{n} = shufflevector {{i32}} %x, {{i32}} poison, {part}")
+        short = "packssdw" if dtype.bits == 8 else pack
+        shorts, words = f"<{2 * each} x i16>", f"<{each} x i32>"
         for n in range(0, count, 2):
-            pair = f"<16 x i32> %part{n}, <16 x i32> %part{n + 1}"
-            lines.append(f"%pair{n} = call <32 x i16> @llvm.x86.avx512.packssdw.512({pair})")
-        last = f"<32 x i16> %pair0, <32 x i16> %pair{count - 2}"
-        lines.append(f"%bytes = call <64 x i8> @llvm.x86.avx512.{pack}.512({last})")
-        lines.append("%quads = bitcast <64 x i8> %bytes to <16 x i32>")
-        order = _picks(4 * (i % 4) + i // 4 for i in range(lanes // 4))
-        lines.append(f"%order = shufflevector <16 x i32> %quads, <16 x i32> poison, {order}")
-        lines.append(f"bitcast <{lanes // 4} x i32> %order to {{T}}")
+            pair = f"{words} %part{n}, {words} %part{n + 1}"
+            lines.append(f"%pair{n} = call {shorts} @llvm.x86.{name}.{short}{suffix}({pair})")
+        packed = f"{shorts} %pair0"
+        if dtype.bits == 8:
+            packed = f"<{4 * each} x i8> %bytes"
+            last = f"{shorts} %pair0, {shorts} %pair{count - 2}"
+            lines.append(f"%bytes = call <{4 * each} x i8> @llvm.x86.{name}.{pack}{suffix}({last})")
+        # a part of a register has so many i32 of each vector
+        run = 1 if dtype.bits == 8 else 2
+        order = [
+            4 * part + run * vector + n
+            for vector in range(count) for part in range(parts) for n in range(run)
+        ]  # fmt: skip
+        lines.append(f"%quads = bitcast {packed} to {words}")
+        lines.append(f"%order = shufflevector {words} %quads, {words} poison, {_picks(order)}")
+        lines.append(f"bitcast <{len(order)} x i32> %order to {{T}}")
         yield Row(
             "clamped", (dtype,), "x: i32[N]", "T", f"r[i] = T(min(max(x[i], i32({low})), i32({high})))",
-            "\n".join(lines), needs=("avx512bw",), becomes=pack, lanes=lanes,
+            "\n".join(lines), needs=(feature,), becomes=pack, lanes=lanes,
         )  # fmt: skip
 
 
@@ -132,6 +144,12 @@ AVX512_BYTES: tuple[Row, ...] = (
     _joined_at_once(),
     _joined_by_quads(),
     _joined_half(),
-    *_clamped(U8, "packuswb"),
-    *_clamped(I8, "packsswb"),
+    *_clamped(U8, "packuswb", 512),
+    *_clamped(I8, "packsswb", 512),
+)
+AVX2_BYTES: tuple[Row, ...] = (
+    *_clamped(U8, "packuswb", 256),
+    *_clamped(I8, "packsswb", 256),
+    *_clamped(U16, "packusdw", 256),
+    *_clamped(I16, "packssdw", 256),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jangin.targets.byte_rows import AVX512_BYTES
+from jangin.targets.byte_rows import AVX2_BYTES, AVX512_BYTES
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
 from jangin.targets.x86_rows import AVX2, AVX512, SSE4
@@ -31,7 +31,7 @@ def _more(level: Target, name: str, features: str, c_flags: str, *dots: str) -> 
 
 
 V2 = _level("x86-64-v2", _V2, 16, 16, SSE4)
-V3 = _level("x86-64-v3", _V3, 32, 16, AVX2)
+V3 = _level("x86-64-v3", _V3, 32, 16, (*AVX2_BYTES, *AVX2))
 V4 = _level("x86-64-v4", _V4, 64, 32, (*AVX512_BYTES, *AVX512), l2=1 << 20)
 _WORDS = "dot4u", "dot2"
 V3_VNNI = _more(V3, "x86-64-v3-vnni", "avxvnni", "-mavxvnni", *_WORDS)

@@ -66,12 +66,14 @@ def at_once(workload: Workload, stage: te.Stage) -> int:
     return lanes if target.row("clamped", small, lanes) is not None else 0
 
 
-def written_wide(rec: Recorder, rows: Sequence[str], across: Sequence[str], most: int) -> None:
-    """Write a register tile's rows back by vectors of so many elements."""
+def written_wide(
+    rec: Recorder, rows: Sequence[str], across: Sequence[str], most: int, loop: str = "w"
+) -> None:
+    """Write a register tile's rows back by vectors of so many elements, in a loop of that name."""
     for row in rows:
         rec.do("unroll", f"{row}_w")
-    rec.do("fuse", *(f"{loop}_w" for loop in across), "w")
-    in_vectors(rec, "w", most)
+    rec.do("fuse", *(f"{part}_w" for part in across), loop)
+    in_vectors(rec, loop, most)
 
 
 def in_vectors(rec: Recorder, loop: str, most: int) -> None:

@@ -26,7 +26,7 @@ from jangin.templates.common import (
     shorten_sum,
     stride,
 )
-from jangin.templates.register_tile import HALVED, begin_with_bias
+from jangin.templates.register_tile import HALVED, at_once, begin_with_bias, written_wide
 from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
@@ -284,10 +284,14 @@ class _Scheduler:
         rec.do("privatize", self.acc + suffix, tile, constants)
         for tap in self._unrolled():
             rec.do("unroll", tap + suffix)
-        for part in ("", "_z", "_w"):
+        several = bool(pixels) and self.params["vectors"] > 1 and not self.window.alone
+        wide = at_once(self.window.workload, self.stage) if several else 0
+        for part in ("", "_z", *(() if wide else ("_w",))):
             for loop in tile[:-1]:
                 rec.do("unroll", loop + part)
             rec.do("vectorize", tile[-1] + part)
+        if wide:
+            written_wide(rec, tile[:1], tile[1:], wide, f"w{suffix}")
         if not self._unrolled():
             shorten_sum(rec, self.stage, [tap + suffix for tap in self.window.taps])
 

@@ -128,6 +128,16 @@ def test_arm_narrows_by_clamping(
     assert len(arithmetic) <= most, inner
 
 
+@pytest.mark.parametrize(("dtype", "last"), [(U8, "vpackuswb"), (I16, "vpackusdw")])
+def test_avx2_packs_whole_registers(dtype: DType, last: str) -> None:
+    """Sixteen numbers are two registers of sums, packed by one instruction to int16 and stored at once; what
+    lies below 0 is cut by a pack without a sign."""
+    text = assembly(kernel(dtype, 0, 255, 0, 64, 16), V3)
+    words = Counter(line.split()[0] for line in text.splitlines() if line.strip())
+    assert words["vcvtps2dq"] == 2 * words[last] == 2 * words["vmovdqu"], text
+    assert words[last] and not words["vpmaxsd"], text
+
+
 @pytest.mark.parametrize(("low", "high", "of"), [(0.5, 255, U8), (0, 256, U8), (200, 100, U8), (-1, 255, U8)])
 def test_other_clamps_stay(low: float, high: float, of: DType) -> None:
     e = quantized(X, of, low, high, 0)

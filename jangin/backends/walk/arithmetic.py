@@ -12,7 +12,7 @@ import numpy as np
 
 from jangin.backends.walk.saturated import Saturated
 from jangin.backends.walk.writer import Value, Writer
-from jangin.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
+from jangin.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var
 from jangin.ir.traversal import children
 from jangin.ir.words import BITCASTS, COMPARE, row_type, sum_of
@@ -273,6 +273,7 @@ class Arithmetic:
         has is left to the cut to it, which saturates: what lies below all i32 is the least of these, if
         nothing is taken from it."""
         w, top = self.w, 1 << dtype.bits
+        kind = U16 if dtype is I16 and s.low == 0 else dtype  # a cut to it saturates at that end too
         cut = {0: top - 1, -top // 2: top // 2 - 1}.get(s.low) if s.offset >= 0 else None
         if not s.fits:
             x = self.binary("min", x, w.constant(float(s.high - s.offset), F32))
@@ -284,11 +285,13 @@ class Arithmetic:
         ends = (("max", s.low), ("min", s.high)) if s.fits else ()
         if cut is not None and not s.fits:
             ends = ("max", s.low), ("min", cut)
-        at_once = w.target.row("clamped", dtype, x.lanes) is not None
+        at_once = w.target.row("clamped", kind, x.lanes) is not None
         for op, end in ends:
-            if not (at_once and end in (*dtype.limits, cut)):
+            if not (at_once and end in (*kind.limits, cut)):
                 whole = self.binary(op, whole, w.constant(end, I32))
-        return w.instruction("clamped", dtype, dtype, whole) if at_once else self.convert(dtype, whole)
+        if not at_once:
+            return self.convert(dtype, whole)
+        return w.bitcast(dtype, w.instruction("clamped", kind, kind, whole))
 
     def by_short(self, dtype: DType, x: Value, to: Saturated) -> Value:
         """The same by way of int16, to which the processor clamps: the offset is added among those, or, where
