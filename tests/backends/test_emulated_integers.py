@@ -21,6 +21,8 @@ from jangin.ops.quantized import integer_conv, quantize, requantize
 from jangin.ops.values import Tensor
 from jangin.targets import resolve
 
+MACHINES = ("cortex-a72", "neoverse-n1", "neoverse-v1", "cortex-a7", "riscv64-v of 128 bits")
+
 
 def layer(b: Builder, random: np.random.Generator, x: Tensor, zero: Tensor, outputs: int, depthwise: bool,
           signed: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -45,7 +47,7 @@ def layer(b: Builder, random: np.random.Generator, x: Tensor, zero: Tensor, outp
 
 @pytest.mark.parametrize("signed", [False, True], ids=["u8", "i8"])
 @pytest.mark.parametrize("channels", [None, 20, 48])
-@pytest.mark.parametrize("machine", ["cortex-a72", "neoverse-n1", "cortex-a7", "riscv64-v of 128 bits"])
+@pytest.mark.parametrize("machine", MACHINES)
 def test_layers_are_exact(
     machine: str, channels: int | None, signed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
