@@ -40,7 +40,7 @@ def _parts(run: Editor, node: Node, attrs: Reduce, maps: set[str]) -> str | None
     (x,) = node.inputs
     shape, axes, exact = run.shape(x), attrs.axes, run.dtype(x).wide is run.dtype(x)
     sizes = [expected(d, run.symbols) for d in shape]
-    least = [interval(d, run.symbols)[0] or 1 for d in shape]
+    least = [interval(d, run.symbols)[0] or 0 for d in shape]
     tasks = math.prod(least[: axes[0]]) if axes else TASKS
     if tasks >= TASKS or math.prod(sizes) < LARGE or not exact:
         return None
@@ -50,7 +50,8 @@ def _parts(run: Editor, node: Node, attrs: Reduce, maps: set[str]) -> str | None
         count += 1
     left = axes[count:]
     results = math.prod(n for i, n in enumerate(sizes) if i not in left)
-    if any(sizes[i] > 1 for i in axes[:count]) and results * EACH <= math.prod(sizes):
+    filled = all(least[i] for i in left)  # else an operand of no elements might have any number of parts
+    if filled and any(sizes[i] > 1 for i in axes[:count]) and results * EACH <= math.prod(sizes):
         return run.add(Reduce(attrs.combiner, left, True), [x], f"{node.name}.parts", node.source)
     (axis, *others), size = axes, shape[axes[0]]
     if others or not isinstance(size, Const) or x in maps:  # what a reshape reads has to be in memory

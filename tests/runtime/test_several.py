@@ -66,7 +66,9 @@ def test_a_batch_is_shared_out(tmp_path: Path) -> None:
     again = jangin.load(tmp_path / "m.jgn")
     assert isinstance(again, SeveralExecutable) and again.artifact.names == ("cpu", "x86-64-v2")
     for run in (exe, again):
-        x = np.random.default_rng(0).standard_normal((5, 3, 8, 8)).astype(np.float32)
+        x = (
+            np.random.default_rng(0).standard_normal((60, 3, 8, 8)).astype(np.float32)
+        )  # a busy device has one
         (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
         worked: set[int] = set()
         run.record = lambda device, what, start, end, worked=worked: worked.add(device)
