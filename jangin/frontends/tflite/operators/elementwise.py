@@ -301,10 +301,10 @@ def _sum_in_floats(
     found = sums.in_floats(wanted, rates[0], sign * rates[1], more, (values[0], values[1]), ends)
     if found is None:
         return None
-    first_, second_, more_ = (const(n, F32) for n in (found.first, found.second, found.more))
+    a, b, c = (const(n, F32) for n in (found.first, found.second, found.more))
 
     def total(v: Expr, w: Expr) -> Expr:
-        real = cast(F32, v) * first_ + (cast(F32, w) * second_ + more_)
+        real = cast(F32, v) * a + (cast(F32, w) * b + c)
         low, high = (const(float(end), F32) for end in ends)
         return cast(dtype, minimum(maximum(intrinsic("round", real), low), high))
 
