@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jangin.ir.core import Conv, Gather, Map
 from jangin.ir.expr import Binary, Call, Const, Expr, Var, const
@@ -18,7 +18,7 @@ from jangin.ir.graph import Graph, Node
 from jangin.ir.traversal import free_vars, walk
 from jangin.ir.words import BITCASTS
 from jangin.ops.core import core_op
-from jangin.ops.editor import kernel_node
+from jangin.ops.editor import Editor, kernel_node
 from jangin.passes.in_place import in_place_concats
 from jangin.targets.target import Target
 
@@ -58,7 +58,8 @@ def fuse(graph: Graph, target: Target) -> Graph:
     """The graph as kernels: nodes of op "kernel" whose attribute `body` is the graph they compute,
     and reshapes, which stay aliases. A concatenation whose parts can be written in place has a kernel
     to itself (see `passes.in_place`). CompileError where a node isn't a core operator."""
-    return _Fuser(graph, target.fusion.few_channels).run()
+    few = target.fusion.few_channels
+    return _Fuser(_Fuser(graph, few).widened_apart(), few).run()
 
 
 def kind(node: Node) -> str:
@@ -141,6 +142,31 @@ class _Fuser:
         ]
         return self.graph.with_nodes(nodes)
 
+    def widened_apart(self) -> Graph:
+        """The graph with a map of its own for each node that reads floats which a map makes of bytes, if all
+        can make them themselves: bytes lie in memory then."""
+        apart = {n.outputs[0]: n for n in self.graph.nodes if self.is_apart(n)}
+        if not apart:
+            return self.graph
+        run = Editor(self.graph.symbols, self.graph.values, self.graph.constants)
+        for node in self.graph.nodes:
+            if node.outputs[0] not in apart:
+                read = {n: apart[n] for n in node.inputs if n in apart}
+                own = {n: run.add(m.of(Map), m.inputs, n, m.source) for n, m in read.items()}
+                run.emit(replace(node, inputs=tuple(own.get(n, n) for n in node.inputs)))
+        return run.rewritten(self.graph)
+
+    def is_apart(self, node: Node) -> bool:
+        users = self.users.get(node.outputs[0], ())
+        if len(node.inputs) != 1 or self.graph.dtype(node.inputs[0]).bits != 8 or len(users) < 2:
+            return False
+        return producer_class(node) in WIDENING and self.can_widen(node.outputs[0], users)
+
+    def can_widen(self, name: str, users: Sequence[Node]) -> bool:
+        """Whether each of its readers could make such a value itself."""
+        reads = ((u, i) for u in users for i, n in enumerate(u.inputs) if n == name)
+        return name not in self.graph.outputs and all(self.inlinable(u, i) >= WIDENING for u, i in reads)
+
     def start(self, node: Node) -> Group:
         group = Group(node, node.outputs[0])
         self.join(group, node, NONE if group.result in self.in_place else ONCE | {"concat"})
@@ -170,12 +196,9 @@ class _Fuser:
         evaluate it."""
         node, name = region[0], region[0].outputs[0]
         users = self.users.get(name, ())
-        if len(region) > 1 or len(node.inputs) > 1 or len(users) != 1 or name in self.graph.outputs:
+        if len(region) > 1 or len(node.inputs) > 1 or len(users) != 1:
             return False
-        reads = (i for i, n in enumerate(users[0].inputs) if n == name)
-        return producer_class(node) in WIDENING and all(
-            self.inlinable(users[0], i) >= WIDENING for i in reads
-        )
+        return producer_class(node) in WIDENING and self.can_widen(name, users)
 
     def region(self, group: Group, sizes: dict[str, int]) -> list[Node]:
         """The smallest set of maps that reads all of the group's result and has one result itself;

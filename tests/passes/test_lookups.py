@@ -18,6 +18,7 @@ from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import dequantize, integer_matmul, quantize, requantize
 from jangin.ops.values import Tensor
 from jangin.passes.lookups import lookups
+from jangin.passes.simplify import simplify
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 from jangin.targets.gpu import gpu_target
@@ -112,3 +113,24 @@ def test_graphics_processors_compute() -> None:
     b = Builder("net", {})
     graph = b.graph([gelu(b, b.input("x", U8, (const(9),)))], ["out"])
     assert lookups(graph, gpu_target(V3)) is graph
+
+
+def test_several_readers_of_bytes_make_floats_themselves() -> None:
+    """Of a swish that a mean and a gate read, as in squeeze and excitation, what lies in memory are bytes."""
+    b, random = Builder("net", {}), np.random.default_rng()
+    x = b.input("x", U8, (const(6), const(40), const(16)))
+    real = dequantize(b, x, b.scalar(0.03, F32), b.scalar(10, U8))
+    gate = rounded(b, b.map(lambda v: call("sigmoid", v), real), 1 / 255, 0)
+    swish = rounded(b, b.map(lambda v, g: v * g, real, gate), 0.02, 14)
+    mean = b.reduce("sum", swish, [1], True)
+    graph = b.graph([b.map(lambda v, m: v * m, swish, mean)], ["out"])
+    looked = lookups(simplify(graph), resolve("cpu"))
+    (table,) = gathers(looked)
+    assert looked.dtype(table.outputs[0]) is U8
+    fused = optimize(graph, Options(resolve("cpu")))
+    between = {n for k in fused.nodes for n in k.inputs if n not in (*fused.inputs, *fused.constants)}
+    assert {str(fused.dtype(n)) for n in between if fused.shape(n) == x.shape} == {"u8"}
+    arrays = {"x": random.integers(0, 256, (6, 40, 16), np.uint8)}
+    want = run_graph(graph, arrays)["out"]
+    np.testing.assert_allclose(ran(graph, arrays), want, rtol=1e-5)
+    np.testing.assert_allclose(run_graph(looked, arrays)["out"], want, rtol=1e-6)
