@@ -384,6 +384,19 @@ def test_other_machines_give_the_same_bits(machine: str, tmp_path: Path) -> None
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)  # sums may be in another order
 
 
+def emulated(made: Emitted, x: np.ndarray, compiler: str, emulator: list[str], folder: Path) -> np.ndarray:
+    """The bytes of the result that a program of these files gives for x."""
+    made.save(folder)
+    x.tofile(folder / "x.raw")
+    sources = sorted(f for f in made.files if f.endswith((".c", ".o")))
+    command = [compiler, *STRICT, *compiler_flags(made.model.target), "-static", *sources]
+    command += ["-o", "example", "-lm", "-lpthread"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert subprocess.run([*emulator, "./example", "x.raw", "y.raw"], cwd=folder).returncode == 0
+    return np.fromfile(folder / "y.raw", np.uint8)
+
+
 @pytest.mark.parametrize("kind", ["object", "c"])
 @pytest.mark.parametrize(
     ("target", "machine", "function"),
@@ -396,20 +409,11 @@ def test_dot_products_of_arm(target: str, machine: str, function: bytes, kind: s
         pytest.skip(f"needs gcc-{GNU['aarch64']} and qemu-user-static")
     x = np.random.default_rng(2).integers(0, 256, (1, 5, 9, 11)).astype(np.uint8)
     made = emit(integer_network(), kind, target, name="net")
-    made.save(tmp_path)
-    x.tofile(tmp_path / "x.raw")
     if kind == "c":
         assert function in bytes(made.files["net.c"][0])
-    sources = sorted(f for f in made.files if f.endswith((".c", ".o")))
-    command = [compiler, *STRICT, *compiler_flags(made.model.target), "-static", *sources]
-    done = subprocess.run(
-        [*command, "-o", "example", "-lm", "-lpthread"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    run = [emulator, "-cpu", machine, "./example", "x.raw", "y.raw"]
-    assert subprocess.run(run, cwd=tmp_path).returncode == 0
+    result = emulated(made, x, compiler, [emulator, "-cpu", machine], tmp_path)
     want = jangin.compile(integer_network(), cache=False, threads=1)(x)
-    np.testing.assert_array_equal(np.fromfile(tmp_path / "y.raw", np.int32).reshape(want.shape), want)
+    np.testing.assert_array_equal(result.view(np.int32).reshape(want.shape), want)
 
 
 @pytest.mark.parametrize("kind", ["object", "c"])
@@ -422,18 +426,9 @@ def test_rounded_activations_on_arm(target: str, machine: str, kind: str, tmp_pa
     model, formats = blocks_network(), [OnnxFormat("int8")]
     x = np.random.default_rng(2).standard_normal((5, 70)).astype(np.float32)
     made = emit(model, kind, target, name="net", formats=formats)
-    made.save(tmp_path)
-    x.tofile(tmp_path / "x.raw")
-    sources = sorted(f for f in made.files if f.endswith((".c", ".o")))
-    command = [compiler, *STRICT, *compiler_flags(made.model.target), "-static", *sources]
-    done = subprocess.run(
-        [*command, "-o", "example", "-lm", "-lpthread"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    run = [emulator, "-cpu", machine, "./example", "x.raw", "y.raw"]
-    assert subprocess.run(run, cwd=tmp_path).returncode == 0
+    result = emulated(made, x, compiler, [emulator, "-cpu", machine], tmp_path)
     want = jangin.compile(model, cache=False, threads=1, formats=formats)(x)
-    got = np.fromfile(tmp_path / "y.raw", np.float32).reshape(want.shape)
+    got = result.view(np.float32).reshape(want.shape)
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
