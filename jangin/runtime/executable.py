@@ -64,7 +64,6 @@ class Executable:
         self._lock = threading.Lock()
         self._idle: list[Memory] = []
         self._picked = _picker(self._names)
-        self._count = len(self._names) if self._are_fresh else -1
 
     @property
     def plan(self) -> Plan:
@@ -133,7 +132,7 @@ class Executable:
     def again(self, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
         """A run whose inputs are arrays like the last run's, which takes the fewest steps; None where they
         aren't, or there was no run."""
-        if len(feeds) != self._count:
+        if not self._are_fresh or len(feeds) != len(self._names):
             return None
         try:
             memory = self._idle.pop()

@@ -23,8 +23,8 @@ after the other, and partial sums wait in memory (as in Goto and van de Geijn, "
 high-performance matrix multiplication", 2008).
 
 Constants of 16 bits are kept so in their panels. For a few rows each vector is widened where it is
-multiplied; for more, a task widens a panel (or a block of its terms) for all of them, its first tile as it
-goes.
+multiplied; for more, a task's first tile widens a panel (or a block of its terms) for all of them, as it
+reads it.
 """
 
 from __future__ import annotations

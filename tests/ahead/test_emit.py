@@ -384,8 +384,11 @@ def test_other_machines_give_the_same_bits(machine: str, tmp_path: Path) -> None
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)  # sums may be in another order
 
 
-def emulated(made: Emitted, x: np.ndarray, compiler: str, emulator: list[str], folder: Path) -> np.ndarray:
-    """The bytes of the result that a program of these files gives for x."""
+def emulated(made: Emitted, x: np.ndarray, machine: str, folder: Path) -> np.ndarray:
+    """The bytes of the result that a program of these files gives for x on a 64-bit Arm processor."""
+    compiler, emulator = shutil.which(f"{GNU['aarch64']}-gcc"), shutil.which("qemu-aarch64-static")
+    if compiler is None or emulator is None:
+        pytest.skip(f"needs gcc-{GNU['aarch64']} and qemu-user-static")
     made.save(folder)
     x.tofile(folder / "x.raw")
     sources = sorted(f for f in made.files if f.endswith((".c", ".o")))
@@ -393,7 +396,8 @@ def emulated(made: Emitted, x: np.ndarray, compiler: str, emulator: list[str], f
     command += ["-o", "example", "-lm", "-lpthread"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert subprocess.run([*emulator, "./example", "x.raw", "y.raw"], cwd=folder).returncode == 0
+    run = [emulator, "-cpu", machine, "./example", "x.raw", "y.raw"]
+    assert subprocess.run(run, cwd=folder).returncode == 0
     return np.fromfile(folder / "y.raw", np.uint8)
 
 
@@ -404,14 +408,11 @@ def emulated(made: Emitted, x: np.ndarray, compiler: str, emulator: list[str], f
 )
 def test_dot_products_of_arm(target: str, machine: str, function: bytes, kind: str, tmp_path: Path) -> None:
     """Products of int8, four terms an instruction, are exact on an emulated processor that has it."""
-    compiler, emulator = shutil.which(f"{GNU['aarch64']}-gcc"), shutil.which("qemu-aarch64-static")
-    if compiler is None or emulator is None:
-        pytest.skip(f"needs gcc-{GNU['aarch64']} and qemu-user-static")
     x = np.random.default_rng(2).integers(0, 256, (1, 5, 9, 11)).astype(np.uint8)
     made = emit(integer_network(), kind, target, name="net")
     if kind == "c":
         assert function in bytes(made.files["net.c"][0])
-    result = emulated(made, x, compiler, [emulator, "-cpu", machine], tmp_path)
+    result = emulated(made, x, machine, tmp_path)
     want = jangin.compile(integer_network(), cache=False, threads=1)(x)
     np.testing.assert_array_equal(result.view(np.int32).reshape(want.shape), want)
 
@@ -420,13 +421,10 @@ def test_dot_products_of_arm(target: str, machine: str, function: bytes, kind: s
 @pytest.mark.parametrize(("target", "machine"), [("aarch64", "cortex-a53"), ("neoverse-n1", "cortex-a76")])
 def test_rounded_activations_on_arm(target: str, machine: str, kind: str, tmp_path: Path) -> None:
     """Weights in blocks times activations of int8, of 4 and of 8 bits, with the instruction and without."""
-    compiler, emulator = shutil.which(f"{GNU['aarch64']}-gcc"), shutil.which("qemu-aarch64-static")
-    if compiler is None or emulator is None:
-        pytest.skip(f"needs gcc-{GNU['aarch64']} and qemu-user-static")
     model, formats = blocks_network(), [OnnxFormat("int8")]
     x = np.random.default_rng(2).standard_normal((5, 70)).astype(np.float32)
     made = emit(model, kind, target, name="net", formats=formats)
-    result = emulated(made, x, compiler, [emulator, "-cpu", machine], tmp_path)
+    result = emulated(made, x, machine, tmp_path)
     want = jangin.compile(model, cache=False, threads=1, formats=formats)(x)
     got = result.view(np.float32).reshape(want.shape)
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())

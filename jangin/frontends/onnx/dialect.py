@@ -10,6 +10,7 @@ from jangin.frontends.onnx import control
 from jangin.frontends.onnx.blocked import keep_blocks
 from jangin.frontends.onnx.importer import split_op
 from jangin.frontends.onnx.operators import OPERATORS
+from jangin.frontends.onnx.operators.qlinear import LEVEL_OF_INT8
 from jangin.frontends.onnx.operators.strings import MEASURING, MOVING, is_text, moved
 from jangin.frontends.onnx.qdq import fuse_quantized
 from jangin.frontends.onnx.registry import find
@@ -27,9 +28,10 @@ CONTROL: Mapping[str, Lowering] = {
 REMARKS = frozenset({"opset", "consumed_inputs"})
 """Attributes that aren't operators' own: the version in force, and a hint about memory of opset 1."""
 
-IN_BLOCKS = ("MatMulNBits", "MatMulBlocks")
-UNSET, WHOLE = 0, 4
-"""Of the attribute `accuracy_level`: that nothing is asked for, and that int8 is enough."""
+IN_BLOCKS = frozenset({"MatMulNBits", "MatMulBlocks"})
+"""Operators that multiply weights in blocks, and have an attribute `accuracy_level`."""
+UNSET = 0
+"""The `accuracy_level` that asks for nothing."""
 
 
 class Onnx(Dialect):
@@ -66,7 +68,8 @@ class Onnx(Dialect):
 
     def level(self, asked: int) -> int:
         """The `accuracy_level` at which weights in blocks are multiplied."""
-        return WHOLE if self.activations == "int8" and asked in (UNSET, WHOLE) else UNSET
+        allowed = self.activations == "int8" and asked in (UNSET, LEVEL_OF_INT8)
+        return LEVEL_OF_INT8 if allowed else UNSET
 
     def _by_body(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
         """By the body that the standard gives for the operator. Few models need it, and all of ONNX's library
