@@ -104,8 +104,7 @@ class Blocks(Contraction):
         row_tiles = min(tiles, fit) if widened else 1
         wanted = TASK_WEIGHTS / (row_tiles * mr if widened else 1)
         across = max(1, math.floor(self.columns * self.depth / wanted))
-        across = min(panels, across + across % 2)
-        params = {"mr": mr, "nv": nv, "row_tiles": row_tiles, "panels": math.ceil(panels / across)}
+        params = {"mr": mr, "nv": nv, "row_tiles": row_tiles, "panels": _shared(panels, across)}
         depth = {"block": self.block} if WORD < self.block < self.depth else {}
         if self.block % WORD == 0 and self.depth > WORD:
             depth["word"] = WORD
@@ -133,6 +132,18 @@ class Blocks(Contraction):
         again = 1 if params["widened"] else params["row_tiles"]
         ops = params["row_tiles"] * params["mr"] + again * self.widening
         return ops * params["nv"] * self.lanes * self.depth * params["panels"]
+
+
+def _shared(panels: int, tasks: int) -> int:
+    """Panels of a task, where there should be so many tasks: two threads that take them in turns are done
+    soonest."""
+
+    def longest(each: int) -> int:
+        count, left = divmod(panels, each)
+        return math.ceil(count / 2) * each if count % 2 or not left else count // 2 * each + left
+
+    most = math.ceil(panels / min(panels, tasks + tasks % 2))
+    return min(range(most, most // 2, -1), key=longest)
 
 
 def _rounded(workload: Workload) -> RoundedBlocks | None:
@@ -192,8 +203,7 @@ class RoundedBlocks(Contraction):
         row_tiles = max(1, min(tiles, self.workload.target.l2 // (SHARE * self.depth * mr)))
         wanted = TASK_WEIGHTS if tiles == 1 else TASK_OPS[1] / (row_tiles * mr)
         across = max(1, math.floor(self.columns * self.depth / wanted))
-        across = min(panels, across + across % 2)
-        task = {"row_tiles": row_tiles, "panels": math.ceil(panels / across)}
+        task = {"row_tiles": row_tiles, "panels": _shared(panels, across)}
         return {"mr": mr, "nv": nv, **task, "panels_inside": 0}
 
     def estimate(self, params: Params) -> float:
@@ -202,15 +212,21 @@ class RoundedBlocks(Contraction):
         t, mr, nv = self.workload.target, params["mr"], params["nv"]
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / (nv * self.lanes))
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
-        each = mr * nv * (self.words * self.multiplies + ADDED) + nv * self.words * (1 + self.widening)
-        work = tiles * panels * (self.inner * each / t.multiply_adds + LOOP)
+        work = tiles * panels * (self.inner * self._block_ops(mr, nv) / t.multiply_adds + LOOP)
         held = self.weight_bytes * self.columns * self.depth
         moving = held / t.memory_rate + (down - 1) * held / rate(t, held)
         return launch(max(work, moving), down * across) / t.clock
 
+    def _block_ops(self, mr: int, nv: int) -> float:
+        """Instructions of a tile for one block: multiply-adds, what is done once a block, and widening."""
+        return nv * (mr * (self.words * self.multiplies + ADDED) + self.words * (1 + self.widening))
+
     def task_ops(self, params: Params) -> float:
-        rows = params["row_tiles"] * params["mr"] + self.widening
-        return rows * params["nv"] * self.lanes * self.inner * self.words * params["panels"]
+        """At least as many as could be done while the weights come from memory."""
+        target, (mr, nv, panels) = self.workload.target, (params[n] for n in ("mr", "nv", "panels"))
+        ops = params["row_tiles"] * panels * self.inner * self._block_ops(mr, nv)
+        held = self.weight_bytes * panels * nv * self.lanes * self.depth
+        return max(ops, held / target.memory_rate) * self.lanes
 
     def schedule(self, params: Params) -> Scheduled:
         p = self.whole
