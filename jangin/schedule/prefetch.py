@@ -67,6 +67,23 @@ def prefetch_tile(func: Func, tiles: str, row: str, width: int) -> Func:
     return at_loop(func, tiles, lambda s: replace(s, body=block(each, s.body)))
 
 
+def prefetch_ahead(func: Func, loop: str, buffer: str, distance: int) -> Func:
+    """In the innermost loop inside `loop` that reads `buffer`, from end to end, fetch in each iteration what
+    others read that come so many bytes later: processors look ahead by themselves, but not beyond a page."""
+    around = [find(func, loop)]
+    while inner := [f for f in _loops(around[-1].body) if f.kind == "serial" and _reads(f, buffer)]:
+        around.append(inner[0])
+    own = around[-1]
+    found = _reads(own, buffer)
+    if not found:
+        raise ScheduleError(f"{func.name}: {buffer} is not read in {loop}")
+    first = [substitute(i, dict.fromkeys(bound_inside(own.body), const(0))) for i in found[0].index]
+    width, step = LINE // found[0].dtype.bytes, _step(found[0], own.var, dict(func.symbols))
+    ahead = distance // found[0].dtype.bytes
+    hints = [Prefetch(found[0].buffer, (*first[:-1], first[-1] + (ahead + n))) for n in range(0, step, width)]
+    return at_loop(func, own.var.name, lambda s: replace(s, body=block(*hints, s.body)))
+
+
 def _reads(loop: For, buffer: str) -> list[Load]:
     """The ways in which a loop reads a buffer."""
     every = (n for s in statements(loop) for e in expressions(s) for n in loads(e))
@@ -80,6 +97,11 @@ def _step(load: Load, var: Var, symbols: Mapping[Var, Range]) -> int:
     if not isinstance(step, Const):
         raise ScheduleError(f"{load.buffer.name} is not read at even steps of {var}")
     return int(step.value)
+
+
+def _loops(s: Stmt) -> list[For]:
+    """The outermost loops in a statement."""
+    return [s] if isinstance(s, For) else [f for sub in sub_statements(s) for f in _loops(sub)]
 
 
 def _path(s: Stmt, loop: str) -> list[For] | None:

@@ -96,6 +96,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "group_tasks": threads.group_tasks,
     "tree": threads.tree,
     "pad_terms": threads.pad_terms,
+    "prefetch_ahead": prefetch.prefetch_ahead,
     "prefetch_panels": prefetch.prefetch_panels,
     "prefetch_tile": prefetch.prefetch_tile,
     "hoist_guards": guards.hoist_guards,

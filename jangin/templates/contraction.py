@@ -22,6 +22,8 @@ Where a panel of a deep sum is too long for the L1 cache, all row tiles take one
 after the other, and partial sums wait in memory (as in Goto and van de Geijn, "Anatomy of
 high-performance matrix multiplication", 2008).
 
+Weights that a single tile of rows reads, each once, come from memory; hints ask for them two pages ahead.
+
 Constants of 16 bits are kept so in their panels. For a few rows each vector is widened where it is
 multiplied; for more, a task's first tile widens a panel (or a block of its terms) for all of them, as it
 reads it.

@@ -48,6 +48,8 @@ from jangin.templates.template import Workload
 FAR = 4
 """Panels larger than one part in so many of the L2 cache come from further away: the next is fetched
 early."""
+AHEAD = 8192
+"""Bytes before it is read that a weight is asked for, where all are read once: two pages."""
 COLUMNS = "columns"
 """The loop over columns of several axes."""
 DEEP_SUM = 512
@@ -139,8 +141,8 @@ class Tiler:
         self.packed = packed
         self.copied = not packed and not params.get("in_place")
         self.symbols = dict(self.s.func.symbols)
-        extents = {a.var.name: a.extent for a in self.stage.axes}
-        columns = math.prod((extents[c] for c in role.columns), start=const(1))
+        self.extents = {a.var.name: a.extent for a in self.stage.axes}
+        columns = math.prod((self.extents[c] for c in role.columns), start=const(1))
         self.columns = simplify(columns // role.groups, self.symbols)
         self.width = params["nv"] * lanes
         self.matrix = isinstance(self.stage.body, Call) and self.stage.body.fn in MATRICES
@@ -196,6 +198,8 @@ class Tiler:
             do("hoist_guards")  # what a row's vectors share is addressed together
         if self.hints:
             self._prefetch(k[-1], column, blocks)
+            if self.packed:
+                self.prefetch_once()
         if wide:
             written_wide(self.s, self.rows, across, wide)
         if parts:
@@ -276,6 +280,18 @@ class Tiler:
         load_terms(self.s, target, terms or [k], "rows", self.rows, vectors, "row")
         if f"{k}t" in loop_names(self.s.func):
             load_terms(self.s, target, [f"{k}t"], "rows", [f"{n}t" for n in self.rows], 0, "rowt")
+
+    def prefetch_once(self) -> None:
+        """Hints for weights of which a single tile of rows reads each once, as they come from memory."""
+        rows = simplify(math.prod((self.extents[r] for r in self.role.rows), start=const(1)), self.symbols)
+        if not isinstance(rows, Const) or int(rows.value) > self.params["mr"]:
+            return
+        params = {p.name: p for p in self.s.func.params}
+        parts = [params[p.buffer.name] for p in self.role.parts or (self.role.right,)]
+        held = {p.name: math.prod(static_shape(p.shape) or (0,)) * p.dtype.bytes for p in parts}
+        largest = max(held, key=lambda name: held[name])
+        if held[largest] > self.workload.target.l1:
+            self.s.do("prefetch_ahead", "moi", largest, AHEAD)
 
     def _prefetch(self, k: str, column: str, blocks: Sequence[str]) -> None:
         """Hints for the write-back, and for the next panel (or block of one) where panels come from far."""

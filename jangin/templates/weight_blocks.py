@@ -264,6 +264,7 @@ class _RoundedTiler(Tiler):
                 do("vectorize", loops[2] + suffix)
         if self.hints:
             do("prefetch_tile", "moi", "mi_w", self.width)
+            self.prefetch_once()
         return outer
 
 

@@ -9,6 +9,7 @@ from jangin.ir.loop import For, Func, Prefetch, Store, block, statements
 from jangin.ir.parse import parse_func
 from jangin.ir.text import print_func
 from jangin.schedule.checks import ScheduleError
+from jangin.schedule.prefetch import LINE
 from jangin.schedule.steps import PRIMITIVES
 
 from .nests import assert_same, naive
@@ -55,6 +56,24 @@ def test_the_write_back_is_asked_for() -> None:
     assert_same(func, after)
     assert {h.buffer.name for h in hints(after)} == {"x", "out"}
     assert parse_func(print_func(after)) == after
+
+
+@pytest.mark.parametrize("lines", [1, 2, 7])
+def test_what_is_read_once_is_asked_for_ahead(lines: int) -> None:
+    """In the innermost loop, a line for each that it reads, so many further on."""
+    before = panels(1, 4, 6)
+    func = PRIMITIVES["prefetch_ahead"](before, "m", "w", lines * LINE)
+    assert_same(before, func)
+    asked = [
+        6 * p + k + value(h.index[2], p=p, k=k) // 16 for p in range(4) for k in range(6) for h in hints(func)
+    ]
+    assert asked == list(range(lines, 24 + lines))
+    assert parse_func(print_func(func)) == func
+
+
+def test_what_is_not_read_is_not_asked_for_ahead() -> None:
+    with pytest.raises(ScheduleError, match="out is not read in m"):
+        PRIMITIVES["prefetch_ahead"](panels(1, 4, 6), "m", "out", LINE)
 
 
 def test_a_panel_that_is_not_read_there() -> None:
