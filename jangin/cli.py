@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -469,40 +469,10 @@ def main() -> None:
     except Exception as error:  # whatever goes wrong, a user reads one message and no traceback
         if "--debug" in sys.argv:
             raise
+        from jangin.commands.errors import explain
+
         terminal(error=True).print(f"[bold red]error:[/] {escape(explain(error))}", soft_wrap=True)
         sys.exit(1)
-
-
-SHAPES_HERE = "Here shapes= is the option --shape, once for each: --shape batch=1 --shape image=1x3x224x224"
-
-
-def explain(error: Exception) -> str:
-    """An error as its reader needs it; what isn't a user's own doing says so."""
-    from jangin.ir.checks import IndexOutOfRange
-    from jangin.ir.graph import CompileError
-    from jangin.runtime.artifact import ArtifactError
-    from jangin.runtime.device import LoadError
-    from jangin.schedule.checks import ScheduleError
-
-    expected: tuple[Any, ...] = (
-        CompileError,
-        IndexOutOfRange,
-        ArtifactError,
-        LoadError,
-        ScheduleError,
-        ValueError,
-        TypeError,
-        OSError,
-    )
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    if isinstance(error, expected):
-        text = str(error) or type(error).__name__
-        return text if "shapes=" not in text or "--shape" in text else f"{text}\n{SHAPES_HERE}"
-    return (
-        f"a defect of Jangin: {type(error).__name__}: {error}\n"
-        "Run again with --debug before the command and report what it prints."
-    )
 
 
 if __name__ == "__main__":

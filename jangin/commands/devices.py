@@ -65,8 +65,13 @@ def _products(dot: str) -> str:
     return f"{products_of(dot)} × {left}" + (f"·{right}" if left is not right else "")
 
 
+def _size(size: int) -> str:
+    """Of a cache, in KiB or MiB."""
+    return f"{size >> 20}M" if size % (1 << 20) == 0 else f"{size >> 10}K"
+
+
 def _row(target: Target, here: bool) -> list[str]:
-    caches = "/".join(str(size >> 10) for size in (target.l1, target.l2, target.l3))
+    caches = "/".join(map(_size, (target.l1, target.l2, target.l3)))
     vector = f"{8 * target.vector_bytes} bits"
     fma = "no" if target.row("fma", F32) in PORTABLE else "yes"
     return [
@@ -76,7 +81,7 @@ def _row(target: Target, here: bool) -> list[str]:
         str(target.registers),
         fma,
         next((_products(d) for d in target.dots if d not in CLAMPED), ""),
-        f"{caches} KiB",
+        caches,
         ", ".join(target.outputs),
         "this machine (cpu)" if here else "",
     ]

@@ -1,0 +1,28 @@
+"""How the command line says what went wrong."""
+
+from __future__ import annotations
+
+from jangin.ir.checks import IndexOutOfRange
+from jangin.ir.graph import CompileError
+from jangin.runtime.artifact import ArtifactError
+from jangin.runtime.device import LoadError
+from jangin.schedule.checks import ScheduleError
+
+EXPECTED = (
+    CompileError, IndexOutOfRange, ArtifactError, LoadError, ScheduleError, ValueError, TypeError, OSError,
+)  # fmt: skip
+"""What a user's model, file or machine is the reason of."""
+SHAPES_HERE = "Here shapes= is the option --shape, once for each: --shape batch=1 --shape image=1x3x224x224"
+
+
+def explain(error: Exception) -> str:
+    """An error as its reader needs it; what isn't a user's own doing says so."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, EXPECTED):
+        text = str(error) or type(error).__name__
+        return text if "shapes=" not in text or "--shape" in text else f"{text}\n{SHAPES_HERE}"
+    return (
+        f"a defect of Jangin: {type(error).__name__}: {error}\n"
+        "Run again with --debug before the command and report what it prints."
+    )
