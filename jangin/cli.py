@@ -55,7 +55,7 @@ Labels = Annotated[
 WeightBits = Annotated[
     int | None,
     typer.Option(
-        min=7, max=8, help="Of weights in int8: 8, or 7, quicker on x86-64 without VNNI. --auto tries both."
+        min=7, max=8, help="Of weights in int8: 8, or 7, quicker and the default on x86-64 without VNNI."
     ),
 ]
 

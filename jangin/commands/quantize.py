@@ -16,6 +16,7 @@ from jangin.commands.quantize_report import summary as reported
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.frontends.tflite import format as tflite
+from jangin.ir.dtype import I8
 from jangin.quantization.job import Quantized
 from jangin.quantization.parts import prepared
 from jangin.quantization.quantize import quantize
@@ -41,6 +42,8 @@ def run(
     source, bound = settings.source(model), parse_shapes(shapes)
     if output.suffix == ".tflite":  # what that can't say is told before anything is measured
         tflite.written(prepared(lower(load(source, bound))))
+        if kind == "int8":  # LiteRT is no quicker with fewer bits
+            weight_bits = weight_bits or I8.bits
     with bar() as tell:
         found = quantize(
             source, data, kind, drop=parse_share(drop) if drop else None, method=method,
@@ -76,6 +79,8 @@ def summary(found: Quantized) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     counts = Counter(c.kind for c in found.chosen.values())
     table.add_row("parts", ", ".join(f"{n} in {kind}" for kind, n in counts.items()) or "all in float32")
+    if found.bits < I8.bits:
+        table.add_row("weights", f"{found.bits} bits: quicker here (--weight-bits 8 for finer ones)")
     table.add_row("measured", found.quality.title)
     if found.quality.reference:
         table.add_row("the model's own", found.quality.reference)

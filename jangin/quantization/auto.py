@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from jangin.ir.words import CLAMPED
+from jangin.ir.dtype import I8
 from jangin.quantization.data import Feeds
 from jangin.quantization.decide import (
     FLOAT,
@@ -24,7 +24,7 @@ from jangin.quantization.decide import (
     uniform,
 )
 from jangin.quantization.engine import Seen
-from jangin.quantization.job import KINDS, Job, Quantized
+from jangin.quantization.job import BITS, KINDS, Job, Quantized
 from jangin.quantization.quality import Quality, error
 from jangin.quantization.scales import Scheme
 from jangin.quantization.simulate import Simulator
@@ -74,9 +74,9 @@ class _Deciding:
         self.reference = job.outputs(job.engine.run, self.few)
         each = map(seen.ranges, methods)
         self.ranges = min(each, key=lambda r: self.cost(job.chosen("int8", r, block, seen), r))
-        self.kinds = {k: c for k in KINDS if (c := self.suited(k, block, seen, bits or 8))}
-        narrow = bits is None and any(dot in CLAMPED for dot in job.options.target.dots)
-        self.narrow = self.kinds | {"int8": self.suited("int8", block, seen, 7)} if narrow else None
+        self.kinds = {k: c for k in KINDS if (c := self.suited(k, block, seen, bits or BITS[0]))}
+        narrow = bits is None and job.narrow
+        self.narrow = self.kinds | {"int8": self.suited("int8", block, seen, BITS[1])} if narrow else None
 
     def cost(self, chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme]) -> float:
         """The error of some parts in smaller numbers."""
@@ -101,13 +101,14 @@ class _Deciding:
         more = others(decisions, won.taken, partial(self.fits, kinds=won.kinds)) if won.taken else []
         if more:
             self.race(won, plain, [*won.taken, *more], won.kinds)
-        note = "weights in int8 are of 7 bits, which are quicker here" if won.kinds is self.narrow else ""
+        bits = BITS[won.kinds is self.narrow]
+        note = f"weights in int8 are of {bits} bits, which are quicker here" if bits < I8.bits else ""
         if won.best is plain:
             won.after = won.before = won.before or raced(plain.executable, plain.executable, self.feeds[0])[0]
             note = "nothing smaller is quicker here within the drop: the model stays in float32"
         shown = explained(decisions, won.taken, fitting)
         report = Report(shown, won.before, won.after, won.best.drop, self.allowed, self.rated.title, note)
-        return replace(won.best, report=report)
+        return replace(won.best, report=report, bits=bits)
 
     def race(self, won: _Won, plain: Quantized, proposal: Sequence[Decision], kinds: Kinds) -> None:
         """Whether a proposal, or what of it the drop allows, is quicker than what has won so far."""

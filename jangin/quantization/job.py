@@ -20,6 +20,7 @@ from jangin.frontends.writer import outputs_named
 from jangin.ir.dtype import I4, I8
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.records import dataclass
+from jangin.ir.words import CLAMPED
 from jangin.quantization.balance import corrected, equalized, smoothed
 from jangin.quantization.data import Feeds
 from jangin.quantization.decide import Report
@@ -27,16 +28,17 @@ from jangin.quantization.engine import Engine, Seen, Tell
 from jangin.quantization.gptq import gptq
 from jangin.quantization.parts import Part, bias_of, find_parts, prepared
 from jangin.quantization.quality import Outputs, Quality, Score, quality
-from jangin.quantization.scales import Scheme, of_weights
+from jangin.quantization.scales import Scheme, of_pairs, of_weights
 from jangin.quantization.writer import Chosen, Quantization, quantized_values, written
 from jangin.runtime.load import Runnable
 from jangin.runtime.sizes import TensorSpec
 from jangin.targets import resolve
 
 KINDS = ("int8", "int4", "float16")
-MOST = {8: 127, 7: 64}
-"""The largest weight in int8, by its bits: two products of bytes with weights of 7 bits add up to an
-int16."""
+BITS = 8, 7
+"""Of weights in int8. Two products of bytes with weights of 7 bits add up to an int16: these are from -64 to
+64, or larger where their neighbours are smaller."""
+NARROW = 64
 BIAS_ROOM = 1 << 30
 """What a bias is at most, in units of both scales."""
 
@@ -46,7 +48,7 @@ class Quantized:
     """A quantized model: `model`, the bytes of its ONNX file; `tflite`, which makes those of its TensorFlow
     Lite file, or raises CompileError naming what that can't say; `chosen`, what each part became (parts that
     stay float32 aren't there); `drop`, how much worse its outputs are by `quality`; `report`, why, where that
-    was decided part by part."""
+    was decided part by part; `bits`, those of weights in int8."""
 
     model: bytes
     chosen: Mapping[str, Chosen]
@@ -56,6 +58,7 @@ class Quantized:
     owners: Mapping[str, str]
     tflite: Callable[[], bytes]
     report: Report | None = None
+    bits: int = I8.bits
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as an .onnx, .tflite or .jgn file, by the name's end; ValueError for another."""
@@ -71,7 +74,7 @@ class Quantized:
 
 
 class Job:
-    """One model being quantized."""
+    """One model being quantized. `narrow`: weights of 7 bits are quicker on this machine."""
 
     def __init__(
         self, model: ModelSource, shapes: Mapping[str, Any] | None, weights: str | Path | None,
@@ -82,6 +85,7 @@ class Job:
         self.options = Options(resolve("cpu"), shapes or {})
         imported = table.load(paired(model, weights), self.options.shapes)
         self.threads, self.metadata = threads, imported.metadata
+        self.narrow = not CLAMPED.isdisjoint(self.options.target.dots)
         graph = outputs_named(prepared(lower(imported)))  # as what writes it calls them
         self._take(equalized(graph) if equalize else graph)
 
@@ -190,11 +194,18 @@ def _unfit(kind: str, part: Part, w: Array, block: int) -> str:
 
 
 def _int8(graph: Graph, part: Part, w: Array, x: Scheme, seen: Seen, bits: int) -> Chosen:
-    """A part's weights in int8, of so many bits, of scales in which its bias fits 32 bits; a convolution's
-    bias makes good what their rounding adds."""
+    """A part's weights in int8, of so many bits (a depthwise convolution's of 8, as its products aren't added
+    up in pairs), of scales in which its bias fits 32 bits; a convolution's bias makes good what their
+    rounding adds."""
     bias = bias_of(graph, part)
     least = None if bias is None else np.abs(bias) / (float(x.scale) * BIAS_ROOM)
-    scheme = of_weights(w, I8, part.axis, least=least, most=MOST[bits])
+    most = I8.limits[1]
+    if bits < I8.bits and w.shape[part.terms] > 1:
+        if part.is_conv and w.shape[part.terms] % 2:  # its words may go across pixels
+            most = NARROW
+        pairs = of_pairs(w, part.axis, part.terms)
+        least = pairs if least is None else np.maximum(least, pairs)
+    scheme = of_weights(w, I8, part.axis, least=least, most=most)
     whole = scheme.quantized(w)
     if part.is_conv:
         bias = corrected(part, w, scheme.dequantized(whole), seen.means[part.x], bias)

@@ -65,6 +65,11 @@ class Part:
         """Of its weights, the axis of the result's channels."""
         return 0 if self.is_conv else 1
 
+    @property
+    def terms(self) -> int:
+        """Of its weights, the axis of what is summed, of a convolution its channels."""
+        return 1 if self.is_conv else 0
+
     def bias_name(self) -> str | None:
         """The constant that its bias adds."""
         if self.bias is None:

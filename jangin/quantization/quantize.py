@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from jangin.pictures import pixels_of
 from jangin.quantization.auto import decided
 from jangin.quantization.data import Data, Reading, read, read_labels
 from jangin.quantization.engine import Tell
-from jangin.quantization.job import KINDS, MOST, Job, Quantized
+from jangin.quantization.job import BITS, KINDS, Job, Quantized
 from jangin.quantization.observers import METHODS
 from jangin.quantization.quality import Score
 
@@ -60,8 +62,9 @@ def quantize(
     `kind`: "int8" (activations and weights, a scale a channel), "int4" (weights of matrix products, a scale
     for each `block` of terms), "float16", or "auto": for each part what gains time on this machine, as far as
     the drop (by default half a percent) allows; see `decide`.
-    `weight_bits`: of the weights in int8: 8, or 7 (-64 to 64), for which processors that add up products of
-    bytes in 16 bits are quicker (x86-64 without VNNI); by default 8, and for "auto" what is quicker there.
+    `weight_bits`: of the weights in int8: 8, or 7 (-64 to 64, or larger where a neighbour is smaller), for
+    which processors that add up two products of bytes in 16 bits are quicker (x86-64 without VNNI). By
+    default 7 on those, and 8 where the drop can't be met so, or elsewhere; for "auto" what is quicker.
     Weights of 4 bits are rounded by `gptq`; convolutions in int8 have their biases corrected (`balance`).
     `smooth`, 0 to 1: how much of the outliers that matrix products read goes into their weights first;
     `equalize`: make the weights of convolutions after each other alike in size.
@@ -83,9 +86,12 @@ def quantize(
         methods = [method] if method else [*METHODS]
         return decided(job, feeds, rated, seen, methods, block, weight_bits, allowed)
     made: list[Quantized] = []
-    for name in [method] if method else [*METHODS] if kind == "int8" else ["minmax"]:
+    methods = [method] if method else [*METHODS] if kind == "int8" else ["minmax"]
+    several = [weight_bits] if weight_bits else BITS[::-1] if kind == "int8" and job.narrow else BITS[:1]
+    for bits, name in product(several, methods):
         ranges = seen.ranges(name)
-        made.append(job.made(job.chosen(kind, ranges, block, seen, weight_bits or 8), ranges, feeds, rated))
+        found = job.made(job.chosen(kind, ranges, block, seen, bits), ranges, feeds, rated)
+        made.append(replace(found, bits=bits))
         if drop is None or made[-1].drop <= drop:
             return made[-1]
     assert drop is not None, "else the first was taken"
@@ -117,7 +123,7 @@ def _check(
         raise ValueError(f"blocks of {block} weights: there is at least 1")
     if limit is not None and limit < 1:
         raise ValueError(f"a limit of {limit} runs leaves no data to calibrate with")
-    if weight_bits is not None and weight_bits not in MOST:
+    if weight_bits is not None and weight_bits not in BITS:
         raise ValueError(f"weights in int8 of {weight_bits} bits: there are those of 7 and of 8")
     if weight_bits is not None and kind not in ("int8", AUTO):
         raise ValueError(f"the bits of weights in int8 are given, and the numbers are {kind}")

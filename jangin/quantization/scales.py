@@ -12,6 +12,9 @@ from jangin.ir.records import dataclass
 
 LEAST = float(np.finfo(np.float32).tiny)
 """The smallest scale: quotients by smaller ones lose digits."""
+PAIR = 127
+"""What two weights add up to before they are rounded, by which that is at most 128 after: 128 times a byte
+is an int16."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,16 @@ def of_weights(
         scale = np.maximum(scale, least)
     scale = np.where(scale > 0, np.maximum(scale, LEAST), 1.0).astype(np.float32)
     return Scheme(dtype, scale, np.zeros(scale.shape, dtype.numpy), axis, block)
+
+
+def of_pairs(w: Array, axis: int, terms: int) -> Array:
+    """The least scales of the channels, along `axis`, for which no two weights in turn along `terms` that are
+    of one sign add up to more than 128."""
+    rows = np.moveaxis(w.astype(np.float64), (axis, terms), (0, -1))
+    rows = np.pad(rows, [*[(0, 0)] * (w.ndim - 1), (0, w.shape[terms] % 2)])
+    pairs = rows.reshape(len(rows), -1, 2)
+    sums = (np.maximum(sign * pairs, 0).sum(-1).max(-1, initial=0) for sign in (1, -1))
+    return np.asarray(np.maximum(*sums) / PAIR)
 
 
 def bias_scheme(x: Scheme, w: Scheme) -> Scheme:

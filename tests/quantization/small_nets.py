@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from jangin.quantization.writer import Chosen
+
 Array = np.ndarray[Any, Any]
 
 
@@ -85,3 +87,15 @@ def pictures(count: int = 6, seed: int = 1) -> list[Array]:
 def rows(count: int = 6, seed: int = 1, width: int = 64) -> list[Array]:
     rng = np.random.default_rng(seed)
     return [rng.standard_normal((1, 7, width)).astype(np.float32) for _ in range(count)]
+
+
+def of_pairs(chosen: Chosen) -> int:
+    """What two neighbours along the terms add up to at most, of a product's weights in int8; 0 of a
+    depthwise convolution's."""
+    w = chosen.weights.astype(int)
+    rows = w.T if w.ndim == 2 else np.moveaxis(w, 1, -1)
+    if rows.shape[-1] == 1:
+        return 0
+    even = np.pad(rows, [*[(0, 0)] * (rows.ndim - 1), (0, rows.shape[-1] % 2)])
+    pairs = even.reshape(*even.shape[:-1], -1, 2)
+    return int(max(np.maximum(pairs, 0).sum(-1).max(), np.maximum(-pairs, 0).sum(-1).max()))

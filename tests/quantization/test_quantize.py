@@ -10,12 +10,18 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from small_nets import convolutions, pictures, products, rows
+from small_nets import convolutions, of_pairs, pictures, products, rows
 
 import jangin
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import import_model
+from jangin.ir.core import Conv, MatMul
 from jangin.ir.graph import CompileError
+from jangin.ir.words import DOTS
+from jangin.quantization import job
 from jangin.quantization.job import Job, Quantized
 from jangin.quantization.quantize import DropMissed
+from jangin.targets.x86 import V3
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 
@@ -62,14 +68,17 @@ def test_products(kind: str, most: float) -> None:
 
 @pytest.mark.parametrize("net", ["convolutions", "products"])
 def test_weights_of_7_bits(net: str) -> None:
-    """They are from -64 to 64, nearly as good as those of 8, and what they cost is measured and held to."""
+    """Two that are added up are at most 128, for which products of bytes fit 16 bits, and all such products
+    are made so; they are nearly as good as those of 8, and what they cost is measured and held to."""
     model, data = (convolutions(), pictures()) if net == "convolutions" else (products(), rows())
     found, wide = (
         jangin.quantize(model, data, method="minmax", weight_bits=bits, threads=1) for bits in (7, 8)
     )
-    largest = {name: int(np.abs(c.weights.astype(int)).max()) for name, c in found.chosen.items()}
-    assert set(largest.values()) == {64}
-    assert max(int(np.abs(c.weights.astype(int)).max()) for c in wide.chosen.values()) == 127
+    assert max(map(of_pairs, found.chosen.values())) <= 128 < max(map(of_pairs, wide.chosen.values()))
+    assert max(int(np.abs(c.weights.astype(int)).max()) for c in found.chosen.values()) > 64
+    graph = import_model(found.model, Options(V3), until="integers")
+    dots = [n.attrs.dot for n in graph.nodes if isinstance(n.attrs, (Conv, MatMul))]
+    assert dots.count("dot4s") == sum(of_pairs(c) > 0 for c in found.chosen.values()) and "dot2" not in dots
     float32, x = jangin.compile(model, cache=False), data[0]
     assert 0 < relative(found.executable(x), float32(x)) < 0.06
     assert relative(found.executable(x), on_ort(found.model, x)) < 0.01
@@ -81,6 +90,19 @@ def test_weights_of_7_bits(net: str) -> None:
     with pytest.raises(DropMissed, match=r"a drop of 0.000% can't be met in int8") as info:
         jangin.quantize(model, data, method="minmax", weight_bits=7, drop=0.0, score=score, threads=1)
     assert 0 < info.value.best.drop < 0.06
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_bits_by_default(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """7 where the machine is quicker with these, and 8 where the drop can't be met so, or elsewhere."""
+    monkeypatch.setattr(job, "CLAMPED", frozenset(DOTS) if few else frozenset())
+    model, data = products(), rows()
+    found = jangin.quantize(model, data, method="minmax", threads=1)
+    assert (max(map(of_pairs, found.chosen.values())) <= 128) == few == (found.bits == 7)
+    finer = jangin.quantize(model, data, method="minmax", weight_bits=8, threads=1)
+    assert finer.drop < found.drop or not few
+    held = jangin.quantize(model, data, method="minmax", drop=finer.drop, threads=1)
+    assert (held.bits, held.drop) == (8, finer.drop)
 
 
 def test_files(tmp_path: Path) -> None:

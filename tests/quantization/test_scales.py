@@ -11,7 +11,7 @@ import pytest
 from jangin.ir.dtype import I4, I8, U8
 from jangin.ir.graph import CompileError
 from jangin.quantization.observers import METHODS, Observer
-from jangin.quantization.scales import Scheme, of_range, of_weights
+from jangin.quantization.scales import Scheme, of_pairs, of_range, of_weights
 
 GOOD = Scheme(U8, np.float32(0.5), np.uint8(3))
 EACH = Scheme(I8, np.ones(4, np.float32), np.zeros(4, np.int8), 1)
@@ -57,6 +57,21 @@ def test_rounding() -> None:
         assert not scheme.rounded(np.zeros_like(x)).any()
     dead = of_weights(np.zeros((4, 3), np.float32), axis=0)
     assert dead.checked((4, 3), "w").rounded(np.zeros((4, 3), np.float32)).max() == 0
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (4, 8, 3, 1), (3, 1)])
+def test_pairs(shape: tuple[int, ...]) -> None:
+    """Rounded, two neighbours of one sign are 128 at most, and close to that somewhere in each channel."""
+    rng = np.random.default_rng()
+    w = (rng.standard_normal(shape) ** 3).astype(np.float32)
+    for axis, terms in ((0, 1), (1, 0)):
+        q = of_weights(w, I8, axis, least=of_pairs(w, axis, terms)).quantized(w).astype(int)
+        rows = np.moveaxis(q, (axis, terms), (0, -1))
+        firsts, seconds = rows[..., ::2], np.zeros_like(rows[..., ::2])
+        seconds[..., : rows.shape[-1] // 2] = rows[..., 1::2]
+        sums = [np.maximum(s * firsts, 0) + np.maximum(s * seconds, 0) for s in (1, -1)]
+        largest = np.max(sums, axis=0).reshape(len(rows), -1).max(-1)
+        assert (largest <= 128).all() and (largest >= 126).all()
 
 
 @pytest.mark.parametrize("method", METHODS)
