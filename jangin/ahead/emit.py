@@ -86,7 +86,7 @@ def emit(
         )
     if weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r} is unknown; known: {', '.join(WEIGHTS)}")
-    found = resolve(target).of_c if kind == "c" else resolve(target)
+    found = resolve(target).of_c if kind == "c" else resolve(target).emitted
     if kind not in found.outputs:
         raise ValueError(f"no {kind!r} is made for {found.name}: {', '.join(found.outputs)} can be")
     options = Options(found, dict(shapes or {}), winograd, unchecked=unchecked, bf16=bf16)

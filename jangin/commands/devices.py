@@ -9,7 +9,7 @@ from jangin.bench.engines import PEERS, TITLES, installed
 from jangin.bench.report import machine
 from jangin.commands.common import terminal
 from jangin.ir.dtype import F32
-from jangin.ir.words import CLAMPED, DOTS, products_of
+from jangin.ir.words import CLAMPED, DOTS, products_of, row_type, tile_of
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import opencl_devices
 from jangin.runtime.libraries import TITLES as TITLES_OF_LIBRARIES
@@ -59,10 +59,13 @@ def _opencl() -> Table | str:
     return table
 
 
-def _products(dot: str) -> str:
-    """How many products one instruction adds up, and of which numbers."""
+def _products(dot: str, target: Target) -> str:
+    """How many products one instruction adds up, of which numbers, and whether there is one that does so for
+    all rows and columns of matrices."""
     left, right = DOTS[dot]
-    return f"{products_of(dot)} × {left}" + (f"·{right}" if left is not right else "")
+    matrices = target.row(tile_of(dot), row_type(dot)) is not None
+    numbers = f"{left}·{right}" if left is not right else str(left)
+    return f"{products_of(dot)} × {numbers}" + (", matrices" if matrices else "")
 
 
 def _size(size: int) -> str:
@@ -80,7 +83,7 @@ def _row(target: Target, here: bool) -> list[str]:
         vector,
         str(target.registers),
         fma,
-        next((_products(d) for d in target.dots if d not in CLAMPED), ""),
+        next((_products(d, target) for d in target.dots if d not in CLAMPED), ""),
         caches,
         ", ".join(target.outputs),
         "this machine (cpu)" if here else "",

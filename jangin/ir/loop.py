@@ -18,7 +18,9 @@ from jangin.ir.traversal import buffers_loaded, rewrite, substitute
 FOR_KINDS = ("serial", "parallel", "vector", "unroll", "block", "thread")
 TASK_KINDS = ("parallel", "block")
 """Kinds of the loop whose iterations are a kernel's tasks."""
-MEMORY = ("global", "scratch", "register", "shared")
+MEMORY = ("global", "scratch", "register", "shared", "tile")
+OWN = ("register", "tile")
+"""Memory that needs none, as a kernel's registers hold it, or its stack."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,9 @@ class Prefetch(Stmt):
 
 @dataclass(frozen=True)
 class Alloc(Stmt):
-    """A scratch, register or shared buffer that lives for `body`; its contents start undefined. shared: of a
-    block, near to all its threads."""
+    """A scratch, register, shared or tile buffer that lives for `body`; its contents start undefined. shared:
+    of a block, near to all its threads. tile: matrices, of the last two axes, each in a matrix register where
+    the machine has such (see `backends.walk.tiles`)."""
 
     buffer: Buffer
     body: Stmt

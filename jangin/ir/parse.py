@@ -90,7 +90,7 @@ class _Loops(Reader):
         return block(*found)
 
     def alloc(self) -> Stmt:
-        memory = self.choice(MEMORY, "scratch, register or shared")
+        memory = self.choice(MEMORY, "scratch, register, shared or tile")
         name = self.name()
         self.need(":")
         dtype = self.dtype()

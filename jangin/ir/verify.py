@@ -17,6 +17,7 @@ from jangin.ir.expr import Binary, Buffer, Call, Const, Expr, Load, Select, Var
 from jangin.ir.graph import CompileError, Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import (
     FOR_KINDS,
+    MEMORY,
     TASK_KINDS,
     Alloc,
     For,
@@ -188,13 +189,15 @@ def _verify_loop(s: For, scope: Scope, loops: tuple[For, ...]) -> None:
 
 def _verify_alloc(s: Alloc, scope: Scope) -> None:
     b = s.buffer
-    if b.memory not in ("scratch", "register", "shared"):
+    if b.memory not in MEMORY[1:]:
         scope.fail(f"{b.name} can't be allocated in {b.memory} memory")
     if b.name in scope.buffers:
         scope.fail(f"buffer {b.name} is declared twice")
+    if b.memory == "tile" and len(b.shape) < 2:
+        scope.fail(f"tile buffer {b.name} has no rows and columns")
     for d in b.shape:
         scope.expr(d, I64, f"the shape of {b.name}")
-        if b.memory in ("register", "shared") and not isinstance(d, Const):
+        if b.memory != "scratch" and not isinstance(d, Const):
             scope.fail(f"{b.memory} buffer {b.name} needs a constant shape, not {d}")
 
 

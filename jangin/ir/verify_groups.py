@@ -52,6 +52,8 @@ def _verify_places(s: Stmt, fail: Fail, loops: tuple[For, ...]) -> None:
         loops = (*loops, s)
     elif isinstance(s, Alloc) and s.buffer.memory == "shared" and _kinds(loops) != ["block"]:
         fail(f"shared buffer {s.buffer.name} must be allocated in a block loop, and in no thread loop")
+    elif isinstance(s, Alloc) and s.buffer.memory == "tile" and _kinds(loops):
+        fail(f"tile buffer {s.buffer.name} is allocated in a block loop: work-groups have no such registers")
     for sub in sub_statements(s):
         _verify_places(sub, fail, loops)
 

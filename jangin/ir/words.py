@@ -61,6 +61,11 @@ def matrix_of(dot: str) -> str:
     return f"{dot}_matrix"
 
 
+def tile_of(dot: str) -> str:
+    """The row that adds one of DOTS for all rows and columns of two matrices to a third."""
+    return f"{dot}_tile"
+
+
 def products_of(dot: str) -> int:
     """How many products a function adds up; 1 of none of DOTS."""
     return word_of(dot).bytes // DOTS[dot][0].bytes if dot in DOTS else 1

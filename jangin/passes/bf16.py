@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jangin.ir.core import Conv, MatMul
-from jangin.ir.dtype import BF16
+from jangin.ir.dtype import BF16, F32
 from jangin.ir.graph import Graph, Node, static_shape
-from jangin.ir.words import DOTS, MATRICES, products_of
+from jangin.ir.words import DOTS, MATRICES, products_of, tile_of
 from jangin.passes.integer_words import FEWEST, axes, of_matrices
 from jangin.passes.winograd_cost import Estimate, is_window
 from jangin.targets.target import Target
@@ -60,6 +60,8 @@ def _pays(node: Node, dot: str, graph: Graph, target: Target) -> bool:
 
 
 def _by_winograd(node: Node, dot: str, graph: Graph, target: Target) -> bool:
+    if target.row(tile_of(dot), F32) is not None:
+        return False  # a multiplication of matrices in registers makes hundreds of products a cycle
     sizes = static_shape(graph.shape(node.outputs[0])[2:])
     outputs, terms, *_ = graph.constants[node.inputs[1]].shape
     if not isinstance(node.attrs, Conv) or sizes is None or len(sizes) != 2:

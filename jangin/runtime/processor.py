@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,12 @@ _HWCAP: Mapping[str, Sequence[Mapping[str, int]]] = {"aarch64": _AARCH64, "riscv
 """For LLVM's features the bits of the two words that Linux gives each process (its headers asm/hwcap.h)."""
 
 
+_TILES = "amx-tile"
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
+"""x86-64's system call arch_prctl, its request to use a part of the processor's state, and that part (Linux's
+headers asm/unistd_64.h, asm/prctl.h and asm/fpu/types.h)."""
+
+
 def architecture() -> str:
     """This machine's, as triples begin with it."""
     machine = platform.machine().lower()
@@ -47,7 +54,29 @@ def why_not(target: str) -> str:
     have = processor_features()
     names = [f[1:] for f in features.split(",") if f.startswith("+")]
     missing = [n for n in names if have and _plain(_LINUX_NAMES.get(n, n)) not in have]
-    return f"this processor lacks {', '.join(missing)}" if missing else ""
+    if missing:
+        return f"this processor lacks {', '.join(missing)}"
+    return refused() if _TILES in names else ""
+
+
+@cache
+def refused() -> str:
+    """Why Linux doesn't let this process use matrix registers; "" where it does. A process asks once, for all
+    its threads and children, as the registers make what is kept of each thread 8 KB larger."""
+    if _ask(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0:
+        return ""
+    return f"the system doesn't let this process use AMX's registers: {os.strerror(ctypes.get_errno())}"
+
+
+def _ask(number: int, *args: int) -> int:
+    """A system call's result."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).syscall
+    except (AttributeError, OSError):
+        return -1
+    call.restype, call.argtypes = ctypes.c_long, (ctypes.c_long,) * (1 + len(args))
+    result: int = call(number, *args)
+    return result
 
 
 def processor_features() -> frozenset[str]:

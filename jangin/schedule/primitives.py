@@ -392,8 +392,20 @@ def _check_packable(func: Func, at: For, expr: Expr, over: Sequence[For]) -> Non
     own = set(conjuncts(expr.cond)) if isinstance(expr, Select) else set[Expr]()
     others = (s for s in statements(at.body) if isinstance(s, If) and not own.issuperset(conjuncts(s.cond)))
     guarded = (t for s in others for t in statements(s))
-    if any(expr in guarded_loads(e, name) for s in guarded for e in expressions(s) for name in names):
+    under = any(expr in guarded_loads(e, name) for s in guarded for e in expressions(s) for name in names)
+    if under and not _inside_buffer(
+        expr, {**ranges_at(func, at.var.name), **{p.var: loop_range(p) for p in over}}
+    ):
         raise ScheduleError(f"{func.name}: {expr} is read under a condition")
+
+
+def _inside_buffer(e: Expr, ranges: Ranges) -> bool:
+    """Whether what is read is there whatever conditions say."""
+    if not isinstance(e, Load):
+        return False
+    return all(
+        prove(i >= 0, ranges) and prove(i < n, ranges) for i, n in zip(e.index, e.buffer.shape, strict=True)
+    )
 
 
 def guarded_loads(e: Expr, buffer: str) -> set[Expr]:

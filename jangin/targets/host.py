@@ -13,7 +13,7 @@ from jangin.targets import arm, riscv, x86
 from jangin.targets.target import Target
 
 LEVELS: Mapping[str, Sequence[Target]] = {
-    "x86_64": (x86.V4_BF16, x86.V4_VNNI, x86.V4, x86.V3_VNNI, x86.V3, x86.V2),
+    "x86_64": (x86.V4_AMX, x86.V4_BF16, x86.V4_VNNI, x86.V4, x86.V3_VNNI, x86.V3, x86.V2),
     "aarch64": (arm.NEOVERSE_V1, arm.NEOVERSE_N1, arm.AARCH64),
     "riscv64": (riscv.RISCV64_V, riscv.RISCV64),
 }

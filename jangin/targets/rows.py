@@ -16,13 +16,15 @@ from jangin.ir.expr import Expr
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
 from jangin.ir.records import dataclass
-from jangin.ir.words import CLAMPED, DOTS, matrix_of, word_of
+from jangin.ir.words import CLAMPED, DOTS, matrix_of, row_type, tile_of, word_of
 from jangin.targets import small
 
 FLOATS = (F32, F64)
 STORED = tuple(t for t in DTYPES.values() if t is not BOOL and t not in SMALL)
 WORDS = tuple(t for t in STORED if t.bytes >= 4)
 FOUR = tuple(t for t in WORDS if t.bytes == 4)
+TILES, TILE_ROWS, TILE_BYTES = 8, 16, 64
+"""Matrix registers, the rows that each has at most, and the bytes of a row (AMX's)."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -31,8 +33,9 @@ class Row:
     """One way to do an operation on values of a type `T` in `dtypes`, for any number of lanes N.
 
     `operands` and `result` (of N elements; empty where the row stores): as in Loop IR. T[1] is
-    one value for all lanes; `memory` is an address, the others are values.
-    `reference`: what is done for lane `i`, in Loop IR; it leaves the result in `r`.
+    one value for all lanes; `memory` is an address, the others are values. Operands of rows and columns, R, C
+    or K of them, are matrix registers by number, and `stride` the bytes from row to row in memory.
+    `reference`: what is done for lane `i`, or for whole matrices, in Loop IR; it leaves the result in `r`.
     `llvm`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, `{T.bytes}`
     its size, `{i32:16}` a constant, `{pairs}` two i16 for each lane, `{bfloats}` two bfloat16, `{quads}`
     four i8, `%x` an operand. The last line is the result or the effect. `lanes`: how many it takes; 0 for any
@@ -64,12 +67,18 @@ class Row:
         """Whether a product and its sum are rounded once."""
         return "fma(" in self.reference
 
+    @property
+    def of_tiles(self) -> bool:
+        """Whether it works on matrix registers."""
+        return "[R" in self.operands
+
     def func(self, dtype: DType) -> Func:
         """The reference as a kernel of symbolic size N (and M, where memory has another)."""
         out = f", r: out {self.result}[N]" if self.result else ""
-        sizes = "N in 1.." + (", M in 1.." if "[M]" in self.operands else "")
-        head = f"func {self.name}({self.operands}{out}) symbols ({sizes})"
-        text = f"{head} {{ serial i in N {{ {self.reference} }} }}"
+        most = {"N": "", "M": "", **dict.fromkeys("RCK", TILE_ROWS)}
+        sizes = [f"{n} in 1..{most[n]}" for n in most if re.search(rf"[\[ ]{n}[\],]", self.operands + out)]
+        head = f"func {self.name}({self.operands}{out}) symbols ({', '.join(sizes)})"
+        text = f"{head} {{ {self.reference if self.of_tiles else f'serial i in N {{ {self.reference} }}'} }}"
         return parse_func(re.sub(r"\bT\b", dtype.name, text))
 
 
@@ -341,6 +350,40 @@ def matrix(row: Row, function: str, kind: str, becomes: str, feature: str) -> Ro
         row, name=matrix_of(row.name), operands=operands, reference=reference, llvm=llvm, needs=(feature,),
         becomes=becomes, lanes=4,
     )  # fmt: skip
+
+
+def _each(inner: str) -> str:
+    """For each row and column of a matrix."""
+    return f"serial i in R {{ serial j in C {{ {inner} }} }}"
+
+
+def tiles(zero: str, load: str, store: str, feature: str) -> tuple[Row, ...]:
+    """Matrix registers set to 0, loaded and stored, by LLVM's functions and their instructions' names."""
+
+    def row(name: str, operands: str, reference: str, function: str, given: str) -> Row:
+        llvm = f"call void @llvm.x86.{function}({given})"
+        becomes = function.removesuffix("64")
+        return Row(name, (I32, F32), operands, "", _each(reference), llvm, (feature,), becomes)
+
+    memory = "ptr %memory, i64 %stride"
+    loaded, stored = (
+        "memory: T[M], stride: i64[1], r: out T[R, C]",
+        "x: T[R, C], stride: i64[1], memory: out T[M]",
+    )
+    place = "memory[i * (stride[0] // 4) + j]"
+    return (
+        row("tile_zero", "r: out T[R, C]", "r[i, j] = T(0)", zero, "i8 %r"),
+        row("tile_load", loaded, f"r[i, j] = {place}", load, f"i8 %r, {memory}"),
+        row("tile_store", stored, f"{place} = x[i, j]", store, f"i8 %x, {memory}"),
+    )
+
+
+def tile(dot: str, function: str, feature: str) -> Row:
+    """One of DOTS for all rows and columns of two matrices of words, added to a third."""
+    operands, product = "x: i32[R, K], y: i32[K, C], r: out T[R, C]", f"{dot}(x[i, k], y[k, j])"
+    reference = _each(f"serial k in K {{ r[i, j] = r[i, j] + {product} }}")
+    llvm = f"call void @llvm.x86.{function}(i8 %r, i8 %x, i8 %y)"
+    return Row(tile_of(dot), (row_type(dot),), operands, "", reference, llvm, (feature,), function)
 
 
 def bfloats(lanes: int, function: str, becomes: str, c: str, *needs: str, turned: bool = False) -> Row:

@@ -101,9 +101,18 @@ class Target:
         return (self,)
 
     @property
+    def emitted(self) -> Target:
+        """As programs are made for it: without matrix registers, as their process would have to ask its
+        system for them first."""
+        kept = [f for f in self.features.split(",") if not f.startswith("+amx-")]
+        return replace(self, features=",".join(kept))
+
+    @property
     def of_c(self) -> Target:
         """As C is made for it: without what C compilers would keep in memory, as no register holds it."""
-        return replace(self, dots=tuple(d for d in self.dots if word_of(d) is I32), wide_products=False)
+        return replace(
+            self.emitted, dots=tuple(d for d in self.dots if word_of(d) is I32), wide_products=False
+        )
 
     @property
     def abi(self) -> Abi:

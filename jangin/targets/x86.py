@@ -1,4 +1,5 @@
-"""x86-64 targets: v2 (SSE4), v3 (AVX2) and v4 (AVX-512), the last two also with VNNI, and that with BF16."""
+"""x86-64 targets: v2 (SSE4), v3 (AVX2) and v4 (AVX-512), the last two also with VNNI, and that with BF16,
+and that with AMX."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import replace
 from jangin.targets.byte_rows import AVX2_BYTES, AVX512_BYTES
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
-from jangin.targets.x86_rows import AVX2, AVX512, SSE4
+from jangin.targets.x86_rows import AMX, AVX2, AVX512, SSE4
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 _V2 = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16"
@@ -40,3 +41,8 @@ V4_BF16 = _more(
     V4_VNNI, "x86-64-v4-bf16", "avx512bf16,+avx512vbmi", "-mavx512bf16 -mavx512vbmi", *_WORDS, "dot2bf"
 )
 """Of processors since Sapphire Rapids and Zen 4, which all look up bytes in two registers too."""
+V4_AMX = replace(
+    _more(V4_BF16, "x86-64-v4-amx", "amx-tile,+amx-int8,+amx-bf16", "", *V4_BF16.dots),
+    rows=(*AMX, *V4_BF16.rows),
+)
+"""Of Intel's server processors since Sapphire Rapids, which multiply matrices in registers of their own."""

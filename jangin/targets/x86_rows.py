@@ -22,6 +22,8 @@ from jangin.targets.rows import (
     by_quads,
     halves,
     single,
+    tile,
+    tiles,
 )
 
 _MASKMOV = {"masked_load": "maskmov", "masked_store": "maskmov"}
@@ -175,6 +177,15 @@ _DPBF16 = tuple(
 )  # fmt: skip
 """Adds the product of the upper numbers, then that of the lower, each sum rounded to the nearest, half to
 even; takes subnormal numbers for 0."""
+
+AMX: tuple[Row, ...] = (
+    *tiles("tilezero", "tileloadd64", "tilestored64", "amx-tile"),
+    tile("dot4u", "tdpbusd", "amx-int8"),
+    tile("dot4", "tdpbssd", "amx-int8"),
+    tile("dot2bf", "tdpbf16ps", "amx-bf16"),
+)
+"""Of bfloat16 the products of firsts and those of seconds are added up apart before both are added to a sum,
+whose rounding differs from one instruction's after the other; subnormal numbers are 0."""
 
 AVX512: tuple[Row, ...] = (
     *_DPBF16,

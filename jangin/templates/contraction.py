@@ -57,6 +57,7 @@ from jangin.templates.cost import (
 from jangin.templates.register_tile import HALVED, terms_at_once
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
+from jangin.templates.tiles import COPIED, QUICKER, tile_cycles, tiles
 from jangin.templates.tiling import COLUMNS, Roles, Tiler, by_lane, packing_positions
 
 MAX_ROWS = 8
@@ -244,10 +245,10 @@ class Contraction(Template):
             ]
             orders = (0,) if self.widened else (0, 1)
             found += [{**p, "panels_inside": inside, **widened} for p in packed for inside in orders]
-        tiles = self.tiles()
-        as_it_lies = [tile for tile in tiles if self._reads_in_place(*tile)]
+        own = self.tiles()
+        as_it_lies = [tile for tile in own if self._reads_in_place(*tile)]
         in_place = {"in_place": 1} if as_it_lies else {}
-        for mr, nv in as_it_lies or tiles:
+        for mr, nv in as_it_lies or own:
             blocks = [self._blocks(mr, nv, ops) for ops in TASK_OPS]
             for b in blocks:
                 params = {
@@ -267,7 +268,9 @@ class Contraction(Template):
                     found.append({**params, "unroll": 2 * UNROLL})
                 if self.packed and not self.widened and b["panels"] > 1 and b["row_tiles"] > 1:
                     found.append({**params, "panels_inside": 1})
-        return list({str(p): p for p in found}.values())[:MOST]
+        matrices = [{**tile, **b, "panels_inside": 0} for tile in tiles(self) for b in self._of_tiles(tile)]
+        once = [[*{str(p): p for p in some}.values()] for some in (found, matrices)]
+        return [*once[0][:MOST], *once[1]]
 
     def estimate(self, params: Params) -> float:
         """A tile's multiply-adds, loads and latency; its panel from memory or cache when it is first read;
@@ -277,7 +280,10 @@ class Contraction(Template):
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
         rows_packed = bool(params.get("rows_packed"))
-        tile = self.tile_cycles(mr, nv, rows_packed, params["unroll"])
+        of_tiles = "matrix_rows" in params
+        tile = (
+            tile_cycles(self, params) if of_tiles else self.tile_cycles(mr, nv, rows_packed, params["unroll"])
+        )
         panel = width * self.depth * self.right_bytes
         row_bytes = mr * self.inner * self.left_bytes * params["row_tiles"]
         whole = self.columns * self.depth * self.right_bytes
@@ -304,8 +310,8 @@ class Contraction(Template):
             written = self.batches * self.rows * self.columns * self.stage.out.dtype.bytes
             cycles += SCATTERED * written / rate(t, written)
         if rows_packed:
-            cycles += self.batches * across * self.rows * self.depth * PACK_ROW
-        if params["unroll"] > UNROLL and not t.issue:
+            cycles += self.batches * across * self.rows * self.depth * (COPIED if of_tiles else PACK_ROW)
+        if params["unroll"] > UNROLL and not t.issue and not of_tiles:
             cycles *= LONG_LOOP if mr > 1 else 1 / LONG_LOOP
         return launch(cycles, tasks) / t.clock
 
@@ -417,6 +423,21 @@ class Contraction(Template):
         row_tiles = math.ceil(tiles / down) if self.known_rows else row_tiles
         return {"row_tiles": row_tiles, "panels": math.ceil(panels / across)}
 
+    def _of_tiles(self, tile: Params) -> Iterator[Params]:
+        """Tasks of tiles in matrix registers, as of others, but that they are done sooner; those that pack
+        their rows take all panels, or a part of them, of which all rows that fit half the L2 cache are."""
+        mr, nv = tile["mr"], tile["nv"]
+        for ops in TASK_OPS:
+            if "rows_packed" not in tile:
+                yield self._blocks(mr, nv, QUICKER * ops)
+                continue
+            block = self._packed_rows(mr, nv, QUICKER * ops)
+            yield {n: block[n] for n in ("row_tiles", "panels")}
+            fit = self.workload.target.l2 // SHARE // (self.depth * self.left_bytes * mr)
+            row_tiles = max(1, min(fit, math.ceil(self.rows / mr)))
+            wanted = round(QUICKER * ops / (row_tiles * mr * nv * self.lanes * self.depth))
+            yield {"row_tiles": row_tiles, "panels": max(1, min(block["panels"], wanted))}
+
     def _packed_rows(self, mr: int, nv: int, task_ops: float) -> Params:
         """A task that packs its rows, and takes all panels."""
         panels = math.ceil(self.columns / (nv * self.lanes))
@@ -448,4 +469,5 @@ class Contraction(Template):
         """Multiply-adds that a task takes as long as."""
         width = params["nv"] * self.lanes
         unit = params["mr"] * width * self.depth
+        unit //= QUICKER if "matrix_rows" in params else 1
         return max(params["row_tiles"] * unit, STREAM_OPS * width * self.depth) * params["panels"]

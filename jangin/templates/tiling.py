@@ -44,6 +44,7 @@ from jangin.templates.register_tile import (
 )
 from jangin.templates.scheduled import Packing, Params, Recorder
 from jangin.templates.template import Workload
+from jangin.templates.tiles import in_tiles
 
 FAR = 4
 """Panels larger than one part in so many of the L2 cache come from further away: the next is fetched
@@ -146,7 +147,8 @@ class Tiler:
         self.columns = simplify(columns // role.groups, self.symbols)
         self.width = params["nv"] * lanes
         self.matrix = isinstance(self.stage.body, Call) and self.stage.body.fn in MATRICES
-        self.rows = ["mio", "mii"] if self.matrix else ["mi"]
+        self.of_tiles = "matrix_rows" in params
+        self.rows = ["mio", "mii"] if self.matrix or self.of_tiles else ["mi"]
 
     def run(self) -> list[str]:
         """Schedules the loops; gives those that may become tasks."""
@@ -171,6 +173,9 @@ class Tiler:
         acc = f"{self.stage.out.name}.acc"
         do("privatize", acc, tile, (*bias, *(role.constants if self.packed else ())))
         k = self._reduction_loops()
+        if self.of_tiles:
+            in_tiles(self.s, self.workload, self.role, self.params, acc, column, k)
+            return outer
         factored, widened = (bool(self.params.get(n)) for n in ("factored", "widened"))
         blocks = self._block_loops(k)
         if blocks:
@@ -315,8 +320,8 @@ class Tiler:
             do("rename", row, "m")
         do("split", "m", params["mr"])
         do("split", "mo", params["row_tiles"], "bound")
-        if self.matrix:
-            do("split", "mi", 2)
+        if self.matrix or self.of_tiles:
+            do("split", "mi", params.get("matrix_rows", 2))
 
     def _reduction_loops(self) -> list[str]:
         """The loops over k, the innermost two fused where both operands run through them contiguously."""

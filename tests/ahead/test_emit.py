@@ -29,6 +29,7 @@ from jangin.ahead import link, source
 from jangin.ahead.emit import Emitted, emit
 from jangin.ahead.source import compiler_flags
 from jangin.frontends.onnx.format import OnnxFormat
+from jangin.ir.dtype import BF16
 from jangin.ir.graph import CompileError
 from jangin.runtime.load import Runnable
 from jangin.targets import resolve
@@ -428,6 +429,22 @@ def test_rounded_activations_on_arm(target: str, machine: str, kind: str, tmp_pa
     want = jangin.compile(model, cache=False, threads=1, formats=formats)(x)
     got = result.view(np.float32).reshape(want.shape)
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("kind", ["object", "c"])
+def test_programs_use_no_matrix_registers(kind: str) -> None:
+    """A process would have to ask its system for them first."""
+    weights = numpy_helper.from_array(np.ones((64, 96), np.float32).astype(BF16.numpy).view(np.uint16), "w")
+    weights.data_type = TensorProto.BFLOAT16
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.BFLOAT16, s)
+        for n, s in (("x", (32, 64)), ("y", (32, 96)))
+    ]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    model = helper.make_model(helper.make_graph(nodes, "m", ends[:1], ends[1:], [weights]))
+    launches = [n for p in emit(model, kind, "x86-64-v4-amx").model.parts for n in p.plan.launches]
+    loaded = jangin.build(model, "x86-64-v4-amx", cache=False).plan.launches
+    assert [any("matrix_rows" in n.template for n in made) for made in (launches, loaded)] == [False, True]
 
 
 def here() -> list[str]:

@@ -196,3 +196,70 @@ def run(row: Row, on: Target) -> dict[str, Array]:
             out[name(row, dtype, n)] = held[params[-1].name].read()
     image.close()
     return out
+
+
+SIZES = {"R": 11, "C": 7, "K": 13, "M": 11 * 10}
+"""Rows, columns and terms of matrices, and elements of memory for them."""
+STRIDE = 10
+"""Elements from row to row in that memory."""
+
+
+def matrix_inputs(row: Row, dtype: DType) -> dict[str, Array]:
+    """Operands of a row of matrix registers: words of random bytes, or of two bfloat16."""
+    rng, found = np.random.default_rng(), {}
+    for p in row.func(dtype).params:
+        shape = tuple(SIZES.get(str(d), 1) for d in p.shape)
+        words = rng.integers(-(1 << 31), 1 << 31, shape).astype(np.int32)
+        if dtype is F32 and p.dtype is not F32:
+            words = rng.standard_normal((*shape[:-1], 2 * shape[-1])).astype(BF16.numpy).view(np.int32)
+        found[p.name] = rng.standard_normal(shape).astype(np.float32) if p.dtype is F32 else words
+    if "stride" in found:
+        found["stride"] = np.array([STRIDE * dtype.bytes])
+    return found
+
+
+def matrix_module(row: Row, dtype: DType, on: Target) -> str:
+    """The LLVM IR of a function that does the row once, of the addresses of its operands: matrices are loaded
+    before, and the one that it changes is stored."""
+    w, operands, shapes = LlvmWriter(on), dict[str, str](), list[tuple[int, int]]()
+    params = row.func(dtype).params
+    for p in params:
+        operands[p.name] = f"%{p.name}"
+        if len(p.shape) == 2:
+            rows, columns = (SIZES[str(d)] for d in p.shape)
+            operands[p.name] = number = str(len(shapes))
+            shapes.append((rows, columns * p.dtype.bytes))
+            w.tile("tile_load", p.dtype, r=number, memory=f"%{p.name}", stride=str(shapes[-1][1]))
+        elif p.name == "stride":
+            operands[p.name] = str(STRIDE * dtype.bytes)
+    w.tile(row.name, dtype, **operands)
+    if len(params[-1].shape) == 2:
+        w.tile("tile_store", dtype, x=operands["r"], memory="%r", stride=str(shapes[-1][1]))
+    w.tiles(shapes)
+    given = ", ".join(f"ptr %{p.name}" for p in params)
+    lines = [f"define void @{row.name}({given}) #0 {{", "entry:", *w.allocas, *w.lines, "  ret void", "}"]
+    attributes = f'attributes #0 = {{ "target-features"="{on.features}" }}'
+    return "\n".join([f'target triple = "{on.triple}"', *lines, *w.declarations.values(), attributes, ""])
+
+
+def matrix_assembly(row: Row, dtype: DType, on: Target) -> str:
+    """What that becomes."""
+    return str(target_machine(on).emit_assembly(llvm.parse_assembly(matrix_module(row, dtype, on))))
+
+
+def matrices_expected(row: Row, dtype: DType, arrays: dict[str, Array]) -> Array:
+    """What the reference leaves in the last operand."""
+    func, held = row.func(dtype), {n: a.copy() for n, a in arrays.items()}
+    run_func(func, held, {v.name: SIZES[v.name] for v, _ in func.symbols})
+    return held[func.params[-1].name]
+
+
+def matrices_got(row: Row, dtype: DType, arrays: dict[str, Array], on: Target) -> Array:
+    """What the machine leaves there."""
+    image = Image([compile_modules([(row.name, matrix_module(row, dtype, on))], on)])
+    held = [Guarded(a) for a in arrays.values()]
+    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(held))(image.address(row.name))(
+        *(h.address for h in held)
+    )
+    image.close()
+    return held[-1].read()

@@ -8,7 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from machine import WIDE
-from rows_machine import assembly, expected, inputs, name, run, widths
+from rows_machine import (
+    assembly,
+    expected,
+    inputs,
+    matrices_expected,
+    matrices_got,
+    matrix_assembly,
+    matrix_inputs,
+    name,
+    run,
+    widths,
+)
 
 from jangin.backends.llvm.instruction import lines
 from jangin.ir.dtype import BF16, F32, I8, I32, DType
@@ -25,8 +36,8 @@ from jangin.targets.riscv import RISCV64_V, RVV
 from jangin.targets.rows import PORTABLE, Row
 from jangin.targets.small import ARGUMENT
 from jangin.targets.wasm import WASM, WASM32
-from jangin.targets.x86 import V2, V3, V3_VNNI, V4, V4_BF16, V4_VNNI
-from jangin.targets.x86_rows import AVX2, AVX512, SSE4
+from jangin.targets.x86 import V2, V3, V3_VNNI, V4, V4_AMX, V4_BF16, V4_VNNI
+from jangin.targets.x86_rows import AMX, AVX2, AVX512, SSE4
 
 RUN_ON = {**{n: t for n, t in NAMED.items() if t.triple.startswith(f"{architecture()}-")}, "wide": WIDE}
 """This architecture's targets. `wide` runs what AVX-512 gets where there is none: the same LLVM IR in AVX2's
@@ -38,7 +49,9 @@ def cases(targets: dict[str, Target], only_single: bool = False) -> list[object]
         pytest.param(on, row, id=f"{label}-{n}-{row.name}")
         for label, on in targets.items()
         for n, row in enumerate(on.rows)
-        if (row.becomes or not only_single) and (on is not WIDE or row.lanes * 4 <= V3.vector_bytes)
+        if not row.of_tiles
+        and (row.becomes or not only_single)
+        and (on is not WIDE or row.lanes * 4 <= V3.vector_bytes)
         if not re.search("vpdp|dpbf16", row.llvm) or all(map(on.has, row.needs))  # for no other processor
     ]
 
@@ -143,6 +156,35 @@ def test_matrices_are_of_rows_by_columns(dot: str) -> None:
     np.testing.assert_array_equal(arrays["r"], want)
 
 
+MATRIX_ROWS = [pytest.param(row, t, id=f"{row.name}-{t}") for row in AMX for t in row.dtypes]
+
+
+@pytest.mark.parametrize(("row", "dtype"), MATRIX_ROWS)
+def test_matrix_registers_are_configured_and_used(row: Row, dtype: DType) -> None:
+    """One instruction each, beside those that load and store what it is of."""
+    text = matrix_assembly(row, dtype, V4_AMX)
+    found = re.findall(r"(?m)^\s+(tile\w+|tdp\w+|ldtile\w+)[ \t]*(.*)$", text)
+    matrices = sum(len(p.shape) == 2 for p in row.func(dtype).params)
+    own = [row.becomes] if row.becomes != "tilestored" else []
+    words = [word for word, _ in found]
+    assert words == ["ldtilecfg", *["tileloadd"] * matrices, *own, "tilestored", "tilerelease"]
+    if row.becomes.startswith("tdp"):  # AT&T's order: the right operand, the left, the sum
+        assert (row.becomes, "%tmm1, %tmm0, %tmm2") in found
+
+
+@pytest.mark.parametrize(("row", "dtype"), MATRIX_ROWS)
+def test_matrix_registers_compute_their_reference(row: Row, dtype: DType) -> None:
+    """Of bfloat16 the sums of firsts and of seconds are added at the end, which rounds otherwise."""
+    if missing := why_not(str(V4_AMX)):
+        pytest.skip(f"matrix registers work only where the processor has them: {missing}")
+    arrays = matrix_inputs(row, dtype)
+    got, want = matrices_got(row, dtype, arrays, V4_AMX), matrices_expected(row, dtype, arrays)
+    if dtype is F32:
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    else:
+        np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize(("on", "becomes"), [(AARCH64, r"fmla\s"), (RISCV64_V, r"vf(madd|macc)\.")])
 def test_other_processors_round_a_product_and_sum_once(on: Target, becomes: str) -> None:
     """As AVX2 does, so that a model's results are the same bits there."""
@@ -153,7 +195,9 @@ def test_other_processors_round_a_product_and_sum_once(on: Target, becomes: str)
 
 
 @pytest.mark.parametrize(
-    "row", [*dict.fromkeys((*AVX512, *AVX2, *NEON, *NEON32, *RVV, *WASM, *PORTABLE))], ids=lambda r: r.name
+    "row",
+    [*dict.fromkeys((*AMX, *AVX512, *AVX2, *NEON, *NEON32, *RVV, *WASM, *PORTABLE))],
+    ids=lambda r: r.name,
 )
 def test_reads_its_operands_and_no_others(row: Row) -> None:
     for dtype in row.dtypes:
@@ -165,7 +209,7 @@ def test_reads_its_operands_and_no_others(row: Row) -> None:
             continue
         form = lines(row, dtype, row.lanes or 4)
         used = {x for _, text in form for x in re.findall(r"%\((\w+)\)s", text)} - {n for n, _ in form}
-        assert used == {p.name for p in func.params} - {"r"}
+        assert used == {p.name for p in func.params} - ({"r"} if row.result else set())
         assert form[-1][0] == "" and all(n for n, _ in form[:-1]), "only the last line has no name"
 
 
@@ -192,8 +236,14 @@ def test_every_target_has_every_operation(target: Target) -> None:
 
 @pytest.mark.parametrize(
     ("table", "inherited", "on"),
-    [(PORTABLE, (), V2), (SSE4, PORTABLE, V2), (AVX2, SSE4, V3), (AVX512, AVX2, V4)],
-    ids=("portable", "v2", "v3", "v4"),
+    [
+        (PORTABLE, (), V2),
+        (SSE4, PORTABLE, V2),
+        (AVX2, SSE4, V3),
+        (AVX512, AVX2, V4),
+        ((*AMX, *AVX512), AVX512, V4_AMX),
+    ],
+    ids=("portable", "v2", "v3", "v4", "amx"),
 )
 def test_no_row_is_hidden_by_those_before_it(
     table: tuple[Row, ...], inherited: tuple[Row, ...], on: Target

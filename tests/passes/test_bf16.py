@@ -23,7 +23,7 @@ from jangin.ops.values import Tensor
 from jangin.runtime.executable import Executable
 from jangin.targets import Target, resolve
 from jangin.targets.arm import NEOVERSE_V1
-from jangin.targets.x86 import V4_BF16, V4_VNNI
+from jangin.targets.x86 import V4_AMX, V4_BF16, V4_VNNI
 
 Net = Callable[[Builder, np.random.Generator], Tensor]
 DOT = "dot2bf"
@@ -171,6 +171,11 @@ def test_winograds_method_where_it_is_quicker(size: int) -> None:
     for winograd in (True, False):
         made = products(optimize(graph, Options(V4_BF16, winograd=winograd)))
         assert [p.dot for p in made] == ["" if winograd and size == 56 else DOT]
+
+
+def test_no_winograd_where_matrices_are_multiplied() -> None:
+    graph, _ = built(conv(128, 128, 3, size=56))
+    assert [p.dot for p in products(optimize(graph, Options(V4_AMX)))] == [DOT]
 
 
 def network(b: Builder, random: np.random.Generator) -> Tensor:

@@ -15,9 +15,11 @@ import pytest
 from plans import N, affine, buffer, chain, compiled, first_symbol, launch, plan, through_scratch
 
 from jangin.ir.dtype import BF16, BOOL, F32, I64
+from jangin.runtime import processor
 from jangin.runtime.device import LoadError
 from jangin.runtime.executable import Executable
 from jangin.runtime.layout import LAYOUTS
+from jangin.targets.x86 import V4_AMX, V4_BF16
 
 
 def expected(x: np.ndarray) -> np.ndarray:
@@ -282,3 +284,27 @@ def test_another_machine() -> None:
         other = replace(artifact, plan=replace(artifact.plan, target=target))
         with pytest.raises(LoadError, match=why):
             Executable(other)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_matrix_registers_are_asked_for(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, by a process on a processor that has them; where Linux refuses, the next level is taken."""
+    asked: list[tuple[int, ...]] = []
+    host = sys.modules["jangin.targets.host"]
+
+    def ask(*call: int) -> int:
+        asked.append(call)
+        return 0 if given else -1
+
+    names = {f.strip("+").replace("-", "").replace(".", "") for f in V4_AMX.features.split(",")}
+    names |= {processor._plain(n) for n in processor._LINUX_NAMES.values()}
+    monkeypatch.setattr(processor, "_ask", ask)
+    monkeypatch.setattr(processor, "processor_features", lambda: frozenset(names))
+    monkeypatch.setattr(host, "processor_features", lambda: frozenset(names))
+    monkeypatch.setattr(processor, "architecture", lambda: "x86_64")
+    processor.refused.cache_clear()
+    why = processor.why_not(str(V4_AMX))
+    level = host._of.__wrapped__("x86_64").name
+    processor.refused.cache_clear()
+    assert asked == [(158, 0x1023, 18)]
+    assert (why, level) == ("", V4_AMX.name) if given else ("AMX" in why and level == V4_BF16.name)

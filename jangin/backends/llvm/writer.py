@@ -11,6 +11,7 @@ from jangin.backends.llvm.addresses import Addresses
 from jangin.backends.llvm.instruction import Lines, lines
 from jangin.backends.llvm.registers import Registers
 from jangin.backends.llvm.several import MOST, SeveralLoads
+from jangin.backends.llvm.tiles import configured
 from jangin.backends.llvm.types import literal, scalar_type, vector_type
 from jangin.backends.walk.writer import Pointer, Value, Writer
 from jangin.ir.dtype import BOOL, F32, I16, I32, I64, DType
@@ -409,6 +410,19 @@ class LlvmWriter(Writer):
     def prefetch(self, dtype: DType, at: Pointer) -> None:
         self.declarations["llvm.prefetch"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
         self.effect(f"call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 3, i32 1)")
+
+    # --- matrix registers
+
+    def tile(self, name: str, dtype: DType, **operands: str) -> None:
+        if "memory" in operands:
+            self._registers.settle(operands["memory"])
+        self.effect(self.last(name, dtype, 1, **operands))
+
+    def tiles(self, shapes: Sequence[tuple[int, int]]) -> None:
+        begin, end, declaration = configured(shapes)
+        self.allocas.append(f"  {begin}")
+        self.effect(end)
+        self.declarations["tiles"] = declaration
 
     # --- blocks
 

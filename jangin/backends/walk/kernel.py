@@ -10,6 +10,7 @@ from jangin.backends.walk.expressions import Expressions
 from jangin.backends.walk.index import Linear, constant_shape
 from jangin.backends.walk.lanes import REDUCTIONS, privatized, reads_itself, reduction, side_by_side
 from jangin.backends.walk.memory import in_memory
+from jangin.backends.walk.tiles import Tiles
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir import te
 from jangin.ir.dtype import BOOL, I64
@@ -46,6 +47,7 @@ class Kernel:
         self.func, self.w = func, writer
         self.x = Expressions(func.name, writer)
         self.ix, self.memory = self.x.ix, self.x.memory
+        self.tiles = Tiles(func.name, self.x)
         self.memory.bases |= {p.name: writer.parameter(n) for n, p in enumerate(func.params)}
         self.depth = 0
         self.scratch: Expr = const(0)
@@ -65,11 +67,15 @@ class Kernel:
                 self.w.when(first, lambda: self.statement(self.func.body))
             else:
                 self.statement(self.func.body)
+        if self.tiles.shapes:
+            self.w.tiles(self.tiles.shapes)
 
     def statement(self, s: Stmt) -> None:
         if isinstance(s, Block):
             for sub in s.body:
                 self.statement(sub)
+        elif self.tiles.nest(s):
+            return
         elif isinstance(s, For):
             self._for(s)
         elif isinstance(s, Store):
@@ -294,11 +300,15 @@ class Kernel:
     def _alloc(self, s: Alloc) -> None:
         buffer, bases, start = s.buffer, self.memory.bases, self.scratch
         before = bases.get(buffer.name)
-        if buffer.memory == "register":
+        if buffer.memory == "tile" and self.tiles.holds(buffer):
+            with self.tiles.allotted(buffer):
+                self.statement(s.body)
+            return
+        if buffer.memory in ("register", "tile"):
             shape = constant_shape(buffer)
             if shape is None:
                 raise CompileError(
-                    f"{self.func.name}: register buffer {buffer.name} needs a constant shape, "
+                    f"{self.func.name}: {buffer.memory} buffer {buffer.name} needs a constant shape, "
                     f"not {list(buffer.shape)}"
                 )
             bases[buffer.name] = self.w.registers(in_memory(buffer.dtype), math.prod(shape))

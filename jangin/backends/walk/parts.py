@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jangin.backends.walk.index import constant_shape
 from jangin.ir.expr import Buffer
-from jangin.ir.loop import Alloc, Block, Func, Stmt, statements, task_loops
+from jangin.ir.loop import OWN, Alloc, Block, Func, Stmt, statements, task_loops
 from jangin.targets.target import Target
 
 TILE = 8
@@ -39,6 +39,6 @@ def parts(func: Func, target: Target) -> list[Func]:
 
 
 def _has_tile(s: Stmt, target: Target) -> bool:
-    locals_ = [n.buffer for n in statements(s) if isinstance(n, Alloc) and n.buffer.memory == "register"]
+    locals_ = [n.buffer for n in statements(s) if isinstance(n, Alloc) and n.buffer.memory in OWN]
     sizes = [math.prod(constant_shape(b) or (0,)) * b.dtype.bytes for b in locals_]
     return max(sizes, default=0) >= target.registers * target.vector_bytes // TILE

@@ -287,6 +287,16 @@ class Writer(ABC):
     def prefetch(self, dtype: DType, at: Pointer) -> None:
         """Ask for a cache line, to be read."""
 
+    # --- matrix registers
+
+    def tile(self, name: str, dtype: DType, **operands: str) -> None:
+        """The target's row for an operation on matrix registers, by their numbers."""
+        raise NotImplementedError
+
+    def tiles(self, shapes: Sequence[tuple[int, int]]) -> None:
+        """The rows of each matrix register that was used, and their bytes."""
+        raise NotImplementedError
+
     # --- blocks
 
     @abstractmethod

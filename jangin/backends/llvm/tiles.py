@@ -1,0 +1,24 @@
+"""AMX's matrix registers, which a function is given before it uses them, and gives back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+_PALETTE = 1
+"""Eight registers of up to 16 rows of 64 bytes."""
+
+
+def configured(shapes: Sequence[tuple[int, int]]) -> tuple[str, str, str]:
+    """The instructions that begin and end the use of registers of so many rows and bytes a row, and the
+    constant that the first reads: the palette, the bytes of each register's rows, from the 16th on, and how
+    many rows there are, from the 48th on."""
+    rows, widths = (list(parts) + [0] * (8 - len(shapes)) for parts in zip(*shapes, strict=True))
+    known = struct.pack("<B15x8H16x8B8x", _PALETTE, *widths, *rows)
+    name = f"tiles.{''.join(f'{r:x}{w:02x}' for r, w in shapes)}"
+    text = "".join(f"\\{byte:02X}" for byte in known)
+    return (
+        f"call void @llvm.x86.ldtilecfg(ptr @{name})",
+        "call void @llvm.x86.tilerelease()",
+        f'@{name} = private unnamed_addr constant [64 x i8] c"{text}", align 64',
+    )

@@ -1,0 +1,169 @@
+"""Products in matrix registers (see `contraction`): which tiles there are, what they should cost, and the
+steps that make them of a register tile.
+
+A register has up to 16 rows of 16 words, so that a tile of sums is `mr / matrix_rows` by `nv` of them. Each
+turn of the sum's loop takes up to 16 words of the rows and of the panel, which are loaded to registers as
+they lie: rows must be evenly far apart, as an image's are within one of its rows. Else a task packs its rows.
+Sums go through memory to be written back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from jangin.ir.expr import Call, Const, Expr, Var, const
+from jangin.ir.simplify import linear, simplify
+from jangin.ir.traversal import children, row_major
+from jangin.ir.words import row_type, tile_of
+from jangin.schedule.primitives import loop_names
+from jangin.targets.rows import TILE_BYTES, TILE_ROWS
+from jangin.templates.cost import LOOP
+from jangin.templates.register_tile import at_once, written_wide
+from jangin.templates.scheduled import Params, Recorder
+from jangin.templates.template import Workload
+
+if TYPE_CHECKING:
+    from jangin.templates.contraction import Contraction
+    from jangin.templates.tiling import Roles
+
+WORDS = TILE_BYTES // 4
+"""Of 32 bits, in a row of a register."""
+LOADED, STORED, LATENCY = 0.5, 1, 52
+"""Cycles to load and to store a row of a matrix, of which an instruction multiplies one a cycle; from that
+one's begin to its sums (Intel's optimization reference manual, on Sapphire Rapids)."""
+QUICKER = 8
+"""Multiply-adds of words in the time of one in vectors."""
+MOST = 4
+"""Tiles that are tried."""
+COPIED = 0.125
+"""Cycles to pack a word of the rows."""
+ROWS = "mio", "mii"
+"""The loops over the registers that a tile has down, and over the rows of each."""
+SHAPES = (2, 2), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1)
+"""Registers of sums, down and across: with one for each part of the rows and of the panel at most 8, those
+that load least first."""
+
+
+def tiles(product: Contraction) -> list[Params]:
+    """The tiles of matrices worth a try, the best first: parameters without those of tasks. None where the
+    target has no such registers, or a product isn't made of words that they multiply."""
+
+    def cycles(tile: Params) -> float:
+        count = math.ceil(product.rows / tile["mr"]) * math.ceil(product.columns / (WORDS * tile["nv"]))
+        copied = COPIED * product.rows * product.depth if "rows_packed" in tile else 0
+        return count * tile_cycles(product, tile) + copied
+
+    return sorted(_tiles(product), key=cycles)[:MOST]
+
+
+def _tiles(product: Contraction) -> Iterator[Params]:
+    body, target, role = product.stage.body, product.workload.target, product.role
+    dot = body.fn if isinstance(body, Call) else ""
+    if not dot or target.row(tile_of(dot), row_type(dot)) is None or not product.packed:
+        return
+    if role.parts or children(body) != (role.left, role.right):
+        return
+    extents = {a.var.name: a.extent for a in (*product.stage.axes, *product.stage.reduce_axes)}
+    if product.rows == 1 or not all(isinstance(extents[k], Const) for k in role.k):
+        return
+    even, inner = _even(product, role.rows), _even(product, role.k[-2:], const(1))
+    if inner == 1:
+        return
+    every = math.prod(int(e.value) for r in role.rows if isinstance(e := extents[r], Const))
+    panels, rows = math.ceil(product.columns / WORDS), product.rows
+    for down, across in SHAPES:
+        if across > panels or down * TILE_ROWS >= rows + TILE_ROWS:
+            continue
+        as_they_lie = [r for r in range(2, TILE_ROWS + 1) if even % r == every % (down * r) == 0]
+        for each in as_they_lie[-2:]:
+            yield _tile(down, across, each, _divisor(inner))
+        count = math.ceil(rows / (down * TILE_ROWS))
+        each = max(2, math.ceil(rows / (down * count))) if product.known_rows else TILE_ROWS
+        yield {**_tile(down, across, each, _divisor(product.depth)), "rows_packed": 1}
+
+
+def _tile(down: int, across: int, each: int, words: int) -> dict[str, int]:
+    return {"mr": down * each, "nv": across, "matrix_rows": each, "unroll": words}
+
+
+def _divisor(size: int) -> int:
+    """The words that a turn of the sum's loop takes."""
+    return next(n for n in range(WORDS, 0, -1) if size % n == 0)
+
+
+def _even(product: Contraction, axes: Sequence[str], wanted: Expr | None = None) -> int:
+    """How many iterations of some axes, the last ones, read the left operand at even steps, or at such that
+    are `wanted`; 1 where they don't."""
+    extents = {a.var.name: a.extent for a in (*product.stage.axes, *product.stage.reduce_axes)}
+    left, symbols = product.role.left, dict(product.workload.symbols)
+    flat, count = simplify(row_major(left.index, left.buffer.shape), symbols), 1
+    for name in reversed(axes):
+        parts, extent = linear(flat, Var(name)), extents[name]
+        if parts is None or not isinstance(extent, Const):
+            break
+        if wanted is not None and simplify(parts[0] - wanted, symbols) != const(0):
+            break
+        wanted, count = simplify(parts[0] * extent, symbols), count * int(extent.value)
+    return count
+
+
+def tile_cycles(product: Contraction, params: Params) -> float:
+    """Of a tile's multiplications and loads, its bias, and its sums to memory and from there."""
+    rows, words, across = params["matrix_rows"], params["unroll"], params["nv"]
+    down = params["mr"] // rows
+    step = max(down * across * rows, LOADED * (down * rows + across * words))
+    ends = down * across * rows * (LOADED + STORED + STORED)
+    return product.depth / words * step + product.depth / product.inner * LOOP + ends + LATENCY
+
+
+def in_tiles(
+    rec: Recorder, workload: Workload, role: Roles, params: Params, acc: str, column: str, k: list[str]
+) -> None:
+    """Make a product's register tile one of matrices, from where its sums are apart from their begin and
+    end: `mio` by the panel's vectors, each of rows `mii` by the columns of a vector."""
+    do, stage, (down, rows), (across, columns) = (
+        rec.do,
+        workload.stages[-1],
+        ROWS,
+        (f"{column}oi", f"{column}i"),
+    )
+    if params.get("rows_packed"):
+        do("pack", f"{column}ooo", role.left.buffer.name, ["moi", down, rows, *k], "rows")
+        _in_whole_vectors(rec, f"rows_{k[-1]}")
+        while len(k) > 1:
+            do("fuse", k[-2], k[-1], f"{k[-2]}{k[-1]}")
+            k[-2:] = [f"{k[-2]}{k[-1]}"]
+    do("split", k[-1], params["unroll"])
+    turn, terms = f"{k[-1]}o", f"{k[-1]}i"
+    do("reorder", [down, across, rows, terms, columns])
+    left = "rows" if params.get("rows_packed") else role.left.buffer.name
+    do("pack", turn, left, [down, rows, terms], "left", "tile")
+    do("pack", turn, role.right.buffer.name, [across, terms, columns], "right", "tile")
+    do("place", acc, "tile")
+    do("reorder", [f"{n}_w" for n in (down, rows, across, columns)])
+    do("pack", f"{down}_w", acc, [f"{n}_w" for n in (rows, across, columns)], "sums")
+    do("reorder", [f"sums_{n}_w" for n in (across, rows, columns)])
+    for loop in (
+        f"left_{down}",
+        f"right_{across}",
+        f"{down}_z",
+        f"{across}_z",
+        down,
+        across,
+        f"sums_{across}_w",
+    ):
+        do("unroll", loop)
+    for loop in (f"left_{terms}", f"right_{columns}", f"{columns}_z", columns, f"sums_{columns}_w"):
+        do("vectorize", loop)
+    wide = at_once(workload, stage) or workload.target.lanes(stage.out.dtype.bytes)
+    written_wide(rec, [down], (across, columns), wide)
+
+
+def _in_whole_vectors(rec: Recorder, loop: str) -> None:
+    """Copy words by registers of them, and one of those that are left."""
+    rec.do("split", loop, WORDS, "cut")
+    for part in (f"{loop}i", f"{loop}t"):
+        if part in loop_names(rec.func):
+            rec.do("vectorize", part)
