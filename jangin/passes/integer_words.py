@@ -92,13 +92,18 @@ def words_of(array: Array, axis: int, dtype: DType, word: DType = I32) -> Array:
 def of_matrices(node: Node, graph: Graph, dot: str) -> bool:
     """Whether a product has constant weights and several rows, for instructions that multiply two rows by two
     columns of words of 64 bits, and terms enough: of fewer, words of 32 bits are as many."""
-    attrs, w, (_, of) = node.attrs, node.inputs[1], axes(node, graph)
+    w, (_, of) = node.inputs[1], axes(node, graph)
     if w not in graph.constants:
         return False
-    sizes = list(graph.shape(node.outputs[0]))
-    del sizes[1 if isinstance(attrs, Conv) and attrs.layout != "last" else -1]
     enough = 2 * graph.constants[w].shape[of] > products_of(dot)
-    return any(d != const(1) for d in sizes) and (enough or row_words(node, dot, graph) is not None)
+    return not of_one_row(node, graph) and (enough or row_words(node, dot, graph) is not None)
+
+
+def of_one_row(node: Node, graph: Graph) -> bool:
+    """Whether a product's result is one row."""
+    sizes = list(graph.shape(node.outputs[0]))
+    del sizes[1 if isinstance(node.attrs, Conv) and node.attrs.layout != "last" else -1]
+    return all(d == const(1) for d in sizes)
 
 
 def of_rows(node: Node, graph: Graph, dot: str) -> bool:
@@ -151,7 +156,7 @@ class Words:
         """Of the products of words, by their results. Numbers that some product reads as pairs are read so by
         all that bytes make little quicker: they lie in memory once."""
         nodes = [n for n in self.graph.nodes if is_small(n, self.graph)]
-        found = {n.outputs[0]: c for n in nodes if (c := self.choice(n, self.target.dots)) is not None}
+        found = {n.outputs[0]: c for n in nodes if (c := self.choice(n, self.dots(n))) is not None}
         read = {n.outputs[0]: self.read(n.inputs[0])[0] for n in nodes}
         pairs = {read[out] for out, choice in found.items() if choice.dot not in BYTES}
         for node in nodes:
@@ -161,6 +166,17 @@ class Words:
                 if again := self.choice(node, [d for d in self.target.dots if d not in CLAMPED]):
                     found[out] = again
         return found
+
+    def dots(self, node: Node) -> Sequence[str]:
+        """What the product may be made of, the preferred first. One row waits for its weights, of which words
+        of pairs are twice as many as of bytes: in that time several instructions make a product of these."""
+        dots = self.target.dots
+        row = self.target.row("dot4u", I32, self.target.lanes(I32.bytes))
+        several = row is not None and row.multiplies > 1
+        if "dot4u" in dots or "dot2" not in dots or not several or not of_one_row(node, self.graph):
+            return dots
+        at = dots.index("dot2")
+        return (*dots[:at], "dot4u", *dots[at:])
 
     def choice(self, node: Node, dots: Sequence[str]) -> Choice | None:
         """The first of `dots` that the product can be made of; None of none."""

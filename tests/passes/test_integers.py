@@ -416,6 +416,28 @@ def test_no_sum_of_two_products_saturates(pair: tuple[int, int], most: int, dot:
         assert found[0, 5, 0, 0] == value * (30 + sum(pair))
 
 
+@pytest.mark.parametrize(("most", "dot"), [(128, "dot4u"), (64, "dot4s")])
+@pytest.mark.parametrize("zero", [0, 101])
+def test_one_row_reads_weights_of_bytes(most: int, dot: str, zero: int) -> None:
+    """It waits for them, and pairs are twice as many; several rows are made of pairs."""
+    random = np.random.default_rng()
+    w = weights(random, 131, 37, most=most)
+    for rows, wanted in ((1, {V2: dot, V3: dot, V4: dot}), (3, {V3: dot if most == 64 else "dot2"})):
+        b = Builder("net", {})
+        x = b.input("x", U8, (const(rows), const(131)))
+        graph = b.graph([integer_matmul(b, x, b.const(w), b.scalar(zero, U8))], ["out"])
+        for target, name in wanted.items():
+            fused = optimize(graph, Options(target, verify=True))
+            assert [p.dot for p in products(fused)] == [name]
+            for value in (0, 255, None):
+                given = random.integers(0, 256, (rows, 131), np.uint8)
+                arrays = {"x": given if value is None else np.full_like(given, value)}
+                want = run_graph(graph, arrays)["out"]
+                np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
+        exe = compiled(graph, Options(resolve("cpu"), verify=True))
+        np.testing.assert_array_equal(exe.run(arrays)["out"], want)
+
+
 def test_numbers_lie_once_for_pairs_and_bytes() -> None:
     """Of two readers of the same numbers, the one whose weights are small reads pairs too."""
     random, b = np.random.default_rng(3), Builder("net", {})
