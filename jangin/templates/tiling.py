@@ -46,7 +46,7 @@ from jangin.templates.scheduled import Packing, Params, Recorder
 from jangin.templates.template import Workload
 from jangin.templates.tiles import in_tiles
 
-FAR = 4
+FAR = 32
 """Panels larger than one part in so many of the L2 cache come from further away: the next is fetched
 early."""
 AHEAD = 8192
