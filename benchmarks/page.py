@@ -74,8 +74,13 @@ def section(figures: Figures, mode: str, plot: str) -> list[str]:
 def small(figures: Figures, mode: str, plot: str) -> str:
     """The part that `--precision` writes of a mode of small numbers."""
     title, *rest = section(figures, mode, plot)
-    title += f", {figures.machine['target']}"
-    made = f"Made by `python benchmarks/run.py --precision {mode}`, {SMALL[mode]}"
+    target, held = figures.machine["target"], figures.machine.get("held")
+    title += f", {target}"
+    options = f"--precision {mode}"
+    if held:
+        title += " on a processor that has more"
+        options += f" --target {target}` (OpenVINO with `{held}"
+    made = f"Made by `python benchmarks/run.py {options}`{')' if held else ''}, {SMALL[mode]}"
     return "\n\n".join([title, f"{run_on(figures, [mode])}\n\n{made}", *rest]) + "\n"
 
 

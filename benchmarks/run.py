@@ -8,12 +8,14 @@ and said to be absent. ncnn's converter pnnx names PyTorch as a dependency, but 
 in an environment of its own, with PyTorch and a C++ compiler. Figures are kept in
 .cache/benchmarks.json after each model: `--resume` measures only what is missing there, `--render` nothing.
 `--tune 120s` tunes Jangin first and measures the untuned beside it; `--neighbour` measures how the engines
-scale, and how calm they stay while another process loads a core.
+scale, and how calm they stay while another process loads a core; `--target x86-64-v3` holds Jangin and
+OpenVINO to that level of a processor that has more.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +42,8 @@ OTHERS = "\n## Cold compilation\n", "\n<!-- "
 """Where what other scripts found may begin there, which is kept."""
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 INT8 = ("int8", "int8_reduced")
+HELD = {"x86-64-v3": {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "x86-64-v4": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}}
+"""The levels that a run can be held to, with what holds OpenVINO to them; nothing holds other peers."""
 CALM = ("mobilenetv2", "resnet50", "bert_base")
 """The models that are measured beside a busy neighbour, and whose scaling is measured in turns."""
 
@@ -65,6 +69,7 @@ def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:
         args.rounds,
         args.seconds,
         dict(model.sizes),
+        target=args.target,
         files={**files, **dict.fromkeys(before, CATALOGUE[name].path)},
         pythons={"inductor": args.inductor},
         tune=args.tune,
@@ -154,14 +159,13 @@ def write(figures: Figures, readme: bool, precision: str = "float32") -> None:
     """The page; or, of small numbers, their part of it for this level of processors."""
     from plot import draw
 
-    plots = {}
+    plots, level = {}, figures.machine["target"] + ("-held" if figures.machine.get("held") else "")
     for mode in (precision,) if precision in SMALL else [m for m in MODES if m not in SMALL]:
         if figures.comparisons.get(mode):
-            plots[mode] = f"{mode}_{figures.machine['target']}.svg" if mode in SMALL else f"{mode}.svg"
+            plots[mode] = f"{mode}_{level}.svg" if mode in SMALL else f"{mode}.svg"
             draw(figures, mode, RESULTS.parent / plots[mode])
     if precision in SMALL:
-        part = f"{precision} on {figures.machine['target']}"
-        keep(part, small(figures, precision, plots[precision]))
+        keep(f"{precision} on {level}", small(figures, precision, plots[precision]))
         return
     before = RESULTS.read_text() if RESULTS.exists() else ""
     others = min((before.index(mark) for mark in OTHERS if mark in before), default=len(before))
@@ -193,6 +197,9 @@ def main() -> None:
     parser.add_argument("--threads", type=lambda text: [int(n) for n in text.split(",")], default=[1, 2])
     parser.add_argument("--rounds", type=int, default=20, help="turns that each engine takes")
     parser.add_argument("--seconds", type=float, default=0.25, help="length of a turn")
+    parser.add_argument(
+        "--target", default="cpu", choices=("cpu", *HELD), help="a lower level, beside OpenVINO"
+    )
     parser.add_argument("--tune", default="", metavar="TIME", help="tune Jangin for this long, e.g. 120s")
     parser.add_argument(
         "--neighbour", action="store_true", help="measure scaling, and beside a busy neighbour, instead"
@@ -203,6 +210,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=STORE, help="where figures are kept")
     args = parser.parse_args()
     every = {"float32": CATALOGUE, **dict.fromkeys(INT8, QUANTIZED)}
+    if args.target in HELD:
+        args.peers = "openvino"
+        os.environ.update(HELD[args.target])
     args.only = args.only or list(every.get(args.precision, HALVES_OF))
     if args.precision in SMALL and args.tune:
         parser.error(f"{args.precision} models are measured untuned")
@@ -213,7 +223,8 @@ def main() -> None:
         parser.error(f"missing: {', '.join(missing)}; benchmarks/{maker} makes them")
     figures = Figures.load(args.json)
     if not args.render:
-        figures.machine = machine()
+        by = " ".join(map("=".join, HELD.get(args.target, {}).items()))
+        figures.machine = machine() | ({"target": args.target, "held": by} if by else {})
         (measure_neighbours if args.neighbour else measure)(figures, args)
     write(figures, args.readme, args.precision)
 
