@@ -26,7 +26,7 @@ from jangin.ir.loop import (
 )
 from jangin.ir.simplify import prove, simplify
 from jangin.ir.traversal import free_vars, loads, rewrite, substitute
-from jangin.schedule.checks import ScheduleError, reads_of, serial, touched, well_formed
+from jangin.schedule.checks import ScheduleError, bound_inside, reads_of, serial, touched, well_formed
 from jangin.schedule.normalize import ceil_div
 from jangin.schedule.primitives import at_loop, find, ranges_at
 
@@ -101,6 +101,40 @@ def reuse(func: Func, old: str, new: str) -> Func:
         return go(s.body) if isinstance(s, Alloc) and s.buffer.name == new else map_children(s, go)
 
     return well_formed(func.with_body(replace_buffer(go(func.body), new, a)))
+
+
+def in_result(func: Func, local: str) -> Func:
+    """Keep a local in the part of the kernel's only result that is made of it: of one type and shape, each
+    element of the result made of the local's at the same index only, and the local not touched after that.
+    So the result's memory is fetched while the local is computed."""
+    out = func.params[-1]
+    alloc = next((s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == local), None)
+    if alloc is None or func.outputs != 1 or alloc.buffer.dtype is not out.dtype:
+        raise ScheduleError(f"{func.name}: {local} is no local of the result's type")
+    rank = len(alloc.buffer.shape)
+    rows = {s.index[:-rank] for s in statements(alloc) if isinstance(s, Store) and s.buffer.name == out.name}
+    row = rows.pop() if len(rows) == 1 else None
+    if alloc.buffer.shape != out.shape[-rank:] or row is None:
+        raise ScheduleError(f"{func.name}: {local} is no part of the result")
+    inside = bound_inside(alloc)
+    if any(free_vars(i) & inside for i in row):
+        raise ScheduleError(f"{func.name}: {local} is made for several parts of the result")
+    begun = False
+    for s in statements(alloc.body):
+        reads = [n for e in expressions(s) for n in loads(e) if n.buffer.name == local]
+        if isinstance(s, Store) and s.buffer.name == out.name:
+            begun = True
+            at = s.index[-rank:]
+            if any(n.index != at for n in reads) or any(free_vars(i) - inside for i in at):
+                raise ScheduleError(f"{func.name}: the result is made of {local} at other indices")
+        elif begun and (reads or (isinstance(s, Store) and s.buffer.name == local)):
+            raise ScheduleError(f"{func.name}: {local} is still used when the result is there")
+    body = replace_buffer(alloc.body, local, out, lambda index: (*row, *index))
+
+    def go(s: Stmt) -> Stmt:
+        return body if s is alloc else map_children(s, go)
+
+    return well_formed(func.with_body(go(func.body)))
 
 
 def inline_sum(func: Func, local: str) -> Func:

@@ -74,6 +74,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "relayout": primitives.relayout,
     "merge": stages.merge,
     "reuse": stages.reuse,
+    "in_result": stages.in_result,
     "inline_sum": stages.inline_sum,
     "block_sum": stages.block_sum,
     "copy_as_read": stages.copy_as_read,

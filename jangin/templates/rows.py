@@ -136,8 +136,20 @@ class Rows(Template):
             vectorize_stage(rec, own, depth, lanes, params["partials"], p.target)
         if task:
             rec.do("parallelize", task)
+        _keep_in_result(rec, group, depth)
         work = _row_cost(group, depth, lanes)
         return rec.finish(self.name, params, work)
+
+
+def _keep_in_result(rec: Recorder, group: Sequence[te.Stage], depth: int) -> None:
+    """Keep a row of intermediates that the result's row is made of where that is going to be."""
+    for stage in group[:-1]:
+        if len(stage.axes) > depth:
+            try:
+                rec.do("in_result", stage.out.name)
+                return
+            except ScheduleError:
+                continue
 
 
 def _contiguous(stage: te.Stage, var: Var) -> bool:

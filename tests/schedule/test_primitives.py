@@ -334,6 +334,32 @@ def test_a_local_in_the_place_of_another() -> None:
         do(chain(late=True), ("merge", 1, ["r0"]), ("reuse", "a", "b"))
 
 
+def twofold(at: int = 0) -> Func:
+    """a = x + 1; its rows' sums; the result is a (each `at` columns further) by its row's sum."""
+    x, out = buffer("x", 3, 5), buffer("out", 3, 5)
+    a, total = buffer("a", 3, 5), buffer("total", 3)
+    stages = (
+        te.compute(a, lambda i, j: x[i, j] + 1.0),
+        te.reduction(total, [5], "sum", lambda i, k: a[i[0], k[0]]),
+        te.compute(out, lambda i, j: a[i, (j + at) % 5 if at else j] / total[i]),
+    )
+    return te.lower("twofold", stages, [x], {})
+
+
+def test_a_local_in_the_result() -> None:
+    func = do(twofold(), ("merge", 1, ["r0"]), ("parallelize", "r0"), ("in_result", "a"))
+    assert {s.buffer.name for s in statements(func.body) if isinstance(s, Alloc)} == {"total", "total.acc"}
+    for local, why in (("total", "no part of the result"), ("x", "no local of the result's type")):
+        with pytest.raises(ScheduleError, match=f"{local} is {why}"):
+            do(twofold(), ("merge", 1, ["r0"]), ("in_result", local))
+    with pytest.raises(ScheduleError, match="the result is made of a at other indices"):
+        do(twofold(at=1), ("merge", 1, ["r0"]), ("in_result", "a"))
+    x, b, out = buffer("x", 3, 5), buffer("b", 5), buffer("out", 3, 5)
+    each = te.compute(b, lambda j: x[0, j] + 1.0), te.compute(out, lambda i, j: b[j] * x[i, j])
+    with pytest.raises(ScheduleError, match="b is made for several parts of the result"):
+        do(te.lower("each", each, [x], {}), ("in_result", "b"))
+
+
 def test_a_sum_where_it_is_read() -> None:
     func = do(naive("summed twice"), ("inline_sum", "dots"))
     assert loop_names(func) == ["bi0", "bi1", "bk0", "ak0"]
