@@ -110,14 +110,15 @@ def devices() -> tuple[Found, ...]:
 
 
 def select(which: str) -> Found:
-    """The device of a number, or the first whose platform, name, driver or version has a text in it, in any
-    case; "" is number 0. Raises LoadError with those that there are."""
+    """The device of a number, or the first that has a text, in any case, in its platform's name; if there is
+    none, in its own, its driver or its version. "" is number 0. Raises LoadError with those that there
+    are."""
     there = devices()
     if which.isdigit() or not which:
         chosen = [d for d in there if d.number == int(which or 0)]
     else:
-        words = [(d, f"{d.platform} {d.name} {d.driver} {d.version}".lower()) for d in there]
-        chosen = [d for d, text in words if which.lower() in text]
+        chosen = [d for d in there if which.lower() in d.platform.lower()]
+        chosen = chosen or [d for d in there if which.lower() in f"{d.name} {d.driver} {d.version}".lower()]
     if not chosen:
         raise LoadError(f"no OpenCL device is {which!r}; here are {_listed(there)}")
     return chosen[0]
