@@ -3,7 +3,7 @@ steps that make them of a register tile.
 
 A register has up to 16 rows of 16 words, so that a tile of sums is `mr / matrix_rows` by `nv` of them. Each
 turn of the sum's loop takes up to 16 words of the rows and of the panel, which are loaded to registers as
-they lie: rows must be evenly far apart, as an image's are within one of its rows. Else a task packs its rows.
+they lie, where a matrix's rows are pixels of one row of an image. Else a task packs its rows.
 Sums go through memory to be written back.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from jangin.ir.expr import Call, Const, Expr, Var, const
 from jangin.ir.simplify import linear, simplify
-from jangin.ir.traversal import children, row_major
+from jangin.ir.traversal import children, free_vars, row_major, substitute
 from jangin.ir.words import row_type, tile_of
 from jangin.schedule.primitives import loop_names
 from jangin.targets.rows import TILE_BYTES, TILE_ROWS
@@ -63,12 +63,12 @@ def _tiles(product: Contraction) -> Iterator[Params]:
     dot = body.fn if isinstance(body, Call) else ""
     if not dot or target.row(tile_of(dot), row_type(dot)) is None or not product.packed:
         return
-    if role.parts or children(body) != (role.left, role.right):
+    if role.parts or children(body) != (role.left, role.right) or not _of_all_columns(product):
         return
     extents = {a.var.name: a.extent for a in (*product.stage.axes, *product.stage.reduce_axes)}
     if product.rows == 1 or not all(isinstance(extents[k], Const) for k in role.k):
         return
-    even, inner = _even(product, role.rows), _even(product, role.k[-2:], const(1))
+    even, inner = _run(product, role.rows[-1:]), _run(product, role.k[-2:], const(1))
     if inner == 1:
         return
     every = math.prod(int(e.value) for r in role.rows if isinstance(e := extents[r], Const))
@@ -93,19 +93,25 @@ def _divisor(size: int) -> int:
     return next(n for n in range(WORDS, 0, -1) if size % n == 0)
 
 
-def _even(product: Contraction, axes: Sequence[str], wanted: Expr | None = None) -> int:
-    """How many iterations of some axes, the last ones, read the left operand at even steps, or at such that
-    are `wanted`; 1 where they don't."""
+def _of_all_columns(product: Contraction) -> bool:
+    """Whether all columns of a group are multiplied with the same: not where groups share vectors."""
+    left, column, inside = product.role.left, Var(product.role.column), Var("inside")
+    index = {column: Var("group") * product.columns + inside}
+    flat = substitute(row_major(left.index, left.buffer.shape), index)
+    return inside not in free_vars(simplify(flat, {inside: (const(0), const(product.columns - 1))}))
+
+
+def _run(product: Contraction, axes: Sequence[str], step: Expr | None = None) -> int:
+    """How many iterations of some axes, as far as they are the last ones, the left operand is read in at even
+    steps, or such steps; 1 where it isn't."""
     extents = {a.var.name: a.extent for a in (*product.stage.axes, *product.stage.reduce_axes)}
     left, symbols = product.role.left, dict(product.workload.symbols)
     flat, count = simplify(row_major(left.index, left.buffer.shape), symbols), 1
     for name in reversed(axes):
         parts, extent = linear(flat, Var(name)), extents[name]
-        if parts is None or not isinstance(extent, Const):
+        if parts is None or not isinstance(extent, Const) or (step is not None and parts[0] != step * count):
             break
-        if wanted is not None and simplify(parts[0] - wanted, symbols) != const(0):
-            break
-        wanted, count = simplify(parts[0] * extent, symbols), count * int(extent.value)
+        count *= int(extent.value)
     return count
 
 

@@ -56,10 +56,15 @@ CASES: dict[str, tuple[Conv | MatMul, tuple[tuple[int | str, ...], ...]]] = {
     "3x3 of few channels": (conv(3, 1), ((1, 10, 10, 5), (20, 5, 3, 3))),
     "3x3": (conv(3, 1), ((1, 8, 16, 16), (48, 16, 3, 3))),
     "3x3, stride 2, groups": (conv(3, 2, 2), ((1, 15, 17, 16), (64, 8, 3, 3))),
+    "images whose rows go on": (
+        Conv((3, 3), (1, 3), (1, 1), (0,) * 4, 1, "last"),
+        ((2, 6, 21, 3), (20, 3, 3, 3)),
+    ),
 }
 OTHERS: dict[str, tuple[Conv | MatMul, tuple[tuple[int | str, ...], ...]]] = {
     "a row": (PRODUCT, ((1, 64), (64, 128))),
     "rows across": (replace(PRODUCT, transpose_a=True), ((24, 37), (24, 33))),
+    "groups that share vectors": (conv(3, 2, 2), ((3, 11, 23, 6), (8, 3, 3, 3))),
     "a word": (PRODUCT, ((37, 1), (1, 33))),
 }
 SIZES = {"n": 5}
@@ -118,9 +123,28 @@ def assert_close(got: Array, want: Array) -> None:
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("dot", ["dot4u", "dot2bf"])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (2, 5)])
+def test_random_convolutions(kernel: tuple[int, int], dot: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stride, dilation = ((int(RNG.integers(1, 4)), int(RNG.integers(1, 3))) for _ in range(2))
+    groups, outputs, images = int(RNG.integers(1, 3)), int(RNG.integers(17, 40)), int(RNG.integers(1, 4))
+    channels, sizes = int(RNG.integers(2, 12)), RNG.integers(2, 14, 2)
+    height, width = (
+        (int(n) - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(sizes, stride, kernel, dilation, strict=True)
+    )
+    attrs = Conv(kernel, stride, dilation, (0,) * 4, groups, "last")
+    shapes = (images, height, width, channels * groups), (outputs * groups, channels, *kernel)
+    monkeypatch.setitem(CASES, "random", (attrs, shapes))
+    check("random", dot)
+
+
 @pytest.mark.parametrize("dot", ["dot4u", "dot4", "dot2bf"])
 @pytest.mark.parametrize("case", CASES)
 def test_equal_to_the_naive_nest(case: str, dot: str) -> None:
+    check(case, dot)
+
+
+def check(case: str, dot: str) -> None:
     """On whatever machine this is, where matrices are local arrays; for those that have registers for them it
     is compiled."""
     work, host = workload(case, dot), resolve("cpu")
