@@ -76,7 +76,7 @@ def formats_of(model: Path, kept: str, activations: str) -> Sequence[Format]:
 def terminal(error: bool = False) -> Console:
     """A console; into a file or pipe, tables are wide enough not to be cut."""
     stream = sys.stderr if error else sys.stdout
-    return Console(file=stream, highlight=False, width=None if stream.isatty() else 140)
+    return Console(file=stream, highlight=False, width=None if stream.isatty() else 160)
 
 
 @contextmanager

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Const, Expr, Load
+from jangin.ir.expr import Binary, Call, Const, Expr, Load
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import walk
+from jangin.ir.words import products_of
 from jangin.schedule.primitives import find, loop_names
 from jangin.targets.target import Target
 from jangin.templates.cost import MOST_LOADED
@@ -24,9 +25,10 @@ more."""
 
 def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: int) -> tuple[str, ...]:
     """Let sums begin with a constant that is added to them column by column, packed by panels of `width`,
-    where instructions are few: one less a result. So are those of products of integers, which are exact in
-    any order. Gives the constant's name, if there is one."""
+    where instructions are few: one less a result. So are those of words of several integers, which are exact
+    in any order. Gives the constant's name, if there is one."""
     column = stage.axes[-1].var
+    of_words = any(isinstance(n, Call) and products_of(n.fn) > 1 for n in walk(stage.body))
 
     def adds(e: Expr) -> list[Load]:
         parts = [e.a, e.b] if isinstance(e, Binary) and e.op == "add" else []
@@ -35,7 +37,7 @@ def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: i
     found = [b for e in walk(stage.result) for b in adds(e) if b.buffer.name in workload.constants]
     once = len({b.buffer.name for b in found}) == 1 and sum(b is stage.acc for b in walk(stage.result)) == 1
     if (
-        not (workload.target.issue or stage.acc.dtype.is_int)
+        not (workload.target.issue or (of_words and stage.acc.dtype.is_int))
         or stage.combiner != "sum"
         or not once
         or found[0].dtype is not stage.acc.dtype
