@@ -129,12 +129,8 @@ def in_tiles(
 ) -> None:
     """Make a product's register tile one of matrices, from where its sums are apart from their begin and
     end: `mio` by the panel's vectors, each of rows `mii` by the columns of a vector."""
-    do, stage, (down, rows), (across, columns) = (
-        rec.do,
-        workload.stages[-1],
-        ROWS,
-        (f"{column}oi", f"{column}i"),
-    )
+    do, stage, (down, rows) = rec.do, workload.stages[-1], ROWS
+    across, columns = f"{column}oi", f"{column}i"
     if params.get("rows_packed"):
         do("pack", f"{column}ooo", role.left.buffer.name, ["moi", down, rows, *k], "rows")
         _in_whole_vectors(rec, f"rows_{k[-1]}")
@@ -151,15 +147,8 @@ def in_tiles(
     do("reorder", [f"{n}_w" for n in (down, rows, across, columns)])
     do("pack", f"{down}_w", acc, [f"{n}_w" for n in (rows, across, columns)], "sums")
     do("reorder", [f"sums_{n}_w" for n in (across, rows, columns)])
-    for loop in (
-        f"left_{down}",
-        f"right_{across}",
-        f"{down}_z",
-        f"{across}_z",
-        down,
-        across,
-        f"sums_{across}_w",
-    ):
+    alike = f"left_{down}", f"right_{across}", f"{down}_z", f"{across}_z", down, across, f"sums_{across}_w"
+    for loop in alike:
         do("unroll", loop)
     for loop in (f"left_{terms}", f"right_{columns}", f"{columns}_z", columns, f"sums_{columns}_w"):
         do("vectorize", loop)
