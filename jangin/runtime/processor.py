@@ -108,6 +108,16 @@ def _flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return frozenset(_plain(f) for f in found[1].split()) if found else frozenset()
 
 
+def processor_maker(path: Path = Path("/proc/cpuinfo")) -> str:
+    """What x86-64 calls the processor's maker: GenuineIntel or AuthenticAMD; empty where the system doesn't
+    say."""
+    try:
+        found = re.search(r"(?m)^vendor_id\s*:(.*)$", path.read_text())
+    except OSError:
+        return ""
+    return found[1].strip() if found else ""
+
+
 def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
     """What the processor calls itself: its model's name, or Arm's numbers of its maker and part; the
     architecture where the system doesn't say."""

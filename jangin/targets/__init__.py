@@ -10,7 +10,7 @@ from jangin.targets.target import Target
 NAMED: dict[str, Target] = {
     t.name: t
     for t in (
-        x86.V2, x86.V3, x86.V3_VNNI, x86.V4, x86.V4_VNNI, x86.V4_BF16, x86.V4_AMX,
+        x86.V2, x86.V3, x86.V3_VNNI, x86.V4, x86.V4_VNNI, x86.V4_VBMI, x86.V4_BF16, x86.V4_AMX,
         arm.AARCH64, arm.CORTEX_A53, arm.CORTEX_A72, arm.CORTEX_A76, arm.NEOVERSE_N1,
         arm.NEOVERSE_V1,
         arm.ARMV7, arm.CORTEX_A7,

@@ -1,5 +1,5 @@
-"""x86-64 targets: v2 (SSE4), v3 (AVX2) and v4 (AVX-512), the last two also with VNNI, and that with BF16,
-and that with AMX."""
+"""x86-64 targets: v2 (SSE4), v3 (AVX2) and v4 (AVX-512), the last two also with VNNI, and v4 with VBMI too,
+and with BF16 or AMX beside these."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ V4 = _level("x86-64-v4", _V4, 64, 32, (*AVX512_BYTES, *AVX512), l2=1 << 20)
 _WORDS = "dot4u", "dot2"
 V3_VNNI = _more(V3, "x86-64-v3-vnni", "avxvnni", "-mavxvnni", *_WORDS)
 V4_VNNI = _more(V4, "x86-64-v4-vnni", "avx512vnni", "-mavx512vnni", *_WORDS)
-V4_BF16 = _more(
-    V4_VNNI, "x86-64-v4-bf16", "avx512bf16,+avx512vbmi", "-mavx512bf16 -mavx512vbmi", *_WORDS, "dot2bf"
-)
-"""Of processors since Sapphire Rapids and Zen 4, which all look up bytes in two registers too."""
+V4_VBMI = _more(V4_VNNI, "x86-64-v4-vbmi", "avx512vbmi", "-mavx512vbmi", *_WORDS)
+"""Of processors since Ice Lake and Zen 4, which look up bytes in two registers."""
+V4_BF16 = _more(V4_VBMI, "x86-64-v4-bf16", "avx512bf16", "-mavx512bf16", *_WORDS, "dot2bf")
+"""Of Zen 4 and later. Intel's processors have the instructions too (see `targets.host`)."""
 V4_AMX = replace(
     _more(V4_BF16, "x86-64-v4-amx", "amx-tile,+amx-int8,+amx-bf16", "", *V4_BF16.dots),
     rows=(*AMX, *V4_BF16.rows),
