@@ -57,7 +57,7 @@ from jangin.templates.cost import (
 from jangin.templates.register_tile import HALVED, terms_at_once
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiles import COPIED, QUICKER, tile_cycles, tiles
+from jangin.templates.tiles import CONFIGURED, COPIED, QUICKER, tile_cycles, tiles
 from jangin.templates.tiling import COLUMNS, Roles, Tiler, by_lane, packing_positions
 
 MAX_ROWS = 8
@@ -268,7 +268,12 @@ class Contraction(Template):
                     found.append({**params, "unroll": 2 * UNROLL})
                 if self.packed and not self.widened and b["panels"] > 1 and b["row_tiles"] > 1:
                     found.append({**params, "panels_inside": 1})
-        matrices = [{**tile, **b, "panels_inside": 0} for tile in tiles(self) for b in self._of_tiles(tile)]
+        matrices = [
+            {**tile, **b, "panels_inside": inside}
+            for tile in tiles(self)
+            for b in self._of_tiles(tile)
+            for inside in ((0, 1) if b["panels"] > 1 and b["row_tiles"] > 1 else (0,))
+        ]
         once = [[*{str(p): p for p in some}.values()] for some in (found, matrices)]
         return [*once[0][:MOST], *once[1]]
 
@@ -300,7 +305,7 @@ class Contraction(Template):
         if row_bytes > t.l2 / SHARE:
             left *= params["panels"]
         tasks = self.batches * down * across
-        cycles = self.batches * (panels * block + EXPOSED * left)
+        cycles = self.batches * (panels * block + EXPOSED * left) + (CONFIGURED * tasks if of_tiles else 0)
         if terms := params.get("terms", 0):
             cycles += self.batches * tiles * panels * math.ceil(self.depth / terms) * (2 * mr * nv + LOOP)
         else:  # what of a panel and its rows doesn't fit is pushed out by the other

@@ -33,8 +33,17 @@ WORDS = TILE_BYTES // 4
 LOADED, STORED, LATENCY = 0.5, 1, 52
 """Cycles to load and to store a row of a matrix, of which an instruction multiplies one a cycle; from that
 one's begin to its sums (Intel's optimization reference manual, on Sapphire Rapids)."""
+WAITED = 0.5
+"""Of the time of loads, the part in which nothing is multiplied, as they wait for registers to be read
+(measured: 82 cycles for four products and four loads)."""
+CROSSING = 3
+"""Cycles to load a row that lies in two lines of the cache (measured)."""
+CONFIGURED = 210
+"""Cycles to be given the registers and to give them back (measured)."""
 QUICKER = 8
 """Multiply-adds of words in the time of one in vectors."""
+LINE = 64
+"""Bytes of a line of the cache."""
 MOST = 4
 """Tiles that are tried."""
 COPIED = 0.125
@@ -119,9 +128,21 @@ def tile_cycles(product: Contraction, params: Params) -> float:
     """Of a tile's multiplications and loads, its bias, and its sums to memory and from there."""
     rows, words, across = params["matrix_rows"], params["unroll"], params["nv"]
     down = params["mr"] // rows
-    step = max(down * across * rows, LOADED * (down * rows + across * words))
-    ends = down * across * rows * (LOADED + STORED + STORED)
+    crossing = 0.0 if "rows_packed" in params else CROSSING * rows * _crossing(product, 4 * words)
+    loads = LOADED * (down * rows + across * words) + down * crossing
+    step = down * across * rows + WAITED * loads
+    ends = down * across * rows * (LOADED + STORED + LOADED + 1)
     return product.depth / words * step + product.depth / product.inner * LOOP + ends + LATENCY
+
+
+def _crossing(product: Contraction, size: int) -> float:
+    """The share of rows of `size` bytes, as they lie, that are in two lines of the cache."""
+    left = product.role.left
+    flat = simplify(row_major(left.index, left.buffer.shape), dict(product.workload.symbols))
+    parts = linear(flat, Var(product.role.rows[-1]))
+    apart = int(parts[0].value) if parts is not None and isinstance(parts[0], Const) else 1
+    places = range(0, LINE, math.gcd(LINE, apart * left.buffer.dtype.bytes))
+    return sum(at + size > LINE for at in places) / len(places)
 
 
 def in_tiles(

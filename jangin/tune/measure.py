@@ -21,6 +21,7 @@ from jangin.ir.plan import Plan
 from jangin.ir.records import dataclass
 from jangin.ops.editor import Editor, kernel_node
 from jangin.runtime.executable import Executable
+from jangin.runtime.outputs import aligned
 from jangin.runtime.profile import Call
 from jangin.runtime.sizes import Evaluator
 from jangin.templates.scheduled import Scheduled
@@ -160,7 +161,8 @@ def _other_data(count: int) -> Node:
 
 
 def random_feeds(exe: Executable, sizes: Mapping[str, int]) -> dict[str, Array]:
-    """Inputs for sizes of the symbols: floats in -1..1; integers 0 or 1, which are right for any table."""
+    """Inputs for sizes of the symbols, which begin at lines of the cache as values within a model do: floats
+    in -1..1; integers 0 or 1, which are right for any table."""
     rng = np.random.default_rng(0)
     value = Evaluator({v: sizes[v.name] for v, _ in exe.plan.symbols})
     feeds: dict[str, Array] = {}
@@ -168,7 +170,8 @@ def random_feeds(exe: Executable, sizes: Mapping[str, int]) -> dict[str, Array]:
         shape = value.shape(exe.plan.buffer(spec.name).shape)
         whole = spec.dtype.kind in "iub"
         array = rng.integers(0, 2, shape) if whole else rng.random(shape, np.float32) * 2 - 1
-        feeds[spec.name] = array.astype(spec.dtype)
+        feeds[spec.name] = aligned(array.shape, spec.dtype)
+        feeds[spec.name][...] = array
     return feeds
 
 
