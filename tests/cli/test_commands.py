@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from onnx import helper
 from small import Cli
 
+import jangin
 from jangin.commands.common import share
 from jangin.commands.inspect import AFTER, SCHEDULE
 from jangin.ir.parse import parse_func, parse_plan
@@ -192,9 +195,13 @@ def test_bench(cli: Cli, model: Path, tmp_path: Path) -> None:
 
 
 def test_version(cli: Cli) -> None:
-    import jangin
-
     assert cli("--version").out == f"jangin {jangin.__version__}\n"
+
+
+def test_the_package_runs_as_the_command() -> None:
+    command = [sys.executable, "-m", "jangin", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"jangin {jangin.__version__}\n"
 
 
 def test_inspect_shapes(cli: Cli, model: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Convolutions and matrix products between DequantizeLinear and QuantizeLinear, as quantizers write
 them, become ONNX's operators on integers: their sums are exact, and rounded once. Matrix products with
 constant weights whose result isn't quantized give floats of such sums. What only moves or picks elements
-there does so with the integers.
+there does so with the integers, and what is gathered of a table of integers becomes floats after that.
 
 That is what the pattern means to ONNX Runtime too. It is found in the imported graph.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from jangin.frontends.order import reads
 from jangin.ir.graph import Graph, ImportedAttributes, Node
 
-DEQUANTIZE, QUANTIZE = "onnx.DequantizeLinear", "onnx.QuantizeLinear"
+DEQUANTIZE, QUANTIZE, GATHER = "onnx.DequantizeLinear", "onnx.QuantizeLinear", "onnx.Gather"
 GEMM, TO_FLOAT = "com.microsoft.QGemm", "com.microsoft.MatMulIntegerToFloat"
 PRODUCTS = {"onnx.Conv": "onnx.QLinearConv", "onnx.MatMul": "onnx.QLinearMatMul", "onnx.Gemm": GEMM}
 QLINEAR_OPSET = 10
@@ -52,7 +52,7 @@ class _Fusing:
         self.readers: Mapping[str, Node] = {name: n for n in graph.nodes for name in n.inputs}
 
     def run(self) -> Graph:
-        if not any(n.op == QUANTIZE for n in self.graph.nodes):
+        if not any(n.op == DEQUANTIZE for n in self.graph.nodes):
             return self.graph
         nodes: list[Node] = []
         fused: set[str] = set()
@@ -62,6 +62,10 @@ class _Fusing:
                 found = self.fused(node)
             elif node.op in MOVING and len(node.outputs) == 1:
                 found = self.moved(node)
+            elif node.op == GATHER and (picked := self.picked(node)) is not None:
+                nodes.append(picked)
+                found = replace(self.makers[node.inputs[0]], name=f"{node.name}.floats", outputs=node.outputs)
+                found = replace(found, inputs=(*picked.outputs, *found.inputs[1:]))
             if found is not None:
                 fused |= {*found.outputs}
                 nodes.append(found)
@@ -137,6 +141,15 @@ class _Fusing:
         if not same or len(kinds) > 1 or self.graph.constants[before.inputs[1]] <= 0:
             return None
         return replace(node, inputs=(before.inputs[0], *node.inputs[1:]), outputs=after.outputs)
+
+    def picked(self, node: Node) -> Node | None:
+        """The gather of the integers of a table with one scale: as floats it would be four times as large."""
+        table = self.makers.get(node.inputs[0])
+        if table is None or table.op != DEQUANTIZE or not self.fits(table):
+            return None
+        return replace(
+            node, inputs=(table.inputs[0], *node.inputs[1:]), outputs=(f"{node.outputs[0]}.integers",)
+        )
 
     def fits(self, node: Node, each: int | None = None) -> bool:
         """Whether a node quantizes by one scale (or one for each entry of axis `each`), to or from 8 bits."""
