@@ -53,6 +53,8 @@ AHEAD = 8192
 """Bytes before it is read that a weight is asked for, where all are read once: two pages."""
 COLUMNS = "columns"
 """The loop over columns of several axes."""
+WIDENED = 4
+"""Terms of a panel that are widened in one turn of a loop, where its instructions count."""
 DEEP_SUM = 512
 """Terms from which a sum is made in parts where its loops allow."""
 DEEP_PART = 64
@@ -248,6 +250,11 @@ class Tiler:
         """Small weights are widened once a task, for all of its rows: a panel, or a block of its terms, in
         each turn of loop `at`."""
         self.s.do("pack", at, self.role.constants, [*k, *across], "panel")
+        if self.workload.target.issue and not self.role.parts:
+            unroll_sum(self.s, f"panel_{k[-1]}", WIDENED)
+            self.s.do("fuse", *(f"panel_{n}" for n in across), "panel_w")
+            self.s.do("vectorize", "panel_w")
+            return
         self.s.do("unroll", f"panel_{k[-1] if self.role.parts else across[0]}")
         self.s.do("vectorize", f"panel_{across[1]}")
 
