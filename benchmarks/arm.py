@@ -4,11 +4,12 @@
     python benchmarks/arm.py --target cortex-a7 --models squeezenet1_1,mobilenet_v1 --kernels
     python benchmarks/arm.py --peers results.jsonl --write           # the table into benchmarks/RESULTS.md
     python benchmarks/arm.py --target neoverse-n1 --models mobilenet_v1 --int8
+    python benchmarks/arm.py --target neoverse-v1 --models mobilenetv2,resnet50 --precision float16
 
 Each model is compiled for the target, linked with arm/run.c, and run by QEMU's user mode under the plugin
 arm/count.c, which counts what is executed by kind of instruction, run after run the same. Its outputs are
 compared with those of this machine's own code. One thread, batch 1, float32; `--int8`: the models that
-make_quantized.py made.
+make_quantized.py made; `--precision`: those of 16 bits that make_halves.py made.
 Needs Debian's qemu-user, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross (for ARMv7 gcc-arm-linux-gnueabihf
 and libc6-dev-armhf-cross, for RISC-V gcc-riscv64-linux-gnu and libc6-dev-riscv64-cross).
 `--user-space`: a folder with another qemu/usr/bin/qemu-aarch64. `--peers`: what other libraries execute, a
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from catalogue import CATALOGUE, Model, quantized
+from catalogue import CATALOGUE, HALVES, Model, halved, quantized
 from figures import keep
 from page import table
 
@@ -301,6 +302,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--user-space", type=Path)
     parser.add_argument("--int8", action="store_true", help="the models' int8 twins; not written")
+    parser.add_argument("--precision", choices=HALVES, help="the models' twins of 16 bits; not written")
     parser.add_argument("--kernels", action="store_true", help="counts by kernel too")
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--write", action="store_true", help="the table into RESULTS.md")
@@ -309,7 +311,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), args.user_space)
         for name in args.models.split(","):
-            model = quantized(CATALOGUE[name]) if args.int8 else CATALOGUE[name]
+            model = CATALOGUE[name]
+            if args.int8 or args.precision:
+                model = halved(model, args.precision) if args.precision else quantized(model)
             artifact = build(model, args.target)
             inputs = inputs_of(artifact)
             run = bench.run(artifact, inputs, emulated(args.target))
@@ -319,7 +323,7 @@ def main() -> None:
                 print(report(run, artifact.plan))
             kinds = ", ".join(f"{k} {n / 1e6:.1f}" for k, n in run.total.most_common())
             print(f"{name} {made.total:.1f} (sums {sums:.1f}): {kinds}; error {made.error:.1e}", flush=True)
-    if args.write and not args.int8:
+    if args.write and not (args.int8 or args.precision):
         keep(args.target, section(args.target, measured, peer_totals(args.peers, args.target)))
 
 

@@ -79,7 +79,7 @@ def options(
         bool, typer.Option("--no-winograd", help="Convolutions as they are written, for less rounding.")
     ] = False,
     no_bf16: Annotated[
-        bool, typer.Option("--no-bf16", help="Products of bfloat16 in float32, with its smallest numbers.")
+        bool, typer.Option("--no-bf16", help="Products of bfloat16 and float16 in float32, as exact as that.")
     ] = False,
     libraries: Annotated[
         str, typer.Option(help="Kernels of other makers: never, auto, openblas, onednn or clblast.")

@@ -74,7 +74,7 @@ static enum kind kind64(const char *name, const char *to)
     return begins(name, floats) ? SCALAR_FLOAT : OTHER;
 }
 
-/* Whether an instruction of AArch64 adds up products of bytes or bfloat16: QEMU's disassembler doesn't know all. */
+/* Whether an instruction of AArch64 adds up products of bytes or of floats of 16 bits: QEMU's disassembler doesn't know all. */
 static bool adds_up(uint32_t word)
 {
     static const struct {
@@ -83,6 +83,8 @@ static bool adds_up(uint32_t word)
         {0xbfe0fc00, 0x0e809c00}, {0xbfc0f400, 0x0f80f000}, {0xbfc0f400, 0x0f00f000}, /* usdot, sudot */
         {0xdfe0f400, 0x4e80a400},                                                     /* smmla, ummla, usmmla */
         {0xbfe0fc00, 0x2e40fc00}, {0xbfc0f400, 0x0f40f000}, {0xffe0fc00, 0x6e40ec00}, /* bfdot, bfmmla */
+        {0xbfe0fc00, 0x0e20ec00}, {0xbfc0f400, 0x0f800000},                           /* fmlal */
+        {0xbfe0fc00, 0x2e20cc00}, {0xbfc0f400, 0x2f808000},                           /* fmlal2 */
     };
     for (size_t n = 0; n < sizeof known / sizeof *known; n++)
         if ((word & known[n].mask) == known[n].bits)

@@ -53,7 +53,7 @@ def build(
     `target`: a name ("cpu" is this machine), or one of your own with its back end and device (see
     `jangin.targets.target`). `threads`: how many it will run on, which tuned kernels are for.
     `shapes` binds symbolic sizes, `winograd` allows its rounding, `libraries` other makers' kernels,
-    `unchecked` indices that no run checks, `bf16` a processor's products of bfloat16 (see `Options`);
+    `unchecked` indices that no run checks, `bf16` a processor's products of 16 bits (see `Options`);
     `cache`: keep and reuse compiled models and what tuning found for this machine, True for the user's cache
     folder, a path for another, False for none;
     `tune`: seconds ("60s", "2m") to measure candidates first, for `sizes` of the symbols;

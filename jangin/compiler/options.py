@@ -28,8 +28,9 @@ class Options:
     asked for by name wherever it can.
     `unchecked`: an index that is out of range at run time is taken for the nearest that is in range (and an
     update at it left out), where else the run fails.
-    `bf16`: products of bfloat16 may be made by a processor's instructions for them, which take subnormal
-    numbers for 0, and read what is rounded to bfloat16 where the model says; else they are products of f32.
+    `bf16`: products of bfloat16, and of float16, may be made by a processor's instructions for them, which
+    read what is rounded to 16 bits where the model says, and take subnormal numbers of bfloat16 for 0; else
+    they are products of f32.
     `formats`: Jangin's own with settings, such as `GgufFormat(cache="int8")`, which are asked first.
     `verify` checks the IR after every pass; it changes no result, so it is in no key. `choices`: the
     candidates that tuning found for kernels, by digest (see `kernels.kernel_workload`)."""

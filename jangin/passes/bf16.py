@@ -1,12 +1,14 @@
 """Products of bfloat16 that the machine makes by pairs: one instruction adds two of them to a sum of f32,
-where a multiply-add of f32 adds one.
+where a multiply-add of f32 adds one. And products of float16, where a multiply-add takes f16 and adds to f32
+(Arm's FMLAL): as many as of f32, but nothing is widened, and registers and loads have twice the numbers.
 
 Such products are marked here, while the types are the model's, with the function of `ir.words.DOTS` that is
-to make them: what they read stays bfloat16 in memory, as `widen` sees to, and `integers` has them read words
-of two numbers. Their sums are f32.
+to make them: what they read stays of 16 bits in memory, as `widen` sees to, and `integers` has those of
+bfloat16 read words of two numbers. Their sums are f32.
 
-Numbers are rounded where the model says, as far as they go through memory, and subnormal ones taken for 0.
-x86's instruction rounds to the nearest each time it adds a product, Arm's to odd.
+Numbers are rounded where the model says, as far as they go through memory, and subnormal ones of bfloat16
+taken for 0. FMLAL's product is exact, and its sum rounded once, as of f32. Of bfloat16 x86's instruction
+rounds to the nearest each time it adds a product, Arm's to odd.
 
 Where an instruction multiplies matrices of two rows by two columns, of four numbers each, it makes products
 of several rows: Arm's adds two pairs, one after the other, as the other instruction does (processors with
@@ -19,17 +21,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jangin.ir.core import Conv, MatMul
-from jangin.ir.dtype import BF16, F32
+from jangin.ir.dtype import F32
 from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.words import DOTS, MATRICES, products_of, tile_of
-from jangin.passes.integer_words import FEWEST, axes, of_matrices
+from jangin.passes.integer_words import axes, fewest, of_matrices
 from jangin.passes.winograd_cost import Estimate, is_window
 from jangin.targets.target import Target
 
 
 def bf16(graph: Graph, target: Target) -> Graph:
     """The graph with such products marked."""
-    dots = [d for d in target.dots if DOTS[d] == (BF16, BF16)]
+    dots = [d for d in target.dots if DOTS[d][0].is_float]
     if not dots:
         return graph
     found = [_marked(n, dots, graph, target) for n in graph.nodes]
@@ -48,7 +50,7 @@ def _pays(node: Node, dot: str, graph: Graph, target: Target) -> bool:
     method in f32."""
     if not isinstance(node.attrs, (Conv, MatMul)) or node.inputs[1] not in graph.constants:
         return False
-    if any(graph.dtype(n) is not BF16 for n in (*node.inputs, *node.outputs)):
+    if any(graph.dtype(n) is not DOTS[dot][0] for n in (*node.inputs, *node.outputs)):
         return False
     _, axis = axes(node, graph)
     (terms,) = static_shape(graph.shape(node.inputs[1])[axis : axis + 1]) or (0,)
@@ -56,7 +58,7 @@ def _pays(node: Node, dot: str, graph: Graph, target: Target) -> bool:
         return False
     if dot in MATRICES and not of_matrices(node, graph, dot):
         return False
-    return terms >= FEWEST and not _by_winograd(node, dot, graph, target)
+    return terms >= fewest(dot) and not _by_winograd(node, dot, graph, target)
 
 
 def _by_winograd(node: Node, dot: str, graph: Graph, target: Target) -> bool:

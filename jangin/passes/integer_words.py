@@ -21,8 +21,9 @@ from jangin.targets.target import Target
 
 FEWEST = 3
 """Channels of a group that are read as pairs; of fewer, too much would be padding."""
-FEWEST_OF_BYTES = 8
-"""And as pairs of bytes; of fewer, copies of pairs for all lanes would take what multiply-adds save."""
+FEWEST_OF_SHORT = 8
+"""And as words of 16 bits, of which a vector has so many: copies of pairs of bytes for all lanes would take
+what multiply-adds save, and of f16 rows are read by whole vectors."""
 FEWEST_ROWS, MOST_TAPS = 3, 25
 """Rows that a depthwise convolution's window has at least, and taps at most, for words of its rows: of fewer
 rows much is padding, and larger windows have another template."""
@@ -87,6 +88,11 @@ def words_of(array: Array, axis: int, dtype: DType, word: DType = I32) -> Array:
     whole = np.zeros((*rows.shape[:-1], -(-rows.shape[-1] // count) * count), dtype.numpy)
     whole[..., : rows.shape[-1]] = rows
     return np.ascontiguousarray(np.moveaxis(whole.view(word.numpy), -1, axis))
+
+
+def fewest(dot: str) -> int:
+    """Channels of a group that a convolution made of words has at least."""
+    return FEWEST_OF_SHORT if word_of(dot).bytes == I16.bytes else FEWEST
 
 
 def of_matrices(node: Node, graph: Graph, dot: str) -> bool:
@@ -182,7 +188,7 @@ class Words:
         """The first of `dots` that the product can be made of; None of none."""
         if made_of := dot_of_floats(node, self.graph):
             return Choice(made_of, 0) if self.fits(node, made_of) else None
-        for dot in dots:
+        for dot in (d for d in dots if DOTS[d][0].is_int):
             less = self.less(node, dot) if self.fits(node, dot) else None
             if less is not None and (dot not in CLAMPED or self.pays(node, Choice(dot, less))):
                 return Choice(dot, less)
@@ -220,8 +226,7 @@ class Words:
         if not isinstance(attrs, Conv):
             return True
         terms = int(str(graph.shape(w)[1]))
-        fewest = FEWEST_OF_BYTES if word_of(dot) is I16 else FEWEST
-        few = terms < fewest or (attrs.groups > 1 and terms % products_of(dot) > 0)
+        few = terms < fewest(dot) or (attrs.groups > 1 and terms % products_of(dot) > 0)
         return attrs.layout == "last" and not few and w in graph.constants
 
     def less(self, node: Node, dot: str) -> int | None:

@@ -35,8 +35,8 @@ CORTEX_A72 = _processor("cortex-a72", dots=("dot2b",))  # for processors in orde
 CORTEX_A76 = _processor("cortex-a76", ",+fullfp16,+dotprod", dots=("dot4",))
 NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod", dots=("dot4",))
 NEOVERSE_V1 = _processor(
-    "neoverse-v1", ",+fullfp16,+dotprod,+i8mm,+bf16",
-    dots=("dot8u", "dot8", "dot4u", "dot4", "dot4bf", "dot2bf"),
+    "neoverse-v1", ",+fullfp16,+fp16fml,+dotprod,+i8mm,+bf16",
+    dots=("dot8u", "dot8", "dot4u", "dot4", "dot1h", "dot4bf", "dot2bf"),
 )  # fmt: skip
 
 ARMV7 = Target(

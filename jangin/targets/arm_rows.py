@@ -122,6 +122,34 @@ _BFDOT = bfloats(
     "vbfdotq_f32((float32x4_t)z, (bfloat16x8_t)y, (bfloat16x8_t)x)", "bf16", turned=True,
 )  # fmt: skip
 """Rounds to odd, the sum of two products too, and takes subnormal numbers for 0."""
+
+
+def _long() -> Row:
+    """`dot1h` of two vector registers of sums, by the instructions for the lower and the upper half of a
+    register of f16."""
+    lines = ["%a = bitcast {f16} %x to {half}", "%b = bitcast {f16} %y to {half}"]
+    for n, name in enumerate(("fmlal", "fmlal2")):
+        picks = ", ".join(f"i32 {4 * n + lane}" for lane in range(4))
+        sums = f"<4 x float> %z{n}, {{half}} %b, {{half}} %a"
+        lines.append(f"%z{n} = shufflevector {{T}} %z, {{T}} poison, <4 x i32> <{picks}>")
+        lines.append(f"%sum{n} = call <4 x float> @llvm.aarch64.neon.{name}.v4f32.v8f16({sums})")
+    picks = ", ".join(f"i32 {n}" for n in range(8))
+    lines.append(f"shufflevector <4 x float> %sum0, <4 x float> %sum1, <8 x i32> <{picks}>")
+    return Row(
+        "dot1h", (F32,), "x: f16[N], y: f16[N], z: T[N]", "T", "r[i] = fma(f32(x[i]), f32(y[i]), z[i])",
+        "\n".join(lines), ("fp16fml",), r"fmlal2\s", lanes=8,
+    )  # fmt: skip
+
+
+_SPLAT = Row(
+    "broadcast", (F16,), "x: T[1]", "T", "r[i] = x[0]", """
+    %bits = bitcast {T.one} %x to half
+    %one = insertelement {half} poison, half %bits, i64 0
+    %all = shufflevector {half} %one, {half} poison, {i32} zeroinitializer
+    bitcast {half} %all to {T}""",
+    needs=("fp16fml",),
+)  # fmt: skip
+"""By way of halves, so that LLVM sees a lane that FMLAL can take."""
 _MATRICES = (
     matrix(DOT8, "aarch64.neon.smmla.v4i32.v16i8", "<16 x i8>", r"\bsmmla\s", "i8mm"),
     matrix(DOT8U, "aarch64.neon.usmmla.v4i32.v16i8", "<16 x i8>", r"usmmla\s", "i8mm"),
@@ -132,6 +160,8 @@ _MATRICES = (
 NEON: tuple[Row, ...] = (
     *_MATRICES,
     _BFDOT,
+    _long(),
+    _SPLAT,
     _SDOT,
     _USDOT,
     _bytes_widened("dot2b", "xy"),

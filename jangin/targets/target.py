@@ -48,7 +48,8 @@ class Target:
     `wide_products`: multiply-adds of vectors take int16 and add to int32.
 
     `dots`: which of `ir.words.DOTS` products of small numbers are made of, the preferred first; empty where
-    no instruction adds up several. Those that multiply matrices come before what is for single rows.
+    no instruction adds up several, or takes smaller floats than it adds to. Those that multiply matrices
+    come before what is for single rows.
 
     `outputs`: what `jangin compile --emit` can make for it; `c_flags`: what gcc and clang are given to
     compile C for it; `c_compiler`: the one that `jangin compile` asks how large the code becomes."""

@@ -229,7 +229,7 @@ class Contraction(Template):
         self.multiplies = (1 if row is None else row.multiplies) / self.pair
         self.between = BETWEEN.get(dot, 0)
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
-        small = self.packed and not role.parts and role.right.dtype.is_float
+        small = self.packed and not (role.parts or dot) and role.right.dtype.is_float
         self.small = small and role.right.dtype.wide is not role.right.dtype
         self.widened = self.small and self.rows > IN_PLACE
         self.panel_bytes = role.right.dtype.wide.bytes if self.widened else self.right_bytes
@@ -368,7 +368,7 @@ class Contraction(Template):
             return mr
         vectors = mr // self.lanes
         if not packed:  # of words of 16 bits each is copied to all lanes, of 64 bits two rows' are joined
-            return mr / max(unroll, self.lanes) + (mr if self.each > 1 else mr - mr / self.pair)
+            return mr / max(unroll, self.lanes) + (mr if self.between else mr - mr / self.pair)
         return vector_loads(self.workload.target, vectors)
 
     def tile_cycles(self, mr: int, nv: int, packed: bool = False, unroll: int = 0) -> float:

@@ -13,7 +13,7 @@ from loops import innermost
 from jangin.backends.llvm.objects import assembly
 from jangin.ir import te
 from jangin.ir.core import Conv, MatMul
-from jangin.ir.dtype import F32, I16, I32
+from jangin.ir.dtype import F16, F32, I16, I32, DType
 from jangin.ir.expr import Buffer, Load, Var, call, const, maximum
 from jangin.ir.graph import Value
 from jangin.ir.loop import Func
@@ -39,11 +39,13 @@ FOR_MORE_REGISTERS = ("depthwise 5x5",)
 """A window's sums, data and weights, and its addresses: more than 16."""
 
 
-def kernel(attrs: Conv | MatMul, shapes: tuple[tuple[int, ...], ...], target: Target) -> Func:
+def kernel(
+    attrs: Conv | MatMul, shapes: tuple[tuple[int, ...], ...], target: Target, weights: DType = F32
+) -> Func:
     """A product with constant right operand, a bias and a rectifier, as the compiler schedules it; of words
     of several numbers, if it says so."""
-    own = word_of(attrs.dot) if attrs.dot else F32
-    x, w = (Buffer(n, own, tuple(map(const, s))) for n, s in zip("xw", shapes, strict=True))
+    types = [word_of(attrs.dot)] * 2 if attrs.dot else [F32, weights]
+    x, w = (Buffer(n, t, tuple(map(const, s))) for n, t, s in zip("xw", types, shapes, strict=True))
     dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in (x, w)], attrs)
     (stage,) = CORE[attrs.op].te([x, w], Buffer("out", dtype, shape), attrs)
     bias = Buffer("bias", dtype, (stage.axes[-1].extent,))
@@ -109,6 +111,31 @@ def test_products_of_int8_are_dot_products(target: Target, case: str) -> None:
     by_lane = sum(bool(re.match(r"su?dot\s+v\d+\.4s, v\d+\.16b, v\d+\.4b\[", line)) for line in inner)
     assert not any(re.search(r"\[sp\b", line) for line in inner), "a register was spilled"
     assert by_lane >= SHARE * len(inner), inner
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c != "conv 7x7 3 to 64"])
+def test_products_of_f16_are_added_to_f32(case: str) -> None:
+    """By pairs of instructions, for the halves of a register, and nothing is widened by itself. Few channels
+    stay f32."""
+    attrs, shapes = CASES[case]
+    text = assembly(kernel(replace(attrs, dtype=F32, dot="dot1h"), shapes, NEOVERSE_V1), NEOVERSE_V1)
+    inner = max(innermost(text), key=lambda loop: len([line for line in loop if "fmlal" in line]))
+    words = Counter(line.split()[0] for line in inner)
+    assert not any(re.search(r"\[sp\b", line) for line in inner), "a register was spilled"
+    assert words["fmlal"] == words["fmlal2"] >= SHARE / 2 * len(inner), words
+    by_lane = sum(bool(re.match(r"fmlal2?\s+v\d+\.4s, v\d+\.4h, v\d+\.h\[", line)) for line in inner)
+    assert by_lane == words["fmlal"] + words["fmlal2"], "an element of the rows was broadcast"
+    assert "fcvtl" not in text
+
+
+@pytest.mark.parametrize("case", ["matmul 128x384x384", "conv 1x1 64 to 128", "conv 3x3 64 to 128"])
+def test_panels_are_widened_by_few_instructions(case: str) -> None:
+    """Of weights of f16, whole vectors are loaded, and several terms widened a turn of the loop."""
+    text = assembly(kernel(*CASES[case], CORTEX_A72, weights=F16), CORTEX_A72)
+    inner = max(innermost(text), key=lambda loop: sum(line.startswith("fcvtl") for line in loop))
+    words = Counter(line.split()[0] for line in inner)
+    assert words["fcvtl"] == words["fcvtl2"] and not words["fmla"]
+    assert words["fcvtl"] + words["fcvtl2"] >= 0.45 * len(inner), inner
 
 
 @pytest.mark.parametrize("dot", sorted(MATRICES))

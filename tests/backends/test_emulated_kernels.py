@@ -21,7 +21,18 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import jangin
+from jangin.compiler.build import build
+from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.options import Options
+from jangin.compiler.pipeline import optimize
+from jangin.ir.core import Conv, MatMul
+from jangin.ir.dtype import F16, F32
+from jangin.ir.expr import const
+from jangin.ir.graph import Array
+from jangin.ops.builder import Builder
+from jangin.ops.interpret import run_graph
 from jangin.runtime.artifact import Artifact
+from jangin.targets import resolve
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 _V = "rv64,v=true,vlen={},vext_spec=v1.0"
@@ -228,6 +239,49 @@ def test_pairs_of_bfloat16(rows: int, tmp_path: Path, monkeypatch: pytest.Monkey
     assert {a.dtype for a in artifact.plan.constants.values()} == {np.dtype(words)}, "pairs, or fours"
     got = execute("neoverse-v1", artifact, {"x": x}, tmp_path, monkeypatch)
     np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("layer", ["a point", "a window", "a stride", "groups", "a product", "a row"])
+def test_products_of_f16_are_fused(layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By FMLAL: numbers of all sizes, subnormal ones too, are multiplied exactly, and sums are those of f32.
+    The result alone is rounded to f16."""
+    random, b = np.random.default_rng(seed := int(RNG.integers(1 << 30))), Builder("net", {})
+    channels, outputs, size = (int(n) for n in random.integers((9, 3, 5), (70, 60, 15)))
+
+    def numbers(*shape: int) -> Array:
+        spread = np.exp2(random.integers(-16, 2, shape))
+        return (random.standard_normal(shape) * spread).astype(np.float16)
+
+    if layer in ("a product", "a row"):
+        x = b.input("x", F16, (const(1 if layer == "a row" else size), const(channels)))
+        weights = numbers(channels, outputs)
+        y = b.matmul(x, b.const(weights))
+    else:
+        kernel, step, groups = {"a point": (1, 1, 1), "a stride": (3, 2, 1), "groups": (3, 1, 2)}.get(
+            layer, (3, 1, 1)
+        )
+        x = b.input("x", F16, tuple(map(const, (1, channels * groups, size, size + 3))))
+        weights = numbers(outputs * groups, channels, kernel, kernel)
+        pads, ones = (kernel // 2,) * 4, (1, 1)
+        y = b.conv(x, b.const(weights), strides=(step,) * 2, dilations=ones, pads=pads, groups=groups)
+    graph = b.graph([y], ["out"])
+    given = numbers(*(int(str(d)) for d in graph.shape("x")))
+    options = Options(resolve("neoverse-v1"), winograd=False, verify=True)
+    fused = optimize(graph, options)
+    scheduled = schedule_kernels(fused, options)
+    assert any("dot1h(" in str(kernel.func) for kernel, _ in scheduled.values())
+    artifact = build(make_plan(fused, scheduled, options), options.target)
+    got = execute("neoverse-v1", artifact, {"x": given}, tmp_path, monkeypatch)
+    b = Builder("wide", {})
+    (node,) = (n for n in graph.nodes if isinstance(n.attrs, (Conv, MatMul)))
+    wide = b.input("x", F32, graph.shape("x")), b.input("w", F32, tuple(map(const, weights.shape)))
+    exact = b.graph([b.node(node.attrs, wide)], ["out"])
+    arrays = {"x": given.astype(np.float32), "w": weights.astype(np.float32)}
+    want = run_graph(exact, arrays)["out"].astype(np.float64)
+    size = run_graph(exact, {n: np.abs(a) for n, a in arrays.items()})["out"]
+    near = np.spacing(np.abs(want).astype(np.float16)).astype(np.float64) / 2
+    wrong = np.abs(got.astype(np.float64) - want) > near + 2.0**-20 * size
+    assert not wrong.any(), (seed, got[wrong], want[wrong])
 
 
 @pytest.mark.parametrize("machine", MACHINES)

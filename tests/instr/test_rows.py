@@ -129,6 +129,15 @@ def test_pairs_of_bfloat16_are_one_instruction(on: Target, becomes: str) -> None
     assert re.search(becomes, text) and not re.search(r"mul|fma|fmla|call", text), text
 
 
+def test_f16_is_multiplied_by_two_instructions() -> None:
+    """One for each half of a register, which widens nothing first."""
+    row = NEOVERSE_V1.row("dot1h", F32, 8)
+    assert row is not None and AARCH64.row("dot1h", F32, 8) is None
+    text = assembly(row, F32, NEOVERSE_V1)
+    assert [len(re.findall(rf"\b{name}\s", text)) for name in ("fmlal", "fmlal2")] == [1, 1], text
+    assert not re.search(r"\s(fcvtl2?|fmul|fmla|bl)\s", text), text
+
+
 @pytest.mark.parametrize(
     ("dot", "becomes"), [("dot8", r"\bsmmla\s"), ("dot8u", r"\busmmla\s"), ("dot4bf", r"\bbfmmla\s")]
 )

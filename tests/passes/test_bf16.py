@@ -1,5 +1,5 @@
-"""Products of bfloat16 made of pairs, where a machine has an instruction for that: what goes through memory
-is bfloat16, sums are f32."""
+"""Products of bfloat16 made of pairs, and of float16, where a machine has an instruction for that: what goes
+through memory is of 16 bits, sums are f32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Conv, Kernel, MatMul, Pool
-from jangin.ir.dtype import BF16, F32, I32
+from jangin.ir.dtype import BF16, F16, F32, I32, DType
 from jangin.ir.expr import call, const, maximum
 from jangin.ir.graph import Array, Graph
 from jangin.ops.builder import Builder
@@ -22,7 +22,7 @@ from jangin.ops.interpret import run_graph
 from jangin.ops.values import Tensor
 from jangin.runtime.executable import Executable
 from jangin.targets import Target, resolve
-from jangin.targets.arm import NEOVERSE_V1
+from jangin.targets.arm import NEOVERSE_N1, NEOVERSE_V1
 from jangin.targets.x86 import V4_AMX, V4_BF16, V4_VNNI
 
 Net = Callable[[Builder, np.random.Generator], Tensor]
@@ -31,9 +31,9 @@ ROUNDING = 2.0**-8
 """Half the distance of two bfloat16, as a share."""
 
 
-def weight(b: Builder, random: np.random.Generator, *shape: int) -> Tensor:
+def weight(b: Builder, random: np.random.Generator, *shape: int, dtype: DType = BF16) -> Tensor:
     numbers = random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
-    return b.const(numbers.astype(BF16.numpy))
+    return b.const(numbers.astype(dtype.numpy))
 
 
 def conv(
@@ -44,26 +44,34 @@ def conv(
     groups: int = 1,
     size: int = 11,
     pad: bool = True,
+    dtype: DType = BF16,
 ) -> Net:
     def net(b: Builder, random: np.random.Generator) -> Tensor:
-        x = b.input("x", BF16, tuple(const(d) for d in (2, channels, size, size + 3)))
-        w = weight(b, random, outputs, channels // groups, kernel, kernel)
+        x = b.input("x", dtype, tuple(const(d) for d in (2, channels, size, size + 3)))
+        w = weight(b, random, outputs, channels // groups, kernel, kernel, dtype=dtype)
         pads = (kernel // 2 if pad else 0,) * 4
         return b.conv(x, w, strides=(stride,) * 2, dilations=(1, 1), pads=pads, groups=groups)
 
     return net
 
 
-def product(rows: int, depth: int, columns: int, *, turned: str = "", batch: tuple[int, ...] = ()) -> Net:
+def product(
+    rows: int,
+    depth: int,
+    columns: int,
+    *,
+    turned: str = "",
+    batch: tuple[int, ...] = (),
+    dtype: DType = BF16,
+) -> Net:
     """`turned`: which operands lie across."""
 
     def net(b: Builder, random: np.random.Generator) -> Tensor:
         left = (depth, rows) if "a" in turned else (rows, depth)
         right = (columns, depth) if "b" in turned else (depth, columns)
-        x = b.input("x", BF16, tuple(const(d) for d in (*batch, *left)))
-        return b.matmul(
-            x, weight(b, random, *batch, *right), transpose_a="a" in turned, transpose_b="b" in turned
-        )
+        x = b.input("x", dtype, tuple(const(d) for d in (*batch, *left)))
+        w = weight(b, random, *batch, *right, dtype=dtype)
+        return b.matmul(x, w, transpose_a="a" in turned, transpose_b="b" in turned)
 
     return net
 
@@ -88,6 +96,22 @@ OTHERS: dict[str, Net] = {
     "groups of odd channels": conv(15, 30, 3, groups=3),
     "depthwise": conv(16, 16, 3, groups=16),
     "two terms": product(5, 2, 33),
+}
+OF_F16: dict[str, Net] = {
+    "a window": conv(32, 48, 3, size=5, dtype=F16),
+    "odd channels": conv(35, 23, 3, stride=2, dtype=F16),
+    "a point": conv(64, 40, 1, dtype=F16),
+    "groups": conv(24, 32, 3, groups=2, dtype=F16),
+    "a product": product(13, 67, 37, dtype=F16),
+    "a deep product": product(7, 1031, 40, dtype=F16),
+    "a row": product(1, 258, 50, dtype=F16),
+    "turned": product(9, 34, 37, turned="ab", dtype=F16),
+    "batches": product(5, 21, 33, batch=(3,), dtype=F16),
+}
+OTHERS_OF_F16: dict[str, Net] = {
+    "few channels": conv(3, 40, 7, stride=2, dtype=F16),
+    "groups of few channels": conv(32, 32, 3, groups=8, dtype=F16),
+    "depthwise": conv(16, 16, 3, groups=16, dtype=F16),
 }
 
 
@@ -155,6 +179,33 @@ def test_pairs_where_terms_are_paired(net: str, on: Target) -> None:
     dot = "dot4bf" if on is NEOVERSE_V1 and net != "a row" else DOT
     made = products(optimize(graph, Options(on, winograd=False)))
     assert [p.dot for p in made] == [dot if net in NETS else ""]
+
+
+@pytest.mark.parametrize("net", [*OF_F16, *OTHERS_OF_F16])
+def test_f16_is_multiplied_as_it_is(net: str) -> None:
+    """Where a multiply-add takes f16, but for few channels; the option leaves it out."""
+    graph, _ = built((OF_F16 | OTHERS_OF_F16)[net])
+    for on, dot in (
+        (Options(NEOVERSE_V1, winograd=False), "dot1h" if net in OF_F16 else ""),
+        (Options(NEOVERSE_V1, winograd=False, bf16=False), ""),
+        (Options(NEOVERSE_N1, winograd=False), ""),
+    ):
+        assert [p.dot for p in products(optimize(graph, on))] == [dot]
+
+
+@pytest.mark.parametrize("net", OF_F16)
+def test_sums_of_f16_are_of_f32(net: str) -> None:
+    """By the interpreter and by code, of a machine without the instruction too."""
+    graph, arrays = built(OF_F16[net])
+    want, size = in_f64(graph, arrays)
+    cpu = resolve("cpu")
+    options = Options(replace(cpu, dots=(*cpu.dots, "dot1h")), winograd=False, verify=True)
+    made = optimize(graph, options)
+    assert [p.dot for p in products(made)] == ["dot1h"]
+    for got in (run_graph(made, arrays)["out"], code(graph, options, arrays)):
+        assert got.dtype == F16.numpy
+        wrong = np.abs(got.astype(np.float64) - want)
+        assert (wrong <= 2.0**-11 * np.abs(want) + 2.0**-20 * size + 2.0**-25).all()
 
 
 @pytest.mark.parametrize("options", [Options(V4_VNNI), Options(V4_BF16, bf16=False)], ids=("lacking", "off"))

@@ -274,6 +274,16 @@ def test_products_are_of_pairs_of_bytes(net: str) -> None:
     assert made and all(p.dot == ("" if net.startswith(few) else "dot2b") for p in made)
 
 
+def test_integers_are_not_multiplied_as_floats() -> None:
+    """Where the machine has instructions for floats of 16 bits, and none for int16."""
+    random, b = np.random.default_rng(0), Builder("net", {})
+    x = b.input("x", I16, (const(13), const(24)))
+    w = random.integers(0, 1 << 15, (24, 37), np.int16)
+    graph = b.graph([integer_matmul(b, x, b.const(w), None, None)], ["out"])
+    made = products(optimize(graph, Options(NEOVERSE_V1)))
+    assert made and not any(p.dot for p in made)
+
+
 def test_depthwise_products_are_of_int16_where_multiply_adds_widen() -> None:
     graph, _ = built(NETS["depthwise"], 0)
     fused = optimize(graph, Options(CORTEX_A72))

@@ -284,7 +284,8 @@ def test_every_processor(target: Target) -> None:
     """No kernel is a scalar nest on one that this machine may not run. One of its instructions that add up so
     many products of such numbers is in some kernel: without that the walk would miss what it is for."""
     options, used = Options(target, winograd=False, verify=True), set[str]()
-    types = (F32, BF16) if "dot2bf" in target.dots else (F32, F16)
+    floats = dict.fromkeys(t for dot in target.dots for t in DOTS[dot] if t.is_float)
+    types = (F32, *(floats or (F16,)))
     cases = [*((layer, U8) for layer in (*OF_BYTES.values(), *OF_NETS.values()))]
     cases += [(ANY[layer], dtype) for layer in (*WIDENED, "one-row") for dtype in types]
     for make, dtype in cases:

@@ -23,6 +23,11 @@ def vector_type(dtype: DType, lanes: int) -> str:
     return scalar_type(dtype) if lanes == 1 else f"<{lanes} x {scalar_type(dtype)}>"
 
 
+def half_type(lanes: int) -> str:
+    """LLVM's own type of so many f16."""
+    return "half" if lanes == 1 else f"<{lanes} x half>"
+
+
 def literal(value: Scalar, dtype: DType) -> str:
     """A scalar constant, rounded to its type, as LLVM writes it."""
     if dtype is BOOL:

@@ -12,9 +12,9 @@ from jangin.backends.llvm.instruction import Lines, lines
 from jangin.backends.llvm.registers import Registers
 from jangin.backends.llvm.several import MOST, SeveralLoads
 from jangin.backends.llvm.tiles import configured
-from jangin.backends.llvm.types import literal, scalar_type, vector_type
+from jangin.backends.llvm.types import half_type, literal, scalar_type, vector_type
 from jangin.backends.walk.writer import Pointer, Value, Writer
-from jangin.ir.dtype import BOOL, F32, I16, I32, I64, DType
+from jangin.ir.dtype import BOOL, F16, F32, I16, I32, I64, DType
 from jangin.ir.expr import Scalar
 from jangin.ir.words import DOTS
 from jangin.targets.rows import Row
@@ -76,11 +76,15 @@ class LlvmWriter(Writer):
     innermost loop multiples of its count are added up. LLVM's loop strength reduction would find the same,
     but takes a third of its time: it is kept from it by an instruction that it can't see through.
 
+    `_halves`: f16 is loaded and stored as LLVM's half. Of vectors of bits its multiply-adds would take no
+    lane.
+
     `_terms`: the operands of sums with one product of words, to which a row may add the next at once."""
 
     def __init__(self, target: Target, hoists: bool = False) -> None:
         super().__init__(target)
         self._hoists = hoists
+        self._halves = target.row("dot1h", F32, target.lanes(F16.bytes)) is not None
         self._loops: list[_Loop] = []
         self._depths: dict[str, int] = {}
         self._counts: dict[str, _Loop] = {}
@@ -336,12 +340,16 @@ class LlvmWriter(Writer):
         plain = f"load {vector_type(dtype, lanes)}, ptr {at}, align {dtype.bytes}"
         vectors, rest = divmod(lanes, self.target.lanes(dtype.bytes))
         fewest = 3 if self.target.offsets else 1
-        whole = dtype in (F32, I16, I32, I64) and fewest <= vectors <= MOST and not (rest or masks)
+        whole = dtype in (F32, F16, I16, I32, I64) and fewest <= vectors <= MOST and not (rest or masks)
         if self._several and whole and at not in self._registers:
             ref = self.remembered(plain + state, lambda: self._load_several(dtype, at, vectors))
             return Value(ref, dtype, lanes)
         if masks:
             self._registers.settle(at)
+        elif dtype is F16 and self._halves:
+            half = half_type(lanes)
+            ref = self.named(plain.replace(vector_type(dtype, lanes), half), state)
+            return self.op(f"bitcast {half} {ref} to {vector_type(dtype, lanes)}", dtype, lanes)
         elif not self._addresses:
             return self.op(plain, dtype, lanes, state)
         texts = [plain, *(self._masked_load(dtype, lanes, at, m) for m in masks)]
@@ -400,7 +408,11 @@ class LlvmWriter(Writer):
 
     def _store(self, at: Pointer, v: Value) -> None:
         at = self._reached(at, v.lanes)
-        self.effect(f"store {_typed(v)}, ptr {at}, align {v.dtype.bytes}")
+        value = _typed(v)
+        if v.dtype is F16 and self._halves:
+            half = half_type(v.lanes)
+            value = f"{half} {self.named(f'bitcast {value} to {half}')}"
+        self.effect(f"store {value}, ptr {at}, align {v.dtype.bytes}")
 
     def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
         self._registers.settle(at)
