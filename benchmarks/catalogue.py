@@ -30,9 +30,9 @@ class Model:
         return self.path.with_suffix(".tflite")
 
 
-def quantized(model: Model, reduced: bool = False) -> Model:
-    """Its int8 twin, which benchmarks/make_quantized.py makes; `reduced`: of weights of 7 bits."""
-    return replace(model, file=f"{model.file}_int8{'_reduced' if reduced else ''}")
+def quantized(model: Model, kind: str = "int8") -> Model:
+    """Its twin of one of the kinds that benchmarks/make_quantized.py makes."""
+    return replace(model, file=f"{model.file}_{kind}")
 
 
 def halved(model: Model, precision: str) -> Model:
@@ -100,6 +100,8 @@ QUANTIZED = (
     "inceptionv3", "bert_base", "minilm",
 )  # fmt: skip
 """The models that are measured as int8 too."""
+DYNAMIC = ("bert_base", "minilm")
+"""Those of which products are most, so that they are quantized dynamically too."""
 HALVES = ("float16", "bfloat16")
 """The precisions of 16 bits."""
 HALVES_OF = ("squeezenet1_1", "mobilenetv2", "resnet18", "resnet50", "bert_base", "minilm")

@@ -5,6 +5,7 @@
 
 `--reduce-range` (measured by `--precision int8_reduced`): weights are of 7 bits (-64 to 64), as ONNX Runtime
 advises for AVX2 without VNNI, where its products of bytes saturate else; files are NAME_int8_reduced.onnx.
+`--dynamic`: a run finds the range of what products read; files are NAME_int8_dynamic.onnx.
 
 The models come from benchmarks/make_models.py and have random weights, so that random inputs calibrate
 them as well as any: activations are u8 by their range, weights s8 with a scale a channel. Each becomes
@@ -19,8 +20,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from catalogue import CATALOGUE, MODELS, QUANTIZED, Model, quantized
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from catalogue import CATALOGUE, DYNAMIC, MODELS, QUANTIZED, Model, quantized
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 BATCHES = 4
@@ -46,15 +53,18 @@ class Feeds(CalibrationDataReader):  # type: ignore[misc]
         return next(self.feeds, None)
 
 
-def make(model: Model, folder: Path, reduced: bool) -> Path:
-    """Quantize one model into a folder, with weights of 7 bits if `reduced`."""
-    out = folder / quantized(model, reduced).path.name
+def make(model: Model, folder: Path, kind: str) -> Path:
+    """Quantize one model into a folder."""
+    out = folder / quantized(model, kind).path.name
+    if kind == "int8_dynamic":
+        quantize_dynamic(model.path, out, weight_type=QuantType.QInt8)
+        return out
     prepared = out.with_suffix(".prepared")
     quant_pre_process(model.path, prepared, skip_symbolic_shape=True)
     quantize_static(
         prepared, out, Feeds(prepared, model), quant_format=QuantFormat.QDQ, per_channel=True,
         activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
-        reduce_range=reduced,
+        reduce_range=kind == "int8_reduced",
     )  # fmt: skip
     prepared.unlink()
     return out
@@ -62,12 +72,17 @@ def make(model: Model, folder: Path, reduced: bool) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("models", nargs="*", default=QUANTIZED, metavar="MODEL", help="default: %(default)s")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="default: those that gain by it")
     parser.add_argument("--out", type=Path, default=MODELS, help="the folder (default: where the models lie)")
-    parser.add_argument("--reduce-range", action="store_true", help="weights of 7 bits")
+    kinds = parser.add_mutually_exclusive_group()
+    for flag, kind, text in (
+        ("--reduce-range", "int8_reduced", "weights of 7 bits"),
+        ("--dynamic", "int8_dynamic", "by the range that a run finds"),
+    ):
+        kinds.add_argument(flag, dest="kind", action="store_const", const=kind, default="int8", help=text)
     args = parser.parse_args()
-    for name in args.models:
-        print(make(CATALOGUE[name], args.out, args.reduce_range))
+    for name in args.models or (DYNAMIC if args.kind == "int8_dynamic" else QUANTIZED):
+        print(make(CATALOGUE[name], args.out, args.kind))
 
 
 if __name__ == "__main__":

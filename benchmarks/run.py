@@ -54,7 +54,7 @@ def model_of(name: str, args: argparse.Namespace) -> Model:
     model = CATALOGUE[name]
     if args.precision in HALVES:
         return halved(model, args.precision)
-    return quantized(model, args.precision != "int8") if args.precision in INT8 else model
+    return quantized(model, args.precision) if args.precision in INT8 else model
 
 
 def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:

@@ -241,9 +241,9 @@ def kernel_text(graph: Graph, node: Node, scheduled: Scheduled, show: str, targe
     if show == "naive":
         if is_opaque(node):
             return print_func(opaque_func(node))
-        parts, inputs, out = stages(node)
-        symbols = used_symbols(parts, (*inputs, out), graph.symbols)
-        return print_func(te.lower(scheduled.func.name, parts, inputs, symbols))
+        parts, inputs, results = stages(node)
+        symbols = used_symbols(parts, (*inputs, *results), graph.symbols)
+        return print_func(te.lower(scheduled.func.name, parts, inputs, symbols, len(results)))
     if show == "steps":
         return "".join(f"{line}\n" for line in (f"template {scheduled.template}", *scheduled.steps))
     if show == "loop":

@@ -44,7 +44,6 @@ from jangin.passes.stages import (
 )
 from jangin.passes.views import (
     Part,
-    View,
     func_over_wholes,
     parameter_parts,
     stages_over_wholes,
@@ -139,7 +138,7 @@ class _Jobs:
     def _nest(self, node: Node, name: str) -> tuple[str, tuple[str, ...]]:
         """A nest that a pass made once is one object: its text, which takes long, is made once too."""
         graph, params, args = self.graph, opaque_params(node), (*node.inputs, node.outputs[0])
-        parts = parameter_parts(params[:-1], params[-1], args, self.found, graph)
+        parts = parameter_parts(params[:-1], params[-1:], args, self.found, graph)
         body = node.of(Kernel).body
         alone = id(body.nodes[0].of(LoopNest).body) if len(body.nodes) == 1 else node.name
         known = alone, params, tuple(body.symbols.items()), _wholes(parts)
@@ -171,7 +170,7 @@ class _Jobs:
         graph, options = self.graph, self.options
         text, workload, args = kernel_workload(node, graph, options, name)
         candidate = options.choices.get(text)
-        if parts := parameter_parts(workload.inputs, workload.stages[-1].out, args, self.found, graph):
+        if parts := parameter_parts(workload.inputs, workload.results, args, self.found, graph):
             workload = _over_wholes(workload, parts, graph.symbols)
             text += _wholes(parts)
         workload, sums = _over_sums(workload)
@@ -262,7 +261,7 @@ def _over_sums(workload: Workload) -> tuple[Workload, dict[Var, Expr]]:
     if not sums:
         return workload, sums
     stages, inputs = with_symbols(workload.stages, workload.inputs, values, symbols)
-    symbols = used_symbols(stages, (*inputs, stages[-1].out), symbols)
+    symbols = used_symbols(stages, (*inputs, *(s.out for s in stages[-workload.outputs :])), symbols)
     return replace(workload, stages=stages, inputs=inputs, symbols=symbols), sums
 
 
@@ -294,21 +293,21 @@ def _over_sizes(workload: Workload, names: Mapping[Var, Var]) -> tuple[str, Work
     }
     symbols = {v: (bound(low), bound(high)) for v, (low, high) in ranges.items()}
     stages, inputs = with_symbols(workload.stages, workload.inputs, names, symbols)
-    text = f"{canonical(stages, inputs, stages[-1].out, symbols)[3]}:{','.join(workload.constants)}"
-    text += f"@{stages[-1].at}" if stages[-1].at else ""
-    return text, replace(workload, stages=stages, inputs=inputs, symbols=symbols)
+    workload = replace(workload, stages=stages, inputs=inputs, symbols=symbols)
+    text = f"{canonical(stages, inputs, workload.results, symbols)[3]}:{','.join(workload.constants)}"
+    return "".join([text, *(f"@{s.at}" for s in stages if s.at)]), workload
 
 
 def kernel_workload(
     node: Node, graph: Graph, options: Options, name: str = "kernel"
 ) -> tuple[str, Workload, tuple[str, ...]]:
     """(digest, workload, argument names) of a kernel that is no nest; equal kernels have one digest."""
-    parts, inputs, out = stages(node)
-    symbols = used_symbols(parts, (*inputs, out), graph.symbols)
-    renamed, params, _, digest = canonical(parts, inputs, out, symbols)
+    parts, inputs, results = stages(node)
+    symbols = used_symbols(parts, (*inputs, *results), graph.symbols)
+    renamed, params, _, digest = canonical(parts, inputs, results, symbols)
     fixed = tuple(p.name for p, b in zip(params, inputs, strict=True) if b.name in graph.constants)
-    workload = Workload(name, renamed, params, symbols, fixed, options.target)
-    return f"{digest}:{','.join(fixed)}", workload, (*(b.name for b in inputs), out.name)
+    workload = Workload(name, renamed, params, symbols, fixed, options.target, len(results))
+    return f"{digest}:{','.join(fixed)}", workload, tuple(b.name for b in (*inputs, *results))
 
 
 def make_kernel(workload: Workload, options: Options, candidate: Candidate | None = None) -> Scheduled:
@@ -317,9 +316,9 @@ def make_kernel(workload: Workload, options: Options, candidate: Candidate | Non
     called, templates = _library_kernels(workload, options), _templates(options)
     if called and candidate is None and options.libraries in FINDERS:
         candidate = Candidate(called[0].name, called[0].space()[0])
-    out = workload.stages[-1].out
-    operations, moved = stages_work(workload.stages, workload.inputs, out, workload.symbols)
-    return replace(choose(workload, candidate, called, templates), flops=operations, bytes=moved)
+    p = workload
+    operations, moved = stages_work(p.stages, p.inputs, p.symbols, p.outputs)
+    return replace(choose(p, candidate, called, templates), flops=operations, bytes=moved)
 
 
 def kernel_candidates(workload: Workload, options: Options) -> list[tuple[Candidate, float]]:
@@ -372,12 +371,13 @@ def make_plan(
         if node.op == "kernel":
             kernel, args = scheduled[node.outputs[0]]
             args = _arguments(kernel, args, packings, values)
-            nodes.append(replace(node, inputs=args[:-1], outputs=args[-1:]))
+            given = len(args) - len(node.outputs)
+            nodes.append(replace(node, inputs=args[:given], outputs=args[given:]))
             if kernel.func.name not in funcs:
                 scratch[kernel.func.name] = _scratch(kernel, options)
-            view, needs = found.get(node.outputs[0]), scratch[kernel.func.name]
-            launch = _launch(kernel, args, node, view, needs, options)
-            launches.append(_unless_empty(launch, graph.shape(node.outputs[0]), graph.symbols))
+            starts = {n: found[n].start for n in node.outputs if n in found}
+            launch = _launch(kernel, args, node, starts, scratch[kernel.func.name], options)
+            launches.append(_unless_empty(launch, node.outputs, graph))
             funcs[kernel.func.name] = kernel.func
             if kernel.call is not None:
                 calls[kernel.func.name] = kernel.call
@@ -447,11 +447,12 @@ def _pack(
                 del constants[source]
 
 
-def _unless_empty(launch: Launch, shape: Sequence[Expr], symbols: Mapping[Var, Range]) -> Launch:
-    """The launch with no tasks where its result, of this shape, has no elements: loops around an empty one
-    may be of any length, as those of a Tile of nothing, 2**40 times."""
-    tasks, rounds = launch.tasks, launch.rounds
-    for size in shape:
+def _unless_empty(launch: Launch, results: Sequence[str], graph: Graph) -> Launch:
+    """The launch with no tasks where its results have no elements: loops around an empty one may be of any
+    length, as those of a Tile of nothing, 2**40 times."""
+    tasks, rounds, symbols = launch.tasks, launch.rounds, graph.symbols
+    first, *others = (graph.shape(n) for n in results)
+    for size in (d for d in first if all(d in shape for shape in others)):
         if prove(size > 0, symbols) or (rounds == ONE and _vanishes(tasks, size)):
             continue
         empty = eq(size, ZERO)
@@ -473,14 +474,15 @@ def _launch(
     kernel: Scheduled,
     args: tuple[str, ...],
     node: Node,
-    view: View | None,
+    starts: Mapping[str, tuple[int, ...]],
     scratch: Expr,
     options: Options,
 ) -> Launch:
+    """`starts`: where results that lie in a part of a buffer begin there."""
     func: Func = kernel.func
-    start: dict[Var, Expr] = (
-        {} if view is None else dict(zip(start_symbols(func.params[-1]), map(const, view.start), strict=True))
-    )
+    start: dict[Var, Expr] = {}
+    for name, result in zip(node.outputs, func.results, strict=True):
+        start |= zip(start_symbols(result), map(const, starts.get(name, ())), strict=False)
 
     def of_model(e: Expr) -> Expr:
         return simplify(substitute(e, kernel.sizes)) if kernel.sizes else e

@@ -2,8 +2,8 @@
 
 A `Stage` gives one tensor: for each output index, the `body` (reduced over `reduce_axes` by
 `combiner` if there are any), then the `epilogue` of the reduced value `acc`. A kernel is a list
-of stages; all but the last are local to it. `lower` builds the naive loop nest: the kernel's
-reference semantics.
+of stages; the last of them, one or several, give its results, and all others are local to it.
+`lower` builds the naive loop nest: the kernel's reference semantics.
 """
 
 from __future__ import annotations
@@ -188,16 +188,22 @@ def nest(stage: Stage) -> Stmt:
     return inner
 
 
-def lower(name: str, stages: Sequence[Stage], inputs: Sequence[Buffer], symbols: Mapping[Var, Range]) -> Func:
-    """The naive kernel of `stages` (in order; the last one's output is the kernel's)."""
+def lower(
+    name: str,
+    stages: Sequence[Stage],
+    inputs: Sequence[Buffer],
+    symbols: Mapping[Var, Range],
+    outputs: int = 1,
+) -> Func:
+    """The naive kernel of `stages` (in order; the last `outputs` give its results)."""
     named = [rename_axes(s, f"{chr(97 + n % 26)}" if len(stages) > 1 else "") for n, s in enumerate(stages)]
     body = block(*(nest(s) for s in named))
-    for stage in reversed(named[:-1]):
+    for stage in reversed(named[:-outputs]):
         body = Alloc(replace(stage.out, memory="scratch"), body)
-    for stage in named[:-1]:
+    for stage in named[:-outputs]:
         body = replace_buffer(body, stage.out.name, replace(stage.out, memory="scratch"))
-    params = (*inputs, named[-1].out)
-    return Func(name, params, 1, tuple(symbols.items()), body)
+    params = (*inputs, *(s.out for s in named[-outputs:]))
+    return Func(name, params, outputs, tuple(symbols.items()), body)
 
 
 def redirect(stage: Stage, buffers: Mapping[str, Buffer]) -> Stage:

@@ -57,7 +57,7 @@ def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, N
 def _product(kernel: Node) -> tuple[Stage, Load, Load] | None:
     """The stage and operands of a kernel that is a batch of f32 products: rows only in the left one,
     columns only in the right one."""
-    parts, _, result = stages(kernel)
+    parts, _, (result,) = stages(kernel)
     stage = parts[0]
     body, axes = stage.body, stage.axes
     if len(parts) > 1 or stage.combiner != "sum" or len(stage.reduce_axes) != 1 or len(axes) < 3:

@@ -45,15 +45,16 @@ def join(graph: Graph, chain: Chain) -> Graph:
     return graph.with_nodes(nodes) if merged else graph
 
 
-def merge(graph: Graph, chain: Sequence[Node]) -> Node:
-    """One kernel of those of a chain."""
+def merge(graph: Graph, chain: Sequence[Node], results: Sequence[str] = ()) -> Node:
+    """One kernel of those of a chain: the last one, which gives its result, or the first, which gives all
+    `results`."""
     bodies = [n.of(Kernel).body for n in chain]
-    inner = {n.outputs[0] for n in chain[:-1]}
+    inner = {n.outputs[0] for n in chain}
     inputs = tuple(dict.fromkeys(i for n in chain for i in n.inputs if i not in inner))
-    last = chain[-1]
     nodes = tuple(n for b in bodies for n in b.nodes)
     constants = {k: v for b in bodies for k, v in b.constants.items()}
     values = {k: v for b in bodies for k, v in b.values.items()}
-    body = Graph(last.name, inputs, last.outputs, nodes, constants, values, graph.symbols)
+    named, outputs = (chain[0], tuple(results)) if results else (chain[-1], chain[-1].outputs)
+    body = Graph(named.name, inputs, outputs, nodes, constants, values, graph.symbols)
     source = "; ".join(dict.fromkeys(s for n in chain for s in n.source.split("; ") if s))
     return kernel_node(body, source)

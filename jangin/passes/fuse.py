@@ -1,9 +1,10 @@
 """Which nodes make one kernel.
 
 A kernel has at most one anchor (a contraction, reduction, or several stages over rows) and one
-result. Maps that consume the anchor's result join its write-back (the epilogue); injective nodes
-that produce what it reads are evaluated where it reads them. Every value between a kernel's nodes
-is read inside it alone, so groups can't depend on each other in a circle.
+result, until the passes `extrema` and `scalars` join some. Maps that consume the anchor's result join
+its write-back (the epilogue); injective nodes that produce what it reads are evaluated where it reads
+them. Every value between a kernel's nodes is read inside it alone, so groups can't depend on each other
+in a circle.
 """
 
 from __future__ import annotations

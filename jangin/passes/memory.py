@@ -57,8 +57,8 @@ def _bases(graph: Graph, order: Sequence[Node]) -> dict[str, str]:
     fixed = {*graph.inputs, *graph.constants}
     bases = {n: n for n in (*graph.inputs, *graph.constants)}
     for node in order:
-        name = node.outputs[0]
-        bases[name] = bases[node.inputs[0]] if node.op == "reshape" else name
+        for name in node.outputs:
+            bases[name] = bases[node.inputs[0]] if node.op == "reshape" else name
     for name in graph.outputs:
         old = bases[name]
         if old != name and old not in fixed and old not in graph.outputs:

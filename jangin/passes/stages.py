@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from jangin.ir.core import Kernel, LoopNest
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, is_const
-from jangin.ir.graph import Array, Node
+from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.loop import Alloc, For, Func, Stmt, block, map_stmt
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.te import Axis, Stage, compute, identity, inline, nest, redirect
 from jangin.ir.traversal import loads, rewrite, substitute
 from jangin.ops.core import core_op
 
-Staged = tuple[tuple[Stage, ...], tuple[Buffer, ...], Buffer]
-"""(stages, inputs, result)"""
+Staged = tuple[tuple[Stage, ...], tuple[Buffer, ...], tuple[Buffer, ...]]
+"""(stages, inputs, results)"""
 
 
 def is_opaque(kernel: Node) -> bool:
@@ -25,8 +25,8 @@ def is_opaque(kernel: Node) -> bool:
 
 
 def stages(kernel: Node) -> Staged:
-    """(stages, inputs, result) of a kernel, over buffers named as the graph's values; all stages
-    but the last are local. Conditions and indices are simplified for the symbols' ranges."""
+    """(stages, inputs, results) of a kernel, over buffers named as the graph's values; the last stages give
+    the results, and all others are local. Conditions and indices are simplified for the symbols' ranges."""
     body = kernel.of(Kernel).body
     buffers = {n: Buffer(n, body.dtype(n), body.shape(n)) for n in body.values}
     done = {n: _scalar(buffers[n], array) for n, array in body.constants.items()}
@@ -37,14 +37,25 @@ def stages(kernel: Node) -> Staged:
         if core.kind == "injective":
             done[out.name] = _inlined(own[0], done)
         else:
-            anchored = _joined(anchored, _attached(own, done, anchored))
-    result = buffers[body.outputs[0]]
-    if not anchored:
-        anchored = [done[result.name]]
-    elif anchored[-1].out.name != result.name:
-        anchored[-1] = _finished(anchored[-1], done[result.name])
+            anchored = _joined(anchored, _attached(own, done, anchored), body.outputs)
+        if out.name in body.outputs and out.name in done:  # a result is read where it lies
+            final = done.pop(out.name)
+            last = anchored[-1].out.name if anchored else ""
+            if last and anchored[-1].out.shape == out.shape and _leads_only_to(out.name, last, body):
+                anchored[-1] = _finished(anchored[-1], final)
+            else:
+                anchored.append(final)
     whole = tuple(simplified(s, body.symbols) for s in anchored)
-    return whole, tuple(buffers[n] for n in body.inputs), result
+    return whole, tuple(buffers[n] for n in body.inputs), tuple(buffers[n] for n in body.outputs)
+
+
+def _leads_only_to(result: str, name: str, body: Graph) -> bool:
+    """Whether of a kernel's results only one depends on a value but through that result."""
+    reached = {name}
+    for node in body.nodes:
+        if result not in node.outputs and not reached.isdisjoint(node.inputs):
+            reached.update(node.outputs)
+    return reached.isdisjoint(body.outputs)
 
 
 def structure(kernel: Node) -> Hashable:
@@ -59,7 +70,14 @@ def structure(kernel: Node) -> Hashable:
         nodes.append((type(node.attrs), *attrs, ends))
     types = tuple((body.dtype(name), body.shape(name)) for name in number)
     held = tuple((number[n], a.dtype.str, a.tobytes()) for n, a in body.constants.items() if n in number)
-    return tuple(of), tuple(nodes), types, held, number[body.outputs[0]], tuple(body.symbols.items())
+    return (
+        tuple(of),
+        tuple(nodes),
+        types,
+        held,
+        tuple(number[n] for n in body.outputs),
+        tuple(body.symbols.items()),
+    )
 
 
 def _scalar(buffer: Buffer, array: Array) -> Stage:
@@ -92,10 +110,10 @@ def _attached(own: Sequence[Stage], done: dict[str, Stage], before: Sequence[Sta
     return [*local, *(_inlined(s, done) for s in own)]
 
 
-def _joined(before: Sequence[Stage], own: Sequence[Stage]) -> list[Stage]:
+def _joined(before: Sequence[Stage], own: Sequence[Stage], kept: Sequence[str]) -> list[Stage]:
     """The stages of one anchor and those of the next; where these begin with what only finishes each
-    element of the former's result, that is its epilogue."""
-    if before and before[-1].reduce_axes and not own[0].reduce_axes:
+    element of the former's result, that is its epilogue, unless it is `kept` as it is."""
+    if before and before[-1].reduce_axes and not own[0].reduce_axes and before[-1].out.name not in kept:
         name = before[-1].out.name
         point = tuple(const(0) if a.extent == const(1) else a.var for a in own[0].axes)
         found = [n for s in own for n in loads(s.body) if n.buffer.name == name]
@@ -140,20 +158,21 @@ def simplified(stage: Stage, symbols: Mapping[Var, Range]) -> Stage:
 
 
 def canonical(
-    stages: Sequence[Stage], inputs: Sequence[Buffer], out: Buffer, symbols: Mapping[Var, Range]
-) -> tuple[tuple[Stage, ...], tuple[Buffer, ...], Buffer, str]:
-    """The kernel with inputs b0, b1, ..., locals t0, t1, ... and result `out`, axes i0, i1, ... and
-    k0, k1, ..., and the SHA-256 (hex) of its text: kernels that do the same for the same sizes have
-    the same key."""
+    stages: Sequence[Stage], inputs: Sequence[Buffer], results: Sequence[Buffer], symbols: Mapping[Var, Range]
+) -> tuple[tuple[Stage, ...], tuple[Buffer, ...], tuple[Buffer, ...], str]:
+    """The kernel with inputs b0, b1, ..., locals t0, t1, ... and results `out`, out1, ..., axes i0, i1, ...
+    and k0, k1, ..., and the SHA-256 (hex) of its text: kernels that do the same for the same sizes have the
+    same key."""
     names = {b.name: replace(b, name=f"b{i}") for i, b in enumerate(inputs)}
-    names |= {s.out.name: replace(s.out, name=f"t{i}") for i, s in enumerate(stages[:-1])}
-    names[out.name] = replace(out, name="out")
+    names |= {s.out.name: replace(s.out, name=f"t{i}") for i, s in enumerate(stages[: -len(results)])}
+    names |= {b.name: replace(b, name=f"out{i or ''}") for i, b in enumerate(results)}
     renamed = tuple(_numbered(redirect(s, names)) for s in stages)
     params = tuple(names[b.name] for b in inputs)
-    lines = [_declared(b) for b in (*params, names[out.name])]
+    outs = tuple(names[b.name] for b in results)
+    lines = [_declared(b) for b in (*params, *outs)]
     lines += [f"{var} in {low}..{high}" for var, (low, high) in symbols.items()]
     lines += [_text(s) for s in renamed]
-    return renamed, params, names[out.name], hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return renamed, params, outs, hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def with_symbols(

@@ -11,6 +11,7 @@ from jangin.passes.batchnorm import batchnorm
 from jangin.passes.bf16 import bf16
 from jangin.passes.cse import cse
 from jangin.passes.dce import dce
+from jangin.passes.extrema import extrema
 from jangin.passes.fold import fold
 from jangin.passes.fuse import fuse
 from jangin.passes.halves import halves
@@ -20,6 +21,7 @@ from jangin.passes.large_windows import large_windows
 from jangin.passes.layout import layout
 from jangin.passes.lookups import lookups
 from jangin.passes.reductions import reductions
+from jangin.passes.scalars import scalars
 from jangin.passes.separable import separable
 from jangin.passes.simplify import simplify
 from jangin.passes.taps import taps
@@ -65,6 +67,8 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("winograd", winograd, optional=True),
     Pass("large_windows", large_windows),
     Pass("halves", halves),
+    Pass("extrema", extrema),
+    Pass("scalars", scalars),
     Pass("in_place", anywhere(in_place)),
 )
 """The passes of every machine, which follow `lower`. After `fuse` every node is a kernel or a reshape, and

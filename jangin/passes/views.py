@@ -73,16 +73,20 @@ class Part:
 
 
 def parameter_parts(
-    inputs: Sequence[Buffer], out: Buffer, args: Sequence[str], found: Mapping[str, View], graph: Graph
+    inputs: Sequence[Buffer],
+    results: Sequence[Buffer],
+    args: Sequence[str],
+    found: Mapping[str, View],
+    graph: Graph,
 ) -> dict[str, Part]:
     """What a kernel's parameters are parts of whose arguments are views, by the parameter's name."""
     parts: dict[str, Part] = {}
-    for p, arg in zip((*inputs, out), args, strict=True):
+    for p, arg in zip((*inputs, *results), args, strict=True):
         if arg in found:
             whole = replace(p, shape=graph.shape(found[arg].base))
             start: list[Expr] = [const(n) for n in found[arg].start]
             ranges: dict[Var, Range] = {}
-            if p.name == out.name:
+            if p in results:
                 for d, symbol in enumerate(start_symbols(p)):
                     if not is_const(start[d], 0):
                         start[d] = symbol
@@ -98,10 +102,11 @@ def start_symbols(out: Buffer) -> tuple[Var, ...]:
 
 def stages_over_wholes(stages: Sequence[Stage], parts: Mapping[str, Part]) -> tuple[Stage, ...]:
     """A kernel's stages over whole buffers instead of parts of them."""
-    *local, last = (_loading(s, parts) for s in stages)
-    if last.out.name in parts:
-        last = replace(last, out=parts[last.out.name].whole, at=parts[last.out.name].start)
-    return (*local, last)
+    found = []
+    for stage in (_loading(s, parts) for s in stages):
+        part = parts.get(stage.out.name)
+        found.append(stage if part is None else replace(stage, out=part.whole, at=part.start))
+    return tuple(found)
 
 
 def func_over_wholes(func: Func, parts: Mapping[str, Part]) -> Func:

@@ -18,10 +18,10 @@ Symbols = Mapping[Var, Range]
 
 
 def stages_work(
-    parts: Sequence[Stage], inputs: Sequence[Buffer], out: Buffer, symbols: Symbols
+    parts: Sequence[Stage], inputs: Sequence[Buffer], symbols: Symbols, outputs: int = 1
 ) -> tuple[Expr, Expr]:
     """(operations, bytes) of a kernel: multiply-adds times two of its sums over products; the operands
-    and the result, each counted once, and of an operand that is read in part (a gather, a slice) no more
+    and the results, each counted once, and of an operand that is read in part (a gather, a slice) no more
     than the reads there are."""
     reads: dict[str, Expr] = {b.name: const(0) for b in inputs}
     for stage in parts:
@@ -31,7 +31,7 @@ def stages_work(
             for load in () if expr is None else loads(expr):
                 if load.buffer.name in reads:
                     reads[load.buffer.name] = reads[load.buffer.name] + count
-    written = _product(a.extent for a in parts[-1].axes) * out.dtype.bytes
+    written = _sum(_product(a.extent for a in s.axes) * s.out.dtype.bytes for s in parts[-outputs:])
     moved = _sum(_least(b, simplify(reads[b.name], symbols), symbols) for b in inputs) + written
     return simplify(_sum(map(_operations, parts)), symbols), simplify(moved, symbols)
 

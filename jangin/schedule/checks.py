@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from jangin.ir.expr import Expr, Load, Var
 from jangin.ir.loop import (
@@ -17,6 +17,7 @@ from jangin.ir.loop import (
     statements,
     sub_statements,
 )
+from jangin.ir.races import Ranges, race
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import free_vars, loads
 
@@ -91,25 +92,35 @@ def any_order(func: Func, loop: For, purpose: str) -> None:
     """ScheduleError where an iteration reads what another one stored: only an element that is itself
     updated may be read."""
     for name, at, reads in outer_accesses(loop.body):
-        others = {i for i in reads if i not in at}
-        if others and not {_normal(i) for i in others} <= {_normal(i) for i in at}:
-            raise ScheduleError(
-                f"{func.name}: loop {loop.var} can't be {purpose}: {name} is read elsewhere than it is stored"
-            )
+        if not _updates(at, reads):
+            raise _read_elsewhere(func, loop, purpose, name)
 
 
-def independent(func: Func, loop: For, purpose: str) -> None:
-    """ScheduleError where two iterations store to one element."""
-    any_order(func, loop, purpose)
+def independent(func: Func, loop: For, ranges: Ranges, purpose: str) -> None:
+    """ScheduleError where two iterations store to one element, or one reads what another one stored.
+    `ranges`: of the symbols and of the loops around."""
     depends = {loop.var}
     for s in statements(loop.body):
         if isinstance(s, Let) and depends & free_vars(s.value):
             depends.add(s.var)
-    for name, at, _ in outer_accesses(loop.body):
+    for name, at, reads in outer_accesses(loop.body):
+        if not _updates(at, reads) and race(loop, ranges):
+            raise _read_elsewhere(func, loop, purpose, name)
         if not all(any(depends & free_vars(e) for e in index) for index in at):
             raise ScheduleError(
                 f"{func.name}: loop {loop.var} can't be {purpose}: iterations store to one element of {name}"
             )
+
+
+def _updates(stored: Sequence[Index], read: Sequence[Index]) -> bool:
+    """Whether what is read of a buffer is read where it is stored."""
+    others = {i for i in read if i not in stored}
+    return not others or {_normal(i) for i in others} <= {_normal(i) for i in stored}
+
+
+def _read_elsewhere(func: Func, loop: For, purpose: str, name: str) -> ScheduleError:
+    why = f"{name} is read elsewhere than it is stored"
+    return ScheduleError(f"{func.name}: loop {loop.var} can't be {purpose}: {why}")
 
 
 def reads_of(s: Stmt, buffers: set[str]) -> list[Load]:

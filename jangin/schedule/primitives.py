@@ -136,7 +136,7 @@ def set_kind(func: Func, loop: str, kind: str) -> Func:
                 f"{func.name}: loop {loop} of extent {s.extent} can't be {kind}: not constant"
             )
         if kind in ("vector", "thread", *TASK_KINDS):
-            independent(func, s, kind)
+            independent(func, s, ranges_at(func, loop), kind)
         return replace(s, kind=kind)
 
     return at_loop(func, loop, mark)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeGuard
 
 from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, binary, const, minimum
@@ -104,18 +105,20 @@ def reuse(func: Func, old: str, new: str) -> Func:
 
 
 def in_result(func: Func, local: str) -> Func:
-    """Keep a local in the part of the kernel's only result that is made of it: of one type and shape, each
-    element of the result made of the local's at the same index only, and the local not touched after that.
-    So the result's memory is fetched while the local is computed."""
-    out = func.params[-1]
+    """Keep a local in the part of a result that is made of it: of one type and shape, each element of the
+    result made of the local's at the same index only, and the local not touched after that. So the result's
+    memory is fetched while the local is computed."""
     alloc = next((s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == local), None)
-    if alloc is None or func.outputs != 1 or alloc.buffer.dtype is not out.dtype:
-        raise ScheduleError(f"{func.name}: {local} is no local of the result's type")
-    rank = len(alloc.buffer.shape)
+    if alloc is None:
+        raise ScheduleError(f"{func.name}: {local} is no local")
+    own, rank = alloc.buffer, len(alloc.buffer.shape)
+    fitting = (p for p in func.results if p.dtype is own.dtype and p.shape[-rank:] == own.shape)
+    if (out := next(fitting, None)) is None:
+        raise ScheduleError(f"{func.name}: {local} is no part of a result")
     rows = {s.index[:-rank] for s in statements(alloc) if isinstance(s, Store) and s.buffer.name == out.name}
-    row = rows.pop() if len(rows) == 1 else None
-    if alloc.buffer.shape != out.shape[-rank:] or row is None:
-        raise ScheduleError(f"{func.name}: {local} is no part of the result")
+    if len(rows) != 1:
+        raise ScheduleError(f"{func.name}: {local} is made for several parts of the result")
+    (row,) = rows
     inside = bound_inside(alloc)
     if any(free_vars(i) & inside for i in row):
         raise ScheduleError(f"{func.name}: {local} is made for several parts of the result")
@@ -181,6 +184,50 @@ def _check_extents(func: Func, nests: Sequence[Sequence[For]]) -> None:
             raise ScheduleError(f"{func.name}: loops {[p.var.name for p in loops]} differ in extent")
         for p in loops:
             serial(func, p)
+
+
+def side_by_side(func: Func, first: str, second: str) -> Func:
+    """Run two loops of one extent, in neighbouring nests that don't depend on each other, as one loop: what
+    both read is read once, and neither waits for the other. It is called as the first."""
+
+    def joined(a: Stmt, b: Stmt) -> Stmt:
+        if buffers_written(a) & touched(b) or buffers_written(b) & touched(a):
+            raise ScheduleError(f"{func.name}: one of {first} and {second} touches what the other stores")
+        (allocs, before, one, after), (others, early, two, late) = _around(a, first), _around(b, second)
+        if one is None or two is None or simplify(one.extent - two.extent, dict(func.symbols)) != const(0):
+            raise ScheduleError(f"{func.name}: {first} and {second} aren't loops of one extent side by side")
+        for p in (one, two):
+            serial(func, p)
+        both = replace(one, body=block(one.body, substitute_stmt(two.body, {two.var: one.var})))
+        whole = block(*before, *early, both, *after, *late)
+        for alloc in reversed([*allocs, *others]):
+            whole = Alloc(alloc.buffer, whole)
+        return whole
+
+    def go(s: Stmt) -> Stmt:
+        if isinstance(s, Block):
+            for n, (a, b) in enumerate(pairwise(s.body)):
+                if _has_loop(a, first) and _has_loop(b, second):
+                    return block(*s.body[:n], joined(a, b), *s.body[n + 2 :])
+        return map_children(s, go)
+
+    changed = go(func.body)
+    if changed is func.body:
+        raise ScheduleError(f"{func.name}: {first} and {second} aren't in neighbouring nests")
+    return well_formed(func.with_body(changed))
+
+
+def _around(nest: Stmt, loop: str) -> tuple[list[Alloc], Sequence[Stmt], For | None, Sequence[Stmt]]:
+    """A nest's local buffers, and what it does before a loop, that loop, and what it does after it."""
+    allocs, parts = _peel_allocs(nest)
+    for n, s in enumerate(parts):
+        if isinstance(s, For) and s.var.name == loop:
+            return allocs, parts[:n], s, parts[n + 1 :]
+    return allocs, parts, None, ()
+
+
+def _has_loop(s: Stmt, name: str) -> bool:
+    return any(isinstance(p, For) and p.var.name == name for p in statements(s))
 
 
 def _shared_buffers(bodies: Sequence[Stmt]) -> set[str]:

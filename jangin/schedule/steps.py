@@ -73,6 +73,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "peel": primitives.peel,
     "relayout": primitives.relayout,
     "merge": stages.merge,
+    "side_by_side": stages.side_by_side,
     "reuse": stages.reuse,
     "in_result": stages.in_result,
     "inline_sum": stages.inline_sum,

@@ -67,9 +67,10 @@ def choose(
 def _fitting(
     workload: Workload, others: Sequence[Template], templates: Mapping[str, Match]
 ) -> dict[str, Template]:
-    found = {name: match(workload) for name, match in templates.items()}
-    own = {name: template for name, template in found.items() if template is not None}
-    return own | {template.name: template for template in others}
+    own = {name: match(workload) for name, match in templates.items()}
+    found = {**own, **{template.name: template for template in others}}
+    one = workload.outputs == 1
+    return {name: made for name, made in found.items() if made is not None and (one or made.several)}
 
 
 def _ranked(fitting: Mapping[str, Template]) -> list[tuple[Candidate, float]]:

@@ -70,19 +70,18 @@ def rate(target: Target, footprint: float) -> float:
 
 
 def traffic(workload: Workload) -> float:
-    """Cycles to read what a kernel reads and to write its result, each byte once; constants come from
+    """Cycles to read what a kernel reads and to write its results, each byte once; constants come from
     memory."""
-    result = workload.stages[-1].out
-    written = size(workload, workload.stages[-1].axes)
+    written = {s.out.name: size(workload, s.axes) for s in workload.stages[-workload.outputs :]}
     read: dict[str, int] = {}
     for s in workload.stages:
         points = size(workload, (*s.axes, *s.reduce_axes))
         for n in (*loads(s.body), *loads(s.result)):
             read[n.buffer.name] = read.get(n.buffer.name, 0) + points
     cycles = 0.0
-    for b in (*workload.inputs, result):
+    for b in (*workload.inputs, *workload.results):
         held = math.prod(workload.size(d) for d in b.shape)
-        count = b.dtype.bytes * (written if b is result else min(held, read.get(b.name, 0)))
+        count = b.dtype.bytes * written.get(b.name, min(held, read.get(b.name, 0)))
         constant = b.name in workload.constants
         cycles += count / (workload.target.memory_rate if constant else rate(workload.target, count))
     return cycles

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
 
 from jangin.ir import te
 from jangin.ir.expr import Binary, Const, Expr, Load, Select, Var, const
@@ -94,6 +96,7 @@ class _Cost:
 
 class Rows(Template):
     name = "rows"
+    several = True
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -117,7 +120,7 @@ class Rows(Template):
     def schedule(self, params: Params) -> Scheduled:
         """The stages over merged rows, each vectorized along its own contiguous axis."""
         p, group = self.workload, self.workload.stages
-        rec = Recorder(te.lower(p.name, group, p.inputs, p.symbols))
+        rec = Recorder(te.lower(p.name, group, p.inputs, p.symbols, p.outputs))
         lanes = lanes_for(p)
         several = len(group) > 1
         depth = shared_rows(rec, group)
@@ -131,9 +134,12 @@ class Rows(Template):
         whole = not several and depth == len(group[0].axes)  # a task is one row
         if task and whole and _across_rows(rec, group[0], task, lanes):
             return rec.finish(self.name, params, _row_cost(group, depth, lanes) * ROWS_AT_ONCE)
+        loops: list[str] = []
         for n, stage in enumerate(group):
             own = te.rename_axes(stage, chr(97 + n % 26)) if several else stage
-            vectorize_stage(rec, own, depth, lanes, params["partials"], p.target)
+            loops.append(vectorize_stage(rec, own, depth, lanes, params["partials"], p.target))
+        if p.outputs > 1:
+            _join_results(rec, group, loops)
         if task:
             rec.do("parallelize", task)
         _keep_in_result(rec, group, depth)
@@ -261,10 +267,19 @@ def _stages_across_rows(rec: Recorder, group: Sequence[te.Stage], depth: int, la
     rec.do("parallelize", fuse_all(rec, shared, "t") if depth > 1 else shared[0])
 
 
+def _join_results(rec: Recorder, group: Sequence[te.Stage], loops: Sequence[str]) -> None:
+    """Reduce neighbouring stages, by these loops, in one loop where that may be."""
+    for (a, first), (b, second) in pairwise(zip(group, loops, strict=True)):
+        if first and second and {n.buffer for n in loads(a.body)} == {n.buffer for n in loads(b.body)}:
+            with suppress(ScheduleError):
+                rec.do("side_by_side", first, second)
+
+
 def vectorize_stage(
     rec: Recorder, stage: te.Stage, depth: int, lanes: int, partials: int, target: Target
-) -> None:
-    """One of several stages over `depth` shared rows, its loops already named as in the kernel."""
+) -> str:
+    """One of several stages over `depth` shared rows, its loops already named as in the kernel. Gives the
+    loop over vectors of a reduction that runs along them, if it is one."""
     axes = [a.var.name for a in stage.axes[depth:]]
     if not stage.reduce_axes:
         if axes:
@@ -272,7 +287,7 @@ def vectorize_stage(
             if target.issue and f"{axes[-1]}o" in loop_names(rec.func):
                 rec.do("split", f"{axes[-1]}o", AT_ONCE, "cut")
                 rec.do("unroll", f"{axes[-1]}oi")
-        return
+        return ""
     if axes and _column_like(stage):
         column, ways = axes[-1], _side_by_side(stage.axes[-1].extent, lanes, partials)
         rec.do("split", column, lanes)
@@ -282,8 +297,8 @@ def vectorize_stage(
             rec.do("unroll", f"{column}oi{suffix}")
             rec.do("vectorize", f"{column}i{suffix}")
         shorten_sum(rec, stage, [a.var.name for a in stage.reduce_axes])
-        return
-    _vector_reduction(rec, stage, lanes, partials)
+        return ""
+    return _vector_reduction(rec, stage, lanes, partials)
 
 
 def _side_by_side(columns: Expr, lanes: int, partials: int) -> int:
@@ -296,17 +311,20 @@ def _acc_name(stage: te.Stage) -> str:
     return f"{stage.out.name}.acc"
 
 
-def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int, partials: int) -> None:
-    """Partial sums by lane, along the loops of the reduction that run through contiguous memory."""
+def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int, partials: int) -> str:
+    """Partial sums by lane, along the loops of the reduction that run through contiguous memory. Gives the
+    loop over vectors; "" where there is none."""
     k = [a.var.name for a in stage.reduce_axes]
     loop = _contiguous_loop(rec, k)
     if not loop:
-        return
+        return ""
     extent = primitives.find(rec.func, loop).extent
     size = int(extent.value) if isinstance(extent, Const) else 64
-    if size >= lanes:
-        rec.do("rfactor", loop, lanes, max(1, min(partials, size // lanes)))
-        shorten_sum(rec, stage, [f"{loop}o"])
+    if size < lanes:
+        return ""
+    rec.do("rfactor", loop, lanes, max(1, min(partials, size // lanes)))
+    shorten_sum(rec, stage, [f"{loop}o"])
+    return f"{loop}o"
 
 
 def _contiguous_loop(rec: Recorder, k: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ def expected(size: Expr, symbols: Mapping[Var, Range]) -> int:
 @dataclass(frozen=True)
 class Workload:
     """A kernel to schedule: its tensor expressions over `inputs`, of which `constants` names those that
-    may be packed when compiling."""
+    may be packed when compiling. The last `outputs` stages give its results."""
 
     name: str
     stages: tuple[te.Stage, ...]
@@ -38,6 +38,11 @@ class Workload:
     symbols: Mapping[Var, Range]
     constants: Collection[str]
     target: Target
+    outputs: int = 1
+
+    @property
+    def results(self) -> tuple[Buffer, ...]:
+        return tuple(s.out for s in self.stages[-self.outputs :])
 
     def size(self, e: Expr) -> int:
         """A dimension's size, or what to expect of a symbolic one."""
@@ -59,6 +64,8 @@ class Template(ABC):
     """A kernel as one template sees it; `match` of the template's module makes it."""
 
     name: ClassVar[str]
+    several: ClassVar[bool] = False
+    """Whether it makes kernels of several results."""
 
     @abstractmethod
     def space(self) -> Sequence[Params]:

@@ -88,30 +88,33 @@ class Trial:
         other = _other_data(max(self.between // 8, 1024))
         workload = kernel_workload(other, other.of(Kernel).body, self.options, "sweep")[1]
         sweep = make_kernel(workload, self.options)
-        (result,) = node.outputs
         values = {n: graph.values[n] for n in node.inputs} | dict(other.of(Kernel).body.values)
         constants = {n: graph.constants[n] for n in node.inputs if n in graph.constants}
         nodes: list[Node] = []
         chosen: dict[str, tuple[Scheduled, tuple[str, ...]]] = {}
         for i, way in enumerate(ways):
-            before, end = f"{SWEEP}.{i}", f"@way.{i}"
+            before, ends = f"{SWEEP}.{i}", self._ends(i)
             values[before] = replace(values[f"{SWEEP}.out"], name=before)
-            values[end] = replace(body.values[result], name=end)
-            nodes += [replace(other, outputs=(before,)), replace(node, name=end, outputs=(end,))]
+            values |= {e: replace(body.values[n], name=e) for e, n in zip(ends, node.outputs, strict=True)}
+            nodes += [replace(other, outputs=(before,)), replace(node, name=ends[0], outputs=ends)]
             chosen[before] = (sweep, (SWEEP, before))
-            chosen[end] = (way, (*node.inputs, end))
+            chosen[ends[0]] = (way, (*node.inputs, *ends))
         inputs = (SWEEP, *(n for n in dict.fromkeys(node.inputs) if n not in constants))
-        ends = tuple(n.outputs[0] for n in nodes[1::2])
+        ends = tuple(e for n in nodes[1::2] for e in n.outputs)
         trial = Graph("trial", inputs, ends, tuple(nodes), constants, values, body.symbols)
         return make_plan(trial, chosen, self.options)
 
+    def _ends(self, way: int) -> tuple[str, ...]:
+        """What the kernel's results are called where it is made in this way."""
+        return tuple(f"@way.{way}.{n}" for n in range(len(self.node.outputs)))
+
     def _compare(self, results: Mapping[str, Array], ways: Sequence[Scheduled]) -> None:
-        first, *others = (results[f"@way.{i}"] for i in range(len(ways)))
+        first, *others = ([results[n] for n in self._ends(i)] for i in range(len(ways)))
         rounded = any(
             v.dtype is not None and v.dtype.is_float for v in self.node.of(Kernel).body.values.values()
         )
         for way, other in zip(ways[1:], others, strict=True):
-            if not agree(first, other, rounded):
+            if not all(agree(a, b, rounded) for a, b in zip(first, other, strict=True)):
                 raise WrongResult(
                     f"{self.node.name}: {way.label} computes something else than {ways[0].label}; "
                     f"this is a defect of the template {way.template}"

@@ -9,7 +9,7 @@ import pytest
 from machine import run, runnable, target
 
 from jangin.backends.llvm.module import emit_kernel
-from jangin.ir.core import Transpose
+from jangin.ir.core import Map, Reduce, Transpose
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from jangin.ir.expr import Buffer, Expr, Load, Var, binary, call, cast, const, eq, land, maximum, select
 from jangin.ir.graph import Array, CompileError
@@ -18,7 +18,7 @@ from jangin.ir.kernel import scratch_bytes, tasks
 from jangin.ir.loop import Alloc, For, Func, If, Let, Stmt, Store, block
 from jangin.ops.core import CORE
 from jangin.targets.x86 import V3
-from jangin.templates.choose import TEMPLATES
+from jangin.templates.choose import TEMPLATES, choose
 from jangin.templates.template import Workload
 
 N, M = Var("N"), Var("M")
@@ -371,3 +371,16 @@ def test_tiles_turned_in_registers(on: str, dtype: DType, shape: tuple[int, int]
     template = TEMPLATES["transpose"](Workload("kernel", stages, (x,), {}, (), target(on)))
     assert template is not None
     check(template.schedule(template.space()[0]).func, on, rtol=0)
+
+
+@each_target
+@pytest.mark.parametrize("columns", [5, 131])
+def test_a_result_that_another_is_made_of(on: str, columns: int) -> None:
+    x, y = buffer("x", N, columns), buffer("y", N, columns)
+    low, high = buffer("low", N), buffer("high", N)
+    stages = CORE["map"].te([x], y, Map(call("exp", Var("x0", F32))))
+    for end, combiner in ((low, "min"), (high, "max")):
+        stages += CORE["reduce"].te([y], end, Reduce(combiner, (1,)))
+    func = choose(Workload("kernel", stages, (x,), dict(SYMBOLS), (), target(on), 3)).func
+    assert func.results == (y, low, high)
+    check(func, on)

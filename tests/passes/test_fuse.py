@@ -35,7 +35,7 @@ def check(graph: Graph, n: int = 2) -> list[list[str]]:
     for node in fused.nodes:
         name = node.outputs[0]
         if node.op == "kernel":
-            body, inputs, out = stages(node)
+            body, inputs, (out,) = stages(node)
             assert tuple(b.name for b in inputs) == node.inputs and out.name == name
             assert body[-1].out == out
             local = {i: values[i] for i in node.inputs}
@@ -209,7 +209,7 @@ def test_equal_kernels_have_equal_keys() -> None:
     first, second, third = found
     assert first[3] == second[3] != third[3]
     assert first[:3] == second[:3]
-    assert [b.name for b in first[1]] == ["b0", "b1", "b2"] and first[2].name == "out"
+    assert [b.name for b in first[1]] == ["b0", "b1", "b2"] and [b.name for b in first[2]] == ["out"]
 
 
 def test_the_naive_nest_of_a_kernel_is_right() -> None:
@@ -223,7 +223,7 @@ def test_the_naive_nest_of_a_kernel_is_right() -> None:
         if node.op == "reshape":
             values[node.outputs[0]] = values[node.inputs[0]]
             continue
-        body, inputs, out, _ = canonical(*stages(node), graph.symbols)
+        body, inputs, (out,), _ = canonical(*stages(node), graph.symbols)
         func = lower("k", body, inputs, graph.symbols)
         result = np.zeros([int(str(d)) for d in out.shape], np.float32)
         arrays = {b.name: values[n] for b, n in zip(inputs, node.inputs, strict=True)}

@@ -29,7 +29,7 @@ def planned(graph: Graph) -> Plan:
     launches, kernels = [], {}
     for node in graph.nodes:
         if node.op == "kernel":
-            body, inputs, out = stages(node)
+            body, inputs, (out,) = stages(node)
             func = kernels[node.name] = lower(node.name, body, inputs, graph.symbols)
             args, sizes = (*(b.name for b in inputs), out.name), tuple(v for v, _ in func.symbols)
             launches.append(Launch(node.name, args, sizes, const(1), 0, const(0)))

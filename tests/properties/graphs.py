@@ -124,6 +124,15 @@ def reduce(t: Net, x: Tensor) -> Tensor | None:
     return t.b.reduce(combiner, x, t.axes(x), t.flag())
 
 
+def spread(t: Net, x: Tensor) -> Tensor | None:
+    """Numbers over the range of all of them, or of a row."""
+    if not x.rank or x.dtype not in (F32, F64):
+        return None
+    axes = range(x.rank) if t.flag() else [x.rank - 1]
+    low, high = (t.b.reduce(c, x, axes, True) for c in ("min", "max"))
+    return t.b.map(lambda v, a, c: (v - a) / (c - a + 1), x, low, high)
+
+
 def softmax(t: Net, x: Tensor) -> Tensor | None:
     if not x.rank or not x.dtype.is_float:
         return None
@@ -326,11 +335,11 @@ OPS: dict[str, Op] = {
     "unary": unary, "convert": convert, "binary": binary, "reduce": reduce, "softmax": softmax,
     "normalize": normalize, "matmul": matmul, "conv": conv, "pool": pool, "transpose": transpose,
     "reshape": reshape, "slice": slice_, "concat": concat, "pad": pad, "gather": gather, "expand": expand,
-    "rows": rows, "cumulate": cumulate, "block": block, "gate": gate, "attend": attend,
+    "rows": rows, "cumulate": cumulate, "block": block, "gate": gate, "attend": attend, "spread": spread,
 }  # fmt: skip
 
 
-OFTEN = (*OPS, "conv", "block", "gate", "attend", "matmul", "pool", "binary", "unary")
+OFTEN = (*OPS, "spread", "conv", "block", "gate", "attend", "matmul", "pool", "binary", "unary")
 
 
 def random_graph(seed: int, length: int) -> Graph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from graphs import LARGEST, feeds, random_graph
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from jangin.ir.graph_text import print_graph
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
+from jangin.passes import extrema
 from jangin.runtime.device import device_of
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
@@ -48,15 +50,32 @@ def assert_close(name: str, got: Array, want: Array) -> None:
     np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCE.get(str(want.dtype), 1e-4) * scale, err_msg=name)
 
 
+def check(graph: Graph, options: Options, threads: int) -> None:
+    """It gives what the interpreter does, whatever the size of its symbol."""
+    model = compiled(graph, options, threads)
+    for n in (LARGEST, 1, 5) if graph.symbols else (1,):
+        arrays = feeds(graph, n)
+        want, got = run_graph(graph, arrays), model.run(arrays)
+        for name in graph.outputs:
+            assert_close(f"{name}, n = {n}", got[name], want[name])
+
+
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(1, 10), st.sampled_from(TARGETS), st.integers(1, 4), st.booleans())
 def test_random_graphs(seed: int, length: int, target: Target, threads: int, winograd: bool) -> None:
     graph = random_graph(seed, length)
     note(print_graph(graph))
     verify_graph(graph, CORE)
-    model = compiled(graph, Options(target, winograd=winograd, verify=True), threads)
-    for n in (LARGEST, 1, 5) if graph.symbols else (1,):
-        arrays = feeds(graph, n)
-        want, got = run_graph(graph, arrays), model.run(arrays)
-        for name in graph.outputs:
-            assert_close(f"{name}, n = {n}", got[name], want[name])
+    check(graph, Options(target, winograd=winograd, verify=True), threads)
+
+
+def test_random_kernels_of_several_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The range of any row is found where the row is made, however short it is."""
+    monkeypatch.setattr(extrema, "ROW", 1 / 64)
+    several = 0
+    for seed in range(150):
+        graph, options = random_graph(seed, 1 + seed % 10), Options(TARGETS[seed % len(TARGETS)], verify=True)
+        if any(len(n.outputs) > 1 for n in optimize(graph, options).nodes):
+            check(graph, options, 1 + seed % 3)
+            several += 1
+    assert several > 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jangin.ir.dtype import BOOL, F32, I8, I32
-from jangin.ir.expr import Buffer, Var, cast, const, maximum, select
+from jangin.ir.expr import Buffer, Expr, Var, cast, const, maximum, select
 from jangin.ir.loop import Alloc, For, Func, If, Stmt, Store, block
 from jangin.ir.te import identity
 from jangin.schedule.checks import ScheduleError
@@ -15,7 +15,7 @@ from jangin.schedule.steps import PRIMITIVES, Step, apply
 
 from .nests import assert_same, naive
 
-R, J = Var("i"), Var("j")
+R, J, P = Var("i"), Var("j"), Var("p")
 TILED = [("split", "i0", 2), ("split", "i1", 3), ("reorder", ["i0o", "i1o", "i0i", "i1i"])]
 PRIVATE = [*TILED, ("privatize", "out.acc", ["i0i", "i1i"])]
 Steps = list[tuple[object, ...]]
@@ -144,16 +144,35 @@ def scan() -> Func:
     """y[i, j] depends on y[i - 1, j + 1]: only one order of the loops is right."""
     y = Buffer("y", F32, (const(4), const(5)))
     update = Store(y, (R + 1, J), y[R, J + 1] + 1.0)
-    first = For(Var("f"), const(5), Store(y, (const(0), Var("f")), const(0.0, F32)))
-    return kernel(block(first, For(R, const(3), For(J, const(4), update))), 4, 5)
+    f, g = Var("f"), Var("g")
+    zero = For(g, const(4), For(f, const(5), Store(y, (g, f), const(0.0, F32))))
+    return kernel(block(zero, For(R, const(3), For(J, const(4), update))), 4, 5)
 
 
 @pytest.mark.parametrize(("step", "args"), [
-    ("reorder", (["j", "i"],)), ("vectorize", ("j",)), ("parallelize", ("i",)),
+    ("reorder", (["j", "i"],)), ("vectorize", ("i",)), ("parallelize", ("i",)),
 ])  # fmt: skip
 def test_loops_whose_iterations_depend_on_each_other_keep_their_order(step: str, args: tuple[object]) -> None:
     with pytest.raises(ScheduleError, match="y is read elsewhere than it is stored"):
         PRIMITIVES[step](scan(), *args)
+
+
+def test_iterations_that_read_what_was_stored_before_the_loop() -> None:
+    assert_same(scan(), PRIMITIVES["vectorize"](scan(), "j"))
+
+
+@pytest.mark.parametrize(("row", "refused"), [(J, False), (J % 2, True), (J + P, True)])
+def test_what_another_iteration_stored_keeps_a_loop_serial(row: Expr, refused: bool) -> None:
+    """Each row is stored, then read elsewhere: only where no other iteration stores it, they are apart."""
+    y, out = Buffer("y", F32, (const(8), const(3))), Buffer("out", F32, (const(4), const(3)))
+    store = For(R, const(3), Store(y, (J, R), const(1.0, F32)))
+    read = For(P, const(3), Store(out, (J, P), y[row, 2 - P]))
+    func = Func("k", (y, out), 2, (), For(J, const(4), block(store, read)))
+    if refused:
+        with pytest.raises(ScheduleError, match="y is read elsewhere than it is stored"):
+            PRIMITIVES["parallelize"](func, "j")
+    else:
+        assert PRIMITIVES["parallelize"](func, "j") != func
 
 
 def test_indices_that_only_look_different_are_one() -> None:

@@ -334,22 +334,29 @@ def test_a_local_in_the_place_of_another() -> None:
         do(chain(late=True), ("merge", 1, ["r0"]), ("reuse", "a", "b"))
 
 
-def twofold(at: int = 0) -> Func:
-    """a = x + 1; its rows' sums; the result is a (each `at` columns further) by its row's sum."""
+def twofold(at: int = 0, outputs: int = 1) -> Func:
+    """a = x + 1; its rows' sums; the result is a (each `at` columns further) by its row's sum, and if there
+    are two, the second is the largest of its rows."""
     x, out = buffer("x", 3, 5), buffer("out", 3, 5)
     a, total = buffer("a", 3, 5), buffer("total", 3)
     stages = (
         te.compute(a, lambda i, j: x[i, j] + 1.0),
         te.reduction(total, [5], "sum", lambda i, k: a[i[0], k[0]]),
         te.compute(out, lambda i, j: a[i, (j + at) % 5 if at else j] / total[i]),
+        te.reduction(buffer("top", 3), [5], "max", lambda i, k: out[i[0], k[0]]),
     )
-    return te.lower("twofold", stages, [x], {})
+    return te.lower("twofold", stages[: 2 + outputs], [x], {}, outputs)
 
 
-def test_a_local_in_the_result() -> None:
-    func = do(twofold(), ("merge", 1, ["r0"]), ("parallelize", "r0"), ("in_result", "a"))
-    assert {s.buffer.name for s in statements(func.body) if isinstance(s, Alloc)} == {"total", "total.acc"}
-    for local, why in (("total", "no part of the result"), ("x", "no local of the result's type")):
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_local_in_a_result(outputs: int) -> None:
+    func = do(twofold(0, outputs), ("merge", 1, ["r0"]), ("parallelize", "r0"), ("in_result", "a"))
+    local = {s.buffer.name for s in statements(func.body) if isinstance(s, Alloc)}
+    assert local == {"total", "total.acc", *["top.acc"][: outputs - 1]}
+
+
+def test_a_local_that_can_not_be_in_the_result() -> None:
+    for local, why in (("total", "no part of a result"), ("x", "no local")):
         with pytest.raises(ScheduleError, match=f"{local} is {why}"):
             do(twofold(), ("merge", 1, ["r0"]), ("in_result", local))
     with pytest.raises(ScheduleError, match="the result is made of a at other indices"):
@@ -358,6 +365,34 @@ def test_a_local_in_the_result() -> None:
     each = te.compute(b, lambda j: x[0, j] + 1.0), te.compute(out, lambda i, j: b[j] * x[i, j])
     with pytest.raises(ScheduleError, match="b is made for several parts of the result"):
         do(te.lower("each", each, [x], {}), ("in_result", "b"))
+
+
+def ends(columns: int, over: int) -> Func:
+    """The least and the largest of each row, of as many columns, and of some of them."""
+    x = buffer("x", 3, columns)
+    stages = [
+        te.reduction(buffer(name, 3), [terms], name, lambda i, k: x[i[0], k[0]])
+        for name, terms in (("min", columns), ("max", over))
+    ]
+    return te.lower("ends", stages, [x], {}, 2)
+
+
+@pytest.mark.parametrize("columns", [3, 8, 21])
+def test_loops_side_by_side(columns: int) -> None:
+    func = do(ends(columns, columns), ("merge", 1, ["r0"]), ("side_by_side", "ak0", "bk0"))
+    assert loop_names(func) == ["r0", "ak0"]
+    steps = [("merge", 1, ["r0"]), ("rfactor", "ak0", 2, 2), ("rfactor", "bk0", 2, 2)]
+    do(ends(columns, columns), *steps, ("side_by_side", "ak0o", "bk0o"), ("parallelize", "r0"))
+
+
+def test_loops_that_can_not_be_side_by_side() -> None:
+    merged = PRIMITIVES["merge"]
+    with pytest.raises(ScheduleError, match="aren't loops of one extent side by side"):
+        PRIMITIVES["side_by_side"](merged(ends(8, 7), 1, ["r0"]), "ak0", "bk0")
+    with pytest.raises(ScheduleError, match="aren't in neighbouring nests"):
+        PRIMITIVES["side_by_side"](merged(ends(8, 8), 1, ["r0"]), "bk0", "ak0")
+    with pytest.raises(ScheduleError, match="touches what the other stores"):
+        PRIMITIVES["side_by_side"](merged(naive("normalize"), 1, ["r0"]), "ak0", "bk0")
 
 
 def test_a_sum_where_it_is_read() -> None:
