@@ -123,15 +123,17 @@ def in_result(func: Func, local: str) -> Func:
     if any(free_vars(i) & inside for i in row):
         raise ScheduleError(f"{func.name}: {local} is made for several parts of the result")
     begun = False
-    for s in statements(alloc.body):
-        reads = [n for e in expressions(s) for n in loads(e) if n.buffer.name == local]
-        if isinstance(s, Store) and s.buffer.name == out.name:
-            begun = True
-            at = s.index[-rank:]
-            if any(n.index != at for n in reads) or any(free_vars(i) - inside for i in at):
-                raise ScheduleError(f"{func.name}: the result is made of {local} at other indices")
-        elif begun and (reads or (isinstance(s, Store) and s.buffer.name == local)):
-            raise ScheduleError(f"{func.name}: {local} is still used when the result is there")
+    for part in _peel_allocs(alloc.body)[1]:  # a loop that stores to the result has begun it from its start
+        stores = [s for s in statements(part) if isinstance(s, Store) and s.buffer.name == out.name]
+        begun = begun or bool(stores)
+        for s in statements(part):
+            reads = [n for e in expressions(s) for n in loads(e) if n.buffer.name == local]
+            if isinstance(s, Store) and s.buffer.name == out.name:
+                at = s.index[-rank:]
+                if any(n.index != at for n in reads) or any(free_vars(i) - inside for i in at):
+                    raise ScheduleError(f"{func.name}: the result is made of {local} at other indices")
+            elif begun and (reads or (isinstance(s, Store) and s.buffer.name == local)):
+                raise ScheduleError(f"{func.name}: {local} is still used when the result is there")
     body = replace_buffer(alloc.body, local, out, lambda index: (*row, *index))
 
     def go(s: Stmt) -> Stmt:

@@ -365,6 +365,13 @@ def test_a_local_that_can_not_be_in_the_result() -> None:
     each = te.compute(b, lambda j: x[0, j] + 1.0), te.compute(out, lambda i, j: b[j] * x[i, j])
     with pytest.raises(ScheduleError, match="b is made for several parts of the result"):
         do(te.lower("each", each, [x], {}), ("in_result", "b"))
+    a = buffer("a", 3, 5)
+    product = (
+        te.compute(a, lambda i, j: x[i, j] + 1.0),
+        te.reduction(out, [5], "sum", lambda i, k: a[i[0], k[0]] * x[(i[0] + i[1]) % 3, k[0]]),
+    )
+    with pytest.raises(ScheduleError, match="a is still used when the result is there"):
+        do(te.lower("product", product, [x], {}), ("merge", 1, ["r0"]), ("in_result", "a"))
 
 
 def ends(columns: int, over: int) -> Func:
