@@ -44,7 +44,9 @@ def _order(node: Node, attrs: Pool, graph: Graph) -> Sequence[int]:
         return ()
     _, _, spatial = split_layout(graph.shape(node.inputs[0]), attrs.layout)
     read = [_ratio(n, m, s) for n, m, s in zip(spatial, attrs.extents, attrs.strides, strict=True)]
-    axes = sorted((i for i, k in enumerate(attrs.kernel) if k > 1), key=lambda i: -read[i])
+    pads = attrs.pads[: len(read)], attrs.pads[len(read) :]
+    steps = enumerate(zip(attrs.kernel, attrs.strides, *pads, strict=True))
+    axes = sorted((i for i, step in steps if step != (1, 1, 0, 0)), key=lambda i: -read[i])
     each = (attrs.kernel[i] * math.prod(read[j] for j in axes[n + 1 :]) for n, i in enumerate(axes))
     return axes if len(axes) > 1 and math.prod(attrs.kernel) >= GAIN * sum(each) else ()
 

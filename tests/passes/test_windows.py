@@ -91,6 +91,13 @@ def test_three_axes() -> None:
     assert_same(graph, (2, 3, 5, 6, 7), [(5, 1, 1), (1, 1, 5), (1, 4, 1)])
 
 
+@pytest.mark.parametrize(("stride", "pad"), [(2, 0), (1, 2)])
+def test_an_axis_whose_window_is_one_element(stride: int, pad: int) -> None:
+    graph = pool(F32, "max", "", (9, 9, 5), (9, 9, 1), (1, 1, stride), (1, 1, 1), (4, 4, pad) * 2)
+    rows = [(9, 1, 1), (1, 9, 1)]
+    assert_same(graph, (2, 3, 9, 9, 5), [*rows, (1, 1, 1)] if pad else [(1, 1, 1), *rows])
+
+
 def test_sizes_of_a_run() -> None:
     graph = pool(F32, "max", "", (Var("h"), Var("w")), (9, 9), (1, 1), (1, 1), (4,) * 4)
     assert_same(graph, (2, 3, 8, 21), [(9, 1), (1, 9)])
