@@ -126,3 +126,12 @@ def _read_elsewhere(func: Func, loop: For, purpose: str, name: str) -> ScheduleE
 def reads_of(s: Stmt, buffers: set[str]) -> list[Load]:
     """The loads of those buffers anywhere in a statement."""
     return [n for k in statements(s) for e in expressions(k) for n in loads(e) if n.buffer.name in buffers]
+
+
+def chain(s: Stmt) -> list[For]:
+    """Loops directly in one another, outermost first."""
+    found = []
+    while isinstance(s, For):
+        found.append(s)
+        s = s.body
+    return found

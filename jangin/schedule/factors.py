@@ -24,7 +24,7 @@ from jangin.ir.simplify import Ranges, simplify
 from jangin.ir.traversal import free_vars, loads, substitute
 from jangin.schedule.checks import ScheduleError, bound_inside, serial, well_formed
 from jangin.schedule.primitives import at_loop, find, ranges_at
-from jangin.schedule.stages import each_element, one_sum
+from jangin.schedule.sums import each_element, one_sum
 
 SIGN = 31
 """The bit of an i32 that says its sign."""

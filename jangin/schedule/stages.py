@@ -1,13 +1,13 @@
-"""Primitives over several nests, or over a reduction's own loop."""
+"""Primitives over several nests, and over what one makes for another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TypeGuard
 
-from jangin.ir.expr import Binary, Buffer, Const, Expr, Load, Var, binary, const, minimum
+from jangin.ir.expr import Buffer, Expr, Var, const, minimum
 from jangin.ir.loop import (
     Alloc,
     Block,
@@ -25,11 +25,11 @@ from jangin.ir.loop import (
     statements,
     substitute_stmt,
 )
-from jangin.ir.simplify import prove, simplify
+from jangin.ir.simplify import simplify
 from jangin.ir.traversal import free_vars, loads, rewrite, substitute
-from jangin.schedule.checks import ScheduleError, bound_inside, reads_of, serial, touched, well_formed
+from jangin.schedule.checks import ScheduleError, bound_inside, chain, reads_of, serial, touched, well_formed
 from jangin.schedule.normalize import ceil_div
-from jangin.schedule.primitives import at_loop, find, ranges_at
+from jangin.schedule.primitives import find
 
 
 def merge(func: Func, depth: int, names: Sequence[str], rows: int = 1) -> Func:
@@ -149,7 +149,7 @@ def inline_sum(func: Func, local: str) -> Func:
     makers = [s for s in nests if local in buffers_written(s)]
     if local not in {a.buffer.name for a in allocs} or len(makers) != 1:
         raise ScheduleError(f"{func.name}: {local} is no local that one nest makes")
-    loops = _chain(makers[0])
+    loops = chain(makers[0])
     own = loops[-1].body if loops else makers[0]
     if not isinstance(own, Alloc) or not isinstance(own.body, Block) or len(own.body.body) != 3:
         raise ScheduleError(f"{func.name}: {local} is no reduction")
@@ -276,54 +276,13 @@ def _check_leading(s: Stmt, local: str, loops: Sequence[For], shared: Sequence[V
                 raise ScheduleError(f"{name}: {local} is read at other rows than the loop's")
 
 
-def block_sum(func: Func, tiles: str, over: Sequence[str], most: int, name: str) -> Func:
-    """Sum in blocks: the outermost loops `over` of the sums in loop `tiles` (at most `most` iterations) go
-    around it, so that all tiles read one block of what they share before the next. Partial sums wait in
-    scratch buffer `name`; the order of additions stays. The loops `tiles` that begin and finish the sums
-    get the suffixes _z and _w, those that fetch and keep a tile's partial sums _l and _s."""
-
-    def change(s: For) -> Stmt:
-        alloc = s.body
-        if not isinstance(alloc, Alloc) or not isinstance(alloc.body, Block) or len(alloc.body.body) != 3:
-            raise ScheduleError(f"{func.name}: {tiles} doesn't hold one sum that is begun, made and finished")
-        init, nest, final = alloc.body.body
-        blocks: list[For] = []
-        while isinstance(nest, For) and len(blocks) < len(over) and nest.var.name == over[len(blocks)]:
-            blocks.append(nest)
-            nest = nest.body
-        if len(blocks) < len(over) or any(s.var in free_vars(b.extent) for b in blocks):
-            raise ScheduleError(f"{func.name}: {list(over)} are not the outer loops of the sum in {tiles}")
-        if buffers_written(final) & touched(block(init, nest)) - {alloc.buffer.name}:
-            raise ScheduleError(f"{func.name}: {tiles} reads what it stores")
-        serial(func, s)
-        if not prove(s.extent <= most, ranges_at(func, tiles)):
-            raise ScheduleError(f"{func.name}: {tiles} may have more than {most} iterations")
-        acc = alloc.buffer
-        partial = replace(acc, name=name, shape=(const(most), *acc.shape), memory="scratch")
-
-        def kept(part: Stmt, suffix: str) -> Stmt:
-            var = Var(tiles + suffix)
-            part = replace_buffer(part, acc.name, partial, lambda i: (var, *i))
-            return For(var, s.extent, substitute_stmt(part, {s.var: var}))
-
-        own, index = _element_loops(init, acc.name)
-        fetch = _copy(own, "_l", acc, index, Load(partial, (s.var, *index)))
-        keep = _copy(own, "_s", partial, (s.var, *index), Load(acc, index))
-        main: Stmt = replace(s, body=Alloc(acc, block(fetch, nest, keep)))
-        for b in reversed(blocks):
-            main = replace(b, body=main)
-        return Alloc(partial, block(kept(init, "_z"), main, kept(final, "_w")))
-
-    return well_formed(at_loop(func, tiles, change))
-
-
 def copy_as_read(func: Func, name: str, tiles: str) -> Func:
     """Let the first iteration of loop `tiles` make the local copy `name`, which a nest before the loop
     makes, part by part where it reads it: processors copy beside the arithmetic then. Each iteration must
     read the same elements, in the same order of loops."""
     tile, found = find(func, tiles), [s for s in statements(func.body) if _allocates(s, name)]
     first, *others = found[0].body.body if found and isinstance(found[0].body, Block) else (func.body,)
-    rest, loops = block(*others), _chain(first)
+    rest, loops = block(*others), chain(first)
     copy = loops[-1].body if loops else first
     if not isinstance(copy, Store) or copy.buffer.name != name or copy.index != tuple(p.var for p in loops):
         raise ScheduleError(f"{func.name}: no nest makes {name} before anything else is done")
@@ -376,151 +335,3 @@ def _copies(s: For, copy: Store) -> list[Stmt]:
             nest = replace(p, var=Var(f"{name}_{p.var.name}"), body=nest)
         made.append(nest)
     return made
-
-
-def partial_sums(func: Func, loop: str) -> Func:
-    """Sum what each iteration of `loop`, around other loops of one sum, adds by itself first: errors grow
-    with the square root of the terms added one after the other (Higham, "The accuracy of floating point
-    summation", 1993). The order of additions changes."""
-
-    def change(s: For) -> Stmt:
-        serial(func, s)
-        acc = one_sum(func, s)
-        own = replace(acc, name=f"{acc.name}.part")
-        zero = each_element(acc, f"{loop}_p", lambda i: Store(own, i, const(0, acc.dtype)))
-        add = each_element(acc, f"{loop}_q", lambda i: Store(acc, i, Load(acc, i) + Load(own, i)))
-        return replace(s, body=Alloc(own, block(zero, replace_buffer(s.body, acc.name, own), add)))
-
-    return well_formed(at_loop(func, loop, change))
-
-
-def one_sum(func: Func, loop: For) -> Buffer:
-    """The one accumulator that a loop adds to."""
-    every = list(statements(loop.body))
-    local = {n.buffer.name for n in every if isinstance(n, Alloc)}
-    stores = [n for n in every if isinstance(n, Store) and n.buffer.name not in local]
-    accs = {n.buffer for n in stores}
-    if len(accs) != 1 or not all(_adds(n) for n in stores):
-        raise ScheduleError(f"{func.name}: {loop.var} isn't of one sum")
-    return accs.pop()
-
-
-def _adds(s: Store) -> bool:
-    """Whether a store adds to its element something that doesn't depend on its buffer."""
-    e, before = s.value, Load(s.buffer, s.index)
-    term = e.b if isinstance(e, Binary) and e.op == "add" and e.a is before else before
-    return s.buffer.memory == "register" and all(n.buffer.name != s.buffer.name for n in loads(term))
-
-
-def each_element(acc: Buffer, name: str, store: Callable[[tuple[Expr, ...]], Stmt]) -> Stmt:
-    """`store(index)` for every element of an accumulator, by vectors along its last axis."""
-    index = [Var(f"{name}{d}") for d in range(len(acc.shape))]
-    inner = store(tuple(index))
-    for d in reversed(range(len(index))):
-        inner = For(index[d], acc.shape[d], inner, "vector" if d == len(index) - 1 else "unroll")
-    return inner
-
-
-def _element_loops(init: Stmt, acc: str) -> tuple[list[For], tuple[Expr, ...]]:
-    """The loops that set every element of an accumulator, and its index in them."""
-    loops = []
-    while isinstance(init, For):
-        loops.append(init)
-        init = init.body
-    if not isinstance(init, Store) or init.buffer.name != acc or init.index != tuple(p.var for p in loops):
-        raise ScheduleError(f"{acc}: {init} doesn't begin each of its sums")
-    return loops, init.index
-
-
-def _copy(loops: Sequence[For], suffix: str, to: Buffer, index: tuple[Expr, ...], value: Expr) -> Stmt:
-    """`to[index] = value` for all of `loops`, which are renamed from suffix _z."""
-    fresh = {p.var: Var(p.var.name.removesuffix("_z") + suffix) for p in loops}
-    copy = substitute_stmt(Store(to, index, value), dict(fresh))
-    for p in reversed(loops):
-        copy = replace(p, var=fresh[p.var], body=copy)
-    return copy
-
-
-def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:
-    """Reduce `loop`, the innermost of a reduction, in `ways` vectors of `lanes` partial results (so that
-    additions overlap), which are combined at the end; the order of additions changes. Vectors that are left
-    are added to some of them, and what then remains one by one."""
-    if lanes < 1 or ways < 1:
-        raise ScheduleError(f"{func.name}: {loop} can't be reduced in {ways} vectors of {lanes} lanes")
-    found = [
-        s
-        for s in statements(func.body)
-        if isinstance(s, Alloc) and isinstance(s.body, Block) and len(s.body.body) == 3
-        if (nest := _chain(s.body.body[1])) and nest[-1].var.name == loop
-    ]
-    if len(found) != 1:
-        raise ScheduleError(f"{func.name}: {loop} isn't the one innermost loop of a reduction")
-    serial(func, find(func, loop))
-    target = found[0]
-
-    def go(s: Stmt) -> Stmt:
-        return _factored(target, lanes, ways) if s is target else map_children(s, go)
-
-    return well_formed(func.with_body(go(func.body)))
-
-
-def _chain(s: Stmt) -> list[For]:
-    """Loops directly in one another, outermost first."""
-    found = []
-    while isinstance(s, For):
-        found.append(s)
-        s = s.body
-    return found
-
-
-def _factored(alloc: Alloc, lanes: int, ways: int) -> Stmt:
-    assert isinstance(alloc.body, Block)
-    init, nest, final = alloc.body.body
-    *around, k = _chain(nest)
-    if not isinstance(init, Store) or not isinstance(k.body, Store):
-        raise ScheduleError(f"{alloc.buffer.name}: expected a plain reduction over {k.var}")
-    update, acc, name = k.body, alloc.buffer, k.var.name
-    step = lanes * ways
-    partial = replace(acc, name=acc.name + "v", shape=(const(ways), const(lanes)))
-    way, lane = Var(f"{name}w"), Var(f"{name}l")
-
-    def each(suffix: str, inner: Stmt, kind: str = "vector") -> Stmt:
-        w, v = Var(way.name + suffix), Var(lane.name + suffix)
-        inner = substitute_stmt(inner, {way: w, lane: v})
-        return For(w, const(ways), For(v, const(lanes), inner, kind), "unroll")
-
-    def to_partial(s: Stmt) -> Stmt:
-        return replace_buffer(s, acc.name, partial, lambda _: (way, lane))
-
-    outer, rest = Var(f"{name}o"), Var(f"{name}t")
-    body = substitute_stmt(update, {k.var: outer * step + way * lanes + lane})
-    main: Stmt = For(outer, simplify(k.extent // step), each("", to_partial(body)))
-    done = simplify((k.extent // step) * step)
-    if ways > 1:
-        left, own, count = Var(f"{name}r"), Var(f"{name}l_r"), simplify((k.extent - done) // lanes)
-        fixed = isinstance(count, Const)  # else all are added to the first, as their number isn't known
-        to = {way: left if fixed else const(0), lane: own, k.var: done + left * lanes + own}
-        vector = For(own, const(lanes), substitute_stmt(to_partial(update), to), "vector")
-        main = block(main, For(left, count, vector, "unroll" if fixed else "serial"))
-        done = simplify((k.extent // lanes) * lanes)
-    tail = For(rest, simplify(k.extent - done), substitute_stmt(update, {k.var: done + rest}))
-    join, begin = _joined(update, partial, name, lanes, ways), each("_z", to_partial(init))
-    if not around:
-        return Alloc(acc, Alloc(partial, block(begin, main, init, join, tail, final)))
-    inside: Stmt = block(main, tail)
-    for p in reversed(around):
-        inside = replace(p, body=inside)
-    return Alloc(acc, Alloc(partial, block(begin, init, inside, join, final)))
-
-
-def _joined(update: Store, partial: Buffer, name: str, lanes: int, ways: int) -> Stmt:
-    """The partial results combined: the vectors into the first, then its lanes into the accumulator."""
-    acc, e = update.buffer.name, update.value
-    if not (isinstance(e, Binary) and isinstance(e.a, Load) and e.a.buffer.name == acc):
-        raise ScheduleError(f"{acc}: {e} is no update by a binary combiner")
-    way, lane, last = Var(f"{name}w_j"), Var(f"{name}l_j"), Var(f"{name}l_k")
-    first = (const(0), lane)
-    fold = Store(partial, first, binary(e.op, Load(partial, first), Load(partial, (way + 1, lane))))
-    total = Store(update.buffer, update.index, binary(e.op, e.a, Load(partial, (const(0), last))))
-    vectors = For(way, const(ways - 1), For(lane, const(lanes), fold, "vector"), "unroll")
-    return block(vectors, For(last, const(lanes), total, "vector"))

@@ -11,7 +11,7 @@ from jangin.ir.loop import Func
 from jangin.ir.reader import Reader
 from jangin.ir.records import dataclass
 from jangin.ir.words import quote
-from jangin.schedule import factors, guards, normalize, online, prefetch, primitives, stages, threads
+from jangin.schedule import factors, guards, normalize, online, prefetch, primitives, stages, sums, threads
 
 Argument = str | int | tuple["Argument", ...]
 
@@ -77,12 +77,12 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "reuse": stages.reuse,
     "in_result": stages.in_result,
     "inline_sum": stages.inline_sum,
-    "block_sum": stages.block_sum,
+    "block_sum": sums.block_sum,
     "copy_as_read": stages.copy_as_read,
-    "partial_sums": stages.partial_sums,
+    "partial_sums": sums.partial_sums,
     "factor_out": factors.factor_out,
     "mask_in_place": factors.mask_in_place,
-    "rfactor": stages.rfactor,
+    "rfactor": sums.rfactor,
     "online": online.online,
     "predicate": guards.predicate,
     "begin_with": guards.begin_with,
