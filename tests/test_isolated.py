@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -110,11 +111,12 @@ except KeyboardInterrupt:
 
 
 def children(process: int) -> set[int]:
-    """The processes that a process started, and those that they did."""
+    """The processes that a process started, and those that they did; one may end meanwhile."""
     found: set[int] = set()
-    for tasks in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in map(int, tasks.read_text().split()):
-            found |= {child, *children(child)}
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for tasks in Path(f"/proc/{process}/task").glob("*/children"):
+            for child in map(int, tasks.read_text().split()):
+                found |= {child, *children(child)}
     return found
 
 

@@ -108,7 +108,7 @@ def pairs() -> Iterator[Any]:
             yield pytest.param(model, compiler, marks=[pytest.mark.slow] if slow else [])
 
 
-@pytest.mark.parametrize(("model", "compiler"), pairs())
+@pytest.mark.parametrize(("model", "compiler"), list(pairs()))
 def test_models(model: str, compiler: str, tmp_path: Path) -> None:
     on = machine.target(next(n for n in reversed(machine.runnable()) if NAMED.get(n)))
     if model == "quantized":
