@@ -22,5 +22,6 @@ WASM32 = Target(
     16, 16, WASM, dots=("dot2",), outputs=("shared",),
 )  # fmt: skip
 """With its 128-bit vectors (SIMD128), in one thread. A product and its sum round each: the instruction that
-may fuse them (relaxed SIMD) gives other results on other machines. Engines have the processor's registers for
-its values, 16 on x86."""
+may fuse them (relaxed SIMD) gives other results on other machines. So does its dot product of bytes, unless
+one operand has 7 bits and no sign, which neither the weights nor the activations of int8 models are. Engines
+have the processor's registers for its values, 16 on x86."""
