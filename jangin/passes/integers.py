@@ -311,8 +311,8 @@ class _Integers(Editor):
         )
 
     def view(self, name: str, dtype: DType, word: DType, less: int) -> str:
-        """Numbers of a type, less one, along the last axis, as they lie, where words are of
-        several. What is padded around them is padded as words."""
+        """Numbers of a type, less one, along the last axis, as they lie, where words are of several. What is
+        padded around them is padded as words."""
         if word is dtype:
             return name
         shape, pad, terms = self.shape(name), self.producers.get(name), word.bytes // dtype.bytes

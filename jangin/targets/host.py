@@ -37,7 +37,8 @@ def _of(architecture: str) -> Target:
     levels = LEVELS.get(architecture)
     if levels is None:
         raise ValueError(f"there is no target for {architecture}; known: {', '.join(LEVELS)}")
-    level = next((t for t in levels if SLOW.get(t.name) != processor_maker() and _has(t)), levels[-1])
+    maker = processor_maker()
+    level = next((t for t in levels if SLOW.get(t.name) != maker and _has(t)), levels[-1])
     caches = _caches()
     return replace(level, l1=caches.get(1, level.l1), l2=caches.get(2, level.l2), l3=caches.get(3, level.l3))
 

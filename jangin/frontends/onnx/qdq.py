@@ -64,8 +64,9 @@ class _Fusing:
                 found = self.moved(node)
             elif node.op == GATHER and (picked := self.picked(node)) is not None:
                 nodes.append(picked)
-                found = replace(self.makers[node.inputs[0]], name=f"{node.name}.floats", outputs=node.outputs)
-                found = replace(found, inputs=(*picked.outputs, *found.inputs[1:]))
+                table = self.makers[node.inputs[0]]
+                operands = (*picked.outputs, *table.inputs[1:])
+                found = replace(table, name=f"{node.name}.floats", inputs=operands, outputs=node.outputs)
             if found is not None:
                 fused |= {*found.outputs}
                 nodes.append(found)
