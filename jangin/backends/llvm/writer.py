@@ -403,8 +403,19 @@ class LlvmWriter(Writer):
                 self._store(at, v)
         else:
             self._registers.settle(at)
-            at = self._reached(at, v.lanes)
-            self.effect(self.last("masked_store", v.dtype, v.lanes, memory=at, mask=mask.ref, x=v.ref))
+            at, x = self._reached(at, v.lanes), self._opaque(v).ref
+            self.effect(self.last("masked_store", v.dtype, v.lanes, memory=at, mask=mask.ref, x=x))
+
+    def _opaque(self, v: Value) -> Value:
+        """A value to store under a mask: one of which LLVM doesn't see how it was made, where the target has
+        a row for that, of a whole register's lanes."""
+        sizes = (r.lanes for r in self.target.rows if r.name == "opaque" and v.dtype in r.dtypes)
+        lanes = next((n for n in sorted(sizes) if n >= v.lanes), 0)
+        if v.number is not None or not lanes or self.target.row("opaque", v.dtype, lanes) is None:
+            return v
+        filled = self.shuffle(v, None, [min(n, v.lanes) for n in range(lanes)])
+        hidden = self.op(self.last("opaque", v.dtype, lanes, x=filled.ref), v.dtype, lanes)
+        return self.shuffle(hidden, None, range(v.lanes))
 
     def _store(self, at: Pointer, v: Value) -> None:
         at = self._reached(at, v.lanes)
