@@ -90,6 +90,33 @@ def blocks_network() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
+def narrow_network() -> onnx.ModelProto:
+    """Rows whose last vector has one element, which become narrower on their way to the outputs: of floats,
+    of 64-bit integers, and of a quantized product's sums."""
+    rng, columns = np.random.default_rng(6), 33
+    to = {n: getattr(TensorProto, n.upper()) for n in ("int8", "uint8", "int16", "bfloat16", "float16")}
+    nodes = [helper.make_node("Cast", ["x"], [n], to=kind) for n, kind in to.items()]
+    whole = {"bool": TensorProto.BOOL, "int32": TensorProto.INT32, "uint8 of int64": TensorProto.UINT8}
+    nodes += [helper.make_node("Cast", ["n"], [n], to=kind) for n, kind in whole.items()]
+    nodes += [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["a"]),
+        helper.make_node("DequantizeLinear", ["w", "s"], ["b"]),
+        helper.make_node("MatMul", ["a", "b"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "s"], ["product"]),
+    ]
+    ends = {
+        "x": (TensorProto.FLOAT, columns),
+        "n": (TensorProto.INT64, columns),
+        "q": (TensorProto.UINT8, 24),
+    }
+    inputs = [helper.make_tensor_value_info(n, kind, [3, size]) for n, (kind, size) in ends.items()]
+    outputs = [helper.make_empty_tensor_value_info(n) for n in (*to, *whole, "product")]
+    w = rng.integers(-128, 128, (24, columns)).astype(np.int8)
+    held = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.float32(0.125), "s")]
+    graph = helper.make_graph(nodes, "narrow", inputs, outputs, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
 def library(folder: Path, sources: Sequence[str], flags: Sequence[str] = (), compiler: str = "") -> Path:
     """A shared library of files in a folder."""
     made = folder / "built.so"
@@ -123,12 +150,15 @@ class Api:
         """The outputs, as bytes in arrays of u8."""
         given = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
         bytes = [self("output_bytes", n, given) for n in range(self("output_count"))]
-        outputs = [np.full(b, 0xAA, np.uint8) for b in bytes]
+        guarded = [np.full(b + 128, 0xAA, np.uint8) for b in bytes]
+        outputs = [g[64:-64] for g in guarded]
         arena = np.full(self("arena_bytes", given, threads) + 128, 0x55, np.uint8)
         used = len(arena) - 128
         code = self.run_in(inputs, outputs, given, arena.ctypes.data + 64, used, threads)
         assert code == 0, self.text("error_text", code)
         assert (arena[:64] == 0x55).all() and (arena[-64:] == 0x55).all(), "it wrote beyond the arena"
+        for n, g in enumerate(guarded):
+            assert (g[:64] == 0xAA).all() and (g[-64:] == 0xAA).all(), f"it wrote beyond output {n}"
         return outputs
 
     def run_in(

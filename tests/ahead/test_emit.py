@@ -19,10 +19,12 @@ from built import (
     integer_network,
     layers,
     library,
+    narrow_network,
     same_bits,
     small_network,
 )
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import jangin
 from jangin.ahead import link, source
@@ -79,6 +81,21 @@ def test_the_same_bits_for_any_size(kind: str, compiler: str, tmp_path: Path) ->
             got = api.run([x], [rows], threads)
             assert all(same_bits(g, w) for g, w in zip(got, want, strict=True))
     api.library.net_stop_threads()
+
+
+@pytest.mark.parametrize(("kind", "compiler"), [("object", ""), *(("c", c) for c in COMPILERS)])
+def test_rows_that_end_in_a_vector_of_one(kind: str, compiler: str, tmp_path: Path) -> None:
+    """Narrower than what they were computed in; `Api.run` looks at the bytes beside each output."""
+    rng = np.random.default_rng(7)
+    given = {
+        "x": rng.uniform(0, 100, (3, 33)).astype(np.float32), "n": rng.integers(0, 2, (3, 33)),
+        "q": rng.integers(0, 256, (3, 24), np.uint8),
+    }  # fmt: skip
+    api = api_of(emit(narrow_network(), kind, name="net"), kind, tmp_path, compiler)
+    for got, want in zip(
+        api.run([*given.values()]), ReferenceEvaluator(narrow_network()).run(None, given), strict=True
+    ):
+        assert same_bits(got, want)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -47,11 +47,11 @@ pytestmark = pytest.mark.skipif(not COMPILERS, reason="no C compiler here: neith
 def built(
     funcs: Sequence[Func], on: Target, folder: Path, level: str = "-O0", compiler: str = ""
 ) -> ctypes.CDLL:
-    """A library of kernels, all in one C file, of which the compiler has nothing to say."""
+    """A library of kernels, all in one C file, of which the compiler has nothing to say. `level`: flags."""
     compiler = compiler or COMPILERS[0]
     source, library = folder / "kernels.c", folder / f"{compiler}.so"
     source.write_text(emit_kernels(funcs, on, C()))
-    options = (level, *C.FLAGS, f"-march={on.cpu}", *WARNINGS, "-shared", "-fPIC")
+    options = (*level.split(), *C.FLAGS, f"-march={on.cpu}", *WARNINGS, "-shared", "-fPIC")
     done = subprocess.run(
         [compiler, *options, "-o", str(library), str(source), "-lm"], capture_output=True, text=True
     )

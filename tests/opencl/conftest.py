@@ -1,4 +1,4 @@
-"""OpenCL kernels are checked by the tests of `tests/backends`."""
+"""OpenCL kernels are checked by the tests of `tests/backends` and the accesses of `tests/instr`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
+sys.path[:0] = [str(Path(__file__).parent.parent / name) for name in ("backends", "instr")]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

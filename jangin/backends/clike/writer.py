@@ -227,11 +227,14 @@ class ClikeWriter(Writer):
             return self.op(self._as(dtype, x), dtype)
         return self._bits(dtype, x.ref, x.lanes)
 
-    def _call(self, name: str, dtype: DType, lanes: int, *operands: str, at: Pointer = "") -> str:
-        """A call of the target's row for an operation, of memory `at` an address where it is one."""
+    def _call(
+        self, name: str, dtype: DType, lanes: int, *operands: str, at: Pointer = "", known: bool = False
+    ) -> str:
+        """A call of the target's row for an operation, of memory `at` an address where it is one. `known`: it
+        is looked for among those that are written already."""
         row, space = self.row(name, dtype, lanes), self._spaces[at] if at else ""
         called = function_name(row, dtype, lanes, space)
-        if called not in self.definitions:
+        if called not in self.definitions and not known:
             for p in row.func(dtype).params:
                 self.type(p.dtype, lanes)
             made = row_function(row, dtype, lanes, self.target, self.dialect, space)
@@ -281,7 +284,10 @@ class ClikeWriter(Writer):
             plain = self.dialect.load(self.type(dtype, lanes), at, self._spaces[at])
         else:
             plain = self._vector(dtype, [f"{at}[{n}]" for n in range(lanes)], lanes)
-        masked = [self._call("masked_load", dtype, lanes, at, m.ref, at=at) for m in masks]
+        masked = [
+            self._call("masked_load", dtype, lanes, at, m.ref, at=at, known=n < len(masks))
+            for n, m in enumerate(masks, 1)
+        ]
         v = self.weakest([plain, *masked], dtype, lanes, state)
         if in_register(dtype, lanes, self.target):
             self.loaded.add(v.ref)
@@ -291,9 +297,12 @@ class ClikeWriter(Writer):
         self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
     ) -> Value:
         lanes = index.lanes
-        plain = self.target.row("gather", dtype) is not None
-        texts = [self._call("gather", dtype, lanes, at, index.ref, at=at)] if plain else []
-        texts += [self._call("masked_gather", dtype, lanes, at, index.ref, m.ref, at=at) for m in masks]
+        plain, places = self.target.row("gather", dtype) is not None, (at, index.ref)
+        texts = [self._call("gather", dtype, lanes, *places, at=at, known=bool(masks))] if plain else []
+        texts += [
+            self._call("masked_gather", dtype, lanes, *places, m.ref, at=at, known=n < len(masks))
+            for n, m in enumerate(masks, 1)
+        ]
         return self.weakest(texts, dtype, lanes, state)
 
     def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None:

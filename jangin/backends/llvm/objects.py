@@ -34,9 +34,10 @@ def compile_modules(
     exported: Collection[str] | None = None,
     *,
     fixed: bool = False,
+    as_object: bool = True,
 ) -> bytes:
-    """One relocatable object of several (name, LLVM IR module text). `exported`: the functions that others
-    see, where that isn't all; `fixed`: see `is_fixed`."""
+    """One relocatable object, or assembly text, of several (name, LLVM IR module text). `exported`: the
+    functions that others see, where that isn't all; `fixed`: see `is_fixed`."""
     compiler = _compiler(target)
     merged = None
     with llvm.create_context() as context, ExitStack() as modules:
@@ -51,16 +52,13 @@ def compile_modules(
             for function in merged.functions:
                 if not function.is_declaration and function.name not in exported:
                     function.linkage = "internal"
-        return compiler.emitted(merged, as_object=True)
+        return compiler.emitted(merged, as_object)
 
 
 def assembly(func: Func, target: Target) -> str:
     """A kernel's assembly text, as `build` compiles it."""
-    compiler = _compiler(target)
-    with llvm.create_context() as context, ExitStack() as modules:
-        text = emit_kernel(func, target)
-        module = compiler.optimized(func.name, text, context, modules, is_fixed(func, target))
-        return compiler.emitted(module, as_object=False).decode()
+    texts = [(func.name, emit_kernel(func, target))]
+    return compile_modules(texts, target, fixed=is_fixed(func, target), as_object=False).decode()
 
 
 def target_machine(target: Target) -> Any:
@@ -135,7 +133,7 @@ class _Compiler:
             return modules.enter_context(llvm.parse_assembly(end_blocks(str(module)), context))
         return module
 
-    def emitted(self, module: Any, *, as_object: bool) -> bytes:
+    def emitted(self, module: Any, as_object: bool) -> bytes:
         """The module's code."""
         lib = llvm.ffi.lib
         with llvm.ffi.OutputString() as error:
