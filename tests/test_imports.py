@@ -16,8 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent / "jangin"
 
 ALLOWED = {
     "version": set(),
+    "llvm": set(),
     "ir": set(),
-    "targets": {"ir", "runtime"},
+    "targets": {"ir", "llvm", "runtime"},
     "host": set(),
     "mapped": set(),
     "runtime": {"environment", "host", "ir", "mapped", "version"},
@@ -41,11 +42,11 @@ ALLOWED = {
     "schedule": {"ir"},
     "templates": {"ir", "mapped", "schedule", "targets"},
     "libraries": {"ir", "runtime", "schedule", "targets", "templates"},
-    "backends": {"ir", "passes", "runtime", "targets", "templates"},
+    "backends": {"ir", "llvm", "passes", "runtime", "targets", "templates"},
     "compiler.account": set(),
     "compiler.build": {
         "backends", "compiler.account", "compiler.forked", "compiler.kernels", "compiler.shared", "ir",
-        "runtime", "targets", "templates",
+        "runtime", "targets", "templates", "version",
     },
     "compiler.shared": {"compiler.cache", "ir", "schedule", "templates"},
     "environment": set(),
@@ -97,7 +98,7 @@ ALLOWED = {
     "session": {"frontends.onnx", "ir", "runtime", "jangin"},
     "onnx_backend": {"ir", "runtime", "jangin"},
     "torch_backend": {"frontends.torch", "ir", "jangin"},
-    "bench": {"backends", "frontends", "frontends.table", "ir", "runtime", "targets", "jangin"},
+    "bench": {"backends", "frontends", "frontends.table", "ir", "llvm", "runtime", "targets", "jangin"},
     "pictures": {"ir", "runtime"},
     "quantization": {
         "compiler.options", "compiler.pipeline", "frontends", "frontends.onnx", "frontends.table",
@@ -107,8 +108,8 @@ ALLOWED = {
         "ahead", "backends", "bench", "compiler.account", "compiler.build", "compiler.kernels",
         "compiler.local", "compiler.options", "compiler.pipeline", "compiler.request", "frontends",
         "frontends.gguf", "frontends.nnef", "frontends.onnx", "frontends.table", "frontends.tflite", "host",
-        "ir", "passes", "pictures", "quantization", "runtime", "schedule", "targets", "templates", "tune",
-        "jangin",
+        "ir", "llvm", "passes", "pictures", "quantization", "runtime", "schedule", "targets", "templates",
+        "tune", "jangin",
     },
     "commands.templates": {
         "commands", "compiler.kernels", "compiler.options", "compiler.pipeline", "ir", "ops", "targets",

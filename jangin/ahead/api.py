@@ -330,8 +330,9 @@ class Api:
         for kind, tensors in ends.items():
             self._table(f"{kind}_type", [str(t.dtype) for t in tensors])
         self._texts()
+        made_by = ", ".join(filter(None, (f"Jangin {__version__}", w.translator)))
         texts = {
-            "version": f"Jangin {__version__}, for {model.target.name}",
+            "version": f"{made_by}, for {model.target.name}",
             "licence": "Apache-2.0 (generated code)",
         }
         for name, text in texts.items():

@@ -57,6 +57,10 @@ class Backend(Protocol):
         """Code that runs a plan's kernels, which stands before theirs; none where the device needs none. The
         plan has neither kernels nor constants."""
 
+    def made_by(self) -> str:
+        """The name and version of what translates its code, as a saved model says them; empty where that is
+        left to the device's driver. Called where code is made."""
+
     def flow(self, target: Target) -> bytes:
         """Code that runs a program's branches and loops (`runtime.script`); empty where there is none,
         which leaves them to Python."""

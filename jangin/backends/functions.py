@@ -78,7 +78,10 @@ _WRAPPING = {"add", "sub", "mul"}
 class FunctionWriter(ABC):
     """Writes functions one after the other. `names`: where the sizes that are known so far are held; it is
     the caller's to set symbols in. With `checking`, sums and products that don't fit 64 bits are noticed
-    (`overflowed`). `result`: the type that the function being written gives."""
+    (`overflowed`). `result`: the type that the function being written gives. `translator`: what makes
+    machine code of the text, with its version; empty where others do."""
+
+    translator = ""
 
     def __init__(self) -> None:
         self.names: dict[Expr, Value] = {}

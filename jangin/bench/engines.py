@@ -143,9 +143,10 @@ FMA_LOOPS = 200_000
 
 def _fma(job: Job) -> Engine:
     """Register-only FMAs, as wide as the host's vectors: the core's speed now, and nothing else."""
-    import llvmlite.binding as llvm
-
+    from jangin.llvm import binding
     from jangin.targets import resolve
+
+    llvm = binding()
 
     target = resolve("cpu")
     lanes = target.lanes(4)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import numpy as np
 from rich.table import Table
 
+from jangin import llvm
 from jangin.bench.engines import PEERS, TITLES, installed
 from jangin.bench.report import machine
 from jangin.commands.common import terminal
 from jangin.ir.dtype import F32
 from jangin.ir.words import CLAMPED, DOTS, products_of, row_type, tile_of
+from jangin.llvm import LlvmError
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import opencl_devices
 from jangin.runtime.libraries import TITLES as TITLES_OF_LIBRARIES
@@ -91,7 +95,10 @@ def _row(target: Target, here: bool) -> list[str]:
 
 
 def _llvm() -> str:
-    import llvmlite
-    import llvmlite.binding as llvm
-
-    return f"{llvmlite.__version__} ({'.'.join(map(str, llvm.llvm_version_info))})"
+    """Which one is here, or why none is."""
+    try:
+        found = llvm.version()
+    except LlvmError as error:
+        return str(error)
+    known = "" if llvm.is_checked() else ", with which Jangin wasn't checked"
+    return f"{version('llvmlite')} ({found}{known})"

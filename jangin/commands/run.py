@@ -206,6 +206,7 @@ def summary(made: Compiled) -> Table:
     plan = made.plan
     weights = sum(a.nbytes for a in plan.constants.values())
     table.add_row("target", plan.target.split("/")[1])
+    table.add_row("made by", made.made_by or "a Jangin that didn't say so yet")
     table.add_row("kernels", f"{len({x.kernel for x in plan.launches})} in {len(plan.launches)} launches")
     table.add_row("weights", f"{weights / 1e6:.2f} MB")
     arena = "grows with the sizes of a run"

@@ -25,6 +25,7 @@ from jangin.runtime.artifact import Artifact
 from jangin.runtime.threads import default_threads
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Scheduled
+from jangin.version import __version__
 
 CODE = "jangin.backends.llvm.code"
 """What makes the code of most targets, and takes longest to import."""
@@ -55,7 +56,7 @@ class Build:
         self._shared = SharedKernels() if shared is None else shared
         self._account = Account() if account is None else account
         self._new: dict[str, tuple[Scheduled, Future[bytes]]] = {}
-        self._runner: Callable[[], tuple[bytes, ...]] | None = None
+        self._runner: Callable[[], tuple[tuple[bytes, ...], str]] | None = None
 
     def __enter__(self) -> Build:
         return self
@@ -125,7 +126,9 @@ class Build:
         assert self._runner is not None
         codes = [*self._codes(progress)]
         self._shared.put({i: Made(kernel, code.result()) for i, (kernel, code) in self._new.items()})
-        return Artifact(plan, (*self._runner(), *dict.fromkeys(codes)), device=self._target.device_name)
+        runner, made_by = self._runner()
+        objects = (*runner, *dict.fromkeys(codes))
+        return Artifact(plan, objects, device=self._target.device_name, made_by=made_by)
 
     def _codes(self, progress: Progress | None) -> Iterator[bytes]:
         done, total = 0.0, sum(seconds for _, seconds in self._running)
@@ -169,8 +172,10 @@ def _code(target: Target, kernel: Kernel, schedule: float, sources: str) -> tupl
     return code, KernelSeconds(kernel.func.name, schedule, text, made)
 
 
-def _runner(plan: Plan, target: Target) -> tuple[bytes, ...]:
-    return backend_of(target).runner(plan, target)
+def _runner(plan: Plan, target: Target) -> tuple[tuple[bytes, ...], str]:
+    """The code that runs a plan, and what made it."""
+    backend = backend_of(target)
+    return backend.runner(plan, target), ", ".join(filter(None, (f"Jangin {__version__}", backend.made_by())))
 
 
 def _done(code: bytes) -> Future[bytes]:

@@ -42,7 +42,7 @@ def key(parts: Iterable[bytes | str]) -> str:
 @cache
 def source_digest() -> str:
     """SHA-256 of the compiler's own source and its code generator's version: other code, other keys."""
-    from importlib.metadata import version  # thirty modules, for what few ask
+    from importlib.metadata import PackageNotFoundError, version  # thirty modules, for what few ask
 
     folder = os.path.dirname(os.path.dirname(__file__))  # by hundreds, Path takes twice the time
     files = sorted(
@@ -52,7 +52,12 @@ def source_digest() -> str:
     for path in files:
         with open(path, "rb", buffering=0) as file:
             parts += path[len(folder) :].encode(), file.read()
-    return key([*parts, *(version(n) for n in ("llvmlite", "numpy", "onnx"))])
+    for package in ("llvmlite", "numpy", "onnx"):
+        try:
+            parts.append(version(package).encode())
+        except PackageNotFoundError:  # compiling says so, where the package is needed
+            parts.append(b"")
+    return key(parts)
 
 
 class Cache:

@@ -32,9 +32,13 @@ from jangin.mapped import Digests, InMemory, release
 MAGIC = b"\x8aJGN\r\n\x1a\n"
 ENCRYPTED_MAGIC = b"\x8aJGE\r\n\x1a\n"
 """Of files that `runtime.encryption` writes."""
-VERSION = 5
+VERSION = 6
+OLDEST = 5
+"""The first version that can still be read: it doesn't say what made the code."""
 PLACE = 128
 """Bytes at a multiple of which constants lie: drivers of OpenCL use what lies there, and copy the rest."""
+_WIDE = "+avx512f"
+"""A feature of targets for which LLVM 22 made code that writes beyond rows, before it was kept from that."""
 AT_ONCE = 1 << 20
 """Bytes of constants that are checked while the file is read; of more than these, beside what follows."""
 PREFIX = struct.Struct("<8sII32s")
@@ -49,6 +53,7 @@ class Artifact:
     """`objects`: the code for `plan.target`, as its back end's `finish` put it together; for a processor
     relocatable object files, which together define the kernels, the entry and the thread pool.
     `metadata`: what the model's file says of itself, as JSON has it. `device`: the name of what runs it.
+    `made_by`: Jangin and the translator of its code, with their versions.
     `check`: where constants were read but not checked yet, waits until they are, and raises ArtifactError
     if one is damaged: no result may be given before."""
 
@@ -56,6 +61,7 @@ class Artifact:
     objects: tuple[bytes, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"
+    made_by: str = ""
     check: Callable[[], None] | None = field(default=None, compare=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -86,6 +92,7 @@ class Artifact:
                 "plan": text,
                 "metadata": self.metadata,
                 "device": self.device,
+                "made_by": self.made_by,
                 "objects": [len(o) for o in self.objects],
                 "constants": table,
                 "constant_bytes": end,
@@ -143,15 +150,19 @@ class Artifact:
             held = pool or Constants(path, mapped(file, start, end))
             constants = {name: held.take(name, *where) for name, *where in header["constants"]}
             require(isinstance(header["metadata"], dict), "its metadata")
-            device = header["device"]
-            require(isinstance(device, str), "its device")
+            device, made_by = header["device"], header.get("made_by", "")
+            require(isinstance(device, str) and isinstance(made_by, str), "its device and what made it")
             plan = parse_plan(header["plan"], constants=constants)
             verify_plan(plan)
             ends = [0, *accumulate(lengths)]
             objects = tuple(code[a:b] for a, b in pairwise(ends))
+        if not made_by and _WIDE in plan.target:
+            raise ArtifactError(
+                f"{path}: was made by a Jangin whose code for AVX-512 may write beyond rows: compile it again"
+            )
         if pool is None and not held.start():
-            return cls(plan, objects, header["metadata"], device), digest
-        return cls(plan, objects, header["metadata"], device, held.check), digest
+            return cls(plan, objects, header["metadata"], device, made_by), digest
+        return cls(plan, objects, header["metadata"], device, made_by, held.check), digest
 
 
 class Pool:
@@ -276,9 +287,10 @@ def read_header(
     if len(prefix) < PREFIX.size:
         raise ArtifactError(f"{path}: is cut short")
     _, version, length, digest = PREFIX.unpack(prefix)
-    if version != VERSION:
+    if not OLDEST <= version <= VERSION:
         raise ArtifactError(
-            f"{path}: has format version {version}, this program reads {VERSION}: compile it again"
+            f"{path}: has format version {version}, and this program reads {OLDEST} to {VERSION}: compile it "
+            "again"
         )
     if length > end - file.tell():
         raise damaged(path, "its header doesn't end in it")

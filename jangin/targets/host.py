@@ -48,9 +48,9 @@ def _has(target: Target) -> bool:
     which is large to load."""
     if processor_features():
         return not why_not(str(target))
-    import llvmlite.binding as llvm
+    from jangin.llvm import binding
 
-    features = llvm.get_host_cpu_features()
+    features = binding().get_host_cpu_features()
     return all(features.get(f.removeprefix("+"), False) for f in target.features.split(","))
 
 

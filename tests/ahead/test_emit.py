@@ -33,8 +33,10 @@ from jangin.ahead.source import compiler_flags
 from jangin.frontends.onnx.format import OnnxFormat
 from jangin.ir.dtype import BF16
 from jangin.ir.graph import CompileError
+from jangin.llvm import version
 from jangin.runtime.load import Runnable
 from jangin.targets import resolve
+from jangin.version import __version__
 
 pytestmark = pytest.mark.skipif(not COMPILERS, reason="no C compiler here: neither gcc nor clang")
 KINDS = ("object", "c")
@@ -162,7 +164,9 @@ def test_what_a_model_says_of_itself(kind: str, tmp_path: Path) -> None:
     assert api("output_shape", 0, sizes, shape) == 2 and list(shape) == [9, 40]
     assert api("output_shape", 0, sizes, None) == 2 and api("output_shape", 2, sizes, None) == -5
     assert api("input_bytes", 0, sizes) == 9 * 24 * 4 and api("input_bytes", 1, sizes) == -5
-    assert "Jangin" in str(api.text("version")) and "Apache-2.0" in str(api.text("licence"))
+    llvm = f", LLVM {version()}" if kind == "object" else ""
+    assert api.text("version") == f"Jangin {__version__}{llvm}, for {resolve('cpu').name}"
+    assert "Apache-2.0" in str(api.text("licence"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

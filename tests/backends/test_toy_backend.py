@@ -55,6 +55,9 @@ class ToyBackend:
     def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:
         return ()
 
+    def made_by(self) -> str:
+        return "Toy 1"
+
     def flow(self, target: Target) -> bytes:
         return b""
 

@@ -248,7 +248,7 @@ def case(
 
 def every_case(on: Target, random: np.random.Generator) -> Iterator[Case]:
     """Every access, kind of mask, conversion and number of lanes; of stores of what was wider, every number
-    of lanes that are on, else three. Of what is no such store one in five."""
+    of lanes that are on, else three. Of what is no such store one in ten."""
     wider = {*narrowing()}
     for conversion in conversions():
         for lanes in widths(on, *conversion[:2]):
@@ -256,7 +256,7 @@ def every_case(on: Target, random: np.random.Generator) -> Iterator[Case]:
                 for mask in MASKS:
                     if way == "store" and conversion in wider:
                         yield case(way, mask, *conversion, lanes)
-                    elif random.random() < 0.2:
+                    elif random.random() < 0.1:
                         yield case(way, mask, *conversion, lanes, few(lanes, random))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -13,9 +14,12 @@ import pytest
 from plans import buffer, chain, compiled, plan
 
 from jangin.ir.dtype import BF16, BOOL, F16
+from jangin.runtime import artifact
 from jangin.runtime.artifact import MAGIC, PLACE, Artifact, ArtifactError
 from jangin.runtime.executable import Executable
 from jangin.runtime.load import load
+from jangin.targets.arm import AARCH64
+from jangin.targets.x86 import V3, V4
 
 
 def big(words: int = 1000) -> Artifact:
@@ -138,6 +142,30 @@ def test_other_files(tmp_path: Path) -> None:
         load(path)
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "absent.jgn")
+
+
+def test_a_file_says_what_made_it(tmp_path: Path) -> None:
+    """Those of version 5 didn't, and their code for AVX-512 may write beyond rows."""
+    path = tmp_path / "m.jgn"
+    for target, readable in ((V4, False), (V3, True), (AARCH64, True)):
+        made = replace(big(), made_by="Jangin 0.1.0, LLVM 22.1.0")
+        made = replace(made, plan=replace(made.plan, target=str(target)))
+        made.save(path)
+        assert Artifact.read(path).made_by == made.made_by
+        _as_of_version_5(made, path)
+        if readable:
+            assert Artifact.read(path).made_by == ""
+        else:
+            with pytest.raises(
+                ArtifactError, match="code for AVX-512 may write beyond rows: compile it again"
+            ):
+                Artifact.read(path)
+
+
+def _as_of_version_5(made: Artifact, path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(artifact, "VERSION", 5)
+        replace(made, made_by="").save(path)
 
 
 def test_a_failed_save_leaves_nothing(tmp_path: Path) -> None:

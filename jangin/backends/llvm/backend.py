@@ -51,6 +51,11 @@ class LLVM:
 
         return runner(plan, target)
 
+    def made_by(self) -> str:
+        from jangin.llvm import version
+
+        return f"LLVM {version()}"
+
     def flow(self, target: Target) -> bytes:
         from jangin.backends.llvm.code import flow
 

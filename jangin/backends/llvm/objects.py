@@ -15,13 +15,13 @@ from functools import cache
 from threading import local
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from jangin.backends.llvm.module import emit_kernel, is_fixed
 from jangin.backends.llvm.several import FENCE, end_blocks
 from jangin.ir.loop import Func
+from jangin.llvm import binding
 from jangin.targets.target import Target
 
+llvm = binding()
 PASS_LEVEL = 1
 """LLVM's function simplification at -O1 (SROA, early CSE, LICM, instruction combining, CFG
 simplification), with unrolling and vectorization off."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from jangin.backends.functions import NULL, FunctionWriter, Signature, Value
+from jangin.llvm import version
 from jangin.targets.target import Target
 
 _TYPES = {"ptr": "ptr", "i64": "i64", "i32": "i32", "i8": "i8", "bool": "i1", "void": "void"}
@@ -19,6 +20,7 @@ class LlvmFunctions(FunctionWriter):
 
     def __init__(self, name: str, target: Target) -> None:
         super().__init__()
+        self.translator = f"LLVM {version()}"
         self.head = [f'source_filename = "{name}"', f'target triple = "{target.triple}"']
         self.cpu = f'"target-cpu"="{target.cpu}" "target-features"="{target.features}"'
         self.bodies: list[str] = []

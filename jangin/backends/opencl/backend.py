@@ -78,6 +78,9 @@ class OpenCLBackend:
     def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:
         return ()
 
+    def made_by(self) -> str:
+        return ""
+
     def flow(self, target: Target) -> bytes:
         return b""
 
