@@ -20,7 +20,9 @@ from jangin.ir.loop import For, Func, If, Stmt, Store, block
 from jangin.targets import Target
 
 TYPES = (I8, U8, I16, U16, I32, U32, I64, U64, F8E4M3FN, F16, BF16, F32, F64, BOOL)
-WAYS = ("load", "store", "load step 2", "load step 3", "store step 2", "store step 3", "gather", "scatter")
+_STORES = "store", "store step 2", "store step 3", "scatter", "blend"
+WAYS = "load", "load step 2", "load step 3", "gather", *_STORES
+"""How memory is accessed. A blend stores whole rows, of which it loads the lanes that are off."""
 MASKS = ("first", "last", "one", "both", "running")
 """Which of a vector's lanes are on: the first of them, the last, a single one, those in the middle that two
 conditions leave, and the first, of a number that is known only when the kernel runs."""
@@ -79,12 +81,16 @@ class Case:
         for row, on in enumerate(map(self.on, self.counts)):
             if self.way in ("gather", "scatter"):
                 found[row, on] = np.roll(range(len(on))[::-1], row)
+            elif self.way == "blend":
+                found[row] = np.arange(self.lanes)
             else:
                 found[row] = (np.arange(self.lanes) - on[0]) * self.step
         return found
 
     def sizes(self) -> list[int]:
         """Elements of each row of memory."""
+        if self.way == "blend":
+            return [self.lanes] * len(self.counts)
         return [(len(self.on(count)) - 1) * self.step + 1 for count in self.counts]
 
     # --- the kernel
@@ -94,7 +100,9 @@ class Case:
         own. A running number of lanes is a symbol, and the kernel does one row."""
         running, lane = self.mask == "running", Var("l")
         counts: list[Expr] = [Var("N")] if running else [*map(const, self.counts)]
-        sizes = [(counts[0] - 1) * self.step + 1] if running else [*map(const, self.sizes())]
+        sizes: list[Expr] = [*map(const, self.sizes())]
+        if running:
+            sizes = [const(self.lanes) if self.way == "blend" else (counts[0] - 1) * self.step + 1]
         shape = (const(len(counts)), const(self.lanes))
         plain, table = Buffer("plain", self.other, shape), Buffer("table", I64, shape)
         rows = [Buffer(f"row{n}", self.memory, (size,)) for n, size in enumerate(sizes)]
@@ -108,7 +116,7 @@ class Case:
 
     def _body(self, memory: Buffer, plain: Buffer, table: Buffer, row: int, lane: Var, count: Expr) -> Stmt:
         first = {"last": const(self.lanes) - count, "one": count - 1, "both": count // 2}.get(self.mask)
-        place: Expr = lane if first is None else lane - first
+        place: Expr = lane if first is None or self.way == "blend" else lane - first
         if self.way in ("gather", "scatter"):
             place = Load(table, (const(row), lane))
         conditions = [lane < count] if self.mask in ("first", "both", "running") else []
@@ -118,10 +126,11 @@ class Case:
             conditions.append(binary("ge", lane, first))
         source, at = (memory, (place * self.step,)) if self.loads else (plain, (const(row), lane))
         value = self.converted(Load(source, at))
-        if self.loads:
+        if self.loads or self.way == "blend":
+            other = const(0, self.other) if self.loads else Load(memory, (place,))
             for condition in conditions[::-1]:
-                value = select(condition, value, const(0, self.other))
-            return Store(plain, (const(row), lane), value)
+                value = select(condition, value, other)
+            return Store(plain, (const(row), lane), value) if self.loads else Store(memory, (place,), value)
         stored: Stmt = Store(memory, (place * self.step,), value)
         for condition in conditions[::-1]:
             stored = If(condition, stored)
@@ -237,6 +246,11 @@ def widths(on: Target, *types: DType) -> list[int]:
     return sorted({3, *(on.lanes(size) for size in (4, *(t.bytes for t in types)))})
 
 
+def ways(to: DType) -> Sequence[str]:
+    """Those for results of a type: guards are no bool, and a blend would load them."""
+    return WAYS if to is not BOOL else [way for way in WAYS if way != "blend"]
+
+
 def case(
     way: str, mask: str, old: DType, to: DType, made: str, lanes: int, counts: Sequence[int] = ()
 ) -> Case:
@@ -252,7 +266,7 @@ def every_case(on: Target, random: np.random.Generator) -> Iterator[Case]:
     wider = {*narrowing()}
     for conversion in conversions():
         for lanes in widths(on, *conversion[:2]):
-            for way in WAYS:
+            for way in ways(conversion[1]):
                 for mask in MASKS:
                     if way == "store" and conversion in wider:
                         yield case(way, mask, *conversion, lanes)
@@ -266,7 +280,7 @@ def some_cases(on: Target, random: np.random.Generator, count: int) -> Iterator[
     while len(seen) < count:
         stored = len(seen) % 2 == 0
         conversion = (wider if stored else every)[random.integers(len(wider if stored else every))]
-        way, mask = "store" if stored else str(random.choice(WAYS)), str(random.choice(MASKS))
+        way, mask = "store" if stored else str(random.choice(ways(conversion[1]))), str(random.choice(MASKS))
         lanes = int(random.choice(widths(on, *conversion[:2])))
         found = case(way, mask, *conversion, lanes, few(lanes, random))
         if found.name not in seen:
