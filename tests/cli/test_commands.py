@@ -15,9 +15,11 @@ from onnx import helper
 from small import Cli
 
 import jangin
+from jangin import llvm
 from jangin.commands.common import share
 from jangin.commands.inspect import AFTER, SCHEDULE
 from jangin.ir.parse import parse_func, parse_plan
+from jangin.version import __version__
 
 IMAGE = np.random.default_rng(1).random((1, 3, 8, 8), np.float32)
 
@@ -79,7 +81,7 @@ def test_compile_then_run_and_inspect_the_file(cli: Cli, model: Path, tmp_path: 
     assert done.status == 0, done.err
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), reference(model, IMAGE), rtol=1e-4)
     assert parse_plan(cli("inspect", file, "--after", "plan").out).name == "small"
-    assert "weights" in cli("inspect", file).out
+    assert f"Jangin {__version__}, LLVM {llvm.version()}" in cli("inspect", file).out
     assert cli("inspect", file, "--kernel", "conv1").status == 1
 
 
@@ -175,6 +177,13 @@ def test_devices(cli: Cli) -> None:
     out = cli("devices").out
     for text in ("x86-64-v3", "this machine", "ONNX Runtime", "llvmlite", "OpenBLAS", "oneDNN"):
         assert text in out
+
+
+def test_devices_say_that_this_llvm_wasnt_checked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "with which Jangin wasn't checked"
+    assert said not in " ".join(cli("devices").out.split())
+    monkeypatch.setattr(llvm, "CHECKED", frozenset[tuple[int, ...]]())
+    assert said in " ".join(cli("devices").out.replace("│", " ").split())
 
 
 def test_bench(cli: Cli, model: Path, tmp_path: Path) -> None:
