@@ -23,8 +23,10 @@ from jangin.ir import core
 from jangin.ir.dtype import BOOL, F32, I64, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var, maximum, minimum, ne
 from jangin.ir.graph import Array, CompileError, Graph, Node, static_shape
+from jangin.ir.traversal import free_vars
 from jangin.ops import activation
 
+Sizes = tuple[int, ...]
 TYPES: Mapping[DType, str] = {F32: "scalar", I64: "integer", BOOL: "logical"}
 BINARIES = ("add", "sub", "mul", "div", "pow", "min", "max", "and", "or", "lt", "gt", "le", "ge", "eq", "ne")
 CALLS = (
@@ -165,12 +167,15 @@ class _Writer(Writer):
 
     def write_expand(self, node: Node, attrs: core.Expand) -> None:
         wanted, given = self.sizes(node.outputs[0]), self.sizes(node.inputs[0])
-        x = self._of_rank(node.inputs[0], len(wanted))
+        self._spread(self._of_rank(node.inputs[0], len(wanted)), given, wanted, node.outputs[0])
+
+    def _spread(self, x: Any, given: Sizes, wanted: Sizes, result: str) -> None:
+        """Repeat what has as many axes as the result, or none."""
         if not given and wanted:
             x = self.emit("reshape", x, shape=[1] * len(wanted))
         padded = (*[1] * (len(wanted) - len(given)), *given)
         repeats = [w // g for w, g in zip(wanted, padded, strict=True)]
-        self.emit("tile", x, repeats=repeats, result=node.outputs[0])
+        self.emit("tile", x, repeats=repeats, result=result)
 
     def write_slice(self, node: Node, attrs: core.Slice) -> None:
         shape, out = self.sizes(node.inputs[0]), self.sizes(node.outputs[0])
@@ -288,13 +293,20 @@ class _Writer(Writer):
     # -- maps -----------------------------------------------------------------------------------
 
     def write_map(self, node: Node, attrs: core.Map) -> None:
-        rank = len(self.sizes(node.outputs[0]))
+        wanted = self.sizes(node.outputs[0])
         dtypes = map(self.graph.dtype, node.inputs)
         operands: dict[Expr, Name] = {
-            Var(f"x{i}", dtype): self._of_rank(name, rank)
+            Var(f"x{i}", dtype): self._of_rank(name, len(wanted))
             for i, (name, dtype) in enumerate(zip(node.inputs, dtypes, strict=True))
         }
-        self.expression(attrs.body, operands, result=node.outputs[0])
+        read = [
+            self.sizes(n) for v, n in zip(operands, node.inputs, strict=True) if v in free_vars(attrs.body)
+        ]
+        given = np.broadcast_shapes(*read)
+        if given == wanted:
+            self.expression(attrs.body, operands, result=node.outputs[0])
+            return
+        self._spread(self.expression(attrs.body, operands), given, wanted, node.outputs[0])
 
     def number(self, e: Const) -> Any:
         self._type(e.dtype)

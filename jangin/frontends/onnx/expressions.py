@@ -8,7 +8,7 @@ along that axis, and a load what is gathered there.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -197,15 +197,15 @@ class Stages(Writer):
         value = space.value(stage.body)
         rank = len(stage.axes)
         if stage.reduce_axes:
-            whole = space.whole(value, stage.body)
+            whole = space.whole(value)
             over = tuple(range(rank, len(space.axes)))
             value = self.reduced(stage.combiner, whole, stage.body.dtype, over, "", False)
             if stage.epilogue is not None:
                 after = _Space(self, stage, held, node.name, rank)
-                after.known[stage.acc] = value
-                value = after.value(stage.epilogue)
+                after.keep(stage.acc, value, range(rank))
+                value = after.whole(after.value(stage.epilogue))
         else:
-            value = space.whole(value, stage.body)
+            value = space.whole(value)
         return self.emit("Identity", value, result=node.outputs[0]) if last else value
 
     def reduced(
@@ -224,7 +224,8 @@ class Stages(Writer):
 
 class _Space:
     """The index space of one stage: `known`, what is said already of it, as tensors of an axis for each of
-    the stage's axes, or none."""
+    the stage's axes, or none; `along`: of those that have axes the ones they lie along, where others are of
+    size 1."""
 
     def __init__(
         self, writer: Stages, stage: Stage, held: Mapping[str, Name], hint: str, rank: int | None = None
@@ -233,6 +234,7 @@ class _Space:
         self.axes = (*stage.axes, *stage.reduce_axes)[:rank]
         self.places = {a.var: i for i, a in enumerate(self.axes)}
         self.known: dict[Expr, Name] = {}
+        self.along: dict[Name, frozenset[int]] = {}
         self.ranges: dict[Var, Range] = {
             **writer.graph.symbols,
             **{a.var: (const(0), a.extent - 1) for a in self.axes},
@@ -257,27 +259,40 @@ class _Space:
     def _said(self, e: Expr, loaded: Mapping[Expr, Name]) -> Name:
         for v in free_vars(e):
             if v not in loaded and v not in self.known:
-                self.known[v] = self._index(v) if v in self.places else self.writer.scalar(v)
-        found: Name = self.writer.expression(e, {**self.known, **loaded}, hint=self.hint)
+                self._index(v) if v in self.places else self.keep(v, self.writer.scalar(v))
+        operands = {**self.known, **loaded}
+        found: Name = self.writer.expression(e, operands, hint=self.hint)
+        parts = [self.along[n] for v in free_vars(e) if (n := operands[v]) in self.along]
+        if parts:
+            self.along[found] = frozenset().union(*parts)
         return found
 
-    def whole(self, value: Name, e: Expr) -> Name:
-        """The tensor with all its axes, where an expression may not depend on all of them."""
-        if all(a.var in free_vars(e) or is_const(a.extent, 1) for a in self.axes) and free_vars(e):
+    def keep(self, e: Expr, value: Name, along: Iterable[int] | None = None) -> None:
+        """What an expression is said as; `along`: the axes it lies along, where it has axes."""
+        self.known[e] = value
+        if along is not None:
+            self.along[value] = frozenset(along)
+
+    def whole(self, value: Name) -> Name:
+        """The tensor with all its axes: sizes, numbers and single elements have none, others some of them."""
+        along = self.along.get(value)
+        if along is not None and all(i in along or is_const(a.extent, 1) for i, a in enumerate(self.axes)):
             return value
         sizes = self.writer.dims(tuple(a.extent for a in self.axes))
         return self.writer.emit("Expand", value, sizes, hint=self.hint)
 
-    def _index(self, v: Var) -> Name:
-        """The numbers of an axis, along it."""
+    def _index(self, v: Var) -> None:
+        """Says the numbers of an axis, along it."""
         place = self.places[v]
         extent = self.axes[place].extent
         spread = [-1 if i == place else 1 for i in range(len(self.axes))]
-        if isinstance(extent, Const):
-            return self.writer.array(np.arange(int(extent.value)).reshape(spread), hint="index")
         write = self.writer
-        numbers = write.emit("Range", write.array(0), write.scalar(extent), write.array(1), hint="index")
-        return write.emit("Reshape", numbers, write.array(spread), hint="index")
+        if isinstance(extent, Const):
+            found = write.array(np.arange(int(extent.value)).reshape(spread), hint="index")
+        else:
+            numbers = write.emit("Range", write.array(0), write.scalar(extent), write.array(1), hint="index")
+            found = write.emit("Reshape", numbers, write.array(spread), hint="index")
+        self.keep(v, found, [place])
 
     def _load(self, e: Load, loaded: Mapping[Expr, Name]) -> Name:
         """What lies at an index, which is held in range: a choice may guard it."""
@@ -291,7 +306,10 @@ class _Space:
         emit, array = self.writer.emit, self.writer.array
         flat = emit("Reshape", x, array([-1]), hint=self.hint)
         at = self._said(simplify(row_major(index, shape), self.ranges), loaded)
-        return emit("Gather", flat, at, hint=self.hint, axis=0)
+        found = emit("Gather", flat, at, hint=self.hint, axis=0)
+        if at in self.along:
+            self.along[found] = self.along[at]
+        return found
 
     def _inside(self, i: Expr, size: Expr) -> Expr:
         i = i if prove(i >= 0, self.ranges) else maximum(i, 0)
@@ -320,4 +338,7 @@ class _Space:
         if ones:
             x = self.writer.emit("Squeeze", x, self.writer.array(list(range(ones))), hint=self.hint)
         missing = [i for i in range(rank) if i not in places]
-        return self.writer.emit("Unsqueeze", x, self.writer.array(missing), hint=self.hint) if missing else x
+        if missing:
+            x = self.writer.emit("Unsqueeze", x, self.writer.array(missing), hint=self.hint)
+        self.along[x] = frozenset(p for p in places if p is not None)
+        return x

@@ -21,19 +21,22 @@ from jangin.frontends.onnx.operators.resize import COORDINATES, ROUNDING, resize
 from jangin.frontends.onnx.steps import Steps
 from jangin.frontends.writer import Name, Offer, Words, Writer
 from jangin.ir import core
-from jangin.ir.dtype import F4E2M1, F8E8M0, I2, I8, I32, I64, U2, U8, DType
-from jangin.ir.expr import Const, Expr, Var, const
+from jangin.ir.dtype import BF16, F4E2M1, F8E8M0, I2, I8, I32, I64, U2, U8, DType
+from jangin.ir.expr import Const, Expr, Var, const, maximum
 from jangin.ir.graph import CompileError, Graph, Node, Shape, static_shape
+from jangin.ir.simplify import simplify
 from jangin.ir.traversal import free_vars
 from jangin.ops.builder import Builder
 from jangin.ops.core import CORE
 from jangin.ops.numbers import Numbers
+from jangin.ops.pool import average_pool, max_pool
 from jangin.ops.values import Tensor
+from jangin.ops.window import Window
 
 OPSET = 21
 """What is written in, unless an operator or a type came later."""
 OPSETS: Mapping[str | DType, int] = {
-    "RMSNormalization": 23, "BitCast": 26, "CumProd": 26, F4E2M1: 23, F8E8M0: 24, I2: 25, U2: 25,
+    "RMSNormalization": 23, "BitCast": 26, "CumProd": 26, BF16: 22, F4E2M1: 23, F8E8M0: 24, I2: 25, U2: 25,
 }  # fmt: skip
 MOST_BYTES = (1 << 31) - (1 << 20)
 """Of a protocol buffer, with room for what isn't weights."""
@@ -197,7 +200,8 @@ class OnnxWriter(Stages, Steps, Writer):
         self.emit("Expand", self.named(node.inputs[0]), self.dims(attrs.shape), result=node.outputs[0])
 
     def write_slice(self, node: Node, attrs: core.Slice) -> None:
-        """The end of what goes backwards is counted from the axis's end, so that -1 isn't its last entry."""
+        """The end of what goes backwards is counted from the axis's end: -1 isn't its last entry then. What
+        begins before the axis has no elements, and is said to begin with it."""
         given = self.graph.shape(node.inputs[0])
         whole = (const(0), 1)
         rows = zip(given, attrs.starts, attrs.steps, attrs.shape, strict=True)
@@ -205,9 +209,9 @@ class OnnxWriter(Stages, Steps, Writer):
         if not cut:
             self.emit("Identity", self.named(node.inputs[0]), result=node.outputs[0])
             return
-        ends = [attrs.starts[i] + attrs.shape[i] * attrs.steps[i] for i in cut]
+        begins = tuple(simplify(maximum(attrs.starts[i], 0), self.graph.symbols) for i in cut)
+        ends = [b + attrs.shape[i] * attrs.steps[i] for b, i in zip(begins, cut, strict=True)]
         ends = [e - given[i] if attrs.steps[i] < 0 else e for e, i in zip(ends, cut, strict=True)]
-        begins = tuple(attrs.starts[i] for i in cut)
         axes, steps = self.array(cut), self.array([attrs.steps[i] for i in cut])
         operands = self.dims(begins), self.dims(tuple(ends)), axes, steps
         self.emit("Slice", self.named(node.inputs[0]), *operands, result=node.outputs[0])
@@ -265,6 +269,11 @@ class OnnxWriter(Stages, Steps, Writer):
             raise CompileError("a normalization over sizes that aren't fixed can't be said: give shapes=")
         operation = "RMSNormalization" if attrs.rms else "LayerNormalization"
         given: dict[str, Any] = {"axis": rank - len(sizes), "epsilon": attrs.epsilon}
+        if not sizes:  # an element by itself, which is given an axis
+            behind, one = self.array([rank]), self.array(np.ones(1), dtype, "ones")
+            y = self.emit(operation, self.emit("Unsqueeze", x, behind, hint=x), one, hint=x, **given)
+            self.emit("Squeeze", y, behind, result=node.outputs[0])
+            return
         scale = self.array(np.ones(sizes), dtype, "ones")
         if order == list(range(rank)):
             self.emit(operation, x, scale, result=node.outputs[0], **given)
@@ -342,7 +351,13 @@ class OnnxWriter(Stages, Steps, Writer):
         extents = static_shape(attrs.extents)
         begins, ends = list(attrs.pads[:half]), list(attrs.pads[half:])
         ceil = None
-        if sizes is not None and extents is not None:
+        if sizes is None or extents is None:
+            ceil = self.matched(node, [(n, partial(_pooled, attrs, n)) for n in (0, 1)])
+            if ceil is None:
+                raise CompileError(
+                    "where its windows end can't be said for sizes that aren't fixed: give shapes="
+                )
+        else:
             spans = [k * d - d + 1 for k, d in zip(attrs.kernel, attrs.dilations, strict=True)]
             reach = [
                 (n - 1) * s + k - size - b
@@ -410,3 +425,13 @@ class OnnxWriter(Stages, Steps, Writer):
 
 def _resized(wanted: Shape, how: Mapping[str, Any], b: Builder, x: Tensor) -> Tensor:
     return resize_11(b, x, None, None, b.sizes(wanted), **how)
+
+
+def _pooled(attrs: core.Pool, ceil: int, b: Builder, x: Tensor) -> Tensor:
+    """A pool, whose last windows may leave the input where `ceil` is set."""
+    window = Window.over(
+        b, x, attrs.kernel, strides=attrs.strides, dilations=attrs.dilations, pads=attrs.pads, ceil=bool(ceil)
+    )
+    if attrs.combiner == "max":
+        return max_pool(b, x, window)
+    return average_pool(b, x, window, count_padding=attrs.average == "all")

@@ -19,7 +19,10 @@ from jangin.frontends import table
 from jangin.frontends.lower import lower
 from jangin.frontends.nnef.tensors import LENGTH, read_tensor, tensor_bytes
 from jangin.frontends.nnef.writer import written
+from jangin.ir.dtype import F32
+from jangin.ir.expr import const
 from jangin.ir.graph import CompileError
+from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 
 nnef = pytest.importorskip("nnef", reason="nnef isn't installed: the extra `nnef` brings it")
@@ -306,6 +309,18 @@ def test_convert(name: str, tmp_path: Path) -> None:
     assert "r = relu(" in text and "out_1 = reshape" not in text
     with pytest.raises(FileExistsError):
         convert(source, Settings(cache=False), output, ["batch=2"])
+
+
+def test_what_is_the_same_everywhere(tmp_path: Path) -> None:
+    """A number for each element of an operand that isn't read otherwise."""
+    b = Builder("net", {})
+    x = b.input("x", F32, (const(2), const(3)))
+    y = b.map(lambda v: const(2.5, F32), x)
+    for name, content in written(b.graph([y, x], ["y", "z"])).items():
+        (tmp_path / name).write_bytes(content)
+    given = np.ones((2, 3), np.float32)
+    found = run_graph(lower(table.load(tmp_path)), {"x": given})
+    np.testing.assert_array_equal(found["y"], np.full((2, 3), 2.5, np.float32), strict=True)
 
 
 def test_what_nnef_cannot_say(tmp_path: Path) -> None:
