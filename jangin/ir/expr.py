@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import copysign
 from typing import Any, TypeVar, Union
 
 from jangin.ir.dtype import BOOL, F32, F64, I64, DType
@@ -373,17 +374,19 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
 def _neutral(op: str, x: Expr, y: Expr) -> Expr | None:
     """The simpler equal of op(x, y), exact for floats too; None where there is none."""
     exact = x.dtype.is_int
-    if op == "add" and exact:
-        return y if is_const(x, 0) else x if is_const(y, 0) else None
+    if op == "add":
+        return y if _is_zero(x, -1) else x if _is_zero(y, -1) else None
     if op == "sub":
+        if _is_zero(y, 1):
+            return x
         if x.dtype is F32 and isinstance(y, Const):
-            return x if y.value == 0 else _unshifted(x, float(y.value))
-        return x if is_const(y, 0) else const(0) if exact and x.dtype == I64 and x == y else None
+            return _unshifted(x, float(y.value))
+        return const(0) if exact and x.dtype == I64 and x == y else None
     if op == "mul":
         if exact and (is_const(x, 0) or is_const(y, 0)):
             return const(0, x.dtype)
         return y if is_const(x, 1) else x if is_const(y, 1) else None
-    if op in ("div", "floordiv"):
+    if op == "div" or (op == "floordiv" and exact):
         return x if is_const(y, 1) else None
     if op == "mod" and exact:
         return const(0, x.dtype) if is_const(y, 1) else None
@@ -398,6 +401,11 @@ def _neutral(op: str, x: Expr, y: Expr) -> Expr | None:
     if op in ("eq", "le", "ge") and exact and x == y:
         return const(True, BOOL)
     return const(False, BOOL) if op in ("ne", "lt", "gt") and exact and x == y else None
+
+
+def _is_zero(e: Expr, sign: int) -> bool:
+    """Whether a constant is 0, of floats the one of that sign: adding 0 makes 0 of -0, adding -0 nothing."""
+    return isinstance(e, Const) and e.value == 0 and (e.dtype.is_int or copysign(1, e.value) == sign)
 
 
 def _is_held(op: str, x: Expr, end: Scalar) -> bool:
@@ -417,16 +425,18 @@ def _is_held(op: str, x: Expr, end: Scalar) -> bool:
 
 
 def _unshifted(x: Expr, zero: float) -> Expr | None:
-    """A rounded float that has a zero point added, is clamped, and has it taken away, clamped without it."""
+    """A rounded float that has a whole zero point added, is clamped, and has it taken away, clamped without
+    it: f32 has all the sums that aren't clamped. A difference is never -0."""
     held = x.a if isinstance(x, Binary) and x.op == "min" and _is_whole(x.b) else None
     shifted = held.a if isinstance(held, Binary) and held.op == "max" and _is_whole(held.b) else None
     if not (isinstance(x, Binary) and isinstance(held, Binary) and isinstance(shifted, Binary)):
         return None
     whole, (low, high) = shifted.a, (n.value - zero for n in (held.b, x.b) if isinstance(n, Const))
-    same = shifted.op == "add" and is_const(shifted.b, zero) and isinstance(whole, Call)
-    if not (same and isinstance(whole, Call) and whole.fn == "round" and abs(zero) < 1 << 16):
+    same = shifted.op == "add" and is_const(shifted.b, zero) and _is_whole(shifted.b)
+    exact = max(abs(zero), abs(low), abs(high)) < 1 << 22
+    if not (same and exact and isinstance(whole, Call) and whole.fn == "round"):
         return None
-    return Binary("min", Binary("max", whole, const(low, F32)), const(high, F32))
+    return add(Binary("min", Binary("max", whole, const(low, F32)), const(high, F32)), 0.0)
 
 
 def add(a: ExprLike, b: ExprLike) -> Expr:
@@ -507,7 +517,7 @@ def cast(dtype: DType, a: ExprLike) -> Expr:
         # A whole float that both types have needn't become the first. Indices do: no NaN is one then.
         limits = _whole_limits(x.a)
         if limits and all(t.has_whole(n) for n in limits for t in (x.dtype, dtype)):
-            return cast(dtype, x.a)
+            return cast(dtype, _positive(x.a) if dtype.is_float else x.a)
     return Cast(dtype, x)
 
 
@@ -523,6 +533,12 @@ def _whole_limits(e: Expr) -> tuple[Scalar, Scalar] | None:
         whole = whole.a
     rounded = isinstance(whole, Call) and whole.fn in ("round", "floor", "ceil", "trunc")
     return (held.b.value, e.b.value) if rounded and _is_whole(e.b) and _is_whole(held.b) else None
+
+
+def _positive(e: Expr) -> Expr:
+    """A whole float between limits that isn't -0, which no integer is: no sum with a constant is."""
+    held = e.a.a if isinstance(e, Binary) and isinstance(e.a, Binary) else e
+    return e if isinstance(held, Binary) else add(e, 0.0)
 
 
 def _is_whole(e: Expr) -> bool:

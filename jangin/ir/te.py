@@ -14,12 +14,15 @@ from dataclasses import replace
 
 from jangin.ir.dtype import BOOL, DType
 from jangin.ir.expr import (
+    Binary,
     Buffer,
+    Call,
     Const,
     Expr,
     ExprLike,
     Load,
     Var,
+    call,
     cast,
     const,
     land,
@@ -32,6 +35,7 @@ from jangin.ir.loop import Alloc, For, Func, Stmt, Store, block, replace_buffer
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.traversal import rewrite, substitute
+from jangin.ir.words import DOTS
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class Axis:
 class Stage:
     """`out[axes + at] = epilogue(combine over reduce_axes of body)`. Loads name other stages' outs or
     the kernel's inputs. Without reduce_axes, `epilogue` is None and `body` is the value. `at` is
-    empty, or where in `out` the result begins (which then may be larger than the axes say)."""
+    empty, or where in `out` the result begins (which then may be larger than the axes say). `rounded`: a
+    term, which is a product, is rounded before it is added (see `ir.rounding`)."""
 
     out: Buffer
     axes: tuple[Axis, ...]
@@ -53,6 +58,7 @@ class Stage:
     combiner: str = ""
     epilogue: Expr | None = None
     at: tuple[Expr, ...] = ()
+    rounded: bool = False
 
     @property
     def acc(self) -> Var:
@@ -132,6 +138,13 @@ def reduction(
     return Stage(out, axes, term, raxes, combiner, None if value == acc else value)
 
 
+def sums_products(stage: Stage) -> bool:
+    """Whether a stage adds up products of floats, each by a multiply-add."""
+    term = stage.body
+    product = term.op == "mul" if isinstance(term, Binary) else isinstance(term, Call) and term.fn in DOTS
+    return stage.combiner == "sum" and product and term.dtype.is_float and not stage.rounded
+
+
 def rename_axes(stage: Stage, prefix: str) -> Stage:
     """The stage with its loop variables prefixed (so that stages can share a nest)."""
     names = {a.var: Var(prefix + a.var.name) for a in (*stage.axes, *stage.reduce_axes)}
@@ -177,7 +190,8 @@ def nest(stage: Stage) -> Stmt:
     else:
         acc = Buffer(f"{stage.out.name}.acc", stage.body.dtype, (const(1),), "register")
         zero = (const(0),)
-        update: Stmt = Store(acc, zero, COMBINERS[stage.combiner](Load(acc, zero), stage.body))
+        term = call("rounded", stage.body) if stage.rounded else stage.body
+        update: Stmt = Store(acc, zero, COMBINERS[stage.combiner](Load(acc, zero), term))
         for axis in reversed(stage.reduce_axes):
             update = For(axis.var, axis.extent, update)
         value = substitute(stage.result, {stage.acc: Load(acc, zero)})

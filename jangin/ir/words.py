@@ -25,10 +25,11 @@ rem the dividend's (C fmod). min and max of floats propagate NaN. and/or/xor: bo
 INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "dot1", "dot2",
+    "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "dot1", "dot2",
     "dot4", "dot4u", "dot4s", "dot2b", "dot8", "dot8u", "dot2bf", "dot4bf", "dot1h", "add2", "sub2",
 }  # fmt: skip
-"""round is half to even; fma(a, b, c) = a*b + c, which may be fused; not: bool or bits. dot1(a, b) of
+"""round is half to even; fma(a, b, c) = a*b + c, which may be fused;
+rounded(a) = a, which isn't fused with a sum around it (see `ir.rounding`); not: bool or bits. dot1(a, b) of
 i16: the product in i32; dot2(a, b) of i32, each a pair of int16, the first in the low bits: the sum of the
 products of the firsts and of the seconds; dot4: likewise of four int8; dot4u: of four uint8 of a and four
 int8 of b; dot4s: as dot4u, but what the first two, and what the last two products add up to, is clamped to

@@ -44,6 +44,7 @@ def product(workload: Workload) -> Sgemm | None:
     if (
         role is None
         or stage.at
+        or stage.rounded
         or role.groups != 1
         or len(extents) < len(axes)
         or not floats

@@ -22,6 +22,8 @@ from jangin.ops.editor import Editor
 
 Affine = tuple[Array, Array]
 """(scale, shift) in f64, each broadcastable."""
+NEARLY_ALL = 2.0**-16
+"""What two shifts leave of the first at least, where both are folded."""
 
 
 def batchnorm(graph: Graph) -> Graph:
@@ -73,7 +75,7 @@ class _Pass(Editor):
         while out not in self.graph.outputs and len(self.users.get(out, ())) == 1:
             (user,) = self.users[out]
             step = self._affine(user, out, axis)
-            if step is None:
+            if step is None or _cancels(shift * step[0], step[1]):
                 break
             scale, shift = scale * step[0], shift * step[0] + step[1]
             maps.append(user)
@@ -117,6 +119,12 @@ class _Pass(Editor):
         body = Var("x0", dtype) + Var("x1", dtype)
         add = Node(chain.maps[-1].name, (node.outputs[0], b), (out,), Map(body), source)
         return [replace(node, inputs=(node.inputs[0], w), source=source), add]
+
+
+def _cancels(before: Array, more: Array) -> bool:
+    """Whether a shift takes away nearly all of another: with a large c the model may want x + c - c, which
+    rounds x. Others have a part in 2**16 left by chance in few channels alone."""
+    return bool(np.any(np.abs(before + more) < NEARLY_ALL * np.abs(before)))
 
 
 def _channel_axis(node: Node, rank: int) -> int:

@@ -33,7 +33,7 @@ TABLE = 256
 """Most elements of a table from which an anchor's write-back may take its results."""
 
 CHEAP_CALLS = frozenset(
-    {"neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "isnan", "isinf"}
+    {"neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "isnan", "isinf"}
     | BITCASTS.keys()
 )
 """Functions that cost no more than an addition or two."""

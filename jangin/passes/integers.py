@@ -53,6 +53,7 @@ from jangin.passes.integer_words import (
     words_of,
 )
 from jangin.passes.rescaled import by_factors
+from jangin.passes.simplify_map import simplify_body
 from jangin.targets.target import Target
 
 EXACT = 1 << 24
@@ -384,6 +385,7 @@ class _Integers(Editor):
             whole = substitute(body, {Var("x0", self.dtype(name)): before.attrs.body})
             body, (name,) = by_factors(whole), before.inputs
             if body != whole:
+                body = simplify_body(body)
                 found = replace(node, inputs=before.inputs, attrs=Map(body))
         return found
 

@@ -11,7 +11,7 @@ import numpy as np
 from jangin.ir.arithmetic import apply, convert
 from jangin.ir.core import Expand, Map, Reshape, Transpose
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I32, I64, DType
-from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Var, binary, cast, const, is_const
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Var, binary, call, cast, const, is_const
 from jangin.ir.graph import Array, Node, Shape
 from jangin.ir.traversal import children, free_vars, rewrite, substitute
 from jangin.ops.operands import broadcast
@@ -121,8 +121,9 @@ def _parts(e: Expr) -> list[Expr]:
 
 
 def _composed(s: State, node: Node) -> Result:
-    """Arithmetic of one value and constants after the same, or a cast of a cast: one map, but where others
-    read what is rounded too. (Other maps that follow one another are left to fusion.)"""
+    """Arithmetic of one integer and constants after the same, or a cast of a cast: one map, but where others
+    read what is rounded too. (Other maps that follow one another are left to fusion; floats are rounded
+    between them.)"""
     body = node.of(Map).body
     for i, name in enumerate(node.inputs):
         inner = s.producer(name, Map)
@@ -186,10 +187,11 @@ def _spanned(s: State, name: str) -> Shape:
 
 
 def _scales(s: State, node: Node) -> bool:
-    """Whether a map only adds, subtracts, multiplies or divides by constants."""
+    """Whether a map only adds, subtracts, multiplies or divides integers by constants."""
     varying = [n for n in node.inputs if n not in s.constants]
     arithmetic = all(
-        isinstance(e, (Var, Const)) or (isinstance(e, Binary) and e.op in ("add", "sub", "mul", "div"))
+        e.dtype.is_int
+        and (isinstance(e, (Var, Const)) or (isinstance(e, Binary) and e.op in ("add", "sub", "mul", "div")))
         for e in _parts(node.of(Map).body)
     )
     return len(varying) == 1 and arithmetic
@@ -236,7 +238,7 @@ def _evaluate(e: Expr, values: Mapping[str, Array]) -> Array:
 
 
 def simplify_body(body: Expr, fixed: Collection[str] = ()) -> Expr:
-    """An equal scalar expression with constants folded, chains of constant factors and terms
+    """An equal scalar expression with constants folded, chains of constant factors and terms of integers
     gathered, and powers and casts made plain. `fixed` names the operands that are constants."""
 
     def step(e: Expr) -> Expr | None:
@@ -251,9 +253,9 @@ def simplify_body(body: Expr, fixed: Collection[str] = ()) -> Expr:
 
 def _binary(e: Binary, fixed: Collection[str]) -> Expr | None:
     if e.op in ("add", "mul"):
-        if _is_fixed(e.a, fixed) and not _is_fixed(e.b, fixed):
-            return _gathered(binary(e.op, e.b, e.a), fixed)
-        return _gathered(e, fixed)
+        turned = _is_fixed(e.a, fixed) and not _is_fixed(e.b, fixed)
+        plain = binary(e.op, e.b, e.a) if turned else e
+        return plain if e.dtype.is_float else _gathered(plain, fixed)
     if not isinstance(e.b, Const) or not e.dtype.is_float:
         return None
     power = float(e.b.value)
@@ -270,28 +272,39 @@ def _is_fixed(e: Expr, fixed: Collection[str]) -> bool:
 
 
 def _gathered(e: Expr, fixed: Collection[str]) -> Expr:
-    """(x op k) op c = x op (k op c) for constants k and c; x + 0 = x."""
+    """(x op k) op c = x op (k op c) for constants k and c, of integers, which wrap: floats would be rounded
+    once where the model rounds twice."""
     if not isinstance(e, Binary):
         return e
-    if e.op == "add" and is_const(e.b, 0):
-        return e.a
     inner = e.a
     if not (isinstance(inner, Binary) and inner.op == e.op and _is_fixed(e.b, fixed)):
         return e
     if not _is_fixed(inner.b, fixed) or _is_fixed(inner.a, fixed):
         return e
     joint = simplify_body(binary(e.op, inner.b, e.b), fixed)
-    if isinstance(joint, Const) and e.dtype.is_float and (joint.value == 0 or not isfinite(joint.value)):
-        return e
     return _gathered(binary(e.op, inner.a, joint), fixed)
 
 
 def _cast(e: Cast) -> Expr | None:
-    """A cast of a cast that loses nothing is a cast of what is inside."""
+    """A cast of a cast that loses nothing is a cast of what is inside; integers have one 0 alone."""
     inner = e.a
     if isinstance(inner, Cast) and is_exact(inner.a.dtype, inner.dtype):
         return cast(e.dtype, inner.a)
-    return None
+    plain = _unsigned(inner) if e.dtype.is_int else inner
+    return None if plain is inner else cast(e.dtype, plain)
+
+
+def _unsigned(e: Expr) -> Expr:
+    """A float of which the sign of 0 doesn't count: adding 0, which does no more than make 0 of -0, is left
+    out."""
+    if isinstance(e, Call) and e.fn in ("round", "floor", "ceil", "trunc"):
+        return call(e.fn, _unsigned(e.args[0]))
+    if not (isinstance(e, Binary) and isinstance(e.b, Const)):
+        return e
+    if e.op == "add" and e.b.value == 0:
+        return _unsigned(e.a)
+    counts = e.op not in ("add", "sub", "mul", "div", "min", "max") or (e.op == "div" and e.b.value == 0)
+    return e if counts else binary(e.op, _unsigned(e.a), e.b)
 
 
 _SIGNIFICANT: Mapping[DType, int] = {F64: 53, F32: 24, F16: 11, BF16: 8}

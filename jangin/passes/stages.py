@@ -10,8 +10,9 @@ from jangin.ir.core import Kernel, LoopNest
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, is_const
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.loop import Alloc, For, Func, Stmt, block, map_stmt
+from jangin.ir.rounding import apart, is_product, loosened
 from jangin.ir.simplify import Range, simplify
-from jangin.ir.te import Axis, Stage, compute, identity, inline, nest, redirect
+from jangin.ir.te import Axis, Stage, compute, identity, inline, nest, redirect, sums_products
 from jangin.ir.traversal import loads, rewrite, substitute
 from jangin.ops.core import core_op
 
@@ -35,7 +36,7 @@ def stages(kernel: Node) -> Staged:
         core, out = core_op(node), buffers[node.outputs[0]]
         own = core.te(tuple(buffers[n] for n in node.inputs), out, node.attrs)
         if core.kind == "injective":
-            done[out.name] = _inlined(own[0], done)
+            done[out.name] = _rounded(own[0], _inlined(own[0], done))
         else:
             anchored = _joined(anchored, _attached(own, done, anchored), body.outputs)
         if out.name in body.outputs and out.name in done:  # a result is read where it lies
@@ -107,7 +108,17 @@ def _attached(own: Sequence[Stage], done: dict[str, Stage], before: Sequence[Sta
     often = [n for n in done if reads.count(n) > 1 or (n in reads and not made.isdisjoint(loaded(done[n])))]
     kept = [n for n in often if not _is_view(done[n])]
     local = [done.pop(n) for n in kept]
-    return [*local, *(_inlined(s, done) for s in own)]
+    return [*local, *(_rounded(s, _inlined(s, done)) for s in own)]
+
+
+def _rounded(own: Stage, whole: Stage) -> Stage:
+    """An operator's stage, whole with what it takes in, whose operations all round, but where it adds up
+    products of its own."""
+    if sums_products(own):
+        return whole
+    epilogue = None if whole.epilogue is None else apart(whole.epilogue)
+    rounded = whole.combiner == "sum" and is_product(whole.body)
+    return replace(whole, body=apart(whole.body), epilogue=epilogue, rounded=rounded)
 
 
 def _joined(before: Sequence[Stage], own: Sequence[Stage], kept: Sequence[str]) -> list[Stage]:
@@ -131,7 +142,8 @@ def _is_view(stage: Stage) -> bool:
 
 
 def _finished(anchor: Stage, final: Stage) -> Stage:
-    """The anchor's last stage, giving what `final` computes of its result at the same point."""
+    """The anchor's last stage, giving what `final` computes of its result at the same point. Where that is a
+    sum of products, multiply-adds go on with it."""
     if not anchor.reduce_axes:
         return inline(final, anchor)
     point = {a.var: b.var for a, b in zip(final.axes, anchor.axes, strict=True)}
@@ -140,7 +152,9 @@ def _finished(anchor: Stage, final: Stage) -> Stage:
     def result(e: Expr) -> Expr | None:
         return anchor.result if isinstance(e, Load) and e.buffer.name == anchor.out.name else None
 
-    return replace(anchor, out=final.out, epilogue=rewrite(body, result))
+    epilogue = rewrite(body, result)
+    epilogue = loosened(epilogue, anchor.acc) if sums_products(anchor) else apart(epilogue)
+    return replace(anchor, out=final.out, epilogue=epilogue)
 
 
 def simplified(stage: Stage, symbols: Mapping[Var, Range]) -> Stage:
@@ -218,7 +232,7 @@ def _text(stage: Stage) -> str:
     axes = ", ".join(f"{a.var}:{a.extent}" for a in stage.axes)
     over = ", ".join(f"{a.var}:{a.extent}" for a in stage.reduce_axes)
     types = ", ".join(sorted({str(stage.body.dtype), str(stage.result.dtype)}))
-    head = f"{_declared(stage.out)} [{axes}] {stage.combiner}[{over}] {types}"
+    head = f"{_declared(stage.out)} [{axes}] {stage.combiner}[{over}] {'rounded ' * stage.rounded}{types}"
     return f"{head} = {stage.body} -> {stage.result}"
 
 

@@ -7,7 +7,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jangin.ir.dtype import BOOL
-from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Select, Var, binary, const, is_const, land, select
+from jangin.ir.expr import (
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    binary,
+    call,
+    const,
+    is_const,
+    land,
+    select,
+)
 from jangin.ir.loop import (
     TASK_KINDS,
     Alloc,
@@ -102,6 +117,9 @@ def _split_guard(e: Expr, op: str) -> tuple[Expr | None, Expr]:
     """(condition, term) with `e` = the identity of `op` wherever the condition doesn't hold."""
     if isinstance(e, Select) and isinstance(e.b, Const) and _is_identity(e.b, op):
         return e.cond, e.a
+    if isinstance(e, Call) and e.fn == "rounded":
+        cond, term = _split_guard(e.args[0], op)
+        return cond, call("rounded", term)
     if isinstance(e, Cast) and (op == "add" or e.dtype.is_float):
         cond, term = _split_guard(e.a, op)
         return cond, Cast(e.dtype, term) if cond is not None else e

@@ -305,7 +305,7 @@ def _is_product(e: Expr) -> bool:
     if isinstance(e, Binary):
         return e.op == "mul" and (_is_product(e.a) or _is_product(e.b))
     if isinstance(e, Call):
-        return e.fn in DOTS and any(map(_is_product, e.args))
+        return (e.fn in DOTS or e.fn == "rounded") and any(map(_is_product, e.args))
     if isinstance(e, Select):
         return is_const(e.b, 0) and _is_product(e.a)
     parts = getattr(e, "a", None)

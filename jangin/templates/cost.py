@@ -49,7 +49,9 @@ def arithmetic(e: Expr) -> float:
         case Select():
             own, parts = float(any(True for _ in loads(e.cond))), (e.a, e.b)
         case Call(fn=fn):
-            own = {"sqrt": DIVIDE, "rsqrt": DIVIDE, "abs": 1.0, "neg": 1.0, "not": 1.0}.get(fn, CALL)
+            own = {"sqrt": DIVIDE, "rsqrt": DIVIDE, "abs": 1.0, "neg": 1.0, "not": 1.0, "rounded": 0.0}.get(
+                fn, CALL
+            )
         case Binary(op="div"):
             own = DIVIDE
         case Binary():

@@ -197,6 +197,8 @@ def test_a_whole_float_becomes_no_integer_on_its_way() -> None:
     x = Var("x", F32)
     held = minimum(maximum(call("round", x) + 114.0, 0.0), 255.0)
     assert cast(F32, cast(U8, held)) == held
+    around = minimum(maximum(call("round", x), -128.0), 127.0)
+    assert cast(F32, cast(I8, around)) == around + 0.0, "no integer is -0"
     assert cast(I16, cast(U8, held)) == cast(I16, held)
     assert cast(I8, cast(U8, held)) != cast(I8, held), "which hasn't all of them"
     assert cast(F32, cast(I8, held)) != held

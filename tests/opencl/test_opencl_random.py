@@ -12,8 +12,10 @@ import pytest
 from on_device import SIMULATOR, usable
 
 from jangin.runtime.devices.opencl_devices import Found
+from jangin.targets import resolve
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "properties"))
+import test_rounding
 from test_onnx_graphs import LENGTHS, check
 
 DEVICES = [d for d in usable() if d.platform != SIMULATOR]
@@ -28,6 +30,13 @@ def test_random_models(device: Found, kind: str) -> None:
     first = 300 + FEW * WAYS.index((device, kind))
     for seed in range(first, first + FEW):
         check(seed, LENGTHS[seed % len(LENGTHS)], f"opencl:{device.number}@{kind}")
+
+
+@pytest.mark.parametrize(("device", "kind"), WAYS, ids=str)
+def test_rounding_that_a_model_asks_for(device: Found, kind: str) -> None:
+    """Some of the graphs of `test_rounding`, to the last bit."""
+    for seed in test_rounding.SEEDS[:3]:
+        test_rounding.check(seed, test_rounding.on(resolve(f"opencl:{device.number}@{kind}")))
 
 
 @pytest.mark.slow

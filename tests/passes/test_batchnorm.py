@@ -55,6 +55,17 @@ def test_a_bias_alone_stays() -> None:
     assert batchnorm(graph).nodes == graph.nodes
 
 
+def test_what_rounds_a_product_stays() -> None:
+    """1.5 * 2**23 added and taken away leaves whole numbers, which one shift of 0 wouldn't."""
+    t = Net()
+    y = t.b.matmul(t.input("x", N, 4), t.weight(4, 6))
+    y = t.mul(y, t.b.const(np.full(6, 20, np.float32)))
+    y = t.add(y, t.b.const(np.full(6, 1.5 * 2**23, np.float32)))
+    graph = simplify(t.done(t.add(y, t.b.const(np.full(6, -1.5 * 2**23, np.float32)))))
+    (found,) = run_graph(batchnorm(graph), feeds(graph)).values()
+    assert found.any() and np.array_equal(found, np.rint(found))
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_after_a_product(transposed: bool) -> None:
     t = Net()

@@ -7,12 +7,13 @@ import pytest
 from nets import TARGET, N, Net, attention, convolutional, feeds
 
 from jangin.ir.core import Kernel
-from jangin.ir.dtype import F32
+from jangin.ir.dtype import F32, I32
 from jangin.ir.expr import Buffer, Load, Var, call, const
 from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.interpret import bind_symbols, evaluate_stage, run_func
 from jangin.ir.loop import For, Store
 from jangin.ir.te import lower
+from jangin.ir.text import print_func
 from jangin.ir.traversal import loads
 from jangin.ops.interpret import run_graph
 from jangin.passes.fuse import fuse
@@ -262,3 +263,44 @@ def test_an_operator_that_was_not_lowered_is_named() -> None:
     odd = Node("foo", ("x",), ("f",), ImportedAttributes("onnx.Foo"), "Foo 'foo'")
     with pytest.raises(CompileError, match="Foo 'foo'"):
         fuse(graph.with_nodes([odd, *graph.nodes]), TARGET)
+
+
+def written(graph: Graph) -> list[str]:
+    """The naive nests of a graph's kernels."""
+    kernels = [n for n in fuse(graph, TARGET).nodes if isinstance(n.attrs, Kernel)]
+    found = ((n.name, *stages(n)) for n in kernels)
+    return [print_func(lower(name, parts, given, graph.symbols)) for name, parts, given, _ in found]
+
+
+def test_elements_round_after_every_operation() -> None:
+    """Whichever operators the products and the sums are of, and whatever lies between these."""
+    t = Net()
+    x, y, z = (t.input(n, N, 4) for n in "xyz")
+    apart = t.add(t.mul(x, y), z)
+    one = t.b.map(lambda a, b, c: a * b + c, x, y, z)
+    assert [text.count("rounded(") for text in written(t.done(apart, one))] == [1, 1]
+    t = Net()
+    x, y, z = (t.input(n, N, 4) for n in "xyz")
+    padded = t.b.pad(t.b.slice(t.mul(x, y), (0, 1), (N, 3), (1, 1)), (0, 0, 0, 1))
+    (text,) = written(t.done(t.add(padded, z)))
+    assert text.count("rounded(") == 1, "it may be chosen where the border is known"
+
+
+def test_terms_that_are_others_products_round() -> None:
+    t = Net()
+    x, y = (t.input(n, N, 4) for n in "xy")
+    (text,) = written(t.done(t.b.reduce("sum", t.mul(x, y), (1,))))
+    assert "+ rounded((x[" in text
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_epilogues_of_float_products_are_multiply_adds(whole: bool) -> None:
+    """What their sum goes into, but not what is beside it; sums of integers are exact, and round after."""
+    t = Net()
+    x, w, r, u, v = (t.input(n, *s) for n, s in zip("xwruv", ((N, 5), (5, 4), *[(N, 4)] * 3), strict=True))
+    if whole:
+        x, w = (t.b.cast(n, I32) for n in (x, w))
+    product = t.b.matmul(x, w)
+    y = t.add(t.mul(t.b.cast(product, F32), r), t.add(t.mul(u, v), r))
+    (text,) = [n for n in written(t.done(y)) if ".acc" in n]
+    assert text.count("rounded(") == (2 if whole else 1)

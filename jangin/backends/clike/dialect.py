@@ -153,6 +153,13 @@ _GCC = """#if defined __GNUC__ && !defined __clang__
 """Loops come with what is invariant outside of them and loads early enough: gcc would keep more values in
 registers than there are, and spill what is accumulated. Registers are given to a function as a whole: loop by
 loop a tile that needs all of them was spilled too."""
+_CONTRACT = """#if defined __clang__
+#pragma STDC FP_CONTRACT OFF
+#elif defined __GNUC__
+#pragma GCC optimize("fp-contract=off")
+#endif"""
+"""A product and a sum are one multiply-add only where they are written as one, by whatever flags this is
+compiled: gcc fuses those of several statements unless it is told not to."""
 _QUIET = '#pragma GCC diagnostic ignored "-Wpsabi"'
 """Vectors wider than a register are given to functions, all of which are inlined."""
 _INTRINSICS = """#if defined __x86_64__
@@ -179,7 +186,7 @@ class C(Dialect):
     def head(self) -> str:
         types = (f"typedef {_TYPES.get(t.name, _stdint(t))} {t};" for t in SCALARS)
         headers = ["#include <math.h>", "#include <stdint.h>", "#include <string.h>", _INTRINSICS]
-        return "\n".join([_GCC, _QUIET, *headers, *types, _AS, _PICK, _KEEP])
+        return "\n".join([_GCC, _CONTRACT, _QUIET, *headers, *types, _AS, _PICK, _KEEP])
 
     def vector_type(self, dtype: DType, lanes: int) -> str:
         kind, size = type_name(dtype, lanes), dtype.bytes * width(lanes)

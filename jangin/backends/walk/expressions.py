@@ -22,7 +22,7 @@ from jangin.targets.small import ARGUMENT
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
 _ELEMENTARY = frozenset({
-    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", *DOTS, "isnan", "isinf",
+    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", *DOTS, "isnan", "isinf",
     *BITCASTS, *PAIRS,
 })  # fmt: skip
 CHEAP_NODES = 24
@@ -246,6 +246,8 @@ class Expressions:
         x = args[0]
         if fn == "fma":
             return self.math.fma(*args)
+        if fn == "rounded":
+            return x
         if fn in PAIRS:
             return self.w.instruction(fn, I32, I32, *self.w.unify(*args))
         if fn in DOTS:
