@@ -35,7 +35,10 @@ Threads = Annotated[
     typer.Option(envvar="JANGIN_THREADS", min=1, help="Threads (default: what the process may use)."),
 ]
 TargetName = Annotated[
-    str, typer.Option("--target", envvar="JANGIN_TARGET", help="cpu (this machine) or e.g. x86-64-v3.")
+    str | None,
+    typer.Option(
+        "--target", help="cpu (this machine) or e.g. x86-64-v3 (default: JANGIN_TARGET, or else cpu)."
+    ),
 ]
 Inputs = Annotated[
     list[str] | None,
@@ -108,7 +111,7 @@ def run(
     input: Inputs = None,
     shape: Shapes = None,
     threads: Threads = None,
-    target: TargetName = "cpu",
+    target: TargetName = None,
     output: Annotated[Path | None, typer.Option(help="A folder for the outputs, as .npy files.")] = None,
     pixels: Pixels = "unit",
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
@@ -129,7 +132,7 @@ def compile_command(
         typer.Option("-o", "--output", help="The .jgn file to write; with --emit, the folder."),
     ],
     shape: Shapes = None,
-    target: TargetName = "cpu",
+    target: TargetName = None,
     emit: Annotated[
         str, typer.Option(help="jgn (a file for jangin.load), or without Jangin: object, shared or c.")
     ] = "jgn",
@@ -326,7 +329,7 @@ def bench(
     symbolic: Annotated[
         bool, typer.Option("--symbolic", help="Give the sizes at run time only, not when compiling.")
     ] = False,
-    target: TargetName = "cpu",
+    target: TargetName = None,
     tune: Annotated[
         str, typer.Option(metavar="TIME", help="Tune Jangin first (60s, 2m), and time it untuned too.")
     ] = "",
@@ -367,7 +370,7 @@ def tune(
         bool, typer.Option("--symbolic", help="Sizes stay open when compiling; measure for those of --shape.")
     ] = False,
     threads: Threads = None,
-    target: TargetName = "cpu",
+    target: TargetName = None,
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
 ) -> None:
     """Measure other ways to make a model's kernels, and keep the quickest for this machine."""
@@ -384,7 +387,7 @@ def inspect(
     kernel: Annotated[str, typer.Option(metavar="NAME", help="A kernel, or a node of the model.")] = "",
     show: Annotated[str, typer.Option(help="Of the kernel: naive, steps, loop, llvm or asm.")] = "loop",
     shape: Shapes = None,
-    target: TargetName = "cpu",
+    target: TargetName = None,
     placement: Annotated[
         bool, typer.Option("--placement", help="Where each node runs: a kernel, a step, or Python.")
     ] = False,
@@ -438,7 +441,7 @@ def opt(
         typer.Option("--pass", metavar="PASS", help="In order: simplify, vectorize, split:i,16 and so on."),
     ] = None,
     emit: Annotated[str, typer.Option(help="ir, llvm or asm.")] = "ir",
-    target: TargetName = "cpu",
+    target: TargetName = None,
 ) -> None:
     """Apply passes to text IR and print the result."""
     from jangin.commands.opt import opt as work

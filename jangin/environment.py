@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+TARGET = "JANGIN_TARGET"
+"""The variable that names a target, as `resolve` takes it."""
+
 
 def cache_folder() -> Path:
     """Where compiled models and what tuning found are kept: `JANGIN_CACHE_DIR`, or the user's own."""
@@ -20,6 +23,11 @@ def cache_folder() -> Path:
 
         named = platformdirs.user_cache_dir("jangin")
     return Path(named)
+
+
+def target_name() -> str | None:
+    """The target of compilations that name none: `JANGIN_TARGET`, or None for this machine's own."""
+    return os.environ.get(TARGET) or None
 
 
 def everything() -> dict[str, str]:

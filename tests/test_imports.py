@@ -18,7 +18,7 @@ ALLOWED = {
     "version": set(),
     "llvm": set(),
     "ir": set(),
-    "targets": {"ir", "llvm", "runtime"},
+    "targets": {"environment", "ir", "llvm", "runtime"},
     "host": set(),
     "mapped": set(),
     "runtime": {"environment", "host", "ir", "mapped", "version"},
@@ -76,7 +76,8 @@ ALLOWED = {
         "compiler.shared", "frontends", "frontends.table", "ir", "passes", "runtime", "targets", "tune",
     },
     "compiler.driver": {
-        "compiler.cache", "compiler.interrupts", "compiler.isolated", "compiler.local", "runtime",
+        "compiler.cache", "compiler.interrupts", "compiler.isolated", "compiler.local", "environment",
+        "runtime",
     },
     "compiler.interrupts": set(),
     "compiler.local": {
@@ -106,7 +107,8 @@ ALLOWED = {
     },
     "commands": {
         "ahead", "backends", "bench", "compiler.account", "compiler.build", "compiler.kernels",
-        "compiler.local", "compiler.options", "compiler.pipeline", "compiler.request", "frontends",
+        "compiler.local", "compiler.options", "compiler.pipeline", "compiler.request", "environment",
+        "frontends",
         "frontends.gguf", "frontends.nnef", "frontends.onnx", "frontends.table", "frontends.tflite", "host",
         "ir", "llvm", "passes", "pictures", "quantization", "runtime", "schedule", "targets", "templates",
         "tune", "jangin",

@@ -23,7 +23,7 @@ from jangin.ir.graph import CompileError, Graph
 from jangin.ir.plan import Plan
 from jangin.ir.records import dataclass
 from jangin.passes.partition import has_steps
-from jangin.targets import Target, resolve
+from jangin.targets import Target, origin, resolve
 from jangin.tune.store import Store
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Emitted:
 def emit(
     model: ModelSource,
     kind: str = "object",
-    target: str | Target = "cpu",
+    target: str | Target | None = None,
     shapes: Mapping[str, Any] | None = None,
     *,
     name: str = "",
@@ -88,7 +88,9 @@ def emit(
         raise ValueError(f"weights={weights!r} is unknown; known: {', '.join(WEIGHTS)}")
     found = resolve(target).of_c if kind == "c" else resolve(target).emitted
     if kind not in found.outputs:
-        raise ValueError(f"no {kind!r} is made for {found.name}: {', '.join(found.outputs)} can be")
+        raise ValueError(
+            f"no {kind!r} is made for {found.name}{origin(target)}: {', '.join(found.outputs)} can be"
+        )
     options = Options(found, dict(shapes or {}), winograd, unchecked=unchecked, bf16=bf16)
     if cache is not False:
         options = with_winners(options, 1, Store(None if cache is True else cache))

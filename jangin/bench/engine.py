@@ -22,7 +22,7 @@ class Job:
     inputs: str = ""
     outputs: tuple[str, ...] = ()
     shapes: Mapping[str, int] = field(default_factory=dict)
-    target: str = "cpu"
+    target: str | None = None
     winograd: bool = True
     tune: str = ""
     libraries: str = "never"

@@ -48,7 +48,7 @@ class Options:
     seconds: float = 0.2
     shapes: Mapping[str, int] = field(default_factory=dict)
     symbolic: bool = False
-    target: str = "cpu"
+    target: str | None = None
     winograd: bool = True
     inputs: Mapping[str, Array] = field(default_factory=dict)
     seed: int = 0

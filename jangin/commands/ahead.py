@@ -13,8 +13,8 @@ from jangin.commands.common import Settings, check_output, formats_of, parse_sha
 
 
 def emit_files(
-    model: Path, settings: Settings, folder: Path, shapes: Sequence[str], target: str, kind: str, name: str,
-    weights: str, force: bool, kept: str, activations: str,
+    model: Path, settings: Settings, folder: Path, shapes: Sequence[str], target: str | None, kind: str,
+    name: str, weights: str, force: bool, kept: str, activations: str,
 ) -> None:  # fmt: skip
     """Compile a model ahead of time, say what it takes on the machine, and write its files to a folder.
     `kept`, `activations`: see `formats_of`."""

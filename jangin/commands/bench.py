@@ -46,7 +46,7 @@ def bench(
     shapes: Sequence[str],
     inputs: Sequence[str],
     symbolic: bool,
-    target: str,
+    target: str | None,
     tune: str,
     output: Path | None,
 ) -> list[benchmark.Comparison]:
@@ -93,7 +93,7 @@ def layers(
     threads: str | None,
     shapes: Sequence[str],
     inputs: Sequence[str],
-    target: str,
+    target: str | None,
     output: Path | None,
     trace: Path | None,
 ) -> list[Account]:

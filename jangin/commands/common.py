@@ -114,7 +114,7 @@ def share(done: int, total: int, what: str) -> float:
 
 
 def executable(
-    model: Path, settings: Settings, threads: int | None, target: str, shapes: Mapping[str, Any]
+    model: Path, settings: Settings, threads: int | None, target: str | None, shapes: Mapping[str, Any]
 ) -> Runnable:
     """A model compiled, or a `.jgn` file loaded."""
     if model.suffix == ".jgn":

@@ -11,6 +11,7 @@ from jangin import llvm
 from jangin.bench.engines import PEERS, TITLES, installed
 from jangin.bench.report import machine
 from jangin.commands.common import terminal
+from jangin.environment import TARGET, target_name
 from jangin.ir.dtype import F32
 from jangin.ir.words import CLAMPED, DOTS, products_of, row_type, tile_of
 from jangin.llvm import LlvmError
@@ -29,6 +30,8 @@ def devices() -> None:
     here = machine()
     host = resolve("cpu")
     console.print(f"{here['processor']}, {here['system']}, Python {here['python']}")
+    if named := target_name():
+        console.print(f"target where none is named: {named} ({TARGET})", markup=False)
     console.print(f"threads this process may use: {default_threads()}")
     table = Table("target", "LLVM", "vector", "registers", "FMA", "dot", "caches", "--emit", "")
     for target in NAMED.values():

@@ -68,7 +68,7 @@ def inspect(
     kernel: str,
     show: str,
     shapes: Sequence[str],
-    target: str,
+    target: str | None,
     placement: bool = False,
     memory: bool = False,
     output: Path | None = None,

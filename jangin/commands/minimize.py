@@ -34,7 +34,7 @@ TOLERANCE = {"float16": 3e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6
 
 
 def minimize(
-    model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str
+    model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str | None
 ) -> onnx.ModelProto | None:
     """Write the smallest part that fails as the model does, when it is compiled or (where it compiles)
     compared with ONNX's ReferenceEvaluator on random inputs. None where nothing fails."""

@@ -24,7 +24,7 @@ from jangin.schedule.steps import PRIMITIVES
 from jangin.targets import Target, resolve
 
 
-def opt(file: str, passes: Sequence[str], emit: str, target: str) -> None:
+def opt(file: str, passes: Sequence[str], emit: str, target: str | None) -> None:
     """Apply passes to the loop nest or graph in `file` ("-": standard input) and print the result."""
     found = resolve(target)
     forms = ("ir", *backend_of(found).forms)

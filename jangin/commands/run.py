@@ -54,7 +54,7 @@ def run(
     inputs: Sequence[str],
     shapes: Sequence[str],
     threads: int | None,
-    target: str,
+    target: str | None,
     output: Path | None,
     pixels: str,
     seed: int,
@@ -140,8 +140,8 @@ def _file_name(name: str) -> str:
 
 
 def compile_file(
-    model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str, timings: bool = False,
-    key: Path | None = None, secret: Path | None = None, kept: str = "",
+    model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str | None,
+    timings: bool = False, key: Path | None = None, secret: Path | None = None, kept: str = "",
     activations: str = "",
 ) -> None:  # fmt: skip
     """Compile a model into a `.jgn` file, for this machine or another, and say what is in it; with `timings`

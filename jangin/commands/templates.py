@@ -202,7 +202,7 @@ def name_of(kernel: Scheduled) -> str:
 
 def templates() -> None:
     """Print the table for this machine."""
-    target, console = resolve("cpu"), terminal()
+    target, console = resolve(), terminal()
     table = Table("operator", "class", *map(str, DTYPES))
     for operator, classes in CLASSES.items():
         for title, make in classes.items():

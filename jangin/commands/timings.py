@@ -21,7 +21,7 @@ SLOWEST = 20
 
 
 def build_timed(
-    model: ModelSource, target: str, shapes: Mapping[str, Any], settings: Settings, account: Account,
+    model: ModelSource, target: str | None, shapes: Mapping[str, Any], settings: Settings, account: Account,
     formats: Sequence[Format] = (),
 ) -> Compiled:  # fmt: skip
     """A model compiled by this process and those it forks, nothing taken from the cache."""

@@ -37,7 +37,7 @@ def tune(
     shapes: Sequence[str],
     symbolic: bool,
     threads: int | None,
-    target: str,
+    target: str | None,
     output: Path | None,
 ) -> Outcome:
     """Measure candidates for a model's kernels, keep the winners, and say what was found."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from jangin.compiler.interrupts import kept_interrupts
 from jangin.compiler.isolated import Apart
+from jangin.environment import target_name
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 def build(
     model: ModelSource,
-    target: str | Target = "cpu",
+    target: str | Target | None = None,
     threads: int | None = None,
     shapes: Mapping[str, Any] | None = None,
     *,
@@ -51,7 +52,8 @@ def build(
     `weights`: the path of a Caffe or Darknet model's weights, where they don't lie beside it under its stem.
 
     `target`: a name ("cpu" is this machine), or one of your own with its back end and device (see
-    `jangin.targets.target`). `threads`: how many it will run on, which tuned kernels are for.
+    `jangin.targets.target`); by default what the environment's JANGIN_TARGET names, or else "cpu".
+    `threads`: how many it will run on, which tuned kernels are for.
     `shapes` binds symbolic sizes, `winograd` allows its rounding, `libraries` other makers' kernels,
     `unchecked` indices that no run checks, `bf16` a processor's products of 16 bits (see `Options`);
     `cache`: keep and reuse compiled models and what tuning found for this machine, True for the user's cache
@@ -79,7 +81,7 @@ def build(
 @overload
 def compile(
     model: ModelSource,
-    target: str | Target = "cpu",
+    target: str | Target | None = None,
     threads: int | None = None,
     shapes: Mapping[str, Any] | None = None,
     *,
@@ -91,7 +93,7 @@ def compile(
 @overload
 def compile(
     model: object,
-    target: str | Target = "cpu",
+    target: str | Target | None = None,
     threads: int | None = None,
     shapes: Mapping[str, Any] | None = None,
     *,
@@ -104,7 +106,7 @@ def compile(
 
 def compile(
     model: Any,
-    target: str | Target = "cpu",
+    target: str | Target | None = None,
     threads: int | None = None,
     shapes: Mapping[str, Any] | None = None,
     *,
@@ -127,8 +129,9 @@ def compile(
     with kept_interrupts(), _compiler(isolated, cache, target, operators, formats) as apart:
         from jangin.runtime.device import begin
 
-        if isinstance(target, str):
-            begin(target)
+        name = target_name() if target is None else target
+        if isinstance(name, str):
+            begin(name)
         from jangin.compiler import local
 
         return local.compile(
@@ -146,7 +149,7 @@ def _compiler(
 ) -> AbstractContextManager[Apart | None]:
     """The process that is to compile, None for this one. It starts when it is asked for something, or, where
     nothing that was compiled before can be found, at once."""
-    own = bool(operators or _foreign(formats)) or not isinstance(target, str)
+    own = bool(operators or _foreign(formats)) or not (target is None or isinstance(target, str))
     if isolated and own:
         raise ValueError("what is your own can't go to another process: leave isolated out")
     if isolated is None:

@@ -21,7 +21,7 @@ from jangin.runtime.compiled import checked, detached, read_artifact
 from jangin.runtime.device import Device, LoadError, device_of
 from jangin.runtime.load import executable, host_functions
 from jangin.runtime.threads import default_threads
-from jangin.targets import Target, resolve
+from jangin.targets import Target, origin, resolve
 
 if TYPE_CHECKING:
     from jangin.custom import CustomOperator
@@ -43,7 +43,7 @@ def _made(
     use: Callable[[Compiled], T],
     apart: Apart | None,
     model: ModelSource,
-    target: str | Target,
+    target: str | Target | None,
     threads: int | None,
     shapes: Mapping[str, Any] | None,
     *,
@@ -68,10 +68,13 @@ def _made(
     found = resolve(target)
     if "jgn" not in found.outputs:
         made = " or ".join(found.outputs)
-        raise ValueError(f"no .jgn file is made for {found.name}: jangin.emit(kind={made!r}) compiles for it")
+        raise ValueError(
+            f"no .jgn file is made for {found.name}{origin(target)}: jangin.emit(kind={made!r}) compiles "
+            "for it"
+        )
     if seconds is not None or len(found.each) > 1:
-        device_for(found)
-    own = Extensions(operators, foreign(formats), None if isinstance(target, str) else target)
+        device_for(found, origin(target))
+    own = Extensions(operators, foreign(formats), target if isinstance(target, Target) else None)
     where = cache if own.target is None else False
     with nullcontext(model) if apart is None else written(model) as given:
         request = Request(
@@ -100,7 +103,7 @@ def _made(
 def compile(
     apart: Apart | None,
     model: Any,
-    target: str | Target,
+    target: str | Target | None,
     threads: int | None,
     shapes: Mapping[str, Any] | None,
     example_inputs: Sequence[Any] | None,
@@ -115,7 +118,7 @@ def compile(
     traced = example_inputs is not None or example_kwargs is not None or is_live(model)
     if not traced and isinstance(model, (str, os.PathLike)) and options.get("cache", True):
         hashed = Source.begun(paired(model, options.get("weights")))
-    device = device_for(resolve(target))
+    device = device_for(resolve(target), origin(target))
     if traced:
         example = Example(example_inputs or (), example_kwargs or {}, dynamic_shapes)
         live = prepare(model, example, formats)
@@ -136,19 +139,19 @@ def foreign(formats: Sequence[Format]) -> list[Format]:
     return [f for f in formats if not is_own(f)]
 
 
-def device_for(target: Target) -> Device | None:
+def device_for(target: Target, origin: str = "") -> Device | None:
     """The device that runs a target's code; None where the target is several, each of which is here. Raises
-    LoadError where this machine can't."""
-    found = list(map(_device, target.each))
+    LoadError, with the target's `origin`, where this machine can't."""
+    found = [_device(one, origin) for one in target.each]
     return found[0] if len(found) == 1 else None
 
 
-def _device(target: Target) -> Device:
+def _device(target: Target, origin: str) -> Device:
     device = device_of(target.device)
     reason = device.why_not(str(target))
     if reason:
         raise LoadError(
-            f"this machine can't run code for {target.name}: {reason}; jangin.build, or `jangin compile -o`, "
-            "makes a file for a machine that can"
+            f"this machine can't run code for {target.name}{origin}: {reason}; jangin.build, or "
+            "`jangin compile -o`, makes a file for a machine that can"
         )
     return device

@@ -174,7 +174,7 @@ class _Ours:
     """A model that Jangin runs."""
 
     def __init__(self, model: Any, shapes: Mapping[str, Any], threads: int | None) -> None:
-        self.options, self.threads = Options(resolve("cpu"), shapes), threads
+        self.options, self.threads = Options(resolve(), shapes), threads
         self.imported: Imported = table.load(model, shapes)
         self.graph = _tensors_only(lower(self.imported))
         self.outputs: Sequence[str] = self.graph.outputs

@@ -82,7 +82,7 @@ class Job:
     ) -> None:  # fmt: skip
         self.tell: Tell = tell or (lambda done, total, what: None)
         self.tell(0, 1, "import")
-        self.options = Options(resolve("cpu"), shapes or {})
+        self.options = Options(resolve(), shapes or {})
         imported = table.load(paired(model, weights), self.options.shapes)
         self.threads, self.metadata = threads, imported.metadata
         self.narrow = not CLAMPED.isdisjoint(self.options.target.dots)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jangin import environment
+from jangin.runtime.device import LoadError
 from jangin.targets import arm, micro, opencl, riscv, wasm, x86
 from jangin.targets.host import host
 from jangin.targets.several import SEPARATOR, several
@@ -19,10 +21,12 @@ NAMED: dict[str, Target] = {
 }  # fmt: skip
 
 
-def resolve(target: str | Target) -> Target:
+def resolve(target: str | Target | None = None) -> Target:
     """The target of a name; "cpu" or "host" is the machine this runs on, and names with "+" between them are
-    several devices at once. A target of one's own is taken as it is. Raises ValueError for an unknown
-    name."""
+    several devices at once. None is the name in the environment's JANGIN_TARGET, or else "cpu". A target of
+    one's own is taken as it is. Raises ValueError for an unknown name."""
+    if target is None:
+        return _default()
     if isinstance(target, Target):
         return target
     if SEPARATOR in target:
@@ -38,6 +42,22 @@ def resolve(target: str | Target) -> Target:
     return NAMED[target]
 
 
+def _default() -> Target:
+    name = environment.target_name()
+    try:
+        return resolve(name or "cpu")
+    except (LoadError, ValueError) as error:
+        if name is None:
+            raise
+        raise type(error)(f"the environment's {environment.TARGET}: {error}") from None
+
+
+def origin(target: str | Target | None) -> str:
+    """What an error says of a target that no argument named, but the environment."""
+    named = target is None and environment.target_name()
+    return f" (the environment's {environment.TARGET})" if named else ""
+
+
 def _nearest(name: str) -> str:
     """What was meant by a target that there isn't: another, or a feature that some have."""
     from difflib import get_close_matches
@@ -51,4 +71,4 @@ def _nearest(name: str) -> str:
     return ";"
 
 
-__all__ = ["NAMED", "Target", "resolve"]
+__all__ = ["NAMED", "Target", "origin", "resolve"]

@@ -37,7 +37,7 @@ def libraries(write: Write, folder: Path) -> list[ctypes.CDLL]:
         flags = ("-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover")
         flags = flags if compiler == "gcc" else flags[:3]
         found.append(library(folder / compiler, ["f.c"], flags, compiler))
-    target = resolve("cpu")
+    target = resolve()
     native = LlvmFunctions("f", target)
     write(native)
     (folder / "f.o").write_bytes(compile_modules([("f", native.text())], target))

@@ -147,7 +147,7 @@ def test_equal_to_the_naive_nest(case: str, dot: str) -> None:
 def check(case: str, dot: str) -> None:
     """On whatever machine this is, where matrices are local arrays; for those that have registers for them it
     is compiled."""
-    work, host = workload(case, dot), resolve("cpu")
+    work, host = workload(case, dot), resolve()
     plain = replace(host, rows=tuple(r for r in host.rows if not r.of_tiles))
     given, naive = arrays(work, dot), te.lower("k", work.stages, work.inputs, work.symbols)
     sizes = {v.name: SIZES[v.name] for v in work.symbols}

@@ -22,7 +22,7 @@ from jangin.targets import resolve
 N, R, T = Var("N"), Var("round"), Var("task")
 SYMBOLS = ((N, (const(1), const(1000))),)
 X, Y = Buffer("x", F32, (N,)), Buffer("y", F32, (const(9), N))
-TARGET = resolve("cpu")
+TARGET = resolve()
 
 
 def spread() -> Func:

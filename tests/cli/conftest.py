@@ -11,12 +11,13 @@ import pytest
 from small import Cli, Done, small_model
 
 from jangin import cli as command_line
+from jangin.environment import TARGET
 
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
-    """Runs `jangin` with arguments, its cache in a folder of the test's own."""
-    for name in [n for n in os.environ if n.startswith("JANGIN_")]:
+    """Runs `jangin` with arguments, for the target of all tests, its cache in a folder of the test's own."""
+    for name in [n for n in os.environ if n.startswith("JANGIN_") and n != TARGET]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("JANGIN_CACHE_DIR", str(tmp_path / "cache"))
 

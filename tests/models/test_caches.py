@@ -48,7 +48,7 @@ def attending(kind: str, heads: int, groups: int) -> Artifact:
         past.append(Kept(numbers, given(f"{part}_scale", 1, PAST, groups) if kind == "int8" else None))
     own = tuple(given(f"own_{part}", 1, groups, 1, SIZE) for part in ("key", "value"))
     return build_plan(
-        b.graph([attend_one(b, q, (past[0], past[1]), (own[0], own[1]))], ["y"]), Options(resolve("cpu"))
+        b.graph([attend_one(b, q, (past[0], past[1]), (own[0], own[1]))], ["y"]), Options(resolve())
     )
 
 

@@ -66,7 +66,7 @@ class Blocked:
         return self.random.standard_normal((rows, len(self.weights))).astype(self.dtype)
 
     def kept(self) -> bool:
-        graph = import_model(self.model.SerializeToString(), Options(resolve("cpu")), until="lower")
+        graph = import_model(self.model.SerializeToString(), Options(resolve()), until="lower")
         return any(is_blocks(n, graph) for n in graph.nodes)
 
 
@@ -84,7 +84,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_the_same_products(name: str, rows: int) -> None:
     case = CASES[name]
-    exe = jangin.compile(case.model, "cpu", 1, {"rows": rows}, cache=False)
+    exe = jangin.compile(case.model, None, 1, {"rows": rows}, cache=False)
     x = case.x(rows)
     want = x.astype(np.float64) @ case.weights + case.bias
     error = np.abs(np.asarray(exe(x)).astype(np.float64) - want).max() / np.abs(want).max()
@@ -104,7 +104,7 @@ def test_others_are_made_floats_of() -> None:
         assert not case.kept()
         x = case.x(3)
         want = factor * x.astype(np.float64) @ case.weights + case.bias
-        got = np.asarray(jangin.compile(case.model, "cpu", 1, {"rows": 3}, cache=False)(x))
+        got = np.asarray(jangin.compile(case.model, None, 1, {"rows": 3}, cache=False)(x))
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 

@@ -30,7 +30,7 @@ def best_of(dtype: DType, rows: int, n: int, k: int, *, largest: bool) -> Graph:
 
 
 def run(graph: Graph, x: Array) -> dict[str, Array]:
-    options = Options(target=resolve("cpu"))
+    options = Options(target=resolve())
     fused = optimize(graph, options)
     plan = make_plan(fused, schedule_kernels(fused, options), options)
     return Executable(build(plan, options.target), 1).run({"x": x})

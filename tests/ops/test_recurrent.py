@@ -94,7 +94,7 @@ def reference(name: str, given: Sequence[Array | None], how: dict[str, Any]) -> 
 
 def shared(graph: Graph, threads: int) -> Executable:
     """The graph compiled, every launch shared among the threads however small."""
-    options = Options(resolve("cpu"), verify=True)
+    options = Options(resolve(), verify=True)
     graph = optimize(graph, options)
     plan = make_plan(graph, schedule_kernels(graph, options), options)
     launches = tuple(replace(x, grain=1) for x in plan.launches)
@@ -190,7 +190,7 @@ def test_inputs_are_one_product() -> None:
     """All steps' inputs go through the weights at once; the constant weights need no work at run time."""
     constants = {1: f32(1, 80, 4), 2: f32(1, 80, 20), 3: f32(1, 160)}
     graph = lowered("LSTM", [f32(50, 1, 4)], 14, hidden_size=20, constants=constants)
-    graph = optimize(graph, Options(resolve("cpu")))
+    graph = optimize(graph, Options(resolve()))
 
     def anchors(node: Node) -> list[str]:
         return [n.op for n in node.of(Kernel).body.nodes if n.op in ("matmul", "loop_nest")]

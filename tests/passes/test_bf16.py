@@ -162,7 +162,7 @@ def test_rounds_the_result_alone(net: str, dot: str) -> None:
     """By the interpreter and by code, the sum is that of exact products in f32."""
     graph, arrays = built(NETS[net])
     want, size = in_f64(graph, arrays)
-    options = Options(here(resolve("cpu"), dot), winograd=False, verify=True)
+    options = Options(here(resolve(), dot), winograd=False, verify=True)
     made = optimize(graph, options)
     assert [p.dot for p in products(made)] == [dot if net != "a row" else DOT]
     for got in (run_graph(made, arrays)["out"], code(graph, options, arrays)):
@@ -198,7 +198,7 @@ def test_sums_of_f16_are_of_f32(net: str) -> None:
     """By the interpreter and by code, of a machine without the instruction too."""
     graph, arrays = built(OF_F16[net])
     want, size = in_f64(graph, arrays)
-    cpu = resolve("cpu")
+    cpu = resolve()
     options = Options(replace(cpu, dots=(*cpu.dots, "dot1h")), winograd=False, verify=True)
     made = optimize(graph, options)
     assert [p.dot for p in products(made)] == ["dot1h"]
@@ -271,7 +271,7 @@ def test_nothing_wider_goes_from_product_to_product() -> None:
 def test_a_network_is_as_exact_as_in_f32() -> None:
     """As far from the same numbers in f32 as one that rounds what goes through memory may be."""
     graph, arrays = built(network)
-    options = Options(here(resolve("cpu"), DOT), verify=True)
+    options = Options(here(resolve(), DOT), verify=True)
     got, want = (code(graph, o, arrays).astype(np.float32) for o in (options, replace(options, bf16=False)))
     assert np.abs(got - want).max() <= 8 * ROUNDING * np.abs(want).max()
     made = run_graph(optimize(graph, options), arrays)["out"].astype(np.float32)
@@ -287,5 +287,5 @@ def test_words_of_bfloat16_are_summed_in_f32() -> None:
     other = np.array([[0.5, 7.0]], np.float32).astype(BF16.numpy).view(np.int32)
     arrays = {"x": pair[0], "y": other[0]}
     assert graph.dtype("out") is F32
-    for got in (run_graph(graph, arrays)["out"], code(graph, Options(resolve("cpu")), arrays)):
+    for got in (run_graph(graph, arrays)["out"], code(graph, Options(resolve()), arrays)):
         np.testing.assert_array_equal(got, np.float32([-20.0]))

@@ -22,7 +22,7 @@ from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
 from jangin.targets.gpu import gpu_target
 
-HOST, GPU = resolve("cpu"), gpu_target(resolve("cpu"))
+HOST, GPU = resolve(), gpu_target(resolve())
 SMALL = [F16, BF16]
 
 

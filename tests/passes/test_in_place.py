@@ -25,7 +25,7 @@ from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 
 M = Var("M")
-OPTIONS = Options(resolve("cpu"), verify=True)
+OPTIONS = Options(resolve(), verify=True)
 
 
 def ops(graph: Graph) -> list[str]:

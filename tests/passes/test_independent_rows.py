@@ -16,7 +16,7 @@ from jangin.passes.rows import Mixed, row_symbol
 from jangin.targets import resolve
 
 Build = Callable[[], list[onnx.NodeProto]]
-OPTIONS = Options(resolve("cpu"))
+OPTIONS = Options(resolve())
 
 
 def node(op: str, *inputs: str, out: str = "y", **attrs: object) -> onnx.NodeProto:

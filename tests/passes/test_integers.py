@@ -123,7 +123,7 @@ def test_images_of_floats_are_quantized_plane_by_plane(height: int, width: int) 
     w = b.const(weights(random, 16, 3, 3, 3))
     graph = b.graph([integer_conv(b, small, w, zero, strides=(2, 2), pads=(1, 1, 1, 1))], ["out"])
     arrays = {"x": (5 * random.standard_normal((2, 3, height, width))).astype(np.float32)}
-    want, options = run_graph(graph, arrays)["out"], Options(resolve("cpu"), verify=True)
+    want, options = run_graph(graph, arrays)["out"], Options(resolve(), verify=True)
     np.testing.assert_array_equal(run_graph(optimize(graph, options), arrays)["out"], want)
     np.testing.assert_array_equal(code(graph, options, arrays), want)
 
@@ -137,7 +137,7 @@ def test_sums_are_exact(net: str) -> None:
     for target in (V3, V4_VNNI, NEOVERSE_N1, NEOVERSE_V1, CORTEX_A72):
         fused = optimize(graph, Options(target, verify=True))
         np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
-    here = resolve("cpu")
+    here = resolve()
     pairs_of_rows = replace(V2, dots=NEOVERSE_V1.dots)  # the schedule for matrices, made lane by lane
     for target in (here, replace(here, dots=V4_VNNI.dots), pairs_of_rows):
         np.testing.assert_array_equal(code(graph, Options(target, verify=True), arrays), want)
@@ -159,7 +159,7 @@ def test_any_number_of_images() -> None:
     x = b.input("x", U8, (n, const(14), const(9), const(7)))
     w = b.const(weights(random, 24, 14, 3, 3))
     graph = b.graph([integer_conv(b, x, w, b.scalar(101, U8), pads=(1, 1, 1, 1))], ["out"])
-    exe = compiled(graph, Options(resolve("cpu"), verify=True))
+    exe = compiled(graph, Options(resolve(), verify=True))
     for count in (1, 3):
         arrays = {"x": random.integers(0, 255, (count, 14, 9, 7), np.uint8, endpoint=True)}
         found = exe.run(arrays)["out"]
@@ -192,7 +192,7 @@ def test_winograd_is_exact(
     assert any("matmul" in k or "compute" in k for k in kinds(fused))
     if channels <= 10:  # by the interpreter too
         np.testing.assert_array_equal(run_graph(fused, {"x": array})["out"], want)
-    np.testing.assert_array_equal(code(graph, Options(resolve("cpu")), {"x": array}), want)
+    np.testing.assert_array_equal(code(graph, Options(resolve()), {"x": array}), want)
 
 
 def kinds(graph: Graph) -> list[list[str]]:
@@ -235,7 +235,7 @@ def test_sums_that_are_floats_stay_so() -> None:
     assert not any(body.dtype(o) is I32 for body in bodies for n in body.nodes for o in n.outputs)
     want = run_graph(graph, arrays)["out"]
     np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
-    np.testing.assert_array_equal(code(graph, Options(resolve("cpu")), arrays), want)
+    np.testing.assert_array_equal(code(graph, Options(resolve()), arrays), want)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_small_weights_are_multiplied_by_bytes(net: str) -> None:
     numbers at their ends."""
     graph, arrays = built(NARROW[net][0], len(net))
     low, high = np.iinfo(arrays["x"].dtype).min, np.iinfo(arrays["x"].dtype).max
-    exe = compiled(graph, Options(resolve("cpu"), verify=True))
+    exe = compiled(graph, Options(resolve(), verify=True))
     for n, values in enumerate((None, low, high)):
         given = arrays if values is None else {n: np.full_like(a, values) for n, a in arrays.items()}
         want = run_graph(graph, given)["out"]
@@ -418,7 +418,7 @@ def test_no_sum_of_two_products_saturates(pair: tuple[int, int], most: int, dot:
     graph = b.graph([integer_conv(b, q, b.const(w), b.scalar(0, U8))], ["out"])
     (made,) = products(optimize(graph, Options(V3)))
     assert made.dot == dot
-    exe = compiled(graph, Options(resolve("cpu"), verify=True))
+    exe = compiled(graph, Options(resolve(), verify=True))
     for value in (0, most):
         arrays = {"x": np.full((1, 32, 5, 7), value, np.float32)}
         found = exe.run(arrays)["out"]
@@ -444,7 +444,7 @@ def test_one_row_reads_weights_of_bytes(most: int, dot: str, zero: int) -> None:
                 arrays = {"x": given if value is None else np.full_like(given, value)}
                 want = run_graph(graph, arrays)["out"]
                 np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
-        exe = compiled(graph, Options(resolve("cpu"), verify=True))
+        exe = compiled(graph, Options(resolve(), verify=True))
         np.testing.assert_array_equal(exe.run(arrays)["out"], want)
 
 
@@ -526,7 +526,7 @@ def test_bytes_that_are_joined_are_made_bytes_before() -> None:
     """No kernel only makes bytes of int16 that others joined."""
     random, b = np.random.default_rng(), Builder("net", {})
     graph = b.graph([joined(b, random, 0)], ["out"])
-    options = Options(resolve("cpu"), verify=True)
+    options = Options(resolve(), verify=True)
     bodies = [n.attrs.body for n in optimize(graph, Options(V4_VNNI)).nodes if isinstance(n.attrs, Kernel)]
     alone = [body for body in bodies if [type(n.attrs) for n in body.nodes] == [Map]]
     assert not any(body.dtype(name) is I16 for body in alone for name in body.inputs)

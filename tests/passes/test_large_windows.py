@@ -26,7 +26,7 @@ from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 from jangin.targets.gpu import gpu_target
 
-HOST = resolve("cpu")
+HOST = resolve()
 TOLERANCE = 2e-6
 
 

@@ -84,7 +84,7 @@ def test_the_same_integers(case: Case, rescaled: bool) -> None:
         np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
         if target is not NEOVERSE_N1 and not why_not(str(target)):
             np.testing.assert_array_equal(code(graph, target, arrays), want)
-    np.testing.assert_array_equal(code(graph, resolve("cpu"), arrays), want)
+    np.testing.assert_array_equal(code(graph, resolve(), arrays), want)
 
 
 def test_where_words_are_read() -> None:

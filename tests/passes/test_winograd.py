@@ -306,7 +306,7 @@ def test_compiled(
 
 
 def test_it_can_be_left_out() -> None:
-    data, target = model(28, 32), resolve("cpu")
+    data, target = model(28, 32), resolve()
     assert "winograd" in [p.name for p in graph_passes(Options(target))]
     assert "winograd" not in [p.name for p in graph_passes(Options(target, winograd=False))]
     assert Options(target).key() != Options(target, winograd=False).key()

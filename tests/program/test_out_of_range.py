@@ -239,7 +239,7 @@ def test_saved_models_check_too(tmp_path: Path) -> None:
 
 
 def test_oracle_and_text_agree() -> None:
-    (plan,) = plan_model(one("Gather", {"x": X, "i": ints(0, 1)}), Options(resolve("cpu"))).plans
+    (plan,) = plan_model(one("Gather", {"x": X, "i": ints(0, 1)}), Options(resolve())).plans
     assert len(plan.checks) == 1
     parsed = parse_plan(print_plan(plan), plan.constants)
     assert parsed.checks == plan.checks

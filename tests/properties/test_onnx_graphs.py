@@ -29,7 +29,7 @@ def difference(name: str, got: Array, want: Item) -> str:
     return "" if off <= want.tolerance else f"{name} is off by {off:.3g}, allowed are {want.tolerance:.3g}"
 
 
-def workloads(net: Net, threads: int, target: str = "cpu") -> list[str]:
+def workloads(net: Net, threads: int, target: str | None = None) -> list[str]:
     """What is wrong with the model compiled, at each of some sizes of its symbol."""
     symbolic = any("n" in shape for shape in net.symbolic.values())
     exe = jangin.compile(net.model(), target, threads, {"n": (0, 64)} if symbolic else None, cache=False)
@@ -49,7 +49,7 @@ def workloads(net: Net, threads: int, target: str = "cpu") -> list[str]:
     return found
 
 
-def check(seed: int, length: int, target: str = "cpu") -> None:
+def check(seed: int, length: int, target: str | None = None) -> None:
     net = random_net(seed, length)
     if net.steps:
         found = workloads(net, 1 + seed % 3, target)

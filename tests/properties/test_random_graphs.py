@@ -24,7 +24,7 @@ from jangin.runtime.device import device_of
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
 
-HOST = resolve("cpu")
+HOST = resolve()
 TARGETS = [t for t in NAMED.values() if t.triple == HOST.triple and not device_of(t.device).why_not(str(t))]
 TOLERANCE = {  # a few roundings to 11 and 8 bits
     "float16": 2e-2,

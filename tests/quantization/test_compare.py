@@ -80,7 +80,7 @@ def test_replay() -> None:
     side = _Replayed(model, {}, 1)
     side.ready(list(side.values(False)), False)
     given = {"x": data[0]}
-    (want,) = jangin.compile(model, "cpu", 1, cache=False).run(given).values()
+    (want,) = jangin.compile(model, None, 1, cache=False).run(given).values()
     np.testing.assert_array_equal(side.run(given)["y"], want)
 
 

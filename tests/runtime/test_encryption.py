@@ -141,7 +141,7 @@ def test_the_command_signs_and_encrypts(tmp_path: Path) -> None:
     key = key_file(tmp_path)
     onnx.save(weighted(), tmp_path / "m.onnx")
     path = tmp_path / "m.jgn"
-    compile_file(tmp_path / "m.onnx", Settings(cache=False), path, [], "cpu", key=private, secret=key)
+    compile_file(tmp_path / "m.onnx", Settings(cache=False), path, [], None, key=private, secret=key)
     assert jangin.load(path, trust=public, key=key)(np.zeros(8, np.float32)).tobytes() == SECRET.tobytes()
     with pytest.raises(ArtifactError, match="isn't what the owner of"):
         jangin.load(path, trust=keys(tmp_path, "theirs")[1], key=key)

@@ -57,7 +57,7 @@ def test_what_is_signed_is_loaded(tmp_path: Path) -> None:
 def test_the_command_signs(tmp_path: Path) -> None:
     private, public = keys(tmp_path, "mine")
     onnx.save(model([4]), tmp_path / "m.onnx")
-    compile_file(tmp_path / "m.onnx", Settings(cache=False), tmp_path / "m.jgn", [], "cpu", key=private)
+    compile_file(tmp_path / "m.onnx", Settings(cache=False), tmp_path / "m.jgn", [], None, key=private)
     assert jangin.load(tmp_path / "m.jgn", trust=public)(np.ones(4, np.float32)).all()
 
 

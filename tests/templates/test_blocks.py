@@ -15,11 +15,11 @@ from jangin.templates.winograd import FEWEST, MOST, block_tiles, schedule
 from .kernels import assert_replayed
 
 
-@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "cpu"])
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", None])
 @pytest.mark.parametrize(
     ("tiles", "channels", "outputs"), [(3136, 64, 64), (784, 64, 128), (2704, 16, 32), (4, 8, 8)]
 )
-def test_a_block_fits(tiles: int, channels: int, outputs: int, target: str) -> None:
+def test_a_block_fits(tiles: int, channels: int, outputs: int, target: str | None) -> None:
     left = Buffer("t0", F32, (const(tiles), const(36), const(channels)), "scratch")
     right = Buffer("b1", F32, (const(36), const(channels), const(outputs)))
     out = Buffer("t1", F32, (const(tiles), const(36), const(outputs)), "scratch")

@@ -35,7 +35,7 @@ class Serial(LLVM):
         return TEMPLATES
 
 
-TARGET = gpu_target(resolve("cpu"), backend=Serial(), units=4, group=128, shared=16 << 10)
+TARGET = gpu_target(resolve(), backend=Serial(), units=4, group=128, shared=16 << 10)
 QUICK = ("3x3", "product", "batched-turned", "softmax", "max-pool", "sum-first")
 
 

@@ -78,7 +78,7 @@ def test_bytes_are_those_of_all_results() -> None:
     assert str(launch.bytes) == str(4 * (2 * 20 * WIDTH + 20))
 
 
-def plan(graph: Graph, target: str = "cpu") -> Plan:
+def plan(graph: Graph, target: str | None = None) -> Plan:
     options = Options(resolve(target), verify=True)
     fused = optimize(graph, options)
     made = make_plan(fused, schedule_kernels(fused, options), options)
@@ -123,7 +123,7 @@ def test_the_same_bits_as_apart(rows: int, threads: int, monkeypatch: pytest.Mon
     )
     apart = plan(graph)
     assert len(joined.launches) < len(apart.launches)
-    got, want = (Executable(build(p, resolve("cpu")), threads).run(x)["y"] for p in (joined, apart))
+    got, want = (Executable(build(p, resolve()), threads).run(x)["y"] for p in (joined, apart))
     np.testing.assert_array_equal(got, want)
 
 
@@ -134,7 +134,7 @@ def test_extrema_of_what_is_written_too(rows: int) -> None:
     y = b.map(lambda v: maximum(v * 2.0, -1.0), b.input("x", F32, (N, const(WIDTH))))
     ends = [b.reduce(c, y, axes) for c in ("min", "max") for axes in ((0, 1), (1,))]
     graph = b.graph([y, *ends, b.map(lambda a, c: c - a, ends[0], ends[2])], list("yabcds"))
-    exe = Executable(build(plan(graph), resolve("cpu")), 2)
+    exe = Executable(build(plan(graph), resolve()), 2)
     x = numbers(rows)
     for _ in range(2):
         want, got = run_graph(graph, x), exe.run(x)
@@ -154,7 +154,7 @@ def test_results_that_lie_in_a_part_of_another_value(shape: tuple[int, ...], axi
     graph = b.graph([b.concat(parts, axis), *tops], ["both", "top0", "top1"])
     made = plan(graph)
     assert len(made.launches) == 4  # nothing copies the parts
-    got, want = Executable(build(made, resolve("cpu")), 2).run(given), run_graph(graph, given)
+    got, want = Executable(build(made, resolve()), 2).run(given), run_graph(graph, given)
     for name in graph.outputs:
         np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-5)
     assert got["top0"] == np.split(got["both"], 2, axis)[0].max()

@@ -33,7 +33,7 @@ def numbers(dtype: DType, *shape: int) -> Array:
 
 
 def assert_as_interpreted(graph: Graph, x: Array) -> None:
-    options = Options(target=resolve("cpu"))
+    options = Options(target=resolve())
     fused = optimize(graph, options)
     plan = make_plan(fused, schedule_kernels(fused, options), options)
     got = Executable(build(plan, options.target), 1).run({"x": x})["y"]

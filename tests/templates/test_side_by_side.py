@@ -29,7 +29,7 @@ TYPES = [F32, F64, F16, I8, I32, I64]
 
 
 def compiled(graph: Graph) -> Executable:
-    options = Options(target=resolve("cpu"))
+    options = Options(target=resolve())
     fused = optimize(graph, options)
     return Executable(build(make_plan(fused, schedule_kernels(fused, options), options), options.target), 1)
 
@@ -61,12 +61,12 @@ def test_a_symbolic_size_runs_every_remainder() -> None:
 
 def test_functions_run_several_vectors_at_a_time() -> None:
     widest = max(int(str(s.extent)) for s in body(function("exp", 4, 1003)) if is_vector(s))
-    assert widest == TOGETHER * resolve("cpu").lanes(4)
+    assert widest == TOGETHER * resolve().lanes(4)
 
 
 def body(graph: Graph) -> list[Stmt]:
     """All statements of the graph's kernels."""
-    options = Options(target=resolve("cpu"))
+    options = Options(target=resolve())
     made = schedule_kernels(optimize(graph, options), options).values()
     return [s for k, _ in made for s in statements(k.func.body)]
 

@@ -31,7 +31,7 @@ from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
 from jangin.templates.scheduled import Scheduled
 
-HOST = resolve("cpu")
+HOST = resolve()
 TARGETS = [
     t for n, t in NAMED.items() if n in ("x86-64-v3", "x86-64-v4") and t.vector_bytes <= HOST.vector_bytes
 ]

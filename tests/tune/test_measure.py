@@ -19,7 +19,7 @@ from jangin.tune.measure import Trial, WrongResult, agree, timings
 
 from .tuned_kernels import conv
 
-OPTIONS = Options(resolve("cpu"))
+OPTIONS = Options(resolve())
 
 
 def test_a_ratio_is_of_times_side_by_side() -> None:

@@ -29,7 +29,7 @@ from jangin.tune.measure import Race, Timing
 from jangin.tune.store import Finding, Store, place_of
 from jangin.tune.tuner import Outcome, tune
 
-OPTIONS = Options(resolve("cpu"))
+OPTIONS = Options(resolve())
 SECONDS = 60.0
 """Enough for the few candidates there are here."""
 FEW = 3

@@ -136,7 +136,7 @@ def recorded() -> tuple[Options, list[Measured]]:
 
 def record(names: Sequence[str]) -> None:
     """Time the candidates of the networks' kernels on one thread; keep what is recorded of the others."""
-    options = Options(resolve("cpu"))
+    options = Options(resolve())
     t = options.target
     data = {"processor": processor_name(), "target": t.name, "caches": {"l1": t.l1, "l2": t.l2, "l3": t.l3}}
     old = json.loads(FILE.read_text())["kernels"] if FILE.is_file() else []

@@ -245,5 +245,5 @@ def test_bench_takes_weights(tmp_path: Path) -> None:
     options = measure.Options((), shapes={"batch": 1}, weights=weights)
     assert measure.make_jobs(path, 1, options, tmp_path)[0].weights == str(weights)
     settings = Settings(cache=False, weights=weights)
-    (found,) = bench([path], settings, "", "1", 1, 0.01, ["batch=1"], [], False, "cpu", "", None)
+    (found,) = bench([path], settings, "", "1", 1, 0.01, ["batch=1"], [], False, None, "", None)
     assert [r.engine for r in found.results] == ["jangin"]
