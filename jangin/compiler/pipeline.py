@@ -28,7 +28,7 @@ from jangin.ir.records import dataclass
 from jangin.ir.traversal import free_vars
 from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
-from jangin.ops.builder import RegisterTile
+from jangin.ops.builder import OF_BYTES, RegisterTile
 from jangin.ops.core import CORE
 from jangin.passes.constraints import may_be_1, squeezed, taken_for_others
 from jangin.passes.partition import has_steps, partition, prune
@@ -200,7 +200,8 @@ def lowered(
     _tell(progress, 0, len(GRAPH_PASSES) + 1, "lower")
     target, figures = options.target, options.target.recurrence
     width = min(figures.vector_bytes, target.vector_bytes)
-    tile = RegisterTile(figures.accumulators, width, figures.rows)
+    dot = next((d for d in target.dots if d in OF_BYTES), OF_BYTES[0])
+    tile = RegisterTile(figures.accumulators, width, figures.rows, dot)
     graph = lower(imported, {(o.domain, o.name): o.lower for o in own.operators}, tile, options.unchecked)
     if options.verify and not has_steps(graph):
         checked("lower", verify_graph, graph, CORE)

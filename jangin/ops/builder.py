@@ -49,15 +49,20 @@ FAR = 1 << 62
 """Positions from here on, computed at run time, mean the end of their axis; a size may be added to them."""
 
 
+OF_BYTES = "dot4u", "dot4"
+"""Those of `ir.words.DOTS` that multiply words of four bytes and never clamp."""
+
+
 @dataclass(frozen=True)
 class RegisterTile:
     """What accumulates in the registers of the machine that is built for, which an operator must know that
     lays out weights by the tile they are read in: at most so many `accumulators`, of so many `bytes` each,
-    and so many `rows`."""
+    and so many `rows`; `dot`: which of `OF_BYTES` it is quicker at."""
 
     accumulators: int = 12
     bytes: int = 32
     rows: int = 6
+    dot: str = OF_BYTES[0]
 
 
 ANY_MACHINE = RegisterTile()

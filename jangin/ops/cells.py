@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from jangin.ir.dtype import I64
-from jangin.ir.expr import Buffer, Const, Expr, Load, Var, cast, const, maximum, minimum, select
+from jangin.ir.dtype import I8, I32, I64
+from jangin.ir.expr import Buffer, Const, Expr, Load, Var, binary, call, cast, const, maximum, minimum, select
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import substitute
+from jangin.ir.words import DOTS
 from jangin.ops.activation import ACTIVATIONS, clip
 from jangin.ops.builder import RegisterTile
 from jangin.ops.levels import Levels
@@ -56,6 +57,11 @@ GROUP = Var("ko")
 """A block of the units of a state whose range is looked for."""
 BATCH = FIRST + ROW
 
+BYTES, ONES = 4, 0x01010101
+"""Numbers of 8 bits in a word, and a word of 1."""
+_LEVELS = "levels"
+"""The name of a sum of levels beside those of gates."""
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -65,9 +71,9 @@ class Tile:
     lanes: int
 
     @staticmethod
-    def fit(hidden: int, gates: int, batch: Expr, element: int, most: RegisterTile) -> Tile:
-        """The tile that keeps the accumulators busy, or nearly. Where the batch is symbolic its rows go one
-        by one."""
+    def fit(hidden: int, gates: int, batch: Expr, element: int, most: RegisterTile, fewest: int = 1) -> Tile:
+        """The tile that keeps the accumulators busy, or nearly, of at least the `fewest` lanes. Where the
+        batch is symbolic its rows go one by one."""
         count = int(batch.value) if isinstance(batch, Const) else 1
         fitting = max(1, min(most.accumulators // gates, most.rows))
         rows = max(1, -(-count // -(-max(count, 1) // fitting)))
@@ -75,7 +81,7 @@ class Tile:
         vectors = 1
         while 2 * vectors * gates * rows <= most.accumulators and vectors * lanes < hidden:
             vectors *= 2
-        return Tile(rows, vectors * lanes)
+        return Tile(rows, max(vectors * lanes, fewest))
 
 
 # -- one direction -------------------------------------------------------------------------------
@@ -86,11 +92,14 @@ class Scan:
     """One direction of a recurrence: its buffers, and the statements that all cells are made of.
 
     `inputs`: x [D, T, B, blocks, gates, lanes] (the inputs' part of every gate, with biases), r0, r1,
-    ... [D, blocks, hidden, gates, lanes] (the state's weights of each phase of a step), s0, s1, ...
-    [D, blocks, 1, gates, lanes] (their scales, where a state is multiplied as `levels`), and what else
-    the cell needs; units are padded to whole blocks. `out` [D, T + rows, B, units] has after the
-    sequence two rows for every state, before and after the step at hand by turns, and one for each
-    value that a phase hands to the next."""
+    ... [D, blocks, hidden, gates, lanes] (the state's weights of each phase of a step), and what else
+    the cell needs; units are padded to whole blocks. Where a state is multiplied as `levels`, r0, r1, ...
+    are words of weights for four units each, which `dot` multiplies, and s0, s1, ... [D, blocks, 1, gates,
+    lanes] are their scales, columns0, ... the sums of their columns, z0, z1, ... their zero points, if they
+    have any. `sizes`: of the state that each of these multiplies. `out` [D, T + rows, B, units] has
+    after the sequence two rows for every state, before and after the step at hand by turns, one for each
+    of the `between` values that a phase hands to the next, and, with levels, one for words and one for
+    scales."""
 
     gates: tuple[str, ...]
     direction: int
@@ -100,7 +109,10 @@ class Scan:
     inputs: Mapping[str, Buffer]
     out: Buffer
     steps: Expr
+    between: int = 0
     levels: Levels | None = None
+    dot: str = ""
+    sizes: Sequence[int] = ()
 
     def lanes(self, *body: Stmt) -> Stmt:
         return For(LANE, const(self.tile.lanes), block(*body), "vector")
@@ -128,8 +140,12 @@ class Scan:
     def unit(self) -> Expr:
         return BLOCK * self.tile.lanes + LANE
 
+    def number(self, name: str, *index: Expr | int) -> Expr:
+        """An input's element for the direction."""
+        return self.inputs[name][(self.direction, *index)]
+
     def value(self, name: str, *index: Expr | int) -> Expr:
-        return cast(self.out.dtype, self.inputs[name][(self.direction, *index)])
+        return cast(self.out.dtype, self.number(name, *index))
 
     def vector(self, name: str, *index: Expr | int) -> Expr:
         """An input [D, ..., units] at the unit in hand."""
@@ -138,6 +154,11 @@ class Scan:
     def gate(self, name: str) -> Expr:
         """The input's part of a gate at this step and unit."""
         return self.value("x", PLACE, BATCH, BLOCK, self.gates.index(name), LANE)
+
+    @property
+    def _words(self) -> int:
+        """The row of words of a state's levels."""
+        return 2 * len(self.states) + self.between
 
     def _row(self, row: Expr | int, unit: Expr) -> tuple[Expr, ...]:
         return const(self.direction), self.steps + row, BATCH, unit
@@ -168,24 +189,31 @@ class Scan:
         return [*stores, Store(self.out, (const(self.direction), PLACE, BATCH, self.unit), new[0])]
 
     def products(
-        self, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]]
-    ) -> Stmt:
-        """For the tile: `finish` of each gate's start value + the state (at INNER) times its weights; the
-        gates in the order of the weights."""
+        self, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]], *new: Buffer
+    ) -> list[Stmt]:
+        """The phases that make `finish` of each gate's start value + the state (at INNER) times its weights,
+        in the registers `new`; the gates in the order of the weights."""
         if self.levels is not None:
-            return self._leveled(self.levels, phase, state, starts, finish)
-        return self._summed(phase, state, starts, finish)
+            sums = self._of_levels(phase, starts, finish)
+            return [self._quantized(self.levels, phase, state), self.tiled(holding(new, sums))]
+        terms = {
+            g: (start, state * self.value(f"r{phase}", BLOCK, INNER, n, LANE))
+            for n, (g, start) in enumerate(starts.items())
+        }
+        return [self.tiled(holding(new, self._summed(phase, terms, finish)))]
 
     def _summed(
-        self, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]]
+        self, phase: int, terms: Mapping[str, tuple[Expr, Expr]], finish: Callable[[Sums], Sequence[Stmt]]
     ) -> Stmt:
+        """For the tile: `finish` of sums, each of a start value and of a term for every row (at INNER) of the
+        weights."""
         shape, at = (const(self.tile.rows), const(self.tile.lanes)), (ROW, LANE)
-        sums = {g: Buffer(f"acc{n}", self.out.dtype, shape, "register") for n, g in enumerate(starts)}
-        begin = [Store(sums[g], at, start) for g, start in starts.items()]
-        update = [
-            Store(a, at, Load(a, at) + state * self.value(f"r{phase}", BLOCK, INNER, n, LANE))
-            for n, a in enumerate(sums.values())
-        ]
+        sums = {
+            g: Buffer(f"acc{n}", start.dtype, shape, "register")
+            for n, (g, (start, _)) in enumerate(terms.items())
+        }
+        begin = [Store(sums[g], at, start) for g, (start, _) in terms.items()]
+        update = [Store(sums[g], at, Load(sums[g], at) + term) for g, (_, term) in terms.items()]
         rows = For(ROW, const(self.tile.rows), self.lanes(*update), "unroll")
         body = block(
             self.each_row(self.lanes(*begin)),
@@ -194,66 +222,143 @@ class Scan:
         )
         return holding(sums.values(), body)
 
-    def _leveled(
-        self, levels: Levels, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]]
-    ) -> Stmt:
-        """The products of the state's levels, by its range in each row. Their sums are whole numbers, exact
-        up to 2 ** 24."""
-        rows, lanes = const(self.tile.rows), const(self.tile.lanes)
-        ends = [Buffer(name, self.out.dtype, (rows, lanes), "register") for name in ("low", "high")]
-        scale = [Buffer(n, self.out.dtype, (rows,), "register") for n in ("step", "inverse", "zero")]
-        zero, at = const(0, self.out.dtype), (ROW, LANE)
-        there = substitute(state, {INNER: GROUP * lanes + LANE})
-        groups = simplify((self.inputs[f"r{phase}"].shape[2] + (lanes - 1)) // lanes)
-        wider = [Store(e, at, f(Load(e, at), there)) for e, f in zip(ends, (minimum, maximum), strict=True)]
-        folded = [
-            Store(e, (ROW, const(0)), f(Load(e, (ROW, const(0))), Load(e, (ROW, const(n)))))
-            for e, f in zip(ends, (minimum, maximum), strict=True)
-            for n in range(1, self.tile.lanes)
+    # -- a state's levels ------------------------------------------------------------------------
+
+    def _quantized(self, levels: Levels, phase: int, state: Expr) -> Stmt:
+        """The phase that quantizes a state: each task finds the range, of a row or of all of them, and makes
+        words of the levels of its own units."""
+        dtype, tile = self.out.dtype, self.tile
+        rows, lanes, at = const(tile.rows), const(tile.lanes), (ROW, LANE)
+        count, own = (const(1), (const(0),)) if levels.together else (rows, (ROW,))
+        ends = [Buffer(n, dtype, (rows, lanes), "register") for n in ("lows", "highs")]
+        bounds = [Buffer(n, dtype, (count,), "register") for n in ("low", "high")]
+        scale = [Buffer(n, dtype, (count,), "register") for n in ("step", "divisor", "zero")]
+        none, here = const(0, dtype), self._counted(phase, substitute(state, {INNER: GROUP * lanes + LANE}))
+        wider = [Store(e, at, f(Load(e, at), here)) for e, f in zip(ends, (_least, _most), strict=True)]
+        joined = [
+            Store(e, own, f(Load(e, own), Load(each, at)))
+            for e, each, f in zip(bounds, ends, (minimum, maximum), strict=True)
         ]
-        found = levels.row(*(Load(e, (ROW, const(0))) for e in ends))
+        found = levels.row(*(Load(e, own) for e in bounds))
+        groups = simplify((self.sizes[phase] + (lanes - 1)) // lanes)
+        begin = For(ROW, rows, self.lanes(*(Store(e, at, none) for e in ends)), "unroll")
+        search = For(GROUP, groups, For(ROW, rows, self.lanes(*wider), "unroll"))
         ranges = block(
-            For(ROW, rows, self.lanes(*(Store(e, at, zero) for e in ends)), "unroll"),
-            For(GROUP, groups, For(ROW, rows, self.lanes(*wider), "unroll")),
-            For(ROW, rows, block(*folded, *map(_stored_at_row, scale, found)), "unroll"),
+            For(ROW, count, block(*(Store(e, own, none) for e in bounds)), "unroll"),
+            For(ROW, rows, self.lanes(*joined), "unroll"),
+            For(ROW, count, block(*(Store(s, own, v) for s, v in zip(scale, found, strict=True))), "unroll"),
         )
-        step, inverse, origin = (Load(s, (ROW,)) for s in scale)
+        words = self._stored_words(levels, phase, state, [Load(s, own) for s in scale])
+        if levels.together:
+            body = block(begin, self.tiled(search), ranges, self.tiled(words))
+        else:
+            body = self.tiled(block(begin, search, ranges, words))
+        return holding([*ends, *bounds, *scale], body)
+
+    def _counted(self, phase: int, number: Expr) -> Expr:
+        """A number of a state (at a group's lane) as its range has it: 0 beyond the units, and where a
+        sequence had ended before the step."""
+        size, lanes, none = self.sizes[phase], self.tile.lanes, const(0, self.out.dtype)
+        if size % lanes:
+            number = select(GROUP * lanes + LANE < size, number, none)
+        if "lengths" in self.inputs and self.levels is not None and self.levels.together:
+            number = select(self.length >= TIME, number, none)
+        return number
+
+    def _stored_words(self, levels: Levels, phase: int, state: Expr, scale: Sequence[Expr]) -> Stmt:
+        """For the tile: words of the levels of the block's units, and the rows' scale and zero point. A word
+        has a unit of each quarter of the block."""
+        step, divisor, zero = scale
+        part, signed = self.tile.lanes // BYTES, DOTS[self.dot][0] is I8
+        less = levels.least + 128 * signed
+        word: Expr = const(0, I32)
+        for n in range(BYTES):
+            unit = BLOCK * self.tile.lanes + n * part + LANE
+            byte = cast(I32, levels.level(substitute(state, {INNER: unit}), divisor, zero)) - less
+            if self.sizes[phase] % self.tile.lanes:
+                byte = select(unit < self.sizes[phase], byte, const(0, I32))
+            byte = binary("and", byte, const(255, I32)) if signed else byte
+            word = binary("or", word, binary("shl", byte, const(8 * n, I32))) if n else byte
+        stored = Store(
+            self.out, self._row(self._words, BLOCK * part + LANE), call(f"bitcast_{self.out.dtype}", word)
+        )
+        first = BLOCK * self.tile.lanes
+        more = [
+            Store(self.out, self._row(self._words + 1, first + n), v)
+            for n, v in enumerate((step, zero - less))
+        ]
+        return For(
+            ROW, const(self.tile.rows), block(For(LANE, const(part), stored, "vector"), *more), "unroll"
+        )
+
+    def _of_levels(self, phase: int, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]]) -> Stmt:
+        """For the tile: the products of the words of a state's levels, exact sums of integers less what its
+        zero point, and the weights', add to them."""
+        first = BLOCK * self.tile.lanes
+        word = call("bitcast_i32", Load(self.out, self._row(self._words, INNER)))
+        step, zero = (Load(self.out, self._row(self._words + 1, first + n)) for n in range(2))
+        none, origin = const(0, I32), cast(I32, zero)
+
+        def product(other: Expr) -> Expr:
+            return call(self.dot, word, other)
+
+        terms = {
+            g: (none, product(self.number(f"r{phase}", BLOCK, INNER, n, LANE))) for n, g in enumerate(starts)
+        }
+        moved = f"z{phase}" in self.inputs
+        if moved:
+            terms[_LEVELS] = none, product(const(ONES, I32))
 
         def whole(sums: Sums) -> Sequence[Stmt]:
-            factors = (step * self.value(f"s{phase}", BLOCK, 0, n, LANE) for n in range(len(sums)))
-            return finish({g: starts[g] + v * f for (g, v), f in zip(sums.items(), factors, strict=True)})
+            def real(n: int, total: Expr) -> Expr:
+                def of(name: str) -> Expr:
+                    return self.number(f"{name}{phase}", BLOCK, 0, n, LANE)
 
-        leveled = levels.level(state, inverse, origin) - origin
-        body = self._summed(phase, leveled, dict.fromkeys(starts, zero), whole)
-        return holding([*ends, *scale], block(ranges, body))
+                total = total - origin * of("columns")
+                if moved:
+                    total = total - of("z") * (sums[_LEVELS] - origin * self.sizes[phase])
+                return cast(self.out.dtype, total) * (step * of("s"))
 
-    def task(self, phases: Sequence[Stmt], batch: Expr) -> Stmt:
+            return finish({g: start + real(n, sums[g]) for n, (g, start) in enumerate(starts.items())})
+
+        return self._summed(phase, terms, whole)
+
+    # -- a direction's rounds --------------------------------------------------------------------
+
+    def tiled(self, body: Stmt) -> Stmt:
+        """A statement for each tile of the batch."""
+        batch, rows = self.out.shape[2], self.tile.rows
+        last = simplify(batch - rows)
+        tiles = simplify((batch + (rows - 1)) // rows)
+        return For(TILE, tiles, Let(FIRST, minimum(TILE * rows, last), body))
+
+    def task(self, phases: Sequence[Stmt]) -> Stmt:
         """What a task does in a round: the first sets the states, each of the others is a phase."""
         begin = [
             Store(self.out, self._row(2 * n, self.unit), self.vector(name, BATCH))
             for n, name in enumerate(self.states)
         ]
-        start = For(ROW, const(self.tile.rows), self.lanes(*begin), "unroll")
+        start = self.tiled(For(ROW, const(self.tile.rows), self.lanes(*begin), "unroll"))
         count = len(phases)
         step = phases[-1]
         for n, phase in reversed(list(enumerate(phases[:-1]))):
             step = If((ROUND - 1) % count < n + 1, phase, step)
         round_ = If(ROUND < 1, start, Let(TIME, simplify((ROUND - 1) // count), step))
-        rows = self.tile.rows
-        last = simplify(batch - rows)
-        tiles = For(
-            TILE, simplify((batch + (rows - 1)) // rows), Let(FIRST, minimum(TILE * rows, last), round_)
-        )
         blocks = self.inputs["r0"].shape[1]
-        return Let(BLOCK, simplify(TASK - blocks * self.direction), tiles)
+        return Let(BLOCK, simplify(TASK - blocks * self.direction), round_)
 
     def register(self, n: int) -> tuple[Buffer, tuple[Expr, ...]]:
         """A vector of units in registers, and where in it the unit in hand is."""
         return Buffer(f"new{n}", self.out.dtype, (const(self.tile.lanes),), "register"), (LANE,)
 
 
-def _stored_at_row(buffer: Buffer, value: Expr) -> Stmt:
-    return Store(buffer, (ROW,), value)
+def _least(a: Expr, b: Expr) -> Expr:
+    """The smaller; of NaN and a number the first, which one instruction finds."""
+    return select(b < a, b, a)
+
+
+def _most(a: Expr, b: Expr) -> Expr:
+    return select(b > a, b, a)
 
 
 def holding(buffers: Iterable[Buffer], body: Stmt) -> Stmt:
@@ -293,7 +398,7 @@ def rnn_step(scan: Scan, fns: Sequence[Activation]) -> list[Stmt]:
         return [Store(new, at, fns[0](sums["hidden"])), *scan.advance(Load(new, at))]
 
     starts = {"hidden": scan.gate("hidden")}
-    return [holding([new], scan.products(0, scan.state(0, INNER), starts, finish))]
+    return scan.products(0, scan.state(0, INNER), starts, finish, new)
 
 
 def gru_step(scan: Scan, fns: Sequence[Activation], reset_after: bool) -> list[Stmt]:
@@ -315,12 +420,12 @@ def gru_step(scan: Scan, fns: Sequence[Activation], reset_after: bool) -> list[S
     h = scan.state(0, INNER)
     if reset_after:
         starts["candidate"] = scan.vector("bias", scan.gates.index("candidate"))
-        return [holding([new], scan.products(0, h, starts, after))]
+        return scan.products(0, h, starts, after, new)
     last = {"candidate": scan.gate("candidate")}
     second = scan.products(
-        1, scan.kept(1, INNER), last, lambda sums: mixed(scan.kept(0), g(sums["candidate"]))
+        1, scan.kept(1, INNER), last, lambda sums: mixed(scan.kept(0), g(sums["candidate"])), new
     )
-    return [scan.products(0, h, starts, before), holding([new], second)]
+    return [*scan.products(0, h, starts, before), *second]
 
 
 def lstm_step(
@@ -350,9 +455,8 @@ def lstm_step(
         return scan.advance(clip(total, -bound, bound) if bound else total, scan.kept(1))
 
     starts = {n: scan.gate(n) for n in scan.gates}
-    first = holding([h, c], scan.products(0, scan.state(0, INNER), starts, finish))
+    first = scan.products(0, scan.state(0, INNER), starts, finish, h, c)
     if not projects:
-        return [first]
-    return [
-        first, scan.products(1, scan.kept(0, INNER), {"projection": scan.vector("offset")}, projected)
-    ]  # fmt: skip
+        return first
+    offset = {"projection": scan.vector("offset")}
+    return [*first, *scan.products(1, scan.kept(0, INNER), offset, projected)]

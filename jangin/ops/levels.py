@@ -1,5 +1,6 @@
-"""Rows of floats as whole levels of 8 bits, quantized as they come, so that sums of their products with
-weights of 8 bits are exact integers (LiteRT's `SymmetricQuantizeFloats`, and its counterpart)."""
+"""Floats as levels of 8 bits, quantized as they come, so that sums of their products with weights of 8 bits
+are exact integers: row by row (LiteRT's `SymmetricQuantizeFloats`, and its counterpart), or all of them by
+one range (ONNX's DynamicQuantizeLinear)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from jangin.ir.dtype import F32, F64, I8
 from jangin.ir.expr import Expr, call, cast, const, eq, maximum, minimum, select
 from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder
+from jangin.ops.quantized import dynamic_quantize
 from jangin.ops.values import Tensor
 
 Sums = Callable[[Tensor, Tensor | None], Tensor]
@@ -22,16 +24,47 @@ def rounded(v: Expr) -> Expr:
     return whole + select(call("abs", v - whole) >= 0.5, away, const(0.0, F32))
 
 
+def _within(v: Expr, low: float, high: float) -> Expr:
+    """A number within bounds; NaN is the lower one."""
+    v = select(v > low, v, const(low, F32))
+    return select(v < high, v, const(high, F32))
+
+
 @dataclass(frozen=True)
 class Levels:
-    """`asymmetric`: 256 levels over a row's range and 0, one of which, the zero point, is 0; else 255 about
-    0."""
+    """256 levels over a range of floats and 0, one of which, the zero point, is 0. `together`: all rows have
+    one range, not each its own; `least`: the lowest level."""
+
+    together: bool = False
+    least: int = -128
+
+    def row(self, low: Expr, high: Expr) -> tuple[Expr, Expr, Expr]:
+        """A range's scale, what `level` takes of it, and its zero point, all f32, by its least number and its
+        largest, or 0 where that goes beyond."""
+        raise NotImplementedError
+
+    def level(self, v: Expr, by: Expr, zero: Expr) -> Expr:
+        """A number's level, a whole f32."""
+        raise NotImplementedError
+
+    def quantized(self, b: Builder, x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """x as levels, and by row (all of `axes`) the scale (f32) and, if not always 0, the zero point."""
+        raise NotImplementedError
+
+    def multiplied(self, b: Builder, x: Tensor, axes: Sequence[int], sums: Sums, scales: Tensor) -> Tensor:
+        """The product of x, quantized along `axes`, and weights, as floats; `scales`: the weights', along the
+        result's last axis."""
+        q, scale, zero = self.quantized(b, x, axes)
+        return b.map(lambda v, s, f: cast(F32, v) * (s * f), sums(q, zero), scale, scales)
+
+
+@dataclass(frozen=True)
+class RowLevels(Levels):
+    """Of each row. `asymmetric`: 256 levels over its range and 0; else 255 about 0."""
 
     asymmetric: bool = False
 
     def row(self, low: Expr, high: Expr) -> tuple[Expr, Expr, Expr]:
-        """A row's scale, what its numbers are multiplied with, and its zero point, all f32, by its least
-        number and its largest, or 0 where that goes beyond."""
         if not self.asymmetric:
             return *_symmetric(maximum(high, -low)), const(0.0, F32)
         bottom, top = cast(F64, low), cast(F64, high)
@@ -44,14 +77,12 @@ class Levels:
         scale = select(none, const(1.0, F32), cast(F32, step))
         return scale, 1 / scale, zero
 
-    def level(self, v: Expr, inverse: Expr, zero: Expr) -> Expr:
-        """A number's level, a whole f32."""
+    def level(self, v: Expr, by: Expr, zero: Expr) -> Expr:
         if not self.asymmetric:
-            return minimum(maximum(rounded(v * inverse), -127.0), 127.0)
-        return minimum(maximum(rounded(zero + v * inverse), -128.0), 127.0)
+            return _within(rounded(v * by), -127.0, 127.0)
+        return _within(rounded(zero + v * by), -128.0, 127.0)
 
     def quantized(self, b: Builder, x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """x in i8, and by row (all of `axes`) the scale (f32) and, if not symmetric, the zero point (i8)."""
         none = const(0.0, F32)
         if not self.asymmetric:
             size = b.reduce("max", b.map(lambda v: call("abs", v), x), axes, True)
@@ -67,14 +98,27 @@ class Levels:
         q = b.map(lambda v, s, z: cast(I8, self.level(v, 1 / s, z)), x, scale, zero)
         return q, scale, b.cast(zero, I8)
 
-    def multiplied(self, b: Builder, x: Tensor, axes: Sequence[int], sums: Sums, scales: Tensor) -> Tensor:
-        """The product of x, quantized along `axes`, and weights, as floats; `scales`: the weights', along the
-        result's last axis."""
-        q, scale, zero = self.quantized(b, x, axes)
-        return b.map(lambda v, s, f: cast(F32, v) * (s * f), sums(q, zero), scale, scales)
-
 
 def _symmetric(size: Expr) -> tuple[Expr, Expr]:
     """The scale of a row whose numbers go so far from 0, and what they are multiplied with."""
     none = eq(size, 0)
     return select(none, const(1.0, F32), size / 127), select(none, const(0.0, F32), 127 / size)
+
+
+@dataclass(frozen=True)
+class TensorLevels(Levels):
+    """Of all rows together, from 0 up, each the nearest, half to even: `quantized.dynamic_quantize`."""
+
+    together: bool = True
+    least: int = 0
+
+    def row(self, low: Expr, high: Expr) -> tuple[Expr, Expr, Expr]:
+        size = high - low
+        scale = select(eq(size, 0), const(1.0, F32), size / 255)
+        return scale, scale, _within(call("round", -low / scale), 0.0, 255.0)
+
+    def level(self, v: Expr, by: Expr, zero: Expr) -> Expr:
+        return _within(call("round", v / by) + zero, 0.0, 255.0)
+
+    def quantized(self, b: Builder, x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor | None]:
+        return dynamic_quantize(b, x)

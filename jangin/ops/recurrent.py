@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.dtype import F32, I32
-from jangin.ir.expr import Buffer, Const, Expr, Var, const
+from jangin.ir.core import Reshape
+from jangin.ir.dtype import F32, I8, I32
+from jangin.ir.expr import Buffer, Const, Expr, Var, cast, const
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import For, If
 from jangin.ir.records import dataclass
@@ -23,6 +24,7 @@ from jangin.ir.simplify import simplify
 from jangin.ir.types import tensor_type
 from jangin.ops.builder import Builder
 from jangin.ops.cells import (
+    BYTES,
     ROUND,
     SIGMOID,
     TANH,
@@ -54,8 +56,9 @@ class Layer:
     the state's, of known shapes; bias [D, 2, gates, hidden], the inputs' and the state's; lengths [batch]
     (integers) of sequences shorter than x, whose further results are 0; `backward`: for each direction,
     whether it goes from the last step to the first; `activations`: for each direction, a cell's functions.
-    `levels`: weights are of 8 bits, of which inputs and states are multiplied as such levels, row by row;
-    `scales`: those weights', [D, gates * hidden], of the inputs and of the state.
+    `levels`: weights are of 8 bits, of which inputs and states are multiplied as such levels;
+    `scales`: those weights', [D, gates * hidden], of the inputs and of the state; `zeros`: their zero points,
+    likewise, in their types, where they aren't 0.
     """
 
     x: Tensor
@@ -67,6 +70,7 @@ class Layer:
     activations: Sequence[Sequence[Activation]] | None = None
     levels: Levels | None = None
     scales: tuple[Tensor, ...] = ()
+    zeros: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,23 @@ class Blocks:
         apart = self.b.reshape(units, [self.directions, count, self.gates, self.count, self.lanes])
         return self.b.transpose(apart, [0, 3, 1, 2, 4])
 
+    def whole_weights(self, t: Tensor, scale: Tensor, zero: Tensor | None) -> dict[str, Tensor]:
+        """Weights of 8 bits [D, gates * (up to hidden), N], their scales and zero points (of the first two
+        axes), as `ops.cells.Scan` has them for levels of units that lie as the nest's do."""
+        b, (directions, rows, _) = self.b, t.shape
+        less = 0 if t.dtype is I8 else 128
+        signed = b.map(lambda v: cast(I8, cast(I32, v) - less), t)
+        found = {"columns": b.reduce("sum", b.cast(signed, I32), [2], True), "s": _column(b, scale)}
+        if zero is not None or less:
+            zero = b.scalar(0, t.dtype) if zero is None else _column(b, zero)
+            found["z"] = b.expand(b.map(lambda v: cast(I32, v) - less, zero), found["columns"].shape)
+        count, part = -(-_size(t, 2) // self.lanes), self.lanes // BYTES
+        whole = b.pad(signed, [0, 0, 0, 0, 0, count * self.lanes - _size(t, 2)])
+        quarters = b.reshape(whole, [directions, rows, count, BYTES, part])
+        fours = b.transpose(quarters, [0, 1, 2, 4, 3])
+        found["r"] = b.node(Reshape((directions, rows, const(count * part)), I32), [fours])
+        return {name: self.weights(part) for name, part in found.items()}
+
     def columns(self, t: Tensor) -> Tensor:
         """[D, gates * hidden, N] -> [D, N, blocks * gates * lanes]."""
         parts = self.b.transpose(self.weights(t), [0, 2, 1, 3, 4])
@@ -246,9 +267,12 @@ def _recurrent(
     tensors |= {name: blocks.padded(t) for name, t in extra.items()}
     if projection is not None:
         columns = replace(blocks, gates=1)
-        tensors |= {"r1": columns.weights(projection.weights), "offset": blocks.padded(projection.offset)}
-        if projection.scales is not None:
-            tensors["s1"] = columns.weights(_column(b, projection.scales))
+        tensors["offset"] = blocks.padded(projection.offset)
+        if projection.scales is None:
+            tensors["r1"] = columns.weights(projection.weights)
+        else:
+            whole = columns.whole_weights(projection.weights, projection.scales, None)
+            tensors |= {f"{name}1": t for name, t in whole.items()}
     widths = [size, *[hidden] * (len(initial) - 1)]
     found = scanned(b, tensors, blocks, layer, cell, tile, widths)
     return tuple(b.cast(t, x.dtype) for t in found)
@@ -263,7 +287,8 @@ def laid_out(b: Builder, layer: Layer, cell: Cell, hidden: int) -> tuple[Tile, B
     directions, batch = len(layer.backward), layer.x.shape[1]
     dtype = wide(const(0, layer.x.dtype)).dtype
     element = dtype.bytes if dtype.is_float else I32.bytes
-    tile = Tile.fit(hidden, max(map(len, cell.phases)), batch, element, b.tile)
+    fewest = 1 if layer.levels is None else BYTES
+    tile = Tile.fit(hidden, max(map(len, cell.phases)), batch, element, b.tile, fewest)
     return tile, Blocks(b, directions, len(cell.gates), hidden, tile.lanes)
 
 
@@ -329,9 +354,10 @@ def _inputs(b: Builder, layer: Layer, blocks: Blocks, cell: Cell) -> dict[str, T
     offset = blocks.columns(b.reshape(kept, [directions, rows, 1]))
     x = b.map(lambda v, c: v + c, product, offset)
     tensors = {"x": b.reshape(x, [directions, steps, batch, blocks.count, gates, lanes])}
-    weights = {"r": blocks.weights(layer.r)}
-    if layer.scales:
-        weights["s"] = blocks.weights(_column(b, layer.scales[1]))
+    if layer.levels is None:
+        weights = {"r": blocks.weights(layer.r)}
+    else:
+        weights = blocks.whole_weights(layer.r, layer.scales[1], layer.zeros[1] if layer.zeros else None)
     for n, phase in enumerate(cell.phases):
         starts = [0, 0, 0, cell.gates.index(phase[0]), 0]
         for name, t in weights.items():
@@ -349,7 +375,8 @@ def _product(b: Builder, layer: Layer, rows: Tensor, blocks: Blocks) -> Tensor:
     if layer.levels is None:
         return b.matmul(rows, columns)
     scales = blocks.columns(_column(b, layer.scales[0]))
-    return layer.levels.multiplied(b, rows, [2], lambda q, z: integer_matmul(b, q, columns, z), scales)
+    zero = blocks.columns(_column(b, layer.zeros[0])) if layer.zeros else None
+    return layer.levels.multiplied(b, rows, [2], lambda q, z: integer_matmul(b, q, columns, z, zero), scales)
 
 
 def _nest(
@@ -359,15 +386,20 @@ def _nest(
     steps, batch = layer.x.shape[:2]
     dtype = wide(const(0, tensors["x"].dtype)).dtype
     buffers = {n: Buffer(f"x{i}", t.dtype, t.shape) for i, (n, t) in enumerate(tensors.items())}
-    directions, behind = blocks.directions, 2 * len(cell.states) + cell.kept
+    directions = blocks.directions
+    behind = 2 * len(cell.states) + cell.kept + 2 * (layer.levels is not None)
     rows = (const(directions), simplify(steps + behind), batch, const(blocks.count * blocks.lanes))
     out = Buffer("out", dtype, rows)
     fns = layer.activations or [cell.usual] * directions
+    sizes = _size(layer.r, 2), blocks.hidden
     bodies = []
     for d, backward in enumerate(layer.backward):
-        scan = Scan(cell.gates, d, backward, tile, cell.states, buffers, out, steps, layer.levels)
+        scan = Scan(
+            cell.gates, d, backward, tile, cell.states, buffers, out, steps, cell.kept, layer.levels,
+            b.tile.dot, sizes,
+        )  # fmt: skip
         phases = cell.step(scan, fns[d])
-        bodies.append(scan.task(phases, batch))
+        bodies.append(scan.task(phases))
     body = bodies[0] if directions == 1 else If(blocks.count > TASK, *bodies)
     tasks = For(TASK, const(blocks.count * directions), body, "parallel")
     rounds = For(ROUND, simplify(steps * len(phases) + 1), tasks)

@@ -208,18 +208,3 @@ def test_wrong_scales_of_products_are_refused() -> None:
             constants = {i: a for i, a in enumerate(inputs) if i and a is not None}
             with pytest.raises(CompileError, match=f"{op} 'node'.*the scale 'in{place}' is 0"):
                 lowered(op, inputs, 21, constants=constants, **domain)
-
-
-def test_lstm_with_integer_weights() -> None:
-    """ONNX Runtime rounds what the weights are multiplied with to 8 bits, too."""
-    steps, size, hidden = 4, 6, 8
-    matrices = [weights(1, rows, 4 * hidden) for rows in (size, hidden)]
-    inputs: list[Array | None] = [f32(steps, 2, size), *matrices, f32(1, 8 * hidden) * 0.1, *[None] * 4]
-    for _ in range(2):
-        inputs += [np.full(1, 0.005, np.float32), np.zeros(1, np.int8)]
-    fixed = {i: a for i, a in enumerate(inputs) if i in (1, 2, 8, 9, 10, 11) and a is not None}
-    settings = {"hidden_size": hidden, "outputs": 3, "constants": fixed, **MS}
-    feeds = {f"in{i}": a for i, a in enumerate(inputs) if i in (0, 3) and a is not None}
-    want = onnxruntime_outputs(model("DynamicQuantizeLSTM", inputs, 17, **settings), feeds)
-    dims = {0: ["s", "n", size]}
-    check("DynamicQuantizeLSTM", inputs, 17, want=want, tolerance=2e-2, dims=dims, **settings)

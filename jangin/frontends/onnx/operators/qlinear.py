@@ -11,17 +11,18 @@ import numpy as np
 
 from jangin.frontends.onnx.operators.families import family
 from jangin.frontends.onnx.operators.quantize import qlinear_conv
-from jangin.frontends.onnx.operators.recurrent import lstm
+from jangin.frontends.onnx.operators.recurrent import lstm_layer
 from jangin.frontends.onnx.operators.window import average_pool_, global_average_pool
 from jangin.frontends.onnx.registry import Lowering, op
 from jangin.ir.dtype import F32, I32, I64, DType
-from jangin.ir.expr import Buffer, Expr, cast, select
+from jangin.ir.expr import Buffer, Expr, cast, const, select
 from jangin.ir.expr import binary as operation
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.axes import axes_of, axis_of, channels_first, channels_last
 from jangin.ops.blocks import Rounding, matmul_blocks
 from jangin.ops.builder import Builder
+from jangin.ops.levels import TensorLevels
 from jangin.ops.linear import matmul
 from jangin.ops.quantized import (
     checked_scale,
@@ -31,6 +32,7 @@ from jangin.ops.quantized import (
     quantize,
     requantize,
 )
+from jangin.ops.recurrent import Layer
 from jangin.ops.reduce import reduce_over
 from jangin.ops.values import Tensor
 
@@ -330,20 +332,37 @@ def dynamic_quantize_lstm(
     initial_h: Tensor | None, initial_c: Tensor | None, peepholes: Tensor | None, w_scale: Tensor,
     w_zero: Tensor, r_scale: Tensor, r_zero: Tensor, **settings: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """LSTM with integer weights [directions, inputs, 4 * hidden], a scale for each direction or for each
-    of its columns. What they are multiplied with stays f32: nearer to the model before it was
-    quantized than ONNX Runtime, which rounds it to 8 bits at each step."""
-
-    def weights(t: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-        def real(v: Expr, s: Expr, z: Expr) -> Expr:
-            return (cast(F32, v) - cast(F32, z)) * s
-
+    """LSTM with integer weights [directions, inputs, 4 * hidden], a scale and a zero point for each direction
+    or for each of its columns. What they are multiplied with is rounded to 8 bits: all inputs by their range,
+    and the states of a step by theirs. That is the range of the whole batch, as in ONNX Runtime on one
+    thread: on several each thread has a part of the batch. Its `clip` leaves the cell that h is made of as it
+    is."""
+    for t in (w, r):
+        if t.rank != 3:
+            raise CompileError(f"weights {t} must have rank 3")
+    for scale in (w_scale, r_scale):
         checked_scale(b, scale)
-        shape = (scale.shape[0], 1, scale.shape[1] if scale.rank == 2 else 1)
-        spread = [b.reshape(p, shape) for p in (scale, zero)]
-        return b.transpose(b.map(real, t, *spread), (0, 2, 1))
+    shape = w.shape[0], w.shape[2]
+    scales, zeros = (
+        tuple(b.expand(b.reshape(t, [*t.shape, *[1] * (2 - t.rank)]), shape) for t in pair)
+        for pair in ((w_scale, r_scale), (w_zero, r_zero))
+    )
+    known = [b.constant_value(z) for z in zeros]
+    zeros = zeros if any(z is None or z.any() for z in known) else ()
+    w, r = (b.transpose(t, (0, 2, 1)) for t in (w, r))
+    layer = Layer(
+        _ended(b, x, lengths), w, r, bias, lengths, levels=TensorLevels(), scales=scales, zeros=zeros
+    )
+    return lstm_layer(b, layer, {"h": initial_h, "c": initial_c}, peepholes, settings, clipped=2)
 
-    return lstm(
-        b, x, weights(w, w_scale, w_zero), weights(r, r_scale, r_zero), bias, lengths, initial_h,
-        initial_c, peepholes, **settings,
-    )  # fmt: skip
+
+def _ended(b: Builder, x: Tensor, lengths: Tensor | None) -> Tensor:
+    """x with 0 after the longest sequence, which widens no range."""
+    if lengths is None:
+        return x
+    longest = b.reduce("max", lengths, [0])
+
+    def kept(bufs: Sequence[Buffer], t: Expr, n: Expr, i: Expr) -> Expr:
+        return select(t < cast(I64, bufs[1][()]), bufs[0][t, n, i], const(0, x.dtype))
+
+    return b.compute(x.dtype, x.shape, [x, longest], kept)

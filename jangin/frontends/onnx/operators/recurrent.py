@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -47,19 +48,20 @@ class Settings:
     output_sequence: int = 1
     """Before opset 7: whether Y is wanted (an output that isn't is left out anyway)."""
 
-    def functions(self, usual: Sequence[str]) -> list[list[Activation]]:
+    def functions(self, usual: Sequence[str], clipped: int) -> list[list[Activation]]:
         """The activations of each direction, with given parameters handed out in order to those that take
-        them."""
+        them. What the first `clipped` of each direction take is clipped."""
         directions = len(BACKWARD.get(self.direction, ()))
         alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
         found: list[Activation] = []
-        for name in self.activations or [*usual] * directions:
+        for n, name in enumerate(self.activations or [*usual] * directions):
             fn = _NEUTRAL.get(name.lower())
             if fn is None:
                 raise CompileError(f"activation {name!r} is not supported")
             usually = zip((alphas, betas), parameters(fn), strict=False)
             values = [next(given, d) for given, d in usually]
-            found.append(partial(_activated, ACTIVATIONS[fn], values, self.clip))
+            bound = self.clip if n % len(usual) < clipped else None
+            found.append(partial(_activated, ACTIVATIONS[fn], values, bound))
         return [found[d * len(usual) : (d + 1) * len(usual)] for d in range(directions)]
 
 
@@ -73,22 +75,25 @@ def _swapped(b: Builder, t: Tensor) -> Tensor:
 
 
 def _layer(
-    b: Builder, cell: Callable[..., tuple[Tensor, ...]], usual: Sequence[str], x: Tensor, w: Tensor,
-    r: Tensor, bias: Tensor | None, lengths: Tensor | None, states: Mapping[str, Tensor | None],
-    attributes: Mapping[str, Any], **own: Any,
+    b: Builder, cell: Callable[..., tuple[Tensor, ...]], usual: Sequence[str], layer: Layer,
+    states: Mapping[str, Tensor | None], attributes: Mapping[str, Any], clipped: int | None = None,
+    **own: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Y [steps, directions, batch, hidden] and each state's last value, of a neutral cell."""
+    """Y [steps, directions, batch, hidden] and each state's last value, of a neutral cell. The layer's bias
+    and sequence are as the operator has them."""
     settings = Settings(**attributes)
     if settings.direction not in BACKWARD:
         raise CompileError(f"direction {settings.direction!r} is none of {', '.join(BACKWARD)}")
     backward = BACKWARD[settings.direction]
+    x, w, r, bias = layer.x, layer.w, layer.r, layer.bias
     if r.rank != 3 or w.rank != 3:
         raise CompileError(f"weights {w} and {r} must have rank 3")
     if bias is not None:
         bias = b.reshape(bias, [len(backward), 2, w.shape[1] // r.shape[2], r.shape[2]])
     if settings.layout:
         x, states = _swapped(b, x), {n: t and _swapped(b, t) for n, t in states.items()}
-    layer = Layer(x, w, r, bias, lengths, backward, settings.functions(usual))
+    fns = settings.functions(usual, len(usual) if clipped is None else clipped)
+    layer = replace(layer, x=x, bias=bias, backward=backward, activations=fns)
     y, *last = cell(b, layer, **states, **own)
     if settings.layout:
         return b.transpose(y, [2, 1, 0, 3]), *(_swapped(b, t) for t in last)
@@ -100,7 +105,8 @@ def rnn(
     b: Builder, x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None = None,
     lengths: Tensor | None = None, initial_h: Tensor | None = None, **attributes: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    return _layer(b, recurrent.rnn, ["Tanh"], x, w, r, bias, lengths, {"h": initial_h}, attributes)
+    layer = Layer(x, w, r, bias, lengths)
+    return _layer(b, recurrent.rnn, ["Tanh"], layer, {"h": initial_h}, attributes)
 
 
 @op("GRU")
@@ -111,7 +117,7 @@ def gru(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Gates z, r, h."""
     return _layer(
-        b, recurrent.gru, ["Sigmoid", "Tanh"], x, w, r, bias, lengths, {"h": initial_h}, attributes,
+        b, recurrent.gru, ["Sigmoid", "Tanh"], Layer(x, w, r, bias, lengths), {"h": initial_h}, attributes,
         gates=("update", "reset", "candidate"), reset_after=bool(linear_before_reset),
     )  # fmt: skip
 
@@ -120,13 +126,23 @@ def gru(
 def lstm(
     b: Builder, x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None = None,
     lengths: Tensor | None = None, initial_h: Tensor | None = None, initial_c: Tensor | None = None,
-    peepholes: Tensor | None = None, *, input_forget: int = 0, **attributes: Any,
+    peepholes: Tensor | None = None, **attributes: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Gates i, o, f, c; peepholes i, o, f."""
+    layer = Layer(x, w, r, bias, lengths)
+    return lstm_layer(b, layer, {"h": initial_h, "c": initial_c}, peepholes, attributes)
+
+
+def lstm_layer(
+    b: Builder, layer: Layer, states: Mapping[str, Tensor | None], peepholes: Tensor | None,
+    attributes: Mapping[str, Any], clipped: int = 3,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Gates i, o, f, c; peepholes i, o, f. `clipped`: for how many of the functions f, g and h the attribute
+    `clip` bounds what they take."""
     if peepholes is not None:
         peepholes = b.reshape(peepholes, [peepholes.shape[0], 3, peepholes.shape[1] // 3])
+    shared = {n: v for n, v in attributes.items() if n != "input_forget"}
     return _layer(
-        b, recurrent.lstm, ["Sigmoid", "Tanh", "Tanh"], x, w, r, bias, lengths,
-        {"h": initial_h, "c": initial_c}, attributes, gates=("input", "output", "forget", "candidate"),
-        peepholes=peepholes, coupled=bool(input_forget),
+        b, recurrent.lstm, ["Sigmoid", "Tanh", "Tanh"], layer, states, shared, clipped,
+        gates=("input", "output", "forget", "candidate"), peepholes=peepholes,
+        coupled=bool(attributes.get("input_forget")),
     )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 from jangin.frontends.tflite.operators.common import Call, Quantization
 from jangin.ir.dtype import F32, I8
 from jangin.ir.graph import Array, CompileError
-from jangin.ops.levels import Levels, Sums
+from jangin.ops.levels import RowLevels, Sums
 from jangin.ops.values import Tensor
 
 
@@ -20,7 +20,9 @@ def is_hybrid(call: Call, x: Tensor, w: Tensor) -> bool:
 
 def multiplied(call: Call, x: Tensor, axes: Sequence[int], zeros: bool, sums: Sums) -> Tensor:
     """The product of x, quantized along `axes`, and the weights, as floats: its last axis goes by filter."""
-    return Levels(zeros).multiplied(call.b, x, axes, sums, call.b.const(scales_of(call.given[1])))
+    return RowLevels(asymmetric=zeros).multiplied(
+        call.b, x, axes, sums, call.b.const(scales_of(call.given[1]))
+    )
 
 
 def scales_of(q: Quantization) -> Array:

@@ -25,7 +25,7 @@ from jangin.ir.expr import Expr, Load, binary, cast, const, maximum, minimum, se
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import Stmt, Store
 from jangin.ir.records import dataclass
-from jangin.ops.cells import INNER, Activation, Cell, Scan, Sums, holding
+from jangin.ops.cells import INNER, Activation, Cell, Scan, Sums
 from jangin.ops.quantized import integer_matmul
 from jangin.ops.recurrent import Blocks, Layer, laid_out, scanned
 from jangin.ops.values import Tensor
@@ -127,11 +127,11 @@ def step(scan: Scan, _: Sequence[Activation], by: Arithmetic) -> list[Stmt]:
         return scan.advance(_within(value, by.bound) - by.state_zero, scan.kept(1))
 
     starts = dict.fromkeys(scan.gates, const(0, I32))
-    first = holding([h, c], scan.products(0, scan.state(0, INNER), starts, finish))
+    first = scan.products(0, scan.state(0, INNER), starts, finish, h, c)
     if not projects:
-        return [first]
-    second = scan.products(1, scan.kept(0, INNER), {"projection": scan.vector("offset")}, projected)
-    return [first, second]
+        return first
+    offset = {"projection": scan.vector("offset")}
+    return [*first, *scan.products(1, scan.kept(0, INNER), offset, projected)]
 
 
 def integer_lstm(call: Call, x: Tensor, places: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:

@@ -30,7 +30,7 @@ from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ops import recurrent
 from jangin.ops.activation import clip, relu, sigmoid, tanh
 from jangin.ops.builder import Builder
-from jangin.ops.levels import Levels
+from jangin.ops.levels import RowLevels
 from jangin.ops.quantized import integer_matmul
 from jangin.ops.recurrent import Layer, Projection
 from jangin.ops.values import Tensor
@@ -78,8 +78,8 @@ def _leveled(call: Call, w: Sequence[int], r: Sequence[int], negative: bool = Fa
     return {"levels": _levels(call), "scales": tuple(map(call.b.const, scales))}
 
 
-def _levels(call: Call) -> Levels:
-    return Levels(bool(call.options.get("asymmetric_quantize_inputs")))
+def _levels(call: Call) -> RowLevels:
+    return RowLevels(asymmetric=bool(call.options.get("asymmetric_quantize_inputs")))
 
 
 def _scales(call: Call, places: Sequence[int]) -> Array:
