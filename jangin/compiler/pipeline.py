@@ -28,7 +28,7 @@ from jangin.ir.records import dataclass
 from jangin.ir.traversal import free_vars
 from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
-from jangin.ops.builder import OF_BYTES, RegisterTile
+from jangin.ops.builder import OF_BYTES, RegisterTile, WordTile
 from jangin.ops.core import CORE
 from jangin.passes.constraints import may_be_1, squeezed, taken_for_others
 from jangin.passes.partition import has_steps, partition, prune
@@ -42,6 +42,7 @@ from jangin.templates.scheduled import Scheduled
 from jangin.tune.store import Store, place_of
 
 if TYPE_CHECKING:
+    from jangin.targets.target import Target
     from jangin.tune.tuner import Outcome
     from jangin.tune.tuner import Progress as TuneProgress
 
@@ -200,12 +201,18 @@ def lowered(
     _tell(progress, 0, len(GRAPH_PASSES) + 1, "lower")
     target, figures = options.target, options.target.recurrence
     width = min(figures.vector_bytes, target.vector_bytes)
-    dot = next((d for d in target.dots if d in OF_BYTES), OF_BYTES[0])
-    tile = RegisterTile(figures.accumulators, width, figures.rows, dot)
+    tile = RegisterTile(figures.accumulators, width, figures.rows, _word_tile(target))
     graph = lower(imported, {(o.domain, o.name): o.lower for o in own.operators}, tile, options.unchecked)
     if options.verify and not has_steps(graph):
         checked("lower", verify_graph, graph, CORE)
     return graph
+
+
+def _word_tile(target: Target) -> WordTile:
+    """Of a machine without vectors, bytes one by one: to take words apart costs more than single loads."""
+    dot = next((d for d in target.dots if d in OF_BYTES), OF_BYTES[0])
+    accumulators = min(target.recurrence.words, target.registers - 4)
+    return WordTile(dot if target.vector_bytes > I64.bytes else "", accumulators, target.vector_bytes)
 
 
 class Case(NamedTuple):

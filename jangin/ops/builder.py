@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -54,15 +55,30 @@ OF_BYTES = "dot4u", "dot4"
 
 
 @dataclass(frozen=True)
+class WordTile:
+    """What accumulates products of bytes: at most so many vectors of so many `bytes`, by `dot`, one of
+    `OF_BYTES`, or of one by one where that is empty."""
+
+    dot: str = OF_BYTES[0]
+    accumulators: int = 12
+    bytes: int = 32
+
+    @property
+    def each(self) -> int:
+        """Numbers of a word."""
+        return 4 if self.dot else 1
+
+
+@dataclass(frozen=True)
 class RegisterTile:
     """What accumulates in the registers of the machine that is built for, which an operator must know that
     lays out weights by the tile they are read in: at most so many `accumulators`, of so many `bytes` each,
-    and so many `rows`; `dot`: which of `OF_BYTES` it is quicker at."""
+    and so many `rows`."""
 
     accumulators: int = 12
     bytes: int = 32
     rows: int = 6
-    dot: str = OF_BYTES[0]
+    words: WordTile = field(default_factory=WordTile)
 
 
 ANY_MACHINE = RegisterTile()

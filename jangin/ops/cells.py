@@ -14,17 +14,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 from jangin.ir.dtype import I8, I32, I64
-from jangin.ir.expr import Buffer, Const, Expr, Load, Var, binary, call, cast, const, maximum, minimum, select
-from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
+from jangin.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Var,
+    binary,
+    call,
+    cast,
+    const,
+    maximum,
+    minimum,
+    select,
+)
+from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block, substitute_stmt
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import substitute
 from jangin.ir.words import DOTS
 from jangin.ops.activation import ACTIVATIONS, clip
-from jangin.ops.builder import RegisterTile
+from jangin.ops.builder import RegisterTile, WordTile
 from jangin.ops.levels import Levels
 
 Activation = Callable[[Expr], Expr]
@@ -57,8 +70,12 @@ GROUP = Var("ko")
 """A block of the units of a state whose range is looked for."""
 BATCH = FIRST + ROW
 
-BYTES, ONES = 4, 0x01010101
-"""Numbers of 8 bits in a word, and a word of 1."""
+ONES = 0x01010101
+"""A word of four 1."""
+OF_SCALE = 2
+"""Numbers that tell what levels stand for: a scale and a zero point. A block has room for them."""
+LEVEL_ROWS = 4
+"""Rows for a state's levels: of words, of scales, and of the least and the largest number of each unit."""
 _LEVELS = "levels"
 """The name of a sum of levels beside those of gates."""
 
@@ -71,20 +88,33 @@ class Tile:
     lanes: int
 
     @staticmethod
-    def fit(hidden: int, gates: int, batch: Expr, element: int, most: RegisterTile, fewest: int = 1) -> Tile:
-        """The tile that keeps the accumulators busy, or nearly, of at least the `fewest` lanes. Where the
-        batch is symbolic its rows go one by one."""
+    def fit(
+        hidden: int, gates: int, batch: Expr, element: int, most: RegisterTile, of_words: bool = False
+    ) -> Tile:
+        """The tile that keeps the accumulators busy, or nearly. Where the batch is symbolic its rows go one
+        by one. `of_words`: products are of words, of which an instruction takes a vector."""
         count = int(batch.value) if isinstance(batch, Const) else 1
-        fitting = max(1, min(most.accumulators // gates, most.rows))
+        accumulators = most.words.accumulators if of_words else most.accumulators
+        fitting = max(1, min(accumulators // gates, most.rows))
         rows = max(1, -(-count // -(-max(count, 1) // fitting)))
+        if of_words:
+            return Tile(rows, max(most.words.bytes // element, most.words.each, OF_SCALE))
         lanes = most.bytes // element
         vectors = 1
         while 2 * vectors * gates * rows <= most.accumulators and vectors * lanes < hidden:
             vectors *= 2
-        return Tile(rows, max(vectors * lanes, fewest))
+        return Tile(rows, vectors * lanes)
 
 
 # -- one direction -------------------------------------------------------------------------------
+
+
+class Phase(NamedTuple):
+    """What a task does in a round of a step; and `before` that, at the end of the round that made the state
+    which the phase reads, of its own units alone."""
+
+    body: Stmt
+    before: Stmt | None = None
 
 
 @dataclass(frozen=True)
@@ -94,12 +124,11 @@ class Scan:
     `inputs`: x [D, T, B, blocks, gates, lanes] (the inputs' part of every gate, with biases), r0, r1,
     ... [D, blocks, hidden, gates, lanes] (the state's weights of each phase of a step), and what else
     the cell needs; units are padded to whole blocks. Where a state is multiplied as `levels`, r0, r1, ...
-    are words of weights for four units each, which `dot` multiplies, and s0, s1, ... [D, blocks, 1, gates,
+    are `words` of weights, for several units each, and s0, s1, ... [D, blocks, 1, gates,
     lanes] are their scales, columns0, ... the sums of their columns, z0, z1, ... their zero points, if they
     have any. `sizes`: of the state that each of these multiplies. `out` [D, T + rows, B, units] has
     after the sequence two rows for every state, before and after the step at hand by turns, one for each
-    of the `between` values that a phase hands to the next, and, with levels, one for words and one for
-    scales."""
+    of the `between` values that a phase hands to the next, and, with levels, `LEVEL_ROWS`."""
 
     gates: tuple[str, ...]
     direction: int
@@ -111,7 +140,7 @@ class Scan:
     steps: Expr
     between: int = 0
     levels: Levels | None = None
-    dot: str = ""
+    words: WordTile = field(default_factory=WordTile)
     sizes: Sequence[int] = ()
 
     def lanes(self, *body: Stmt) -> Stmt:
@@ -190,17 +219,17 @@ class Scan:
 
     def products(
         self, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]], *new: Buffer
-    ) -> list[Stmt]:
+    ) -> list[Phase]:
         """The phases that make `finish` of each gate's start value + the state (at INNER) times its weights,
         in the registers `new`; the gates in the order of the weights."""
         if self.levels is not None:
             sums = self._of_levels(phase, starts, finish)
-            return [self._quantized(self.levels, phase, state), self.tiled(holding(new, sums))]
+            return [self._quantized(self.levels, phase, state), Phase(self.tiled(holding(new, sums)))]
         terms = {
             g: (start, state * self.value(f"r{phase}", BLOCK, INNER, n, LANE))
             for n, (g, start) in enumerate(starts.items())
         }
-        return [self.tiled(holding(new, self._summed(phase, terms, finish)))]
+        return [Phase(self.tiled(holding(new, self._summed(phase, terms, finish))))]
 
     def _summed(
         self, phase: int, terms: Mapping[str, tuple[Expr, Expr]], finish: Callable[[Sums], Sequence[Stmt]]
@@ -224,55 +253,69 @@ class Scan:
 
     # -- a state's levels ------------------------------------------------------------------------
 
-    def _quantized(self, levels: Levels, phase: int, state: Expr) -> Stmt:
-        """The phase that quantizes a state: each task finds the range, of a row or of all of them, and makes
-        words of the levels of its own units."""
-        dtype, tile = self.out.dtype, self.tile
-        rows, lanes, at = const(tile.rows), const(tile.lanes), (ROW, LANE)
-        count, own = (const(1), (const(0),)) if levels.together else (rows, (ROW,))
-        ends = [Buffer(n, dtype, (rows, lanes), "register") for n in ("lows", "highs")]
-        bounds = [Buffer(n, dtype, (count,), "register") for n in ("low", "high")]
-        scale = [Buffer(n, dtype, (count,), "register") for n in ("step", "divisor", "zero")]
-        none, here = const(0, dtype), self._counted(phase, substitute(state, {INNER: GROUP * lanes + LANE}))
-        wider = [Store(e, at, f(Load(e, at), here)) for e, f in zip(ends, (_least, _most), strict=True)]
-        joined = [
-            Store(e, own, f(Load(e, own), Load(each, at)))
-            for e, each, f in zip(bounds, ends, (minimum, maximum), strict=True)
-        ]
-        found = levels.row(*(Load(e, own) for e in bounds))
-        groups = simplify((self.sizes[phase] + (lanes - 1)) // lanes)
-        begin = For(ROW, rows, self.lanes(*(Store(e, at, none) for e in ends)), "unroll")
-        search = For(GROUP, groups, For(ROW, rows, self.lanes(*wider), "unroll"))
-        ranges = block(
-            For(ROW, count, block(*(Store(e, own, none) for e in bounds)), "unroll"),
-            For(ROW, rows, self.lanes(*joined), "unroll"),
-            For(ROW, count, block(*(Store(s, own, v) for s, v in zip(scale, found, strict=True))), "unroll"),
-        )
-        words = self._stored_words(levels, phase, state, [Load(s, own) for s in scale])
-        if levels.together:
-            body = block(begin, self.tiled(search), ranges, self.tiled(words))
-        else:
-            body = self.tiled(block(begin, search, ranges, words))
-        return holding([*ends, *bounds, *scale], body)
-
-    def _counted(self, phase: int, number: Expr) -> Expr:
-        """A number of a state (at a group's lane) as its range has it: 0 beyond the units, and where a
-        sequence had ended before the step."""
+    def _quantized(self, levels: Levels, phase: int, state: Expr) -> Phase:
+        """The phase that quantizes a state: each task finds the range, of a row or of all rows, and makes
+        words of the levels of its own units. Where all rows have one range, each has found that of its own
+        units as soon as these were made."""
         size, lanes, none = self.sizes[phase], self.tile.lanes, const(0, self.out.dtype)
+        number = substitute(state, {INNER: GROUP * lanes + LANE})
         if size % lanes:
             number = select(GROUP * lanes + LANE < size, number, none)
-        if "lengths" in self.inputs and self.levels is not None and self.levels.together:
+        if not levels.together:
+            return Phase(self.tiled(self._leveled(levels, phase, state, (number, number))))
+        if "lengths" in self.inputs:  # what had ended before the step is 0
             number = select(self.length >= TIME, number, none)
-        return number
+        own, first = substitute(number, {GROUP: BLOCK}), self.steps + self._words + 2
+        places = [(const(self.direction), first + n, const(0), self.unit) for n in range(2)]
+        ends = self._registers(("lows", "highs"), lanes)
+        search = self.lanes(*_widened(ends, (LANE,), (own, own)))
+        before = block(
+            self.lanes(*(Store(e, (LANE,), none) for e in ends)),
+            self.tiled(For(ROW, const(self.tile.rows), search, "unroll")),
+            self.lanes(*(Store(self.out, at, Load(e, (LANE,))) for at, e in zip(places, ends, strict=True))),
+        )
+        found = [substitute(Load(self.out, at), {BLOCK: GROUP}) for at in places]
+        return Phase(self._leveled(levels, phase, state, found), holding(ends, before))
+
+    def _leveled(self, levels: Levels, phase: int, state: Expr, found: Sequence[Expr]) -> Stmt:
+        """`_stored_words` for the range of each row of a tile, or of all rows together, whose least and
+        largest numbers are among those `found` (at a group's lane)."""
+        count, none, at = 1 if levels.together else self.tile.rows, const(0, self.out.dtype), (ROW, LANE)
+        ends = self._registers(("lows", "highs"), count, self.tile.lanes)
+        bounds = self._registers(("low", "high"), count)
+        scale = self._registers(("step", "divisor", "zero"), count)
+
+        def rows(*body: Stmt) -> Stmt:
+            return For(ROW, const(count), block(*body), "unroll")
+
+        joined = [
+            Store(e, (ROW,), f(Load(e, (ROW,)), Load(of, at)))
+            for e, of, f in zip(bounds, ends, (minimum, maximum), strict=True)
+        ]
+        values = levels.row(*(Load(e, (ROW,)) for e in bounds))
+        groups = -(-self.sizes[phase] // self.tile.lanes)
+        ranges = block(
+            rows(self.lanes(*(Store(e, at, none) for e in ends)), *(Store(e, (ROW,), none) for e in bounds)),
+            For(GROUP, const(groups), rows(self.lanes(*_widened(ends, at, found)))),
+            rows(self.lanes(*joined), *(Store(s, (ROW,), v) for s, v in zip(scale, values, strict=True))),
+        )
+        row = const(0) if levels.together else ROW
+        words = self._stored_words(levels, phase, state, [Load(s, (row,)) for s in scale])
+        words = self.tiled(words) if levels.together else words
+        return holding([*ends, *bounds, *scale], block(ranges, words))
+
+    def _registers(self, names: Sequence[str], *shape: int) -> list[Buffer]:
+        return [Buffer(n, self.out.dtype, tuple(map(const, shape)), "register") for n in names]
 
     def _stored_words(self, levels: Levels, phase: int, state: Expr, scale: Sequence[Expr]) -> Stmt:
         """For the tile: words of the levels of the block's units, and the rows' scale and zero point. A word
-        has a unit of each quarter of the block."""
+        has a unit of each part of the block."""
         step, divisor, zero = scale
-        part, signed = self.tile.lanes // BYTES, DOTS[self.dot][0] is I8
+        each = self.words.each
+        part, signed = self.tile.lanes // each, each > 1 and DOTS[self.words.dot][0] is I8
         less = levels.least + 128 * signed
         word: Expr = const(0, I32)
-        for n in range(BYTES):
+        for n in range(each):
             unit = BLOCK * self.tile.lanes + n * part + LANE
             byte = cast(I32, levels.level(substitute(state, {INNER: unit}), divisor, zero)) - less
             if self.sizes[phase] % self.tile.lanes:
@@ -300,14 +343,14 @@ class Scan:
         none, origin = const(0, I32), cast(I32, zero)
 
         def product(other: Expr) -> Expr:
-            return call(self.dot, word, other)
+            return call(self.words.dot, word, other) if self.words.dot else word * cast(I32, other)
 
         terms = {
             g: (none, product(self.number(f"r{phase}", BLOCK, INNER, n, LANE))) for n, g in enumerate(starts)
         }
         moved = f"z{phase}" in self.inputs
         if moved:
-            terms[_LEVELS] = none, product(const(ONES, I32))
+            terms[_LEVELS] = none, product(const(ONES if self.words.dot else 1, I32))
 
         def whole(sums: Sums) -> Sequence[Stmt]:
             def real(n: int, total: Expr) -> Expr:
@@ -332,17 +375,22 @@ class Scan:
         tiles = simplify((batch + (rows - 1)) // rows)
         return For(TILE, tiles, Let(FIRST, minimum(TILE * rows, last), body))
 
-    def task(self, phases: Sequence[Stmt]) -> Stmt:
+    def task(self, phases: Sequence[Phase]) -> Stmt:
         """What a task does in a round: the first sets the states, each of the others is a phase."""
         begin = [
             Store(self.out, self._row(2 * n, self.unit), self.vector(name, BATCH))
             for n, name in enumerate(self.states)
         ]
         start = self.tiled(For(ROW, const(self.tile.rows), self.lanes(*begin), "unroll"))
-        count = len(phases)
-        step = phases[-1]
-        for n, phase in reversed(list(enumerate(phases[:-1]))):
-            step = If((ROUND - 1) % count < n + 1, phase, step)
+        bodies, count = [p.body for p in phases], len(phases)
+        for n, before in [(n, p.before) for n, p in enumerate(phases) if p.before is not None]:
+            if n == 0:
+                start = block(start, substitute_stmt(before, {TIME: const(0)}))
+                before = substitute_stmt(before, {TIME: TIME + 1})
+            bodies[n - 1] = block(bodies[n - 1], before)
+        step = bodies[-1]
+        for n, body in reversed(list(enumerate(bodies[:-1]))):
+            step = If((ROUND - 1) % count < n + 1, body, step)
         round_ = If(ROUND < 1, start, Let(TIME, simplify((ROUND - 1) // count), step))
         blocks = self.inputs["r0"].shape[1]
         return Let(BLOCK, simplify(TASK - blocks * self.direction), round_)
@@ -352,13 +400,11 @@ class Scan:
         return Buffer(f"new{n}", self.out.dtype, (const(self.tile.lanes),), "register"), (LANE,)
 
 
-def _least(a: Expr, b: Expr) -> Expr:
-    """The smaller; of NaN and a number the first, which one instruction finds."""
-    return select(b < a, b, a)
-
-
-def _most(a: Expr, b: Expr) -> Expr:
-    return select(b > a, b, a)
+def _widened(ends: Sequence[Buffer], at: Sequence[Expr], numbers: Sequence[Expr]) -> list[Store]:
+    """Two ends of ranges made wide enough for two numbers; NaN widens none."""
+    low, high = (Load(e, tuple(at)) for e in ends)
+    wide = select(numbers[0] < low, numbers[0], low), select(numbers[1] > high, numbers[1], high)
+    return [Store(e, tuple(at), v) for e, v in zip(ends, wide, strict=True)]
 
 
 def holding(buffers: Iterable[Buffer], body: Stmt) -> Stmt:
@@ -384,14 +430,14 @@ class Cell:
     gates: tuple[str, ...]
     states: tuple[str, ...]
     phases: tuple[tuple[str, ...], ...]
-    step: Callable[[Scan, Sequence[Activation]], Sequence[Stmt]]
+    step: Callable[[Scan, Sequence[Activation]], Sequence[Phase]]
     usual: tuple[Activation, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     kept: int = 0
     apart: str = ""
 
 
-def rnn_step(scan: Scan, fns: Sequence[Activation]) -> list[Stmt]:
+def rnn_step(scan: Scan, fns: Sequence[Activation]) -> list[Phase]:
     new, at = scan.register(0)
 
     def finish(sums: Sums) -> list[Stmt]:
@@ -401,7 +447,7 @@ def rnn_step(scan: Scan, fns: Sequence[Activation]) -> list[Stmt]:
     return scan.products(0, scan.state(0, INNER), starts, finish, new)
 
 
-def gru_step(scan: Scan, fns: Sequence[Activation], reset_after: bool) -> list[Stmt]:
+def gru_step(scan: Scan, fns: Sequence[Activation], reset_after: bool) -> list[Phase]:
     f, g = fns
     new, at = scan.register(0)
 
@@ -430,7 +476,7 @@ def gru_step(scan: Scan, fns: Sequence[Activation], reset_after: bool) -> list[S
 
 def lstm_step(
     scan: Scan, fns: Sequence[Activation], coupled: bool, limit: float, bound: float = 0.0
-) -> list[Stmt]:
+) -> list[Phase]:
     """A second phase, where there are weights for one, projects h, within `bound` where that isn't 0."""
     f, g, squash = fns
     (h, at), (c, _) = scan.register(0), scan.register(1)

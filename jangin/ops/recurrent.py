@@ -24,7 +24,7 @@ from jangin.ir.simplify import simplify
 from jangin.ir.types import tensor_type
 from jangin.ops.builder import Builder
 from jangin.ops.cells import (
-    BYTES,
+    LEVEL_ROWS,
     ROUND,
     SIGMOID,
     TANH,
@@ -218,12 +218,14 @@ class Blocks:
         if zero is not None or less:
             zero = b.scalar(0, t.dtype) if zero is None else _column(b, zero)
             found["z"] = b.expand(b.map(lambda v: cast(I32, v) - less, zero), found["columns"].shape)
-        count, part = -(-_size(t, 2) // self.lanes), self.lanes // BYTES
+        each, count = b.tile.words.each, -(-_size(t, 2) // self.lanes)
+        part = self.lanes // each
         whole = b.pad(signed, [0, 0, 0, 0, 0, count * self.lanes - _size(t, 2)])
-        quarters = b.reshape(whole, [directions, rows, count, BYTES, part])
-        fours = b.transpose(quarters, [0, 1, 2, 4, 3])
-        found["r"] = b.node(Reshape((directions, rows, const(count * part)), I32), [fours])
-        return {name: self.weights(part) for name, part in found.items()}
+        parts = b.reshape(whole, [directions, rows, count, each, part])
+        shape = directions, rows, const(count * part)
+        beside = b.transpose(parts, [0, 1, 2, 4, 3])
+        found["r"] = b.node(Reshape(shape, I32), [beside]) if each > 1 else b.reshape(beside, shape)
+        return {name: self.weights(of) for name, of in found.items()}
 
     def columns(self, t: Tensor) -> Tensor:
         """[D, gates * hidden, N] -> [D, N, blocks * gates * lanes]."""
@@ -287,8 +289,8 @@ def laid_out(b: Builder, layer: Layer, cell: Cell, hidden: int) -> tuple[Tile, B
     directions, batch = len(layer.backward), layer.x.shape[1]
     dtype = wide(const(0, layer.x.dtype)).dtype
     element = dtype.bytes if dtype.is_float else I32.bytes
-    fewest = 1 if layer.levels is None else BYTES
-    tile = Tile.fit(hidden, max(map(len, cell.phases)), batch, element, b.tile, fewest)
+    gates = max(map(len, cell.phases))
+    tile = Tile.fit(hidden, gates, batch, element, b.tile, of_words=layer.levels is not None)
     return tile, Blocks(b, directions, len(cell.gates), hidden, tile.lanes)
 
 
@@ -387,7 +389,7 @@ def _nest(
     dtype = wide(const(0, tensors["x"].dtype)).dtype
     buffers = {n: Buffer(f"x{i}", t.dtype, t.shape) for i, (n, t) in enumerate(tensors.items())}
     directions = blocks.directions
-    behind = 2 * len(cell.states) + cell.kept + 2 * (layer.levels is not None)
+    behind = 2 * len(cell.states) + cell.kept + LEVEL_ROWS * (layer.levels is not None)
     rows = (const(directions), simplify(steps + behind), batch, const(blocks.count * blocks.lanes))
     out = Buffer("out", dtype, rows)
     fns = layer.activations or [cell.usual] * directions
@@ -396,7 +398,7 @@ def _nest(
     for d, backward in enumerate(layer.backward):
         scan = Scan(
             cell.gates, d, backward, tile, cell.states, buffers, out, steps, cell.kept, layer.levels,
-            b.tile.dot, sizes,
+            b.tile.words, sizes,
         )  # fmt: skip
         phases = cell.step(scan, fns[d])
         bodies.append(scan.task(phases))

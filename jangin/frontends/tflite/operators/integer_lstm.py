@@ -25,7 +25,7 @@ from jangin.ir.expr import Expr, Load, binary, cast, const, maximum, minimum, se
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import Stmt, Store
 from jangin.ir.records import dataclass
-from jangin.ops.cells import INNER, Activation, Cell, Scan, Sums
+from jangin.ops.cells import INNER, Activation, Cell, Phase, Scan, Sums
 from jangin.ops.quantized import integer_matmul
 from jangin.ops.recurrent import Blocks, Layer, laid_out, scanned
 from jangin.ops.values import Tensor
@@ -95,7 +95,7 @@ def _within(v: Expr, bound: int) -> Expr:
     return minimum(maximum(v, -bound), bound) if bound else v
 
 
-def step(scan: Scan, _: Sequence[Activation], by: Arithmetic) -> list[Stmt]:
+def step(scan: Scan, _: Sequence[Activation], by: Arithmetic) -> list[Phase]:
     """The phases of a step; h is kept less its zero point."""
     (h, at), (c, _at) = scan.register(0), scan.register(1)
     old, projects = scan.state(1), "r1" in scan.inputs
