@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -67,8 +66,8 @@ def close(got: Array, given: Mapping[str, Array], heads: int) -> None:
     np.testing.assert_allclose(got, want.transpose(0, 2, 1, 3), rtol=1e-5, atol=1e-5)
 
 
-def templates(exe: Any) -> list[str]:
-    return [launch.template.split()[0] for launch in exe.plan.launches]
+def templates(model: onnx.ModelProto, target: str = "x86-64-v3") -> list[str]:
+    return [x.template.split()[0] for x in jangin.build(model, target, cache=False).plan.launches]
 
 
 @pytest.mark.parametrize(
@@ -77,16 +76,17 @@ def templates(exe: Any) -> list[str]:
 )
 @pytest.mark.parametrize("mask", [True, False])
 def test_is_one_kernel(sizes: Sizes, mask: bool) -> None:
-    exe = jangin.compile(attention(*sizes, mask=mask), cache=False)
-    assert templates(exe).count("attention") == 1 and not {"rows", "contraction"} & set(templates(exe))
-    given = feeds(sizes, mask)
-    close(exe.run(given)["y"], given, sizes[1])
+    model, given = attention(*sizes, mask=mask), feeds(sizes, mask)
+    made = templates(model)
+    assert made.count("attention") == 1 and not {"rows", "contraction"} & set(made)
+    close(jangin.compile(model, cache=False).run(given)["y"], given, sizes[1])
 
 
 @pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3"])
 def test_of_any_size(target: str) -> None:
-    exe = jangin.compile(attention("batch", 4, "queries", "keys", 16), target, cache=False)
-    assert "attention" in templates(exe)
+    model = attention("batch", 4, "queries", "keys", 16)
+    assert "attention" in templates(model, target)
+    exe = jangin.compile(model, target, cache=False)
     for sizes in ((1, 4, 1, 1, 16), (2, 4, 7, 300, 16), (1, 4, 300, 7, 16), (3, 4, 64, 64, 16)):
         given = feeds(sizes)
         close(exe.run(given)["y"], given, 4)
@@ -105,8 +105,9 @@ def test_is_left_alone(why: str) -> None:
     given = feeds(sizes)
     constant = {"k": given["k"]} if why == "keys are constant" else {}
     outputs = ("y", "p") if why == "scores are a result" else ("y",)
-    exe = jangin.compile(attention(*sizes, constant=constant, outputs=outputs), cache=False)
-    assert "attention" not in templates(exe)
+    model = attention(*sizes, constant=constant, outputs=outputs)
+    assert "attention" not in templates(model)
+    exe = jangin.compile(model, cache=False)
     close(exe.run({n: a for n, a in given.items() if n not in constant})["y"], given, sizes[1])
 
 
@@ -122,7 +123,8 @@ def test_queries_keys_and_values_of_one_buffer() -> None:
         inner.graph.output,
         inner.graph.initializer,
     )
-    exe = jangin.compile(helper.make_model(graph, opset_imports=inner.opset_import), cache=False)
+    model = helper.make_model(graph, opset_imports=inner.opset_import)
+    exe = jangin.compile(model, cache=False)
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     close(exe.run({"qkv": x})["y"], dict(zip("qkv", np.split(x, 3, -1), strict=True)), heads)
-    assert "attention" in templates(exe)
+    assert "attention" in templates(model)

@@ -14,6 +14,7 @@ from jangin.compiler.pipeline import optimize
 from jangin.ir.dtype import BF16, F16, F32, DType
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, Graph
+from jangin.ir.plan import Plan
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.values import Tensor
@@ -22,7 +23,8 @@ from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
 from jangin.targets.gpu import gpu_target
 
-HOST, GPU = resolve(), gpu_target(resolve())
+HERE, MADE = resolve(), NAMED["x86-64-v3"]
+GPU = gpu_target(MADE)
 SMALL = [F16, BF16]
 
 
@@ -75,11 +77,8 @@ def test_products_of_small_weights(layer: str, dtype: DType) -> None:
     t = Weighted(dtype)
     graph = t.b.graph([LAYERS[layer](t)], ["y"])
     x = t.random.standard_normal([int(str(d)) for d in graph.shape("x")]).astype(np.float32)
-    options = Options(HOST, verify=True)
-    fused = optimize(graph, options)
-    plan = make_plan(fused, schedule_kernels(fused, options), options)
-    exe = Executable(build(plan, HOST), 1)
-    weights = [a for a in exe.plan.constants.values() if a.size >= LEAST]
+    exe = Executable(build(planned(graph, HERE), HERE), 1)
+    weights = [a for a in planned(graph, MADE).constants.values() if a.size >= LEAST]
     assert [a.dtype for a in weights] == [dtype.numpy]
     wide = replace(graph, constants={n: a.astype(np.float64) for n, a in graph.constants.items()})
     want, got = run_graph(wide, {"x": x.astype(np.float64)})["y"], exe.run({"x": x})["y"]
@@ -87,7 +86,13 @@ def test_products_of_small_weights(layer: str, dtype: DType) -> None:
     assert np.abs(got - want).max() <= 2e-6 * np.abs(want).max()
 
 
-def kept(graph: Graph, target: Target = HOST) -> set[np.dtype[np.generic]]:
+def planned(graph: Graph, target: Target) -> Plan:
+    options = Options(target, verify=True)
+    fused = optimize(graph, options)
+    return make_plan(fused, schedule_kernels(fused, options), options)
+
+
+def kept(graph: Graph, target: Target = MADE) -> set[np.dtype[np.generic]]:
     """The types of large constants, through all passes."""
     done = optimize(graph, Options(target))
     return {a.dtype for a in done.constants.values() if a.size >= LEAST}
@@ -99,7 +104,7 @@ def test_other_numbers_stay_f32() -> None:
     t = Weighted(F16)
     w = t.numbers(131, 151)
     w[77, 3] += 2.0**-20
-    assert half_of(w, HOST) is None
+    assert half_of(w, MADE) is None
     assert kept(t.b.graph([t.b.matmul(t.input(9, 131), t.b.const(w))], ["y"])) == {np.dtype(np.float32)}
 
 
@@ -115,7 +120,7 @@ def test_processors_without_conversions_widen_bf16_alone() -> None:
 
 
 def test_bytes_stay_as_they_are() -> None:
-    assert half_of(np.full(LEAST, -255, np.float32), HOST) is None
+    assert half_of(np.full(LEAST, -255, np.float32), MADE) is None
 
 
 def test_weights_that_others_read_too_are_not_kept_twice() -> None:

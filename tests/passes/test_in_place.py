@@ -22,10 +22,11 @@ from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
 from jangin.passes.views import View, views
 from jangin.runtime.executable import Executable
-from jangin.targets import resolve
+from jangin.targets import NAMED, resolve
 
 M = Var("M")
-OPTIONS = Options(resolve(), verify=True)
+MADE, HERE = (Options(t, verify=True) for t in (NAMED["x86-64-v3"], resolve()))
+"""What is said of graphs and plans is so for the first; the second runs."""
 
 
 def ops(graph: Graph) -> list[str]:
@@ -34,19 +35,23 @@ def ops(graph: Graph) -> list[str]:
     return [body[0].op for body in bodies if len(body) == 1]
 
 
+def planned(graph: Graph, options: Options) -> tuple[Graph, Plan]:
+    after = optimize(graph, options)
+    return after, make_plan(after, schedule_kernels(after, options), options)
+
+
 def in_place(graph: Graph, n: int = 2) -> tuple[Graph, Plan]:
-    """The graph after all passes, found to compute the same there, as a plan and as machine code."""
+    """The graph after all passes and its plan, found to compute the same there and as machine code."""
     used = {d for name in graph.inputs for d in graph.shape(name)}
     graph = replace(graph, symbols={v: r for v, r in graph.symbols.items() if v in used})
-    after = optimize(graph, OPTIONS)
+    (after, plan), (_, here) = (planned(graph, o) for o in (MADE, HERE))
     verify_graph(after, CORE)
-    plan = make_plan(after, schedule_kernels(after, OPTIONS), OPTIONS)
     given = feeds(graph, n)
     want = run_graph(graph, given)
     for got in (
         run_graph(after, given),
         run_plan(plan, given),
-        Executable(build(plan, OPTIONS.target)).run(given),
+        Executable(build(here, HERE.target)).run(given),
     ):
         for name, value in want.items():
             np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-4)

@@ -124,10 +124,10 @@ def test_several_readers_of_bytes_make_floats_themselves() -> None:
     swish = rounded(b, b.map(lambda v, g: v * g, real, gate), 0.02, 14)
     mean = b.reduce("sum", swish, [1], True)
     graph = b.graph([b.map(lambda v, m: v * m, swish, mean)], ["out"])
-    looked = lookups(simplify(graph), resolve())
+    looked = lookups(simplify(graph), V3)
     (table,) = gathers(looked)
     assert looked.dtype(table.outputs[0]) is U8
-    fused = optimize(graph, Options(resolve()))
+    fused = optimize(graph, Options(V3))
     between = {n for k in fused.nodes for n in k.inputs if n not in (*fused.inputs, *fused.constants)}
     assert {str(fused.dtype(n)) for n in between if fused.shape(n) == x.shape} == {"u8"}
     arrays = {"x": random.integers(0, 256, (6, 40, 16), np.uint8)}

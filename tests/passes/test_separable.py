@@ -15,6 +15,7 @@ from jangin.backends.llvm.module import emit_kernel
 from jangin.backends.walk.parts import parts
 from jangin.ir.expr import const
 from jangin.ir.graph import Array
+from jangin.ir.plan import Plan
 from jangin.targets import NAMED
 
 RNG = np.random.default_rng(7)
@@ -89,8 +90,12 @@ def convolve(
     return np.asarray(sums.reshape(n, -1, *size) + b[:, None, None])
 
 
-def templates(exe: Any) -> list[str]:
-    return [launch.template.split()[0] for launch in exe.plan.launches]
+def made(model: onnx.ModelProto, target: str = "x86-64-v3") -> Plan:
+    return jangin.build(model, target, cache=False).plan
+
+
+def templates(plan: Plan) -> list[str]:
+    return [launch.template.split()[0] for launch in plan.launches]
 
 
 @pytest.mark.parametrize(
@@ -103,18 +108,16 @@ def test_is_one_kernel(
     size: tuple[int, int], channels: int, outputs: int, kernel: int, act: bool, residual: bool
 ) -> None:
     model = net(size, channels, outputs, kernel, batch=2, act=act, residual=residual)
-    exe = jangin.compile(model, cache=False)
-    assert templates(exe).count("separable") == 1 and not {"window", "contraction", "rows"} & {
-        *templates(exe)
-    }
-    check(exe, model, 2)
+    found = templates(made(model))
+    assert found.count("separable") == 1 and not {"window", "contraction", "rows"} & {*found}
+    check(jangin.compile(model, cache=False), model, 2)
 
 
 @pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3"])
 def test_of_any_batch(target: str) -> None:
     model = net((28, 30), 16, 24, batch="batch")
     exe = jangin.compile(model, target, cache=False)
-    assert "separable" in templates(exe)
+    assert "separable" in templates(exe.plan)
     check(exe, model, 1)
     check(exe, model, 3)
 
@@ -128,10 +131,10 @@ def test_two_threads_share_the_rows() -> None:
 
 def test_writes_a_part_of_a_concatenation() -> None:
     model = net((28, 28), 16, 24, joined=True)
-    exe = jangin.compile(model, cache=False)
-    (launch,) = (n for n in exe.plan.launches if n.template.startswith("separable"))
-    assert exe.plan.kernels[launch.kernel].params[-1].shape[-1] == const(48)
-    check(exe, model)
+    plan = made(model)
+    (launch,) = (n for n in plan.launches if n.template.startswith("separable"))
+    assert plan.kernels[launch.kernel].params[-1].shape[-1] == const(48)
+    check(jangin.compile(model, cache=False), model)
 
 
 @pytest.mark.parametrize(
@@ -145,16 +148,15 @@ def test_is_left_alone(why: str) -> None:
     groups = 2 if why == "groups" else 1
     stride = 2 if why == "strides" else 1
     model = net(size, 16, outputs, stride=stride, groups=groups, act=False, results=results)
-    exe = jangin.compile(model, cache=False)
-    assert "separable" not in templates(exe)
-    check(exe, model)
+    assert "separable" not in templates(made(model))
+    check(jangin.compile(model, cache=False), model)
 
 
 def test_the_convolutions_are_functions_of_their_own() -> None:
     """What LLVM moves out of one's loops takes no registers in the other's."""
     target = NAMED["x86-64-v3"]
-    exe = jangin.compile(net((28, 28), 16, 24), target.name, cache=False)
-    (launch,) = (n for n in exe.plan.launches if n.template.startswith("separable"))
-    names = [part.name for part in parts(exe.plan.kernels[launch.kernel], target)]
-    text = emit_kernel(exe.plan.kernels[launch.kernel], target)
+    plan = made(net((28, 28), 16, 24), target.name)
+    (launch,) = (n for n in plan.launches if n.template.startswith("separable"))
+    names = [part.name for part in parts(plan.kernels[launch.kernel], target)]
+    text = emit_kernel(plan.kernels[launch.kernel], target)
     assert len(names) > 1 and all(text.count(f'@"{name}.body"') == 2 for name in names)

@@ -24,7 +24,7 @@ def launches(node: onnx.NodeProto, x: tuple[int, list[Any]], **constants: np.nda
         [numpy_helper.from_array(a, n) for n, a in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    return list(jangin.compile(model, threads=1, cache=False).plan.launches)
+    return list(jangin.build(model, "x86-64-v3", threads=1, cache=False).plan.launches)
 
 
 def test_matrix_product() -> None:
