@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.core import Reshape
-from jangin.ir.dtype import F32, I8, I32
-from jangin.ir.expr import Buffer, Const, Expr, Var, cast, const
+from jangin.ir.dtype import F32, I8, I32, I64
+from jangin.ir.expr import Buffer, Const, Expr, Var, cast, const, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import For, If
 from jangin.ir.records import dataclass
@@ -57,8 +57,8 @@ class Layer:
     (integers) of sequences shorter than x, whose further results are 0; `backward`: for each direction,
     whether it goes from the last step to the first; `activations`: for each direction, a cell's functions.
     `levels`: weights are of 8 bits, of which inputs and states are multiplied as such levels;
-    `scales`: those weights', [D, gates * hidden], of the inputs and of the state; `zeros`: their zero points,
-    likewise, in their types, where they aren't 0.
+    `scales`: those weights', of the inputs and of the state, [D] or [D, gates * hidden]; `zeros`: their zero
+    points, likewise, in their types, where they aren't 0.
     """
 
     x: Tensor
@@ -256,8 +256,10 @@ def _recurrent(
         raise CompileError(
             f"{len(layer.backward)} directions of {len(cell.gates)} gates don't fit weights {r}"
         )
-    if b.whole and layer.levels is None and projection is None:
+    if b.whole and projection is None and (layer.levels is None or layer.levels.together):
         return _whole(b, layer, cell, initial, extra)
+    scales, zeros = (tuple(_of_rows(b, t, layer, rows) for t in of) for of in (layer.scales, layer.zeros))
+    layer = replace(layer, scales=scales, zeros=zeros, x=_ended(b, layer))
     steps, batch = x.shape[:2]
     tile, blocks = laid_out(b, layer, cell, hidden)
     tensors = _inputs(b, layer, blocks, cell)
@@ -278,6 +280,24 @@ def _recurrent(
     widths = [size, *[hidden] * (len(initial) - 1)]
     found = scanned(b, tensors, blocks, layer, cell, tile, widths)
     return tuple(b.cast(t, x.dtype) for t in found)
+
+
+def _of_rows(b: Builder, t: Tensor, layer: Layer, rows: int) -> Tensor:
+    """[D] or [D, rows] -> [D, rows]."""
+    return b.expand(b.reshape(t, [*t.shape, *[1] * (2 - t.rank)]), [len(layer.backward), rows])
+
+
+def _ended(b: Builder, layer: Layer) -> Tensor:
+    """The layer's x. Where it is quantized together, it is 0 after the longest sequence, which widens no
+    range."""
+    if layer.lengths is None or layer.levels is None or not layer.levels.together:
+        return layer.x
+    longest = b.reduce("max", layer.lengths, [0])
+
+    def kept(bufs: Sequence[Buffer], t: Expr, n: Expr, i: Expr) -> Expr:
+        return select(t < cast(I64, bufs[1][()]), bufs[0][t, n, i], const(0, layer.x.dtype))
+
+    return b.compute(layer.x.dtype, layer.x.shape, [layer.x, longest], kept)
 
 
 def _column(b: Builder, t: Tensor) -> Tensor:
@@ -320,7 +340,8 @@ def _whole(
 ) -> tuple[Tensor, ...]:
     """A layer as one node: a call on x, w, r, bias [D, 2 * gates * hidden], lengths, the states and peepholes
     [D, 3 * hidden], gates in the order of `USUAL_GATES`, for y [steps, D, batch, hidden] and the last states;
-    `backward`, `activations` (expressions of x0 for each direction) and the cell's settings are named."""
+    `backward`, `activations` (expressions of x0 for each direction) and the cell's settings are named. Of a
+    layer of levels, which is called so, w and r are turned, and scale and zero point of both follow."""
     x, count = layer.x, len(cell.gates)
     directions, hidden = layer.r.shape[0], int(static_shape(layer.r.shape[2:])[0])  # type: ignore[index]
     order = [cell.gates.index(g) for g in USUAL_GATES[cell.function]]
@@ -332,7 +353,7 @@ def _whole(
         bias = bias if usual else b.gather(bias, b.const(np.array(order)), 2)
         bias = b.reshape(bias, [directions, 2 * count * hidden])
     lengths = layer.lengths and b.cast(layer.lengths, I32)
-    more = [b.reshape(t, [directions, 3 * hidden]) for t in extra.values()]
+    more: list[Tensor | None] = [b.reshape(t, [directions, 3 * hidden]) for t in extra.values()]
     fns = layer.activations or [cell.usual] * len(layer.backward)
     element = Var("x0", F32)
     spoken = tuple(tuple(fn(element) for fn in of) for of in fns)
@@ -340,7 +361,14 @@ def _whole(
     y = tensor_type(x.dtype, (x.shape[0], directions, x.shape[1], const(hidden)))
     settings = {"hidden": hidden, "backward": layer.backward, "activations": spoken, **cell.settings}
     inputs = [x, w, r, bias, lengths, *initial, *more]
-    found, *last = host(b, cell.function, inputs, [y, *[state] * len(initial)], settings)
+    function = cell.function
+    if layer.levels is not None:
+        assert usual, "scales would be in another order"
+        function, turned = f"leveled_{function}", [b.transpose(t, [0, 2, 1]) for t in (w, r)]
+        zeros = layer.zeros or [b.expand(b.scalar(0, w.dtype), s.shape) for s in layer.scales]
+        pairs = [t for pair in zip(layer.scales, zeros, strict=True) for t in pair]
+        inputs = [x, *turned, bias, lengths, *initial, *(more or [None]), *pairs]
+    found, *last = host(b, function, inputs, [y, *[state] * len(initial)], settings)
     return b.transpose(found, [1, 0, 2, 3]), *last
 
 

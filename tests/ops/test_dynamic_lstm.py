@@ -23,6 +23,7 @@ from test_recurrent import shared, sigmoid
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
 from jangin.frontends.lower import lower
+from jangin.frontends.onnx.writer import written
 from jangin.frontends.table import load
 from jangin.ops.interpret import run_graph
 from jangin.targets import resolve
@@ -179,6 +180,16 @@ def test_the_interpreter_agrees() -> None:
     case = drawn(np.random.default_rng(7), "uint8", (4, 4, 6, 9))
     graph = lower(load(case.model()))
     assert max(errors(case, run_graph(graph, case.feeds(case.model()))).values()) < CLOSE
+
+
+@pytest.mark.parametrize(("seed", "dtype"), [(0, "int8"), (3, "uint8"), (5, "int8"), (6, "uint8")])
+def test_it_is_written_as_itself(seed: int, dtype: str) -> None:
+    """With its bounds, functions and zero points, for ONNX Runtime."""
+    case = drawn(np.random.default_rng(seed), dtype)
+    whole = lower(load(case.model()), whole=True)
+    made = onnx.load_from_string(written(whole))
+    assert [n.op_type for n in made.graph.node if n.domain] == ["DynamicQuantizeLSTM"]
+    assert max(errors(case, by_onnxruntime(made, case.feeds(made))).values()) < CLOSE
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4-vnni", "neoverse-n1", "cortex-a53", "riscv64"])

@@ -19,6 +19,8 @@ from jangin.ir.graph import CompileError, Node
 from jangin.ir.types import tensor_type
 from jangin.ops.activation import ACTIVATIONS, parameters
 
+MICROSOFT = "com.microsoft"
+"""The domain of ONNX Runtime's operators."""
 CALLS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
     "Identity": ("Identity", lambda s: {}),
     "non_max_suppression": ("NonMaxSuppression", lambda s: {"center_point_box": int(s["centred"])}),
@@ -36,18 +38,28 @@ CALLS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]
 """The operators that functions on the same operands are, and their attributes of a call's settings."""
 
 
+RECURRENT: Mapping[str, tuple[str, str, int]] = {
+    "rnn": ("RNN", "", 1), "gru": ("GRU", "", 2), "lstm": ("LSTM", "", 3),
+    "leveled_lstm": ("DynamicQuantizeLSTM", MICROSOFT, 2),
+}  # fmt: skip
+"""The operators that recurrent layers are, their domains, and for how many functions `clip` bounds what they
+take."""
+
+
 class Wholes(Writer):
     """Host steps: a copy, or what `Builder.whole` keeps in one node."""
 
     nodes: list[onnx.NodeProto]
     opset: int
+    domains: set[str]
+    """Of operators that aren't the standard's."""
     counted: dict[Var, tuple[str, int]]
     """Sizes that become known as a value's, by its axis."""
 
     def write_host(self, node: Node, attrs: core.HostStep) -> None:
         """What else the host does has no tensors alone."""
         settings = dict(attrs.attrs)
-        if attrs.function in ("rnn", "gru", "lstm"):
+        if attrs.function in RECURRENT:
             self._recurrence(node, attrs.function, settings)
         elif attrs.function in CALLS:
             operator, said = CALLS[attrs.function]
@@ -57,7 +69,7 @@ class Wholes(Writer):
         axes = ((o, i, d) for o in node.outputs for i, d in enumerate(self.graph.shape(o)))
         self.counted |= {d: (o, i) for o, i, d in axes if isinstance(d, Var) and d in attrs.symbols}
 
-    def _call(self, node: Node, operator: str, **attributes: Any) -> None:
+    def _call(self, node: Node, operator: str, domain: str = "", **attributes: Any) -> None:
         inputs, outputs = (
             [self.named(n) if n else Name("") for n in ns] for ns in (node.inputs, node.outputs)
         )
@@ -65,10 +77,12 @@ class Wholes(Writer):
             inputs.pop()
         types = [tensor_type(self.graph.dtype(n), self.graph.shape(n)) if n else None for n in node.inputs]
         try:
-            check_types("", operator, self.opset, types)
+            check_types(domain, operator, self.opset, types)
         except CompileError as error:
             raise CompileError(f"{operator} can't be said in ONNX: {error}") from None
-        self.nodes.append(helper.make_node(operator, inputs, outputs, str(outputs[0]), **attributes))
+        self.domains |= {domain} - {""}
+        made = helper.make_node(operator, inputs, outputs, str(outputs[0]), domain=domain, **attributes)
+        self.nodes.append(made)
 
     def _recurrence(self, node: Node, function: str, settings: Mapping[str, Any]) -> None:
         """A layer, as `ops.recurrent` keeps it, whose order of operands is ONNX's."""
@@ -81,20 +95,23 @@ class Wholes(Writer):
             )
             raise CompileError(f"an {function.upper()} that {why} can't be said in ONNX")
         words: dict[str, Any] = {"hidden_size": settings["hidden"], "direction": direction}
-        words |= activations([e for of in settings["activations"] for e in of])
+        operator, domain, clipped = RECURRENT[function]
+        words |= activations(settings["activations"], clipped)
         if function == "gru":
             words["linear_before_reset"] = int(settings["reset_after"])
         if settings.get("coupled"):
             words["input_forget"] = 1
-        self._call(node, function.upper(), **words)
+        self._call(node, operator, domain, **words)
 
 
-def activations(functions: Sequence[Expr]) -> dict[str, Any]:
-    """The attributes that say the functions of x0. CompileError where ONNX has no words for them."""
-    said = [_activation(e) for e in functions]
-    bounds = {bound for _, _, bound in said}
-    if len(bounds) > 1:
+def activations(functions: Sequence[Sequence[Expr]], clipped: int) -> dict[str, Any]:
+    """The attributes that say the functions of x0 of each direction, of which a bound is for the first
+    `clipped`. CompileError where ONNX has no words for them."""
+    each = [[_activation(e) for e in of] for of in functions]
+    bounds = {bound for of in each for _, _, bound in of[:clipped]}
+    if len(bounds) > 1 or any(bound is not None for of in each for _, _, bound in of[clipped:]):
         raise CompileError("ONNX's recurrent layers bound what all of their activations are applied to alike")
+    said = [one for of in each for one in of]
     words: dict[str, Any] = {"activations": [name for name, _, _ in said], "clip": bounds.pop()}
     for i, which in enumerate(("activation_alpha", "activation_beta")):
         words[which] = [numbers[i] for _, numbers, _ in said if len(numbers) > i] or None

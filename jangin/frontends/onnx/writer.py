@@ -71,6 +71,7 @@ class OnnxWriter(Stages, Steps, Writer):
         self.counted = {}
         self.held = Numbers(graph.constants, graph.producers(), graph.dtype)
         self.opset = OPSET
+        self.domains: set[str] = set()
 
     def model(self, described: Mapping[str, Any]) -> bytes:
         graph = self.graph
@@ -78,7 +79,8 @@ class OnnxWriter(Stages, Steps, Writer):
         self.body()
         made = helper.make_graph(self.nodes, graph.name or "graph", inputs, outputs, self.tensors)
         opsets = [helper.make_opsetid("", self.opset)]
-        model = helper.make_model(made, opset_imports=opsets)
+        others = [helper.make_opsetid(d, 1) for d in sorted(self.domains)]
+        model = helper.make_model(made, opset_imports=[*opsets, *others])
         model.ir_version = helper.find_min_ir_version_for(opsets)
         known = metadata(model) | {"producer_name": "Jangin"} | {k: v for k, v in described.items() if v}
         model.producer_name, model.domain = known["producer_name"], known["domain"]
@@ -114,6 +116,7 @@ class OnnxWriter(Stages, Steps, Writer):
         super().body()
         if self.outer is not None:
             self.outer.opset = max(self.outer.opset, self.opset)
+            self.outer.domains |= self.domains
 
     def constant(self, name: str) -> None:
         self.check(name)

@@ -15,7 +15,7 @@ from jangin.frontends.onnx.operators.recurrent import lstm_layer
 from jangin.frontends.onnx.operators.window import average_pool_, global_average_pool
 from jangin.frontends.onnx.registry import Lowering, op
 from jangin.ir.dtype import F32, I32, I64, DType
-from jangin.ir.expr import Buffer, Expr, cast, const, select
+from jangin.ir.expr import Buffer, Expr, cast, select
 from jangin.ir.expr import binary as operation
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ops.activation import ACTIVATIONS
@@ -342,27 +342,9 @@ def dynamic_quantize_lstm(
             raise CompileError(f"weights {t} must have rank 3")
     for scale in (w_scale, r_scale):
         checked_scale(b, scale)
-    shape = w.shape[0], w.shape[2]
-    scales, zeros = (
-        tuple(b.expand(b.reshape(t, [*t.shape, *[1] * (2 - t.rank)]), shape) for t in pair)
-        for pair in ((w_scale, r_scale), (w_zero, r_zero))
-    )
+    scales, zeros = (w_scale, r_scale), (w_zero, r_zero)
     known = [b.constant_value(z) for z in zeros]
-    zeros = zeros if any(z is None or z.any() for z in known) else ()
+    given = zeros if any(z is None or z.any() for z in known) else ()
     w, r = (b.transpose(t, (0, 2, 1)) for t in (w, r))
-    layer = Layer(
-        _ended(b, x, lengths), w, r, bias, lengths, levels=TensorLevels(), scales=scales, zeros=zeros
-    )
+    layer = Layer(x, w, r, bias, lengths, levels=TensorLevels(), scales=scales, zeros=given)
     return lstm_layer(b, layer, {"h": initial_h, "c": initial_c}, peepholes, settings, clipped=2)
-
-
-def _ended(b: Builder, x: Tensor, lengths: Tensor | None) -> Tensor:
-    """x with 0 after the longest sequence, which widens no range."""
-    if lengths is None:
-        return x
-    longest = b.reduce("max", lengths, [0])
-
-    def kept(bufs: Sequence[Buffer], t: Expr, n: Expr, i: Expr) -> Expr:
-        return select(t < cast(I64, bufs[1][()]), bufs[0][t, n, i], const(0, x.dtype))
-
-    return b.compute(x.dtype, x.shape, [x, longest], kept)
