@@ -2,7 +2,7 @@
 
 The weights of the state are read once a step, all of them: that is what a step costs at small batches. So
 they are constants in the order of reading: for each block of hidden units, row by row, all gates side by
-side. `ops.cells` has the nest over time.
+side. `ops.rounds` has the nest over time.
 """
 
 from __future__ import annotations
@@ -23,25 +23,13 @@ from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.types import tensor_type
 from jangin.ops.builder import Builder
-from jangin.ops.cells import (
-    LEVEL_ROWS,
-    ROUND,
-    SIGMOID,
-    TANH,
-    TASK,
-    Activation,
-    Cell,
-    Scan,
-    Tile,
-    gru_step,
-    lstm_step,
-    rnn_step,
-)
+from jangin.ops.cells import SIGMOID, TANH, Cell, gru_step, lstm_step, rnn_step
 from jangin.ops.index import in_range
 from jangin.ops.levels import Levels
 from jangin.ops.nontensor import host
 from jangin.ops.operands import wide
 from jangin.ops.quantized import integer_matmul
+from jangin.ops.rounds import LEVEL_ROWS, ROUND, TASK, Activation, Scan, Tile
 from jangin.ops.values import Tensor
 
 LSTM_GATES = ("input", "output", "forget", "candidate")
@@ -210,7 +198,7 @@ class Blocks:
 
     def whole_weights(self, t: Tensor, scale: Tensor, zero: Tensor | None) -> dict[str, Tensor]:
         """Weights of 8 bits [D, gates * (up to hidden), N], their scales and zero points (of the first two
-        axes), as `ops.cells.Scan` has them for levels of units that lie as the nest's do."""
+        axes), as `ops.rounds.Scan` has them for levels of units that lie as the nest's do."""
         b, (directions, rows, _) = self.b, t.shape
         less = 0 if t.dtype is I8 else 128
         signed = b.map(lambda v: cast(I8, cast(I32, v) - less), t)
@@ -318,7 +306,7 @@ def scanned(
     b: Builder, tensors: Mapping[str, Tensor], blocks: Blocks, layer: Layer, cell: Cell, tile: Tile,
     widths: Sequence[int],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The nest over time (`ops.cells.Scan`, whose inputs are `tensors`): y [D, steps, batch, widths[0]] and
+    """The nest over time (`ops.rounds.Scan`, whose inputs are `tensors`): y [D, steps, batch, widths[0]] and
     the last states [D, batch, width], in the type that it computes in."""
     found = _nest(b, tensors, blocks, layer, cell, tile)
     steps, batch = layer.x.shape[:2]

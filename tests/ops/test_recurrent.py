@@ -23,7 +23,7 @@ from jangin.ir.core import Kernel
 from jangin.ir.expr import const
 from jangin.ir.graph import Graph, Node
 from jangin.ops.builder import ANY_MACHINE
-from jangin.ops.cells import Tile
+from jangin.ops.rounds import Tile
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 

@@ -20,12 +20,14 @@ from jangin.ops.builder import Builder
 from jangin.ops.index import gather, gather_nd
 from jangin.ops.interpret import run_graph
 from jangin.runtime.executable import Executable
-from jangin.targets import resolve
+from jangin.targets import NAMED, resolve
 from jangin.templates.common import CHAINS, TOGETHER
 
 from .kernels import SYMBOL, SYMBOLS, dims
 
 TYPES = [F32, F64, F16, I8, I32, I64]
+MADE = NAMED["x86-64-v3"]
+"""What is said of nests is so for it."""
 
 
 def compiled(graph: Graph) -> Executable:
@@ -61,12 +63,12 @@ def test_a_symbolic_size_runs_every_remainder() -> None:
 
 def test_functions_run_several_vectors_at_a_time() -> None:
     widest = max(int(str(s.extent)) for s in body(function("exp", 4, 1003)) if is_vector(s))
-    assert widest == TOGETHER * resolve().lanes(4)
+    assert widest == TOGETHER * MADE.lanes(4)
 
 
 def body(graph: Graph) -> list[Stmt]:
     """All statements of the graph's kernels."""
-    options = Options(target=resolve())
+    options = Options(target=MADE)
     made = schedule_kernels(optimize(graph, options), options).values()
     return [s for k, _ in made for s in statements(k.func.body)]
 

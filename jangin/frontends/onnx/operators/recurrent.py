@@ -15,8 +15,8 @@ from jangin.ir.records import dataclass
 from jangin.ops import recurrent
 from jangin.ops.activation import ACTIVATIONS, clip, parameters
 from jangin.ops.builder import Builder
-from jangin.ops.cells import Activation
 from jangin.ops.recurrent import Layer
+from jangin.ops.rounds import Activation
 from jangin.ops.values import Tensor
 
 BACKWARD: Mapping[str, tuple[bool, ...]] = {

@@ -25,9 +25,10 @@ from jangin.ir.expr import Expr, Load, binary, cast, const, maximum, minimum, se
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import Stmt, Store
 from jangin.ir.records import dataclass
-from jangin.ops.cells import INNER, Activation, Cell, Phase, Scan, Sums
+from jangin.ops.cells import Cell
 from jangin.ops.quantized import integer_matmul
 from jangin.ops.recurrent import Blocks, Layer, laid_out, scanned
+from jangin.ops.rounds import INNER, Activation, Phase, Scan, Sums
 from jangin.ops.values import Tensor
 
 GATES = ("input", "forget", "candidate", "output")

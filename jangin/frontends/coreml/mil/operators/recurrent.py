@@ -11,8 +11,8 @@ from jangin.frontends.registry import lowers
 from jangin.ir.graph import CompileError
 from jangin.ops import activation, move
 from jangin.ops.builder import Builder
-from jangin.ops.cells import Activation
 from jangin.ops.recurrent import Layer, gru, lstm, rnn
+from jangin.ops.rounds import Activation
 from jangin.ops.values import Tensor
 
 LSTM = ("input", "forget", "output", "candidate")

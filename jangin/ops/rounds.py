@@ -1,0 +1,412 @@
+"""What recurrences compute a step: one matrix product for all inputs comes before, then this nest over time.
+
+A step's blocks of hidden units are shared among threads; what one step hands to the next lies in the result,
+behind the sequence. Steps and batch may be symbolic. The nest, in the names of its variables:
+
+    for round: parallel for task:                   a phase of a step, for a block jo of the hidden units
+      for bo: b = the first row of a tile
+        for bi, for ji: sums = the inputs' part     tt: the step's place in the sequence
+        for k, for bi, for ji: sums += state[k] * weights
+        for bi, for ji: the cell's own work on the sums
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
+from typing import NamedTuple
+
+from jangin.ir.dtype import I8, I32, I64
+from jangin.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Var,
+    binary,
+    call,
+    cast,
+    const,
+    maximum,
+    minimum,
+    select,
+)
+from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block, substitute_stmt
+from jangin.ir.records import dataclass
+from jangin.ir.simplify import simplify
+from jangin.ir.traversal import substitute
+from jangin.ir.words import DOTS
+from jangin.ops.builder import RegisterTile, WordTile
+from jangin.ops.levels import Levels
+
+Activation = Callable[[Expr], Expr]
+Sums = Mapping[str, Expr]
+"""What the products of a phase give, by gate."""
+
+# -- the nest's variables ------------------------------------------------------------------------
+
+ROUND = Var("round")
+"""Rounds go one by one: the first sets the states, each other is a phase of a step."""
+TASK = Var("task")
+"""A block of units of a direction; the tasks of a round are shared among threads."""
+BLOCK = Var("jo")
+"""The block of hidden units."""
+TIME = Var("t")
+"""The step, counted in the direction's order."""
+PLACE = Var("tt")
+"""Where the step stands in the sequence."""
+TILE = Var("bo")
+"""The tile of rows of the batch."""
+FIRST = Var("b")
+"""The tile's first row: the last tile is moved back so that it is whole."""
+ROW = Var("bi")
+"""The row within the tile."""
+INNER = Var("k")
+"""The unit of the state whose products are summed."""
+LANE = Var("ji")
+"""The unit within the block."""
+GROUP = Var("ko")
+"""A block of the units of a state whose range is looked for."""
+BATCH = FIRST + ROW
+
+ONES = 0x01010101
+"""A word of four 1."""
+OF_SCALE = 2
+"""Numbers that tell what levels stand for: a scale and a zero point. A block has room for them."""
+LEVEL_ROWS = 4
+"""Rows for a state's levels: of words, of scales, and of the least and the largest number of each unit."""
+_LEVELS = "levels"
+"""The name of a sum of levels beside those of gates."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What accumulates in registers: `rows` of the batch by `lanes` hidden units of every gate."""
+
+    rows: int
+    lanes: int
+
+    @staticmethod
+    def fit(
+        hidden: int, gates: int, batch: Expr, element: int, most: RegisterTile, of_words: bool = False
+    ) -> Tile:
+        """The tile that keeps the accumulators busy, or nearly. Where the batch is symbolic its rows go one
+        by one. `of_words`: products are of words, of which an instruction takes a vector."""
+        count = int(batch.value) if isinstance(batch, Const) else 1
+        accumulators = most.words.accumulators if of_words else most.accumulators
+        fitting = max(1, min(accumulators // gates, most.rows))
+        rows = max(1, -(-count // -(-max(count, 1) // fitting)))
+        if of_words:
+            return Tile(rows, max(most.words.bytes // element, most.words.each, OF_SCALE))
+        lanes = most.bytes // element
+        vectors = 1
+        while 2 * vectors * gates * rows <= most.accumulators and vectors * lanes < hidden:
+            vectors *= 2
+        return Tile(rows, vectors * lanes)
+
+
+# -- one direction -------------------------------------------------------------------------------
+
+
+class Phase(NamedTuple):
+    """What a task does in a round of a step; and `before` that, at the end of the round that made the state
+    which the phase reads, of its own units alone."""
+
+    body: Stmt
+    before: Stmt | None = None
+
+
+@dataclass(frozen=True)
+class Scan:
+    """One direction of a recurrence: its buffers, and the statements that all cells are made of.
+
+    `inputs`: x [D, T, B, blocks, gates, lanes] (the inputs' part of every gate, with biases), r0, r1,
+    ... [D, blocks, hidden, gates, lanes] (the state's weights of each phase of a step), and what else
+    the cell needs; units are padded to whole blocks. Where a state is multiplied as `levels`, r0, r1, ...
+    are `words` of weights, for several units each, and s0, s1, ... [D, blocks, 1, gates,
+    lanes] are their scales, columns0, ... the sums of their columns, z0, z1, ... their zero points, if they
+    have any. `sizes`: of the state that each of these multiplies. `out` [D, T + rows, B, units] has
+    after the sequence two rows for every state, before and after the step at hand by turns, one for each
+    of the `between` values that a phase hands to the next, and, with levels, `LEVEL_ROWS`."""
+
+    gates: tuple[str, ...]
+    direction: int
+    backward: bool
+    tile: Tile
+    states: tuple[str, ...]
+    inputs: Mapping[str, Buffer]
+    out: Buffer
+    steps: Expr
+    between: int = 0
+    levels: Levels | None = None
+    words: WordTile = field(default_factory=WordTile)
+    sizes: Sequence[int] = ()
+
+    def lanes(self, *body: Stmt) -> Stmt:
+        return For(LANE, const(self.tile.lanes), block(*body), "vector")
+
+    def each_row(self, *body: Stmt) -> Stmt:
+        """`body` for every row of the tile, at the row's place in the sequence."""
+        step: Expr = TIME
+        if self.backward:
+            step = self.length - 1 - TIME
+            if "lengths" in self.inputs:
+                step = select(self.live, step, TIME)
+        return For(ROW, const(self.tile.rows), Let(PLACE, step, block(*body)), "unroll")
+
+    @property
+    def length(self) -> Expr:
+        lengths = self.inputs.get("lengths")
+        return self.steps if lengths is None else minimum(cast(I64, lengths[BATCH]), self.steps)
+
+    @property
+    def live(self) -> Expr:
+        """Whether the row's sequence has this step."""
+        return self.length > TIME
+
+    @property
+    def unit(self) -> Expr:
+        return BLOCK * self.tile.lanes + LANE
+
+    def number(self, name: str, *index: Expr | int) -> Expr:
+        """An input's element for the direction."""
+        return self.inputs[name][(self.direction, *index)]
+
+    def value(self, name: str, *index: Expr | int) -> Expr:
+        return cast(self.out.dtype, self.number(name, *index))
+
+    def vector(self, name: str, *index: Expr | int) -> Expr:
+        """An input [D, ..., units] at the unit in hand."""
+        return self.value(name, *index, self.unit)
+
+    def gate(self, name: str) -> Expr:
+        """The input's part of a gate at this step and unit."""
+        return self.value("x", PLACE, BATCH, BLOCK, self.gates.index(name), LANE)
+
+    @property
+    def _words(self) -> int:
+        """The row of words of a state's levels."""
+        return 2 * len(self.states) + self.between
+
+    def _row(self, row: Expr | int, unit: Expr) -> tuple[Expr, ...]:
+        return const(self.direction), self.steps + row, BATCH, unit
+
+    def _state(self, n: int, later: int) -> Expr:
+        return (TIME + later) % 2 + 2 * n
+
+    def state(self, n: int, unit: Expr | None = None) -> Expr:
+        """State `n` before the step."""
+        return Load(self.out, self._row(self._state(n, 0), self.unit if unit is None else unit))
+
+    def kept(self, n: int, unit: Expr | None = None) -> Expr:
+        """Value `n` that an earlier phase of the step kept."""
+        return Load(self.out, self._row(2 * len(self.states) + n, self.unit if unit is None else unit))
+
+    def keep(self, n: int, value: Expr) -> Stmt:
+        return Store(self.out, self._row(2 * len(self.states) + n, self.unit), value)
+
+    def advance(self, *new: Expr) -> list[Stmt]:
+        """Store the states after the step, the first as the step's output too. A sequence that has
+        ended gives 0 and changes nothing."""
+        stores = []
+        for n, value in enumerate(new):
+            after = select(self.live, value, self.state(n)) if "lengths" in self.inputs else value
+            stores.append(Store(self.out, self._row(self._state(n, 1), self.unit), after))
+        if "lengths" in self.inputs:
+            new = (select(self.live, new[0], const(0, self.out.dtype)),)
+        return [*stores, Store(self.out, (const(self.direction), PLACE, BATCH, self.unit), new[0])]
+
+    def products(
+        self, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]], *new: Buffer
+    ) -> list[Phase]:
+        """The phases that make `finish` of each gate's start value + the state (at INNER) times its weights,
+        in the registers `new`; the gates in the order of the weights."""
+        if self.levels is not None:
+            sums = self._of_levels(phase, starts, finish)
+            return [self._quantized(self.levels, phase, state), Phase(self.tiled(holding(new, sums)))]
+        terms = {
+            g: (start, state * self.value(f"r{phase}", BLOCK, INNER, n, LANE))
+            for n, (g, start) in enumerate(starts.items())
+        }
+        return [Phase(self.tiled(holding(new, self._summed(phase, terms, finish))))]
+
+    def _summed(
+        self, phase: int, terms: Mapping[str, tuple[Expr, Expr]], finish: Callable[[Sums], Sequence[Stmt]]
+    ) -> Stmt:
+        """For the tile: `finish` of sums, each of a start value and of a term for every row (at INNER) of the
+        weights."""
+        shape, at = (const(self.tile.rows), const(self.tile.lanes)), (ROW, LANE)
+        sums = {
+            g: Buffer(f"acc{n}", start.dtype, shape, "register")
+            for n, (g, (start, _)) in enumerate(terms.items())
+        }
+        begin = [Store(sums[g], at, start) for g, (start, _) in terms.items()]
+        update = [Store(sums[g], at, Load(sums[g], at) + term) for g, (_, term) in terms.items()]
+        rows = For(ROW, const(self.tile.rows), self.lanes(*update), "unroll")
+        body = block(
+            self.each_row(self.lanes(*begin)),
+            For(INNER, self.inputs[f"r{phase}"].shape[2], rows),
+            self.each_row(self.lanes(*finish({g: Load(a, at) for g, a in sums.items()}))),
+        )
+        return holding(sums.values(), body)
+
+    # -- a state's levels ------------------------------------------------------------------------
+
+    def _quantized(self, levels: Levels, phase: int, state: Expr) -> Phase:
+        """The phase that quantizes a state: each task finds the range, of a row or of all rows, and makes
+        words of the levels of its own units. Where all rows have one range, each has found that of its own
+        units as soon as these were made."""
+        size, lanes, none = self.sizes[phase], self.tile.lanes, const(0, self.out.dtype)
+        number = substitute(state, {INNER: GROUP * lanes + LANE})
+        if size % lanes:
+            number = select(GROUP * lanes + LANE < size, number, none)
+        if not levels.together:
+            return Phase(self.tiled(self._leveled(levels, phase, state, (number, number))))
+        if "lengths" in self.inputs:  # what had ended before the step is 0
+            number = select(self.length >= TIME, number, none)
+        own, first = substitute(number, {GROUP: BLOCK}), self.steps + self._words + 2
+        places = [(const(self.direction), first + n, const(0), self.unit) for n in range(2)]
+        ends = self._registers(("lows", "highs"), lanes)
+        search = self.lanes(*_widened(ends, (LANE,), (own, own)))
+        before = block(
+            self.lanes(*(Store(e, (LANE,), none) for e in ends)),
+            self.tiled(For(ROW, const(self.tile.rows), search, "unroll")),
+            self.lanes(*(Store(self.out, at, Load(e, (LANE,))) for at, e in zip(places, ends, strict=True))),
+        )
+        found = [substitute(Load(self.out, at), {BLOCK: GROUP}) for at in places]
+        return Phase(self._leveled(levels, phase, state, found), holding(ends, before))
+
+    def _leveled(self, levels: Levels, phase: int, state: Expr, found: Sequence[Expr]) -> Stmt:
+        """`_stored_words` for the range of each row of a tile, or of all rows together, whose least and
+        largest numbers are among those `found` (at a group's lane)."""
+        count, none, at = 1 if levels.together else self.tile.rows, const(0, self.out.dtype), (ROW, LANE)
+        ends = self._registers(("lows", "highs"), count, self.tile.lanes)
+        bounds = self._registers(("low", "high"), count)
+        scale = self._registers(("step", "divisor", "zero"), count)
+
+        def rows(*body: Stmt) -> Stmt:
+            return For(ROW, const(count), block(*body), "unroll")
+
+        joined = [
+            Store(e, (ROW,), f(Load(e, (ROW,)), Load(of, at)))
+            for e, of, f in zip(bounds, ends, (minimum, maximum), strict=True)
+        ]
+        values = levels.row(*(Load(e, (ROW,)) for e in bounds))
+        groups = -(-self.sizes[phase] // self.tile.lanes)
+        ranges = block(
+            rows(self.lanes(*(Store(e, at, none) for e in ends)), *(Store(e, (ROW,), none) for e in bounds)),
+            For(GROUP, const(groups), rows(self.lanes(*_widened(ends, at, found)))),
+            rows(self.lanes(*joined), *(Store(s, (ROW,), v) for s, v in zip(scale, values, strict=True))),
+        )
+        row = const(0) if levels.together else ROW
+        words = self._stored_words(levels, phase, state, [Load(s, (row,)) for s in scale])
+        words = self.tiled(words) if levels.together else words
+        return holding([*ends, *bounds, *scale], block(ranges, words))
+
+    def _registers(self, names: Sequence[str], *shape: int) -> list[Buffer]:
+        return [Buffer(n, self.out.dtype, tuple(map(const, shape)), "register") for n in names]
+
+    def _stored_words(self, levels: Levels, phase: int, state: Expr, scale: Sequence[Expr]) -> Stmt:
+        """For the tile: words of the levels of the block's units, and the rows' scale and zero point. A word
+        has a unit of each part of the block."""
+        step, divisor, zero = scale
+        each = self.words.each
+        part, signed = self.tile.lanes // each, each > 1 and DOTS[self.words.dot][0] is I8
+        less = levels.least + 128 * signed
+        word: Expr = const(0, I32)
+        for n in range(each):
+            unit = BLOCK * self.tile.lanes + n * part + LANE
+            byte = cast(I32, levels.level(substitute(state, {INNER: unit}), divisor, zero)) - less
+            if self.sizes[phase] % self.tile.lanes:
+                byte = select(unit < self.sizes[phase], byte, const(0, I32))
+            byte = binary("and", byte, const(255, I32)) if signed else byte
+            word = binary("or", word, binary("shl", byte, const(8 * n, I32))) if n else byte
+        stored = Store(
+            self.out, self._row(self._words, BLOCK * part + LANE), call(f"bitcast_{self.out.dtype}", word)
+        )
+        first = BLOCK * self.tile.lanes
+        more = [
+            Store(self.out, self._row(self._words + 1, first + n), v)
+            for n, v in enumerate((step, zero - less))
+        ]
+        return For(
+            ROW, const(self.tile.rows), block(For(LANE, const(part), stored, "vector"), *more), "unroll"
+        )
+
+    def _of_levels(self, phase: int, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]]) -> Stmt:
+        """For the tile: the products of the words of a state's levels, exact sums of integers less what its
+        zero point, and the weights', add to them."""
+        first = BLOCK * self.tile.lanes
+        word = call("bitcast_i32", Load(self.out, self._row(self._words, INNER)))
+        step, zero = (Load(self.out, self._row(self._words + 1, first + n)) for n in range(2))
+        none, origin = const(0, I32), cast(I32, zero)
+
+        def product(other: Expr) -> Expr:
+            return call(self.words.dot, word, other) if self.words.dot else word * cast(I32, other)
+
+        terms = {
+            g: (none, product(self.number(f"r{phase}", BLOCK, INNER, n, LANE))) for n, g in enumerate(starts)
+        }
+        moved = f"z{phase}" in self.inputs
+        if moved:
+            terms[_LEVELS] = none, product(const(ONES if self.words.dot else 1, I32))
+
+        def whole(sums: Sums) -> Sequence[Stmt]:
+            def real(n: int, total: Expr) -> Expr:
+                def of(name: str) -> Expr:
+                    return self.number(f"{name}{phase}", BLOCK, 0, n, LANE)
+
+                total = total - origin * of("columns")
+                if moved:
+                    total = total - of("z") * (sums[_LEVELS] - origin * self.sizes[phase])
+                return cast(self.out.dtype, total) * (step * of("s"))
+
+            return finish({g: start + real(n, sums[g]) for n, (g, start) in enumerate(starts.items())})
+
+        return self._summed(phase, terms, whole)
+
+    # -- a direction's rounds --------------------------------------------------------------------
+
+    def tiled(self, body: Stmt) -> Stmt:
+        """A statement for each tile of the batch."""
+        batch, rows = self.out.shape[2], self.tile.rows
+        last = simplify(batch - rows)
+        tiles = simplify((batch + (rows - 1)) // rows)
+        return For(TILE, tiles, Let(FIRST, minimum(TILE * rows, last), body))
+
+    def task(self, phases: Sequence[Phase]) -> Stmt:
+        """What a task does in a round: the first sets the states, each of the others is a phase."""
+        begin = [
+            Store(self.out, self._row(2 * n, self.unit), self.vector(name, BATCH))
+            for n, name in enumerate(self.states)
+        ]
+        start = self.tiled(For(ROW, const(self.tile.rows), self.lanes(*begin), "unroll"))
+        bodies, count = [p.body for p in phases], len(phases)
+        for n, before in [(n, p.before) for n, p in enumerate(phases) if p.before is not None]:
+            if n == 0:
+                start = block(start, substitute_stmt(before, {TIME: const(0)}))
+                before = substitute_stmt(before, {TIME: TIME + 1})
+            bodies[n - 1] = block(bodies[n - 1], before)
+        step = bodies[-1]
+        for n, body in reversed(list(enumerate(bodies[:-1]))):
+            step = If((ROUND - 1) % count < n + 1, body, step)
+        round_ = If(ROUND < 1, start, Let(TIME, simplify((ROUND - 1) // count), step))
+        blocks = self.inputs["r0"].shape[1]
+        return Let(BLOCK, simplify(TASK - blocks * self.direction), round_)
+
+    def register(self, n: int) -> tuple[Buffer, tuple[Expr, ...]]:
+        """A vector of units in registers, and where in it the unit in hand is."""
+        return Buffer(f"new{n}", self.out.dtype, (const(self.tile.lanes),), "register"), (LANE,)
+
+
+def _widened(ends: Sequence[Buffer], at: Sequence[Expr], numbers: Sequence[Expr]) -> list[Store]:
+    """Two ends of ranges made wide enough for two numbers; NaN widens none."""
+    low, high = (Load(e, tuple(at)) for e in ends)
+    wide = select(numbers[0] < low, numbers[0], low), select(numbers[1] > high, numbers[1], high)
+    return [Store(e, tuple(at), v) for e, v in zip(ends, wide, strict=True)]
+
+
+def holding(buffers: Iterable[Buffer], body: Stmt) -> Stmt:
+    for buffer in buffers:
+        body = Alloc(buffer, body)
+    return body
