@@ -4,6 +4,7 @@ one range (ONNX's DynamicQuantizeLinear)."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from jangin.ir.dtype import F32, F64, I8
@@ -31,25 +32,25 @@ def _within(v: Expr, low: float, high: float) -> Expr:
 
 
 @dataclass(frozen=True)
-class Levels:
+class Levels(ABC):
     """256 levels over a range of floats and 0, one of which, the zero point, is 0. `together`: all rows have
     one range, not each its own; `least`: the lowest level."""
 
     together: bool = False
     least: int = -128
 
+    @abstractmethod
     def row(self, low: Expr, high: Expr) -> tuple[Expr, Expr, Expr]:
         """A range's scale, what `level` takes of it, and its zero point, all f32, by its least number and its
         largest, or 0 where that goes beyond."""
-        raise NotImplementedError
 
+    @abstractmethod
     def level(self, v: Expr, by: Expr, zero: Expr) -> Expr:
         """A number's level, a whole f32."""
-        raise NotImplementedError
 
+    @abstractmethod
     def quantized(self, b: Builder, x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor | None]:
         """x as levels, and by row (all of `axes`) the scale (f32) and, if not always 0, the zero point."""
-        raise NotImplementedError
 
     def multiplied(self, b: Builder, x: Tensor, axes: Sequence[int], sums: Sums, scales: Tensor) -> Tensor:
         """The product of x, quantized along `axes`, and weights, as floats; `scales`: the weights', along the
