@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.dtype import I16, DType
+from jangin.ir.dtype import DTYPES, I16, I32, I64, U32, U64, DType
 from jangin.ir.words import BITCASTS, CLAMPED, DOTS, word_of
 
 _erf = np.frompyfunc(math.erf, 1, 1)
@@ -93,6 +93,7 @@ _IN_F64: Mapping[str, Callable[..., Any]] = {
     "erf": lambda x: np.asarray(_erf(x), np.float64),
 }  # fmt: skip
 CALLS = frozenset({*_EXACT, *_IN_F64})
+_FLOATS = frozenset(t.numpy for t in DTYPES.values() if t.is_float)
 _REDUCE: Mapping[str, Any] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
     "and": np.bitwise_and, "or": np.bitwise_or,
@@ -100,9 +101,33 @@ _REDUCE: Mapping[str, Any] = {
 
 
 def convert(value: Any, dtype: DType) -> Any:
-    """The value cast as C does: float to int truncates, and to bool is `!= 0`."""
+    """The value cast as C does: float to int truncates (see `_whole`), and to bool is `!= 0`."""
     array = np.asarray(value)
-    return array if array.dtype == dtype.numpy else array.astype(dtype.numpy)
+    if array.dtype == dtype.numpy:
+        return array
+    if dtype.is_int and array.dtype in _FLOATS:
+        return _whole(array.astype(np.float64), dtype)
+    return array.astype(dtype.numpy)
+
+
+def _whole(x: Any, dtype: DType) -> Any:
+    """f64 truncated to an integer type: the lowest bits of what x86's instruction gives, which is the least
+    i32, or i64 for larger types and u32, where it can't hold the number. For u64, what is above i64 loses
+    2^63 before and gets it back after. (NumPy leaves such casts to the machine.)"""
+    if dtype is U64:
+        above = x >= 2.0**63
+        low = _whole(np.where(above, x - 2.0**63, x), I64).view(np.uint64)
+        return np.where(above, low ^ np.uint64(1 << 63), low)
+    least = through_signed(dtype).limits[0]
+    whole = np.trunc(x)
+    held = (whole >= least) & (whole < -float(least))
+    integers = np.where(held, np.where(held, whole, 0.0).astype(np.int64), least)
+    return integers.astype(dtype.wide.numpy).astype(dtype.numpy)
+
+
+def through_signed(dtype: DType) -> DType:
+    """The signed type to which processors convert a float that is to be an integer type."""
+    return I64 if dtype.bits == 64 or dtype is U32 else I32
 
 
 def apply(fn: str, args: tuple[Any, ...], dtype: DType) -> Any:

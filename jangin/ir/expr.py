@@ -294,7 +294,8 @@ class Select(Expr):
 
 
 class Cast(Expr):
-    """Value conversion as C does it; float to int truncates, and to bool is `!= 0`."""
+    """Value conversion as C does it; float to bool is `!= 0`. Float to int truncates; what the type hasn't
+    got becomes what C compilers make of it on x86-64, as ONNX Runtime gives it there (`ir.arithmetic`)."""
 
     __slots__ = ("a",)
     __match_args__ = ("dtype", "a")

@@ -18,8 +18,10 @@ from jangin.targets.rows import (
     FMA,
     FUSED,
     PORTABLE,
+    WHOLE,
     Row,
     bfloats,
+    by_instruction,
     by_quads,
     extreme,
     halves,
@@ -194,6 +196,7 @@ NEON32: tuple[Row, ...] = (
         llvm="call {T} @llvm.arm.neon.vcvtfp2hf({f32} %x)",
     ),
     *_own_extremes((F32,), "v"),
+    *(replace(by_instruction(r), dtypes=(F32,)) for r in WHOLE if r.result == "i32"),
     *PORTABLE,
 )
 """Of 32-bit Arm processors: the multiply-add that takes one lane of a vector for all rounds the product."""

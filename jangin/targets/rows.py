@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I32, SMALL, DType
+from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I32, I64, SMALL, DType
 from jangin.ir.expr import Expr
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
@@ -226,6 +226,44 @@ def _conversions(dtype: DType) -> tuple[Row, Row]:
 CONVERSIONS = {t: _conversions(t) for t in (F16, BF16, *SMALL)}
 
 
+_WITHIN = "(x >= -0x1p{0}f) & (x < 0x1p{0}f)"
+_CONVERTED = "__builtin_convertvector({0}, {{{1}}})"
+
+
+def _whole(to: DType) -> tuple[Row, Row]:
+    """A float truncated to a signed type, or the least of it where the type hasn't got the number; and the
+    same of a float that the type has, or of a NaN, which gives any multiple of 65536."""
+    least, top, kind = to.limits[0], to.bits - 1, to.name
+    name, inside = f"to_{kind}", f"(x[i] >= T(-{1 << top}.0)) & (x[i] < T({1 << top}.0))"
+    saturated = _saturating(kind)
+    mask, value = (_CONVERTED.format(v, kind) for v in (_WITHIN.format(top), "x"))
+    full = Row(
+        name, FLOATS, "x: T[N]", kind, f"r[i] = select({inside}, {kind}(x[i]), {kind}({least}))",
+        f"%near = {saturated}\n%below = fcmp olt {{T}} %x, {{T:{1 << top}}}\n"
+        f"select {{bool}} %below, {{{kind}}} %near, {{{kind}}} {{{kind}:{least}}}",
+        c=f"PICK({mask}, {value}, ({{{kind}}}){{{{0}}}} - {-least - 1} - 1)",
+    )  # fmt: skip
+    return full, replace(full, name=f"{name}_held", reference=f"r[i] = {kind}(x[i])", llvm=saturated, c=value)
+
+
+def _saturating(kind: str) -> str:
+    return f"call {{{kind}}} @llvm.fptosi.sat({{T}} %x)"
+
+
+WHOLE = (*_whole(I32), *_whole(I64))
+
+
+def by_instruction(row: Row) -> Row:
+    """One of WHOLE by an instruction that does all of it, or that saturates, where LLVM would say the latter
+    in many. (LLVM promises nothing for numbers that a type hasn't got, but makes this instruction of it,
+    which the rows' tests and those of casts hold.)"""
+    loose = f"%loose = fptosi {{T}} %x to {{{row.result}}}\n"
+    if row.name.endswith("_held"):
+        return replace(row, llvm=f"{loose}freeze {{{row.result}}} %loose")
+    saturated = f"%near = {_saturating(row.result)}"
+    return replace(row, llvm=row.llvm.replace(saturated, f"{loose}%near = freeze {{{row.result}}} %loose"))
+
+
 def halves(needs: tuple[str, ...], widens: str, narrows: str) -> tuple[Row, Row]:
     """Half precision to and from f32, by a processor's conversions."""
     widen, narrow = CONVERSIONS[F16]
@@ -280,6 +318,7 @@ PORTABLE: tuple[Row, ...] = (
     _unary("round", "roundeven", "round[ps]"),
     _unary("sqrt", "sqrt", "sqrt[ps]"),
     *(row for rows in CONVERSIONS.values() for row in rows),
+    *WHOLE,
     DOT1,
     DOT2,
     DOT4,

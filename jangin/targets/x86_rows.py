@@ -16,9 +16,11 @@ from jangin.targets.rows import (
     PLACES,
     PORTABLE,
     STORED,
+    WHOLE,
     WORDS,
     Row,
     bfloats,
+    by_instruction,
     by_quads,
     halves,
     single,
@@ -132,8 +134,19 @@ def _fours_by_pairs(lanes: int, function: str, needs: tuple[str, ...] = ()) -> R
     return replace(DOT4U, llvm=llvm, needs=needs, lanes=lanes, multiplies=4)
 
 
+_BY_INSTRUCTION = tuple(
+    replace(
+        row, dtypes=(dtype,), llvm=by_instruction(replace(row, name=f"{row.name}_held")).llvm,
+        becomes="cvttp[sd]2dq" if row.result == "i32" else "",
+        c="({i32})_mm{bits}_cvttps_epi32(x)" if row.result == "i32" and dtype is F32 else row.c,
+    )
+    for row in WHOLE for dtype in FLOATS
+)  # fmt: skip
+"""Numbers that the type hasn't got are the least of it by these instructions."""
+
 SSE4: tuple[Row, ...] = (
     NEAREST,
+    *_BY_INSTRUCTION,
     _upper(4, "_mm_blend_epi16({}, {}, 0xCC)"),
     _pairs(4, "sse2.pmadd.wd"),
     _fours_clamped(4, "ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"),

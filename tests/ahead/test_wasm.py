@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from built import layers, small_network
+from casts import casts
 
 import jangin
 from jangin.ir.graph import Array
@@ -27,7 +28,7 @@ import { load } from "./model.mjs";
 import { readFileSync, writeFileSync } from "node:fs";
 const model = await load();
 for (const [x, sizes] of JSON.parse(readFileSync("runs.json"))) {
-  const made = model.run([Float32Array.from(x)], sizes);
+  const made = model.run([new Float32Array(Uint32Array.from(x).buffer)], sizes);
   writeFileSync(1, JSON.stringify(made.map((y) => Array.from(y))) + "\\n");
 }
 """
@@ -38,7 +39,9 @@ def in_node(
 ) -> list[list[Array]]:
     """The outputs of several runs of one loaded model."""
     jangin.emit(model, "shared", "wasm32", name="model").save(folder)
-    (folder / "runs.json").write_text(json.dumps([[x.reshape(-1).tolist(), s] for x, s in runs]))
+    (folder / "runs.json").write_text(
+        json.dumps([[x.reshape(-1).view(np.uint32).tolist(), s] for x, s in runs])
+    )
     (folder / "run.mjs").write_text(RUN)
     done = subprocess.run(["node", "run.mjs"], cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr[:4000]
@@ -50,6 +53,13 @@ def test_a_network(tmp_path: Path) -> None:
     ((y,),) = in_node(small_network(), [(x, {})], tmp_path)
     expected = jangin.compile(small_network(), "x86-64-v2")(x)  # neither fuses products and sums
     np.testing.assert_allclose(y, expected.reshape(-1), rtol=1e-5, atol=1e-5)
+
+
+def test_casts(tmp_path: Path) -> None:
+    """To integers that haven't got the number: none traps, and all are as on x86-64."""
+    model, x, want = casts()
+    ((y,),) = in_node(model, [(x, {})], tmp_path)
+    np.testing.assert_array_equal(y, want)
 
 
 def integers() -> onnx.ModelProto:

@@ -50,12 +50,14 @@ def test_rounds_half_to_even_and_saturates(
     ends = np.array([low - offset, high - offset], np.float32)
     near = (ends[:, None] + np.arange(-6, 7).astype(np.float32) / 2).reshape(-1)
     far = np.array(
-        [0, -0.0, 0.5, -0.5, 1.5, 2.5, 8388609, 2.0**31, -(2.0**31), 3e9, -3e9, np.inf, -np.inf], np.float32
+        [0, -0.0, 0.5, -0.5, 1.5, 2.5, 8388609, 2.0**31, -(2.0**31), 3e9, -3e9, np.inf, -np.inf, np.nan],
+        np.float32,
     )
     drawn = np.random.default_rng().uniform(2 * low - 20, 2 * high + 20, 64).astype(np.float32)
     x = np.concatenate([near, np.nextafter(near, np.float32(np.inf)), far, drawn])
     x = np.resize(x, -(-x.size // lanes) * lanes)
-    want = np.clip(np.rint(x.astype(np.float64)) + offset, low, high).astype(dtype.numpy)
+    exact = np.clip(np.rint(x.astype(np.float64)) + offset, low, high)
+    want = np.where(np.isnan(exact), low, exact).astype(dtype.numpy)  # NaN as by ONNX Runtime on x86
     func = kernel(dtype, low, high, offset, x.size, lanes)
     got = run(func, {"x": x, "out": np.zeros(x.size, dtype.numpy)}, {}, target(on))["out"]
     np.testing.assert_array_equal(got, want)

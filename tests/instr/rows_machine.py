@@ -32,7 +32,8 @@ COUNT = 384
 OFF = 5
 """The last lanes, masked off: what they would access lies beyond memory that can be read."""
 EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, 3.0, -7.25, 0.3, 65504.0, 65519.0, 65520.0, 7e-8,
-         6.1e-5, -5.9e-8, 2.9e-8, 1e-42, 3.4e38, 8388609.0, np.inf, -np.inf, np.nan)  # fmt: skip
+         6.1e-5, -5.9e-8, 2.9e-8, 1e-42, 3.4e38, 8388609.0, np.inf, -np.inf, np.nan, 2147483520.0, 2.0**31,
+         -(2.0**31), -2147483904.0, 3e9, -3e9, 9.2e18, -9.2e18, 2.0**63, -(2.0**63), -9.3e18)  # fmt: skip
 
 
 def address(p: Buffer) -> bool:
@@ -152,6 +153,8 @@ def values(p: Buffer, row: Row, rng: np.random.Generator) -> Array:
         bits[: COUNT // 2] &= ~np.uint32((1 << lost) - 1)
         bits[: COUNT // 2] |= np.uint32(1 << (lost - 1))
     edges = [e for e in EDGES if not (np.isnan(e) and p.name == "x" and row.name.endswith("_number"))]
+    if row.name.endswith("_held"):
+        edges = [e for e in edges if abs(e) < 1 << 31]
     with np.errstate(over="ignore"):
         random[-2 * len(edges) :] = rng.permutation(edges * 2).astype(p.dtype.numpy)
     return random

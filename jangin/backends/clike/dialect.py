@@ -223,6 +223,7 @@ class C(Dialect):
             "T": type_name(dtype, lanes),
             "i32": type_name(I32, lanes),
             "i16": type_name(I16, lanes),
+            "i64": type_name(I64, lanes),
             "s": "d" if dtype is F64 else "s",
         }
         return row.c.format(bits="" if size == 128 else size, reg=size, **words)

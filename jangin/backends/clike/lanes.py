@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jangin.backends.clike.dialect import Dialect, type_name
-from jangin.ir.dtype import I32, DType
+from jangin.ir.dtype import F32, I32, DType
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
 from jangin.ir.loop import For, If, Stmt, Store
 from jangin.ir.words import BITCASTS, INFIX
@@ -45,6 +45,13 @@ def _parameter(p: Buffer, lanes: int, space: str) -> str:
     return f"{type_name(p.dtype, lanes)} {p.name}"
 
 
+def _number(e: Const) -> str:
+    if e.dtype.is_float:
+        return f"{float(e.value)!r}{'f' if e.dtype is F32 else ''}"
+    value = int(e.value)
+    return f"({value + 1} - 1)" if value == e.dtype.limits[0] < 0 else str(value)  # C has no such literal
+
+
 @dataclass
 class _Lane:
     """Writes what a reference does for one lane."""
@@ -69,7 +76,7 @@ class _Lane:
         if isinstance(e, Var):  # the lane
             return str(self.number)
         if isinstance(e, Const):
-            return str(int(e.value))
+            return _number(e)
         if isinstance(e, Load):
             return self._place(e.buffer, e.index[0])
         if isinstance(e, Select):

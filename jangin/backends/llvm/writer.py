@@ -264,9 +264,6 @@ class LlvmWriter(Writer):
         old, bits = x.dtype, 1 if x.dtype is BOOL else x.dtype.bits
         if old.is_float and dtype.is_float:
             word = "fpext" if dtype.bits > bits else "fptrunc"
-        elif old.is_float:
-            loose = self._cast("fptosi" if dtype.kind == "i" else "fptoui", x, dtype)
-            return self.op(f"freeze {_typed(loose)}", dtype, x.lanes)
         elif dtype.is_float:
             word = "sitofp" if old.kind == "i" else "uitofp"
         elif bits == dtype.bits:

@@ -24,11 +24,14 @@ _FLOATS: Mapping[str, str] = MappingProxyType({
     "min": "x != x ? ({0})(NAN) : (x < y ? x : y)", "min_number": "x < y ? x : y",
     "max": "x != x ? ({0})(NAN) : (x > y ? x : y)", "max_number": "x > y ? x : y",
     "floor": "floor(x)", "ceil": "ceil(x)", "trunc": "trunc(x)", "round": "rint(x)", "sqrt": "sqrt(x)",
+    "to_i32_held": "convert_int{1}(x)", "to_i64_held": "convert_long{1}(x)",
+    "to_i32": "convert_int{1}((x >= -0x1p31f) & (x < 0x1p31f)) ? convert_int{1}(x) : (int{1})(INT_MIN)",
+    "to_i64": "convert_long{1}((x >= -0x1p63f) & (x < 0x1p63f)) ? convert_long{1}(x) : (long{1})(LONG_MIN)",
 })  # fmt: skip
-"""Rows of floats as expressions of whole vectors, of type {0}. The inner choice of `min` and `max` is one
-instruction of x86's; where the outer one gave `x` for NaN, compilers would make four of both. A product and
-its sum are contracted by the compiler, which fuses them where the device does that fast: elsewhere `fma` is a
-function of hundreds of instructions."""
+"""Rows of floats as expressions of whole vectors, of type {0} and with room for {1} lanes. The inner choice
+of `min` and `max` is one instruction of x86's; where the outer one gave `x` for NaN, compilers would make
+four of both. A product and its sum are contracted by the compiler, which fuses them where the device does
+that fast: elsewhere `fma` is a function of hundreds of instructions."""
 
 _HALVES: Mapping[str, str] = MappingProxyType({
     "widen": "convert_float{0}(as_half{0}(x))", "narrow": "as_ushort{0}(convert_half{0}(x))",
@@ -99,7 +102,8 @@ class OpenCL(Dialect):
         count = "" if lanes == 1 else width(lanes)
         if dtype is F16 and row.expansion is None and row.name in _HALVES:
             return _HALVES[row.name].format(count)
-        return _FLOATS.get(row.name, "").format(type_name(dtype, lanes)) if dtype in (F32, F64) else ""
+        text = _FLOATS.get(row.name, "") if dtype in (F32, F64) else ""
+        return text.format(type_name(dtype, lanes), count)
 
     def lanes(self, row: Row, statements: Sequence[str]) -> str:
         """Masks are mostly all set, or by fours: a branch for each lane takes many times a load's time."""

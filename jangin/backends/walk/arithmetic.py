@@ -12,7 +12,8 @@ import numpy as np
 
 from jangin.backends.walk.saturated import Saturated
 from jangin.backends.walk.writer import Value, Writer
-from jangin.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, DType
+from jangin.ir.arithmetic import convert, through_signed
+from jangin.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U64, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var
 from jangin.ir.traversal import children
 from jangin.ir.words import BITCASTS, COMPARE, products_of, row_type, sum_of
@@ -48,7 +49,7 @@ class Arithmetic:
             if isinstance(e, Select):
                 return self.select(*args)
             if isinstance(e, Cast):
-                return self.convert(e.dtype, *args)
+                return self.convert(e.dtype, args[0])
             assert isinstance(e, Call)
             made = self.elementary(e.fn, *args)
             assert made is not None, f"{e.fn} isn't elementary"
@@ -255,33 +256,49 @@ class Arithmetic:
 
     # --- conversions
 
-    def convert(self, dtype: DType, x: Value) -> Value:
-        """The value in another type, as a C cast: floats truncate to integers, bool is `!= 0`."""
+    def convert(self, dtype: DType, x: Value, held: bool = False) -> Value:
+        """The value in another type, as a C cast: floats truncate to integers, bool is `!= 0`. `held`: an
+        i32 has the float, unless it is NaN."""
         if x.dtype is dtype:
             return x
         if x.dtype.wide is not x.dtype:
-            return self.convert(dtype, self._conversion("widen", x.dtype, x.dtype.wide, x))
+            return self.convert(dtype, self._conversion("widen", x.dtype, x.dtype.wide, x), held)
         if dtype is BOOL:
             return self.w.compare("ne", x, self.w.like(0, x))
         if dtype.wide is not dtype:
-            return self._narrow(dtype, x)
+            return self._narrow(dtype, x, held)
         if x.dtype.is_float and not dtype.is_float:
-            # through the next signed type that the processor converts to
-            through = dtype if dtype.bits == 64 else I64 if dtype.name == "u32" else I32
-            x = self.w.cast(through, x)
+            x = self._whole(dtype, x, held)
         return x if x.dtype is dtype else self.w.cast(dtype, x)
+
+    def _whole(self, dtype: DType, x: Value, held: bool) -> Value:
+        """A float as the integer of which a type keeps the lowest bits (see `ir.arithmetic.convert`)."""
+        w = self.w
+        if x.number is not None:
+            return w.broadcast(w.constant(int(convert(x.number, dtype)), dtype), x.lanes)
+        through = through_signed(dtype)
+        if dtype is not U64:
+            name = f"to_{through}_held" if held and dtype.bits <= 16 else f"to_{through}"
+            return w.instruction(name, x.dtype, through, x)
+        end = w.like(2.0**63, x)
+        low, high = (
+            w.instruction(f"to_{through}", x.dtype, through, v) for v in (x, w.binary("sub", x, end))
+        )
+        turned = w.binary("xor", high, w.like(through.limits[0], high))
+        return w.select(w.compare("ge", x, end), turned, low)
 
     def saturated(self, dtype: DType, x: Value, s: Saturated) -> Value:
         """x rounded and clamped, as an integer of 8 or 16 bits. An end that the type, or the unsigned one,
         has is left to the cut to it, which saturates: what lies below all i32 is the least of these, if
-        nothing is taken from it."""
+        nothing is taken from it. So is NaN, which on x86 is the least of the type therefore."""
         w, top = self.w, 1 << dtype.bits
         kind = U16 if dtype is I16 and s.low == 0 else dtype  # a cut to it saturates at that end too
         cut = {0: top - 1, -top // 2: top // 2 - 1}.get(s.low) if s.offset >= 0 else None
         if not s.fits:
             x = self.binary("min", x, w.constant(float(s.high - s.offset), F32))
             if cut is None:
-                x = self.binary("max", x, w.constant(float(s.low - s.offset), F32))
+                low = w.like(float(s.low - s.offset), x)
+                x = w.instruction("max_number", F32, F32, x, low)  # of NaN, what comes second
         whole = w.instruction("nearest", F32, I32, x)
         if s.offset:
             whole = self.binary("add", whole, w.constant(s.offset, I32))
@@ -322,9 +339,9 @@ class Arithmetic:
             return self.formula(row.expansion, x)
         return self.w.instruction(name, dtype, result, x)
 
-    def _narrow(self, dtype: DType, x: Value) -> Value:
+    def _narrow(self, dtype: DType, x: Value, held: bool = False) -> Value:
         if dtype.is_int:
-            return self._conversion("narrow", dtype, dtype, self.convert(dtype.wide, x))
+            return self._conversion("narrow", dtype, dtype, self.convert(dtype.wide, x, held))
         if not x.dtype.is_float:
             exact = x.dtype is BOOL or x.dtype.bits <= 16 or dtype is F16
             return self._narrow(dtype, self.convert(F32 if exact else F64, x))

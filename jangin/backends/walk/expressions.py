@@ -29,6 +29,8 @@ CHEAP_NODES = 24
 """Both arms of a uniform Select are computed, rather than branched to, up to so many nodes each."""
 COLUMNS = 2
 """Of the small matrices whose sums are a vector's lanes."""
+HELD = 1 << 30
+"""A bound of floats that become integers of at most 16 bits: whichever it is, i32 has them."""
 LINE = "line"
 """The number of a row, or of a column, of such a matrix."""
 
@@ -117,7 +119,7 @@ class Expressions:
 
     def _cast(self, e: Cast) -> Value:
         made = None if e.a in self._memo else self._upper(e) or self._saturated(e)
-        return self.math.convert(e.dtype, self.value(e.a)) if made is None else made
+        return self.math.convert(e.dtype, self.value(e.a), _held(e.a)) if made is None else made
 
     def _upper(self, e: Cast) -> Value | None:
         """A product of two i32 without its lowest bits, where the target has a row for that."""
@@ -353,6 +355,13 @@ class Expressions:
             and not self.ix.inside(n)
             for n in walk(e)
         )
+
+
+def _held(e: Expr) -> bool:
+    """Whether a float is clamped, at both ends, to numbers that an i32 has."""
+    if not (isinstance(e, Binary) and isinstance(e.a, Binary) and {e.op, e.a.op} == {"min", "max"}):
+        return False
+    return all(isinstance(end, Const) and abs(end.value) <= HELD for end in (e.b, e.a.b))
 
 
 def _along(e: Expr, lane: Var, place: Expr) -> Expr:

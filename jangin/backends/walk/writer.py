@@ -233,8 +233,8 @@ class Writer(ABC):
 
     @abstractmethod
     def cast(self, dtype: DType, x: Value) -> Value:
-        """A conversion as C's between f32, f64 and integers, or from bool. A float that the integer type
-        doesn't have gives any value."""
+        """A conversion as C's between integers or floats, of integers to floats, or from bool. (Rows make
+        integers of floats.)"""
 
     @abstractmethod
     def bitcast(self, dtype: DType, x: Value) -> Value: ...
