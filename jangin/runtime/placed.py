@@ -14,6 +14,7 @@ from functools import partial
 
 from jangin.ir.graph import Array
 from jangin.ir.program import Segment
+from jangin.runtime.apart import apart, owners
 from jangin.runtime.executable import Executable
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import Sizes
@@ -52,7 +53,7 @@ class Placed:
             work = partial(_carry_out, exe, given, results, sizes, partial(record, device))
             self._devices[device].submit(work)
         outputs = [made[n] for n in self._region.outputs]
-        return lambda: [f.result() for f in outputs]
+        return lambda: apart([f.result() for f in outputs], owners(arrays))
 
 
 def _carry_out(

@@ -11,6 +11,7 @@ import numpy as np
 
 from jangin.host.table import FUNCTIONS, HostFunction
 from jangin.ir.program import Program
+from jangin.runtime.apart import apart, owners
 from jangin.runtime.compiled import signature
 from jangin.runtime.device import Device, device_of
 from jangin.runtime.executable import Executable, as_array
@@ -24,8 +25,8 @@ class ProgramExecutable:
     """Runs a compiled program, as `Executable` does a single plan: `exe(x)` or `exe.run({"x": x})`.
 
     Besides arrays it takes and gives lists (sequences), None (an empty optional), dictionaries (maps)
-    and arrays of Python strings. `functions`: the host functions of a caller's own operators; `share` and
-    `device` as of `Executable`."""
+    and arrays of Python strings. What it gives is the caller's own to change. `functions`: the host functions
+    of a caller's own operators; `share` and `device` as of `Executable`."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class ProgramExecutable:
         self._region = RegionRunner(
             region, Resources(segments, known, program.constants, program.symbols, driver)
         )
+        self._constants = owners(program.constants.values())
         self.inputs, self.outputs = signature(artifact)
 
     @property
@@ -85,7 +87,7 @@ class ProgramExecutable:
         if len(values) != len(self.inputs):
             raise ValueError(f"expected {len(self.inputs)} inputs, got {len(values)}; {self._signature()}")
         given = [_accepted(v, s) for v, s in zip(values, self.inputs, strict=True)]
-        results = self._region(given, {})
+        results = apart(self._region(given, {}), self._constants | owners(given))
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,8 +50,8 @@ class StatefulExecutable:
 
     @property
     def state(self) -> dict[str, Array]:
-        """What is kept for the next run, by the names of the inputs that it is given to."""
-        return dict(self._held)
+        """What is kept for the next run, by the names of the inputs that it is given to, in copies."""
+        return {name: array.copy() for name, array in self._held.items()}
 
     @property
     def name(self) -> str:
