@@ -21,6 +21,7 @@ from jangin.ir.expr import (
     Expr,
     ExprLike,
     Load,
+    Select,
     Var,
     call,
     cast,
@@ -34,7 +35,7 @@ from jangin.ir.expr import (
 from jangin.ir.loop import Alloc, For, Func, Stmt, Store, block, replace_buffer
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, simplify
-from jangin.ir.traversal import rewrite, substitute
+from jangin.ir.traversal import free_vars, rewrite, substitute
 from jangin.ir.words import DOTS
 
 
@@ -70,6 +71,14 @@ class Stage:
         """Where in `out` the result is stored."""
         point = tuple(a.var for a in self.axes)
         return tuple(simplify(i + n) for i, n in zip(point, self.at, strict=True)) if self.at else point
+
+    @property
+    def sometimes(self) -> bool:
+        """Whether a condition that is one for all terms decides if there are any."""
+        if not (self.reduce_axes and isinstance(self.body, Select)):
+            return False
+        nothing = self.body.b == identity(self.combiner, self.body.dtype)
+        return nothing and not {a.var for a in self.reduce_axes} & free_vars(self.body.cond)
 
     @property
     def result(self) -> Expr:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from operator import mul
 from typing import Any, Generic, TypeVar
 
 from jangin.ir.core import (
@@ -190,37 +191,61 @@ def _softmax_te(ins: Sequence[Buffer], out: Buffer, attrs: Softmax) -> tuple[Sta
     return peak, raised, norm, compute(out, lambda *i: Load(powers, i) * Load(total, _without(i, axis)))
 
 
+FAR = 4.0
+"""Deviations from 0, beyond which a mean's rounding is much beside what lies around it."""
+
+
 def _normalize_te(ins: Sequence[Buffer], out: Buffer, attrs: Normalize) -> tuple[Stage, ...]:
+    """In rows whose numbers lie far from 0 and close to each other, the last bit of the mean is much. There
+    what it `missed` is the mean of what is left, by which both results are corrected (Chan, Golub and LeVeque
+    1983): the deviation is found again, and the result is `moved`."""
     x, axes, rank = ins[0], tuple(attrs.axes), len(out.shape)
     dtype = wide(const(0, x.dtype)).dtype
     rows, extents = _without(out.shape, axes), [x.shape[i] for i in axes]
-    count: Expr = const(1)
-    for e in extents:
-        count = count * e
-    scale = const(1, dtype) / cast(dtype, count)
-    mean, inv = _local(out, "mean", dtype, rows), _local(out, "inv", dtype, rows)
+    one, zero = const(1, dtype), const(0, dtype)
+    scale = one / cast(dtype, reduce(mul, extents, const(1)))
+    parts = "mean", "inv", "missed", "exact", "moved"
+    mean, inv, missed, exact, moved = (_local(out, n, dtype, rows) for n in parts)
 
-    def centred(index: tuple[Expr, ...], row: tuple[Expr, ...]) -> Expr:
-        value = wide(Load(x, index))
-        return value if attrs.rms else value - Load(mean, row)
+    def value(i: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        v = wide(Load(x, _at_axes(i, k, axes, rank)))
+        return v if attrs.rms else v - Load(mean, i)
 
-    def square(i: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
-        d = centred(_at_axes(i, k, axes, rank), i)
-        return d * d
+    def inverse(acc: Expr, _: tuple[Expr, ...]) -> Expr:
+        return one / call("sqrt", acc * scale + const(attrs.epsilon, dtype))
 
-    def finish(acc: Expr, _: tuple[Expr, ...]) -> Expr:
-        return const(1, dtype) / call("sqrt", acc * scale + const(attrs.epsilon, dtype))
+    def far(i: tuple[Expr, ...]) -> Expr:
+        return call("abs", Load(mean, i) * Load(inv, i)) > const(FAR, dtype)
 
-    average = reduction(
-        mean,
-        extents,
-        "sum",
-        lambda i, k: wide(Load(x, _at_axes(i, k, axes, rank))),
-        lambda acc, _: acc * scale,
-    )
-    spread = reduction(inv, extents, "sum", square, finish)
-    final = compute(out, lambda *i: centred(i, _without(i, axes)) * Load(inv, _without(i, axes)))
-    return (spread, final) if attrs.rms else (average, spread, final)
+    def rest(i: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        return value(i, k) - Load(missed, i)
+
+    def normal(*at: Expr) -> Expr:
+        i = _without(at, axes)
+        centred = value(i, tuple(at[axis] for axis in axes))
+        return centred * Load(inv, i) if attrs.rms else centred * Load(exact, i) + Load(moved, i)
+
+    first = reduction(inv, extents, "sum", lambda i, k: value(i, k) * value(i, k), inverse)
+    last = compute(out, normal)
+    if attrs.rms:
+        return first, last
+    return (
+        reduction(
+            mean, extents, "sum", lambda i, k: wide(Load(x, _at_axes(i, k, axes, rank))),
+            lambda acc, _: acc * scale,
+        ),
+        first,
+        reduction(
+            missed, extents, "sum", lambda i, k: select(far(i), value(i, k), zero),
+            lambda acc, i: select(far(i), acc * scale, zero),
+        ),
+        reduction(
+            exact, extents, "sum", lambda i, k: select(far(i), rest(i, k) * rest(i, k), zero),
+            lambda acc, i: select(far(i), inverse(acc, i), Load(inv, i)),
+        ),
+        compute(moved, lambda *i: select(far(i), -(Load(missed, i) * Load(exact, i)), zero)),
+        last,
+    )  # fmt: skip
 
 
 def _transpose_infer(ins: Sequence[Value], attrs: Transpose) -> Typed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from jangin.ir.dtype import F32, F64, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, call, cast, const, eq, land, select
@@ -34,11 +35,24 @@ def scale_shift(b: Builder, x: Tensor, scale: Tensor, shift: Tensor | None, dtyp
     return b.map(body, x, scale, shift)
 
 
-def _moments(b: Builder, x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Mean and variance over axes, kept as size 1."""
+class Moments(NamedTuple):
+    """`centred`: x less its mean. Mean and variance are over axes, kept as size 1."""
+
+    centred: Tensor
+    mean: Tensor
+    variance: Tensor
+
+
+def moments(b: Builder, x: Tensor, axes: Sequence[int]) -> Moments:
+    """In f32, or f64 of f64. The mean is taken off twice: of numbers that lie far from 0 and close to each
+    other, the first time leaves what rounding it does."""
     x = widen(b, x)
-    centre = reduce_over(b, "mean", x, axes, True)
-    return centre, reduce_over(b, "mean", b.map(lambda v, m: (v - m) * (v - m), x, centre), axes, True)
+    mean = reduce_over(b, "mean", x, axes, True)
+    near = b.map(lambda v, m: v - m, x, mean)
+    rest = reduce_over(b, "mean", near, axes, True)
+    centred = b.map(lambda v, m: v - m, near, rest)
+    variance = reduce_over(b, "mean", b.map(lambda v: v * v, centred), axes, True)
+    return Moments(centred, b.map(lambda m, r: m + r, mean, rest), variance)
 
 
 def batch_norm(
@@ -68,14 +82,22 @@ def batch_norm_training(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """`batch_norm` by the batch's own statistics, and the running mean and variance [C] after it: the old
     ones times `momentum` and the batch's times 1 - momentum."""
-    centre, spread = _moments(b, x, [i for i in range(x.rank) if i != 1])
-    centre, spread = b.reshape(centre, scale.shape), b.reshape(spread, scale.shape)
+    y, centre, spread = normalized_batch(b, x, scale, shift, epsilon)
 
     def running(old: Expr, new: Expr) -> Expr:
         return cast(old.dtype, cast(new.dtype, old) * momentum + new * (1 - momentum))
 
-    y = batch_norm(b, x, scale, shift, centre, spread, epsilon=epsilon)
     return y, b.map(running, mean, centre), b.map(running, variance, spread)
+
+
+def normalized_batch(
+    b: Builder, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each channel of all items by its own statistics, which follow, [C], times `scale` [C] plus `shift`."""
+    found = moments(b, x, [i for i in range(x.rank) if i != 1])
+    norm = b.map(lambda v, s: v * (1 / call("sqrt", s + epsilon)), found.centred, found.variance)
+    y = scale_shift(b, norm, per_channel(b, scale, x.rank), per_channel(b, shift, x.rank), x.dtype)
+    return y, b.reshape(found.mean, scale.shape), b.reshape(found.variance, scale.shape)
 
 
 def instance_norm(b: Builder, x: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float = 1e-5) -> Tensor:
@@ -102,9 +124,9 @@ def layer_norm(
 def layer_statistics(b: Builder, x: Tensor, axis: int, epsilon: float, dtype: DType) -> tuple[Tensor, Tensor]:
     """What `layer_norm` normalizes by: mean and 1 / sqrt(variance + epsilon) over the axes from `axis` on,
     kept as size 1, in `dtype`."""
-    centre, spread = _moments(b, x, range(axis_of(axis, x.rank), x.rank))
-    inverse = b.map(lambda v: cast(dtype, 1 / call("sqrt", v + epsilon)), spread)
-    return b.cast(centre, dtype), inverse
+    found = moments(b, x, range(axis_of(axis, x.rank), x.rank))
+    inverse = b.map(lambda v: cast(dtype, 1 / call("sqrt", v + epsilon)), found.variance)
+    return b.cast(found.mean, dtype), inverse
 
 
 def rms_norm(b: Builder, x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5) -> Tensor:

@@ -52,7 +52,7 @@ def flops(graph: Graph) -> int | None:
 
 
 def _operations(stage: Stage) -> Expr:
-    if stage.combiner != "sum":
+    if stage.combiner != "sum" or stage.sometimes:
         return const(0)
     each = 2 * (products_of(stage.body.fn) if isinstance(stage.body, Call) else 1)
     return each * _product(a.extent for a in (*stage.axes, *stage.reduce_axes))

@@ -3,7 +3,7 @@ indices do that are read from memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from jangin.ir.dtype import BOOL
@@ -34,6 +34,7 @@ from jangin.ir.loop import (
     Stmt,
     Store,
     block,
+    buffers_written,
     expressions,
     map_children,
     map_stmt,
@@ -63,6 +64,67 @@ def predicate(func: Func, acc: str) -> Func:
         return map_children(s, go)
 
     return func.with_body(go(func.body))
+
+
+def only_where(func: Func, name: str) -> Func:
+    """What is made under one condition is made in a branch: a reduction in the accumulator `name`, all of
+    whose terms are the combiner's identity elsewhere, or an element of the buffer `name` that is a choice.
+    `if c { acc = 0, loops of acc += x, out = f(acc) } else { out = f(0) }`. Another such one before it, under
+    the same condition, takes it in."""
+
+    def go(s: Stmt) -> Stmt:
+        if isinstance(s, Block):
+            return _joined([go(k) for k in s.body])
+        if isinstance(s, Alloc) and s.buffer.name == name and s.buffer.memory == "register":
+            return _reduced_where(func, s)
+        if isinstance(s, Store) and s.buffer.name == name and isinstance(s.value, Select):
+            return If(s.value.cond, replace(s, value=s.value.a), replace(s, value=s.value.b))
+        return map_children(s, go)
+
+    return func.with_body(go(func.body))
+
+
+def _reduced_where(func: Func, s: Alloc) -> If:
+    """A reduction, with its accumulator."""
+    acc = s.buffer.name
+    begin, *loops, end = s.body.body if isinstance(s.body, Block) else (s.body,)
+    terms = predicate(func.with_body(block(*loops)), acc).body
+    inner = terms
+    while isinstance(inner, For):
+        inner = inner.body
+    if not (isinstance(inner, If) and isinstance(begin, Store) and isinstance(end, Store)):
+        raise ScheduleError(f"{func.name}: {acc} isn't reduced under a condition")
+    cond = inner.cond
+    if free_vars(cond) & bound_inside(terms) or any(n.buffer.name == acc for n in loads(cond)):
+        raise ScheduleError(f"{func.name}: the condition of {acc} isn't one for all terms")
+    made = block(begin, _without(terms, inner), replace(end, value=_decided(end.value, cond, True)))
+    total, none = Load(s.buffer, (const(0),)), begin.value
+    nothing = rewrite(end.value, lambda e: none if e is total else None)
+    return If(cond, replace(s, body=made), replace(end, value=_decided(nothing, cond, False)))
+
+
+def _joined(parts: Sequence[Stmt]) -> Stmt:
+    """Statements in a row, of which neighbours under one condition are joined."""
+    found: list[Stmt] = []
+    for s in parts:
+        last = found[-1] if found else None
+        if isinstance(last, If) and isinstance(s, If) and last.cond is s.cond and last.orelse and s.orelse:
+            settled = not {n.buffer.name for n in loads(s.cond)} & buffers_written(last)
+            if settled:
+                found[-1] = If(s.cond, block(last.then, s.then), block(last.orelse, s.orelse))
+                continue
+        found.append(s)
+    return block(*found)
+
+
+def _decided(e: Expr, cond: Expr, holds: bool) -> Expr:
+    """An expression where a condition holds, or doesn't."""
+    return rewrite(e, lambda n: (n.a if holds else n.b) if isinstance(n, Select) and n.cond is cond else None)
+
+
+def _without(s: Stmt, guard: If) -> Stmt:
+    """A statement without a condition in it."""
+    return guard.then if s is guard else map_children(s, lambda k: _without(k, guard))
 
 
 def begin_with(func: Func, acc: str, buffer: str) -> Func:

@@ -85,6 +85,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "rfactor": sums.rfactor,
     "online": online.online,
     "predicate": guards.predicate,
+    "only_where": guards.only_where,
     "begin_with": guards.begin_with,
     "guard_loads": guards.guard_loads,
     "place": threads.place,

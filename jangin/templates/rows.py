@@ -100,10 +100,11 @@ class Rows(Template):
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
-        self.costs = [_Cost.of(workload, s) for s in workload.stages]
+        *_, last = group = workload.stages
+        depth = _single_depth(last) if len(group) == 1 else _common_depth(group)
+        rare = _rare(group, depth)
+        self.costs = [_Cost.of(workload, s) for s in group if s.out.name not in rare]
         self.traffic = cost.traffic(workload)
-        *_, last = workload.stages
-        depth = _single_depth(last) if len(self.costs) == 1 else _common_depth(workload.stages)
         self.tasks = cost.size(workload, last.axes[:depth])
 
     def space(self) -> Sequence[Params]:
@@ -124,6 +125,7 @@ class Rows(Template):
         lanes = lanes_for(p)
         several = len(group) > 1
         depth = shared_rows(rec, group)
+        rare = _rare(group, depth)
         if several and depth and (rows := _short_rows(group, depth, lanes)):
             _stages_across_rows(rec, group, depth, lanes, rows)
             return rec.finish(self.name, params, _row_cost(group, depth, lanes) * rows)
@@ -134,6 +136,9 @@ class Rows(Template):
         whole = not several and depth == len(group[0].axes)  # a task is one row
         if task and whole and _across_rows(rec, group[0], task, lanes):
             return rec.finish(self.name, params, _row_cost(group, depth, lanes) * ROWS_AT_ONCE)
+        for stage in group:
+            if stage.out.name in rare:
+                rec.do("only_where", _acc_name(stage) if stage.reduce_axes else stage.out.name)
         loops: list[str] = []
         for n, stage in enumerate(group):
             own = te.rename_axes(stage, chr(97 + n % 26)) if several else stage
@@ -143,7 +148,7 @@ class Rows(Template):
         if task:
             rec.do("parallelize", task)
         _keep_in_result(rec, group, depth)
-        work = _row_cost(group, depth, lanes)
+        work = _row_cost([s for s in group if s.out.name not in rare], depth, lanes)
         return rec.finish(self.name, params, work)
 
 
@@ -156,6 +161,22 @@ def _keep_in_result(rec: Recorder, group: Sequence[te.Stage], depth: int) -> Non
                 return
             except ScheduleError:
                 continue
+
+
+def _rare(group: Sequence[te.Stage], depth: int) -> set[str]:
+    """The results of stages that should be made in few rows: sums that have terms only where other stages
+    have found something of the row, and what is chosen for the row next."""
+    found, made, before = set[str](), set[str](), False
+    for s in group:
+        chosen = isinstance(s.body, Select) and len(s.axes) == depth
+        if chosen and s.reduce_axes:
+            read = {n.buffer.name for n in loads(s.body.cond)} if isinstance(s.body, Select) else set()
+            before = s.sometimes and bool(read) and read <= made
+        else:
+            before = chosen and before
+        found |= {s.out.name} if before else set()
+        made.add(s.out.name)
+    return found
 
 
 def _contiguous(stage: te.Stage, var: Var) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from templates.kernels import buffer
 
 from jangin.ir import te
-from jangin.ir.expr import const
+from jangin.ir.expr import const, select
 from jangin.ir.interpret import run_func, size
 from jangin.ir.loop import Alloc, For, Func, If, Let, Store, block, statements
 from jangin.ir.parse import parse_func
@@ -447,6 +447,40 @@ def test_hoist_indices() -> None:
     run_func(func, {**arrays, "y": before}, {})
     run_func(after, {**arrays, "y": now}, {})
     np.testing.assert_array_equal(before, now)
+
+
+def sometimes() -> Func:
+    """Sums of the rows that have a large element, and what is chosen by that."""
+    x, top, total, twice = buffer("x", 9, 5), buffer("top", 9), buffer("total", 9), buffer("twice", 9)
+    stages = [
+        te.reduction(top, [5], "max", lambda i, k: x[i[0], k[0]]),
+        te.reduction(
+            total, [5], "sum", lambda i, k: select(top[i] > 3.0, x[i[0], k[0]], 0.0),
+            lambda acc, i: select(top[i] > 3.0, acc * 2.0, top[i]),
+        ),
+        te.compute(twice, lambda i: select(top[i] > 3.0, total[i] * 2.0, 7.0)),
+        te.compute(buffer("out", 9, 5), lambda i, j: x[i, j] - twice[i]),
+    ]  # fmt: skip
+    return te.lower("sometimes", stages, [x], {})
+
+
+def test_only_where() -> None:
+    """One branch has the sum and what follows from it, the other no loop."""
+    func = do(sometimes(), ("merge", 1, ["r0"]), ("only_where", "total.acc"), ("only_where", "twice"))
+    (branch,) = (s for s in statements(func.body) if isinstance(s, If))
+    assert branch.orelse is not None
+    assert [isinstance(s, For) for s in statements(branch.orelse)].count(True) == 0
+    assert {s.buffer.name for s in statements(branch.then) if isinstance(s, Store)} == {
+        "total.acc", "total", "twice",
+    }  # fmt: skip
+    do(func, ("rfactor", "bk0", 2, 2), ("parallelize", "r0"))
+
+
+def test_only_where_something_is_chosen_for_all_terms() -> None:
+    with pytest.raises(ScheduleError, match=r"top\.acc isn't reduced under a condition"):
+        do(sometimes(), ("merge", 1, ["r0"]), ("only_where", "top.acc"))
+    with pytest.raises(ScheduleError, match="isn't one for all terms"):
+        do(naive("conv"), ("only_where", "out.acc"))
 
 
 def test_predicate() -> None:

@@ -17,6 +17,7 @@ from jangin.ops import activation
 from jangin.ops.axes import per_channel, product
 from jangin.ops.builder import Builder
 from jangin.ops.elementwise import power
+from jangin.ops.normalize import moments
 from jangin.ops.reduce import reduce_over
 from jangin.ops.select import top_k
 from jangin.ops.values import Tensor
@@ -172,11 +173,10 @@ def mvn(layer: Layer) -> Tensor:
     b, x = layer.b, layer.x()
     axes = list(range(1 if layer.flag("mvn_param.across_channels", False) else 2, x.rank))
     epsilon = layer.number("mvn_param.eps", 1e-9)
-    centred = b.map(lambda v, m: v - m, x, reduce_over(b, "mean", x, axes, keepdims=True))
+    found = moments(b, x, axes)
     if not layer.flag("mvn_param.normalize_variance", True):
-        return centred
-    variance = reduce_over(b, "mean", b.map(lambda v: v * v, centred), axes, keepdims=True)
-    return b.map(lambda v, s: v / (call("sqrt", s) + epsilon), centred, variance)
+        return found.centred
+    return b.map(lambda v, s: v / (call("sqrt", s) + epsilon), found.centred, found.variance)
 
 
 @lowers("Normalize")

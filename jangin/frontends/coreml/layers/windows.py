@@ -145,12 +145,15 @@ def _layer_norm(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _mvn(net: Network, layer: Layer, m: Any) -> None:
-    """Less the mean of each channel, or of all, and divided by the deviation."""
+    """Less the mean of each channel, or of all, and divided by the deviation. The mean is taken off twice, as
+    by `ops.normalize.moments`."""
     axes, out = list(range(-3 if m.acrossChannels else -2, 0)), layer.output[0]
     whole = {"axes": axes, "keep_dims": True}
-    mean = net.add(layer, "reduce_mean", whole, end=f"{out} mean")
-    last = f"{out} centred" if m.normalizeVariance else out
-    net.node("mil.sub", {"x": [layer.input[0]], "y": [mean]}, [last])
+    near, last = layer.input[0], layer.input[0]
+    for left, centred in (("", f"{out} near"), (" left", f"{out} centred" if m.normalizeVariance else out)):
+        mean = net.add(layer, "reduce_mean", whole, start=near, end=f"{out} mean{left}")
+        net.node("mil.sub", {"x": [near], "y": [mean]}, [centred])
+        near = last = centred
     if m.normalizeVariance:
         square = net.add(layer, "square", start=last, end=f"{out} square")
         variance = net.add(layer, "reduce_mean", whole, start=square, end=f"{out} variance")

@@ -53,9 +53,9 @@ def sum_reduce(b: Builder, input: Operand, axes: Sequence[int], normalize: bool 
 
 @lowers("moments")
 def moments(b: Builder, input: Operand, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    mean = _reduce("mean")(b, input, axes)
-    square = mapped(b, lambda v, m: (v - m) * (v - m), input, mean)
-    return mean, _reduce("mean")(b, square, axes)
+    x = tensor(b, input)
+    found = normalize.moments(b, x, axes_of(axes, x.rank))
+    return found.mean, found.variance
 
 
 @lowers("softmax")

@@ -9,8 +9,7 @@ import ml_dtypes
 
 from jangin.frontends.registry import lowers
 from jangin.frontends.torch.operators.common import Result
-from jangin.ir.dtype import F64
-from jangin.ir.expr import const
+from jangin.ir.expr import call, cast
 from jangin.ir.simplify import simplify
 from jangin.ops import normalize as neutral
 from jangin.ops.axes import product
@@ -108,17 +107,9 @@ def batch_norm(
     if not training and running_mean is not None and running_var is not None:
         y = neutral.batch_norm(b, input, scale, shift, running_mean, running_var, epsilon=eps)
         return (y, *(b.expand(b.scalar(0, d), s) for d, s in out.all[1:])) if len(out.all) > 1 else y
-    rows = b.transpose(input, [1, 0, *range(2, input.rank)])
-    centre, inverse = neutral.layer_statistics(
-        b, rows, 1, eps, F64 if input.dtype is F64 else widen(b, input).dtype
-    )
-    centre, inverse = (b.reshape(t, [channels]) for t in (centre, inverse))
-    shape = [const(1), channels, *[const(1)] * (input.rank - 2)]
-    moved = b.map(
-        lambda v, m, r: (v - m) * r, widen(b, input), b.reshape(centre, shape), b.reshape(inverse, shape)
-    )
-    y = neutral.scale_shift(b, moved, b.reshape(scale, shape), b.reshape(shift, shape), out.dtype)
+    y, centre, spread = neutral.normalized_batch(b, input, scale, shift, eps)
     if len(out.all) == 1:
-        return y
+        return b.cast(y, out.dtype)
     kinds = [d for d, _ in out.all]
-    return y, b.cast(centre, kinds[1]), b.cast(inverse, kinds[2])
+    inverse = b.map(lambda v: cast(kinds[2], 1 / call("sqrt", v + eps)), spread)
+    return b.cast(y, out.dtype), b.cast(centre, kinds[1]), inverse

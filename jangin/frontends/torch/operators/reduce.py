@@ -17,6 +17,7 @@ from jangin.ops.axes import product
 from jangin.ops.builder import Builder
 from jangin.ops.elementwise import power, widen
 from jangin.ops.index import gather, gather_elements
+from jangin.ops.normalize import moments
 from jangin.ops.operands import wide
 from jangin.ops.reduce import arg_extreme, log_sum_exp, reduce_over
 from jangin.ops.scan import cumulate
@@ -101,9 +102,8 @@ def var(
     """The mean of squared distances from the mean, over `correction` (1 unless given) elements fewer."""
     less = correction if isinstance(correction, (int, float)) else float(unbiased)
     axes = axes_given(dim, self.rank)
-    x = widen(b, self)
-    centre = reduce_over(b, "mean", x, axes, True)
-    total = b.reduce("sum", b.map(lambda v, m: (v - m) * (v - m), x, centre), axes, keepdim)
+    found = moments(b, self, axes)
+    total = b.reduce("sum", b.map(lambda v: v * v, found.centred), axes, keepdim)
     count = simplify(product(self.shape[a] for a in axes), b.symbols)
 
     def mean(v: Any) -> Any:
@@ -114,7 +114,7 @@ def var(
     spread = b.map(mean, total)
     if len(out.all) == 1:
         return spread
-    return spread, b.cast(b.reshape(centre, out.all[1][1]), out.dtype)
+    return spread, b.cast(b.reshape(found.mean, out.all[1][1]), out.dtype)
 
 
 @lowers("cumsum")
