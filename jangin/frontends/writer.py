@@ -12,11 +12,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ml_dtypes
+
 from jangin.ir import core
-from jangin.ir.expr import Const, Expr, Var
+from jangin.ir.expr import Const, Expr, Var, const, select
 from jangin.ir.graph import CompileError, Graph, Node, static_shape
 from jangin.ir.traversal import children, free_vars, rebuild
 from jangin.ops.builder import Builder
+from jangin.ops.editor import Editor
 from jangin.ops.values import Tensor
 from jangin.passes.partition import renamed
 
@@ -51,7 +54,7 @@ class Writer(ABC):
     reserved: Collection[str] = ()
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = outputs_named(graph)
+        self.graph = outputs_named(with_plain_softmax(graph))
         self.names: dict[str, Name] = {}
         self.taken: set[str] = set(self.reserved)
 
@@ -229,6 +232,27 @@ class Writer(ABC):
 
     def _operand(self, b: Builder, name: str) -> Tensor:
         return b.input(name, self.graph.dtype(name), self.graph.shape(name))
+
+
+def with_plain_softmax(graph: Graph) -> Graph:
+    """The graph with no softmax that knows of rows of -inf: those are 0 before it, and 0 behind it."""
+    if not any(isinstance(n.attrs, core.Softmax) and n.attrs.blind for n in graph.nodes):
+        return graph
+    run = Editor(graph.symbols, graph.values, graph.constants)
+    for node in graph.nodes:
+        attrs = node.attrs
+        if not (isinstance(attrs, core.Softmax) and attrs.blind):
+            run.emit(node)
+            continue
+        (x,), (y,) = node.inputs, node.outputs
+        own, top = (Var(n, run.dtype(x)) for n in ("x0", "x1"))
+        lowest = const(float(ml_dtypes.finfo(own.dtype.numpy).min), own.dtype)
+        seen = core.Map(select(top < lowest, const(0, own.dtype), own))
+        peak = run.add(core.Reduce("max", (attrs.axis,), True), [x], f"{y}.peak", node.source)
+        known = run.add(seen, [x, peak], f"{y}.seen", node.source)
+        weights = run.add(replace(attrs, blind=False), [known], f"{y}.weights", node.source)
+        run.emit(Node(node.name, (weights, peak), (y,), seen, node.source))
+    return run.rewritten(graph)
 
 
 def outputs_named(graph: Graph) -> Graph:

@@ -203,13 +203,15 @@ class Reduce(CoreAttributes, operator="reduce"):
 
 @dataclass(frozen=True)
 class Softmax(CoreAttributes, operator="softmax"):
-    """Softmax along `axis`, or its logarithm."""
+    """Softmax along `axis`, or its logarithm. `blind`: rows all of -inf give 0, and no NaN."""
 
     axis: int
     log: bool = False
+    blind: bool = False
 
     def check(self) -> None:
         self.need(self.axis >= 0, f"axis {self.axis} is negative")
+        self.need(not (self.log and self.blind), "the logarithm of a row of -inf isn't 0")
 
 
 @dataclass(frozen=True)

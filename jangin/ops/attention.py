@@ -21,7 +21,6 @@ from jangin.ir.expr import (
     const,
     eq,
     land,
-    maximum,
     minimum,
     select,
 )
@@ -33,9 +32,6 @@ from jangin.ops.index import in_range
 from jangin.ops.operands import wide
 from jangin.ops.quantized import saturated
 from jangin.ops.values import Tensor
-
-LOWEST = {F32: -3.4028234663852886e38, F64: -1.7976931348623157e308}
-"""The lowest finite number of a type: the score of a key that a query doesn't see."""
 
 
 def split_heads(b: Builder, x: Tensor, heads: int) -> Tensor:
@@ -67,27 +63,23 @@ class Scores:
         s = s * self.scale
         return call("tanh", s / self.softcap) * self.softcap if self.softcap else s
 
-    def masked(self, b: Builder, products: Tensor, floor: float) -> Tensor:
-        """The scores, `floor` where a key is hidden by truth, though its product be NaN. (ONNX's
-        definition adds -inf there, so that a NaN in a hidden key is one in the result.)"""
+    def masked(self, b: Builder, products: Tensor) -> Tensor:
+        """The scores, -inf where a key is hidden by truth, though its product be NaN. (ONNX's definition adds
+        it there, so that a NaN in a hidden key is one in the result.)"""
 
         def body(s: Expr, *masks: Expr) -> Expr:
             s = self.capped(s)
             for m in masks:
-                hidden = const(floor, s.dtype)
-                s = select(m, s, hidden) if m.dtype is BOOL else maximum(s + cast(s.dtype, m), hidden)
+                hidden = const(-math.inf, s.dtype)
+                s = select(m, s, hidden) if m.dtype is BOOL else s + cast(s.dtype, m)
             return s
 
         return b.map(body, products, *self.masks)
 
     def weights(self, b: Builder, products: Tensor) -> Tensor:
-        """Softmax of the scores; where a query may see nothing, what is hidden becomes 0 after it."""
-        lowest = LOWEST[products.dtype]
-        masked = self.masked(b, products, lowest)
-        weights = b.softmax(masked, 3)
-        if not self.blind:
-            return weights
-        return b.map(lambda w, s: select(s <= lowest, const(0, w.dtype), w), weights, masked)
+        """Softmax of the scores; of -inf alone, which is of a query that sees nothing, it is 0. Masks of the
+        lowest finite number are no such: all scores are that then, and all weights the same."""
+        return b.softmax(self.masked(b, products), 3, blind=self.blind)
 
 
 @dataclass(frozen=True)
@@ -145,8 +137,8 @@ def attention(
 ) -> Attended:  # fmt: skip
     """softmax(scale * q kᵀ) v (Vaswani et al. 2017; shared keys: Ainslie et al. 2023), with scale 1 / √size
     unless given, computed in `dtype`: f32, or f64 where the queries are. `mask` broadcasts to [batch, heads,
-    queries, keys]: truth, or what is added to the scores. `past` and `valid` [batch] say where the queries
-    stand among the keys (see `Window.mask`). A query that sees no key gives 0."""
+    queries, keys]: truth, or what is added to the scores, -inf where a key isn't seen. `past` and `valid`
+    [batch] say where the queries stand among the keys (see `Window.mask`). A query that sees none gives 0."""
     if scale is None:
         if not isinstance(q.shape[3], Const):
             raise CompileError(f"the head size of {q} must be known, or the scale given")

@@ -338,8 +338,8 @@ class Builder(Values):
         """An imperative nest over buffers x0, x1, ... and `out`; `requires`: what sizes must meet."""
         return self.node(core.LoopNest(body, dtype, tuple(shape), tuple(requires)), inputs)
 
-    def softmax(self, x: Tensor, axis: int, log: bool = False) -> Tensor:
-        return self.node(core.Softmax(axis % x.rank, log), [x])
+    def softmax(self, x: Tensor, axis: int, log: bool = False, blind: bool = False) -> Tensor:
+        return self.node(core.Softmax(axis % x.rank, log, blind), [x])
 
     def normalize(self, x: Tensor, axes: Sequence[int], epsilon: float, rms: bool = False) -> Tensor:
         axes = tuple(sorted(a % x.rank for a in axes))

@@ -6,6 +6,7 @@ expressions. Everything exotic is a `compute` (its tensor expressions as an attr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -42,6 +43,7 @@ from jangin.ir.expr import (
     call,
     cast,
     const,
+    eq,
     is_const,
     land,
     maximum,
@@ -160,7 +162,8 @@ def _at_axes(
 
 
 def _softmax_te(ins: Sequence[Buffer], out: Buffer, attrs: Softmax) -> tuple[Stage, ...]:
-    """Softmax over `axis` (log-softmax with `log`), shifted by the maximum."""
+    """Softmax over `axis` (log-softmax with `log`), shifted by the maximum; in `blind` rows by 0, and divided
+    by 1."""
     x, axis, rank = ins[0], (attrs.axis,), len(out.shape)
     dtype = wide(const(0, x.dtype)).dtype
     rows, extent = _without(out.shape, axis), [x.shape[attrs.axis]]
@@ -169,7 +172,15 @@ def _softmax_te(ins: Sequence[Buffer], out: Buffer, attrs: Softmax) -> tuple[Sta
         return wide(Load(x, _at_axes(index, k, axis, rank)))
 
     top, total = _local(out, "max", dtype, rows), _local(out, "sum", dtype, rows)
-    peak = reduction(top, extent, "max", load)
+
+    def shift(acc: Expr, _: tuple[Expr, ...]) -> Expr:
+        return select(eq(acc, const(-math.inf, dtype)), const(0, dtype), acc) if attrs.blind else acc
+
+    def inverse(acc: Expr, _: tuple[Expr, ...]) -> Expr:
+        one = const(1, dtype)
+        return one / (select(eq(acc, const(0, dtype)), one, acc) if attrs.blind else acc)
+
+    peak = reduction(top, extent, "max", load, shift)
     if attrs.log:
         norm = reduction(total, extent, "sum", lambda i, k: call("exp", load(i, k) - Load(top, i)))
         final = compute(
@@ -181,13 +192,7 @@ def _softmax_te(ins: Sequence[Buffer], out: Buffer, attrs: Softmax) -> tuple[Sta
         return peak, norm, final
     powers = _local(out, "exp", dtype, out.shape)
     raised = compute(powers, lambda *i: call("exp", wide(Load(x, i)) - Load(top, _without(i, axis))))
-    norm = reduction(
-        total,
-        extent,
-        "sum",
-        lambda i, k: Load(powers, _at_axes(i, k, axis, rank)),
-        lambda acc, i: const(1, dtype) / acc,
-    )
+    norm = reduction(total, extent, "sum", lambda i, k: Load(powers, _at_axes(i, k, axis, rank)), inverse)
     return peak, raised, norm, compute(out, lambda *i: Load(powers, i) * Load(total, _without(i, axis)))
 
 

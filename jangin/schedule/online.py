@@ -121,7 +121,7 @@ def _softmax(func: Func) -> _Softmax:
     if not (
         peak.begin == _step(peak, const(LOWEST, scores.dtype))
         and peak.terms.body == _step(peak, maximum(peak.value, _along(scores, peak)))
-        and peak.end.value == peak.value
+        and peak.end.value in (peak.value, _or_zero(peak.value))
         and power.value == call("exp", Load(scores, power.index) - Load(top, power.index[:-1]))
         and norm.begin == _step(norm, const(0, scores.dtype))
         and norm.terms.body == _step(norm, norm.value + _along(powers, norm))
@@ -129,6 +129,11 @@ def _softmax(func: Func) -> _Softmax:
     ):
         raise ScheduleError(f"{func.name} has no softmax between its products")
     return _Softmax(nests[1:5], norm, weight.value, local)
+
+
+def _or_zero(peak: Expr) -> Expr:
+    """What powers are taken less: a row's maximum, or 0 where all is the lowest."""
+    return select(eq(peak, const(LOWEST, peak.dtype)), const(0, peak.dtype), peak)
 
 
 def _nest(s: Stmt) -> tuple[tuple[For, ...], Stmt]:
@@ -311,8 +316,7 @@ class _Online:
                 Store(self.total, at, Load(self.total, at) * Load(self.gain, at) + Load(total, one)),
                 Store(self.peak, at, peak),
             )
-            base = select(eq(peak, self.lowest), self.zero, peak)
-            found: Stmt = Let(shift, base, Alloc(total, parts))
+            found: Stmt = Let(shift, _or_zero(peak), Alloc(total, parts))
             every = For(thread, self.top.shape[1], greater)
             return Alloc(most, block(Store(most, one, Load(self.peak, at)), every, found))
 

@@ -24,8 +24,8 @@ reorder((ai2o, ai3o, ai2io, ai3io, ai2ii, ai3ii)) privatize(scores.acc, (ai2io, 
 ONLINE = "online((fi2o, fi3o, fk0o), (ai2o, ai3o)) simplify()"
 
 
-def kernel(queries: Size, keys: Size) -> Func:
-    parts, inputs = attention(1, queries, keys, 3, 4)
+def kernel(queries: Size, keys: Size, blind: bool = False) -> Func:
+    parts, inputs = attention(1, queries, keys, 3, 4, blind=blind)
     return te.lower("k", parts, inputs, SYMBOLS if SYMBOL in (queries, keys) else {})
 
 
@@ -35,9 +35,11 @@ def tiled(func: Func) -> Func:
 
 @pytest.mark.parametrize(("queries", "keys", "n"), [(5, 13, 0), (SYMBOL, SYMBOL, 7), (SYMBOL, SYMBOL, 1)])
 @pytest.mark.parametrize("hidden", [0, 6, 7, 99])
-def test_any_scores(queries: Size, keys: Size, n: int, hidden: int) -> None:
-    """Great scores come late, and what is hidden by -inf may be a tile and more, or all of a row."""
-    func = kernel(queries, keys)
+@pytest.mark.parametrize("blind", [False, True])
+def test_any_scores(queries: Size, keys: Size, n: int, hidden: int, blind: bool) -> None:
+    """Great scores come late, and what is hidden by -inf may be a tile and more, or all of a row, which gives
+    NaN, or 0 where it may be `blind`."""
+    func = kernel(queries, keys, blind)
     after = apply(tiled(func), parse_steps(ONLINE))
     verify_func(after)
     sizes = {"n": n} if n else {}
@@ -51,7 +53,9 @@ def test_any_scores(queries: Size, keys: Size, n: int, hidden: int) -> None:
         run_func(f, {**given, "out": out}, sizes)
         found.append(out)
     np.testing.assert_allclose(found[1], found[0], rtol=2e-5, atol=2e-5)
-    assert np.isnan(found[1]).all() == (hidden >= len(given["mask"]))
+    nothing = hidden >= len(given["mask"])
+    assert np.isnan(found[1]).all() == (nothing and not blind)
+    assert (found[1] == 0).all() == (nothing and blind)
 
 
 def test_misuse() -> None:

@@ -64,7 +64,9 @@ def matmul(a: Sequence[Size], b: Sequence[Size], *, transposed: bool = False) ->
     return node(MatMul(transpose_a=False, transpose_b=transposed), [buffer("x", *a), buffer("w", *b)])
 
 
-def attention(heads: Size, queries: Size, keys: Size, inner: int, values: int, masked: bool = True) -> Built:
+def attention(
+    heads: Size, queries: Size, keys: Size, inner: int, values: int, masked: bool = True, blind: bool = False
+) -> Built:
     """Heads of keys and values that lie side by side, with a mask [keys] that is added."""
     q, k = buffer("q", 1, heads, queries, inner), buffer("k", 1, keys, heads, inner)
     v, mask = buffer("v", 1, heads, keys, values), buffer("mask", keys)
@@ -74,7 +76,7 @@ def attention(heads: Size, queries: Size, keys: Size, inner: int, values: int, m
     term = q[i[0], i[1], i[2], depth] * k[i[0], i[3], i[1], depth]
     scaled = acc * 0.25 + (mask[i[3]] if masked else 0.0)
     product = te.Stage(scores, axes, term, (te.Axis(depth, const(inner)),), "sum", scaled)
-    softmax = CORE["softmax"].te([scores], weights, Softmax(axis=3, log=False))
+    softmax = CORE["softmax"].te([scores], weights, Softmax(axis=3, log=False, blind=blind))
     out = buffer("out", 1, heads, queries, values)
     mixed = CORE["matmul"].te([weights, v], out, MatMul(transpose_a=False, transpose_b=False))
     return (product, *softmax, *mixed), [q, k, v, *([mask] if masked else [])]

@@ -95,6 +95,7 @@ KERNELS: dict[str, tuple[Built, Sequence[str]]] = {
     "normalize": (node(Normalize(axes=(1,), epsilon=1e-5, rms=False), [buffer("x", SYMBOL, 35)]), ()),
     "attention": (attention(2, 5, 19, 3, 6), ()),
     "attention-whole": (attention(1, 16, 32, 4, 8, masked=False), ()),
+    "attention-blind": (attention(2, 5, 19, 3, 6, blind=True), ()),
     "attention-symbolic": (attention(1, SYMBOL, SYMBOL, 3, 4), ()),
     "normalize-outer": (node(Normalize(axes=(0,), epsilon=1e-5, rms=True), [buffer("x", 9, 5)]), ()),
 }

@@ -309,7 +309,11 @@ class _Writer(Writer):
         self._spread(self.expression(attrs.body, operands), given, wanted, node.outputs[0])
 
     def number(self, e: Const) -> Any:
+        """Infinity, which NNEF has no literal for, as the logarithm of 0."""
         self._type(e.dtype)
+        if abs(e.value) == math.inf:
+            lowest = self.emit("log", 0.0)
+            return lowest if e.value < 0 else self.emit("neg", lowest)
         return bool(e.value) if e.dtype is BOOL else float(np.float32(e.value))
 
     def words(self, e: Expr) -> Words | None:

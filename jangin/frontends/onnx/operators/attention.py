@@ -65,7 +65,7 @@ def _shown(b: Builder, found: Attended, mode: int) -> Tensor:
         return found.weights
     scores = found.scores
     if mode == 2:
-        return scores.masked(b, found.products, -math.inf)
+        return scores.masked(b, found.products)
     return b.map(scores.capped if mode else lambda s: s * scores.scale, found.products)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from jangin.frontends.onnx.operators.attention import after_past
 from jangin.frontends.onnx.registry import op
@@ -22,7 +21,6 @@ from jangin.ops.normalize import layer_norm
 from jangin.ops.values import Tensor
 
 DOMAIN = "com.microsoft"
-NO_MASK = float(np.finfo(np.float32).min)
 
 
 def _added(b: Builder, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -197,7 +195,7 @@ def group_query_attention(
     def seen(bufs: Sequence[Buffer], n: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
         place = bufs[0][n] + i
         near = land(j <= place, place - j < local_window_size) if local_window_size > 0 else j <= place
-        return select(near, const(0, F32), const(NO_MASK, F32))
+        return select(near, const(0, F32), const(-math.inf, F32))
 
     mask = b.compute(F32, (q.shape[0], 1, tokens, room), [before], seen)
     added = _sum(b, mask, attention_bias)

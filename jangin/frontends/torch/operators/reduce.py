@@ -129,19 +129,19 @@ def cumprod(b: Builder, out: Result, self: Tensor, dim: int, dtype: Any = None) 
     return cumulate(b, x, "prod", axis=dim) if self.rank else x
 
 
-def _softmax(log: bool) -> Any:
+def _softmax(log: bool, blind: bool = False) -> Any:
     def lower(b: Builder, out: Result, self: Tensor, dim: int, **given: Any) -> Tensor:
         if not self.rank:
             return b.map(lambda v: v * 0 if log else v * 0 + 1, b.cast(self, out.dtype))
         x = b.cast(self, out.dtype)
-        return b.cast(b.softmax(widen(b, x), dim, log), out.dtype)
+        return b.cast(b.softmax(widen(b, x), dim, log, blind), out.dtype)
 
     return lower
 
 
 SOFTMAX = Table({
     "_softmax": _softmax(False), "softmax": _softmax(False), "_log_softmax": _softmax(True),
-    "log_softmax": _softmax(True),
+    "log_softmax": _softmax(True), "_safe_softmax": _softmax(False, blind=True),
 })  # fmt: skip
 
 
