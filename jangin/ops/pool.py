@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Buffer, Expr, call, cast, const, eq, land, select
+from jangin.ir.expr import Buffer, Expr, call, cast, const, land, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.te import identity
 from jangin.ir.traversal import row_major
@@ -13,6 +13,7 @@ from jangin.ops.builder import Builder
 from jangin.ops.core_window import window_count
 from jangin.ops.elementwise import power
 from jangin.ops.operands import wide
+from jangin.ops.order import is_extreme
 from jangin.ops.values import Tensor
 from jangin.ops.window import Window, padded
 
@@ -37,7 +38,8 @@ def max_pool(b: Builder, x: Tensor, window: Window) -> Tensor:
 
 
 def max_pool_with_indices(b: Builder, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
-    """The maximum of each window, and the row-major index, i64, of its first tap in the whole x."""
+    """The maximum of each window, or NaN where it has one, and the row-major index, i64, of the first such
+    tap in the whole x."""
     pads, rank = static_shape(window.pads), len(window.kernel)
     if pads is None:
         raise CompileError(
@@ -53,7 +55,7 @@ def max_pool_with_indices(b: Builder, x: Tensor, window: Window) -> tuple[Tensor
             p = index[2 + i] * window.strides[i] + k[i] * window.dilations[i] - pads[i]
             inside = land(inside, land(p >= 0, p < x.shape[2 + i]))
             place.append(p)
-        found = select(inside, eq(bufs[0][tuple(place)], bufs[1][index]), const(False, BOOL))
+        found = select(inside, is_extreme(bufs[0][tuple(place)], bufs[1][index]), const(False, BOOL))
         return select(found, row_major(place, x.shape), const(FAR))
 
     return best, b.reduction(I64, best.shape, window.kernel, "min", [x, best], term)

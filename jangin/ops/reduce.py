@@ -9,13 +9,14 @@ from functools import reduce as fold
 import numpy as np
 
 from jangin.ir.dtype import BOOL, F32, F64, I32, I64
-from jangin.ir.expr import Buffer, Const, Expr, Load, call, cast, const, eq, lor, maximum, minimum, select
+from jangin.ir.expr import Buffer, Const, Expr, Load, call, cast, const, maximum, minimum, select
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.te import COMBINERS, Stage, reduction
 from jangin.ops.axes import axis_of, product
 from jangin.ops.builder import Builder
 from jangin.ops.elementwise import Body, widen
+from jangin.ops.order import is_extreme
 from jangin.ops.values import Tensor
 
 
@@ -105,9 +106,7 @@ def first_extreme(
 
     def position(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         value = load(index, k)
-        found = eq(value, Load(best, index))
-        if x.dtype.is_float:
-            found = lor(found, call("isnan", value))
+        found = is_extreme(value, Load(best, index))
         return select(found, cast(number, k[0]), const(-1, number) if last else cast(number, size))
 
     def inside(acc: Expr, index: tuple[Expr, ...]) -> Expr:

@@ -18,6 +18,7 @@ from jangin.ir.expr import (
     Load,
     Var,
     binary,
+    call,
     cast,
     const,
     eq,
@@ -37,6 +38,9 @@ from jangin.ops.builder import Builder
 from jangin.ops.candidates import Candidates, block_size
 from jangin.ops.index import index_vars, nest, take_along
 from jangin.ops.nontensor import called, host
+from jangin.ops.operands import wide
+from jangin.ops.order import element as unkeyed
+from jangin.ops.order import key, key_type, keys
 from jangin.ops.scatter import scatter_nd
 from jangin.ops.values import Tensor
 
@@ -61,18 +65,19 @@ def positions(b: Builder, flags: Tensor, count: Expr) -> Tensor:
 
 
 class _Heap:
-    """Numbers with the values they stand for, as a binary heap: the first goes `before` all others (so do
-    equal values of larger, or else smaller, numbers). Its places are those of `numbers`, which `place` makes
-    the index of. `most`: what its size is known not to pass."""
+    """Numbers with the keys (see `order`) of what they stand for, as a binary heap: the first goes `before`
+    all others (so do equal keys of larger, or else smaller, numbers). Its places are those of `numbers`,
+    which `place` makes the index of. `most`: what its size is known not to pass."""
 
     def __init__(
         self, dtype: DType, numbers: Buffer, place: Callable[[Expr], tuple[Expr, ...]], most: Expr, *,
         before: str, larger_first: bool, symbols: Ranges,
     ) -> None:  # fmt: skip
         self.numbers, self.place, self.before, self.larger_first = numbers, place, before, larger_first
-        self.values = Buffer("values", dtype, (maximum(most, const(1)),), "scratch")
+        held = key_type(dtype)
+        self.values = Buffer("values", held, (maximum(most, const(1)),), "scratch")
         self.at, self.number = (Buffer(n, I64, (const(1),), "register") for n in ("at", "number"))
-        self.value = Buffer("value", dtype, (const(1),), "register")
+        self.value = Buffer("value", held, (const(1),), "register")
         self.top = minimum(most - 1, 0)  # of an empty heap there is none
         high = interval(most, symbols)[1]
         self.levels = max(1, 62 if high is None else high.bit_length())
@@ -154,15 +159,20 @@ def _best_of(
     k: Expr,
     largest: bool,
 ) -> Stmt:
-    """The `k` best of `count` elements, whose numbers are `number(0)`, `number(1)`..., in order."""
+    """The `k` best of `count` elements, whose numbers are `number(0)`, `number(1)`..., in order. Floats are
+    compared as they are with the worst so far, and by keys where they aren't clearly worse."""
     i, m, last = Var("i"), Var("m"), Var("last")
     mine, worst = Var("mine"), Var("worst")
-    fill = For(i, k, Let(mine, number(i), heap.put(i, mine, element(mine))))
+    fill = For(i, k, Let(mine, number(i), heap.put(i, mine, key(element(mine)))))
     first, value = heap.first()
-    better = element(mine) > value if largest else element(mine) < value
-    scan = For(
-        m, count - k, Let(mine, number(k + m), If(better, heap.sift(const(0), mine, element(mine), k)))
-    )
+    own = wide(element(mine))
+    limit = Buffer("limit", own.dtype, (const(1),), "register")
+    bound = Store(limit, ZERO, unkeyed(value, own.dtype))
+    enter = block(heap.sift(const(0), mine, key(element(mine)), k), bound)
+    better = binary("gt" if largest else "lt", key(element(mine)), value)
+    worse = binary("le" if largest else "ge", own, Load(limit, ZERO))
+    tried = If(call("not", worse), If(better, enter) if own.dtype.is_float else enter)
+    scan = Alloc(limit, block(bound, For(m, count - k, Let(mine, number(k + m), tried))))
     moved = heap.held(last)
     drop = block(heap.sift(const(0), *moved, last), Store(heap.numbers, heap.place(last), worst))
     order = For(m, k - 1, Let(last, k - 1 - m, Let(worst, first, drop)))
@@ -195,7 +205,8 @@ def non_zero(b: Builder, x: Tensor) -> Tensor:
 
 def unique(b: Builder, x: Tensor, *, axis: int | None = None, ascending: bool = True) -> tuple[Tensor, ...]:
     """Distinct slices along `axis` (elements of the whole tensor without), `ascending`, or else in the
-    order of their first appearance; where each appears first, which one each slice is, how often (i64)."""
+    order of their first appearance; where each appears first, which one each slice is, how often (i64). As in
+    NumPy, NaN as elements are one, and slices that have one are distinct."""
     at = 0 if axis is None else axis_of(axis, x.rank)
     if axis is None:
         x = b.reshape(x, [simplify(product(x.shape), b.symbols)])
@@ -207,8 +218,9 @@ def unique(b: Builder, x: Tensor, *, axis: int | None = None, ascending: bool = 
         return host(b, "unique", [x], [slices, *numbers], {"axis": at, "ascending": ascending})
     rest = simplify(product(d for i, d in enumerate(x.shape) if i != at), b.symbols)
     perm = [at, *(i for i in range(x.rank) if i != at)]
-    rows = b.reshape(b.transpose(x, perm), [n, rest])
-    first = _first_equal(b, rows)
+    elements = b.reshape(b.transpose(x, perm), [n, rest])
+    rows = keys(b, elements)
+    first = _first_equal(b, rows if axis is None else elements)
     flags = b.compute(BOOL, [n], [first], lambda bufs, i: eq(bufs[0][i], i))
     count = count_true(b, flags)
     heads = positions(b, flags, count)
@@ -238,7 +250,8 @@ def _first_equal(b: Builder, rows: Tensor) -> Tensor:
 
 
 def _ranks(b: Builder, rows: Tensor) -> Tensor:
-    """Distinct rows' indices in ascending order: each is counted into the place it belongs to."""
+    """Rows' indices in ascending order, the lower first among equals: each is counted into the place it
+    belongs to."""
     n, m = rows.shape
     source, out = Buffer("x0", rows.dtype, rows.shape), Buffer("out", I64, (n,))
     i, j, k = Var("i"), Var("j"), Var("k")
@@ -249,7 +262,7 @@ def _ranks(b: Builder, rows: Tensor) -> Tensor:
     less = block(
         Store(order, ZERO, const(0)),
         For(k, m, Store(order, ZERO, select(eq(known, 0), compared, known))),
-        Store(place, ZERO, Load(place, ZERO) + cast(I64, eq(known, 1))),
+        Store(place, ZERO, Load(place, ZERO) + cast(I64, lor(eq(known, 1), land(eq(known, 0), j < i)))),
     )
     one = block(Store(place, ZERO, const(0)), For(j, n, less), Store(out, (Load(place, ZERO),), i))
     body = For(i, n, Alloc(place, Alloc(order, one)), "serial")
@@ -269,9 +282,9 @@ def non_max_suppression(
     floor: Tensor | None = None, centred: bool = False,
 ) -> Tensor:  # fmt: skip
     """Rows (batch, class, box) of i64: of each class the boxes of highest score first, at most `limit`,
-    without those that score no more than `floor` or overlap a chosen one by more than `overlap`, as
-    intersection over union (0 if not given). boxes [batch, boxes, 4]: two corners, or `centred`, a centre and
-    sizes; scores [batch, classes, boxes]; the others have one element."""
+    without those that score no more than `floor`, or NaN, or overlap a chosen one by more than `overlap`, as
+    intersection over union (0 if not given; that of a box with NaN is 0). boxes [batch, boxes, 4]: two
+    corners, or `centred`, a centre and sizes; scores [batch, classes, boxes]; the others have one element."""
     if b.whole:
         limit = b.reshape(b.cast(limit, I64), [1])
         inputs = [boxes, scores, limit, *(t and b.reshape(t, [1]) for t in (overlap, floor))]
@@ -365,8 +378,9 @@ def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str,
     heap = _Heap(scores.dtype, order, lambda p: (p,), n, before="gt", larger_first=False, symbols={})
     size, count = Load(left, ZERO), Load(taken, ZERO)
 
-    passes = const(True, BOOL) if "floor" not in settings else Load(scores, (r, c, i)) > settings["floor"]
-    enter = block(heap.put(size, i, Load(scores, (r, c, i))), Store(left, ZERO, size + 1))
+    score = Load(scores, (r, c, i))
+    passes = score > settings["floor"] if "floor" in settings else eq(score, score)
+    enter = block(heap.put(size, i, key(score)), Store(left, ZERO, size + 1))
     fill = For(i, n, block(Store(out, (r, c, i), const(-1)), If(passes, enter)))
     overlap = overlap_of(boxes, r, Load(out, (r, c, j)), best, centred)
     covers = overlap > settings.get("overlap", const(0.0, boxes.dtype))

@@ -6,39 +6,22 @@ from typing import Any
 
 from jangin.frontends.registry import Table, lowers
 from jangin.frontends.torch.operators.common import Number, Result, size
-from jangin.ir.dtype import BOOL, F64, I32, I64
+from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import Expr, binary, call, cast, const, eq, lor, select
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
 from jangin.ops.index import take_along
-from jangin.ops.operands import wide
+from jangin.ops.order import keys
 from jangin.ops.scan import cumulate
 from jangin.ops.select import top_indices
 from jangin.ops.values import Tensor
 
 
-def keys(b: Builder, x: Tensor) -> Tensor:
-    """Integers in the order of x's elements, NaN after all others and -0 like 0: a float's bits, those of
-    negative ones turned over."""
-
-    def of_float(v: Expr) -> Expr:
-        v = wide(v)
-        whole, word = (I64, "bitcast_i64") if v.dtype is F64 else (I32, "bitcast_i32")
-        top = whole.limits[1]
-        bits = call(word, v + 0.0)
-        ordered = select(bits < 0, binary("xor", bits, const(top, whole)), bits)
-        return select(call("isnan", v), const(top, whole), ordered)
-
-    if x.dtype is BOOL:
-        return b.cast(x, I64)
-    return b.map(of_float, x) if x.dtype.is_float else x
-
-
 def _best(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> tuple[Tensor, Tensor]:
     """The k first in order along an axis, equal ones as they stood, and where they stood."""
-    at = top_indices(b, keys(b, x), k, axis, largest)
+    at = top_indices(b, b.cast(x, I64) if x.dtype is BOOL else x, k, axis, largest)
     return take_along(b, x, at, axis), at
 
 
@@ -119,7 +102,7 @@ def _running(combiner: str) -> Any:
     def lower(b: Builder, out: Result, self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         if not self.rank:
             return self, b.scalar(0, I64)
-        x = keys(b, self)
+        x = keys(b, b.cast(self, I64) if self.dtype is BOOL else self)
         axis = dim % self.rank
         if combiner == "min" and self.dtype.is_float:  # NaN must be the least, too
             least, top = (const(limit, x.dtype) for limit in x.dtype.limits)

@@ -1,0 +1,25 @@
+"""What orders go wrong with: NaN of both signs, both zeros, both infinities, and ties."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jangin.ir.graph import Array
+
+_N, _I = np.nan, np.inf
+LINE = np.array([1, _N, 3, 3, -_I, -_N, 2, _I, 0.0, -0.0, -1, 3, -_I, _I, _N, -3], np.float32)
+ROWS = np.stack([
+    LINE, np.roll(LINE, 3), np.roll(LINE, 7)[::-1], np.where(np.isnan(LINE), -5, LINE), np.zeros(16),
+    np.full(16, _N), np.full(16, -_I), np.tile([0.0, -0.0], 8),
+]).astype(np.float32)  # fmt: skip
+LEFT, RIGHT = np.repeat(LINE, 16).reshape(16, 16), np.tile(LINE, 16).reshape(16, 16)
+
+
+def long_rows(dtype: type) -> Array:
+    """Rows in which few can be among the best, with none, some and many NaN."""
+    rng = np.random.default_rng(11)
+    x = rng.integers(-300, 300, (5, 2000)).astype(dtype)
+    for row, count in ((1, 2), (2, 40), (3, 1998)):
+        x[row, rng.choice(2000, count, replace=False)] = np.nan
+    x[4, ::7] = -np.inf
+    return x
