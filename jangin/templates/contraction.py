@@ -165,7 +165,7 @@ def _roles(stage: te.Stage, left: Load | None, right: Load | None, lanes: int, c
         return None
     outer, inner = stage.axes[:-columns], [a.var for a in stage.axes[-columns:]]
     in_left, in_right = ({v for i in o.index for v in free_vars(i)} for o in (left, right))
-    groups = _groups(stage, left, inner[-1], lanes) if columns == 1 and inner[-1] in in_left else 1
+    groups = _groups(stage, left, inner[-1], lanes) if columns == 1 and inner[-1] in in_left else (1, False)
     if groups is None or not in_right.issuperset(inner) or (columns > 1 and in_left & set(inner)):
         return None
     batch: list[str] = []
@@ -176,7 +176,7 @@ def _roles(stage: te.Stage, left: Load | None, right: Load | None, lanes: int, c
     if not rows or [*batch, *rows] != [a.var.name for a in outer]:
         return None
     k = tuple(a.var.name for a in stage.reduce_axes)
-    return Roles(tuple(batch), tuple(rows), tuple(v.name for v in inner), k, left, right, groups)
+    return Roles(tuple(batch), tuple(rows), tuple(v.name for v in inner), k, left, right, *groups)
 
 
 def _operand(e: Expr) -> Load | None:
@@ -184,16 +184,16 @@ def _operand(e: Expr) -> Load | None:
     return inner if isinstance(inner, Load) else None
 
 
-def _groups(stage: te.Stage, left: Load, column: Var, lanes: int) -> int | None:
-    """The group count where the left operand depends on the column only through column // (N/groups). Groups
-    of which several fill a vector count as one."""
+def _groups(stage: te.Stage, left: Load, column: Var, lanes: int) -> tuple[int, bool] | None:
+    """The group count where the left operand depends on the column only through column // (N/groups), and
+    whether groups of which several fill a vector count as one."""
     size = stage.axes[-1].extent
     quotients = [p for i in left.index for p in walk(i) if isinstance(p, Binary) and p.op == "floordiv"]
     for q in quotients:
         if q.a == column and isinstance(q.b, Const) and isinstance(size, Const):
             width = int(q.b.value)
             several = width < lanes and lanes % width == 0 and int(size.value) % lanes == 0
-            return int(size.value) // (lanes if several else width)
+            return int(size.value) // (lanes if several else width), several
     return None
 
 

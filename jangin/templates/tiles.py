@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from jangin.ir.expr import Call, Const, Expr, Var, const
 from jangin.ir.simplify import linear, simplify
-from jangin.ir.traversal import children, free_vars, row_major, substitute
+from jangin.ir.traversal import children, row_major
 from jangin.ir.words import row_type, tile_of
 from jangin.schedule.primitives import loop_names
 from jangin.targets.rows import TILE_BYTES, TILE_ROWS
@@ -72,7 +72,7 @@ def _tiles(product: Contraction) -> Iterator[Params]:
     dot = body.fn if isinstance(body, Call) else ""
     if not dot or target.row(tile_of(dot), row_type(dot)) is None or not product.packed:
         return
-    if role.parts or children(body) != (role.left, role.right) or not _of_all_columns(product):
+    if role.parts or role.shared or children(body) != (role.left, role.right):
         return
     extents = {a.var.name: a.extent for a in (*product.stage.axes, *product.stage.reduce_axes)}
     if product.rows == 1 or not all(isinstance(extents[k], Const) for k in role.k):
@@ -100,14 +100,6 @@ def _tile(down: int, across: int, each: int, words: int) -> dict[str, int]:
 def _divisor(size: int) -> int:
     """The words that a turn of the sum's loop takes."""
     return next(n for n in range(WORDS, 0, -1) if size % n == 0)
-
-
-def _of_all_columns(product: Contraction) -> bool:
-    """Whether all columns of a group are multiplied with the same: not where groups share vectors."""
-    left, column, inside = product.role.left, Var(product.role.column), Var("inside")
-    index = {column: Var("group") * product.columns + inside}
-    flat = substitute(row_major(left.index, left.buffer.shape), index)
-    return inside not in free_vars(simplify(flat, {inside: (const(0), const(product.columns - 1))}))
 
 
 def _run(product: Contraction, axes: Sequence[str], step: Expr | None = None) -> int:

@@ -64,8 +64,9 @@ DEEP_PART = 64
 @dataclass(frozen=True)
 class Roles:
     """Which output axes belong to what, as loop names; `k` in loop order, innermost last. Several `columns`
-    are numbered through. `parts`: what a right operand is made of that is kept in blocks (see
-    `weight_blocks`), the first of them `right`."""
+    are numbered through. `shared`: groups share vectors of columns, whose lanes then read other parts of the
+    left operand. `parts`: what a right operand is made of that is kept in blocks (see `weight_blocks`), the
+    first of them `right`."""
 
     batch: tuple[str, ...]
     rows: tuple[str, ...]
@@ -74,6 +75,7 @@ class Roles:
     left: Load
     right: Load
     groups: int
+    shared: bool = False
     parts: tuple[Load, ...] = ()
 
     @property
@@ -121,7 +123,10 @@ def pack_right(rec: Recorder, role: Roles, width: int) -> None:
 
 
 def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:
-    """Whether the next terms of a row are loaded as a vector, of which the target multiplies by one lane."""
+    """Whether the next terms of a row are loaded as a vector, of which the target multiplies by one lane: all
+    columns of a vector then read the same."""
+    if role.shared:
+        return False
     dot = stage.body.fn if isinstance(stage.body, Call) else ""
     alike = role.left.dtype is (word_of(dot) if dot else stage.body.dtype)
     inner = Var(role.k[-1])

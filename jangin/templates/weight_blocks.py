@@ -68,7 +68,7 @@ def roles(stage: te.Stage, workload: Workload) -> Roles | None:
         if not isinstance(left, Load) or left.index not in ((row, k), (const(0), k)):
             continue
         if of_column and known and len(parts) > 1 and row not in free_vars(right):
-            return Roles((), (row.name,), (column.name,), (k.name,), left, parts[0], 1, parts)
+            return Roles((), (row.name,), (column.name,), (k.name,), left, parts[0], 1, parts=parts)
     return None
 
 
@@ -165,7 +165,7 @@ def _rounded(workload: Workload) -> RoundedBlocks | None:
     parts = [p for e in (substitute(weights, here), sums.body) for p in loads(e) if p.index[:1] == (column,)]
     if any(p.buffer.name not in workload.constants for p in parts):
         return None
-    role = Roles((), (row.name,), (column.name,), (block.name,), left, parts[0], 1, tuple(parts))
+    role = Roles((), (row.name,), (column.name,), (block.name,), left, parts[0], 1, parts=tuple(parts))
     return RoundedBlocks(workload, dots, sums, role)
 
 
