@@ -1,6 +1,6 @@
 """For all tests: every compilation verifies its IR after each pass; equal code is compiled once;
 `--update-golden` writes golden files; the count of the official tests that pass is printed; `refused` damages
-the files of a format."""
+the files of a format; a failure prints what repeats it (`repeatable`)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import repeatable
 
 import jangin
 from jangin.backends.llvm import code, objects
@@ -25,15 +26,20 @@ from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 
+pytest_runtest_setup = repeatable.pytest_runtest_setup
+pytest_runtest_makereport = repeatable.pytest_runtest_makereport
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/*/*.txt anew")
+    repeatable.add_option(parser)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """What is collected stays to the end, and what a test makes is soon gone: the garbage collector would
     look through it all for nothing."""
     gc.disable()
+    repeatable.configure(config)
 
 
 def pytest_collection_finish() -> None:

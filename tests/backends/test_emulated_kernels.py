@@ -20,6 +20,7 @@ import pytest
 from casts import casts
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from repeatable import RNG
 
 import jangin
 from jangin.compiler.build import build
@@ -45,7 +46,6 @@ MACHINES = {
     "riscv64-v of 128 bits": ("riscv64-linux-gnu-gcc", "qemu-riscv64-static", _V.format(128)),
     "riscv64-v of 256 bits": ("riscv64-linux-gnu-gcc", "qemu-riscv64-static", _V.format(256)),
 }
-RNG = np.random.default_rng()
 
 
 def convolution() -> tuple[Any, ...]:
@@ -54,7 +54,7 @@ def convolution() -> tuple[Any, ...]:
     channels, size = int(RNG.integers(1, 40)), int(RNG.integers(kernel, 19))
     depthwise = kernel > 1 and RNG.random() < 0.3
     groups = channels if depthwise else int(RNG.choice((1, 1, 1, 2, 3)))
-    outputs = channels if depthwise else int(RNG.integers(4, 60)) * groups
+    outputs = channels if depthwise else int(RNG.integers(1, 60)) * groups
     each = 1 if depthwise else channels
     channels = each * groups
     weights = RNG.standard_normal((outputs, each, kernel, kernel), np.float32)

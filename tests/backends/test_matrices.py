@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from machine import run
 from onnx import TensorProto, helper, numpy_helper
+from repeatable import RNG
 from templates.kernels import assert_replayed, packed
 
 import jangin
@@ -36,7 +37,6 @@ from jangin.templates.scheduled import Params
 from jangin.templates.template import Workload
 from jangin.templates.tiles import SHAPES
 
-RNG = np.random.default_rng()
 INTERPRETED = 40_000
 """Products of words up to which a nest is interpreted too."""
 

@@ -1,0 +1,78 @@
+"""Random tests can be repeated. Numbers that a test draws without a seed of its own come of the test's name
+and of one seed for all tests, which is another one each time. A failure prints it, and `--seed` sets it."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+WORD = 1 << 32
+"""Seeds are less: what NumPy's and PyTorch's old generators take."""
+
+
+class Numbers:
+    """Generators for the test that runs; `own` is NumPy's function, which these are made by."""
+
+    def __init__(self) -> None:
+        self.seed = self.count = 0
+        self.test = ""
+        self.own = np.random.default_rng
+
+    def default_rng(self, seed: Any = None) -> np.random.Generator:
+        """As NumPy's. Those of a test without a seed are all different, and the same when it is repeated."""
+        if seed is not None:
+            return self.own(seed)
+        self.count += 1
+        return self.own([self.seed, zlib.crc32(self.test.encode()), self.count])
+
+    def begin(self, test: str) -> None:
+        self.test, self.count = test, 0
+        self.rng = self.default_rng()
+        random.seed(f"{self.seed} {test}")
+        number = (self.seed + zlib.crc32(test.encode())) % WORD
+        np.random.seed(number)
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(number)
+
+
+class _OfTest:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(NUMBERS.rng, name)
+
+
+NUMBERS = Numbers()
+RNG: Any = _OfTest()
+"""The generator of the test that runs, for what its helpers draw."""
+
+
+def add_option(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="what tests draw, as a failure prints it (default: another)")
+
+
+def configure(config: pytest.Config) -> None:
+    """The processes of xdist get the option from the first one."""
+    if config.option.seed is None:
+        config.option.seed = secrets.randbelow(WORD)
+    NUMBERS.seed = config.option.seed
+    NUMBERS.begin("")
+    np.random.default_rng = NUMBERS.default_rng  # type: ignore[assignment]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    NUMBERS.begin(item.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report: Any = yield
+    if report.failed:
+        report.sections.append(("What repeats the numbers drawn", f"--seed {item.config.option.seed}"))
+    return report  # type: ignore[return-value]

@@ -1,0 +1,36 @@
+"""What tests draw can be drawn again."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+from repeatable import RNG, Numbers
+
+TESTS = Path(__file__).parent
+OTHERS = re.compile(r"[^_]Random\(\)|RandomState\(\)|SystemRandom|urandom|time_ns\(\)\)")
+"""Generators that no seed of ours begins."""
+
+
+def test_draws_are_repeated() -> None:
+    numbers, found = Numbers(), []
+    for seed, test in ((1, "a"), (1, "a"), (2, "a"), (1, "b")):
+        numbers.seed = seed
+        numbers.begin(test)
+        drawn = numbers.default_rng().integers(1 << 30), numbers.default_rng().integers(1 << 30)
+        found.append((*drawn, random.random(), np.random.rand()))
+    assert found[0] == found[1] and len(set(found)) == 3
+    assert all(one[0] != one[1] for one in found)
+
+
+def test_tests_draw_of_it() -> None:
+    assert np.random.default_rng().integers(1 << 30) != RNG.integers(1 << 30)
+    assert np.random.default_rng(5).integers(1 << 30) == np.random.default_rng(5).integers(1 << 30)
+
+
+def test_nothing_else_is_drawn_of() -> None:
+    files = [f for f in TESTS.rglob("*.py") if f != Path(__file__)]
+    found = [f"{f.name}: {line}" for f in files for line in f.read_text().splitlines() if OTHERS.search(line)]
+    assert not found
