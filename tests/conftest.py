@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import repeatable
+from guarded import Memory, watched
 
 import jangin
 from jangin.backends.llvm import code, objects
@@ -72,6 +74,29 @@ def compiled_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(code, "compile_modules", compile_modules)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def guarded_memory() -> Iterator[Memory]:
+    """What runs write lies between guard bytes; of about half of all plans, the arena's buffers do too."""
+    memory = Memory()
+    with watched(memory, lambda frame: zlib.crc32(" ".join(frame.dims).encode()) % 2 == 0):
+        yield memory
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_written_beyond(guarded_memory: Memory) -> Iterator[None]:
+    yield
+    faults = guarded_memory.faults()
+    assert not faults, "\n".join(faults[:9])
+
+
+@pytest.fixture
+def plain_memory(guarded_memory: Memory) -> Iterator[None]:
+    """For tests of the memory that a run takes."""
+    guarded_memory.on = False
+    yield
+    guarded_memory.on = True
 
 
 @pytest.fixture

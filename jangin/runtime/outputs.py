@@ -1,5 +1,5 @@
-"""Memory of large outputs: it begins at a cache line, and of the largest ones later runs use it again once no
-array reads it."""
+"""Memory that a run writes. Large outputs begin at a cache line, and of the largest ones later runs use it
+again once no array reads it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN
 from jangin.runtime.arrays import address
 
+BYTE = np.dtype(np.uint8)
+fresh = np.empty
+"""What makes an output that isn't large, of its shape and type."""
 LARGE = 32 << 20
 """Bytes from which C libraries take fresh pages for each array, which the system clears when they are first
 touched, and give them back with the array (glibc: the most that M_MMAP_THRESHOLD grows to by itself)."""
@@ -27,7 +30,7 @@ smaller ones that stay in a cache, what writes in order, as it reads, is quicker
 def aligned(shape: Sequence[int], dtype: np.dtype[Any], to: int = ALIGN) -> Array:
     """An array at a multiple of so many bytes, by default a cache line; its elements may be anything."""
     size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + to, np.uint8)
+    memory = np.empty(size + to, BYTE)
     start = -address(memory) % to
     found: Array = memory[start : start + size].view(dtype).reshape(shape)
     return found
@@ -44,7 +47,7 @@ class Outputs:
         size = math.prod(shape) * dtype.itemsize
         memory = self._spare.pop(name, None)
         if memory is None or not size <= len(memory) <= 2 * size:
-            memory = aligned((size,), np.dtype(np.uint8))
+            memory = aligned((size,), BYTE)
         lent: Array = np.asarray(_Lent(memory, name, self._spare))
         return lent[:size].view(dtype).reshape(shape)
 

@@ -35,6 +35,7 @@ from jangin.ir.plan import ZERO
 from jangin.ir.program import Branch, HostCall, Loop, Region, Segment, Slicing, Step
 from jangin.runtime.arrays import address
 from jangin.runtime.executable import Executable
+from jangin.runtime.outputs import BYTE, aligned, fresh
 from jangin.runtime.sizes import Evaluator, Sizes
 
 ROOM = 16
@@ -169,7 +170,7 @@ class Script:
 
     def _array(self, place: Place, stack: bool) -> Array:
         """A fresh array for an output, as large as there is room where its slices are counted."""
-        array = np.empty((self.room, *place.shape[1:]) if stack else place.shape, place.dtype)
+        array = fresh((self.room, *place.shape[1:]) if stack else place.shape, place.dtype)
         _fill(place, array)
         return array
 
@@ -194,7 +195,7 @@ class Script:
 
     def memory(self, shape: Sizes, dtype: np.dtype[Any]) -> Place:
         """Memory that only the operations use."""
-        array = np.empty(max(8, math.prod(shape) * dtype.itemsize), np.uint8)
+        array = aligned((max(8, math.prod(shape) * dtype.itemsize),), BYTE)
         self.kept.append(array)
         return Place(shape, dtype, address(array))
 

@@ -10,10 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from guarded import Memory, Range
 from onnx import TensorProto, helper, numpy_helper
 
+from jangin.ahead.emit import Emitted
+from jangin.ahead.source import compiler_flags
 from jangin.ir.graph import Array
+from jangin.runtime.outputs import BYTE
 
+STRICT = ("-Wall", "-Wextra", "-Werror")
 COMPILERS = [c for c in ("gcc", "clang") if shutil.which(c)]
 SYMBOLIC = ["batch", 24]
 
@@ -128,6 +133,10 @@ def library(folder: Path, sources: Sequence[str], flags: Sequence[str] = (), com
     return made
 
 
+class Refused(Exception):
+    """An error's code and its text."""
+
+
 class Api:
     """A model's C API, by ctypes."""
 
@@ -140,25 +149,41 @@ class Api:
         function.restype = gives if name.endswith("_bytes") else ctypes.c_int32
         return int(function(*args))
 
+    def known(self, name: str, *args: object) -> int:
+        """A number of bytes."""
+        found = self(name, *args)
+        if found < 0:
+            raise Refused(found, self.text("error_text", found))
+        return found
+
     def text(self, name: str, *args: object) -> str | None:
         function = getattr(self.library, f"{self.prefix}_{name}")
         function.restype = ctypes.c_char_p
         found = function(*args)
         return None if found is None else found.decode()
 
-    def run(self, inputs: Sequence[Array], sizes: Sequence[int] = (), threads: int = 1) -> list[Array]:
-        """The outputs, as bytes in arrays of u8."""
+    def run(
+        self,
+        inputs: Sequence[Array],
+        sizes: Sequence[int] = (),
+        threads: int = 1,
+        memory: Memory | None = None,
+        gaps: Sequence[Range] = (),
+    ) -> list[Array]:
+        """The outputs, as bytes in arrays of u8. Nothing may be written beyond them or the arena, nor in its
+        `gaps`."""
+        memory = memory or Memory()
         given = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
-        bytes = [self("output_bytes", n, given) for n in range(self("output_count"))]
-        guarded = [np.full(b + 128, 0xAA, np.uint8) for b in bytes]
-        outputs = [g[64:-64] for g in guarded]
-        arena = np.full(self("arena_bytes", given, threads) + 128, 0x55, np.uint8)
-        used = len(arena) - 128
-        code = self.run_in(inputs, outputs, given, arena.ctypes.data + 64, used, threads)
-        assert code == 0, self.text("error_text", code)
-        assert (arena[:64] == 0x55).all() and (arena[-64:] == 0x55).all(), "it wrote beyond the arena"
-        for n, g in enumerate(guarded):
-            assert (g[:64] == 0xAA).all() and (g[-64:] == 0xAA).all(), f"it wrote beyond output {n}"
+        bytes = [self.known("output_bytes", n, given) for n in range(self("output_count"))]
+        outputs = [memory.fresh((b,), BYTE) for b in bytes]
+        arena = memory.aligned((self.known("arena_bytes", given, threads),), BYTE)
+        if (block := memory.block(arena)) is not None:
+            block.leave(gaps)
+        held = [memory.copy(a) for a in inputs]
+        if code := self.run_in(held, outputs, given, arena.ctypes.data, len(arena), threads):
+            raise Refused(code, self.text("error_text", code))
+        faults = memory.faults()
+        assert not faults, "\n".join(faults)
         return outputs
 
     def run_in(
@@ -174,6 +199,17 @@ class Api:
             (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays)) for arrays in (inputs, outputs)
         ]
         return self("run", *tables, sizes, ctypes.c_void_p(at), ctypes.c_int64(room), threads)
+
+
+def api_of(made: Emitted, kind: str, folder: Path, compiler: str = "") -> Api:
+    """What was emitted, as a library of this process."""
+    made.save(folder)
+    p = made.model.prefix
+    if kind == "shared":
+        return Api(folder / f"lib{p}.so", p)
+    flags = (*STRICT, *compiler_flags(made.model.target)) if kind == "c" else ()
+    sources = sorted(f for f in made.files if f.endswith((".c", ".o")) and f != "main.c")
+    return Api(library(folder, sources, flags, compiler), p)
 
 
 def same_bits(got: Array, want: Array) -> bool:

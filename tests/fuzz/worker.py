@@ -2,7 +2,8 @@
 
 It says on a line each when it begins a mutant ("N compile"), when it runs one ("N run"), and how that ended
 ("N fine", "N refused", "N WRONG error"). What it works on lies in the folder before it begins. A mutant may
-be refused by the errors that are documented; any other is wrong, and so is a crash.
+be refused by the errors that are documented; any other is wrong, and so is a crash, or a byte that a run
+writes beyond its buffers (in a tenth of the processes they end where memory does).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from jangin import CompileError, IndexOutOfRange
 from jangin.runtime.artifact import ArtifactError
 from jangin.runtime.device import LoadError
 from jangin.runtime.load import Runnable
+from tests.guarded import Memory, watched
 
 from . import formats, mutants, seeds, values
 
@@ -31,6 +33,8 @@ MOST_BYTES = 4 << 30
 """Memory of its own that a process may take."""
 MOST_ELEMENTS = 1 << 20
 """A model that takes larger inputs is compiled, but not run."""
+IN_PAGES = 0.1
+"""Share of processes whose buffers end at a page that can't be read."""
 RUN_ERRORS = (ValueError, TypeError, IndexOutOfRange, MemoryError)
 LOAD_ERRORS = (ArtifactError, LoadError)
 
@@ -52,6 +56,7 @@ class Worker:
         self.models = [p.read_bytes() for p in sorted((folder / "models").glob("*.onnx"))]
         self.files = [p.read_bytes() for p in sorted((folder / "files").glob("*.jgn"))]
         self.ready: list[Runnable] = []
+        self.memory = Memory()
 
     def mutant(self, number: int, seed: str, current: Path) -> str:
         """How the mutant of this number ended."""
@@ -93,11 +98,13 @@ class Worker:
             return "fine"
         say(number, "run")
         given = values.feeds(exe.inputs, rng)
+        ended = "fine"
         try:
             exe.run(given)
         except RUN_ERRORS:
-            return "refused"
-        return "fine"
+            ended = "refused"
+        faults = self.memory.faults()
+        return f"WRONG {'; '.join(faults)}" if faults else ended
 
     def _values(self, number: int, rng: random.Random, current: Path) -> str:
         if not self.ready:
@@ -131,11 +138,13 @@ def main(kind: str, seed: str, first: int, count: int, folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     onnx.ModelProto()  # loaded before the first mutant is timed
     worker, current = Worker(kind, folder), folder / f"current-{kind}-{first}"
-    for number in range(first, first + count):
-        ended = worker.mutant(number, seed, current)
-        say(number, ended)
-        if ended.startswith("WRONG"):
-            return  # so that what it worked on stays there until it is kept
+    worker.memory.pages = random.Random(f"{seed}/{first}").random() < IN_PAGES
+    with watched(worker.memory):
+        for number in range(first, first + count):
+            ended = worker.mutant(number, seed, current)
+            say(number, ended)
+            if ended.startswith("WRONG"):
+                return  # so that what it worked on stays there until it is kept
     print("peak", peak(), flush=True)
 
 

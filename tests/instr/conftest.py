@@ -1,4 +1,4 @@
-"""The rows run on the same guarded arrays as the kernels of `tests/backends`."""
+"""The rows run on a target of `tests/backends`."""
 
 import sys
 from pathlib import Path

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
-from machine import Guarded
+from guarded import Memory
 
 from jangin.backends.llvm.objects import compile_modules, target_machine
 from jangin.backends.llvm.types import vector_type
@@ -189,14 +190,12 @@ def run(row: Row, on: Target) -> dict[str, Array]:
     for dtype in row.dtypes:
         params = row.func(dtype).params
         for n in lanes[dtype]:
-            held = {}
+            memory, held = Memory(pages=True), []
             for p in params:
                 array = inputs(row, dtype)[p.name]
                 cut = address(p) and blocks(p) and "mask" in row.operands
-                held[p.name] = Guarded(array[:-OFF] if cut else array)
-            call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(params))
-            call(image.address(name(row, dtype, n)))(*(held[p.name].address for p in params))
-            out[name(row, dtype, n)] = held[params[-1].name].read()
+                held.append(memory.copy(array[:-OFF] if cut else array))
+            out[name(row, dtype, n)] = called(image, name(row, dtype, n), memory, held)
     image.close()
     return out
 
@@ -260,9 +259,15 @@ def matrices_expected(row: Row, dtype: DType, arrays: dict[str, Array]) -> Array
 def matrices_got(row: Row, dtype: DType, arrays: dict[str, Array], on: Target) -> Array:
     """What the machine leaves there."""
     image = Image([compile_modules([(row.name, matrix_module(row, dtype, on))], on)])
-    held = [Guarded(a) for a in arrays.values()]
-    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(held))(image.address(row.name))(
-        *(h.address for h in held)
-    )
+    memory = Memory(pages=True)
+    made = called(image, row.name, memory, [memory.copy(a) for a in arrays.values()])
     image.close()
-    return held[-1].read()
+    return made
+
+
+def called(image: Image, function: str, memory: Memory, arrays: Sequence[Array]) -> Array:
+    """What a function leaves in the last of the arrays whose addresses it is given."""
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arrays))
+    call(image.address(function))(*(a.ctypes.data for a in arrays))
+    assert not (faults := memory.faults()), faults
+    return arrays[-1].copy()

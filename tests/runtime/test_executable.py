@@ -27,6 +27,7 @@ def expected(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.usefixtures("plain_memory")
 def test_chain(threads: int) -> None:
     exe = Executable(chain(), threads)
     x = np.arange(1000, dtype=np.float32)
@@ -38,6 +39,7 @@ def test_chain(threads: int) -> None:
     assert exe.arena_bytes() == 4032 + 4000
 
 
+@pytest.mark.usefixtures("plain_memory")
 def test_outputs_are_the_callers_own() -> None:
     exe = Executable(chain(), 2)
     x = np.ones(1000, np.float32)
@@ -94,6 +96,7 @@ def symbolic() -> Executable:
     )
 
 
+@pytest.mark.usefixtures("plain_memory")
 def test_symbolic_sizes() -> None:
     exe = symbolic()
     assert [s.shape for s in exe.inputs] == [("n", 2), ("(n * 2)",)]
@@ -108,6 +111,7 @@ def test_symbolic_sizes() -> None:
         exe.arena_bytes()
 
 
+@pytest.mark.usefixtures("plain_memory")
 def test_sizes_that_grow_leave_the_memory_as_it_is() -> None:
     exe = symbolic()
     exe(np.ones((300, 2), np.float32), np.zeros(600, np.float32))

@@ -117,6 +117,7 @@ def test_a_run_again_takes_and_refuses_what_the_first_does(symbolic: bool) -> No
                 exe(given)
 
 
+@pytest.mark.usefixtures("plain_memory")
 def test_results_of_runs_again_are_the_callers_own() -> None:
     exe = Executable(chain(), 2)
     inputs = [np.random.default_rng(n).standard_normal(1000).astype(FLOAT) for n in range(6)]

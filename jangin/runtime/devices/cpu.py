@@ -28,7 +28,7 @@ from jangin.runtime.functions import (
 )
 from jangin.runtime.layout import Layout
 from jangin.runtime.libraries import PREFIX, bind
-from jangin.runtime.outputs import LARGE, MANY_LINES, Outputs, aligned
+from jangin.runtime.outputs import BYTE, LARGE, MANY_LINES, Outputs, aligned, fresh
 from jangin.runtime.processor import why_not
 from jangin.runtime.profile import Call, Launches
 from jangin.runtime.sizes import Sizes
@@ -129,8 +129,8 @@ class Mapped:
     def __init__(self, code: Code) -> None:
         self._code = code
         self._for: Layout | None = None
-        self._arena = self._scratch = np.empty(0, np.uint8)
-        self._arena_at = self.scratch_at = 0
+        self._arena = self._scratch = np.empty(0, BYTE)
+        self._arena_at = self.scratch_at = address(self._arena)
         self.table: Any = None
         self.symbols: Any = None
         self._outputs = Outputs()
@@ -149,10 +149,10 @@ class Mapped:
         self.symbols_at = ctypes.addressof(self.symbols)
         same = self._for is not None and self._for.placement is layout.placement
         self._for = layout
-        wanted = layout.stride * self._code.threads + ALIGN
-        if len(self._scratch) < wanted:  # sizes that grow with each run would make it anew each time
-            self._scratch = np.empty(wanted + (wanted // 2 if layout.sizes else 0), np.uint8)
-            self.scratch_at = -(-address(self._scratch) // ALIGN) * ALIGN
+        needed = layout.stride * self._code.threads
+        if len(self._scratch) < needed:  # sizes that grow with each run would make it anew each time
+            self._scratch = aligned((needed + (needed // 2 if layout.sizes else 0),), BYTE)
+            self.scratch_at = address(self._scratch)
         if not same:
             self._place(layout)
         self._made = [
@@ -181,13 +181,13 @@ class Mapped:
         """What makes an output of so many bytes, given shape and type."""
         if size >= LARGE:
             return partial(self._outputs.array, name)
-        return aligned if size >= MANY_LINES else np.empty
+        return aligned if size >= MANY_LINES else fresh
 
     def _place(self, layout: Layout) -> None:
         """The arena, and the table with what lies in it."""
-        if len(self._arena) < layout.placement.arena + ALIGN:
-            self._arena = np.empty(layout.placement.arena + ALIGN, np.uint8)
-            self._arena_at = -(-address(self._arena) // ALIGN) * ALIGN
+        if len(self._arena) < layout.placement.arena:
+            self._arena = aligned((layout.placement.arena,), BYTE)
+            self._arena_at = address(self._arena)
         self.table = (ctypes.c_void_p * max(1, len(self._code.plan.buffers)))()
         self.table_at = ctypes.addressof(self.table)
         for i, pointer in self._code.fixed:
@@ -250,7 +250,7 @@ class Mapped:
         return made
 
     def read(self, layout: Layout, buffer: PlanBuffer) -> Array:
-        start = self._arena_at - address(self._arena) + layout.placement.offsets[buffer.name]
+        start = layout.placement.offsets[buffer.name]
         count = int(np.prod(layout.shapes[buffer.name], dtype=np.int64)) * buffer.dtype.bytes
         return self._arena[start : start + count]
 
