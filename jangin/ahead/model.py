@@ -131,11 +131,12 @@ class Model:
 
     @cached_property
     def kernels(self) -> dict[str, Func]:
-        """Every kernel once, by the name of its function."""
+        """Every kernel that is called once, by the name of its function."""
         return {
             launch.function: part.plan.kernels[launch.kernel]
             for part in self.parts
             for launch in part.plan.launches
+            if not launch.is_idle
         }
 
     def memory_bytes(self, part: Part, sizes: Mapping[Var, int], threads: int = 1) -> int:

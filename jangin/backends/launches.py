@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jangin.backends.functions import FunctionWriter, Value, i64, signature
+from jangin.backends.functions import NULL, FunctionWriter, Value, i64, signature
 from jangin.ir.expr import Const
 from jangin.ir.plan import ONE, Launch
 from jangin.ir.records import dataclass
@@ -29,7 +29,7 @@ class Launches:
     def write(self, launch: Launch) -> None:
         """One launch. ValueError for a size that has no scalar code."""
         w = self.writer
-        if isinstance(launch.tasks, Const) and int(launch.tasks.value) < 1:
+        if launch.is_idle:
             return
         for n, name in enumerate(launch.args):
             w.store(self.args, i64(n), self.pointer(name))
@@ -46,6 +46,9 @@ class Launches:
 
 
 def arrays(w: FunctionWriter, launches: Sequence[Launch]) -> tuple[Value, Value]:
-    """Arrays large enough for the arguments and the sizes of each launch."""
-    args = w.local("ptr", max((len(x.args) for x in launches), default=0) or 1)
-    return args, w.local("i64", max((len(x.symbols) for x in launches), default=0) + 1)
+    """Arrays large enough for the arguments and the sizes of each launch; none where none has a task."""
+    busy = [x for x in launches if not x.is_idle]
+    if not busy:
+        return NULL, NULL
+    args = w.local("ptr", max(len(x.args) for x in busy) or 1)
+    return args, w.local("i64", max(len(x.symbols) for x in busy) + 1)

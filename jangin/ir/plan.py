@@ -11,7 +11,7 @@ from dataclasses import field
 
 from jangin.ir.checks import Check
 from jangin.ir.dtype import DType
-from jangin.ir.expr import Expr, Var, const
+from jangin.ir.expr import Const, Expr, Var, const
 from jangin.ir.graph import Array
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
@@ -77,6 +77,11 @@ class Launch:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "function", self.function or self.kernel)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no task for any sizes."""
+        return isinstance(self.tasks, Const) and int(self.tasks.value) < 1
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from built import (
     COMPILERS,
+    STRICT,
     Api,
+    api_of,
     blocks_network,
     integer_network,
     layers,
@@ -30,6 +32,7 @@ import jangin
 from jangin.ahead import link, source
 from jangin.ahead.emit import Emitted, emit
 from jangin.ahead.source import compiler_flags
+from jangin.backends.clike.tidy import needed
 from jangin.frontends.onnx.format import OnnxFormat
 from jangin.ir.dtype import BF16
 from jangin.ir.graph import CompileError
@@ -41,18 +44,6 @@ from jangin.version import __version__
 pytestmark = pytest.mark.skipif(not COMPILERS, reason="no C compiler here: neither gcc nor clang")
 KINDS = ("object", "c")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-STRICT = ("-Wall", "-Wextra", "-Werror")
-
-
-def api_of(made: Emitted, kind: str, folder: Path, compiler: str = "") -> Api:
-    """What was emitted, as a library of this process."""
-    made.save(folder)
-    p = made.model.prefix
-    if kind == "shared":
-        return Api(folder / f"lib{p}.so", p)
-    flags = (*STRICT, *compiler_flags(made.model.target)) if kind == "c" else ()
-    sources = sorted(f for f in made.files if f.endswith((".c", ".o")) and f != "main.c")
-    return Api(library(folder, sources, flags, compiler), p)
 
 
 @cache
@@ -98,6 +89,34 @@ def test_rows_that_end_in_a_vector_of_one(kind: str, compiler: str, tmp_path: Pa
         api.run([*given.values()]), ReferenceEvaluator(narrow_network()).run(None, given), strict=True
     ):
         assert same_bits(got, want)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("others", [0, 1])
+def test_nothing_is_made_for_what_makes_nothing(others: int, compiler: str, tmp_path: Path) -> None:
+    """A kernel without tasks isn't in the file, nor are arrays for the arguments of none: compilers would
+    warn of both."""
+    nodes = [
+        helper.make_node("Slice", ["x", "at", "at", "one"], ["y"]),
+        helper.make_node("Neg", ["x"], ["z"]),
+    ]
+    outputs = [helper.make_empty_tensor_value_info(n) for n in "yz"[: 1 + others]]
+    graph = helper.make_graph(
+        nodes[: 1 + others], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 5])], outputs,
+        [numpy_helper.from_array(np.array([n]), name) for name, n in (("at", 2), ("one", 1))],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    made = emit(model, "c", name="net", cache=False)
+    x = np.ones((3, 5), np.float32)
+    got = api_of(made, "c", tmp_path, compiler).run([x], [3])
+    assert [len(y) for y in got] == [0, 60][: 1 + others] and len(made.model.kernels) == others
+
+
+def test_definitions_that_nothing_uses_are_left_out() -> None:
+    definitions = {"f32x8": "typedef f32x8;", "add": "f32x8 add();", "masked_add": "f32x8 masked_add();"}
+    assert needed(definitions, ["add(x);"]) == ["typedef f32x8;", "f32x8 add();"]
+    assert needed(definitions, ["masked_add(x);"]) == ["typedef f32x8;", "f32x8 masked_add();"]
+    assert needed(definitions, ["x;"]) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jangin.backends.clike.dialect import Dialect, type_name
 from jangin.backends.clike.narrow import narrowed
-from jangin.backends.clike.tidy import tidy, unused
+from jangin.backends.clike.tidy import needed, tidy, unused
 from jangin.backends.clike.writer import ClikeWriter
 from jangin.backends.walk.kernel import Kernel
 from jangin.backends.walk.memory import in_memory
@@ -33,8 +33,9 @@ def emit_kernels(funcs: Sequence[Func], target: Target, dialect: Dialect) -> str
 
 
 def file_of(definitions: Mapping[str, str], bodies: Iterable[str], dialect: Dialect) -> str:
-    """A file of definitions and kernels."""
-    texts = (dialect.head(), *definitions.values(), dialect.kernels(), *bodies)
+    """A file of definitions, as far as they are used, and kernels."""
+    bodies = [*bodies]
+    texts = (dialect.head(), *needed(definitions, bodies), dialect.kernels(), *bodies)
     return "\n".join([text for text in texts if text] + [""])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 _DEFINES = re.compile(r"  (?:const \w+ |[\w ]+ \*|\w+ (?=a\d))(\w+)(?: = |\[)")
 _NAME = re.compile(r"\b[A-Za-z_]\w*")
@@ -24,6 +24,16 @@ def tidy(lines: Sequence[str], loaded: Collection[str], keep: Callable[[str], st
             line = line.replace("const ", "", 1)
         uses.update({*_NAME.findall(line)})
         kept.append(line)
+    return kept[::-1]
+
+
+def needed(definitions: Mapping[str, str], bodies: Sequence[str]) -> list[str]:
+    """Of definitions by name, each behind those it uses, the ones that a body or another one mentions."""
+    kept: list[str] = []
+    for name, text in reversed([*definitions.items()]):
+        mention = re.compile(rf"\b{name}\b")
+        if any(map(mention.search, (*kept, *bodies))):
+            kept.append(text)
     return kept[::-1]
 
 
