@@ -8,6 +8,7 @@ import secrets
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,16 @@ class _OfTest:
 NUMBERS = Numbers()
 RNG: Any = _OfTest()
 """The generator of the test that runs, for what its helpers draw."""
+
+
+@contextmanager
+def repeated_by(call: str) -> Iterator[None]:
+    """An error says what makes its case again, as Python's own text of it."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"Again: {call}")
+        raise
 
 
 def add_option(parser: pytest.Parser) -> None:

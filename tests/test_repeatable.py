@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import numpy as np
-from repeatable import RNG, Numbers
+import pytest
+from repeatable import RNG, Numbers, repeated_by
 
 TESTS = Path(__file__).parent
 OTHERS = re.compile(r"[^_]Random\(\)|RandomState\(\)|SystemRandom|urandom|time_ns\(\)\)")
@@ -23,6 +24,12 @@ def test_draws_are_repeated() -> None:
         found.append((*drawn, random.random(), np.random.rand()))
     assert found[0] == found[1] and len(set(found)) == 3
     assert all(one[0] != one[1] for one in found)
+
+
+def test_an_error_says_what_makes_its_case_again() -> None:
+    with pytest.raises(KeyError) as found, repeated_by("check(7)"):
+        raise KeyError
+    assert found.value.__notes__ == ["Again: check(7)"]
 
 
 def test_tests_draw_of_it() -> None:

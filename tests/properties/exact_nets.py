@@ -1,186 +1,238 @@
-"""Random graphs of operators that IEEE 754 rounds correctly, each with what NumPy makes of it node by node.
+"""Random ONNX models whose results are exact, whatever is added first and wherever is rounded: whole numbers,
+and halves of them. A compiled model gives the same numbers as ONNX's ReferenceEvaluator on double precision.
 
-All values are known while a graph is drawn, so that a node whose result no standard fixes isn't drawn: a
-minimum or a maximum of two zeros of different signs.
+A step is taken where each result is a number of its type, and where every part of a sum is one. Rows are as
+long as vectors, and a little longer and shorter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import math
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import numpy as np
-
-from jangin.ir.dtype import BOOL, F32, F64, I32, DType
-from jangin.ir.expr import ExprLike, binary, call, cast, const, maximum, minimum, select
-from jangin.ir.graph import Array, Graph
-from jangin.ops.builder import Builder
-from jangin.ops.quantized import dequantize, quantize
-from jangin.ops.values import Tensor
-
-SHAPE = (3, 4, 37)
-"""Of the results: two vectors and a rest for machines of any width."""
-NUMBERS = (
-    0.0, -0.0, 1.0, -1.0, 2.0, 0.25, 3.0, 1 / 3, 0.1, 1e30, 1e-30, 12582912.0, -12582912.0, 12582915.0,
-    4097.0, 255.0,
+import onnx
+from exact_steps import MADE
+from onnx_moves import (
+    concat,
+    depth,
+    expand,
+    gather,
+    one_hot,
+    pad,
+    reshape,
+    scatter,
+    select,
+    shapes,
+    slice_,
+    split,
+    squeeze,
+    topk,
+    transpose,
+    triangle,
 )  # fmt: skip
-"""Constants: 1.5 * 2**23 rounds what it is added to and taken from, 4097 parts a number in two."""
-BINARY: Sequence[tuple[Callable[..., ExprLike], Callable[..., Array]]] = (
-    (lambda v, w: v + w, np.add),
-    (lambda v, w: v - w, np.subtract),
-    (lambda v, w: v * w, np.multiply),
-    (lambda v, w: v / w, np.divide),
-    (minimum, np.minimum),
-    (maximum, np.maximum),
-)
-UNARY: Sequence[tuple[str, Callable[..., Array]]] = (
-    ("neg", np.negative),
-    ("abs", np.abs),
-    ("sqrt", np.sqrt),
-    ("floor", np.floor),
-    ("ceil", np.ceil),
-    ("round", np.rint),
-    ("trunc", np.trunc),
-)
+from onnx_nets import OPSETS, ROUNDING, Array, Item, Net, Step, evaluate, given, numpy_type
+from onnx_operators import (
+    Op,
+    arg,
+    binary,
+    clip,
+    conv,
+    conv_transpose,
+    cumulate,
+    einsum,
+    gemm,
+    matmul,
+    pool,
+    reduce,
+    reverse,
+    shift,
+    unary,
+    where,
+)  # fmt: skip
+
+SIZES = (*range(1, 12), 13, 15, 16, 17, 23, 31, 32, 33, 47, 49, 63, 64, 65, 70)
+TYPES = (
+    *("float32",) * 5, "bfloat16", "bfloat16", "float16", "float64", *("int8", "uint8") * 3,
+    "int16", "uint16", "int32", "int32", "int64", "uint32", "uint64", "bool",
+)  # fmt: skip
+BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+"""Of a number's digits in base two."""
+ELEMENTS = 20_000
+"""That a value may have."""
+GIVEN = 4096
+"""Elements of an input, as a rule: what a test compiles should run in no time."""
+PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"}
+"""Whose sums are of f32, where their operands are smaller."""
+SUMS = PRODUCTS | {
+    "ReduceSum", "ReduceMean", "ReduceL1", "ReduceSumSquare", "ReduceProd", "CumSum", "AveragePool",
+    "GlobalAveragePool", "Add", "Sub", "Mul", "Sum", "Mean",
+}  # fmt: skip
+ALONE = {
+    "Abs", "Neg", "Relu", "LeakyRelu", "Floor", "Ceil", "Round", "Sign", "IsNaN", "IsInf", "Identity",
+    "Dropout", "ThresholdedRelu", "Shrink", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual",
+    "PRelu", "Max", "Min", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "Clip", "Where", "Cast", "MaxPool",
+    "GlobalMaxPool", "Mod", "QuantizeLinear", "DequantizeLinear", "TopK", "OneHot", "Unique", "NonZero",
+    "If", "Loop", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Tile", "Expand", "Concat",
+    "Split", "Slice", "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "Pad",
+    "SpaceToDepth", "DepthToSpace", "Trilu", "Size", "Shape", "ConstantOfShape", "EyeLike", "Compress",
+    "ReverseSequence",
+}  # fmt: skip
+"""Operators of floats that give numbers which a rounding can't be between."""
+UNDONE = {"Mean", "ReduceMean", "AveragePool", "GlobalAveragePool"}
+"""Divisions, which are by powers of two."""
+
+BY_FLOATS = UNDONE | {"Gemm", "Pow", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"}
+"""Operators that ReferenceEvaluator computes on floats for integers too: small ones are right."""
+SMALL = 9
 
 
-class ExactNet:
-    """A graph being drawn by a seed. `known` has the values of all tensors; `feeds` those of the inputs."""
+def fraction(array: Array) -> int:
+    """The digits behind the point that a value's numbers have in base two."""
+    digits, exponents = np.frexp(array[array != 0].astype(np.float64))
+    whole = np.ldexp(digits, 53).astype(np.int64)
+    places = 53 - np.log2((whole & -whole).astype(np.float64)).astype(int) - exponents
+    return max(0, int(places.max(initial=0)))
 
-    def __init__(self, seed: int, dtype: DType = F32) -> None:
-        self.b, self.r, self.dtype = Builder(f"exact{seed}", {}), Random(seed), dtype
-        self.numbers = np.random.default_rng(seed)
-        self.known: dict[str, Array] = {}
-        self.feeds: dict[str, Array] = {}
-        self.drawn = [self.input() for _ in range(3)]
 
-    def input(self) -> Tensor:
-        """Numbers of all sizes, near 1 mostly, and some of those that are special."""
-        reach = self.r.choice((1, 1, 1, 1, 1, 2, 30, 140))
-        size = 2.0 ** self.numbers.integers(-reach, min(reach, 126) + 1, SHAPE)
-        array = (self.numbers.standard_normal(SHAPE) * size).astype(self.dtype.numpy)
-        special = self.numbers.choice([0.0, -0.0, 1.0, 0.5, 1e-45, np.inf, -np.inf, np.nan], SHAPE)
-        array = np.where(self.numbers.random(SHAPE) < 0.02, special, array).astype(self.dtype.numpy)
-        t = self.b.input(f"x{len(self.feeds)}", self.dtype, tuple(map(const, SHAPE)))
-        self.feeds[t.name] = array
-        return self.keep(t, array)
+class ExactNet(Net):
+    """A model that grows as others do, by exact steps."""
 
-    def constant(self, array: Array) -> Tensor:
-        array = np.asarray(array, self.dtype.numpy)
-        return self.keep(self.b.const(array), array)
+    def random(self, dtype: str, shape: Sequence[int], low: float = -1.0, high: float = 1.0) -> Array:
+        """Small whole numbers, or for integers any; floats now and then with a digit behind the point."""
+        rng = np.random.default_rng(self.number(0, 1 << 30))
+        if dtype == "bool":
+            return rng.random(shape) < 0.5
+        if dtype in ROUNDING:
+            most = 1 + int(rng.integers(4))
+            numbers = rng.integers(-most, most + 1, shape) / (2 if rng.random() < 0.2 else 1)
+            return numbers.astype(numpy_type(dtype))
+        info = np.iinfo(dtype)
+        least, most = (info.min, info.max) if rng.random() < 0.3 else (max(info.min, -9), 9)
+        return rng.integers(least, most, shape, dtype, endpoint=True)
 
-    def map(self, body: Callable[..., ExprLike], numpy: Callable[..., Array], *xs: Tensor) -> Tensor:
-        """A node of one operation."""
-        with np.errstate(all="ignore"):
-            return self.keep(self.b.map(body, *xs), np.asarray(numpy(*(self.known[x.name] for x in xs))))
+    def weight(self, dtype: str, *shape: int) -> Item:
+        return self.const(self.random(dtype, shape))
 
-    def keep(self, t: Tensor, array: Array) -> Tensor:
-        assert t.dtype.numpy == array.dtype, f"{t} is {array.dtype} in NumPy"
-        self.known[t.name] = array
-        return t
+    def known(self, names: Sequence[str]) -> dict[str, Item]:
+        """Values and constants."""
+        items = {x.name: x for x in self.pool}
+        return {n: items[n] if n in items else given(n, self.constants[n]) for n in names}
 
-    def value(self) -> Tensor:
-        """One of those drawn, the last mostly."""
-        last = len(self.drawn) - 1
-        return self.drawn[last - min(last, int(self.r.expovariate(0.6)))]
-
-    def operand(self) -> Tensor:
-        """A value, or a constant: of one element, or for each entry of an axis."""
-        if self.r.random() < 0.55:
-            return self.value()
-        shape = self.r.choice(((), (), (SHAPE[-1],), (SHAPE[1], 1)))
-        array = self.numbers.choice(NUMBERS, shape)
-        if self.r.random() < 0.4:
-            array = self.numbers.standard_normal(shape) * 3
-        return self.constant(array)
-
-    def step(self) -> None:
-        kinds = (self.two, self.one, self.moved, self.chosen, self.other)
-        (kind,) = self.r.choices(kinds, (10, 1, 1, 1, 1))
-        drawn = kind()
-        if drawn is not None:
-            self.drawn.append(drawn)
-
-    def two(self) -> Tensor | None:
-        ((body, numpy),) = self.r.choices(BINARY, (6, 3, 6, 2, 1, 1))
-        pair = [self.value(), self.operand()]
-        self.r.shuffle(pair)
-        a, c = (self.known[t.name] for t in pair)
-        zeros = (a == 0) & (c == 0) & (np.signbit(a) != np.signbit(c))
-        if numpy in (np.minimum, np.maximum) and zeros.any():
+    def evaluated(self, wide: onnx.NodeProto, known: Mapping[str, Array]) -> list[Array] | None:
+        if wide.op_type != "Loop":
+            return super().evaluated(wide, known)
+        try:
+            return turns(wide, known, self.opset)
+        except Exception:  # as of other steps
             return None
-        return self.map(body, numpy, *pair)
 
-    def one(self) -> Tensor:
-        fn, numpy = self.r.choice(UNARY)
-        return self.map(partial(call, fn), numpy, self.value())
-
-    def moved(self) -> Tensor:
-        """A value from elsewhere, so that it is read at other places: turned, cut and filled up with 0."""
-        x = self.value()
-        array = self.known[x.name]
-        if self.r.random() < 0.3:
-            y = self.b.reshape(self.b.transpose(x, (2, 1, 0)), map(const, SHAPE))
-            return self.keep(y, array.transpose(2, 1, 0).reshape(SHAPE))
-        at = self.r.randrange(1, SHAPE[-1])
-        part = self.b.slice(x, (0, 0, at), (*SHAPE[:-1], SHAPE[-1] - at), (1, 1, 1))
-        padded = self.b.pad(part, (0, 0, 0, 0, 0, at))
-        return self.keep(padded, np.pad(array[..., at:], ((0, 0), (0, 0), (0, at))))
-
-    def chosen(self) -> Tensor:
-        a, c, x, y = self.value(), self.operand(), self.value(), self.value()
-        below = self.b.map(lambda v, w: v < w, a, c)
-        assert below.dtype is BOOL
-        made = np.where(self.known[a.name] < self.known[c.name], self.known[x.name], self.known[y.name])
-        return self.keep(self.b.map(select, below, x, y), made)
-
-    def other(self) -> Tensor | None:
-        """What several operators in one make: a sum of two, a square, numbers in 8 bits, another type."""
-        x = self.value()
-        array, numpy = self.known[x.name], self.dtype.numpy
-        kind = self.r.choice(("sum", "square", "quantized", "whole", "wide"))
-        if kind == "sum":  # of two terms, which have no order
-            y = self.b.reduce(
-                "sum", self.b.reshape(x, (*map(const, (3, 2, 2)), const(SHAPE[-1]))), (2,), True
-            )
-            two = array.reshape(3, 2, 2, -1)
-            total = (two[:, :, 0] + two[:, :, 1] + numpy.type(0))[:, :, None]
-            spread = self.b.expand(y, (3, 2, 2, SHAPE[-1]))
-            shaped = self.b.reshape(spread, map(const, SHAPE))
-            return self.keep(shaped, np.broadcast_to(total, two.shape).reshape(SHAPE).astype(numpy))
-        if kind == "square":
-            return self.map(lambda v: binary("pow", v, 2.0), np.square, x)
-        if kind == "wide":
-            other = F64 if self.dtype is F32 else F32
-            there = self.b.cast(self.b.cast(x, other), self.dtype)
-            return self.keep(there, array.astype(other.numpy).astype(numpy))
-        if not np.isfinite(array).all() or np.abs(array).max() > 1e9:
+    def compared(self, step: Step, known: Mapping[str, Item], exact: Sequence[Array]) -> list[Item] | None:
+        """The results, where they are exact."""
+        named = zip(step.node.output, step.dtypes, exact, strict=True)
+        items = [Item(n, d, e, e) for n, d, e in named]
+        floats = [x for x in known.values() if x.is_float]
+        fits = all(x.exact.size <= ELEMENTS and x.rank <= 6 and representable(x) for x in items)
+        if not fits or not self.in_range(step, known):
             return None
-        if kind == "whole":
-            return self.map(lambda v: cast(v.dtype, cast(I32, v)), lambda v: v.astype("i4").astype(numpy), x)
-        if self.dtype is not F32:
+        op = step.node.op_type
+        if not floats and not any(x.is_float for x in items):
+            small = all(float(np.abs(x.exact.astype(float)).max(initial=0)) <= SMALL for x in known.values())
+            return items if small or op not in BY_FLOATS else None
+        if op not in SUMS | ALONE or (op in UNDONE and not by_power_of_two(floats, items, step)):
             return None
-        step, zero = np.float32(self.r.choice((0.05, 0.125, 3.1))), np.uint8(self.r.choice((0, 3, 128)))
-        scale, origin = self.b.const(step), self.b.const(zero)
-        small = quantize(self.b, x, scale, origin, dtype=self.b.const(zero).dtype)
-        made = np.clip(np.rint(array / step) + np.float32(zero), 0, 255).astype(np.uint8)
-        back = dequantize(self.b, small, scale, origin)
-        return self.keep(back, (made.astype(np.float32) - np.float32(zero)) * step)
+        return items if op not in SUMS or self.adds_exactly(step, known, floats) else None
 
-    def done(self) -> tuple[Graph, dict[str, Array]]:
-        """The graph of the values that no other is made of, and what they are."""
-        read = {name for n in self.b.nodes for name in n.inputs}
-        last = [t for t in self.drawn[3:] if t.name not in read and t.name not in self.b.constants]
-        graph = self.b.graph(last, [f"y{n}" for n in range(len(last))])
-        return graph, {f"y{n}": self.known[t.name] for n, t in enumerate(last)}
+    def adds_exactly(self, step: Step, known: Mapping[str, Item], floats: Sequence[Item]) -> bool:
+        """Whether whatever part of a sum's terms is added up is a number of the type that it is made in."""
+        sizes = {n: np.abs(x.exact) if x.is_float else x.exact for n, x in known.items()}
+        total = self.evaluated(step.wide, sizes)
+        if total is None:
+            return False
+        op, digits = step.node.op_type, [fraction(x.exact) for x in floats]
+        products = op in PRODUCTS or op in ("Mul", "ReduceSumSquare", "ReduceProd")
+        places = sum(digits) * (2 if op == "ReduceSumSquare" else 1) if products else max(digits, default=0)
+        places = max(places, *(fraction(t) for t in total))
+        bits = min(BITS[x.dtype] for x in floats)
+        bits = max(bits, BITS["float32"]) if op in PRODUCTS else bits
+        terms = max(x.exact.size for x in floats) if op in UNDONE else 1
+        return all(float(np.abs(t).max(initial=0)) * 2.0**places * terms <= 2.0**bits for t in total)
+
+    def in_range(self, step: Step, known: Mapping[str, Item]) -> bool:
+        """Whether a conversion to integers, which says nothing of others, has only numbers in their range."""
+        (to,), x = step.dtypes[:1], next(iter(known.values()))
+        if step.node.op_type != "Cast" or "int" not in to or not x.is_float:
+            return True
+        info, whole = np.iinfo(to), np.trunc(x.exact)
+        return bool((whole >= info.min).all() and (whole <= info.max).all())
 
 
-def exact_net(seed: int, steps: int) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
-    """A graph of about so many nodes, its inputs, and its results."""
-    net = ExactNet(seed, F64 if seed % 5 == 4 else F32)
-    with np.errstate(all="ignore"):
-        while len(net.drawn) < steps + 3:
-            net.step()
-    graph, results = net.done()
-    return graph, net.feeds, results
+def turns(loop: onnx.NodeProto, known: Mapping[str, Array], opset: int) -> list[Array]:
+    """The results of a Loop over one value. ReferenceEvaluator joins what the turns give along an axis that
+    is there already, and makes no turn where no condition is given."""
+    (body,), (trips, go, value) = (a.g for a in loop.attribute), (known[n] for n in loop.input)
+    each, turn = [], 0
+    while turn < int(trips) and bool(go):
+        env = {**known, **dict(zip((i.name for i in body.input), (np.int64(turn), go, value), strict=True))}
+        for node in body.node:
+            given = {n: np.asarray(env[n]) for n in node.input}
+            env |= zip(node.output, evaluate(node, given, opset), strict=True)
+        go, value, *slices = (env[o.name] for o in body.output)
+        each += slices[:1]
+        turn += 1
+    collected = np.stack(each) if each else np.zeros((0, *value.shape), value.dtype)
+    return [value, collected][: len(loop.output)]
+
+
+def representable(x: Item) -> bool:
+    if not x.is_float:
+        return True
+    if not np.isfinite(x.exact).all():
+        return False
+    with np.errstate(over="ignore"):
+        small = x.exact.astype(numpy_type(x.dtype))
+    return bool((small.astype(np.float64) == x.exact).all())
+
+
+def by_power_of_two(floats: Sequence[Item], items: Sequence[Item], step: Step) -> bool:
+    """Whether what a mean is of is so many at every place."""
+    if step.node.op_type == "Mean":
+        count: float = len(step.node.input)
+    elif step.node.op_type == "AveragePool":
+        attrs = {a.name: a for a in step.node.attribute}
+        plain = not {"pads", "auto_pad"} & set(attrs) and not ("ceil_mode" in attrs and attrs["ceil_mode"].i)
+        count = math.prod(attrs["kernel_shape"].ints) if plain else 3
+    else:
+        count = floats[0].exact.size / max(1, items[0].exact.size)
+    return count > 0 and math.log2(count).is_integer()
+
+
+OPS: tuple[Op, ...] = (
+    unary, unary, binary, binary, binary, clip, shift, where, reduce, reduce, arg, cumulate, matmul, matmul,
+    matmul, gemm, einsum, conv, conv, conv, conv_transpose, pool, pool, transpose, transpose, reshape,
+    squeeze, expand, concat, concat, split, slice_, slice_, gather, scatter, pad, depth, topk, triangle,
+    one_hot, shapes, select, reverse, *MADE,
+)  # fmt: skip
+
+
+def exact_net(seed: int, length: int) -> ExactNet:
+    """A model of about `length` nodes over one to three inputs, some sizes of which may be the symbol `n`."""
+    r = Random(f"exact {seed}")
+    t = ExactNet(r, r.choice(OPSETS), r.choice((2, 3, 9, 17, 33)))
+    symbolic = t.flag(0.3)
+    for i in range(t.number(1, 3)):
+        rank = t.pick((0, 1, 2, 3, 4) if i else (1, 2, 2, 3, 3, 4, 4))
+        shape: list[int | str] = [t.pick(SIZES) for _ in range(rank)]
+        if symbolic and rank:
+            shape[t.number(0, rank - 1)] = "n"
+        while math.prod([t.size if d == "n" else int(d) for d in shape]) > GIVEN:
+            sizes = [d if isinstance(d, int) else 0 for d in shape]
+            shape[sizes.index(max(sizes))] = t.pick((1, 2, 3))
+        t.input(t.pick(TYPES), shape)
+    for _ in range(4 * length):
+        if len(t.steps) >= length:
+            break
+        x = t.pick((*t.pool, *t.pool[-3:] * 3))
+        t.pick(OPS)(t, x)
+    return t

@@ -71,12 +71,17 @@ class Item:
 
 @dataclass(frozen=True)
 class Step:
-    """A node of the model; `wide` is the same on double precision."""
+    """A node of the model; `wide` is the same on double precision. `outer`: values that sub-graphs read."""
 
     node: onnx.NodeProto
     wide: onnx.NodeProto
     dtypes: tuple[str, ...]
     seed: int
+    outer: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> list[str]:
+        return [*filter(None, self.node.input), *self.outer]
 
 
 @dataclass
@@ -91,6 +96,8 @@ class Net:
     constants: dict[str, Array] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     pool: list[Item] = field(default_factory=list)
+    count: int = 0
+    """Of steps that were ever made: what names go by."""
 
     def pick(self, options: Sequence[T]) -> T:
         return self.r.choice(options)
@@ -139,7 +146,6 @@ class Net:
     ) -> list[Item] | None:
         """The node's results, or None where it is not allowed, can't be evaluated, or is not to be
         compared."""
-        names = [f"v{len(self.steps)}{'abc'[i]}" for i in range(outputs)]
         given_names = ["" if x is None else x.name for x in inputs]
         while given_names and not given_names[-1]:
             given_names.pop()
@@ -149,26 +155,43 @@ class Net:
             return None
         if any(a not in schema.attributes for a in attrs) or not allowed(schema, inputs):
             return None
-        node = helper.make_node(op, given_names, names, name=f"{op.lower()}{len(self.steps)}", **attrs)
-        step = Step(node, widened(node), (), self.number(0, 1 << 30))
+        names = [f"v{self.count}{'abc'[i]}" for i in range(outputs)]
+        node = helper.make_node(op, given_names, names, name=f"{op.lower()}{self.count}", **attrs)
+        wide, seed = widened(node), self.number(0, 1 << 30)
         known = {x.name: x for x in inputs if x is not None}
+        exact = self.evaluated(wide, {n: x.exact for n, x in known.items()})
+        dtypes = None if exact is None else result_types(schema, node, inputs, exact)
+        if exact is None or dtypes is None:
+            return None
+        return self.take(Step(node, wide, dtypes, seed), known, exact)
+
+    def evaluated(self, wide: onnx.NodeProto, known: Mapping[str, Array]) -> list[Array] | None:
+        """A node's results on double precision; None where the reference refuses it."""
         try:
-            exact = evaluate(step.wide, {n: x.exact for n, x in known.items()}, self.opset)
-            shaken = evaluate(step.wide, {n: x.shaken for n, x in known.items()}, self.opset)
+            return evaluate(wide, known, self.opset)
         except Exception:  # drawn attributes or shapes that the operator does not take: no step
             return None
-        dtypes = result_types(schema, node, inputs, exact)
-        if dtypes is None:
+
+    def take(self, step: Step, known: Mapping[str, Item], exact: Sequence[Array]) -> list[Item] | None:
+        """The results of a step that becomes the model's next; None where they aren't to be compared."""
+        items = self.compared(step, known, exact)
+        if items is None:
+            return None
+        self.count += 1
+        self.steps.append(step)
+        self.pool += items
+        return items
+
+    def compared(self, step: Step, known: Mapping[str, Item], exact: Sequence[Array]) -> list[Item] | None:
+        """A step's results, shaken too; None where they aren't to be compared."""
+        shaken = self.evaluated(step.wide, {n: x.shaken for n, x in known.items()})
+        if shaken is None:
             return None
         items = [
             Item(n, d, e, shake(s, d, step.seed + i) if d in ROUNDING else s)
-            for i, (n, d, e, s) in enumerate(zip(names, dtypes, exact, shaken, strict=True))
+            for i, (n, d, e, s) in enumerate(zip(step.node.output, step.dtypes, exact, shaken, strict=True))
         ]
-        if not all(map(decided, items)):
-            return None
-        self.steps.append(Step(node, step.wide, dtypes, step.seed))
-        self.pool += items
-        return items
+        return items if all(map(decided, items)) else None
 
     def one(self, op: str, *inputs: Item | None, **attrs: Any) -> Item | None:
         made = self.add(op, inputs, **attrs)
@@ -180,7 +203,7 @@ class Net:
             helper.make_tensor_value_info(n, code(str(a.dtype)), self.symbolic[n])
             for n, a in self.feeds.items()
         ]
-        read = {n for s in self.steps for n in s.node.input}
+        read = {n for s in self.steps for n in s.reads}
         made = [o for s in self.steps for o in s.node.output]
         outputs = [n for n in made if n not in read] or [next(iter(self.feeds))]
         inner = [n for n in made if n in read]
@@ -199,17 +222,12 @@ class Net:
         """Every result for other inputs; None where the model can't run on them, or isn't to be compared."""
         items = {n: given(n, a) for n, a in {**self.constants, **feeds}.items()}
         for step in self.steps:
-            known = [items[n] for n in step.node.input if n]
-            try:
-                exact = evaluate(step.wide, {x.name: x.exact for x in known}, self.opset)
-                shaken = evaluate(step.wide, {x.name: x.shaken for x in known}, self.opset)
-            except Exception:  # the reference too refuses these sizes: nothing to compare with
+            known = {n: items[n] for n in step.reads}
+            exact = self.evaluated(step.wide, {n: x.exact for n, x in known.items()})
+            made = None if exact is None else self.compared(step, known, exact)
+            if made is None:
                 return None
-            for i, (n, d) in enumerate(zip(step.node.output, step.dtypes, strict=True)):
-                s = shake(shaken[i], d, step.seed + i) if d in ROUNDING else shaken[i]
-                items[n] = Item(n, d, exact[i], s)
-                if not decided(items[n]):
-                    return None
+            items |= {x.name: x for x in made}
         return items
 
     def resized(self, size: int) -> dict[str, Array] | None:
@@ -298,9 +316,11 @@ def result_types(
         if x is not None
     }
     attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    constraints = {c.type_param_str: list(c.allowed_type_strs) for c in schema.type_constraints}
     found = []
     for i, array in enumerate(exact):
         formal = schema.outputs[min(i, len(schema.outputs) - 1)]
+        kinds = constraints.get(formal.type_str, [formal.type_str])
         if "to" in attrs or "dtype" in attrs or "output_dtype" in attrs:
             number = attrs.get("to", attrs.get("dtype", attrs.get("output_dtype")))
             dtype = (
@@ -314,8 +334,8 @@ def result_types(
             dtype = by_type[schema.inputs[1].type_str]
         elif formal.type_str in by_type:
             dtype = by_type[formal.type_str]
-        elif formal.type_str.startswith("tensor("):
-            text = formal.type_str[7:-1]
+        elif len(kinds) == 1 and kinds[0].startswith("tensor("):
+            text = kinds[0][7:-1]
             dtype = {"float": "float32", "double": "float64"}.get(text, text)
         else:
             return None

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from onnx_operators import random_net
+from repeatable import repeated_by
 from templates.test_gpu import TARGET
 from test_onnx_graphs import LENGTHS
 
@@ -35,11 +36,13 @@ def check(seed: int) -> None:
 @pytest.mark.parametrize("first", range(60, 60 + FEW, 20))
 def test_random_models(first: int) -> None:
     for seed in range(first, first + 20):
-        check(seed)
+        with repeated_by(f"check({seed})"):
+            check(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 1000 + MANY, 100))
 def test_many_random_models(first: int) -> None:
     for seed in range(first, first + 100):
-        check(seed)
+        with repeated_by(f"check({seed})"):
+            check(seed)

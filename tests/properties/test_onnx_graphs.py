@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from onnx_nets import Array, Item, Net
 from onnx_operators import random_net
+from repeatable import repeated_by
 
 import jangin
 
@@ -52,7 +53,8 @@ def workloads(net: Net, threads: int, target: str | None = None) -> list[str]:
 def check(seed: int, length: int, target: str | None = None) -> None:
     net = random_net(seed, length)
     if net.steps:
-        found = workloads(net, 1 + seed % 3, target)
+        with repeated_by(f"check({seed}, {length}, {target!r})"):
+            found = workloads(net, 1 + seed % 3, target)
         operators = ", ".join(s.node.op_type for s in net.steps)
         assert not found, f"random_net({seed}, {length}), opset {net.opset}: {operators}: {'; '.join(found)}"
 

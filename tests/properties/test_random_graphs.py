@@ -9,6 +9,7 @@ import pytest
 from graphs import LARGEST, feeds, random_graph
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from repeatable import repeated_by
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
@@ -76,6 +77,7 @@ def test_random_kernels_of_several_results(monkeypatch: pytest.MonkeyPatch) -> N
     for seed in range(150):
         graph, options = random_graph(seed, 1 + seed % 10), Options(TARGETS[seed % len(TARGETS)], verify=True)
         if any(len(n.outputs) > 1 for n in optimize(graph, options).nodes):
-            check(graph, options, 1 + seed % 3)
+            with repeated_by(f"check(random_graph({seed}, {1 + seed % 10}), ...), for {options.target}"):
+                check(graph, options, 1 + seed % 3)
             several += 1
     assert several > 20

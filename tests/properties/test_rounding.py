@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exact_nets import SHAPE, ExactNet, exact_net
+from rounding_nets import SHAPE, ExactNet, exact_net
 from test_random_graphs import TARGETS, compiled
 
 from jangin.backends.clike.dialect import C

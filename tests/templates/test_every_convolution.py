@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from repeatable import repeated_by
 
 from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.options import Options
@@ -58,10 +59,8 @@ def scheduled(case: dict[str, Any]) -> None:
 def check(first: int, count: int, target: str) -> None:
     for seed in range(first, first + count):
         case = drawn(seed, target, seed % 2 == 0)
-        try:
+        with repeated_by(f"scheduled(drawn({seed}, {target!r}, {seed % 2 == 0})), which is {case}"):
             scheduled(case)
-        except Exception as error:
-            raise AssertionError(f"drawn({seed}, {target!r}, {seed % 2 == 0}), {case}") from error
 
 
 @pytest.mark.parametrize("target", NAMED)

@@ -1,0 +1,42 @@
+"""Ways to run an exact model: what this machine has of them, by name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import cache, partial
+from importlib.util import find_spec
+
+from built import COMPILERS
+from exact_ahead import by_api, in_node
+from exact_machines import MACHINES, emulated, planned
+from exact_runs import Case, native
+from on_device import usable
+
+from jangin.runtime.device import device_of
+from jangin.targets import NAMED, resolve
+
+Way = Callable[[Case], list[str]]
+"""Gives what is wrong with a model that is run so."""
+
+
+def native_targets() -> list[str]:
+    """Those whose code this machine runs."""
+    host = resolve("cpu").triple
+    here = (name for name, target in NAMED.items() if target.triple == host)
+    return [name for name in here if not device_of(NAMED[name].device).why_not(str(NAMED[name]))]
+
+
+@cache
+def ways() -> dict[str, Way]:
+    found: dict[str, Way] = {name: partial(native, name) for name in native_targets()}
+    names = [f"opencl:{device.number}@{kind}" for device in usable() for kind in ("cpu", "gpu")]
+    found |= {name: partial(native, name) for name in names}
+    if COMPILERS:
+        found |= {kind: partial(by_api, kind) for kind in ("object", "c")}
+    if shutil.which("node") and (find_spec("ziglang") or shutil.which("wasm-ld")):
+        found["wasm32"] = in_node
+    for name, (compiler, emulator, _) in MACHINES.items():
+        if shutil.which(compiler) and shutil.which(emulator):
+            found[name] = partial(emulated, name)
+    return {**found, "plans": planned}
