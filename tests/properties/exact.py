@@ -58,12 +58,14 @@ class Tally:
     def count(self) -> int:
         return self.ends.total()
 
-    def add(self, target: str, ends: dict[int, str], seconds: float) -> None:
+    def add(self, target: str, ends: dict[int, str], seconds: float) -> list[str]:
+        """What is wrong of a batch that is done."""
         self.busy, self.seconds = self.busy - 1, self.seconds + seconds
-        for seed, ended in ends.items():
-            self.ends[ended.partition(" ")[0]] += 1
-            if ended.startswith("WRONG"):
-                self.wrong.append(f"--target {target} --seed {seed} --count 1: {ended[6:]}")
+        self.ends.update(ended.partition(" ")[0] for ended in ends.values())
+        wrong = {seed: ended[6:] for seed, ended in ends.items() if ended.startswith("WRONG")}
+        told = [f"--target {target} --seed {seed} --count 1: {what}" for seed, what in wrong.items()]
+        self.wrong += told
+        return told
 
 
 def batch(target: str, first: int, count: int) -> dict[int, str]:
@@ -139,7 +141,8 @@ class Campaign:
             target, first, count = given
             begin, ends = time.monotonic(), batch(target, first, count)
             with self.lock:
-                self.tallies[target].add(target, ends, time.monotonic() - begin)
+                for text in self.tallies[target].add(target, ends, time.monotonic() - begin):
+                    self.console.print(text, markup=False, highlight=False)
                 self.tell()
 
     def tell(self) -> None:
@@ -189,10 +192,7 @@ def main() -> None:
         for job in [jobs.submit(campaign.run) for _ in range(given.jobs)]:
             job.result()
     console.print(table(campaign.tallies))
-    wrong = [text for t in campaign.tallies.values() for text in t.wrong]
-    for text in wrong:
-        console.print(text, markup=False, highlight=False)
-    sys.exit(bool(wrong))
+    sys.exit(any(t.wrong for t in campaign.tallies.values()))
 
 
 if __name__ == "__main__":
