@@ -84,12 +84,15 @@ def test_on_this_machine(name: str, whole: bool) -> None:
 @pytest.mark.parametrize(("name", "whole"), machines([*EMULATED]))
 def test_on_emulated_machines(name: str, whole: bool, tmp_path: Path) -> None:
     """QEMU 7.2 ends with a failed assertion at RISC-V's vector conversions from float to integer that don't
-    round, so that those are left out there."""
+    round, so that those are left out there. So does LLVM 22.1 at a store of three int64 as bytes for AArch64
+    (its pull request 202039): no schedule has vectors of three lanes."""
     on = NAMED[name.split()[0]]
 
     def fits(c: Case) -> bool:
         old, to = (c.memory, c.other) if c.loads else (c.other, c.memory)
-        return not (name.startswith("riscv64-v") and c.made == "cast" and old.is_float and to.is_int)
+        if name.startswith("riscv64-v"):
+            return not (c.made == "cast" and old.is_float and to.is_int)
+        return not (on.triple.startswith("aarch64") and c.lanes == 3 and old.bytes == 8 and to.bytes == 1)
 
     def run(cases: Sequence[Case]) -> list[Array]:
         return accesses_emulated.run(cases, compiled(cases, on), EMULATED[name], tmp_path)
