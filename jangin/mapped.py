@@ -6,10 +6,12 @@ import hashlib
 import math
 import mmap
 import os
+import time
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,6 +25,10 @@ PIECE = 16 << 20
 """Bytes of a piece of memory for many arrays."""
 ALIGNED = 64
 """Bytes at a multiple of which arrays begin in it."""
+PATIENCE = 0.1
+"""Seconds after which a block that a thread has taken is hashed again: fifty times as long as one takes."""
+GLANCE = 0.0002
+"""Seconds from one look for a block to the next."""
 HASHERS = 4
 """Threads that hash blocks: with more, memory and not the processor is what they wait for."""
 
@@ -72,10 +78,11 @@ class Digests:
         self._blocks = [(n, at) for n, p in enumerate(self._parts) for at in range(0, len(p), BLOCK)]
         self._left = deque(self._blocks)
         self._found: dict[tuple[int, int], bytes] = {}
-        count = min(HASHERS, os.cpu_count() or 1, len(self._blocks)) - 1
-        self._threads = [Thread(target=self._hash, daemon=True) for _ in range(count)]
-        for thread in self._threads:
-            thread.start()
+        for _ in range(min(HASHERS, os.cpu_count() or 1, len(self._blocks)) - 1):
+            try:
+                start_new_thread(self._hash, ())  # Thread.start waits for ever where the thread has no memory
+            except RuntimeError:  # the system starts no more
+                break
 
     def wait(self) -> list[bytes]:
         """In order; the caller's thread helps. The byte strings are let go of."""
@@ -83,18 +90,26 @@ class Digests:
         if self._made is not None:
             return self._made
         self._hash()
-        for thread in self._threads:
-            thread.join()
         wholes = [hashlib.sha256(len(p).to_bytes(8, "little")) for p in parts]
         for n, at in self._blocks:
-            if (n, at) not in self._found:  # a forked process doesn't have the threads
-                self._hash_block(n, at)
+            self._await(n, at)
             wholes[n].update(self._found[n, at])
         self._made, self._parts = [w.digest() for w in wholes], []
         return self._made
 
+    def _await(self, n: int, at: int) -> None:
+        """Wait for a block that a thread has taken, and hash it where that thread ended: it had no memory, or
+        it isn't one of this process, which was forked."""
+        end = time.monotonic() + PATIENCE
+        while (n, at) not in self._found:
+            if time.monotonic() > end:
+                self._hash_block(n, at)
+            else:
+                time.sleep(GLANCE)
+
     def _hash(self) -> None:
-        with suppress(IndexError):
+        """Until no block is left, or no memory for it."""
+        with suppress(IndexError, MemoryError):
             while True:
                 self._hash_block(*self._left.popleft())
 

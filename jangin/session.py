@@ -12,10 +12,9 @@ from enum import IntEnum
 from typing import Any
 
 from jangin.frontends.onnx.types import element_name
-from jangin.ir.dtype import DTYPES, from_numpy
+from jangin.ir.dtype import DTYPES, STRING, from_numpy
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
-from jangin.ir.types import STRING
 from jangin.runtime.load import Runnable
 from jangin.runtime.sizes import TensorSpec
 

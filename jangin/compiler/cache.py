@@ -84,12 +84,15 @@ class Cache:
         return path
 
     def load(self, name: str, read: Callable[[Path], T]) -> T | None:
-        """`read(path)` of an entry; one that it can't read (it raises) is deleted and None given."""
+        """`read(path)` of an entry; one that it can't read (it raises) is deleted and None given. One that
+        there is no memory for stays."""
         path = self.get(name)
         if path is None:
             return None
         try:
             return read(path)
+        except MemoryError:
+            return None
         except Exception:  # whatever a damaged file makes a reader raise, the entry is made again
             self.discard(name)
             return None

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from jangin.frontends.order import topological
-from jangin.ir.dtype import from_numpy
+from jangin.ir.dtype import STRING, from_numpy
 from jangin.ir.expr import Const, Expr, Var, const
 from jangin.ir.graph import MAX_SIZE, Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
 from jangin.ir.simplify import Range
 from jangin.ir.traversal import free_vars, substitute
-from jangin.ir.types import STRING, tensor_type
+from jangin.ir.types import tensor_type
 
 Size = int | str | None
 ShapeBindings = Mapping[str, int | Sequence[Size]]

@@ -186,6 +186,9 @@ class _Lowering:
             raise
         except CompileError as error:
             raise CompileError(_explain(node, inputs, str(error))) from error
+        except MemoryError as error:
+            reason = f"there is no memory for what it computes: {error}"
+            raise CompileError(_explain(node, inputs, reason)) from error
         except Exception as error:  # a lowering met what its operator does not define
             other = next((t for t in inputs if isinstance(t, NonTensor)), None)
             how = "so" if other is None else f"for a {other}"

@@ -51,7 +51,9 @@ def load(model: ModelSource, shapes: ShapeBindings | None = None, first: Sequenc
         )
     try:
         return reader.load(contents, shapes or {})
-    except (UnicodeDecodeError, OverflowError, RecursionError, MemoryError) as error:
+    except MemoryError as error:
+        raise CompileError(f"there is no memory to read {contents} as {reader.name}: {error}") from error
+    except (UnicodeDecodeError, OverflowError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise CompileError(f"the {reader.name} model is malformed: {why}") from error
 

@@ -8,6 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+_ALL: dict[str, DType] = {}
+"""Every element type that there is, by name: pickled ones are looked up here."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
@@ -24,12 +27,13 @@ class DType:
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", max(1, self.bits // 8))
         object.__setattr__(self, "is_float", self.kind == "f")
+        _ALL[self.name] = self
 
     def __str__(self) -> str:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dtype_of, (self.name,)
+        return _same, (self.name,)
 
     @property
     def is_int(self) -> bool:
@@ -60,6 +64,10 @@ class DType:
         return _NUMPY[self.name]
 
 
+def _same(name: str) -> DType:
+    return _ALL[name]
+
+
 F64, F32, F16 = DType("f64", 64, "f"), DType("f32", 32, "f"), DType("f16", 16, "f")
 BF16 = DType("bf16", 16, "f")
 I64, I32, I16, I8 = (DType(f"i{n}", n, "i") for n in (64, 32, 16, 8))
@@ -71,6 +79,8 @@ F8E8M0 = DType("f8e8m0", 8, "f")
 F4E2M1 = DType("f4e2m1", 4, "f")
 I4, U4, I2, U2 = DType("i4", 4, "i"), DType("u4", 4, "u"), DType("i2", 2, "i"), DType("u2", 2, "u")
 """Small types: one element a byte in memory, in the lowest bits."""
+STRING = DType("string", 0, "s")
+"""Of tensors of text: arrays of Python strings at run time, never in a plan."""
 _BYTES = {"i": I8, "u": U8}
 
 _NUMPY: dict[str, np.dtype[np.generic]] = {

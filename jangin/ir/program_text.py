@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jangin.ir.dtype import DTYPES, DType
+from jangin.ir.dtype import DTYPES, STRING, DType
 from jangin.ir.expr import Var
 from jangin.ir.graph import Value
 from jangin.ir.parse import ValueReader
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Segment, Slicing, Step
 from jangin.ir.text import print_attribute, print_bound, print_names, print_ranges, print_string
-from jangin.ir.types import STRING, Type, tensor_type
+from jangin.ir.types import Type, tensor_type
 from jangin.ir.words import quote
 
 

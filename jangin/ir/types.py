@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from jangin.ir.dtype import DType
+from jangin.ir.dtype import STRING, DType
 from jangin.ir.expr import Expr, Var
 from jangin.ir.records import dataclass
 
-STRING = DType("string", 0, "s")
-"""The element type of tensors of text: arrays of Python strings at run time, never in a plan."""
 ANY = Var("any")
 """A size that may be another for each element of a sequence."""
 

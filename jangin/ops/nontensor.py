@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from jangin.ir.core import HostStep
-from jangin.ir.dtype import DType
+from jangin.ir.dtype import STRING, DType
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError, Shape, Value
 from jangin.ir.records import dataclass
-from jangin.ir.types import ANY, STRING, Type, optional_of, sequence_of, tensor_type
+from jangin.ir.types import ANY, Type, optional_of, sequence_of, tensor_type
 from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 

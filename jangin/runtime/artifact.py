@@ -13,16 +13,15 @@ import json
 import math
 import os
 import struct
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from jangin.files import write_whole
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.plan import Plan
@@ -66,7 +65,7 @@ class Artifact:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; a reader never sees half of it."""
-        write_whole(Path(path), self.write)
+        write_whole(path, self.write)
 
     def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
         """Write to an open file, from a multiple of PLACE on; the constants go to the `pool`, if there is
@@ -245,14 +244,15 @@ def damaged(path: str | os.PathLike[str], why: str) -> ArtifactError:
 
 @contextmanager
 def refusing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Whatever can't be made of a file's contents is its fault, and said as ArtifactError."""
+    """Whatever can't be made of a file's contents is its fault, and said as ArtifactError. A MemoryError is
+    not: it goes on, with the file's name."""
     try:
         yield
     except CompileError as error:
         raise damaged(path, str(error)) from None
-    except (
-        ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError,
-    ) as error:  # fmt: skip
+    except MemoryError as error:
+        raise MemoryError(f"{path}: there is no memory to read it") from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise damaged(path, f"what it holds can't be: {error}") from None
 
 
@@ -263,18 +263,6 @@ def require(holds: bool, what: str) -> None:
 
 def is_size(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 62
-
-
-def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file aside, then give it its name."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident():x}")
-    try:
-        with open(temporary, "xb") as file:
-            write(file)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def read_header(

@@ -66,10 +66,10 @@ class Image:
             self._memory = mmap.mmap(-1, max(1, linker.bytes))
         except (MemoryError, OSError, OverflowError, ValueError) as error:
             raise LoadError(f"there is no memory for {linker.bytes} bytes of machine code: {error}") from None
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # only `close` lets go
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._exports = linker.link(self._memory, address, resolve)
         _make_executable(address, linker.writable_at)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # from now on only `close` lets go
 
     def address(self, name: str) -> int:
         """Raises LoadError where no object defines `name`."""
@@ -213,7 +213,7 @@ def _damage() -> Iterator[None]:
     """What damaged objects make fail, as LoadError."""
     try:
         yield
-    except (struct.error, ArithmeticError, LookupError, MemoryError, ValueError) as error:
+    except (struct.error, ArithmeticError, LookupError, ValueError) as error:
         raise LoadError(f"the machine code is damaged: {error}") from None
 
 

@@ -12,11 +12,11 @@ import os
 import re
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, BinaryIO
 
+from jangin.files import write_whole
 from jangin.mapped import InMemory
-from jangin.runtime.artifact import ENCRYPTED_MAGIC, ArtifactError, write_whole
+from jangin.runtime.artifact import ENCRYPTED_MAGIC, ArtifactError
 
 VERSION = 1
 PREFIX = struct.Struct("<8sI12s16s")
@@ -47,7 +47,7 @@ def save_encrypted(
         file.seek(0)
         file.write(PREFIX.pack(ENCRYPTED_MAGIC, VERSION, nonce, cipher.tag))
 
-    write_whole(Path(path), encrypted)
+    write_whole(path, encrypted)
     return bytes(plain.getbuffer()[:64])
 
 

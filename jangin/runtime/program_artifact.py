@@ -14,11 +14,11 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
+from jangin.files import write_whole
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array
 from jangin.ir.program import Branch, HostCall, Loop, Program, Region
@@ -36,7 +36,6 @@ from jangin.runtime.artifact import (
     read_header,
     refusing,
     require,
-    write_whole,
 )
 
 PROGRAM_MAGIC = b"\x8aJGP\r\n\x1a\n"
@@ -59,7 +58,7 @@ class ProgramArtifact:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; a reader never sees half of it."""
-        write_whole(Path(path), self.write)
+        write_whole(path, self.write)
 
     def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
         """As `Artifact.write`."""

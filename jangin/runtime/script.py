@@ -157,7 +157,11 @@ class Script:
         made = [self._array(p, s) for p, s in zip(self.outputs, self.stacks, strict=True) if p is not None]
         failure = self._driven(driver, self.start)
         while self.count is not None and failure == self.count.failure:
-            made = self._enlarged(made)
+            try:
+                made = self._enlarged(made)
+            except MemoryError:
+                self.room = ROOM  # the next run may make fewer slices
+                raise
             failure = self._driven(driver, self.start + 8 * WORDS * self.count.top.number)
         if failure:
             raise self.failures[failure - 1]()

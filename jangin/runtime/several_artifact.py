@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from pathlib import Path
 from typing import Any, BinaryIO
 
+from jangin.files import write_whole
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
-from jangin.runtime.artifact import refusing, require, write_whole
+from jangin.runtime.artifact import refusing, require
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.variants_artifact import (
     VariantsArtifact,
@@ -87,7 +87,7 @@ class SeveralArtifact:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; a reader never sees half of it."""
-        write_whole(Path(path), self.write)
+        write_whole(path, self.write)
 
     def write(self, file: BinaryIO) -> None:
         """Write to an open file, from its start on."""

@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from jangin.runtime.artifact import PREFIX, ArtifactError, write_whole
+from jangin.files import write_whole
+from jangin.runtime.artifact import PREFIX, ArtifactError
 
 SUFFIX = ".sig"
 """What a signature's file is called beyond the name of the model's."""

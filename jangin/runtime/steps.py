@@ -202,6 +202,8 @@ def _host(step: HostCall, resources: Resources) -> Compute:
     def run(values: Values, symbols: Symbols) -> Sequence[Any]:
         try:
             made = function(*(values[n] if n else None for n in step.inputs), **step.attrs)
+        except MemoryError as error:
+            raise MemoryError(f"{step.source}: there is no memory for its results") from error
         except Exception as error:
             raise StepError(f"{step.source}: {error}") from error
         return (made,) if single else made

@@ -13,11 +13,11 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
+from jangin.files import write_whole
 from jangin.ir.expr import Expr, Var, eq
 from jangin.ir.graph import Array, Shape
 from jangin.ir.records import dataclass
@@ -38,7 +38,6 @@ from jangin.runtime.artifact import (
     read_header,
     refusing,
     require,
-    write_whole,
 )
 from jangin.runtime.program_artifact import (
     PROGRAM_MAGIC,
@@ -121,7 +120,7 @@ class VariantsArtifact:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; a reader never sees half of it."""
-        write_whole(Path(path), self.write)
+        write_whole(path, self.write)
 
     def write(self, file: BinaryIO) -> None:
         """Write to an open file, from its start on."""

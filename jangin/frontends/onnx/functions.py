@@ -13,8 +13,9 @@ from onnx import defs, helper, numpy_helper
 from jangin.frontends.onnx.importer import NodeReader, Scope, split_op
 from jangin.frontends.onnx.schema import schema
 from jangin.frontends.onnx.types import TYPES
+from jangin.ir.dtype import STRING
 from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node, static_shape
-from jangin.ir.types import STRING, Type
+from jangin.ir.types import Type
 
 _CODES = {dtype: code for code, dtype in TYPES.items()}
 

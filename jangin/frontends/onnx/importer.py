@@ -24,8 +24,9 @@ from jangin.frontends.onnx.proto import (
     type_of,
 )
 from jangin.frontends.onnx.schema import check_node
+from jangin.ir.dtype import STRING
 from jangin.ir.graph import FUNCTION, Array, CompileError, Graph, ImportedAttributes, Node, Value
-from jangin.ir.types import STRING, tensor_type
+from jangin.ir.types import tensor_type
 
 NODE_LIMIT = 250_000
 """Most nodes that a model may have, its functions expanded."""

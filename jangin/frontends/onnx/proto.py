@@ -14,11 +14,11 @@ from jangin.frontends.format import Contents
 from jangin.frontends.onnx.file import Folder, split
 from jangin.frontends.onnx.library import messages
 from jangin.frontends.onnx.types import TYPES
-from jangin.ir.dtype import DType
+from jangin.ir.dtype import STRING, DType
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
-from jangin.ir.types import ANY, STRING, Type, optional_of, sequence_of, tensor_type
+from jangin.ir.types import ANY, Type, optional_of, sequence_of, tensor_type
 from jangin.mapped import map_file
 
 

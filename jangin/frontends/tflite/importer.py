@@ -15,10 +15,10 @@ from jangin.frontends.tflite.operators import custom
 from jangin.frontends.tflite.sparse import dense
 from jangin.frontends.tflite.text import Table, table, texts
 from jangin.frontends.tflite.variables import Parts, Variables, before, stateful
-from jangin.ir.dtype import BOOL, F16, F32, F64, I4, I8, I16, I32, I64, U8, U16, U32, U64, DType
+from jangin.ir.dtype import BOOL, F16, F32, F64, I4, I8, I16, I32, I64, STRING, U8, U16, U32, U64, DType
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
-from jangin.ir.types import STRING, tensor_type
+from jangin.ir.types import tensor_type
 
 TYPES: Mapping[int, DType] = {
     tflite.TensorType.FLOAT32: F32, tflite.TensorType.FLOAT16: F16, tflite.TensorType.FLOAT64: F64,

@@ -119,6 +119,11 @@ def _release(image: Image, destroy: Callable[[int], None], pool: int | None, pro
     image.close()
 
 
+def _bytes(count: int) -> Array:
+    """Memory of so many bytes."""
+    return aligned((count,), BYTE)
+
+
 _Made = tuple[str, Callable[..., Array], Sizes, np.dtype[Any], list[int]]
 """An output: its name, what makes its array of shape and type, and its places in the table."""
 
@@ -129,8 +134,7 @@ class Mapped:
     def __init__(self, code: Code) -> None:
         self._code = code
         self._for: Layout | None = None
-        self._arena = self._scratch = np.empty(0, BYTE)
-        self._arena_at = self.scratch_at = address(self._arena)
+        self._arena = self._scratch = _bytes(0)
         self.table: Any = None
         self.symbols: Any = None
         self._outputs = Outputs()
@@ -144,15 +148,13 @@ class Mapped:
         if self._for is layout:
             self._expect(layout)
             return
-        self._wanted = None
+        same = self._for is not None and self._for.placement is layout.placement
+        self._for = self._wanted = None  # until all of it stands: any step may find no memory
         self.symbols = (ctypes.c_int64 * max(1, len(layout.sizes)))(*layout.sizes)
         self.symbols_at = ctypes.addressof(self.symbols)
-        same = self._for is not None and self._for.placement is layout.placement
-        self._for = layout
         needed = layout.stride * self._code.threads
         if len(self._scratch) < needed:  # sizes that grow with each run would make it anew each time
-            self._scratch = aligned((needed + (needed // 2 if layout.sizes else 0),), BYTE)
-            self.scratch_at = address(self._scratch)
+            self._scratch = _bytes(needed + (needed // 2 if layout.sizes else 0))
         if not same:
             self._place(layout)
         self._made = [
@@ -160,6 +162,7 @@ class Mapped:
             for name, shape, dtype in layout.outputs
         ]
         self._entry = ENTRY.prepared(*self.words(layout))
+        self._for = layout
 
     def _expect(self, layout: Layout) -> None:
         """Have what `again` needs."""
@@ -167,15 +170,16 @@ class Mapped:
             buffers = map(self._code.plan.buffer, self._code.plan.inputs)
             shapes = [(layout.shapes[b.name], b.dtype.numpy) for b in buffers]
             given = [(*s, places) for s, places in zip(shapes, self._code.inputs, strict=True)]
-            self._wanted = wanted([*given, *((shape, dtype, at) for _, _, shape, dtype, at in self._made)])
-            take, at = self._code.image.address(TAKE.name), ctypes.addressof(self._wanted)
-            self._take = TAKE.prepared(take, self.table_at, at, locked=True)
+            found = wanted([*given, *((shape, dtype, at) for _, _, shape, dtype, at in self._made)])
+            take = self._code.image.address(TAKE.name)
+            self._take = TAKE.prepared(take, self.table_at, ctypes.addressof(found), locked=True)
+            self._wanted = found
 
     def words(self, layout: Layout) -> tuple[int, ...]:
         """Where the entry is, and what it is called with."""
         code = self._code
         at = code.image.address(ENTRY.name)
-        return at, self.table_at, self.symbols_at, code.pool or 0, self.scratch_at, layout.stride
+        return at, self.table_at, self.symbols_at, code.pool or 0, address(self._scratch), layout.stride
 
     def _maker(self, name: str, size: int) -> Callable[..., Array]:
         """What makes an output of so many bytes, given shape and type."""
@@ -186,15 +190,15 @@ class Mapped:
     def _place(self, layout: Layout) -> None:
         """The arena, and the table with what lies in it."""
         if len(self._arena) < layout.placement.arena:
-            self._arena = aligned((layout.placement.arena,), BYTE)
-            self._arena_at = address(self._arena)
+            self._arena = _bytes(layout.placement.arena)
+        at = address(self._arena)
         self.table = (ctypes.c_void_p * max(1, len(self._code.plan.buffers)))()
         self.table_at = ctypes.addressof(self.table)
         for i, pointer in self._code.fixed:
             self.table[i] = pointer
         for name, offset in layout.placement.offsets.items():
             for i in self._code.users[name]:
-                self.table[i] = self._arena_at + offset
+                self.table[i] = at + offset
 
     def again(self, given: Sequence[Any]) -> dict[str, Array] | None:
         if self._wanted is None:
@@ -258,7 +262,7 @@ class Mapped:
         """The calls are of the pool: (pool, kernel, arguments, sizes, tasks, grain, scratch, bytes of scratch
         a worker, rounds, where a round finds its number)."""
         self.prepare(layout)
-        made, code = self._bind(inputs), self._code
+        made, code, scratch = self._bind(inputs), self._code, address(self._scratch)
         numbers = {b.name: i for i, b in enumerate(code.plan.buffers)}
         calls: list[Call] = []
         for launch in code.plan.launches:
@@ -267,9 +271,7 @@ class Mapped:
             rounds, last = layout.value(launch.rounds), ctypes.addressof(sizes) + 8 * len(launch.symbols)
             kernel, tasks = code.image.address(launch.function), layout.value(launch.tasks)
             own, grain = (code.pool if launch.grain else None), max(1, launch.grain)
-            calls.append(
-                (own, kernel, args, sizes, tasks, grain, self.scratch_at, layout.stride, rounds, last)
-            )
+            calls.append((own, kernel, args, sizes, tasks, grain, scratch, layout.stride, rounds, last))
         idle = [(*c[:4], 0, *c[5:8], 1, c[9]) for c in calls]
         run = POOL_ROUNDS.at(code.image.address(POOL_ROUNDS.name))
         return Launches(code.plan, layout, run, calls, idle, (inputs, self, made))

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -294,8 +295,13 @@ class Memory:
 
     def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
         made, held = self._bind(layout, inputs)
-        self._enqueue(self._queue, range(len(self._calls)))
-        self._take(layout, made, held)
+        try:
+            self._enqueue(self._queue, range(len(self._calls)))
+            self._take(layout, made, held)
+        except BaseException:
+            with suppress(Error):
+                self._queue.finish()  # kernels that were enqueued may still use the arrays
+            raise
         return made
 
     def _bind(self, layout: Layout, inputs: Sequence[Array]) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.dtype import F32, F64, I64
+from jangin.ir.dtype import F32, F64, I64, STRING
 from jangin.ir.expr import Buffer, Expr, call, cast, const, eq, maximum, select
 from jangin.ir.graph import Array, CompileError
-from jangin.ir.types import STRING, tensor_type
+from jangin.ir.types import tensor_type
 from jangin.ops.axes import divide, product
 from jangin.ops.builder import Builder
 from jangin.ops.linear_models import affine, kernel, opposed, pairs, probabilities

@@ -9,11 +9,11 @@ import numpy as np
 
 from jangin.frontends.onnx.registry import Lowering, op
 from jangin.frontends.onnx.types import TEXT, element_type
-from jangin.ir.dtype import BOOL, F32, I64, U8, DType
+from jangin.ir.dtype import BOOL, F32, I64, STRING, U8, DType
 from jangin.ir.expr import Buffer, Expr, const, eq
 from jangin.ir.graph import Array, CompileError, Shape
 from jangin.ir.traversal import row_major
-from jangin.ir.types import STRING, Type, sequence_of, tensor_type
+from jangin.ir.types import Type, sequence_of, tensor_type
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item, NonTensor, host, type_of

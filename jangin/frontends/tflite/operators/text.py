@@ -8,10 +8,10 @@ import numpy as np
 
 from jangin.frontends.registry import lowers
 from jangin.frontends.tflite.operators.common import Call
-from jangin.ir.dtype import F64, I32, I64, U32, U64
+from jangin.ir.dtype import F64, I32, I64, STRING, U32, U64
 from jangin.ir.expr import Buffer, Expr, binary, cast, const
 from jangin.ir.graph import CompileError
-from jangin.ir.types import STRING, tensor_type
+from jangin.ir.types import tensor_type
 from jangin.ops.axes import product
 from jangin.ops.elementwise import bitcast
 from jangin.ops.nontensor import Item, NonTensor, host, type_of

@@ -1,0 +1,55 @@
+"""Executables of every kind, compiled with a cache, without one and with one that can't be written, in this
+process and in one of their own; then saved and loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kinds import KINDS, Kind, kind
+
+CACHES = ("kept", "none", "not writable")
+WAYS = [(cache, apart) for cache in CACHES for apart in (False, True)]
+each_kind = pytest.mark.parametrize("which", KINDS, ids=lambda k: k.name)
+
+
+def cache_of(what: str, folder: Path) -> Any:
+    """What `cache=` is given."""
+    if what == "none":
+        return False
+    if what == "not writable":
+        folder = folder / "file"
+        folder.touch()  # a file holds no folder, whoever asks
+    return folder / "cache"
+
+
+def check(which: Kind, cache: str, apart: bool, folder: Path) -> None:
+    if which.missing:
+        pytest.skip(which.missing)
+    where = cache_of(cache, folder)
+    if which.own and apart:
+        with pytest.raises(ValueError, match="your own can't go to another process"):
+            which.compiled(cache=where, isolated=True)
+        return
+    made = [which.compiled(cache=where, isolated=apart) for _ in range(1 if cache == "none" else 2)]
+    made[0].save(folder / "model.jgn")
+    loaded = which.loaded(folder / "model.jgn")
+    loaded.save(folder / "again.jgn")
+    assert (folder / "again.jgn").read_bytes() == (folder / "model.jgn").read_bytes()
+    for exe in (*made, loaded):
+        for feeds in which.feeds:
+            which.check(exe, feeds)
+
+
+@pytest.mark.parametrize("name", ["small types", "variants", "text", "maps", "state"])
+def test_handed_over_without_a_cache(name: str, tmp_path: Path) -> None:
+    """The way on which nothing but the executable itself travels, for kinds that hold different things."""
+    check(kind(name), "none", True, tmp_path)
+
+
+@pytest.mark.slow
+@each_kind
+@pytest.mark.parametrize(("cache", "apart"), WAYS)
+def test_every_way(which: Kind, cache: str, apart: bool, tmp_path: Path) -> None:
+    check(which, cache, apart, tmp_path)
