@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from jangin.commands.common import Settings, terminal
+from jangin.commands.common import Settings, alarm, terminal
 from jangin.pictures import PIXELS
 from jangin.version import __version__
 
@@ -474,7 +473,7 @@ def main() -> None:
             raise
         from jangin.commands.errors import explain
 
-        terminal(error=True).print(f"[bold red]error:[/] {escape(explain(error))}", soft_wrap=True)
+        terminal(error=True).print(alarm("error:", explain(error)), soft_wrap=True)
         sys.exit(1)
 
 

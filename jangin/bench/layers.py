@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import Any
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from jangin.bench.report import machine, threads_text
@@ -164,7 +163,7 @@ def table(found: Account) -> Table:
     out.add_column("computes", width=SOURCES_ROOM)
     largest = sorted(found.layers, key=lambda x: -x.gap)
     for x in largest[:LISTED]:
-        out.add_row(*_figures(x), made_by(x.template), escape(computes(x.sources)))
+        out.add_row(*_figures(x), made_by(x.template), computes(x.sources))
     rest = largest[LISTED:]
     if rest:
         gap, seconds = sum(x.gap for x in rest), sum(x.seconds for x in rest)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn
 
 from jangin import bench as benchmark
 from jangin.bench.engines import PEERS
@@ -19,6 +19,7 @@ from jangin.bench.roofs import measure
 from jangin.bench.trace import Event, several_events, trace_events
 from jangin.commands.common import (
     Settings,
+    bar_with,
     executable,
     fixed_sizes,
     parse_shapes,
@@ -29,6 +30,7 @@ from jangin.commands.common import (
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model
 from jangin.compiler.request import parse_seconds
+from jangin.files import write_text
 from jangin.ir.graph import Array
 from jangin.passes.work import flops
 from jangin.runtime.several import SeveralExecutable
@@ -124,14 +126,12 @@ def layers(
 
 
 def _write(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_text(path, json.dumps(content, indent=1) + "\n")
     terminal().print(f"written to {path}")
 
 
 def _compare(model: Path, threads: int, options: benchmark.Options, work: int) -> benchmark.Comparison:
-    console = terminal(error=True)
-    columns = (TextColumn("{task.description}"), BarColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with bar_with("{task.description}", BarColumn()) as bar:
         task = bar.add_task(model.stem, total=options.rounds)
 
         def tell(done: int, total: int, what: str) -> None:

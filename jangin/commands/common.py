@@ -5,14 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.segment import Segment
+from rich.text import Text
 
 import jangin
 from jangin.compiler.account import Account
@@ -30,6 +39,7 @@ from jangin.runtime.several import SeveralExecutable
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.stateful import StatefulExecutable
 from jangin.runtime.variants import VariantsExecutable
+from jangin.visible import visible
 
 REPORTED = 0.05
 """Steps of the compiler quicker than this many seconds are left out of --verbose's report."""
@@ -73,24 +83,44 @@ def formats_of(model: Path, kept: str, activations: str) -> Sequence[Format]:
     return (OnnxFormat(activations),)
 
 
+class _Terminal(Console):
+    """Shows what models say as `visible` has it, and takes none of it for markup."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
 def terminal(error: bool = False) -> Console:
     """A console; into a file or pipe, tables are wide enough not to be cut."""
     stream = sys.stderr if error else sys.stdout
-    return Console(file=stream, highlight=False, width=None if stream.isatty() else 160)
+    width = None if stream.isatty() else 160
+    return _Terminal(file=stream, highlight=False, markup=False, emoji=False, width=width)
+
+
+def say(text: str) -> None:
+    """Print lines as they are: intermediate representations and code."""
+    print(visible(text), end="" if text.endswith("\n") else "\n")
+
+
+def alarm(what: str, text: str) -> Text:
+    """A text behind what it is, which is seen at once."""
+    return Text.assemble((what, "bold red"), f" {text}")
+
+
+def bar_with(*columns: ProgressColumn | str) -> Progress:
+    """A progress bar on stderr, gone at its end; columns that are text have its fields."""
+    console = terminal(error=True)
+    made = (TextColumn(c, markup=False) if isinstance(c, str) else c for c in columns)
+    return Progress(*made, console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager
 def progress(settings: Settings) -> Iterator[Callable[[int, int, str], None]]:
     """A progress bar on stderr for a compilation; with `verbose`, each step's seconds too."""
-    console = terminal(error=True)
-    columns = (
-        TextColumn("{task.description:<10}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
     account = Account()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    columns = ("{task.description:<10}", BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with bar_with(*columns) as bar:
         task = bar.add_task("import", total=1.0)
 
         def tell(done: int, total: int, what: str) -> None:
@@ -104,7 +134,7 @@ def progress(settings: Settings) -> Iterator[Callable[[int, int, str], None]]:
     if settings.verbose:
         times = {what: seconds.wall for what, seconds in account.steps.items()}
         found = [f"{what} {seconds:.2f} s" for what, seconds in times.items() if seconds >= REPORTED]
-        console.print("steps: " + (", ".join(found) or "none that took time (from the cache)"))
+        terminal(error=True).print("steps: " + (", ".join(found) or "none that took time (from the cache)"))
 
 
 def share(done: int, total: int, what: str) -> float:

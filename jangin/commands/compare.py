@@ -8,12 +8,13 @@ from html import escape as xml
 from pathlib import Path
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from jangin.commands.common import Settings, parse_shapes, terminal
 from jangin.commands.quantize import bar
+from jangin.files import write_text
 from jangin.quantization.compare import Comparison, compare
+from jangin.visible import visible
 
 ROWS = 40
 """Values that the table lists."""
@@ -42,9 +43,9 @@ def run(
         )  # fmt: skip
     console = terminal()
     console.print(table(found))
-    console.print(summary(found), soft_wrap=True, markup=False)
+    console.print(summary(found), soft_wrap=True)
     if plot is not None:
-        plot.write_text(svg(found, f"{a.name} against {b.name}"), "utf-8")
+        write_text(plot, visible(svg(found, f"{a.name} against {b.name}")))
         console.print(f"{plot}: the differences by depth")
     return found
 
@@ -62,7 +63,7 @@ def table(found: Comparison) -> Table:
     for d in sorted(shown, key=lambda d: places[d.name]):
         style = "bold red" if d is found.first else ""
         result.add_row(
-            str(places[d.name]), f"{d.largest:.2e}", f"{d.typical:.2e}", escape(d.name), escape(d.source),
+            str(places[d.name]), f"{d.largest:.2e}", f"{d.typical:.2e}", d.name, d.source,
             "x".join(map(str, d.shape)), style=style,
         )  # fmt: skip
     return result

@@ -37,7 +37,7 @@ def devices() -> None:
     for target in NAMED.values():
         table.add_row(*_row(host if target.name == host.name else target, target.name == host.name))
     console.print(table)
-    console.print(_opencl(), markup=False)
+    console.print(_opencl())
     libraries = Table("library", "version", "used for")
     libraries.add_row("llvmlite (LLVM)", _llvm(), "all code that Jangin generates")
     libraries.add_row("NumPy", np.__version__, "arrays; its SGEMM as a yardstick")

@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.markup import escape
 from rich.table import Table
 
 import jangin
 from jangin.backends.backend import backend_of
 from jangin.commands import placement as nodes
-from jangin.commands.common import Settings, parse_shapes, progress, terminal
+from jangin.commands.common import Settings, parse_shapes, progress, say, terminal
 from jangin.commands.minimize import minimize
 from jangin.commands.picture.draw import draw
 from jangin.commands.program import program_text, steps_table
@@ -32,6 +31,7 @@ from jangin.compiler.pipeline import (
     plan_graph,
     plan_model,
 )
+from jangin.files import write_text
 from jangin.frontends.format import ModelSource
 from jangin.frontends.table import load
 from jangin.ir import te
@@ -82,7 +82,7 @@ def inspect(
     a picture of the graph."""
     if model.suffix == ".jgn":
         if sizes:
-            print(jangin.load(model).explain_shapes())
+            say(jangin.load(model).explain_shapes())
         else:
             _inspect_compiled(model, after, kernel, placement, memory, html is not None)
         return
@@ -103,11 +103,11 @@ def inspect(
         draw(model, settings, options, after, html, times)
         return
     if after and after != "plan":
-        print(print_graph(import_model(source, options, until=after)), end="")
+        say(print_graph(import_model(source, options, until=after)))
         return
     if sizes:
         with progress(settings) as tell:
-            print(_explained(source, options, tell))
+            say(_explained(source, options, tell))
         return
     if len(options.target.each) > 1:
         made = jangin.build(model, options.target.name, shapes=options.shapes, winograd=settings.winograd)
@@ -150,9 +150,9 @@ def _inspect_graph(
     kernels = {entry[0].func.name: (nodes[out], entry[0]) for out, entry in scheduled.items()}
     if kernel:
         found = [kernel_text(graph, *k, show, options.target) for k in _find(kernel, kernels, plan)]
-        print("\n".join(found), end="")
+        say("\n".join(found))
     elif after == "plan":
-        print(print_plan(plan), end="")
+        say(print_plan(plan))
     elif memory:
         terminal().print(_memory(plan))
     else:
@@ -182,7 +182,7 @@ def _placement(model: ModelSource, settings: Settings, options: Options, output:
     rows = nodes.placement(import_model(model, options, until="import"), planned)
     terminal().print(nodes.table(rows))
     if output is not None:
-        output.write_text(json.dumps(nodes.as_json(rows), indent=1) + "\n")
+        write_text(output, json.dumps(nodes.as_json(rows), indent=1) + "\n")
 
 
 def _inspect_compiled(
@@ -216,7 +216,7 @@ def _inspect_part(made: Artifact | ProgramArtifact, after: str, placement: bool,
     if isinstance(made, ProgramArtifact):
         _inspect_program(made, after, "")
     elif after:
-        print(print_plan(made.plan), end="")
+        say(print_plan(made.plan))
     elif placement:
         terminal().print(steps_table(made))
     elif memory:
@@ -229,7 +229,7 @@ def _inspect_program(artifact: ProgramArtifact, after: str, kernel: str) -> None
     if kernel:
         raise ValueError("--kernel is for models that are one plan; this one is a program of several")
     if after:
-        print(program_text(artifact), end="")
+        say(program_text(artifact))
     else:
         terminal().print(summary(artifact))
         terminal().print(steps_table(artifact))
@@ -269,13 +269,13 @@ def _summary(model: ModelSource, options: Options, kernels: Kernels, plan: Plan)
     imported = source.graph
     for name, text in source.metadata.items():
         if text:
-            console.print(f"{name}: {str(text)[:SHOWN]}", markup=False)
+            console.print(f"{name}: {str(text)[:SHOWN]}")
     fused = import_model(model, options, until="fuse")
     for kind, names in (("input", imported.inputs), ("output", imported.outputs)):
         for name in names:
             said = imported.value(name)
             found = fused.value(name) if said.shape is None else said  # formats need not say what comes out
-            console.print(f"{kind} {name}: {found}", markup=False)
+            console.print(f"{kind} {name}: {found}")
     counts = Counter(n.op.removeprefix(f"{source.dialect.domain}.") for n in imported.nodes)
     weights = sum(a.nbytes for a in imported.constants.values())
     console.print(f"{len(imported.nodes)} nodes: " + ", ".join(f"{n} {op}" for op, n in counts.most_common()))
@@ -288,7 +288,7 @@ def _summary(model: ModelSource, options: Options, kernels: Kernels, plan: Plan)
         template = kernels[launch.kernel][1].template
         sources = "; ".join(launch.sources)
         sizes = str(launch.tasks), str(launch.grain)
-        table.add_row(escape(launch.kernel), template, *sizes, escape(sources[:100]))
+        table.add_row(launch.kernel, template, *sizes, sources[:100])
     console.print(table)
 
 
@@ -312,5 +312,5 @@ def _memory(plan: Plan) -> Table:
         live = f"{b.live[0]} – {b.live[1]}" if b.kind == "arena" else ""
         shape = ", ".join(map(str, b.shape))
         offset = "" if b.offset is None else str(b.offset)
-        table.add_row(b.name, f"{b.dtype}\\[{shape}]", kind, offset, live)
+        table.add_row(b.name, f"{b.dtype}[{shape}]", kind, offset, live)
     return table

@@ -17,7 +17,6 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_19
 from onnx.reference.ops.op_quantize_linear import QuantizeLinear_19
-from rich.markup import escape
 
 import jangin
 from jangin.commands.common import Settings, fixed_sizes, parse_shapes, progress, random_input, terminal
@@ -72,8 +71,8 @@ def minimize(
     with progress(settings) as tell:
         part = smallest(whole, test, recorded, tell)
     onnx.save(part, output)
-    console.print(escape(test(part)), soft_wrap=True)
-    console.print(f"{len(part.graph.node)} of {len(whole.graph.node)} nodes fail so: {output}", markup=False)
+    console.print(test(part), soft_wrap=True)
+    console.print(f"{len(part.graph.node)} of {len(whole.graph.node)} nodes fail so: {output}")
     return part
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jangin.backends.backend import backend_of
+from jangin.commands.common import say
 from jangin.frontends.dialect import Imported
 from jangin.frontends.lower import lower
 from jangin.frontends.onnx.dialect import ONNX
@@ -36,9 +37,9 @@ def opt(file: str, passes: Sequence[str], emit: str, target: str | None) -> None
         with open(file, encoding="utf-8") as source:
             text = source.read()
     if text.lstrip().startswith("graph"):
-        print(opt_graph(text, passes, emit, found), end="")
+        say(opt_graph(text, passes, emit, found))
     else:
-        print(opt_func(text, passes, emit, found), end="")
+        say(opt_func(text, passes, emit, found))
 
 
 def opt_graph(text: str, passes: Sequence[str], emit: str, target: Target) -> str:

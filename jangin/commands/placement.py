@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from jangin.compiler.pipeline import Planned
@@ -107,7 +106,7 @@ def table(rows: Sequence[Placed]) -> Table:
     for row in rows:
         kernels = ", ".join(row.kernels) + (" (fused)" if row.shared else "")
         where = "; ".join(filter(None, (kernels, row.where)))
-        made.add_row("  " * row.depth + escape(row.node), row.runs, escape(where))
+        made.add_row("  " * row.depth + row.node, row.runs, where)
     made.caption = "\n".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items() if found[kind])
     return made
 
@@ -131,7 +130,7 @@ def devices_table(made: SeveralArtifact) -> Table:
     found = {source: None for part in made.parts for p in plans(part) for source in _sources(p)}
     for source in found:
         where = ["; ".join(placed[name].get(source, ())) for name in made.placed]
-        table.add_row(escape(source), escape(" or ".join(made.names)), *map(escape, where))
+        table.add_row(source, " or ".join(made.names), *where)
     return table
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.markup import escape
 from rich.table import Table
 
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment
@@ -31,7 +30,7 @@ def steps_table(artifact: Artifact | ProgramArtifact) -> Table:
     hosted = sum(kind.strip() == "host" for kind, _, _ in rows)
     table = Table("runs as", "what", "computes", title=f"steps, {hosted} of them in Python")
     for kind, what, computes in rows:
-        table.add_row(kind, escape(what), escape(computes))
+        table.add_row(kind, what, computes)
     return table
 
 

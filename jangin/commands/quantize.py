@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TimeElapsedColumn
 from rich.table import Table
 
-from jangin.commands.common import Settings, check_output, parse_shapes, terminal
+from jangin.commands.common import Settings, bar_with, check_output, parse_shapes, terminal
 from jangin.commands.quantize_report import page, table
 from jangin.commands.quantize_report import summary as reported
+from jangin.files import write_text
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.frontends.tflite import format as tflite
@@ -20,6 +21,7 @@ from jangin.ir.dtype import I8
 from jangin.quantization.job import Quantized
 from jangin.quantization.parts import prepared
 from jangin.quantization.quantize import quantize
+from jangin.visible import visible
 
 FILES = (".onnx", ".jgn")
 """What is written where the name doesn't say."""
@@ -56,7 +58,7 @@ def run(
         console.print(table(found.report))
         console.print(reported(found.report), soft_wrap=True)
         if html is not None:
-            html.write_text(page(f"{model.stem} in smaller numbers", found.report), "utf-8")
+            write_text(html, visible(page(f"{model.stem} in smaller numbers", found.report)))
             console.print(f"{html}: the report")
     console.print(summary(found))
     for file in files:
@@ -91,9 +93,7 @@ def summary(found: Quantized) -> Table:
 @contextmanager
 def bar() -> Iterator[Callable[[float, float, str], None]]:
     """A progress bar on stderr."""
-    console = terminal(error=True)
-    columns = (TextColumn("{task.description:<12}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+    with bar_with("{task.description:<12}", BarColumn(), TimeElapsedColumn()) as shown:
         task = shown.add_task("import", total=1.0)
 
         def tell(done: float, total: float, what: str) -> None:

@@ -7,7 +7,6 @@ from importlib.resources import files
 from string import Template
 
 from rich import box
-from rich.markup import escape as plain
 from rich.table import Table
 
 from jangin.quantization.decide import FLOAT, Decision, Report
@@ -26,7 +25,7 @@ def table(found: Report) -> Table:
     for heading in ("chosen", "part", "why"):
         result.add_column(heading)
     for d in found.decisions:
-        result.add_row(*figures(found, d), d.kind, plain(d.source), d.reason)
+        result.add_row(*figures(found, d), d.kind, d.source, d.reason)
     return result
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.markup import escape
 from rich.table import Table
 
 import jangin
@@ -35,7 +34,7 @@ from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.several import SeveralExecutable
 from jangin.runtime.several_artifact import SeveralArtifact
 from jangin.runtime.signing import sign
-from jangin.runtime.sizes import Evaluator, TensorSpec
+from jangin.runtime.sizes import Evaluator
 from jangin.runtime.stateful import StatefulExecutable
 from jangin.runtime.variants_artifact import VariantsArtifact, listed
 
@@ -100,9 +99,7 @@ def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
     for t in ordered[:PROFILED]:
         speed = f"{t.bytes / t.seconds / 1e9:.1f}" if t.seconds else ""
         share, sources = f"{t.seconds / total if total else 0:.1%}", "; ".join(t.launch.sources)[:80]
-        table.add_row(
-            f"{t.seconds * 1e3:.3f}", share, speed, str(t.launch.tasks), t.launch.kernel, escape(sources)
-        )
+        table.add_row(f"{t.seconds * 1e3:.3f}", share, speed, str(t.launch.tasks), t.launch.kernel, sources)
     if rest := ordered[PROFILED:]:
         table.caption = f"{len(rest)} more take {sum(t.seconds for t in rest) * 1e3:.3f} ms"
     return table
@@ -112,7 +109,7 @@ def describe(name: str, array: Any) -> None:
     """An output's type, range and, where it looks like class scores, the highest."""
     console = terminal()
     if isinstance(array, list):
-        console.print(f"{name}: a sequence of {len(array)}", markup=False)
+        console.print(f"{name}: a sequence of {len(array)}")
         if array:
             describe(f"{name}[0]", array[0])
         return
@@ -120,7 +117,7 @@ def describe(name: str, array: Any) -> None:
         text = "nothing (an empty optional)" if array is None else str(array)
         if isinstance(array, dict):
             text = ", ".join(f"{label}: {value}" for label, value in array.items())
-        console.print(f"{name}: {text[:LONGEST]}", markup=False)
+        console.print(f"{name}: {text[:LONGEST]}")
         return
     text = f"{name}: {array.dtype}{list(array.shape)}"
     if array.size and array.dtype.kind in "fiub":
@@ -128,7 +125,7 @@ def describe(name: str, array: Any) -> None:
         text += f"  min {wide.min():.6g}  max {wide.max():.6g}  mean {wide.mean():.6g}"
         if np.isnan(wide).any():
             text += f"  NaN in {np.isnan(wide).mean():.0%}"
-    console.print(text, markup=False)
+    console.print(text)
     if array.dtype.kind == "f" and array.ndim and array.size == array.shape[-1] >= CLASSES:
         row = array.reshape(-1)
         for i in np.argsort(-row)[:TOP]:
@@ -189,7 +186,7 @@ def summary(made: Compiled) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for kind, specs in zip(("input", "output"), signature(made), strict=True):
         for spec in specs:
-            table.add_row(kind, _spec_text(spec))
+            table.add_row(kind, str(spec))
     if isinstance(made, SeveralArtifact):
         table.add_row("devices", ", ".join(made.names))
         table.add_row("batch", f"shared out by {made.rows}" if made.rows else f"stays whole: {made.reason}")
@@ -214,7 +211,3 @@ def summary(made: Compiled) -> Table:
         arena = f"{Layout(Frame(plan), (), Evaluator({})).placement.arena / 1e6:.2f} MB"
     table.add_row("arena", arena)
     return table
-
-
-def _spec_text(spec: TensorSpec) -> str:
-    return str(spec).replace("[", "\\[")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from jangin.commands.common import Settings
@@ -40,7 +39,7 @@ def steps_table(account: Account) -> Table:
         table.add_column(name, justify="right")
     steps = account.steps.items()
     for what, seconds in steps:
-        table.add_row(escape(what), f"{seconds.wall:.3f}", f"{seconds.own:.3f}")
+        table.add_row(what, f"{seconds.wall:.3f}", f"{seconds.own:.3f}")
     table.add_section()
     total = (sum(s.wall for _, s in steps), sum(s.own for _, s in steps))
     table.add_row("in all", *(f"{seconds:.3f}" for seconds in total))
@@ -58,5 +57,5 @@ def kernels_table(account: Account) -> Table:
         if n == min(len(made), SLOWEST):
             table.add_section()
         times = (kernel.schedule, kernel.text, kernel.object, kernel.total)
-        table.add_row(escape(kernel.name), *(f"{seconds:.3f}" for seconds in times))
+        table.add_row(kernel.name, *(f"{seconds:.3f}" for seconds in times))
     return table

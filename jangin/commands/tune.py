@@ -8,16 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich import box
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn
 from rich.table import Table
 
 from jangin.bench.layers import computes, made_by
-from jangin.commands.common import Settings, fixed_sizes, parse_shapes, terminal
+from jangin.commands.common import Settings, alarm, bar_with, fixed_sizes, parse_shapes, terminal
 from jangin.compiler.local import device_for
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import tune_model
 from jangin.compiler.request import parse_seconds, with_winners
+from jangin.files import write_text
 from jangin.runtime.libraries import FINDERS, TITLES, find
 from jangin.runtime.threads import default_threads
 from jangin.targets import resolve
@@ -54,20 +54,19 @@ def tune(
     store = None if settings.cache is False else Store(None if settings.cache is True else settings.cache)
     if store is not None:
         options = with_winners(options, count, store)
-    console, bar_console = terminal(), terminal(error=True)
-    columns = (TextColumn("{task.description:<40}"), BarColumn(), TextColumn("{task.fields[time]}"))
-    with Progress(*columns, console=bar_console, transient=True, disable=not bar_console.is_terminal) as bar:
+    console = terminal()
+    with bar_with("{task.description:<40}", BarColumn(), "{task.fields[time]}") as bar:
         task = bar.add_task("import", total=1.0, time="")
 
         def tell(done: float, total: float, what: str) -> None:
             clock = f"{done:.0f} of {total:.0f} s"
-            bar.update(task, completed=done, total=total, description=escape(what[-40:]), time=clock)
+            bar.update(task, completed=done, total=total, description=what[-40:], time=clock)
 
         found = tune_model(settings.source(model), options, count, parse_seconds(budget), sizes, store, tell)
     console.print(table(found))
     console.print(summary(found, count, libraries(options)))
     for defect in found.defects[:DEFECTS]:
-        console.print(f"[bold red]a defect of Jangin[/] (please report): {escape(defect)}", soft_wrap=True)
+        console.print(alarm("a defect of Jangin", f"(please report): {defect}"), soft_wrap=True)
     if len(found.defects) > DEFECTS:
         console.print(f"{len(found.defects) - DEFECTS} more such candidates; --json lists them")
     if store is None:
@@ -79,7 +78,7 @@ def tune(
             soft_wrap=True,
         )
     if output is not None:
-        output.write_text(json.dumps(as_json(found, count), indent=1) + "\n")
+        write_text(output, json.dumps(as_json(found, count), indent=1) + "\n")
     return found
 
 
@@ -106,7 +105,7 @@ def table(found: Outcome) -> Table:
             str(r.earlier),
             str(r.pruned),
             made_by(str(r.best)),
-            escape(computes(r.sources)),
+            computes(r.sources),
         )
     return result
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from jangin.ir.expr import Expr
 from jangin.ir.records import dataclass
+from jangin.visible import visible
 
 IN_RANGE = (1 << 63) - 1
 """What an `ir.core.IndexCheck` gives where every index is in range."""
@@ -14,6 +15,9 @@ IN_RANGE = (1 << 63) - 1
 class IndexOutOfRange(IndexError):
     """An index that a model computed, or was given, and that its axis doesn't have: the model's node, the
     index, and the range. The run's outputs are not given."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 @dataclass(frozen=True)

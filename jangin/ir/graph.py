@@ -18,6 +18,7 @@ from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
 from jangin.ir.types import Type
+from jangin.visible import visible
 
 Shape = tuple[Expr, ...]
 MAX_SIZE = (1 << 31) - 1
@@ -29,6 +30,9 @@ FUNCTION = "function"
 
 class CompileError(Exception):
     """What a model's author reads: the node, operator, shapes, reason and remedy, in one message."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from jangin.runtime.arrays import address
 from jangin.runtime.executable import Executable
 from jangin.runtime.outputs import BYTE, aligned, fresh
 from jangin.runtime.sizes import Evaluator, Sizes
+from jangin.visible import visible
 
 ROOM = 16
 """Slices that there is memory for at first, where a loop says how many it makes."""
@@ -80,6 +81,9 @@ Env = dict[str, Place]
 
 class StepError(ValueError):
     """A step that can't run on the values of this run: the model's node, and why."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class Unreachable(Exception):

@@ -14,6 +14,7 @@ from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import linear
 from jangin.ir.traversal import children, free_vars, rebuild, substitute
+from jangin.visible import visible
 
 Sizes = tuple[int, ...]
 
@@ -30,9 +31,8 @@ class TensorSpec:
     type: str = ""
 
     def __str__(self) -> str:
-        if self.type:
-            return f"{self.name} {self.type}"
-        return f"{self.name} {self.dtype}[{', '.join(map(str, self.shape))}]"
+        kind = self.type or f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return visible(f"{self.name} {kind}")
 
 
 def spec(buffer: PlanBuffer) -> TensorSpec:

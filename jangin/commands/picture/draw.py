@@ -11,10 +11,12 @@ from jangin.commands.common import Settings, fixed_sizes, progress, random_input
 from jangin.commands.picture.page import page
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model, plan_model
+from jangin.files import write_text
 from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import typed
 from jangin.frontends.table import load
 from jangin.runtime.executable import Executable
+from jangin.visible import visible
 
 REPEATS = 20
 """Runs of which a kernel's time is the median."""
@@ -32,7 +34,7 @@ def draw(model: Path, settings: Settings, options: Options, after: str, output: 
     launches = [x for plan in planned.plans for x in plan.launches]
     seconds = _measured(source, settings, options) if times else {}
     title = f"{model.name} after {after}" if after else model.name
-    output.write_text(page(title, graph, launches, seconds), "utf-8")
+    write_text(output, visible(page(title, graph, launches, seconds)))
     terminal().print(f"{output}: {len(graph.nodes)} nodes, {output.stat().st_size / 1e3:.0f} kB")
 
 
