@@ -38,8 +38,8 @@ def named(text: str) -> onnx.ModelProto:
 COMMANDS = [
     "inspect M", "inspect M --placement", "inspect M --memory", "inspect M --shapes",
     "inspect M --after import", "inspect M --after fuse", "inspect M --after plan",
-    "inspect M --kernel nothing", "inspect M --kernel K --show llvm", "run M --shape N --profile", "run M --input nothing",
-    "compile M -o OUT.jgn", "bench M --layers --shape N", "emit", "inspect OUT.jgn",
+    "inspect M --kernel nothing", "inspect M --kernel K --show llvm", "run M --shape N --profile",
+    "run M --input nothing", "compile M -o OUT.jgn", "bench M --layers --shape N", "emit", "inspect OUT.jgn",
     "inspect OUT.jgn --memory",
     "inspect OUT.jgn --after plan", "inspect OUT.jgn --shapes", "run OUT.jgn --input nothing",
     "convert M OUT.onnx",

@@ -1,5 +1,5 @@
-"""Text to tokens and back, and conversations as text, as a GGUF file says (by the packages tokenizers,
-jinja2)."""
+"""Text to tokens and back, and conversations as text, as a GGUF file says (by the packages
+tokenizers and jinja2)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jangin.frontends.gguf.chat import Renderer
 from jangin.frontends.gguf.file import File
 from jangin.ir.graph import CompileError
 
@@ -44,6 +45,7 @@ class Text:
 
         self._tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in marks])
         first = "tokenizer.ggml.add_bos_token"
+        self._render: Renderer | None = None
         self._starts = bool(self._file.settings.get(first, kind == "llama"))
 
     @property
@@ -64,21 +66,14 @@ class Text:
         return text
 
     def chat(self, messages: Iterable[Mapping[str, str]]) -> str:
-        """A conversation ({"role": "user", "content": "..."}) as the text that an assistant goes on with."""
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-        def refuse(reason: str) -> None:
-            raise CompileError(f"the chat template refuses this conversation: {reason}")
-
-        tools = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        template = tools.from_string(self._file.setting("tokenizer.chat_template"))
-        named = {
+        """A conversation ({"role": "user", "content": "..."}) as the text that an assistant goes on with.
+        Raises CompileError where the template is wrong, refuses the conversation, or comes to no end."""
+        if self._render is None:
+            self._render = Renderer(self._file.setting("tokenizer.chat_template"))
+        marks = {
             f"{n}_token": self._mark(f"tokenizer.ggml.{n}_token_id") for n in ("bos", "eos", "unk", "pad")
         }
-        text: str = template.render(
-            messages=list(messages), add_generation_prompt=True, raise_exception=refuse, **named
-        )
-        return text
+        return self._render({"messages": list(messages), "add_generation_prompt": True, **marks})
 
     def _mark(self, key: str) -> str:
         at = self._file.settings.get(key)

@@ -1,0 +1,78 @@
+"""Chat templates, rendered by a process of its own (see `chatting`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock, Timer
+from typing import Any
+
+from jangin.ir.graph import CompileError
+
+SECONDS = 10.0
+"""Until a template that doesn't end is stopped: thousands of times what one takes."""
+MOST_TEXT = 4 << 20
+"""Characters that a template may add to the conversation."""
+
+
+class Renderer:
+    """Renders one template. Its process starts when it is first asked, and ends with this one."""
+
+    def __init__(self, template: str) -> None:
+        self._template = template
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+        self._lock = Lock()
+
+    def __call__(self, names: Mapping[str, Any]) -> str:
+        """The text for what the template may use. Raises CompileError where there is none, or no end."""
+        try:
+            most = len(json.dumps(names)) + MOST_TEXT
+        except (TypeError, ValueError) as error:
+            raise CompileError(f"a conversation is texts, numbers, lists and dictionaries: {error}") from None
+        asked = {"template": self._template, "names": names, "most": most, "path": sys.path}
+        with self._lock:
+            answer = self._answer(json.dumps(asked).encode() + b"\n")
+        if "refused" in answer:
+            raise CompileError(f"the chat template refuses this conversation: {answer['refused']}")
+        if "error" in answer:
+            raise CompileError(f"the model's chat template can't be used: {answer['error']}")
+        return str(answer["text"])
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
+        """What the process says. One that doesn't is ended, so that it answers nothing later."""
+        process = self._running()
+        assert process.stdin is not None and process.stdout is not None
+        late = Timer(SECONDS, process.kill)
+        late.start()
+        said = b""
+        try:
+            with suppress(BrokenPipeError):
+                process.stdin.write(line)
+                process.stdin.flush()
+            said = process.stdout.readline()
+        finally:
+            stopped = late.finished.is_set()
+            late.cancel()
+            if not said.endswith(b"\n"):
+                self._process = None
+                process.kill()
+                process.communicate()
+        if said.endswith(b"\n"):
+            found: dict[str, Any] = json.loads(said)
+            return found
+        ended = f"the process that renders it ended ({process.returncode})"
+        return {"error": f"it doesn't end in {SECONDS:g} seconds" if stopped else ended}
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        """The process; a new one where there is none, or this process was forked since."""
+        if self._process is None or self._owner != os.getpid():
+            command = [sys.executable, "-I", str(Path(__file__).with_name("chatting.py"))]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._owner = os.getpid()
+        return self._process
