@@ -125,21 +125,24 @@ def _check_outputs(graph: Graph) -> None:
 
 
 class Symbols:
-    """The size symbols of a model: their identifiers, ranges, and what the user bound them to."""
+    """The size symbols of a model: their identifiers, ranges, and what the user bound them to. `limits`: what
+    the model says of its symbols' ranges."""
 
-    def __init__(self, bindings: ShapeBindings) -> None:
+    def __init__(self, bindings: ShapeBindings, limits: Mapping[str, tuple[int, int]] | None = None) -> None:
         self.bindings = bindings
+        self.limits = limits or {}
         self.names: dict[str, Expr] = {}
         self.ranges: dict[Var, Range] = {}
 
-    def shape(self, name: str, declared: Sequence[int | str] | None) -> Shape | None:
+    def shape(self, name: str, declared: Sequence[int | str | Expr] | None) -> Shape | None:
         """The shape of the input `name`: sizes and symbols' names as the model declares them ("" for a size
-        without a name), None where it declares no shape; then the user's, if any."""
+        without a name), or expressions of such symbols; None where it declares no shape; then the user's, if
+        any."""
         wanted = self.bindings.get(name)
         whole = None if wanted is None or isinstance(wanted, int) else tuple(wanted)
         if declared is None and whole is None:
             return None
-        sizes = ["" if d is None else d for d in whole or ()] if declared is None else declared
+        sizes = ["" if d is None else d for d in whole or ()] if declared is None else [*declared]
         if whole is not None and len(whole) != len(sizes):
             raise CompileError(f"input '{name}' is of rank {len(sizes)}, shapes gives it {list(whole)}")
         return tuple(
@@ -147,8 +150,13 @@ class Symbols:
             for i, size in enumerate(sizes)
         )
 
-    def _dim(self, declared: int | str, fresh: str, wanted: Size, what: str) -> Expr:
+    def _dim(self, declared: int | str | Expr, fresh: str, wanted: Size, what: str) -> Expr:
         """One dimension of an input: `declared` by the model, `wanted` by the user."""
+        if isinstance(declared, Expr):
+            size = substitute(declared, {v: self._symbol(v.name) for v in free_vars(declared)})
+            if isinstance(wanted, int) and size != const(wanted):
+                raise CompileError(f"{what} has a dimension {size}; shapes asks for {wanted}")
+            return size
         if isinstance(declared, int):
             if not 0 <= declared <= MAX_SIZE:
                 raise CompileError(f"{what} has a dimension of {declared}; sizes are from 0 to {MAX_SIZE}")
@@ -156,12 +164,16 @@ class Symbols:
                 raise CompileError(f"{what} has a fixed dimension {declared}; shapes asks for {wanted}")
             return const(declared)
         name = declared or (wanted if isinstance(wanted, str) else "") or fresh
-        if name not in self.names:
-            self.names[name] = self._define(name, wanted if isinstance(wanted, int) else None)
-        found = self.names[name]
+        found = self._symbol(name, wanted if isinstance(wanted, int) else None)
         if isinstance(wanted, int) and found != const(wanted):
             raise CompileError(f"{what}: shapes gives symbol {name} the sizes {found} and {wanted}")
         return found
+
+    def _symbol(self, name: str, size: int | None = None) -> Expr:
+        """The symbol of a name, or its size: what `shapes` says of it, or `size`."""
+        if name not in self.names:
+            self.names[name] = self._define(name, size)
+        return self.names[name]
 
     def _define(self, name: str, size: int | None) -> Expr:
         identifier = self._identifier(name)
@@ -172,7 +184,7 @@ class Symbols:
             if not 0 <= bound <= MAX_SIZE:
                 raise CompileError(f"shapes gives symbol '{name}' the size {bound}")
             return const(bound)
-        low, high = 1, MAX_SIZE
+        low, high = self.limits.get(name, (1, MAX_SIZE))
         if bound is not None:
             pair = tuple(bound)
             if len(pair) != 2 or not all(isinstance(b, int) for b in pair):

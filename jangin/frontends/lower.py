@@ -13,6 +13,7 @@ from typing import Any
 
 from jangin.frontends import control
 from jangin.frontends.dialect import Dialect, Imported, Inputs, Scope
+from jangin.ir.expr import Expr, Var
 from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ops.builder import ANY_MACHINE, Builder, RegisterTile
 from jangin.ops.nontensor import Item, NonTensor, constant, host, real, type_of
@@ -185,15 +186,15 @@ class _Lowering:
         except control.RanksDiffer:
             raise
         except CompileError as error:
-            raise CompileError(_explain(node, inputs, str(error))) from error
+            raise _explained(node, inputs, str(error), error.symbols) from error
         except MemoryError as error:
             reason = f"there is no memory for what it computes: {error}"
-            raise CompileError(_explain(node, inputs, reason)) from error
+            raise _explained(node, inputs, reason) from error
         except Exception as error:  # a lowering met what its operator does not define
             other = next((t for t in inputs if isinstance(t, NonTensor)), None)
             how = "so" if other is None else f"for a {other}"
             reason = f"it is malformed, or not supported {how}: {type(error).__name__}: {error}"
-            raise CompileError(_explain(node, inputs, reason)) from error
+            raise _explained(node, inputs, reason) from error
 
     def _lowered(self, b: Builder, node: Node, inputs: Inputs, env: Env) -> Sequence[Item | None]:
         for given, name in zip(inputs, node.inputs, strict=True):
@@ -238,6 +239,8 @@ class _Lowering:
             vars(self).update(before)
 
 
-def _explain(node: Node, inputs: Inputs, reason: str) -> str:
+def _explained(node: Node, inputs: Inputs, reason: str, symbols: Iterable[Var] = ()) -> CompileError:
+    """The error of a node, whose sizes would have to be known where it doesn't say which."""
     given = ", ".join(f"{n}: {t}" for n, t in zip(node.inputs, inputs, strict=True) if t is not None)
-    return f"{node.source}, inputs ({given}): {reason}"
+    sizes: Iterable[Expr] = symbols or [d for t in inputs if isinstance(t, Tensor) for d in t.shape]
+    return CompileError(f"{node.source}, inputs ({given}): {reason}", sizes)

@@ -7,7 +7,7 @@ core operators those of `ir.core`, before the pass `lower` those of the format (
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -17,6 +17,7 @@ from jangin.ir.dtype import DType
 from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
+from jangin.ir.traversal import free_vars
 from jangin.ir.types import Type
 from jangin.visible import visible
 
@@ -29,7 +30,12 @@ FUNCTION = "function"
 
 
 class CompileError(Exception):
-    """What a model's author reads: the node, operator, shapes, reason and remedy, in one message."""
+    """What a model's author reads: the node, operator, shapes, reason and remedy, in one message. `symbols`:
+    those of the sizes which would have to be known."""
+
+    def __init__(self, text: str = "", sizes: Iterable[Expr] = ()) -> None:
+        super().__init__(text)
+        self.symbols: frozenset[Var] = frozenset().union(*map(free_vars, sizes))
 
     def __str__(self) -> str:
         return visible(super().__str__())

@@ -141,7 +141,7 @@ def attention(
     [batch] say where the queries stand among the keys (see `Window.mask`). A query that sees none gives 0."""
     if scale is None:
         if not isinstance(q.shape[3], Const):
-            raise CompileError(f"the head size of {q} must be known, or the scale given")
+            raise CompileError(f"the head size of {q} must be known, or the scale given", q.shape[-1:])
         scale = 1 / math.sqrt(q.shape[3].value)
     dtype = dtype or (F64 if q.dtype is F64 else F32)
     placed = window.mask(b, q.shape[2], k.shape[2], past, valid)
@@ -195,7 +195,7 @@ def attend_one(b: Builder, q: Tensor, past: tuple[Kept, Kept], own: tuple[Tensor
     keys, values = past
     batch, before, groups, size = keys.numbers.shape
     if not isinstance(size, Const):
-        raise CompileError(f"the head size of {q} must be known")
+        raise CompileError(f"the head size of {q} must be known", q.shape[-1:])
     shared = _sharing(b, b.map(lambda v: v * (1 / math.sqrt(size.value)), q), groups)
     lead, width = shared.shape[:3], own[1].shape[3]
 

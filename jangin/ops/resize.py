@@ -254,7 +254,8 @@ def taps_of(line: Line, style: Style) -> Taps:
         return Taps(1 - support, 2 * support, 1.0)
     up, down = static_shape((line.up,)), static_shape((line.down,))
     if up is None or down is None:
-        raise CompileError("resizing with antialias needs known sizes: fix them with shapes=")
+        sizes = line.up, line.down
+        raise CompileError("resizing with antialias needs known sizes: fix them with shapes=", sizes)
     scale = min(up[0] / down[0], 1.0)
     first = math.floor(-support / scale) + 1
     return Taps(first, 2 - 2 * first, scale)

@@ -47,11 +47,16 @@ def inverse_real_matrix(n: int) -> Array:
     return np.stack([count * np.cos(angle), -count * np.sin(angle)], 1)[..., None] / n
 
 
+def _unknown(x: Tensor, axis: int) -> CompileError:
+    reason = f"the DFT of {x}: the size of axis {axis} must be known; fix it with shapes="
+    return CompileError(reason, [x.shape[axis]])
+
+
 def _fitted(b: Builder, x: Tensor, axis: int, size: int) -> Tensor:
     """`x` cut or filled with zeros to `size` entries along an axis."""
     have = static_shape((x.shape[axis],))
     if have is None:
-        raise CompileError(f"the DFT of {x}: the size of axis {axis} must be known; fix it with shapes=")
+        raise _unknown(x, axis)
     ends = [size - have[0] if i == axis else 0 for i in range(x.rank)]
     return b.pad(x, [0] * x.rank + ends)
 
@@ -71,7 +76,7 @@ def dft(
     if length is None:
         size = static_shape((x.shape[axis],))
         if size is None:
-            raise CompileError(f"the DFT of {x}: the size of axis {axis} must be known; fix it with shapes=")
+            raise _unknown(x, axis)
         length = 2 * (size[0] - 1) if real_result else size[0]
     n = length
     _check_length(n)

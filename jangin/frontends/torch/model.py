@@ -11,7 +11,7 @@ import io
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, BinaryIO
 
@@ -24,7 +24,8 @@ from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Valu
 from jangin.ir.graph_text import graph_arrays, parse_graph, print_graph
 from jangin.ir.plan import aligned
 from jangin.ir.records import dataclass
-from jangin.ir.traversal import substitute
+from jangin.ir.simplify import linear
+from jangin.ir.traversal import free_vars, substitute
 
 MAGIC = b"\x8aJGT\r\n\x1a\n"
 PREFIX = struct.Struct("<8sQ")
@@ -97,41 +98,45 @@ class TracedModel:
     def bound(self, shapes: ShapeBindings) -> Graph:
         """The imported graph with sizes as the caller wants them."""
         graph = self.graph
-        ranges = {v.name: (int(low.value), int(high.value)) for v, (low, high) in _limits(graph)}
-        wanted = {**ranges, **shapes}
-        symbols = Symbols(wanted)
+        symbols = Symbols(shapes, dict(_limits(graph)))
         known: dict[Var, Expr] = {}
         for name in graph.inputs:
             shape = graph.value(name).shape
             assert shape is not None
-            declared = [_declared(d, name, i) for i, d in enumerate(shape)]
-            for dim, found in zip(shape, symbols.shape(name, declared) or (), strict=True):
+            for dim, found in zip(shape, symbols.shape(name, [*map(_declared, shape)]) or (), strict=True):
                 if isinstance(dim, Var):
                     known[dim] = found
-        for key in [k for k in ranges if k not in symbols.names]:
-            del wanted[key]
-        symbols.bindings = {k: v for k, v in wanted.items() if k in shapes or k in symbols.names}
+        known |= {Var(name): e for name, e in symbols.names.items()}
         inputs = [_sized(graph.value(n), known) for n in graph.inputs]
+        _check_found(inputs)
         nodes = [replace(n, attrs=substituted(n.of(ImportedAttributes), known)) for n in graph.nodes]
         return model_graph(graph.name, inputs, graph.outputs, nodes, graph.constants, symbols)
 
 
-def _limits(graph: Graph) -> list[tuple[Var, tuple[Const, Const]]]:
-    found = []
+def _limits(graph: Graph) -> Iterator[tuple[str, tuple[int, int]]]:
     for var, (low, high) in graph.symbols.items():
         assert isinstance(low, Const) and isinstance(high, Const)
-        found.append((var, (low, high)))
-    return found
+        yield var.name, (int(low.value), int(high.value))
 
 
-def _declared(dim: Expr, name: str, axis: int) -> int | str:
-    if isinstance(dim, Const):
-        return int(dim.value)
-    if isinstance(dim, Var):
-        return dim.name
-    raise CompileError(
-        f"input '{name}' has {dim} entries along axis {axis}: no input has the size that this follows from"
-    )
+def _declared(dim: Expr) -> int | str | Expr:
+    return int(dim.value) if isinstance(dim, Const) else dim.name if isinstance(dim, Var) else dim
+
+
+def _check_found(inputs: Sequence[Value]) -> None:
+    """CompileError for a symbol that no input's size says (see `runtime.sizes.solved`)."""
+    dims = [(d, v.name, i) for v in inputs for i, d in enumerate(v.shape or ())]
+    found = {d for d, _, _ in dims if isinstance(d, Var)}
+    for dim, name, axis in dims:
+        unknown = free_vars(dim) - found
+        if len(unknown) == 1 and linear(dim, *unknown) is not None:
+            found |= unknown
+        elif unknown:
+            raise CompileError(
+                f"input '{name}' has {dim} entries along axis {axis}: no input has the size that this "
+                "follows from",
+                [dim],
+            )
 
 
 def _sized(value: Value, known: Mapping[Var, Expr]) -> Value:

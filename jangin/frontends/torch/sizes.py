@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from jangin.ir.expr import Expr, const, maximum, minimum
-from jangin.ir.graph import CompileError
+import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.printers import PythonPrinter
+
+from jangin.frontends.torch.ratios import ROUNDINGS, Unsaid, ratio_of
+from jangin.ir.expr import Expr, Var, const, maximum, minimum
+from jangin.ir.graph import MAX_SIZE, CompileError
+from jangin.ir.simplify import Range, simplify
 
 
 def _product(*factors: Expr) -> Expr:
@@ -21,7 +28,7 @@ def _total(*terms: Expr) -> Expr:
 def _power(base: Expr, exponent: Expr) -> Expr:
     count = getattr(exponent, "value", None)
     if not isinstance(count, int) or count < 0:
-        raise CompileError(f"a size is {base} to the power of {exponent}")
+        raise Unsaid
     return _product(const(1), *[base] * count)
 
 
@@ -43,18 +50,107 @@ FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
 """By the names of SymPy's and PyTorch's classes (torch/utils/_sympy/functions.py)."""
 
 
-def size_of(size: Any, named: Callable[[Any], Expr]) -> Expr:
-    """A size, an int or a SymInt, as an expression; `named` gives that of a SymPy symbol. CompileError for
-    a function that sizes of models don't have."""
-    return const(int(size)) if isinstance(size, int) else _expression(size.node.expr, named)
+class Sizes:
+    """The sizes of one program, and of the bodies of its branches and loops.
+
+    `names`: what a caller calls symbols. `limits`: PyTorch's ranges of them. `env`: PyTorch's account of a
+    graph of `torch.compile`. There, whoever runs the graph has all numbers at hand: what no expression of
+    Jangin's says, and symbols that are no input's size, become symbols that a run is given (`given`)."""
+
+    def __init__(self, names: Mapping[Any, str], limits: Mapping[Any, Any], env: Any = None) -> None:
+        self.names, self.env = names, env
+        self.limits = limits if env is None else env.var_to_range
+        self.symbols: dict[Any, Var] = {}
+        self.given: dict[Any, Var] = {}
+
+    def __call__(self, size: Any) -> Expr:
+        """A size, an int or a SymInt, as an expression. CompileError for a function that sizes of models
+        don't have."""
+        return const(int(size)) if isinstance(size, int) else self._integer(size.node.expr)
+
+    def symbol(self, symbol: Any, name: str) -> Var:
+        """PyTorch's symbol, called `name` if the caller doesn't call it otherwise."""
+        if symbol not in self.symbols:
+            self.symbols[symbol] = self._named(self.names.get(symbol, name), str(symbol))
+        return self.symbols[symbol]
+
+    def ranges(self) -> dict[Var, Range]:
+        """What PyTorch knows of all symbols, as far as sizes go."""
+        found = {v: _within(self.limits.get(s), 1, MAX_SIZE) for s, v in self.symbols.items()}
+        return found | {v: _within(self.env.bound_sympy(e), -FAR, FAR) for e, v in self.given.items()}
+
+    def of_names(self, names: Any) -> set[Any]:
+        """PyTorch's symbols behind those of some names."""
+        found = {s for s, v in self.symbols.items() if v.name in names}
+        return found.union(*(e.free_symbols for e, v in self.given.items() if v.name in names))
+
+    def _named(self, wanted: str, own: str) -> Var:
+        taken = {v.name for v in (*self.symbols.values(), *self.given.values())}
+        return Var(wanted if wanted not in taken else f"{wanted}_{own}")
+
+    def _integer(self, e: Any) -> Expr:
+        if e.is_Integer:
+            return const(int(e))
+        if e in self.symbols:
+            return self.symbols[e]
+        name = type(e).__name__
+        try:
+            if name in ROUNDINGS:
+                ranges = self.ranges()
+                return simplify(ROUNDINGS[name](ratio_of(e.args[0], self._integer, ranges)), ranges)
+            if name in FUNCTIONS:
+                return FUNCTIONS[name](*(self._integer(a) for a in e.args))
+        except Unsaid:
+            pass
+        return self._other(e)
+
+    def _other(self, e: Any) -> Expr:
+        """What has no expression: a symbol of its own."""
+        if e.is_Symbol and (self.env is None or free_unbacked_symbols(e)):
+            return self.symbol(e, str(e))
+        if self.env is None or free_unbacked_symbols(e):
+            name = type(e).__name__
+            raise CompileError(
+                f"a size is {e}, whose {name} is not supported: export the model with fixed sizes"
+            )
+        if e not in self.given:
+            if not (self.env.evaluate_expr(e <= FAR) and self.env.evaluate_expr(e >= -FAR)):
+                raise CompileError(f"a number is {e}, which is beyond {FAR}")
+            self.given[e] = self._named(f"number_{len(self.given)}", str(len(self.given)))
+        return self.given[e]
 
 
-def _expression(e: Any, named: Callable[[Any], Expr]) -> Expr:
-    if e.is_Integer:
-        return const(int(e))
-    if e.is_Symbol:
-        return named(e)
-    name = type(e).__name__
-    if name not in FUNCTIONS:
-        raise CompileError(f"a size is {e}, whose {name} is not supported: export the model with fixed sizes")
-    return FUNCTIONS[name](*(_expression(a, named) for a in e.args))
+def _within(limits: Any, low: int, high: int) -> Range:
+    """PyTorch's limits, where they are narrower."""
+    if limits is not None:
+        low = max(low, int(limits.lower)) if limits.lower.is_Integer else low
+        high = min(high, int(limits.upper)) if limits.upper.is_Integer else high
+    return const(low), const(high)
+
+
+FAR = MAX_SIZE
+"""The largest number, and with a minus the smallest, that a run is given beside tensors."""
+
+
+def numbers(expressions: Sequence[Any], placeholders: Sequence[Any]) -> Callable[[Sequence[Any]], list[int]]:
+    """What computes SymPy expressions as Python does, from the arguments of a graph with these placeholders.
+    CompileError for a symbol that no argument says."""
+    places: dict[Any, str] = {}
+    for i, node in enumerate(placeholders):
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            places.setdefault(value.node.expr, f"args[{i}]")
+        elif isinstance(value, torch.Tensor):
+            for axis, size in enumerate(value.shape):
+                if isinstance(size, torch.SymInt):
+                    places.setdefault(size.node.expr, f"args[{i}].shape[{axis}]")
+    symbols = sorted({s for e in expressions for s in e.free_symbols}, key=str)
+    missing = [str(s) for s in symbols if s not in places]
+    if missing:
+        raise CompileError(f"no argument of the graph says what {', '.join(missing)} is")
+    texts = ", ".join(PythonPrinter().doprint(e) for e in expressions)
+    taken, given = ", ".join(map(str, symbols)), ", ".join(places[s] for s in symbols)
+    made: Callable[[Sequence[Any]], list[int]] = eval(
+        f"lambda args: (lambda {taken}: [{texts}])({given})", {"math": math, "torch": torch}
+    )
+    return made

@@ -19,7 +19,8 @@ def lying(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offs
     first place, counted from its first element. CompileError where places lie outside of its elements, or
     these have gaps."""
     start = 0 if offset is None else offset - tensor.storage_offset()
-    steps, sizes = tensor.stride(), tuple(tensor.shape)
+    steps, sizes = _known(tensor.stride()), _known(tensor.shape)
+    size, stride, start = _known(size), _known(stride), _known([start])[0]
     if not all(isinstance(n, int) for n in (*sizes, *steps, *size, *stride, start)):
         if not tensor.is_contiguous():
             raise CompileError("as_strided of a tensor of free sizes that doesn't lie row by row")
@@ -34,3 +35,8 @@ def lying(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offs
     if 0 not in size and not 0 <= start <= start + reach < count:
         raise CompileError(f"as_strided of {count} elements reads places {start} to {start + reach} of them")
     return {"order": order, "storage_offset": start}
+
+
+def _known(sizes: Sequence[Any]) -> list[Any]:
+    """The sizes that PyTorch has fixed, as numbers."""
+    return [int(n) if isinstance(n, torch.SymInt) and n.node.expr.is_Integer else n for n in sizes]

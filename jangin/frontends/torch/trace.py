@@ -17,13 +17,12 @@ from torch.export.graph_signature import InputKind, OutputKind
 from jangin.frontends.bodies import BRANCH, LOOP
 from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.model import TracedModel
-from jangin.frontends.torch.sizes import size_of
+from jangin.frontends.torch.sizes import FAR, Sizes
 from jangin.frontends.torch.strided import STRIDED, lying
-from jangin.ir.dtype import DTYPES, I64, DType
-from jangin.ir.expr import Const, Expr, Var, const
-from jangin.ir.graph import MAX_SIZE, Array, CompileError, Graph, ImportedAttributes, Node, Value
+from jangin.ir.dtype import BOOL, DTYPES, I64, DType
+from jangin.ir.expr import Const, Expr, const
+from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.records import dataclass
-from jangin.ir.simplify import Range
 from jangin.ir.traversal import free_vars
 
 UNUSED = frozenset({"memory_format", "device", "layout", "pin_memory", "non_blocking", "generator"})
@@ -75,11 +74,18 @@ class Output:
 @dataclass(frozen=True)
 class Traced:
     """A model that is compiled without PyTorch, and how its inputs and outputs are a program's. `inputs`: of
-    each place of the program's flat arguments the input's name, or none for what is no tensor."""
+    each place of the program's flat arguments the input's name, or none for what is no tensor. The model's
+    last inputs are the numbers `given`, SymPy expressions, each as `number_tensor` has it."""
 
     model: TracedModel
     inputs: tuple[str, ...]
     outputs: tuple[Output, ...]
+    given: tuple[Any, ...] = ()
+
+
+def number_tensor(number: int) -> torch.Tensor:
+    """A number as an input that costs nothing: a tensor without elements, of a size that says it."""
+    return torch.empty((number + FAR, 0), dtype=torch.bool)
 
 
 def traced(program: ExportedProgram, names: Mapping[Any, str] | None = None) -> Traced:
@@ -107,21 +113,22 @@ def traced(program: ExportedProgram, names: Mapping[Any, str] | None = None) -> 
     ]
     if None in written:
         raise CompileError("the exported program gives gradients or tokens: export it for inference")
-    model, outputs = _Trace(program.graph, constants, names or {}, program.range_constraints).model(
-        arguments, [w or "" for w in written]
-    )
+    sizes = Sizes(names or {}, program.range_constraints)
+    model, outputs = _Trace(program.graph, constants, sizes).model(arguments, [w or "" for w in written])
     return Traced(model, tuple(inputs), outputs)
 
 
-def traced_graph(graph: Any, constants: Mapping[str, torch.Tensor]) -> Traced:
-    """A graph of operators without a signature, some of whose inputs are `constants` by name."""
+def traced_graph(graph: Any, constants: Mapping[str, torch.Tensor], sizes: Sizes | None = None) -> Traced:
+    """A graph of operators without a signature, some of whose inputs are `constants` by name. `sizes` gets
+    its symbols."""
+    sizes = sizes or Sizes({}, {})
     inputs = tuple(
         n.name if isinstance(n.meta.get("val"), torch.Tensor) and n.name not in constants else ""
         for n in placeholders(graph)
     )
     arguments = next(iter(reversed(graph.nodes))).args[0]
-    model, outputs = _Trace(graph, constants, {}, {}).model(arguments, [""] * len(arguments))
-    return Traced(model, inputs, outputs)
+    model, outputs = _Trace(graph, constants, sizes).model(arguments, [""] * len(arguments))
+    return Traced(model, inputs, outputs, tuple(sizes.given))
 
 
 HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -136,18 +143,10 @@ def placeholders(graph: Any) -> list[Any]:
 class _Trace:
     """One graph being read. Sizes that become known in a run are values of the graph (see `_bind`)."""
 
-    def __init__(
-        self,
-        graph: Any,
-        held: Mapping[str, torch.Tensor],
-        names: Mapping[Any, str],
-        ranges: Mapping[Any, Any],
-    ) -> None:
+    def __init__(self, graph: Any, held: Mapping[str, torch.Tensor], sizes: Sizes) -> None:
         self.graph = graph
         self.held = held
-        self.limits = ranges
-        self.names = dict(names)
-        self.symbols: dict[Any, Var] = {}
+        self.sizes = sizes
         self.late: dict[str, str] = {}
         """By the names of symbols that become known in a run, the values which hold them."""
         self.values: dict[str, Value] = {}
@@ -177,7 +176,12 @@ class _Trace:
         names = tuple(o.name for o in outputs if o.name)
         if not names:
             raise CompileError("the model gives no tensor")
-        ranges = {v: self._range(s) for s, v in self.symbols.items() if v.name not in self.late}
+        ranges = self.sizes.ranges()
+        if not prefix:
+            for var in self.sizes.given.values():
+                inputs.append(f"{var.name}.tensor")
+                self.values[inputs[-1]] = Value(inputs[-1], BOOL, (var + FAR, const(0)))
+            ranges = {v: limits for v, limits in ranges.items() if v.name not in self.late}
         graph = Graph("model", tuple(inputs), names, tuple(self.nodes), self.constants, self.values, ranges)
         return TracedModel(graph), outputs
 
@@ -187,8 +191,8 @@ class _Trace:
         tensor = node.meta["val"]
         for i, size in enumerate(tensor.shape):
             if not isinstance(size, int) and size.node.expr.is_Symbol:
-                self._symbol(size.node.expr, f"{node.name}_d{i}")
-        shape = tuple(self._size(d) for d in tensor.shape)
+                self.sizes.symbol(size.node.expr, f"{node.name}_d{i}")
+        shape = tuple(map(self.sizes, tensor.shape))
         self.values[node.name] = Value(node.name, element_type(tensor.dtype), shape)
 
     def _constant(self, name: str, tensor: torch.Tensor) -> None:
@@ -223,36 +227,17 @@ class _Trace:
         """An output of its own for what is an input, a constant, an output already, or a size."""
         made = f"{self.prefix}output_{place}"
         if size:
-            e = self._size(node.meta["val"])
+            e = self.sizes(node.meta["val"])
             self._emit(made, "torch.sizes", (), (made,), {"sizes": [e]}, [(I64, ())], "a size")
         else:
             tensor = node.meta["val"]
             if not isinstance(tensor, torch.Tensor):
                 raise CompileError(f"'{node.name}' is a number that only a run knows: give it as a tensor")
-            kind = (element_type(tensor.dtype), tuple(self._size(d) for d in tensor.shape))
+            kind = (element_type(tensor.dtype), tuple(map(self.sizes, tensor.shape)))
             self._emit(made, "aten.alias.default", (name,), (made,), {"tensors": ("self",)}, [kind], name)
         return made
 
     # -- sizes ----------------------------------------------------------------------------------
-
-    def _symbol(self, symbol: Any, name: str) -> Var:
-        if symbol not in self.symbols:
-            taken = {v.name for v in self.symbols.values()}
-            wanted = self.names.get(symbol, name)
-            unique = wanted if wanted not in taken else f"{wanted}_{symbol}"
-            self.symbols[symbol] = Var(unique)
-        return self.symbols[symbol]
-
-    def _size(self, size: Any) -> Expr:
-        return size_of(size, lambda s: self._symbol(s, str(s)))
-
-    def _range(self, symbol: Any) -> Range:
-        limits = self.limits.get(symbol)
-        low, high = 1, MAX_SIZE
-        if limits is not None:
-            low = max(int(limits.lower), 1)
-            high = int(limits.upper) if limits.upper.is_Integer else MAX_SIZE
-        return const(low), const(min(high, MAX_SIZE))
 
     def _late(self, node: Any) -> None:
         """Sizes that this node makes known: `torch.size` of its result, `torch.item` of what it reads."""
@@ -263,13 +248,13 @@ class _Trace:
             if isinstance(tensor, torch.Tensor):
                 for axis, size in enumerate(tensor.shape):
                     new = not isinstance(size, int) and size.node.expr.is_Symbol
-                    if new and size.node.expr not in self.symbols:
+                    if new and size.node.expr not in self.sizes.symbols:
                         self._bind(size.node.expr, "torch.size", self.results[node, i], {"axis": axis})
 
     def _bind(self, symbol: Any, op: str, source: str, attrs: dict[str, Any]) -> None:
-        if symbol in self.symbols:
+        if symbol in self.sizes.symbols:
             return
-        name = self._symbol(symbol, str(symbol)).name
+        name = self.sizes.symbol(symbol, str(symbol)).name
         self.late[name] = name
         given = {"tensors": ("self",), **attrs}
         self._emit(name, op, (source,), (name,), given, [(I64, ())], f"the size {symbol}")
@@ -312,7 +297,7 @@ class _Trace:
         common = self._common(given)
         if common is not None:
             attrs["common"] = common
-        kinds = [(element_type(t.dtype), tuple(self._size(d) for d in t.shape)) for t in results]
+        kinds = [(element_type(t.dtype), tuple(map(self.sizes, t.shape))) for t in results]
         self._emit(self._path(node), op, inputs, names, attrs, kinds, f"{node.target} '{self._path(node)}'")
         self._late(node)
 
@@ -347,7 +332,7 @@ class _Trace:
 
     def _control(self, node: Any, op: str, inputs: tuple[str, ...], graphs: dict[str, Any]) -> None:
         results = node.meta["val"]
-        kinds = [(element_type(t.dtype), tuple(self._size(d) for d in t.shape)) for t in results]
+        kinds = [(element_type(t.dtype), tuple(map(self.sizes, t.shape))) for t in results]
         names = self._result_names(node, len(results))
         self._emit(self._path(node), op, inputs, names, graphs, kinds, f"{node.target} '{self._path(node)}'")
 
@@ -368,8 +353,8 @@ class _Trace:
         given = iter(inputs)
         for node in graph.nodes:
             node.name = next(given) if node.op == "placeholder" else f"{prefix}.{node.name}"
-        inner = _Trace(graph, {}, self.names, self.limits)
-        inner.symbols, inner.late = self.symbols, dict(self.late)
+        inner = _Trace(graph, {}, self.sizes)
+        inner.late = dict(self.late)
         arguments = next(iter(reversed(graph.nodes))).args[0]
         arguments = arguments if isinstance(arguments, (list, tuple)) else [arguments]
         made, _ = inner.model(arguments, [""] * len(arguments), prefix)
@@ -442,7 +427,7 @@ class _Trace:
         if isinstance(value, torch.dtype):
             return element_type(value)
         if isinstance(value, torch.SymInt):
-            e = self._size(value)
+            e = self.sizes(value)
             return int(e.value) if isinstance(e, Const) else e
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
@@ -453,6 +438,7 @@ class _Trace:
         values = [v for k, v in given.items() if k in ("self", "other", "exponent", "min", "max", "tensors")]
         flat = [w for v in values for w in (v if isinstance(v, (list, tuple)) else [v])]
         real = [v.meta["val"] if isinstance(v, torch.fx.Node) else v for v in flat]
+        real = [0 if isinstance(v, torch.SymInt) else v for v in real]
         if not real or any(not isinstance(v, (torch.Tensor, bool, int, float)) for v in real):
             return None
         default = torch._prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT

@@ -135,7 +135,7 @@ def _averaged(b: Builder, x: Tensor, axis: int, n: Expr) -> Tensor:
     if m == n:
         return x
     if not isinstance(m, Const) or not isinstance(n, Const):
-        raise CompileError(f"adaptive pooling of {x} to {n}: fix the size {m} with shapes=")
+        raise CompileError(f"adaptive pooling of {x} to {n}: fix the size {m} with shapes=", [m, n])
     size_in, size_out = int(m.value), int(n.value)
     shares = np.zeros((size_in, size_out), x.dtype.numpy)
     for i in range(size_out):
@@ -158,7 +158,7 @@ def adaptive_max_pool(
     for axis in range(2, 2 + rank):
         m, n = x.shape[axis], size(output_size[axis - 2])
         if not isinstance(m, Const) or not isinstance(n, Const):
-            raise CompileError(f"adaptive pooling of {x} to {n}: fix the size {m} with shapes=")
+            raise CompileError(f"adaptive pooling of {x} to {n}: fix the size {m} with shapes=", [m, n])
         places.append(_entries(int(m.value), int(n.value)))
         if places[-1].size != m.value or (places[-1].reshape(-1) != np.arange(m.value)).any():
             x = gather(b, x, b.const(places[-1].reshape(-1)), axis=axis)

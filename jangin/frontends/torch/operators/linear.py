@@ -21,7 +21,7 @@ from jangin.ops.values import Tensor
 
 def _number(x: Number) -> float:
     if isinstance(x, Expr):
-        raise CompileError(f"a factor is the size {x}: it must be a number")
+        raise CompileError(f"a factor is the size {x}: it must be a number", [x])
     return float(x)
 
 

@@ -198,7 +198,7 @@ def pdist(b: Builder, out: Result, self: Tensor, p: float = 2) -> Tensor:
     """The p-norms of the differences of every two of the rows [N, M]: [N (N - 1) / 2]."""
     n, _ = static_shape(self.shape) or (None, None)
     if n is None:
-        raise CompileError(f"distances between the rows of {self}: fix their number with shapes=")
+        raise CompileError(f"distances between the rows of {self}: fix its sizes with shapes=")
     first, second = (b.const(np.asarray(i, np.int64)) for i in np.triu_indices(n, 1))
     apart = b.map(lambda v, w: v - w, gather(b, self, first), gather(b, self, second))
     return _norm(b, apart, p, [1])

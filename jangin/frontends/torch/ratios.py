@@ -1,0 +1,110 @@
+"""Fractions of sizes, which Python computes in float64, as ratios of integers.
+
+Rounded to an integer, a ratio gives what Python gives, to the last size: only those are said of which that is
+certain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import reduce
+from typing import Any, NamedTuple
+
+from jangin.ir.expr import Const, Expr, const, eq, land, select
+from jangin.ir.simplify import Ranges, interval, prove
+
+
+class Unsaid(Exception):
+    """No expression says it, as far as can be told."""
+
+
+LARGEST = 1 << 52
+"""A numerator up to which a rounded quotient lies on the same side of each integer, and of each half, as the
+quotient itself: their distance is more than half a unit in the last of 53 places."""
+
+
+class Ratio(NamedTuple):
+    """A float64: over / under, where that is one (`exact`), or the nearest to it. `under` is positive."""
+
+    over: Expr
+    under: Expr
+    exact: bool
+
+
+def ratio_of(e: Any, integer: Callable[[Any], Expr], ranges: Ranges) -> Ratio:
+    """A SymPy expression of floats; `integer` gives those of integers in it. Raises Unsaid."""
+    name = type(e).__name__
+    if e.is_Float or e.is_Integer:
+        over, under = Fraction(float(e)).as_integer_ratio()
+        return _checked(const(over), const(under), True, ranges)
+    if name == "ToFloat":
+        return _checked(integer(e.args[0]), const(1), True, ranges)
+    if name == "IntTrueDiv":
+        whole, divisor = (Ratio(integer(a), const(1), True) for a in e.args)
+        return _quotient(whole, divisor, ranges)
+    if name not in ("Mul", "Add", "FloatTrueDiv"):
+        raise Unsaid
+    parts = [ratio_of(a, integer, ranges) for a in e.args]
+    if name == "FloatTrueDiv":
+        return _quotient(parts[0], parts[1], ranges)
+    return reduce(lambda a, b: (_product if name == "Mul" else _sum)(a, b, ranges), parts)
+
+
+def _product(a: Ratio, b: Ratio, ranges: Ranges) -> Ratio:
+    """A power of 2 changes no digit of what was rounded before."""
+    if not ((a.exact and b.exact) or any(r.exact and _is_power(r) for r in (a, b))):
+        raise Unsaid
+    return _checked(a.over * b.over, a.under * b.under, a.exact and b.exact, ranges)
+
+
+def _sum(a: Ratio, b: Ratio, ranges: Ranges) -> Ratio:
+    if not (a.exact and b.exact):
+        raise Unsaid
+    return _checked(a.over * b.under + b.over * a.under, a.under * b.under, True, ranges)
+
+
+def _quotient(a: Ratio, b: Ratio, ranges: Ranges) -> Ratio:
+    if not (a.exact and b.exact and prove(b.over >= 1, ranges)):
+        raise Unsaid
+    exact = isinstance(b.over, Const) and _is_power(b)
+    return _checked(a.over * b.under, a.under * b.over, exact, ranges)
+
+
+def _checked(over: Expr, under: Expr, exact: bool, ranges: Ranges) -> Ratio:
+    """Unsaid where the numerator may be too large."""
+    low, high = interval(over, ranges)
+    if low is None or high is None or not -LARGEST <= low <= high <= LARGEST:
+        raise Unsaid
+    return Ratio(over, under, exact)
+
+
+def _is_power(r: Ratio) -> bool:
+    """Whether it is a power of 2, or one divided by it."""
+    sizes = [e.value for e in (r.over, r.under) if isinstance(e, Const)]
+    return len(sizes) == 2 and all(isinstance(n, int) and n > 0 and n & (n - 1) == 0 for n in sizes)
+
+
+def _floor(r: Ratio) -> Expr:
+    return r.over // r.under
+
+
+def _ceiling(r: Ratio) -> Expr:
+    return (r.over + r.under - 1) // r.under
+
+
+def _nearest(r: Ratio) -> Expr:
+    """The nearest integer; of two, the even one."""
+    twice = r.under * 2
+    above = (r.over * 2 + r.under) // twice
+    halfway = eq((r.over * 2 + r.under) % twice, 0)
+    return select(land(halfway, eq(above % 2, 1)), above - 1, above)
+
+
+def _toward_zero(r: Ratio) -> Expr:
+    return select(r.over >= 0, _floor(r), _ceiling(r))
+
+
+ROUNDINGS: Mapping[str, Callable[[Ratio], Expr]] = {
+    "FloorToInt": _floor, "CeilToInt": _ceiling, "TruncToInt": _toward_zero, "RoundToInt": _nearest,
+}  # fmt: skip
+"""By the names of PyTorch's classes."""
