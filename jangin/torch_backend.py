@@ -22,12 +22,12 @@ from jangin.frontends.torch.attention import keep_attention
 from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.sizes import Sizes, numbers
 from jangin.frontends.torch.tensors import Run, on_tensors
-from jangin.frontends.torch.trace import number_tensor, placeholders, traced_graph
+from jangin.frontends.torch.trace import OPERANDS, number_tensor, placeholders, traced_graph
 from jangin.frontends.torch.views import part_views
 from jangin.ir.graph import CompileError
 
 Boxed = Callable[[list[Any]], list[Any]]
-Numbers = Callable[[Sequence[Any]], list[int]]
+Numbers = Callable[[Sequence[Any]], list[Any]]
 
 
 def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
@@ -60,13 +60,32 @@ def _boxed(fn: Boxed) -> Boxed:
 
 
 def _fix_numbers(lowered: torch.fx.GraphModule) -> None:
-    """Fractions that follow from sizes become constants where tensors are made with them: for other sizes
-    PyTorch compiles anew then."""
+    """Fractions that follow from sizes become constants, except operands of elementwise operators and what
+    tensors are filled with: for other sizes PyTorch compiles anew then."""
     for node in lowered.graph.nodes:
         value = node.meta.get("val")
-        used = any(not isinstance(n.meta.get("val"), (torch.SymFloat, torch.SymInt)) for n in node.users)
-        if isinstance(value, torch.SymFloat) and used and not has_free_unbacked_symbols(value):
+        known = isinstance(value, torch.SymFloat) and not has_free_unbacked_symbols(value)
+        if known and not all(_takes_fraction(user, node) for user in node.users):
             node.meta["val"] = float(value)
+
+
+def _takes_fraction(user: torch.fx.Node, fraction: torch.fx.Node) -> bool:
+    """Whether a node hands a fraction on, or may take it as it takes a tensor."""
+    if not isinstance(user.target, torch._ops.OpOverload):
+        numbers = torch.SymFloat, torch.SymInt, torch.SymBool
+        return user.op == "output" or isinstance(user.meta.get("val"), numbers)
+    names = [a.name for a in user.target._schema.arguments]
+    given = {**dict(zip(names, user.args, strict=False)), **user.kwargs}
+    used = {name for name, value in given.items() if value is fraction}
+    taken = OPERANDS if torch.Tag.pointwise in user.target.tags else FILLS.get(user.target, ())
+    return bool(used) and used <= {*taken}
+
+
+FILLS = {
+    torch.ops.aten.full.default: ("fill_value",),
+    torch.ops.aten.full_like.default: ("fill_value",),
+    torch.ops.aten.scalar_tensor.default: ("s",),
+}
 
 
 def _training(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Any:

@@ -55,18 +55,27 @@ class Sizes:
 
     `names`: what a caller calls symbols. `limits`: PyTorch's ranges of them. `env`: PyTorch's account of a
     graph of `torch.compile`. There, whoever runs the graph has all numbers at hand: what no expression of
-    Jangin's says, and symbols that are no input's size, become symbols that a run is given (`given`)."""
+    Jangin's says, and symbols that are no input's size, become symbols that a run is given (`given`), and
+    `fractions` of sizes become values, by name."""
 
     def __init__(self, names: Mapping[Any, str], limits: Mapping[Any, Any], env: Any = None) -> None:
         self.names, self.env = names, env
         self.limits = limits if env is None else env.var_to_range
         self.symbols: dict[Any, Var] = {}
         self.given: dict[Any, Var] = {}
+        self.fractions: dict[Any, str] = {}
 
     def __call__(self, size: Any) -> Expr:
         """A size, an int or a SymInt, as an expression. CompileError for a function that sizes of models
         don't have."""
         return const(int(size)) if isinstance(size, int) else self._integer(size.node.expr)
+
+    def fraction(self, number: Any) -> str:
+        """The name of the value that holds a SymFloat. CompileError where no run is given it."""
+        e = number.node.expr
+        if self.env is None or free_unbacked_symbols(e):
+            raise CompileError(f"an argument is {e}, which is not known before the model runs")
+        return self.fractions.setdefault(e, f"fraction_{len(self.fractions)}")
 
     def symbol(self, symbol: Any, name: str) -> Var:
         """PyTorch's symbol, called `name` if the caller doesn't call it otherwise."""
@@ -132,7 +141,7 @@ FAR = MAX_SIZE
 """The largest number, and with a minus the smallest, that a run is given beside tensors."""
 
 
-def numbers(expressions: Sequence[Any], placeholders: Sequence[Any]) -> Callable[[Sequence[Any]], list[int]]:
+def numbers(expressions: Sequence[Any], placeholders: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
     """What computes SymPy expressions as Python does, from the arguments of a graph with these placeholders.
     CompileError for a symbol that no argument says."""
     places: dict[Any, str] = {}
@@ -150,7 +159,7 @@ def numbers(expressions: Sequence[Any], placeholders: Sequence[Any]) -> Callable
         raise CompileError(f"no argument of the graph says what {', '.join(missing)} is")
     texts = ", ".join(PythonPrinter().doprint(e) for e in expressions)
     taken, given = ", ".join(map(str, symbols)), ", ".join(places[s] for s in symbols)
-    made: Callable[[Sequence[Any]], list[int]] = eval(
+    made: Callable[[Sequence[Any]], list[Any]] = eval(
         f"lambda args: (lambda {taken}: [{texts}])({given})", {"math": math, "torch": torch}
     )
     return made

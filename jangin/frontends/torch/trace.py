@@ -19,7 +19,7 @@ from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.model import TracedModel
 from jangin.frontends.torch.sizes import FAR, Sizes
 from jangin.frontends.torch.strided import STRIDED, lying
-from jangin.ir.dtype import BOOL, DTYPES, I64, DType
+from jangin.ir.dtype import BOOL, DTYPES, F64, I64, DType
 from jangin.ir.expr import Const, Expr, const
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.records import dataclass
@@ -35,6 +35,8 @@ SHARED_NAMES = {
     torch.float8_e5m2fnuz: "f8e5m2fnuz",
 }  # fmt: skip
 
+OPERANDS = ("self", "other", "exponent", "min", "max")
+"""Arguments of elementwise operators that may be tensors or numbers."""
 NUMPYS = frozenset(t for t, name in SHARED_NAMES.items() if DTYPES[name].numpy.type.__module__ == np.__name__)
 """Those that are NumPy's too."""
 
@@ -75,7 +77,7 @@ class Output:
 class Traced:
     """A model that is compiled without PyTorch, and how its inputs and outputs are a program's. `inputs`: of
     each place of the program's flat arguments the input's name, or none for what is no tensor. The model's
-    last inputs are the numbers `given`, SymPy expressions, each as `number_tensor` has it."""
+    last inputs are the numbers `given`, SymPy expressions, each as `number_tensor` makes it."""
 
     model: TracedModel
     inputs: tuple[str, ...]
@@ -83,8 +85,11 @@ class Traced:
     given: tuple[Any, ...] = ()
 
 
-def number_tensor(number: int) -> torch.Tensor:
-    """A number as an input that costs nothing: a tensor without elements, of a size that says it."""
+def number_tensor(number: float) -> torch.Tensor:
+    """A number as an input: an integer, which a size may follow from, is the size of a tensor without
+    elements."""
+    if isinstance(number, float):
+        return torch.tensor(number, dtype=torch.float64)
     return torch.empty((number + FAR, 0), dtype=torch.bool)
 
 
@@ -128,7 +133,7 @@ def traced_graph(graph: Any, constants: Mapping[str, torch.Tensor], sizes: Sizes
     )
     arguments = next(iter(reversed(graph.nodes))).args[0]
     model, outputs = _Trace(graph, constants, sizes).model(arguments, [""] * len(arguments))
-    return Traced(model, inputs, outputs, tuple(sizes.given))
+    return Traced(model, inputs, outputs, (*sizes.given, *sizes.fractions))
 
 
 HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -178,9 +183,10 @@ class _Trace:
             raise CompileError("the model gives no tensor")
         ranges = self.sizes.ranges()
         if not prefix:
-            for var in self.sizes.given.values():
-                inputs.append(f"{var.name}.tensor")
-                self.values[inputs[-1]] = Value(inputs[-1], BOOL, (var + FAR, const(0)))
+            given = [(f"{v.name}.tensor", BOOL, (v + FAR, const(0))) for v in self.sizes.given.values()]
+            given += [(name, F64, ()) for name in self.sizes.fractions.values()]
+            self.values |= {name: Value(name, dtype, shape) for name, dtype, shape in given}
+            inputs += [name for name, _, _ in given]
             ranges = {v: limits for v, limits in ranges.items() if v.name not in self.late}
         graph = Graph("model", tuple(inputs), names, tuple(self.nodes), self.constants, self.values, ranges)
         return TracedModel(graph), outputs
@@ -405,6 +411,9 @@ class _Trace:
             if any(self._is_tensor(v) for v in items):
                 tensors.append((name, len(items)) if isinstance(value, (list, tuple)) else name)
                 inputs += ["" if v is None else self.results.get((v, 0), v.name) for v in items]
+            elif isinstance(value, torch.fx.Node) and isinstance(value.meta["val"], torch.SymFloat):
+                tensors.append(name)
+                inputs.append(self.sizes.fraction(value.meta["val"]))
             else:
                 attrs[name] = self._plain(value)
         return tuple(tensors), tuple(inputs), attrs
@@ -435,10 +444,12 @@ class _Trace:
 
     def _common(self, given: Mapping[str, Any]) -> DType | None:
         """The type that the operands of an elementwise operator are computed in."""
-        values = [v for k, v in given.items() if k in ("self", "other", "exponent", "min", "max", "tensors")]
+        values = [v for k, v in given.items() if k in (*OPERANDS, "tensors")]
         flat = [w for v in values for w in (v if isinstance(v, (list, tuple)) else [v])]
         real = [v.meta["val"] if isinstance(v, torch.fx.Node) else v for v in flat]
-        real = [0 if isinstance(v, torch.SymInt) else v for v in real]
+        real = [
+            0 if isinstance(v, torch.SymInt) else 0.0 if isinstance(v, torch.SymFloat) else v for v in real
+        ]
         if not real or any(not isinstance(v, (torch.Tensor, bool, int, float)) for v in real):
             return None
         default = torch._prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT

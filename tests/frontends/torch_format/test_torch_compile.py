@@ -52,7 +52,7 @@ def test_a_graph_break() -> None:
 
 
 def test_fractions_of_sizes() -> None:
-    """Each size is compiled for, as a number that follows from it is a constant, or a tensor of its own."""
+    """A number that follows from a size is given to a run, or is a constant, and each size compiled for."""
 
     def scaled(x: Any) -> Any:
         n = x.shape[0]

@@ -11,6 +11,7 @@ import numpy as np
 from jangin.frontends.registry import Table, lowers
 from jangin.frontends.torch.operators.common import (
     Number,
+    Operand,
     Result,
     scalar,
     size,
@@ -265,8 +266,8 @@ def arange(
 
 @lowers("full", "full_like", "fill.Scalar", "new_full", "scalar_tensor")
 def full(
-    b: Builder, out: Result, fill_value: Number | None = None, value: Number | None = None,
-    s: Number | None = None, **given: Any,
+    b: Builder, out: Result, fill_value: Operand | None = None, value: Number | None = None,
+    s: Operand | None = None, **given: Any,
 ) -> Tensor:  # fmt: skip
     number = next(v for v in (fill_value, value, s) if v is not None)
     return b.expand(scalar(b, number, out.dtype), out.shape)
