@@ -25,6 +25,7 @@ from jangin.frontends.torch.tensors import Run, on_tensors
 from jangin.frontends.torch.trace import OPERANDS, number_tensor, placeholders, traced_graph
 from jangin.frontends.torch.views import part_views
 from jangin.ir.graph import CompileError
+from jangin.ir.own_names import own_name
 
 Boxed = Callable[[list[Any]], list[Any]]
 Numbers = Callable[[Sequence[Any]], list[Any]]
@@ -122,7 +123,7 @@ class _Compiled:
                     self._compile(args)
                     return
                 except CompileError as error:
-                    fixed = self.sizes.of_names({v.name for v in error.symbols}) & symbols or symbols
+                    fixed = self.sizes.of_names({own_name(v) for v in error.symbols}) & symbols or symbols
             for size in (s for n in self.inputs for s in _sizes(n)):
                 if size.node.expr.free_symbols & fixed:
                     int(size)

@@ -63,10 +63,11 @@ ALLOWED = {
         "compiler.build", "compiler.cache", "compiler.kernels", "compiler.options", "environment", "ir",
         "ops", "passes", "runtime", "targets", "templates",
     },
+    "compiler.hints": {"frontends", "ir", "passes"},
     "compiler.pipeline": {
-        "backends", "compiler.account", "compiler.build", "compiler.forked", "compiler.kernels",
-        "compiler.options", "compiler.shared", "frontends", "frontends.table", "ir", "mapped", "ops",
-        "passes", "runtime", "templates", "tune",
+        "backends", "compiler.account", "compiler.build", "compiler.forked", "compiler.hints",
+        "compiler.kernels", "compiler.options", "compiler.shared", "frontends", "frontends.table", "ir",
+        "mapped", "ops", "passes", "runtime", "templates", "tune",
     },
     "compiler.request": {
         "compiler.account", "compiler.cache", "compiler.options", "compiler.pipeline", "compiler.several",

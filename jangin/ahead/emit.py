@@ -15,10 +15,9 @@ from jangin.ahead.output import Content, write_files
 from jangin.ahead.source import compiled_bytes, model_source, threads_source, weights_files
 from jangin.ahead.wasm import is_wasm, loader, wasm_module
 from jangin.compiler.options import Extensions, Options
-from jangin.compiler.pipeline import cases, lowered_plan
+from jangin.compiler.pipeline import cases, loaded, lowered_plan
 from jangin.compiler.request import with_winners
 from jangin.frontends.format import Paired
-from jangin.frontends.table import load
 from jangin.ir.graph import CompileError, Graph
 from jangin.ir.plan import Plan
 from jangin.ir.records import dataclass
@@ -111,7 +110,7 @@ def _plans(
     model: ModelSource, options: Options, own: Extensions, progress: Progress | None
 ) -> Iterator[tuple[Plan, Mapping[str, int]]]:
     """The plans of a model's variants, with the sizes that each alone is for."""
-    for case in cases(load(model, options.shapes, own.formats), options, progress, own).made:
+    for case in cases(loaded(model, options, own), options, progress, own).made:
         if has_steps(case.graph):
             raise CompileError(_why_not(case.graph))
         yield lowered_plan(case.graph, options, progress), case.sizes

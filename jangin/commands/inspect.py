@@ -27,6 +27,7 @@ from jangin.compiler.pipeline import (
     cases,
     graph_passes,
     import_model,
+    loaded,
     lowered,
     plan_graph,
     plan_model,
@@ -160,7 +161,7 @@ def _inspect_graph(
 
 
 def _explained(model: ModelSource, options: Options, tell: Progress) -> str:
-    found = cases(load(model, options.shapes), options, tell)
+    found = cases(loaded(model, options), options, tell)
     parts = [(case.sizes, *_variant(plan_graph(case.graph, options, tell))) for case in found.made]
     return explain_variants(parts, found.absent)
 

@@ -150,7 +150,7 @@ def start_workers(target: Target | None = None) -> Workers:
 
 def prepared(workers: Workers, target: Target) -> None:
     """Have the first worker make what all of a target's plans have in common."""
-    nothing = Plan("", str(target), (), (), (), (), (), (), {})
+    nothing = Plan("", str(target), (), (), (), {}, (), (), {})
     workers.begin(partial(_runner, nothing, target))
 
 

@@ -21,6 +21,7 @@ from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.groups import grouped, threads
 from jangin.ir.kernel import scratch_bytes
 from jangin.ir.loop import Func, Store, statements
+from jangin.ir.own_names import with_own_names
 from jangin.ir.plan import ONE, ZERO, Launch, Plan
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, interval, prove, simplify, terms
@@ -390,11 +391,12 @@ def make_plan(
     checks = tuple(c for n in nodes if n.op == "kernel" for c in _checks(n))
     buffers = plan_buffers(named, nodes, [c.buffer for c in checks])
     symbols = tuple(graph.symbols.items())
-    required = tuple(dict.fromkeys((*graph.constraints, *(constraints(graph) if symbols else ()))))
+    required = {**(constraints(graph) if symbols else {}), **graph.constraints}
     plan = Plan(
         graph.name, str(options.target), graph.inputs, graph.outputs, symbols, required, buffers,
-        tuple(launches), {}, funcs, calls, graph.bound, checks,
+        tuple(launches), {}, funcs, calls, graph.bound, graph.joined, checks,
     )  # fmt: skip
+    plan = with_own_names(plan, graph.symbols)
     if begin is not None:
         begin(plan)
     _pack(constants, packings, needed)

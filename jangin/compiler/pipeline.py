@@ -11,17 +11,19 @@ from jangin.backends.backend import backend_of
 from jangin.compiler.account import Account
 from jangin.compiler.build import Build
 from jangin.compiler.forked import Workers
+from jangin.compiler.hints import settled
 from jangin.compiler.kernels import Job, make_plan, schedule_kernels
 from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.shared import SharedKernels
-from jangin.frontends.assemble import bound_to
+from jangin.frontends.assemble import with_sizes
 from jangin.frontends.dialect import Imported
 from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.ir.dtype import I64
-from jangin.ir.expr import Var, eq
+from jangin.ir.expr import Var, const, eq
 from jangin.ir.graph import CompileError, Graph
+from jangin.ir.own_names import marked, own_name
 from jangin.ir.plan import Plan
 from jangin.ir.program import Program
 from jangin.ir.records import dataclass
@@ -66,7 +68,7 @@ def tune_model(
     budget, what)`. Raises ValueError for a model that needs steps (see `passes.partition`)."""
     from jangin.tune.tuner import tune as tune_graph
 
-    made = cases(load(model, options.shapes, (*own.formats, *options.formats)), options, own=own).made
+    made = cases(loaded(model, options, own), options, own=own).made
     graph = next((c.graph for c in made if c.fits(sizes or {})), made[0].graph)
     if has_steps(graph):
         raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
@@ -91,7 +93,7 @@ def build_artifact(
     and the parts of a program share their kernels in any case."""
     shared = SharedKernels() if shared is None else shared
     _tell(progress, 0, 1, "load")
-    imported = load(model, options.shapes, (*own.formats, *options.formats))
+    imported = loaded(model, options, own)
     found = cases(imported, options, progress, own)
     parts = (_build(c.graph, imported, options, progress, workers, shared, account) for c in found.made)
     if len(found.made) == 1 and not found.absent:
@@ -166,7 +168,7 @@ def plan_model(
     own: Extensions = NONE,
 ) -> Planned:
     """The compiler up to code generation."""
-    graph = lowered(load(model, options.shapes, (*own.formats, *options.formats)), options, progress, own)
+    graph = lowered(loaded(model, options, own), options, progress, own)
     return plan_graph(graph, options, progress)
 
 
@@ -187,11 +189,17 @@ def import_model(
 ) -> Graph:
     """The model after the graph passes (after the pass `until`, where one is named). A model that needs
     steps (see `passes.partition`) is lowered only: its segments are optimized one by one."""
-    imported = load(model, options.shapes, (*own.formats, *options.formats))
+    imported = loaded(model, options, own)
     if until == "import":
         return imported.graph
     graph = lowered(imported, options, progress, own)
     return graph if until == "lower" or has_steps(graph) else optimize(graph, options, progress, until)
+
+
+def loaded(model: ModelSource, options: Options, own: Extensions = NONE) -> Imported:
+    """A model as its format has it, for the sizes that are asked for."""
+    imported = load(model, options.shapes, (*own.formats, *options.formats))
+    return settled(imported, lambda apart: lowered(apart, options, own=own))
 
 
 def lowered(
@@ -223,8 +231,8 @@ class Case(NamedTuple):
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
         """Whether it is for these sizes, as far as they are given."""
-        given = {Var(name): size for name, size in sizes.items()}
-        rules = [eq(Var(name), size) for name, size in self.sizes.items()]
+        given = {marked(name): size for name, size in sizes.items()}
+        rules = [eq(marked(name), size) for name, size in self.sizes.items()]
         for v, (low, high) in self.graph.symbols.items():
             rules += [] if low is None else [v >= low]
             rules += [] if high is None else [v <= high]
@@ -244,14 +252,14 @@ def cases(
     imported: Imported, options: Options, progress: Progress | None = None, own: Extensions = NONE
 ) -> Cases:
     """An imported model in core operators; again for the sizes of 1 that its own runtime takes, where code
-    may be larger, and for each symbol that it was lowered for as other than 1, and so on. Where that makes
-    more than `VARIANTS`, sizes that met in a broadcast stay equal, and if there are still too many, no
-    more are made."""
+    may be larger, and for each symbol that it was lowered for as other than 1, and so on. Where that
+    makes more than `VARIANTS`, sizes that met in a broadcast stay equal, and if there are still too many,
+    no more are made."""
     known: dict[frozenset[Var], Graph | CompileError] = {}
 
     def made(ones: frozenset[Var]) -> Graph | CompileError:
         if ones not in known:
-            bound = replace(imported, graph=bound_to(imported.graph, ones, 1))
+            bound = replace(imported, graph=with_sizes(imported.graph, dict.fromkeys(ones, const(1))))
             try:
                 known[ones] = lowered(bound, options, progress, own)
             except CompileError as error:
@@ -280,7 +288,7 @@ def cases(
 
 
 def _sizes(ones: Iterable[Var]) -> Mapping[str, int]:
-    return {v.name: 1 for v in sorted(ones, key=str)}
+    return {own_name(v): 1 for v in sorted(ones, key=str)}
 
 
 def build_kernels(graph: Graph, options: Options) -> Artifact:

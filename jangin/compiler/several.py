@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from jangin.compiler.account import Account
 from jangin.compiler.forked import Workers
 from jangin.compiler.options import NONE, Extensions, Options
-from jangin.compiler.pipeline import Cases, Progress, build_artifact, build_plan, cases
+from jangin.compiler.pipeline import Cases, Progress, build_artifact, build_plan, cases, loaded
 from jangin.compiler.place import Placing, Times, Unit, branches, runs, stages, unit_seconds, units
 from jangin.compiler.shared import SharedKernels
 from jangin.frontends.format import ModelSource
-from jangin.frontends.table import load
-from jangin.ir.expr import Var
 from jangin.ir.graph import Graph
+from jangin.ir.own_names import marked, own_name
 from jangin.passes.partition import prune, segmented
 from jangin.passes.rows import Mixed, row_symbol
 from jangin.runtime.artifact import Artifact
@@ -51,7 +50,7 @@ def build_several(
     each = options.parts
     parts = [build_artifact(model, o, progress, own, workers, shared, account) for o in each]
     wholes = [p for p in parts if not isinstance(p, SeveralArtifact)]
-    found = cases(load(model, options.shapes, (*own.formats, *options.formats)), each[0], progress, own)
+    found = cases(loaded(model, each[0], own), each[0], progress, own)
     rows, reason = _rows(found)
     placed = {}
     if len(found.made) == 1:
@@ -81,9 +80,9 @@ def _placements(
 ) -> dict[str, tuple[Graph, Sequence[Unit], Placing]]:
     """Those that measured times speak for, of a graph whose sizes are all known."""
     plans = [p for p in parts if isinstance(p, Artifact)]
-    if len(plans) < len(parts) or any(v.name not in sizes for v in graph.symbols):
+    if len(plans) < len(parts) or any(own_name(v) not in sizes for v in graph.symbols):
         return {}
-    parts_of = units(graph, Evaluator({Var(name): size for name, size in sizes.items()}))
+    parts_of = units(graph, Evaluator({marked(name): size for name, size in sizes.items()}))
     times = _measured(parts_of, plans, each, threads, sizes)
     alone = [sum(t) for t in times.units]
     side, stream = branches(parts_of, times), stages(parts_of, times)

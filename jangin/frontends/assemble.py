@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ from jangin.frontends.order import topological
 from jangin.ir.dtype import STRING, from_numpy
 from jangin.ir.expr import Const, Expr, Var, const
 from jangin.ir.graph import MAX_SIZE, Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
+from jangin.ir.own_names import marked
 from jangin.ir.simplify import Range
 from jangin.ir.traversal import free_vars, substitute
 from jangin.ir.types import tensor_type
@@ -59,9 +59,8 @@ def body_graph(
     return _graph(name, inputs, outputs, topological(nodes, {*inputs, *constants}, where), constants)
 
 
-def bound_to(graph: Graph, symbols: Collection[Var], size: int) -> Graph:
-    """An imported graph for one size of some symbols."""
-    known: dict[Var, Expr] = {v: const(size) for v in symbols}
+def with_sizes(graph: Graph, known: Mapping[Var, Expr]) -> Graph:
+    """An imported graph in which symbols are other sizes."""
 
     def sized(shape: Shape | None) -> Shape | None:
         return None if shape is None else tuple(substitute(d, known) for d in shape)
@@ -70,7 +69,7 @@ def bound_to(graph: Graph, symbols: Collection[Var], size: int) -> Graph:
         kind = value.type and replace(value.type, shape=sized(value.type.shape))
         return replace(value, shape=sized(value.shape), type=kind)
 
-    others = {v: limits for v, limits in graph.symbols.items() if v not in symbols}
+    others = {v: limits for v, limits in graph.symbols.items() if v not in known}
     values = {n: of(v) for n, v in graph.values.items()}
     nodes = tuple(replace(n, attrs=substituted(n.of(ImportedAttributes), known)) for n in graph.nodes)
     return replace(graph, values=values, nodes=nodes, symbols=others)
@@ -176,15 +175,14 @@ class Symbols:
         return self.names[name]
 
     def _define(self, name: str, size: int | None) -> Expr:
-        identifier = self._identifier(name)
-        bound = self.bindings.get(name, self.bindings.get(identifier))
+        bound = self.bindings.get(name)
         if size is not None and not isinstance(bound, int):
             bound = size
         if isinstance(bound, int):
             if not 0 <= bound <= MAX_SIZE:
                 raise CompileError(f"shapes gives symbol '{name}' the size {bound}")
             return const(bound)
-        low, high = self.limits.get(name, (1, MAX_SIZE))
+        low, high = self.limits.get(name, (0, MAX_SIZE))
         if bound is not None:
             pair = tuple(bound)
             if len(pair) != 2 or not all(isinstance(b, int) for b in pair):
@@ -192,19 +190,6 @@ class Symbols:
             low, high = int(pair[0] or 0), int(pair[1] or 0)
             if not 0 <= low <= high <= MAX_SIZE:
                 raise CompileError(f"shapes['{name}'] = ({low}, {high}) is not a range of sizes")
-        var = Var(identifier)
+        var = marked(name)
         self.ranges[var] = (const(low), const(high))
         return var
-
-    def _identifier(self, name: str) -> str:
-        """A symbol's name as the text forms can print it, and never one that the compiler makes
-        itself (x0, i1, acc, ...)."""
-        clean = re.sub(r"\W", "_", name, flags=re.ASCII)
-        if not clean or clean[0].isdigit() or re.fullmatch(r"[a-z]{1,2}\d+|[a-z]|acc|out", clean):
-            clean = f"n_{clean}"
-        taken = {v.name for v in self.ranges}
-        unique, count = clean, 1
-        while unique in taken:
-            count += 1
-            unique = f"{clean}_{count}"
-        return unique

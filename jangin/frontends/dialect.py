@@ -16,6 +16,9 @@ from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
 
+Place = tuple[str, int]
+"""An input and one of its axes."""
+
 
 @dataclass(frozen=True)
 class Imported:
@@ -25,13 +28,15 @@ class Imported:
     "function" stands for the graph in its attribute `body`, on names of its own. Constants may lie in the
     model's file or bytes. `metadata`: what the model says of itself, under names of
     `jangin.session.ModelMetadata`. `ones`: symbols that the model's own runtime takes to be 1 unless it is
-    told otherwise.
+    told otherwise. `hints`: places whose symbols the model's own runtime doesn't hold to be one where they
+    are called alike.
     """
 
     graph: Graph
     dialect: Dialect
     metadata: Mapping[str, Any] = field(default_factory=dict)
     ones: frozenset[Var] = frozenset()
+    hints: frozenset[Place] = frozenset()
 
 
 Scope = Mapping[str, Item | None]

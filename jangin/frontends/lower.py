@@ -13,8 +13,10 @@ from typing import Any
 
 from jangin.frontends import control
 from jangin.frontends.dialect import Dialect, Imported, Inputs, Scope
-from jangin.ir.expr import Expr, Var
+from jangin.ir.expr import Var, const, ne
 from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node, Value
+from jangin.ir.own_names import own_text
+from jangin.ir.traversal import free_vars
 from jangin.ops.builder import ANY_MACHINE, Builder, RegisterTile
 from jangin.ops.nontensor import Item, NonTensor, constant, host, real, type_of
 from jangin.ops.values import Tensor
@@ -41,9 +43,12 @@ def lower(
     env, results = _found(imported.dialect, graph, b, custom or {})
     given = (env[n] for n in graph.inputs)
     if any(map(is_step, b.nodes)) or any(isinstance(v, NonTensor) for v in (*given, *results)):
-        return replace(_program(b, results, graph.outputs), bound=graph.bound)
+        for v in b.not_one:  # a program has no constraints of its own
+            b.symbols[v] = const(2), b.symbols[v][1]
+        return replace(_program(b, results, graph.outputs), bound=graph.bound, joined=graph.joined)
     lowered = prune(b.graph([r for r in results if isinstance(r, Tensor)], graph.outputs))
-    return replace(lowered, constraints=constraints(lowered), bound=graph.bound)
+    needs = {**{ne(v, 1): source for v, source in b.not_one.items()}, **constraints(lowered)}
+    return replace(lowered, constraints=needs, bound=graph.bound, joined=graph.joined)
 
 
 def typed(imported: Imported) -> Graph:
@@ -242,5 +247,7 @@ class _Lowering:
 def _explained(node: Node, inputs: Inputs, reason: str, symbols: Iterable[Var] = ()) -> CompileError:
     """The error of a node, whose sizes would have to be known where it doesn't say which."""
     given = ", ".join(f"{n}: {t}" for n, t in zip(node.inputs, inputs, strict=True) if t is not None)
-    sizes: Iterable[Expr] = symbols or [d for t in inputs if isinstance(t, Tensor) for d in t.shape]
-    return CompileError(f"{node.source}, inputs ({given}): {reason}", sizes)
+    shapes = [d for t in inputs if isinstance(t, Tensor) for d in t.shape]
+    known = {v for e in (*shapes, *symbols) for v in free_vars(e)}
+    text = own_text(f"{node.source}, inputs ({given}): {reason}", known)
+    return CompileError(text, symbols or shapes)

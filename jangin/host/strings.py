@@ -85,7 +85,8 @@ def tf_idf(
     columns = _pool(pool, starts)
     size = max(indexes) + 1
     out = np.zeros((*x.shape[:-1], size), np.float32)
-    for row, counts in zip(x.reshape(-1, x.shape[-1]), out.reshape(-1, size), strict=True):
+    counted = out.reshape(-1, size)
+    for row, counts in zip(x.reshape(len(counted), x.shape[-1]), counted, strict=True):
         items = row.tolist()
         for n in range(shortest, min(longest, len(starts), len(items)) + 1):
             furthest = (len(items) - 1) // (n - 1) if n > 1 else 1  # with more skips none fits

@@ -137,8 +137,9 @@ class Node:
 class Graph:
     """Nodes in topological order. `values` has an entry for every input, constant and result;
     `symbols` gives each free size symbol's inclusive range; `constraints` are conditions on them that
-    every run must meet, also where passes have removed what needed them; `bound` are the model's symbols
-    that were given one size."""
+    every run must meet, also where passes have removed what needed them, each with the model's node that
+    does; `bound` are the model's symbols that were given one size; `joined` has the node that needs an
+    input's axis ("x[0]") to be as long as another that the model calls alike."""
 
     name: str
     inputs: tuple[str, ...]
@@ -147,8 +148,9 @@ class Graph:
     constants: Mapping[str, Array]
     values: Mapping[str, Value]
     symbols: Mapping[Var, Range] = field(default_factory=dict)
-    constraints: tuple[Expr, ...] = ()
+    constraints: Mapping[Expr, str] = field(default_factory=dict)
     bound: Mapping[str, int] = field(default_factory=dict)
+    joined: Mapping[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)

@@ -23,12 +23,11 @@ from jangin.ir.text import (
     indent,
     is_inline,
     print_attribute,
-    print_bound,
     print_data,
     print_free,
+    print_known,
     print_names,
-    print_ranges,
-    print_string,
+    print_source,
     print_type,
 )
 from jangin.ir.words import quote
@@ -74,9 +73,9 @@ def graph_arrays(graph: Graph) -> dict[str, Array]:
 
 def _graph(g: Graph) -> list[str]:
     inputs = ", ".join(f"{quote(n)}{_annotation(g, n)}" for n in g.inputs)
-    ranges = print_ranges(g.symbols.items()) + print_bound(g.bound)
-    lines = [f"graph {quote(g.name)}({inputs}) -> {print_names(g.outputs)}{ranges} {{"]
-    lines += [f"  require {bare(c)}" for c in g.constraints]
+    known = print_known(g.symbols.items(), g)
+    lines = [f"graph {quote(g.name)}({inputs}) -> {print_names(g.outputs)}{known} {{"]
+    lines += [f"  require {bare(c)}{print_source(source)}" for c, source in g.constraints.items()]
     for name, array in g.constants.items():
         lines.append(f"  const {quote(name)}{_annotation(g, name)} = {print_data(array)}")
     made = {*g.inputs, *g.constants, *(o for node in g.nodes for o in node.outputs)}
@@ -95,7 +94,7 @@ def _node(g: Graph, node: Node) -> list[str]:
     results = ", ".join(f"{quote(n)}{_annotation(g, n)}" for n in node.outputs)
     called = f" {quote(node.name)}" if node.name else ""
     text = f"{results} = {quote(node.op)}{called}{print_names(node.inputs)}"
-    source = f" from {print_string(node.source)}" if node.source else ""
+    source = print_source(node.source)
     attrs = [f"{quote(k)} = {attribute_text(v)}" for k, v in sorted(_given(node.attrs).items())]
     if sum(map(len, attrs)) + len(text) > WIDTH or any("\n" in a for a in attrs):
         lines = [line for a in attrs for line in f"{a},".split("\n")]
@@ -144,9 +143,9 @@ class GraphReader(ValueReader):
         inputs = tuple(self.items(lambda: self.typed_name(values)))
         self.need("->")
         outputs = tuple(self.items(self.name))
-        symbols, bound = dict(self.ranges()), self.bound()
+        symbols, bound, joined = self.sized()
         constants: dict[str, Array] = {}
-        constraints: list[Expr] = []
+        constraints: dict[Expr, str] = {}
         nodes: list[Node] = []
         self.need("{")
         while not self.take("}"):
@@ -155,11 +154,12 @@ class GraphReader(ValueReader):
             elif self.take("outer"):
                 self.typed_name(values)
             elif self.take("require"):
-                constraints.append(self.expr())
+                condition = self.expr()
+                constraints[condition] = self.source()
             else:
                 nodes.append(self.node(values))
         return Graph(
-            name, inputs, outputs, tuple(nodes), constants, values, symbols, tuple(constraints), bound
+            name, inputs, outputs, tuple(nodes), constants, values, dict(symbols), constraints, bound, joined
         )
 
     def typed_name(self, values: dict[str, Value]) -> str:
@@ -200,7 +200,7 @@ class GraphReader(ValueReader):
         inputs = tuple(self.items(self.name))
         given = dict(self.items(self.attr, "{", "}")) if self.tokens[self.at] == "{" else {}
         attrs = self.attributes(op, given, start)
-        return Node(name, inputs, tuple(outputs), attrs, self.string() if self.take("from") else "")
+        return Node(name, inputs, tuple(outputs), attrs, self.source())
 
     def attributes(self, op: str, given: dict[str, Any], start: int) -> Attributes:
         """Those of a core operator, kernel or step; names with a dot, and `FUNCTION`, are imported."""

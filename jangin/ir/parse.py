@@ -210,13 +210,13 @@ class _Plans(Reader):
         self.need("plan")
         name = self.name()
         self.need("target")
-        target, symbols, bound = self.string(), self.ranges(), self.bound()
+        target, (symbols, bound, joined) = self.string(), self.sized()
         self.need("{")
         self.need("inputs")
         inputs = tuple(self.items(self.name))
         self.need("outputs")
         outputs = tuple(self.items(self.name))
-        constraints: list[Expr] = []
+        constraints: dict[Expr, str] = {}
         buffers: list[PlanBuffer] = []
         launches: list[Launch] = []
         checks: list[Check] = []
@@ -224,15 +224,16 @@ class _Plans(Reader):
             if self.take("launch"):
                 launches.append(self.launch())
             elif self.take("require"):
-                constraints.append(self.expr())
+                condition = self.expr()
+                constraints[condition] = self.source()
             elif self.take("check"):
                 checks.append(self.check())
             else:
                 buffers.append(self.plan_buffer())
         held = {b.name: constants[b.name] for b in buffers if b.name in constants}
         return Plan(
-            name, target, inputs, outputs, symbols, tuple(constraints), tuple(buffers), tuple(launches), held,
-            bound=bound, checks=tuple(checks),
+            name, target, inputs, outputs, symbols, constraints, tuple(buffers), tuple(launches), held,
+            bound=bound, joined=joined, checks=tuple(checks),
         )  # fmt: skip
 
     def plan_buffer(self) -> PlanBuffer:

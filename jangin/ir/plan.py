@@ -88,24 +88,26 @@ class Launch:
 class Plan:
     """`inputs` and `outputs` are buffer names; an output may be an alias of an input or a constant
     (the runtime copies it). `symbols` are bound by matching the input shapes; each range is
-    checked. `constraints` must hold (they are non-zero) for the sizes of a run. `target` is the
+    checked. `constraints` must hold (they are non-zero) for the sizes of a run, as the model's node that
+    stands with each needs it. `target` is the
     LLVM triple/cpu/features the objects were made for. `kernels` (name to Func) is kept only in
     the compiling process, for the interpreter and `inspect`; it isn't saved. Nor are `calls`: the code of
-    those kernels whose Func only says what a library computes for them. `bound`: as of `Graph`. A run whose
-    `checks` don't all hold fails with the first that doesn't."""
+    those kernels whose Func only says what a library computes for them. `bound` and `joined`: as of `Graph`.
+    A run whose `checks` don't all hold fails with the first that doesn't."""
 
     name: str
     target: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     symbols: tuple[tuple[Var, Range], ...]
-    constraints: tuple[Expr, ...]
+    constraints: Mapping[Expr, str]
     buffers: tuple[PlanBuffer, ...]
     launches: tuple[Launch, ...]
     constants: Mapping[str, Array] = field(default_factory=dict)
     kernels: Mapping[str, Func] = field(default_factory=dict)
     calls: Mapping[str, LibraryCall] = field(default_factory=dict)
     bound: Mapping[str, int] = field(default_factory=dict)
+    joined: Mapping[str, str] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
 
     def __hash__(self) -> int:

@@ -112,7 +112,7 @@ class Region:
 class Program:
     """`symbols`: every size symbol's range, also of those that become known during a run.
     `constants`: arrays that steps other than plans read. The region's inputs and outputs are the
-    model's, by name. `bound`: as of `Graph`."""
+    model's, by name. `bound` and `joined`: as of `Graph`."""
 
     name: str
     target: str
@@ -120,6 +120,7 @@ class Program:
     region: Region
     constants: Mapping[str, Array] = field(default_factory=dict)
     bound: Mapping[str, int] = field(default_factory=dict)
+    joined: Mapping[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)

@@ -1,6 +1,6 @@
 """The text form of programs. `parse_program(print_program(p)) == p`, but for the constants' data.
 
-program = "program" name "target" string [ranges] [bound] region
+program = "program" name "target" string known region
 region  = "{" "inputs" names "outputs" names {"value" name ":" vtype} {step} "}"
 vtype   = (DTYPE | "string" | "?") "[" ["?" | expr {"," expr}] "]"
         | ("seq" | "optional") "(" vtype ")" | "map" "(" (DTYPE | "string") "," vtype ")"
@@ -24,7 +24,7 @@ from jangin.ir.expr import Var
 from jangin.ir.graph import Value
 from jangin.ir.parse import ValueReader
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Segment, Slicing, Step
-from jangin.ir.text import print_attribute, print_bound, print_names, print_ranges, print_string
+from jangin.ir.text import print_attribute, print_known, print_names, print_string
 from jangin.ir.types import Type, tensor_type
 from jangin.ir.words import quote
 
@@ -33,7 +33,7 @@ def print_program(program: Program) -> str:
     """The text of a program, without its constants and plans."""
     head = f"program {quote(program.name)} target {print_string(program.target)}"
     lines = _region(program.region)
-    first = f"{head}{print_ranges(program.symbols.items())}{print_bound(program.bound)} {lines[0]}"
+    first = f"{head}{print_known(program.symbols.items(), program)} {lines[0]}"
     return "\n".join([first, *lines[1:]]) + "\n"
 
 
@@ -93,8 +93,8 @@ class _Programs(ValueReader):
         self.need("program")
         name = self.name()
         self.need("target")
-        target, symbols, bound = self.string(), self.ranges(), self.bound()
-        return Program(name, target, dict(symbols), self.region(), bound=bound)
+        target, (symbols, bound, joined) = self.string(), self.sized()
+        return Program(name, target, dict(symbols), self.region(), bound=bound, joined=joined)
 
     def region(self) -> Region:
         self.need("{")
@@ -146,9 +146,6 @@ class _Programs(ValueReader):
         inputs = tuple(self.items(self.name))
         self.need("->")
         return inputs, tuple(self.items(self.name))
-
-    def source(self) -> str:
-        return self.string() if self.take("from") else ""
 
     def step(self) -> Step:
         if self.take("segment"):

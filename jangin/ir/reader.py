@@ -105,6 +105,9 @@ class Reader:
             raise self.expected("a string in quotes")
         return self.name()
 
+    def source(self) -> str:
+        return self.string() if self.take("from") else ""
+
     def choice(self, options: Iterable[str], what: str) -> str:
         token = self.tokens[self.at]
         if token not in options:
@@ -167,6 +170,10 @@ class Reader:
 
         return tuple(self.items(one)) if self.take("symbols") else ()
 
+    def sized(self) -> tuple[tuple[tuple[Var, Range], ...], dict[str, int], dict[str, str]]:
+        """What a graph, a plan or a program says of sizes."""
+        return self.ranges(), self.bound(), self.joined()
+
     def bound(self) -> dict[str, int]:
         def one() -> tuple[str, int]:
             name = self.name()
@@ -174,6 +181,12 @@ class Reader:
             return name, self.integer()
 
         return dict(self.items(one)) if self.take("bound") else {}
+
+    def joined(self) -> dict[str, str]:
+        def one() -> tuple[str, str]:
+            return self.name(), self.source()
+
+        return dict(self.items(one)) if self.take("joined") else {}
 
     def expr(self, level: int = 0) -> Expr:
         token = self.tokens[self.at]

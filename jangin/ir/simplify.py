@@ -53,6 +53,12 @@ def interval(e: Expr, ranges: Ranges | None = None) -> tuple[int | None, int | N
     return s.bound(p, upper=False), s.bound(p, upper=True)
 
 
+def filled(ranges: Ranges) -> dict[Var, Range]:
+    """Ranges without 0: for estimates, as nothing has to be quick that has no elements."""
+    none, one = const(0), const(1)
+    return {v: (one if low is none else low, high) for v, (low, high) in ranges.items()}
+
+
 def linear(e: Expr, var: Var) -> tuple[Expr, Expr] | None:
     """(coefficient, rest) with e = coefficient*var + rest, both free of `var`; None if it isn't linear."""
     s = _simplifier()
@@ -189,7 +195,8 @@ class _Simplifier:
         return {(e,): 1}
 
     def _divide(self, e: Binary) -> Poly:
-        """x = d*q + r: floordiv gives q + r//d, mod gives r%d, exactly q and r if 0 <= r < d."""
+        """x = d*q + r: floordiv gives q + r//d, mod gives r%d, exactly q and r if 0 <= r < d. A divisor of 0
+        may give anything."""
         x, d = self.poly(e.a), e.b
         quotient: Poly = {}
         rest: Poly = {}
@@ -208,7 +215,7 @@ class _Simplifier:
                     rest[()] = r
             else:
                 rest[mono] = c
-        if self._within(rest, d):
+        if (not rest and not isinstance(d, Const)) or self._within(rest, d):
             return quotient if e.op == "floordiv" else rest
         if isinstance(d, Const) and int(d.value) > 0:
             shorter = self._shortened(e.op, rest, int(d.value))

@@ -11,6 +11,8 @@ Shared:
     INFIX  = * / // %, then + -, << >>, comparisons, &, ^, |  (tightest first)
     ranges = "symbols" "(" name "in" [expr] ".." [expr] {"," ...} ")"
     bound  = "bound" "(" {name "=" INTEGER ","} ")"            symbols that were given one size
+    known  = [ranges] [bound] [joined]
+    joined = "joined" "(" {name source ","} ")"                inputs' axes that a node needs to be as long
 
 Loop:
 
@@ -25,11 +27,11 @@ Loop:
 
 Graph (DTYPE or shape is `?` where it isn't inferred yet):
 
-    graph  = "graph" name "(" {name ":" type} ")" "->" "(" {name} ")" [ranges] [bound] "{" {line} "}"
+    graph  = "graph" name "(" {name ":" type} ")" "->" "(" {name} ")" known "{" {line} "}"
     line   = "const" name [":" type] "=" data                 an initializer
            | "outer" name ":" type                            a value of an enclosing graph
-           | "require" expr
-           | {name [":" type] ","} "=" OP [node name] "(" {name} ")" ["{" {attr} "}"] ["from" source]
+           | "require" expr source
+           | {name [":" type] ","} "=" OP [node name] "(" {name} ")" ["{" {attr} "}"] source
     attr   = name "=" value
     value  = none | true | false | number | "string" | DTYPE | "(" {value ","} ")" | "[" {value} "]"
            | "array" DTYPE "[" sizes "]" "=" data | graph
@@ -38,11 +40,12 @@ Graph (DTYPE or shape is `?` where it isn't inferred yet):
     decls  = "(" {name ":" (DTYPE | ["out"] [MEMORY] type)} ")" free variables and buffers, typed
     axes   = "[" {name "in" expr} "]"
     data   = "{" numbers "}" | sha256.DIGEST                  large arrays are kept beside the text
+    source = ["from" string]                                  the model's node
 
 Plan (constants and kernels are kept beside the text):
 
-    plan   = "plan" name "target" string [ranges] [bound] "{" "inputs" names "outputs" names {item} "}"
-    item   = "require" expr
+    plan   = "plan" name "target" string known "{" "inputs" names "outputs" names {item} "}"
+    item   = "require" expr source
            | "check" name ["signed"] "within" "(" {expr} ")" "from" string
            | ("input" | "output" | "constant" | "arena" | "alias") name ":" type ["of" name]
              ["at" INTEGER] ["live" INTEGER ".." INTEGER]
@@ -63,9 +66,10 @@ import numpy as np
 from jangin.ir.checks import Check
 from jangin.ir.dtype import DType, from_numpy
 from jangin.ir.expr import Binary, Buffer, Expr, Load, Var
-from jangin.ir.graph import Array
+from jangin.ir.graph import Array, Graph
 from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Store, expressions, statements
 from jangin.ir.plan import ONE, Launch, Plan, PlanBuffer
+from jangin.ir.program import Program
 from jangin.ir.simplify import Range
 from jangin.ir.traversal import walk
 from jangin.ir.words import INFIX, quote
@@ -84,10 +88,10 @@ def print_func(func: Func) -> str:
 
 def print_plan(plan: Plan) -> str:
     """The text of a plan: all of it but its constants' data and its kernels."""
-    known = print_ranges(plan.symbols) + print_bound(plan.bound)
+    known = print_known(plan.symbols, plan)
     lines = [f"plan {quote(plan.name)} target {print_string(plan.target)}{known} {{"]
     lines.append(f"  inputs {print_names(plan.inputs)} outputs {print_names(plan.outputs)}")
-    lines += [f"  require {e}" for e in plan.constraints]
+    lines += [f"  require {e}{print_source(source)}" for e, source in plan.constraints.items()]
     lines += [f"  {_plan_buffer(b)}" for b in plan.buffers]
     lines += [f"  {_launch(x)}" for x in plan.launches]
     lines += [f"  {_check(c)}" for c in plan.checks]
@@ -117,6 +121,10 @@ def indent(lines: Iterable[str]) -> Iterator[str]:
     return ("  " + line for line in lines)
 
 
+def print_source(source: str) -> str:
+    return f" from {print_string(source)}" if source else ""
+
+
 def print_string(text: str) -> str:
     """A name in quotes, always."""
     quoted = quote(text)
@@ -144,9 +152,12 @@ def print_ranges(symbols: Iterable[tuple[Var, Range]]) -> str:
     return f" symbols ({', '.join(parts)})" if parts else ""
 
 
-def print_bound(sizes: Mapping[str, int]) -> str:
-    parts = ", ".join(f"{quote(n)} = {size}" for n, size in sizes.items())
-    return f" bound ({parts})" if parts else ""
+def print_known(symbols: Iterable[tuple[Var, Range]], whole: Graph | Plan | Program) -> str:
+    """What a graph, a plan or a program says of sizes."""
+    bound = ", ".join(f"{quote(n)} = {size}" for n, size in whole.bound.items())
+    joined = ", ".join(f"{quote(axis)}{print_source(source)}" for axis, source in whole.joined.items())
+    text = print_ranges(symbols) + (f" bound ({bound})" if bound else "")
+    return text + (f" joined ({joined})" if joined else "")
 
 
 def bare(e: Expr) -> str:

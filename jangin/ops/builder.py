@@ -277,9 +277,12 @@ class Builder(Values):
         copy = compute(out, lambda *index: source[index])
         return self.node(core.Compute((copy,), (condition,)), [x])
 
-    def stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Tensor:
-        """A `compute` node of several stages over buffers x0, x1, ...; the last is the result."""
-        return self.node(core.Compute(tuple(stages)), inputs)
+    def stages(
+        self, stages: Sequence[Stage], inputs: Sequence[Tensor], requires: Sequence[Expr] = ()
+    ) -> Tensor:
+        """A `compute` node of several stages over buffers x0, x1, ...; the last is the result. `requires`:
+        what sizes must meet."""
+        return self.node(core.Compute(tuple(stages), tuple(requires)), inputs)
 
     def reduce(self, combiner: str, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
         axes = tuple(sorted(a % max(x.rank, 1) for a in axes))

@@ -122,10 +122,10 @@ def shift(x: Expr, y: Expr, *, right: bool) -> Expr:
 
 def div(b: Builder, x: Tensor, y: Tensor) -> Tensor:
     """x / y, broadcasting; integers truncate towards zero. Sizes, never negative, divide to a floor, which
-    index arithmetic can simplify."""
+    index arithmetic can simplify. (A model divides by 0 at its own risk.)"""
     if x.data is not None and y.data is not None:
         tops, bottoms = np.broadcast_arrays(x.data, y.data)
-        if all(prove(land(v >= 0, w > 0), b.symbols) for v, w in zip(tops.flat, bottoms.flat, strict=True)):
+        if all(prove(land(v >= 0, w >= 0), b.symbols) for v, w in zip(tops.flat, bottoms.flat, strict=True)):
             quotients = np.empty(tops.shape, object)
             for n, (v, w) in enumerate(zip(tops.flat, bottoms.flat, strict=True)):
                 quotients.flat[n] = divide(v, w, b.symbols)

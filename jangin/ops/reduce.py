@@ -11,7 +11,7 @@ import numpy as np
 from jangin.ir.dtype import BOOL, F32, F64, I32, I64
 from jangin.ir.expr import Buffer, Const, Expr, Load, call, cast, const, maximum, minimum, select
 from jangin.ir.records import dataclass
-from jangin.ir.simplify import simplify
+from jangin.ir.simplify import prove, simplify
 from jangin.ir.te import COMBINERS, Stage, reduction
 from jangin.ops.axes import axis_of, product
 from jangin.ops.builder import Builder
@@ -120,9 +120,10 @@ def arg_extreme(
     b: Builder, x: Tensor, axis: int, combiner: str, *, last: bool = False, keepdims: bool = False
 ) -> Tensor:
     """Where along `axis` the largest ("max") or smallest ("min") element stands, the first or the `last`
-    such, or a NaN: i64, without that axis, or with it of size 1."""
+    such, or a NaN: i64, without that axis, or with it of size 1. A run refuses an axis without any."""
     axis = axis_of(axis, x.rank)
     _, stages = first_extreme(Buffer("x0", x.dtype, x.shape), axis, combiner, last, "out")
-    found = b.stages(stages, [b.materialize(x)])
+    some = x.shape[axis] >= 1
+    found = b.stages(stages, [b.materialize(x)], [] if prove(some, b.symbols) else [some])
     kept = [const(1) if i == axis else d for i, d in enumerate(x.shape)]
     return b.reshape(found, kept) if keepdims else found

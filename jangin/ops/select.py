@@ -318,7 +318,8 @@ def chosen_boxes(
     bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(inputs)]
     known = {name: Load(bufs[3 + i], ZERO) for i, (name, _) in enumerate(given)}
     body = _suppress(bufs, (batch, classes, n), known, centred)
-    return b.loop_nest(inputs, body, I64, (batch, classes, n))
+    alike = [eq(d, m) for d, m in zip(boxes.shape, (batch, n, const(4)), strict=True) if d != m]
+    return b.loop_nest(inputs, body, I64, (batch, classes, n), alike)
 
 
 def _by_class(b: Builder, scores: Tensor, boxes: Tensor, **given: Any) -> Tensor:

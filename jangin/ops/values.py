@@ -49,6 +49,8 @@ class Values(Editor):
         self.inputs: list[str] = []
         self.source = ""
         self.prefix = "v"
+        self.not_one: dict[Var, str] = {}
+        """Symbols that were taken to be other than 1, and the nodes that need that."""
         self.pending: list[Var] = []
         self.known: dict[str, NDArray[Any]] = {}
 

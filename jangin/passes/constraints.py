@@ -21,24 +21,29 @@ from jangin.ops.core_window import split_layout
 Pair = tuple[Expr, Expr]
 
 
-def constraints(graph: Graph) -> tuple[Expr, ...]:
-    """Conditions on the symbols (i1 expressions) that every run must meet, without repetition."""
-    rules: dict[Expr, None] = {}
+def constraints(graph: Graph) -> dict[Expr, str]:
+    """Conditions on the symbols (i1 expressions) that every run must meet, and the first node that needs
+    each."""
+    rules: dict[Expr, str] = {}
     nests: set[object] = set()
     for node in graph.nodes:
         is_kernel = isinstance(node.attrs, Kernel)
         inner = node.of(Kernel).body if is_kernel else graph
         for part in inner.nodes if is_kernel else (node,):
-            rules.update((eq(a, b), None) for a, b in _pairs(inner, part))
-            rules.update((rule, None) for rule in _sizes(inner, part))
+            needed = [*(eq(a, b) for a, b in _pairs(inner, part)), *_sizes(inner, part)]
+            nest: object = None
             if isinstance(part.attrs, LoopNest):  # what a pass made once is one object
                 nest = id(part.attrs.body), part.attrs.requires
-                if nest in nests:
-                    continue
-                nests.add(nest)
-            rules.update((rule, None) for rule in _reads(inner, part))
-    conditions = (simplify(rule, graph.symbols) for rule in rules)
-    return tuple(dict.fromkeys(c for c in conditions if not is_const(c, True)))
+            needed += [] if nest in nests else _reads(inner, part)
+            nests |= set() if nest is None else {nest}
+            for rule in needed:
+                rules.setdefault(rule, part.source or node.source)
+    found: dict[Expr, str] = {}
+    for rule, source in rules.items():
+        condition = simplify(rule, graph.symbols)
+        if not is_const(condition, True):
+            found.setdefault(condition, source)
+    return found
 
 
 def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:
@@ -51,7 +56,9 @@ def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...
 
 def squeezed(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:
     """As `taken_for_others`, of those for which a result is of another rank."""
-    return tuple(v for v in may_be_1(given) if prove(ne(v, 1), graph.symbols))
+    return tuple(
+        v for v in may_be_1(given) if ne(v, 1) in graph.constraints or prove(ne(v, 1), graph.symbols)
+    )
 
 
 def may_be_1(given: Mapping[Var, Range]) -> Iterator[Var]:

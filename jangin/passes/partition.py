@@ -11,6 +11,7 @@ from dataclasses import replace
 from jangin.ir.core import BindStep, GraphStep, HostStep, IfStep, LoopStep
 from jangin.ir.expr import Var
 from jangin.ir.graph import Array, Graph, Node
+from jangin.ir.own_names import with_own_names
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Segment, Step
 from jangin.ir.simplify import Range
 from jangin.ir.traversal import free_vars
@@ -33,8 +34,7 @@ def partition(graph: Graph, target: str) -> tuple[Program, list[Graph]]:
     """The program, and the graph of each of its segments."""
     maker = _Partition(graph.symbols)
     region = maker.region(graph)
-    program = Program(graph.name, target, dict(graph.symbols), region, maker.constants, graph.bound)
-    return program, maker.segments
+    return _program(graph, target, region, maker.constants), maker.segments
 
 
 def segmented(graph: Graph, runs: Sequence[Sequence[Node]], target: str) -> tuple[Program, list[Graph]]:
@@ -44,7 +44,13 @@ def segmented(graph: Graph, runs: Sequence[Sequence[Node]], target: str) -> tupl
     steps = tuple(Segment(n, s.inputs, s.outputs) for n, s in enumerate(maker.segments))
     values = {n: v for n, v in graph.values.items() if n in {*graph.inputs, *graph.outputs}}
     region = Region(graph.inputs, graph.outputs, values, steps)
-    return Program(graph.name, target, dict(graph.symbols), region, {}, graph.bound), maker.segments
+    return _program(graph, target, region, {}), maker.segments
+
+
+def _program(graph: Graph, target: str, region: Region, constants: Mapping[str, Array]) -> Program:
+    symbols = dict(graph.symbols)
+    made = Program(graph.name, target, symbols, region, constants, graph.bound, graph.joined)
+    return with_own_names(made, symbols)
 
 
 class _Partition:

@@ -8,14 +8,15 @@ Largest and smallest elements keep their bits; sums are taken in another order, 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
-from jangin.ir.core import Map, Reduce, Reshape
-from jangin.ir.expr import Const, const
+from jangin.ir.core import Map, Reduce, Reshape, Slice
+from jangin.ir.expr import Const, const, is_const, minimum
 from jangin.ir.graph import Graph, Node
-from jangin.ir.simplify import interval
+from jangin.ir.simplify import prove
 from jangin.ops.editor import Editor
-from jangin.templates.template import expected
+from jangin.templates.template import expected, least
 
 TASKS = 16
 """Results that are shared out well, at most."""
@@ -35,23 +36,37 @@ def reductions(graph: Graph) -> Graph:
     return run.rewritten(graph)
 
 
+def _unless_empty(run: Editor, node: Node, x: str, axis: int, left: Sequence[int]) -> str:
+    """The operand, with nothing along an axis where others have nothing: of no elements there might be any
+    number of parts."""
+    shape = list(run.shape(x))
+    for size in (shape[i] for i in left):
+        if not prove(size >= 1, run.symbols):
+            shape[axis] = shape[axis] * minimum(size, 1)
+    if shape[axis] == run.shape(x)[axis]:
+        return x
+    none, one = (const(0),) * len(shape), (1,) * len(shape)
+    return run.add(Slice(none, one, tuple(shape)), [x], f"{node.name}.filled", node.source)
+
+
 def _parts(run: Editor, node: Node, attrs: Reduce, maps: set[str]) -> str | None:
     """What the parts of a reduction give, which it is to reduce then; None where it is best made at once."""
     (x,) = node.inputs
     shape, axes, exact = run.shape(x), attrs.axes, run.dtype(x).wide is run.dtype(x)
     sizes = [expected(d, run.symbols) for d in shape]
-    least = [interval(d, run.symbols)[0] or 0 for d in shape]
-    tasks = math.prod(least[: axes[0]]) if axes else TASKS
+    fewest = [0 if is_const(d, 0) else least(d, run.symbols) for d in shape]
+    tasks = math.prod(fewest[: axes[0]]) if axes else TASKS
     if tasks >= TASKS or math.prod(sizes) < LARGE or not exact:
         return None
     count = 0
     while tasks < TASKS and count < len(axes) - 1:
-        tasks *= least[axes[count]]
+        tasks *= fewest[axes[count]]
         count += 1
     left = axes[count:]
     results = math.prod(n for i, n in enumerate(sizes) if i not in left)
-    filled = all(least[i] for i in left)  # else an operand of no elements might have any number of parts
+    filled = all(fewest[i] for i in left)
     if filled and any(sizes[i] > 1 for i in axes[:count]) and results * EACH <= math.prod(sizes):
+        x = _unless_empty(run, node, x, axes[0], left)
         return run.add(Reduce(attrs.combiner, left, True), [x], f"{node.name}.parts", node.source)
     (axis, *others), size = axes, shape[axes[0]]
     if others or not isinstance(size, Const) or x in maps:  # what a reshape reads has to be in memory

@@ -12,6 +12,7 @@ from math import prod
 from jangin.ir.core import IndexCheck, LoopNest, Reshape
 from jangin.ir.expr import Buffer, Expr, Load, Var, const
 from jangin.ir.graph import Graph, Node, Shape
+from jangin.ir.own_names import own_name
 from jangin.ir.simplify import linear, simplify
 from jangin.ir.te import Stage
 from jangin.ir.traversal import free_vars, loads, rewrite
@@ -43,7 +44,7 @@ def row_symbol(graph: Graph) -> str:
             except Mixed as error:
                 reasons.append(str(error))
             else:
-                return rows.name
+                return own_name(rows)
     raise Mixed("; ".join(reasons) or "no input's first size is a symbol: compile it with a free batch")
 
 

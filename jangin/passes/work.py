@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from jangin.ir.expr import Buffer, Call, Const, Expr, Var, const, minimum
 from jangin.ir.graph import Graph
 from jangin.ir.loop import Func
-from jangin.ir.simplify import Range, simplify
+from jangin.ir.simplify import Range, filled, simplify
 from jangin.ir.te import Stage
 from jangin.ir.traversal import loads
 from jangin.ir.words import products_of
@@ -22,7 +22,8 @@ def stages_work(
 ) -> tuple[Expr, Expr]:
     """(operations, bytes) of a kernel: multiply-adds times two of its sums over products; the operands
     and the results, each counted once, and of an operand that is read in part (a gather, a slice) no more
-    than the reads there are."""
+    than the reads there are. They are estimates: no size is taken to be 0."""
+    symbols = filled(symbols)
     reads: dict[str, Expr] = {b.name: const(0) for b in inputs}
     for stage in parts:
         points = _product(a.extent for a in stage.axes)

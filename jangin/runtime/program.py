@@ -50,7 +50,9 @@ class ProgramExecutable:
         region = program.region
         driver = runs.flow(artifact.code) if artifact.code else None
         self._region = RegionRunner(
-            region, Resources(segments, known, program.constants, program.symbols, driver)
+            region,
+            Resources(segments, known, program.constants, program.symbols, driver),
+            joined=program.joined,
         )
         self._constants = owners(program.constants.values())
         self.inputs, self.outputs = signature(artifact)

@@ -48,7 +48,7 @@ def spec_of(value: Value) -> TensorSpec:
 
 
 def _sizes(shape: Sequence[Expr]) -> tuple[int | str, ...]:
-    return tuple(int(d.value) if isinstance(d, Const) else str(d) for d in shape)
+    return tuple(int(d.value) if isinstance(d, Const) else getattr(d, "name", "") or str(d) for d in shape)
 
 
 class Evaluator:
@@ -65,6 +65,13 @@ class Evaluator:
             return int(self._value(e))
         except (KeyError, ZeroDivisionError):
             raise ValueError(f"the size {e} has no value for {self._values}") from None
+
+    def holds(self, condition: Expr) -> bool:
+        """Whether a condition is met; none is that divides by 0."""
+        try:
+            return bool(self._value(condition))
+        except ZeroDivisionError:
+            return False
 
     def shape(self, dims: tuple[Expr, ...]) -> Sizes:
         found = self._shapes.get(dims)
@@ -125,6 +132,23 @@ def solved(wanted: Sequence[Sequence[Expr]], shapes: Sequence[Sizes]) -> dict[Va
     return found
 
 
+def needed(condition: Expr, source: str) -> str:
+    """A condition that sizes don't meet, with the model's node that needs it, where one is known."""
+    return f"{condition}, which {source} needs" if source else str(condition)
+
+
+def same_as(
+    joined: Mapping[str, str], inputs: Mapping[str, Sequence[Expr] | None], name: str, axis: int
+) -> str:
+    """Which node needs an input's axis to be as long as another's, whose size goes by the same name in the
+    model (see `Graph.joined`); "" where it isn't known."""
+    source, shape = joined.get(f"{name}[{axis}]"), inputs[name]
+    if source is None or shape is None:
+        return ""
+    other = next(n for n, dims in inputs.items() if dims is not None and shape[axis] in dims)
+    return f", as {source} needs it to be as long as in input {other}"
+
+
 class Signature:
     """What a plan takes and gives, and how input shapes bind its symbols."""
 
@@ -134,6 +158,7 @@ class Signature:
         self.inputs = tuple(spec(buffers[n]) for n in plan.inputs)
         self.outputs = tuple(spec(buffers[n]) for n in plan.outputs)
         self._dims = [buffers[n].shape for n in plan.inputs]
+        self._named = dict(zip(plan.inputs, self._dims, strict=True))
         self._distinct = list(dict.fromkeys(self._dims))
         self._first = [self._dims.index(d) for d in self._distinct]
         """For each of the distinct shapes, the first input that has it."""
@@ -160,7 +185,7 @@ class Signature:
                 raise ValueError(
                     f"input {want}: dimension {axis} must be {expected[axis]}, got shape {shape}"
                     + (f" (with {bound})" if bound else "")
-                    + f"; {self}"
+                    + f"{same_as(self._plan.joined, self._named, want.name, axis)}; {self}"
                 )
         return tuple(found[v] for v in self.symbols)
 
@@ -180,11 +205,11 @@ class Signature:
                     f"the size {var} is {size}, but may be {limits}: compile the model again with another "
                     f"range for it in shapes=; {self}"
                 )
-        for constraint in self._plan.constraints:
-            if not value(constraint):
+        for constraint, source in self._plan.constraints.items():
+            if not value.holds(constraint):
                 bound = ", ".join(f"{v} = {n}" for v, n in found.items())
                 raise ValueError(
-                    f"the sizes {bound} do not meet {constraint}, which this plan was made for: for other "
-                    f"sizes of the model's inputs, compile it again with shapes=; {self}"
+                    f"the sizes {bound} do not meet {needed(constraint, source)}: for other sizes of the "
+                    f"model's inputs, compile it again with shapes=; {self}"
                 )
         return value

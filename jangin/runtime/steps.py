@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from jangin.ir.types import ANY
 from jangin.runtime.executable import Executable
 from jangin.runtime.flow import Driver, Flow, FlowRunner, flows, outputs, reads
 from jangin.runtime.script import StepError
-from jangin.runtime.sizes import Evaluator
+from jangin.runtime.sizes import Evaluator, same_as
 
 Values = dict[str, Any]
 Symbols = dict[Var, int]
@@ -54,11 +55,20 @@ def _number(e: Expr | None) -> int | None:
 
 
 class RegionRunner:
-    """Runs a region. Values are dropped after their last use. `known`: symbols that have a value before."""
+    """Runs a region. Values are dropped after their last use. `known`: symbols that have a value before;
+    `joined`: as of `Graph`."""
 
-    def __init__(self, region: Region, resources: Resources, known: frozenset[Var] = frozenset()) -> None:
+    def __init__(
+        self,
+        region: Region,
+        resources: Resources,
+        known: frozenset[Var] = frozenset(),
+        joined: Mapping[str, str] | None = None,
+    ) -> None:
         self.inputs, self.outputs = region.inputs, region.outputs
-        self._inputs = [Matcher(region.values[n], resources) for n in region.inputs]
+        dims = {n: region.values[n].shape for n in region.inputs}
+        why = partial(same_as, joined or {}, dims)
+        self._inputs = [Matcher(region.values[n], resources, why=partial(why, n)) for n in region.inputs]
         steps: Sequence[Step | Flow] = region.steps
         if resources.driver is not None:
             steps = flows(region, resources.segments, known)
@@ -91,10 +101,13 @@ def _with_deaths(region: Region, steps: Sequence[Step | Flow]) -> list[tuple[Ste
 
 
 class Matcher:
-    """Compares a tensor's shape with the declared one, and binds the symbols that are not yet known."""
+    """Compares a tensor's shape with the declared one, and binds the symbols that are not yet known. `why`:
+    what is said of an axis that has another size."""
 
-    def __init__(self, value: Value, resources: Resources, what: str = "") -> None:
-        self.what = what or value.name
+    def __init__(
+        self, value: Value, resources: Resources, what: str = "", why: Callable[[int], str] = lambda _: ""
+    ) -> None:
+        self.what, self.why = what or value.name, why
         shape = value.type.shape if value.type is not None else value.shape
         tensor = value.type is None or value.type.kind == "tensor"
         dims = shape if tensor and shape is not None and ANY not in shape else None
@@ -125,6 +138,7 @@ class Matcher:
             if expected != size:
                 raise StepError(
                     f"{self.what} has shape {value.shape}, but axis {axis} should have {expected} ({dim})"
+                    f"{self.why(axis)}"
                 )
 
     def _size(self, dim: Expr, size: int, symbols: Symbols) -> int:

@@ -17,7 +17,7 @@ from jangin.runtime.executable import SHAPES, Executable
 from jangin.runtime.profile import LaunchTime
 from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.program_artifact import ProgramArtifact
-from jangin.runtime.sizes import Evaluator, Sizes, solved
+from jangin.runtime.sizes import Evaluator, Sizes, needed, solved
 from jangin.runtime.variants_artifact import VariantsArtifact, Whole, listed
 
 
@@ -130,7 +130,7 @@ class VariantsExecutable:
                     return made
             if isinstance(self.variants[0], ProgramExecutable) and all(map(value, self._artifact.limits(0))):
                 return self.variants[0]
-            unmet = " and ".join(str(c) for c in self._conditions[0] if not value(c))
+            unmet = " and ".join(needed(c, by) for c, by in self._conditions[0].items() if not value(c))
         except ValueError:  # a size isn't known
             return self.variants[0]
         given = ", ".join(f"{v} = {n}" for v, n in sizes.items())

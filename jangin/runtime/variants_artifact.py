@@ -106,13 +106,13 @@ class VariantsArtifact:
             rules += [] if high is None else [var <= high]
         return self._of_inputs(rules)
 
-    def conditions(self, n: int) -> tuple[Expr, ...]:
-        """All that the symbols of the inputs must meet for part number `n`. A program may do without what
-        is asked for in a branch that it doesn't take."""
+    def conditions(self, n: int) -> Mapping[Expr, str]:
+        """All that the symbols of the inputs must meet for part number `n`, and the nodes that need it. A
+        program may do without what is asked for in a branch that it doesn't take."""
         part = self.parts[n]
         plans = [part] if isinstance(part, Artifact) else part.parts
-        constraints = [c for p in plans for c in p.plan.constraints]
-        return (*self.limits(n), *self._of_inputs(constraints))
+        needed = {c: source for p in reversed(plans) for c, source in p.plan.constraints.items()}
+        return dict.fromkeys(self.limits(n), "") | {c: needed[c] for c in self._of_inputs(needed)}
 
     def _of_inputs(self, rules: Iterable[Expr]) -> tuple[Expr, ...]:
         known = {v for shape in self.dims for d in shape or () for v in free_vars(d)}

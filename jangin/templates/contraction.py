@@ -36,7 +36,7 @@ from collections.abc import Iterator, Sequence
 
 from jangin.ir import te
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, const
-from jangin.ir.simplify import interval, simplify
+from jangin.ir.simplify import simplify
 from jangin.ir.traversal import children, free_vars, walk
 from jangin.ir.words import DOTS, MATRICES, row_type, word_of
 from jangin.schedule.primitives import ranges_at
@@ -56,7 +56,7 @@ from jangin.templates.cost import (
 )
 from jangin.templates.register_tile import HALVED, terms_at_once
 from jangin.templates.scheduled import Params, Recorder, Scheduled
-from jangin.templates.template import Template, Workload
+from jangin.templates.template import Template, Workload, least
 from jangin.templates.tiles import CONFIGURED, COPIED, QUICKER, tile_cycles, tiles
 from jangin.templates.tiling import COLUMNS, Roles, Tiler, by_lane, packing_positions
 
@@ -210,9 +210,9 @@ class Contraction(Template):
         size = {a.var.name: workload.size(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes)}
         extent = {a.var.name: a.extent for a in self.stage.axes}
         rows = simplify(math.prod((extent[r] for r in role.rows), start=const(1)), dict(workload.symbols))
-        least = interval(rows, workload.symbols)[0] or 1
-        self.known_rows = isinstance(rows, Const) or least >= IMAGE
-        self.rows = least if self.known_rows else workload.size(rows)
+        fewest = least(rows, workload.symbols)
+        self.known_rows = isinstance(rows, Const) or fewest >= IMAGE
+        self.rows = fewest if self.known_rows else workload.size(rows)
         columns = math.prod((extent[c] for c in role.columns), start=const(1))
         self.columns = workload.size(simplify(columns // role.groups, dict(workload.symbols)))
         self.depth = math.prod(size[k] for k in role.k)

@@ -11,7 +11,7 @@ from typing import ClassVar
 from jangin.ir import te
 from jangin.ir.expr import Buffer, Const, Expr, Var
 from jangin.ir.records import dataclass
-from jangin.ir.simplify import Range, interval
+from jangin.ir.simplify import Range, filled, interval
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Params, Scheduled
 
@@ -23,8 +23,13 @@ def expected(size: Expr, symbols: Mapping[Var, Range]) -> int:
     """A size, or what to expect of a symbolic one."""
     if isinstance(size, Const):
         return int(size.value)
-    low, high = interval(size, symbols)
-    return max(low or 1, min(high or EXPECTED, EXPECTED))
+    high = interval(size, symbols)[1]
+    return max(least(size, symbols), min(high or EXPECTED, EXPECTED))
+
+
+def least(size: Expr, symbols: Mapping[Var, Range]) -> int:
+    """What a size is at the least, where no symbol is 0: what has no elements needs no speed."""
+    return interval(size, filled(symbols))[0] or 1
 
 
 @dataclass(frozen=True)

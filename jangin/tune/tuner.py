@@ -24,6 +24,7 @@ from jangin.compiler.kernels import (
 )
 from jangin.compiler.options import Options
 from jangin.ir.graph import Array, Graph, Node
+from jangin.ir.own_names import own_name
 from jangin.ir.records import dataclass
 from jangin.ir.text import print_func
 from jangin.passes.stages import is_opaque
@@ -185,7 +186,8 @@ def _sizes(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
     found = {}
     for var, (low, high) in graph.symbols.items():
         least, most = (None if e is None else int(str(e)) for e in (low, high))
-        found[var.name] = given.get(var.name, max(least or 1, min(most or EXPECTED, EXPECTED)))
+        name = own_name(var)
+        found[name] = given.get(name, max(least or 1, min(most or EXPECTED, EXPECTED)))
     return found
 
 

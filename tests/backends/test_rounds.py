@@ -37,7 +37,7 @@ def plan(grain: int) -> Plan:
     buffers = (PlanBuffer("x", F32, (N,), "input"), PlanBuffer("y", F32, (const(9), N), "output"))
     launch = Launch("spread", ("x", "y"), (N,), N, grain, const(0), rounds=const(9))
     return Plan(
-        "rounds", str(TARGET), ("x",), ("y",), SYMBOLS, (), buffers, (launch,), {}, {"spread": func}
+        "rounds", str(TARGET), ("x",), ("y",), SYMBOLS, {}, buffers, (launch,), {}, {"spread": func}
     )  # fmt: skip
 
 

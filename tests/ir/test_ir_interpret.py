@@ -231,7 +231,7 @@ def plan_of(offset: int) -> Plan:
     launches = tuple(
         Launch(f.name, args, (), const(1), 0, const(0)) for f, args in ((add, ("in", "a")), (mul, ("a", "b")))
     )
-    return Plan("p", "", ("in",), ("out",), (), (), buffers, launches, {}, {"add": add, "mul": mul})
+    return Plan("p", "", ("in",), ("out",), (), {}, buffers, launches, {}, {"add": add, "mul": mul})
 
 
 def test_run_plan() -> None:

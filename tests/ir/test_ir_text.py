@@ -131,7 +131,15 @@ def sample_graph() -> Graph:
     }
     constants = {"w": np.array([[1, 2]], np.int64), "big": np.arange(100, dtype=np.float32)}
     return Graph(
-        "a graph", ("x:0",), ("z",), nodes, constants, values, {n: (const(1), None)}, (n >= 2,), {"batch": 4}
+        "a graph",
+        ("x:0",),
+        ("z",),
+        nodes,
+        constants,
+        values,
+        {n: (const(1), None)},
+        {n >= 2: "Conv 'x' (ai.onnx 13)", n <= 9: ""},
+        {"batch": 4},
     )
 
 
@@ -189,7 +197,7 @@ def sample_plan(buffers: int, launches: int) -> Plan:
     ]
     return Plan(
         "net", "x86_64/skylake", ("in",), ("view", held[2].name), ((n, (const(1), const(8))),),
-        ((n % 2) <= 1,), tuple(held), tuple(steps),
+        {(n % 2) <= 1: "Add 'a'"}, tuple(held), tuple(steps),
     )  # fmt: skip
 
 

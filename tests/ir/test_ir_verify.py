@@ -177,7 +177,7 @@ def launch(n: int, **fields: object) -> Callable[[Plan], Plan]:
         (lambda p: replace(p, inputs=("in", "in")), "the inputs in, in are not the buffers"),
         (lambda p: replace(p, outputs=("none",)), "'none' is an input or output, but no buffer"),
         (lambda p: replace(p, launches=p.launches[:1]), "output 'out' is never written"),
-        (lambda p: replace(p, constraints=(binary("lt", N, 3),)), "variable N is not defined"),
+        (lambda p: replace(p, constraints={binary("lt", N, 3): ""}), "variable N is not defined"),
     ],
 )
 def test_bad_plans(edit: Callable[[Plan], Plan], message: str) -> None:

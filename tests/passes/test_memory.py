@@ -34,7 +34,7 @@ def planned(graph: Graph) -> Plan:
             args, sizes = (*(b.name for b in inputs), out.name), tuple(v for v, _ in func.symbols)
             launches.append(Launch(node.name, args, sizes, const(1), 0, const(0)))
     return Plan(
-        graph.name, "", graph.inputs, graph.outputs, tuple(graph.symbols.items()), (),
+        graph.name, "", graph.inputs, graph.outputs, tuple(graph.symbols.items()), {},
         plan_buffers(graph, graph.nodes), tuple(launches), graph.constants, kernels,
     )  # fmt: skip
 

@@ -122,7 +122,7 @@ def plan(
         tuple(b.name for b in buffers if b.kind == "input"),
         tuple(outputs) or tuple(b.name for b in buffers if b.kind == "output"),
         tuple((v, (const(lo), const(hi))) for v, (lo, hi) in symbols),
-        tuple(wrap(c) for c in constraints),
+        dict.fromkeys((wrap(c) for c in constraints), ""),
         tuple(buffers),
         tuple(launches),
         constants or {},

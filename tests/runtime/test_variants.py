@@ -62,7 +62,7 @@ def test_broadcasts_of_two_symbols() -> None:
         x, z = RNG.random(n, np.float32), RNG.random(m, np.float32)
         np.testing.assert_array_equal(exe(x, z), x * z)
     with pytest.raises(
-        ValueError, match=r"n = 2, n_m = 3 do not meet .*==.*; other variants are for n_n = 1 or n_m = 1"
+        ValueError, match=r"n = 2, m = 3 do not meet .*==.*; other variants are for n = 1 or m = 1"
     ):
         exe(np.ones(2, np.float32), np.ones(3, np.float32))
     with pytest.raises(ValueError, match="rank"):
@@ -113,7 +113,7 @@ def test_a_symbol_beside_a_constant() -> None:
     for n in (1, 3):
         x = RNG.random(n, np.float32)
         np.testing.assert_array_equal(exe(x), x * np.arange(3, dtype=np.float32))
-    with pytest.raises(ValueError, match="n_n = 2 do not meet"):
+    with pytest.raises(ValueError, match="n = 2 do not meet"):
         exe(np.ones(2, np.float32))
 
 

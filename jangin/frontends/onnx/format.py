@@ -48,7 +48,13 @@ class OnnxFormat(Format):
         from jangin.frontends.onnx.proto import read_model
 
         read = read_model(contents)
-        return Imported(imported_graph(read, shapes), Onnx(self.activations), metadata(read.proto))
+        graph = imported_graph(read, shapes)
+        hints = frozenset(
+            (n, axis) for n in graph.inputs if not isinstance(shapes.get(n), (list, tuple))
+            for axis in range(len(graph.values[n].shape or ()))
+        )  # fmt: skip
+        dialect = Onnx(self.activations)
+        return Imported(graph, dialect, metadata(read.proto), hints=hints)
 
 
 def _found(folder: Folder, location: str) -> Path | None:

@@ -85,7 +85,7 @@ class Sizes:
 
     def ranges(self) -> dict[Var, Range]:
         """What PyTorch knows of all symbols, as far as sizes go."""
-        found = {v: _within(self.limits.get(s), 1, MAX_SIZE) for s, v in self.symbols.items()}
+        found = {v: _within(self.limits.get(s), 0, MAX_SIZE) for s, v in self.symbols.items()}
         return found | {v: _within(self.env.bound_sympy(e), -FAR, FAR) for e, v in self.given.items()}
 
     def of_names(self, names: Any) -> set[Any]:

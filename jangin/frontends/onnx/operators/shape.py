@@ -89,9 +89,9 @@ def squeeze_1(b: Builder, x: Tensor, *, axes: Sequence[int] | None = None) -> Te
 
 
 def _not_one(b: Builder, size: Expr) -> None:
-    """Take a symbol to be 2 or more: were it 1, the result would be of another rank."""
+    """Take a symbol to be other than 1: were it 1, the result would be of another rank."""
     if isinstance(size, Var) and size in b.symbols and not prove(ne(size, 1), b.symbols):
-        b.symbols[size] = (const(2), b.symbols[size][1])
+        b.not_one.setdefault(size, b.source)
 
 
 @op("Squeeze", since=13)

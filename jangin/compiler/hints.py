@@ -1,0 +1,102 @@
+"""Which sizes that a model calls by one name are one size.
+
+To ONNX Runtime a name is a hint: inputs may differ in what they both call N. So each has a symbol of its own,
+unless a node needs them to be equal: then a run says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+
+from jangin.frontends.assemble import with_sizes
+from jangin.frontends.dialect import Imported, Place
+from jangin.ir.core import IfStep, LoopStep
+from jangin.ir.expr import Binary, Var
+from jangin.ir.graph import CompileError, Graph
+from jangin.ir.own_names import marked, own_name
+from jangin.ir.traversal import free_vars
+from jangin.passes.partition import has_steps, needed_symbols, partition
+
+
+def settled(imported: Imported, lower: Callable[[Imported], Graph]) -> Imported:
+    """A model whose inputs share symbols where its nodes need them to. `lower` finds what they need, of the
+    model with a symbol for each place."""
+    apart = _Apart(imported.graph, imported.hints)
+    if not apart.places:
+        return imported
+    try:
+        needs = [*_needs(lower(replace(imported, graph=apart.graph)))]
+    except CompileError:  # for which sizes of their own may be the reason
+        return imported
+    for symbols, source in needs:
+        apart.join(symbols, source)
+    return replace(imported, graph=apart.joined())
+
+
+def _needs(graph: Graph) -> Iterator[tuple[frozenset[Var], str]]:
+    """Symbols of a lowered graph that meet in an equation, each with the node that needs it; and those of a
+    branch or a loop, whose sizes would depend on data if they differed."""
+    for node in graph.nodes:
+        if isinstance(node.attrs, (IfStep, LoopStep)):
+            shapes = (graph.values[n].shape or () for n in node.inputs if n)
+            sizes = {v for shape in shapes for d in shape for v in free_vars(d)}
+            yield frozenset(needed_symbols(graph, node) | sizes), node.source
+    for part in partition(graph, "")[1] if has_steps(graph) else [graph]:
+        for condition, source in part.constraints.items():
+            if isinstance(condition, Binary) and condition.op == "eq":
+                yield free_vars(condition), source
+
+
+class _Apart:
+    """A graph with a symbol of its own for each place. `places`: those of all but a name's first place, which
+    has the name's symbol; `sources`: the first node that needs one to be equal to another."""
+
+    def __init__(self, graph: Graph, hints: frozenset[Place]) -> None:
+        self.places: dict[Var, Place] = {}
+        self.sources: dict[Var, str] = {}
+        self.names: dict[Var, Var] = {}
+        """The symbol of each one's name."""
+        self.same: dict[Var, Var] = {}
+        """For those that are found to be equal to another, an earlier one."""
+        self.symbols = dict(graph.symbols)
+        values = dict(graph.values)
+        for name in graph.inputs:
+            shape = list(values[name].shape or ())
+            for axis, size in enumerate(shape):
+                if isinstance(size, Var) and (name, axis) in hints:
+                    shape[axis] = self._own(size, name, axis)
+            values[name] = replace(values[name], shape=values[name].shape and tuple(shape))
+        self.graph = replace(graph, values=values, symbols=self.symbols)
+
+    def _own(self, symbol: Var, name: str, axis: int) -> Var:
+        if symbol not in self.names:
+            self.names[symbol] = symbol
+            return symbol
+        called = f"{name}.{own_name(symbol)}"
+        own = marked(called if marked(called) not in self.symbols else f"{called}.{axis}")
+        self.names[own], self.places[own] = symbol, (name, axis)
+        self.symbols[own] = self.symbols[symbol]
+        return own
+
+    def join(self, symbols: Collection[Var], source: str) -> None:
+        """Those of one name are one."""
+        for name in {self.names[v] for v in symbols if v in self.names}:
+            met = [v for v in self.names if v in symbols and self.names[v] == name]
+            for v in met[1:]:
+                first, second = sorted((self._first(met[0]), self._first(v)), key=[*self.names].index)
+                if first != second:
+                    self.same[second] = first
+                    self.sources.setdefault(v, source)
+                    self.sources.setdefault(met[0], source)
+
+    def _first(self, symbol: Var) -> Var:
+        while symbol in self.same:
+            symbol = self.same[symbol]
+        return symbol
+
+    def joined(self) -> Graph:
+        """The graph in which equal symbols are one."""
+        graph = with_sizes(self.graph, {v: self._first(v) for v in self.same})
+        found = {self.places[v]: source for v, source in self.sources.items() if v in self.places}
+        return replace(graph, joined={f"{name}[{axis}]": source for (name, axis), source in found.items()})
