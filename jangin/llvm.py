@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 CHECKED = frozenset({(22, 1, 0)})
-"""Versions of LLVM by which all of `tests/instr/test_masked_accesses.py` was made and passed: one that stores
-more than it is told to gives wrong numbers without a word, as 22.1.0 does of what isn't hidden from it."""
+"""Versions of LLVM with which all of `tests/instr/test_masked_accesses.py` passed. A wrong one stores more
+than it is told to, and no error tells of that. 22.1.0 is one: `LlvmWriter` hides from it what it would do so
+with."""
 OLDEST, LLVMLITE = 22, "llvmlite>=0.50"
 """The first release of LLVM that reads what the back end writes, and what pip installs it by."""
 
