@@ -17,6 +17,7 @@ from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.runtime.load import Runnable
 from jangin.runtime.sizes import TensorSpec
+from jangin.runtime.threads import counted
 
 PROVIDER = "CPUExecutionProvider"
 
@@ -222,7 +223,8 @@ def _say_idle(names: Sequence[str]) -> None:
 def _open(model: str | os.PathLike[str] | bytes, options: SessionOptions) -> Runnable:
     import jangin
 
-    threads = options.intra_op_num_threads or None
+    asked = options.intra_op_num_threads
+    threads = None if asked == 0 and not isinstance(asked, bool) else counted(asked, "intra_op_num_threads")
     if not isinstance(model, bytes) and os.fspath(model).endswith(".jgn"):
         loaded: Runnable = jangin.load(model, threads=threads)
         return loaded

@@ -20,7 +20,7 @@ from jangin.runtime.artifact import ArtifactError
 from jangin.runtime.compiled import checked, detached, read_artifact
 from jangin.runtime.device import Device, LoadError, device_of
 from jangin.runtime.load import executable, host_functions
-from jangin.runtime.threads import default_threads
+from jangin.runtime.threads import counted
 from jangin.targets import Target, origin, resolve
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _made(
     """What `use` gives for what is compiled, or was before: then constants are checked beside it, and where
     one is damaged all is made again. `hashed`: gives what the model is read from."""
     model = paired(model, weights)
-    threads = threads if threads is not None else default_threads()
+    threads = counted(threads)
     seconds = None if tune is None else parse_seconds(tune)
     found = resolve(target)
     if "jgn" not in found.outputs:

@@ -28,6 +28,7 @@ from jangin.passes.partition import has_steps
 from jangin.quantization.data import Data, Reading, read
 from jangin.quantization.engine import Engine, Tell
 from jangin.runtime.sizes import TensorSpec
+from jangin.runtime.threads import counted
 from jangin.targets import resolve
 
 ENGINES = ("jangin", "onnxruntime")
@@ -99,6 +100,7 @@ def compare(
     that kernels hand to each other as the models are compiled to run, so that outputs have the same bits;
     those inside a kernel aren't seen. Raises ValueError where their inputs or the number of their outputs
     aren't the same, or data doesn't fit."""
+    threads = None if threads is None else counted(threads)
     if tolerance < 0:
         raise ValueError(f"a tolerance of {tolerance} is below 0")
     if replay and set(engines) != {"jangin"}:

@@ -18,6 +18,7 @@ from jangin.quantization.engine import Tell
 from jangin.quantization.job import BITS, KINDS, Job, Quantized
 from jangin.quantization.observers import METHODS
 from jangin.quantization.quality import Score
+from jangin.runtime.threads import counted
 
 AUTO, AUTO_DROP = "auto", 0.005
 BLOCK = 32
@@ -74,6 +75,7 @@ def quantize(
     Raises DropMissed, with the best that was found, where that can't be met; ValueError for data that doesn't
     fit; CompileError for a model that can't be quantized."""
     _check(kind, method, drop, smooth, weight_bits, block, limit)
+    threads = None if threads is None else counted(threads)
     job = Job(model, shapes, weights, threads, progress, equalize)
     given = pixels or pixels_of(job.metadata)
     feeds = read(data, job.inputs, Reading(given, crop, Path(tokenizer) if tokenizer else None, limit))

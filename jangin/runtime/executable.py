@@ -20,7 +20,7 @@ from jangin.runtime.device import Device, LoadError, Memory, Module, NativeCall,
 from jangin.runtime.layout import LAYOUTS, Frame, Layout
 from jangin.runtime.profile import Launches, LaunchTime
 from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
-from jangin.runtime.threads import default_threads
+from jangin.runtime.threads import counted
 
 _array = np.ndarray
 """A name of this module is found sooner, in each call."""
@@ -43,14 +43,13 @@ class Executable:
         share: Executable | None = None,
         device: Device | None = None,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads must be at least 1, got {threads}")
+        count = counted(threads)
         runs = device or device_of(artifact.device)
         check(runs, artifact.device, artifact.plan.target)
         self._artifact = artifact
         self._check = artifact.check
         self._module: Module = runs.load(
-            artifact.plan, artifact.objects, threads or default_threads(), share._module if share else None
+            artifact.plan, artifact.objects, count, share._module if share else None
         )
         self._signature = Signature(artifact.plan)
         self._names, self._outputs = artifact.plan.inputs, artifact.plan.outputs

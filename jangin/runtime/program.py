@@ -18,7 +18,7 @@ from jangin.runtime.executable import Executable, as_array
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.steps import RegionRunner, Resources
-from jangin.runtime.threads import default_threads
+from jangin.runtime.threads import counted
 
 
 class ProgramExecutable:
@@ -41,10 +41,10 @@ class ProgramExecutable:
         if missing:
             raise ValueError(f"the model calls {', '.join(missing)}: give operators=[...] with them")
         self._artifact = artifact
-        self._threads = threads or default_threads()
+        self._threads = counted(threads)
         self.segments = segments = list[Executable]()
         for part in artifact.parts:
-            segments.append(Executable(part, threads, segments[0] if segments else share, device))
+            segments.append(Executable(part, self._threads, segments[0] if segments else share, device))
         runs = device or device_of(artifact.device)
         program = artifact.program
         region = program.region

@@ -26,7 +26,7 @@ from jangin.runtime.placed import Placed, Record
 from jangin.runtime.several_artifact import SeveralArtifact
 from jangin.runtime.shares import Trials, Way
 from jangin.runtime.sizes import Signature, Sizes
-from jangin.runtime.threads import default_threads
+from jangin.runtime.threads import counted
 from jangin.runtime.variants import single
 
 AHEAD = 2
@@ -49,10 +49,8 @@ class SeveralExecutable:
         threads: int | None = None,
         functions: Mapping[str, HostFunction] | None = None,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads must be at least 1, got {threads}")
         self._artifact = artifact
-        self._threads = threads or default_threads()
+        self._threads = counted(threads)
         targets = [next(plans(p)).plan.target for p in artifact.parts]
         kinds = [next(plans(p)).device for p in artifact.parts]
         counts = threads_of(list(zip(kinds, targets, strict=True)), self._threads)

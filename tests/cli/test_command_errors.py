@@ -161,3 +161,15 @@ def test_usage_is_told_with_status_2(cli: Cli) -> None:
 def test_debug_shows_the_traceback(cli: Cli) -> None:
     with pytest.raises(Exception, match="nowhere"):
         cli("--debug", "run", "nowhere.onnx")
+
+
+@pytest.mark.parametrize("given", ["1.5", "True", "two", "0", "-1"])
+def test_threads_are_whole_numbers(
+    cli: Cli, model: Path, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for done in (cli("run", model, "--threads", given), cli("tune", model, "--threads", given)):
+        assert done.status == 2 and "threads" in done.err
+    done = cli("bench", model, "--threads", given)
+    assert done.status == 1 and "--threads" in done.err and "write 1,2" in done.err
+    monkeypatch.setenv("JANGIN_THREADS", given)
+    assert cli("run", model).status != 0

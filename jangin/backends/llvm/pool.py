@@ -25,6 +25,7 @@ import re
 from jangin.backends.llvm.functions import called, head
 from jangin.backends.llvm.pool_threads import CREATE, DESTROY, STEP_ASIDE
 from jangin.runtime.functions import KERNEL, POOL_CREATE, POOL_DESTROY, POOL_ROUNDS, POOL_RUN
+from jangin.runtime.threads import MOST
 from jangin.targets.target import Target
 
 UNITS_PER_THREAD = 31
@@ -34,8 +35,6 @@ SPINS = 1500
 """Pauses before sleeping: 20 to 60 µs on x86 processors."""
 YIELDS = 16
 """How often the caller yields its core to a worker before it sleeps."""
-MAX_THREADS = 2048
-"""Units must fit 16 bits: UNITS_PER_THREAD * MAX_THREADS < 65536."""
 
 _FIELDS = {
     "task": 0, "args": 8, "sizes": 16, "scratch": 24, "stride": 32, "tasks": 40, "unit": 48, "count": 56,
@@ -69,7 +68,7 @@ def pool_module(target: Target) -> str:
         "SPINS_AND_YIELDS": SPINS + YIELDS,
         "UNITS": UNITS_PER_THREAD,
         "LONGEST_RUNS": RUNS_PER_THREAD,
-        "MAX_THREADS": MAX_THREADS,
+        "MAX_THREADS": MOST,
         "CREATE": head(POOL_CREATE),
         "DESTROY": head(POOL_DESTROY),
         "RUN": head(POOL_RUN),
