@@ -91,6 +91,11 @@ def read_artifact(
     return _read(cast(BinaryIO, memory), path, trust)
 
 
+def read_memory(memory: InMemory, name: str) -> Compiled:
+    """Read what a `.jgn` file of any kind holds, which errors call so."""
+    return _read(cast(BinaryIO, memory), name, None)
+
+
 def _read(file: BinaryIO, path: str | os.PathLike[str], trust: str | os.PathLike[str] | None) -> Compiled:
     kinds: Mapping[bytes, type[VariantsArtifact] | type[ProgramArtifact] | type[SeveralArtifact]]
     kinds = {

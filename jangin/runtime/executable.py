@@ -18,6 +18,7 @@ from jangin.runtime.addressed import Addressed, is_addressable
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import Device, LoadError, Memory, Module, NativeCall, device_of
 from jangin.runtime.layout import LAYOUTS, Frame, Layout
+from jangin.runtime.pickled import Loaded
 from jangin.runtime.profile import Launches, LaunchTime
 from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
 from jangin.runtime.threads import counted
@@ -28,7 +29,7 @@ SHAPES = 64
 """Shapes of inputs whose layout is known without checking them again."""
 
 
-class Executable:
+class Executable(Loaded):
     """Runs a compiled model: `exe(x, y)` with arrays in input order, or `exe.run({"x": x})`.
 
     Arrays are NumPy's, or any that offer DLPack on the CPU. Threads may call one Executable at
@@ -46,7 +47,7 @@ class Executable:
         count = counted(threads)
         runs = device or device_of(artifact.device)
         check(runs, artifact.device, artifact.plan.target)
-        self._artifact = artifact
+        self._artifact, self._given = artifact, (threads, None, device)
         self._check = artifact.check
         self._module: Module = runs.load(
             artifact.plan, artifact.objects, count, share._module if share else None

@@ -15,13 +15,14 @@ from jangin.runtime.apart import apart, owners
 from jangin.runtime.compiled import signature
 from jangin.runtime.device import Device, device_of
 from jangin.runtime.executable import Executable, as_array
+from jangin.runtime.pickled import Loaded
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.steps import RegionRunner, Resources
 from jangin.runtime.threads import counted
 
 
-class ProgramExecutable:
+class ProgramExecutable(Loaded):
     """Runs a compiled program, as `Executable` does a single plan: `exe(x)` or `exe.run({"x": x})`.
 
     Besides arrays it takes and gives lists (sequences), None (an empty optional), dictionaries (maps)
@@ -40,7 +41,7 @@ class ProgramExecutable:
         missing = sorted(artifact.host_functions() - known.keys())
         if missing:
             raise ValueError(f"the model calls {', '.join(missing)}: give operators=[...] with them")
-        self._artifact = artifact
+        self._artifact, self._given = artifact, (threads, functions, device)
         self._threads = counted(threads)
         self.segments = segments = list[Executable]()
         for part in artifact.parts:

@@ -22,6 +22,7 @@ from jangin.runtime.artifact import Artifact
 from jangin.runtime.compiled import plans, signature
 from jangin.runtime.device import threads_of
 from jangin.runtime.executable import SHAPES, Executable
+from jangin.runtime.pickled import Loaded
 from jangin.runtime.placed import Placed, Record
 from jangin.runtime.several_artifact import SeveralArtifact
 from jangin.runtime.shares import Trials, Way
@@ -33,7 +34,7 @@ AHEAD = 2
 """Inputs of a stream for each device that are on their way at once."""
 
 
-class SeveralExecutable:
+class SeveralExecutable(Loaded):
     """Runs a compiled model on several devices, as `Executable` does on one: `exe(x)`, `exe.run({"x": x})`,
     or `exe.stream(feeds)` for many inputs one after another.
 
@@ -49,7 +50,7 @@ class SeveralExecutable:
         threads: int | None = None,
         functions: Mapping[str, HostFunction] | None = None,
     ) -> None:
-        self._artifact = artifact
+        self._artifact, self._given = artifact, (threads, functions)
         self._threads = counted(threads)
         targets = [next(plans(p)).plan.target for p in artifact.parts]
         kinds = [next(plans(p)).device for p in artifact.parts]

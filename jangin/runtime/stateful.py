@@ -44,6 +44,13 @@ class StatefulExecutable:
         self._lock = threading.Lock()
         self.reset()
 
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
     def reset(self) -> None:
         """As before the first run."""
         self._held: dict[str, Array] = {n: np.zeros(s.shape, s.dtype) for n, s in self._specs.items()}

@@ -14,6 +14,7 @@ from jangin.ir.expr import Var
 from jangin.runtime.compiled import signature
 from jangin.runtime.device import Device
 from jangin.runtime.executable import SHAPES, Executable
+from jangin.runtime.pickled import Loaded
 from jangin.runtime.profile import LaunchTime
 from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.program_artifact import ProgramArtifact
@@ -21,7 +22,7 @@ from jangin.runtime.sizes import Evaluator, Sizes, needed, solved
 from jangin.runtime.variants_artifact import VariantsArtifact, Whole, listed
 
 
-class VariantsExecutable:
+class VariantsExecutable(Loaded):
     """Runs a compiled model by the last of its variants, the most special, whose conditions the inputs' sizes
     meet, as `Executable` and `ProgramExecutable` do theirs: `exe(x)` or `exe.run({"x": x})`.
 
@@ -35,7 +36,7 @@ class VariantsExecutable:
         functions: Mapping[str, HostFunction] | None = None,
         device: Device | None = None,
     ) -> None:
-        self._artifact = artifact
+        self._artifact, self._given = artifact, (threads, functions, device)
         self.variants: list[Executable | ProgramExecutable] = []
         share: Executable | None = None
         for part in artifact.parts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.export import ExportedProgram
@@ -134,6 +134,11 @@ class CompiledModule:
     def save(self, path: Any) -> None:
         """Write machine code, plan and weights: what `jangin.load` reads, with inputs and outputs by name."""
         self.executable.save(path)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a compiled module can't be pickled or copied: its `executable` can, and save() writes it"
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         flat = self._flattened(args, kwargs)

@@ -1,0 +1,64 @@
+"""Executables that go to other processes, and copies of them: as the bytes of their file."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from typing import Any, NamedTuple
+
+from jangin.mapped import InMemory
+from jangin.runtime.compiled import Compiled, read_memory
+
+
+class Loaded:
+    """What was loaded of an artefact; `_given` are its class's other arguments. Its pickle is all of the
+    file, which is loaded where it is unpickled. A caller's own functions and devices must pickle too."""
+
+    _artifact: Any
+    _given: tuple[Any, ...]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        file = BytesIO()
+        self._artifact.write(file)
+        data = pickle.PickleBuffer(file.getbuffer()) if protocol >= 5 else file.getvalue()
+        given = [_named(g) if isinstance(g, Mapping) else g for g in self._given]
+        return _loaded, (type(self), data, given)
+
+
+class _Decorated(NamedTuple):
+    """A function that its module has as the operator which it is of (see `jangin.hosted`)."""
+
+    module: str
+    name: str
+
+    def function(self) -> Callable[..., Any]:
+        found: Callable[..., Any] = getattr(importlib.import_module(self.module), self.name).function
+        return found
+
+
+def _named(functions: Mapping[str, Any]) -> dict[str, Any]:
+    """Host functions, of which those that pickle doesn't find by their name are said otherwise."""
+    found = {}
+    for key, function in functions.items():
+        operator = getattr(sys.modules.get(function.__module__), function.__name__, None)
+        decorated = getattr(operator, "function", None) is function
+        found[key] = _Decorated(function.__module__, function.__name__) if decorated else function
+    return found
+
+
+def _loaded(kind: Any, data: Any, given: list[Any]) -> Any:
+    return kind(_artifact(data), *(_functions(g) if isinstance(g, Mapping) else g for g in given))
+
+
+def _functions(named: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: f.function() if isinstance(f, _Decorated) else f for key, f in named.items()}
+
+
+def _artifact(data: Any) -> Compiled:
+    with memoryview(data) as source:
+        memory = InMemory(source.nbytes)
+        memory[: source.nbytes] = source.cast("B")
+    return read_memory(memory, "a pickled model")
