@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from jangin.ir.checks import IndexOutOfRange
 from jangin.ir.graph import CompileError
 from jangin.runtime.artifact import ArtifactError
@@ -17,6 +19,8 @@ SHAPES_HERE = "Here shapes= is the option --shape, once for each: --shape batch=
 
 def explain(error: Exception) -> str:
     """An error as its reader needs it; what isn't a user's own doing says so."""
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_gone():
+        return "the working directory was removed: go to another one, or give absolute paths"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, EXPECTED):
@@ -26,3 +30,12 @@ def explain(error: Exception) -> str:
         f"a defect of Jangin: {type(error).__name__}: {error}\n"
         "Run again with --debug before the command and report what it prints."
     )
+
+
+def _is_gone() -> bool:
+    """Whether the working directory was removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False

@@ -6,6 +6,7 @@ before the caller's own imports."""
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import signal
 import socket
@@ -40,13 +41,13 @@ take a core for some 50 ms beside imports."""
 
 class Asked(NamedTuple):
     """What the other process must know of a compilation before it hands the request on: the `target`, whether
-    the caller is to be `told` how it goes, the model's path where it has one, the caller's folder, and
-    whether the model is in a `file`, which is handed over after the request."""
+    the caller is to be `told` how it goes, the model's path where it has one, the caller's folder, unless
+    that was removed, and whether the model is in a `file`, which is handed over after the request."""
 
     target: Target
     told: bool
     path: str | None
-    folder: str
+    folder: str | None
     file: bool
 
 
@@ -134,9 +135,12 @@ class Apart:
 
         model = request.model.file.fileno() if isinstance(request.model, Written) else None
         request = request if model is None else replace(request, model=b"")
-        path = os.path.abspath(request.model) if isinstance(request.model, (str, os.PathLike)) else None
-        told = progress is not None
-        asked = Asked(request.target, told, path, os.getcwd(), model is not None)
+        folder = _folder()
+        path = os.fspath(request.model) if isinstance(request.model, (str, os.PathLike)) else None
+        if path is not None and folder is None and not os.path.isabs(path):
+            raise FileNotFoundError(errno.ENOENT, "the working directory was removed", path)
+        path = None if path is None else os.path.join(folder or "", path)
+        asked = Asked(request.target, progress is not None, path, folder, model is not None)
         for last in (False, True):
             started = self._started = self._started or _taken() or _start()
             try:
@@ -164,6 +168,14 @@ def _taken() -> _Started | None:
             return started
         started.end()
     return None
+
+
+def _folder() -> str | None:
+    """The working directory, which may be gone."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 def _around() -> tuple[Mapping[str, str], Sequence[str]]:

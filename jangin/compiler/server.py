@@ -120,7 +120,8 @@ def _compile(
     from jangin.compiler.request import carry_out
     from jangin.mapped import map_file
 
-    os.chdir(asked.folder)
+    if asked.folder is not None:
+        os.chdir(asked.folder)
     request: Request = caller.recv()
     if asked.file:
         with os.fdopen(recv_handle(caller), "rb") as file:
