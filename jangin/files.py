@@ -6,7 +6,8 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import BinaryIO
 
 _ROOM = "there is no room left for it: make some, or write it elsewhere"
@@ -22,19 +23,26 @@ _REMEDIES = {
 """What to do about an error of the system, by its number."""
 
 
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Where this writes a file or a folder, the system's errors say which and what to do: OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise _told(error, path) from error
+
+
 def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
     """Write a file aside, then give it its name, so that nobody ever sees half of it, and what was there
     stays where writing fails. A symbolic link goes on pointing at it; what is no file (a device, a pipe) is
     written to as it is. Raises OSError with the file's name and what to do, and what `write` raises."""
-    try:
+    with writing(path):
         mode = os.stat(path).st_mode if os.path.exists(path) else None
         if mode is None or stat.S_ISREG(mode):
             _renamed(os.path.realpath(path), mode, write)
         else:
             with open(path, "wb") as file:
                 write(file)
-    except OSError as error:
-        raise told(error, path) from error
 
 
 def _renamed(goal: str, mode: int | None, write: Callable[[BinaryIO], object]) -> None:
@@ -57,10 +65,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_whole(path, lambda file: file.write(text.encode()))
 
 
-def told(error: OSError, path: str | os.PathLike[str]) -> OSError:
-    """The error of the same kind that says what file it is about, and what to do."""
+def _told(error: OSError, path: str | os.PathLike[str]) -> OSError:
+    """The error of the same kind that says what file it is about, and what to do; one that isn't the
+    system's says so itself."""
     if error.errno is None:
-        return OSError(f"{os.fspath(path)}: {error}")
+        return error
     remedy = _REMEDIES.get(error.errno)
     said = error.strerror or os.strerror(error.errno)
     return OSError(error.errno, f"{said}; {remedy}" if remedy else said, os.fspath(path))

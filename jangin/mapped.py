@@ -36,10 +36,15 @@ HASHERS = 4
 def map_file(path: str | os.PathLike[str]) -> mmap.mmap | bytes:
     """A file's bytes, read-only; it must not be cut short while they are in use. Raises OSError."""
     with open(path, "rb") as file:
-        try:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (ValueError, OSError):  # it is empty, or its file system maps nothing
-            return file.read()
+        return map_opened(file)
+
+
+def map_opened(file: BinaryIO) -> mmap.mmap | bytes:
+    """As `map_file`, of one that is open."""
+    try:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (ValueError, OSError):  # it is empty, or its file system maps nothing
+        return file.read()
 
 
 class InMemory(mmap.mmap):

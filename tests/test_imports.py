@@ -26,7 +26,7 @@ ALLOWED = {
     "runtime": {"environment", "files", "host", "ir", "mapped", "version", "visible"},
     "ops": {"ir"},
     "custom": {"ir", "ops"},
-    "frontends": {"ir", "mapped", "ops", "passes"},
+    "frontends": {"files", "ir", "mapped", "ops", "passes"},
     "frontends.nnef": {"frontends", "ir", "mapped", "ops"},
     "frontends.onnx": {"frontends", "ir", "mapped", "ops"},
     "frontends.table": {
@@ -87,7 +87,7 @@ ALLOWED = {
         "compiler.isolated", "compiler.options", "compiler.request", "compiler.source", "frontends",
         "frontends.table", "runtime", "targets",
     },
-    "compiler.handed": {"ir", "mapped", "runtime"},
+    "compiler.handed": {"files", "ir", "mapped", "runtime"},
     "compiler.isolated": {"compiler.handed", "environment", "frontends", "ir", "runtime"},
     "compiler.server": {
         "compiler.build", "compiler.forked", "compiler.handed", "compiler.isolated", "compiler.pipeline",
@@ -96,8 +96,8 @@ ALLOWED = {
     "compiler.forked": {"compiler.orphans"},
     "compiler.orphans": set(),
     "ahead": {
-        "backends", "compiler.options", "compiler.pipeline", "compiler.request", "custom", "frontends",
-        "frontends.table", "ir", "passes", "runtime", "targets", "tune", "version",
+        "backends", "compiler.options", "compiler.pipeline", "compiler.request", "custom", "files",
+        "frontends", "frontends.table", "ir", "passes", "runtime", "targets", "tune", "version",
     },
     "session": {"frontends.onnx", "ir", "runtime", "jangin"},
     "onnx_backend": {"ir", "runtime", "jangin"},
@@ -105,7 +105,7 @@ ALLOWED = {
     "bench": {"backends", "frontends", "frontends.table", "ir", "llvm", "runtime", "targets", "jangin"},
     "pictures": {"ir", "runtime"},
     "quantization": {
-        "compiler.options", "compiler.pipeline", "frontends", "frontends.onnx", "frontends.table",
+        "compiler.options", "compiler.pipeline", "files", "frontends", "frontends.onnx", "frontends.table",
         "frontends.tflite", "ir", "ops", "passes", "pictures", "runtime", "targets", "jangin",
     },
     "commands": {

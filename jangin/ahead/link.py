@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from jangin.ahead.model import Model
+from jangin.files import writing
 from jangin.runtime.processor import architecture
 
 _GNU = {"armv7": "arm-linux-gnueabihf"}
@@ -26,7 +27,8 @@ def shared_library(model: Model, objects: Sequence[bytes]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{n}.o" for n in range(len(objects))]
         for path, data in zip(paths, objects, strict=True):
-            path.write_bytes(data)
+            with writing(path):
+                path.write_bytes(data)
         made = Path(folder) / f"lib{model.prefix}.so"
         command = linker(model.target.triple)
         named = ["-soname", made.name] if command[-1].endswith("ld.lld") else [f"-Wl,-soname,{made.name}"]

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from jangin.files import writing
 from jangin.ir.graph import Array
 
 Content = Sequence[bytes | Array]
@@ -26,19 +27,24 @@ def write_files(folder: Path, files: Mapping[str, Content], *, force: bool) -> N
             "--force (force=True) to replace them"
         )
     made = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
     try:
-        aside = Path(tempfile.mkdtemp(prefix=".jangin-", dir=folder))
-        try:
-            for name, content in files.items():
-                with open(aside / name, "wb") as file:
-                    for piece in content:
-                        file.write(piece if isinstance(piece, bytes) else piece.data)
-            for name in files:
-                os.replace(aside / name, folder / name)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            _put(folder, files)
     except BaseException:
         if made:
             shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _put(folder: Path, files: Mapping[str, Content]) -> None:
+    aside = Path(tempfile.mkdtemp(prefix=".jangin-", dir=folder))
+    try:
+        for name, content in files.items():
+            with open(aside / name, "wb") as file:
+                for piece in content:
+                    file.write(piece if isinstance(piece, bytes) else piece.data)
+        for name in files:
+            os.replace(aside / name, folder / name)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,13 +47,14 @@ def compiled_bytes(model: Model) -> int | None:
     compiler = shutil.which(model.target.c_compiler) if model.target.c_compiler else None
     if compiler is None:
         return None
-    with tempfile.TemporaryDirectory() as folder:
+    with suppress(OSError), tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder) / f"{model.prefix}.c", Path(folder) / "model.o"
         source.write_text(model_source(model))
         (Path(folder) / f"{model.prefix}.h").write_text(header(model))
         command = [compiler, *compiler_flags(model.target), "-c", "-o", str(made), str(source)]
         done = subprocess.run(command, capture_output=True, text=True)
         return None if done.returncode else code_bytes(made.read_bytes())
+    return None
 
 
 LARGE = 16 << 20

@@ -13,6 +13,7 @@ from pathlib import Path
 from jangin.ahead.declarations import signatures
 from jangin.ahead.link import LinkError
 from jangin.ahead.model import Model
+from jangin.files import writing
 
 CODE = 10
 """The number of the section that holds functions' code (WebAssembly Core Specification 2.0, 5.5)."""
@@ -30,7 +31,8 @@ def wasm_module(model: Model, made: bytes) -> bytes:
     exported = [s.name for s, _ in signatures(model).values()]
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder) / "model.o", Path(folder) / "model.wasm"
-        given.write_bytes(made)
+        with writing(given):
+            given.write_bytes(made)
         options = [
             "--no-entry",
             "--allow-undefined",

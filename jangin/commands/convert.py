@@ -15,6 +15,7 @@ import numpy as np
 
 import jangin
 from jangin.commands.common import Settings, parse_shapes, random_input, terminal
+from jangin.files import writing
 from jangin.frontends import table
 from jangin.frontends.lower import lower
 from jangin.frontends.nnef import writer as nnef
@@ -56,13 +57,16 @@ def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]
     imported = table.load(settings.source(model), bound)
     graph = lower(imported, whole=output.suffix == ".onnx")
     files = _written(graph, output, imported.metadata)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".convert-") as folder:
+    with writing(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        aside = tempfile.TemporaryDirectory(dir=output.parent, prefix=".convert-")
+    with aside as folder:
         made = Path(folder, "model")
-        if single:
-            made.write_bytes(files[output.name])
-        else:
-            _keep(files, made, output.name)
+        with writing(output):
+            if single:
+                made.write_bytes(files[output.name])
+            else:
+                _keep(files, made, output.name)
         exact = output.suffix != ".tflite"
         _check(model, made, settings, bound, exact)
         os.replace(made, output)

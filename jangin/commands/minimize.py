@@ -20,6 +20,7 @@ from onnx.reference.ops.op_quantize_linear import QuantizeLinear_19
 
 import jangin
 from jangin.commands.common import Settings, fixed_sizes, parse_shapes, progress, random_input, terminal
+from jangin.files import write_whole
 from jangin.ir.graph import Array
 from jangin.runtime.sizes import TensorSpec
 
@@ -70,7 +71,7 @@ def minimize(
         return None
     with progress(settings) as tell:
         part = smallest(whole, test, recorded, tell)
-    onnx.save(part, output)
+    write_whole(output, lambda file: file.write(part.SerializeToString()))
     console.print(test(part), soft_wrap=True)
     console.print(f"{len(part.graph.node)} of {len(whole.graph.node)} nodes fail so: {output}")
     return part

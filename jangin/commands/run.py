@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from jangin.commands.common import (
     terminal,
 )
 from jangin.compiler.account import Account
+from jangin.files import write_whole, writing
 from jangin.ir.graph import Array
 from jangin.runtime.compiled import Compiled, plans, signature
 from jangin.runtime.encryption import save_encrypted
@@ -75,9 +77,10 @@ def run(
         if output is not None and not isinstance(array, np.ndarray):
             raise ValueError(f"output {name} is a {type(array).__name__}, which no .npy file can hold")
         if output is not None:
-            output.mkdir(parents=True, exist_ok=True)
             path = output / f"{_file_name(name)}.npy"
-            np.save(path, array)
+            with writing(output):
+                output.mkdir(parents=True, exist_ok=True)
+            _save(path, array)
             console.print(f"  written to {path}")
     console.print(f"first run: {milliseconds:.2f} ms, {exe.threads} threads")
     if profile:
@@ -130,6 +133,12 @@ def describe(name: str, array: Any) -> None:
         row = array.reshape(-1)
         for i in np.argsort(-row)[:TOP]:
             console.print(f"  class {i:>5}  {row[i]:.4f}")
+
+
+def _save(path: Path, array: Array) -> None:
+    whole = BytesIO()
+    np.save(whole, array)
+    write_whole(path, lambda file: file.write(whole.getbuffer()))
 
 
 def _file_name(name: str) -> str:

@@ -71,6 +71,8 @@ def tune(
         console.print(f"{len(found.defects) - DEFECTS} more such candidates; --json lists them")
     if store is None:
         console.print("nothing is kept, as there is no cache (--no-cache)")
+    elif found.unkept:
+        console.print(f"nothing is kept: {store.path} can't be written ({found.unkept})", soft_wrap=True)
     else:
         console.print(
             f"kept in {store.path}: compiling for this machine and as many threads uses it, "

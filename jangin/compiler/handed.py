@@ -20,11 +20,12 @@ from io import BytesIO
 from itertools import accumulate
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jangin.files import writing
 from jangin.ir.dtype import DType, from_numpy
 from jangin.ir.graph import Array
 from jangin.ir.plan import Plan
@@ -86,16 +87,21 @@ def hand(caller: Connection, data: bytes, held: list[Array]) -> None:
 
 
 def _send_file(pipe: Connection, held: Sequence[Array]) -> None:
-    with TemporaryFile() as file:
-        for array in held:
-            file.seek(placed(file.tell()))
-            file.write(array.data)
-        file.flush()
-        send_handle(pipe, file.fileno(), None)
+    try:
+        with TemporaryFile() as file:
+            with writing(gettempdir()):
+                for array in held:
+                    file.seek(placed(file.tell()))
+                    file.write(array.data)
+                file.flush()
+            pipe.send(None)
+            send_handle(pipe, file.fileno(), None)
+    except OSError as error:
+        pipe.send(error)
 
 
 def taken(caller: Connection) -> Compiled:
-    """What a process hands over. Raises EOFError where it ends before."""
+    """What a process hands over. Raises EOFError where it ends before, OSError where it can't do so."""
     with Connection(recv_handle(caller)) as pipe:
         process, data, found = pipe.recv()
         parts = [_Held(n, start, size, 0) for n, start, size in found]
@@ -107,6 +113,8 @@ def taken(caller: Connection) -> Compiled:
             _copy(process, parts, block, pipe)
         except (PermissionError, AttributeError):
             pipe.send(None)
+            if (error := pipe.recv()) is not None:
+                raise error from None
             with os.fdopen(recv_handle(pipe), "rb") as file:
                 block = np.memmap(file, np.uint8, "r")
     block.flags.writeable = False

@@ -192,6 +192,11 @@ def _start() -> _Started:
             [sys.executable, "-c", start], pass_fds=[*given.values()], process_group=0,
             env={"OPENBLAS_THREAD_TIMEOUT": SLEEPY, **everything()},
         )  # fmt: skip
+    except OSError as error:
+        ours.close()
+        os.close(life)
+        what = f"{error.strerror}: no process starts that compiles; isolated=False compiles in this one"
+        raise OSError(error.errno, what) from error
     finally:
         theirs.close()
         os.close(ends)
@@ -219,6 +224,15 @@ def _result(pipe: Connection, progress: Progress | None) -> Compiled:
 def _epitaph(status: int, exited: bool) -> str:
     """What the compiler's process died of: `status` is its exit code, or the signal that ended it."""
     why = f"exit code {status}" if exited else f"signal {signal.Signals(status).name}"
-    if not exited and status == signal.SIGKILL:
-        why += ": the system may be out of memory"
-    return f"the process that compiled the model ended early ({why}); isolated=False compiles in this one"
+    what = f"the process that compiled the model ended early ({why})"
+    if not exited and status in (signal.SIGKILL, signal.SIGABRT):  # by the system, or by LLVM itself
+        return starved(what)
+    return f"{what}; isolated=False compiles in this one"
+
+
+def starved(what: str) -> str:
+    """What happened where memory ran out, most likely, and what to do."""
+    return (
+        f"{what}: most likely this machine, or the process's control group (a container's limit), is out of "
+        "memory; give it more, or compile on a larger machine (jangin compile -o) and load that file here"
+    )

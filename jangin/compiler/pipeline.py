@@ -75,9 +75,9 @@ def tune_model(
     here = place_of(options.target, threads, options.libraries)
     known = {} if store is None else store.get(here)
     outcome = tune_graph(optimize(graph, options), options, threads, sizes or {}, budget, progress, known)
-    if store is not None and outcome.findings:
-        store.put(here, outcome.findings)
-    return outcome
+    if store is None or not outcome.findings:
+        return outcome
+    return replace(outcome, unkept=store.try_put(here, outcome.findings))
 
 
 def build_artifact(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from jangin.compiler.build import prepared, start_workers
 from jangin.compiler.forked import Workers, fork, sendable
-from jangin.compiler.isolated import Asked
+from jangin.compiler.isolated import Asked, starved
 
 if TYPE_CHECKING:
     from jangin.compiler.request import Request
@@ -44,7 +44,16 @@ class _Done(NamedTuple):
 def serve(pipe: int) -> None:
     """Build what the pipe asks for, one model after the other, and end where nothing is asked for long, where
     the caller is gone, or where something went wrong."""
-    with Connection(pipe) as caller, start_workers() as workers:
+    with Connection(pipe) as caller:
+        try:
+            _serve(caller)
+        except OSError as error:  # the system starts no more processes, say
+            with suppress(OSError):
+                caller.send(("failed", OSError(error.errno, f"the compiler's process can't go on: {error}")))
+
+
+def _serve(caller: Connection) -> None:
+    with start_workers() as workers:
         for module in ("jangin.compiler.pipeline", "jangin.compiler.request", "jangin.frontends.table"):
             import_module(module)
         asked = _asked(caller) if caller.poll(IDLE) else None
@@ -118,14 +127,15 @@ def _compile(
     left of it, unless it failed: what workers do then isn't known."""
     from jangin.compiler.handed import hand, pickled
     from jangin.compiler.request import carry_out
-    from jangin.mapped import map_file
+    from jangin.ir.graph import CompileError
+    from jangin.mapped import map_opened
 
     if asked.folder is not None:
         os.chdir(asked.folder)
     request: Request = caller.recv()
     if asked.file:
         with os.fdopen(recv_handle(caller), "rb") as file:
-            request = replace(request, model=map_file(f"/proc/self/fd/{file.fileno()}"))
+            request = replace(request, model=map_opened(file))
     done.send(None)
     kernels = request.kernels(known)
     tell = (lambda *step: caller.send(("step", *step))) if asked.told else None
@@ -136,6 +146,8 @@ def _compile(
         caller.send(("built", path))
         if path is None:
             hand(caller, data, arrays)
+    except ChildProcessError as error:
+        caller.send(("failed", CompileError(starved(str(error)))))
     except Exception as error:
         caller.send(("failed", sendable(error)))
     else:

@@ -16,6 +16,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
+from jangin.files import writing
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.mapped import map_file
@@ -53,11 +54,12 @@ def written(model: ModelSource) -> Iterator[ModelSource]:
     with tempfile.TemporaryFile() as unnamed:
         file = cast(BinaryIO, unnamed)
         write = getattr(model, "write", None)
-        if write is None:
-            file.write(cast(Message, model).SerializeToString(deterministic=True))
-        else:
-            write(file)
-        file.flush()
+        with writing(tempfile.gettempdir()):
+            if write is None:
+                file.write(cast(Message, model).SerializeToString(deterministic=True))
+            else:
+                write(file)
+            file.flush()
         yield Written(file)
 
 

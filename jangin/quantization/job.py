@@ -12,6 +12,7 @@ import numpy as np
 
 import jangin
 from jangin.compiler.options import Options
+from jangin.files import write_whole
 from jangin.frontends import table
 from jangin.frontends.format import ModelSource, paired
 from jangin.frontends.lower import lower
@@ -66,9 +67,10 @@ class Quantized:
         if path.suffix == ".jgn":
             self.executable.save(path)
         elif path.suffix == ".onnx":
-            path.write_bytes(self.model)
+            write_whole(path, lambda file: file.write(self.model))
         elif path.suffix == ".tflite":
-            path.write_bytes(self.tflite())
+            made = self.tflite()
+            write_whole(path, lambda file: file.write(made))
         else:
             raise ValueError(f"{path} is neither an .onnx, nor a .tflite, nor a .jgn file")
 

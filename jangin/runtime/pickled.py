@@ -17,12 +17,15 @@ class Loaded:
     """What was loaded of an artefact; `_given` are its class's other arguments. Its pickle is all of the
     file, which is loaded where it is unpickled. A caller's own functions and devices must pickle too."""
 
-    _artifact: Any
     _given: tuple[Any, ...]
+
+    @property
+    def artifact(self) -> Any:
+        raise NotImplementedError
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         file = BytesIO()
-        self._artifact.write(file)
+        self.artifact.write(file)
         data = pickle.PickleBuffer(file.getbuffer()) if protocol >= 5 else file.getvalue()
         given = [_named(g) if isinstance(g, Mapping) else g for g in self._given]
         return _loaded, (type(self), data, given)

@@ -99,6 +99,14 @@ class Store:
             db.executemany("INSERT OR REPLACE INTO kernels VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
             db.execute(_OLDEST, (self.limit,))
 
+    def try_put(self, place: str, found: Mapping[str, Finding]) -> str:
+        """As `put`; why that can't be done, or "". What was measured counts all the same."""
+        try:
+            self.put(place, found)
+        except (OSError, sqlite3.Error) as error:
+            return str(error)
+        return ""
+
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(self.path, timeout=WAIT)) as db:

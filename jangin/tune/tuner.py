@@ -84,7 +84,8 @@ class Tuned:
 class Outcome:
     """`kernels`, the longest first; `findings` by digest; seconds of a run of the model `before`, and how
     it is `tuned`, beside that (None where the user stopped it first); `spent`: seconds on it all; `stopped`:
-    by the user; `defects`: candidates that can't be made, or compute something else."""
+    by the user; `defects`: candidates that can't be made, or compute something else; `unkept`: why what was
+    found couldn't be stored, where that is so."""
 
     kernels: tuple[Tuned, ...]
     findings: Mapping[str, Finding]
@@ -93,6 +94,7 @@ class Outcome:
     spent: float
     stopped: bool
     defects: tuple[str, ...]
+    unkept: str = ""
 
     @property
     def choices(self) -> dict[str, Candidate]:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -197,11 +198,12 @@ def _prepare_drivers() -> None:
     intel = Path(sys.prefix) / "lib" / INTEL
     if opencl_vendors() or not intel.exists():
         return
-    folder = _vendors_folder()
-    for file in VENDORS.glob("*.icd"):
-        (folder / file.name).write_text(file.read_text())
-    (folder / "jangin-intel.icd").write_text(f"{intel}\n")
-    tell_drivers({"OCL_ICD_VENDORS": str(folder)})
+    with suppress(OSError):  # no room for temporary files: the other drivers are found without
+        folder = _vendors_folder()
+        for file in VENDORS.glob("*.icd"):
+            (folder / file.name).write_text(file.read_text())
+        (folder / "jangin-intel.icd").write_text(f"{intel}\n")
+        tell_drivers({"OCL_ICD_VENDORS": str(folder)})
 
 
 @cache
