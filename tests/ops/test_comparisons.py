@@ -23,8 +23,8 @@ Case = tuple[str, Sequence[Array], dict[str, Any]]
 PAIRS = ("Max", "Min", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 ALONE = (
     "Relu", "LeakyRelu", "Elu", "Selu", "Celu", "HardSigmoid", "HardSwish", "ThresholdedRelu", "Sign",
-    "IsNaN", "IsInf", "Abs", "Softsign", "Sigmoid", "Tanh", "Shrink", "Softmax", "LogSoftmax", "Hardmax", "Round",
-    "NonZero", "GlobalMaxPool",
+    "IsNaN", "IsInf", "Abs", "Softsign", "Sigmoid", "Tanh", "Shrink", "Softmax", "LogSoftmax", "Hardmax",
+    "Round", "NonZero", "GlobalMaxPool",
 )  # fmt: skip
 ENDS = ((-1, 2), (np.nan, 2), (2, -1), (-np.inf, np.inf))
 
