@@ -32,7 +32,7 @@ def model_graph(
     defined twice or nowhere, and for a key of `shapes` that names nothing."""
     given = {v.name: v for v in inputs}
     known = {*given, *constants}
-    whole = _graph(name, tuple(given), outputs, topological(nodes, known, "the model"), constants)
+    whole = _graph(name, tuple(given), outputs, topological(nodes, known, outputs, "the model"), constants)
     _check_outputs(whole)
     for key in symbols.bindings:
         if key not in given and key not in symbols.names:
@@ -56,7 +56,8 @@ def body_graph(
 ) -> Graph:
     """A graph inside another: a sub-graph, which may read the values around it; or, on names of its own, what
     `where` calls."""
-    return _graph(name, inputs, outputs, topological(nodes, {*inputs, *constants}, where), constants)
+    ordered = topological(nodes, {*inputs, *constants}, outputs, where)
+    return _graph(name, inputs, outputs, ordered, constants)
 
 
 def with_sizes(graph: Graph, known: Mapping[Var, Expr]) -> Graph:

@@ -21,7 +21,7 @@ from jangin.ops.builder import ANY_MACHINE, Builder, RegisterTile
 from jangin.ops.nontensor import Item, NonTensor, constant, host, real, type_of
 from jangin.ops.values import Tensor
 from jangin.passes.constraints import constraints
-from jangin.passes.partition import is_step, prune, renamed
+from jangin.passes.partition import has_steps, prune, renamed
 
 Env = dict[str, Item | None]
 Custom = Mapping[tuple[str, str], Callable[..., Any]]
@@ -40,13 +40,14 @@ def lower(
     node that can't be lowered, its inputs and why."""
     graph = imported.dialect.rewrite(imported.graph)
     b = Builder(graph.name, graph.symbols, tile, unchecked, whole)
-    env, results = _found(imported.dialect, graph, b, custom or {})
-    given = (env[n] for n in graph.inputs)
-    if any(map(is_step, b.nodes)) or any(isinstance(v, NonTensor) for v in (*given, *results)):
+    _, results = _found(imported.dialect, graph, b, custom or {})
+    made = [b.materialize(r) if isinstance(r, Tensor) else r for r in results]
+    tensors = [r for r in made if isinstance(r, Tensor)]
+    if len(tensors) < len(made) or has_steps(prune(_whole(b, [t.name for t in tensors]))):
         for v in b.not_one:  # a program has no constraints of its own
             b.symbols[v] = const(2), b.symbols[v][1]
-        return replace(_program(b, results, graph.outputs), bound=graph.bound, joined=graph.joined)
-    lowered = prune(b.graph([r for r in results if isinstance(r, Tensor)], graph.outputs))
+        return replace(_program(b, made, graph.outputs), bound=graph.bound, joined=graph.joined)
+    lowered = prune(b.graph(tensors, graph.outputs))
     needs = {**{ne(v, 1): source for v, source in b.not_one.items()}, **constraints(lowered)}
     return replace(lowered, constraints=needs, bound=graph.bound, joined=graph.joined)
 
@@ -87,9 +88,12 @@ def _program(b: Builder, results: Sequence[Item], names: Sequence[str]) -> Graph
             called[copy.name] = name
     for name in called.values():
         b.values.pop(name, None)
-    outputs = tuple(names)
-    whole = Graph(b.name, tuple(b.inputs), outputs, tuple(b.nodes), b.constants, b.values, b.symbols)
-    return prune(renamed(whole, called))
+    return prune(renamed(_whole(b, names), called))
+
+
+def _whole(b: Builder, outputs: Sequence[str]) -> Graph:
+    """All that was built."""
+    return Graph(b.name, tuple(b.inputs), tuple(outputs), tuple(b.nodes), b.constants, b.values, b.symbols)
 
 
 def _input(b: Builder, value: Value) -> Item:

@@ -1,8 +1,8 @@
-"""Nodes of an imported graph in an order that can be run."""
+"""Nodes of an imported graph: those that its outputs need, in an order that can be run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jangin.ir.graph import FUNCTION, CompileError, Graph, Node
 
@@ -23,9 +23,12 @@ def reads(node: Node) -> list[str]:
     return names
 
 
-def topological(nodes: Sequence[Node], known: set[str], where: str | None) -> list[Node]:
-    """The nodes with every one after those it reads, otherwise as they stood. CompileError for a
-    name defined twice, a cycle, and (unless `where` is None, for a sub-graph) a missing value."""
+def topological(
+    nodes: Sequence[Node], known: set[str], outputs: Iterable[str], where: str | None
+) -> list[Node]:
+    """The nodes that `outputs` need, and those that give nothing, with every one after those it reads,
+    otherwise as they stood. CompileError for a name defined twice, a cycle, and (unless `where` is None, for
+    a sub-graph) a missing value, also where no output needs the node."""
     producer: dict[str, int] = {}
     for i, node in enumerate(nodes):
         for out in node.outputs:
@@ -40,7 +43,19 @@ def topological(nodes: Sequence[Node], known: set[str], where: str | None) -> li
             if where is not None and name not in producer and name not in known:
                 raise CompileError(f"{node.source}: its input '{name}' is defined nowhere in {where}")
         needs.append([producer[n] for n in names if n in producer])
-    return [nodes[i] for i in _order(nodes, needs)]
+    last = [producer[o] for o in outputs if o in producer]
+    needed = _needed(needs, [*last, *(i for i, n in enumerate(nodes) if not n.outputs)])
+    return [nodes[i] for i in _order(nodes, needs) if i in needed]
+
+
+def _needed(needs: Sequence[Sequence[int]], last: Sequence[int]) -> set[int]:
+    """These nodes, and those that they need."""
+    found, waiting = {*last}, [*last]
+    while waiting:
+        more = set(needs[waiting.pop()]) - found
+        found |= more
+        waiting += more
+    return found
 
 
 def _order(nodes: Sequence[Node], needs: Sequence[Sequence[int]]) -> list[int]:

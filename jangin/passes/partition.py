@@ -5,7 +5,7 @@ The core nodes between steps become segments: each the most that can run without
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from jangin.ir.core import BindStep, GraphStep, HostStep, IfStep, LoopStep
@@ -162,8 +162,8 @@ def _graph_variables(graph: Graph) -> Iterator[Var]:
 
 
 def prune(graph: Graph) -> Graph:
-    """The graph without nodes that no output needs, through values or through symbols, and without checks of
-    what nothing else needs."""
+    """The graph without nodes that no output needs, through values or through symbols, without checks of what
+    nothing else needs, and without symbols that nothing makes known then."""
     needed: set[str | Var] = set(graph.outputs)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
@@ -171,7 +171,18 @@ def prune(graph: Graph) -> Graph:
         if not needed.isdisjoint(used):
             kept.append(node)
             needed |= {*node.inputs, *needed_symbols(graph, node)}
-    return graph.with_nodes(kept[::-1])
+    known = needed | _of_inputs(graph) | {*_made_inside(kept)}
+    symbols = {v: r for v, r in graph.symbols.items() if v in known}
+    return replace(graph.with_nodes(kept[::-1]), symbols=symbols)
+
+
+def _made_inside(nodes: Iterable[Node]) -> Iterator[Var]:
+    """Symbols that become known in nodes, or in their sub-graphs."""
+    for node in nodes:
+        yield from defined(node)
+        for inner in node.attrs.named().values():
+            if isinstance(inner, Graph):
+                yield from _made_inside(inner.nodes)
 
 
 def _of_inputs(graph: Graph) -> set[Var]:

@@ -33,12 +33,14 @@ def _inside(net: Network, *messages: Any) -> Network:
     return inner
 
 
-def _graph(net: Network, inner: Network, inputs: Sequence[str], blobs: Sequence[str]) -> Graph:
-    """A body that gives what some blobs are at its end, each as a value of its own."""
+def _graph(
+    net: Network, inner: Network, inputs: Sequence[str], blobs: Sequence[str], heads: Sequence[str] = ()
+) -> Graph:
+    """A body that gives `heads`, and what some blobs are at its end, each as a value of its own."""
     outputs = [
         inner.node("mil.identity", {"x": [inner.now[n]]}, [net.fresh(f"{n} of {net.name}")]) for n in blobs
     ]
-    return body_graph(net.name, inputs, outputs, inner.nodes, inner.constants)
+    return body_graph(net.name, inputs, [*heads, *outputs], inner.nodes, inner.constants)
 
 
 def _holds(net: Network, blob: str) -> str:
@@ -87,8 +89,8 @@ def _loop(net: Network, layer: Layer, m: Any) -> None:
     inner.source = source
     again = _holds(inner, m.conditionVar) if conditional else _true(inner)
     inputs = [net.fresh(f"{name} step"), net.fresh(f"{name} on"), *formal]
-    body = _graph(net, inner, inputs, carried)
-    body = body_graph(name, inputs, [again, *body.outputs], body.nodes, body.constants)
+    net.name = name
+    body = _graph(net, inner, inputs, carried, [again])
     trips = ""
     if layer.input:
         trips = net.node(

@@ -52,8 +52,10 @@ class Network:
             )
             if kind in self.table:
                 self._say(self.table[kind], given, getattr(layer, kind))
-            else:
-                self.node(f"nn.{kind}", {"x": list(given.input)}, given.output or (self.fresh(layer.name),))
+            else:  # it has no lowering, and is refused with all others of which that is so
+                unknown = ImportedAttributes(f"coreml.nn.{kind}")
+                name = self.fresh(layer.name)
+                self.nodes.append(Node(name, given.input, given.output, unknown, self.source))
             self.now.update(zip(layer.output, given.output, strict=True))
 
     def _say(self, say: Say, layer: Layer, m: Any) -> None:
