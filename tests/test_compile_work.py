@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,7 @@ from jangin.backends.llvm.module import emit_kernel
 from jangin.compiler import pipeline
 from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
+from jangin.compiler.source import Source
 from jangin.ir.graph import Graph
 from jangin.passes.table import Pass
 from jangin.targets import Target, resolve
@@ -123,6 +125,42 @@ def test_a_square_of_squares_is_shared() -> None:
         want = want * want
     # Each square doubles the relative error of a rounding: 2^20 roundings of 2^-24 in all.
     np.testing.assert_allclose(y, want, rtol=0.07, atol=1e-30)
+
+
+def trees(count: int) -> onnx.ModelProto:
+    """A regressor of so many trees, a test and two leaves each."""
+    nodes = 3 * count
+    attrs = {
+        "nodes_treeids": np.repeat(np.arange(count), 3), "nodes_nodeids": np.arange(nodes) % 3,
+        "nodes_featureids": np.zeros(nodes, int), "nodes_truenodeids": np.arange(nodes) % 3 == 0,
+        "nodes_falsenodeids": (np.arange(nodes) % 3 == 0) * 2,
+        "target_treeids": np.repeat(np.arange(count), 2),
+        "target_nodeids": np.arange(2 * count) % 2 + 1, "target_ids": np.zeros(2 * count, int),
+    }  # fmt: skip
+    made = helper.make_node(
+        "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1,
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"] * count, nodes_values=[0.5] * nodes,
+        target_weights=[1.0] * (2 * count), **{k: v.astype(int).tolist() for k, v in attrs.items()},
+    )  # fmt: skip
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [4, 1]) for n in "xy")
+    opsets = [helper.make_opsetid("", 22), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(helper.make_graph([made], "trees", [x], [y]), opset_imports=opsets)
+
+
+def test_nodes_of_trees_are_no_work_one_by_one(tmp_path: Path) -> None:
+    """There are millions. Nor does looking the model up in the cache go through them for names of files."""
+    options = Options(resolve("x86-64-v3"))
+
+    def compiled(count: int) -> None:
+        path = tmp_path / f"{count}.onnx"
+        plan_model(path, options)
+        assert Source.of(path) is not None
+
+    for count in (10, 10_000, 40_000):
+        onnx.save(trees(count), tmp_path / f"{count}.onnx")
+    compiled(10)  # imports what is imported once
+    few, many = (lines(partial(compiled, n)) for n in (10_000, 40_000))
+    assert many < 1.5 * few, "four times the nodes: what does anything for each takes four times the lines"
 
 
 def test_what_is_quadratic_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,12 @@
-"""Decision trees: an ensemble's nodes in tables that a loop nest walks, rows in parallel."""
+"""Decision trees: an ensemble's nodes in tables that a loop nest walks, rows in parallel.
+
+Ensembles have millions of nodes: what is done here is done to all of a level, or to all of them, at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from jangin.ir.expr import (
     ne,
     select,
 )
-from jangin.ir.graph import Array, CompileError
+from jangin.ir.graph import MAX_SIZE, Array, CompileError
 from jangin.ir.loop import Alloc, For, Let, Stmt, Store, block
 from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder
@@ -36,95 +37,226 @@ MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRA
 TESTS: tuple[Callable[[Expr, Expr], Expr], ...] = (
     lambda x, t: x <= t, lambda x, t: x < t, lambda x, t: x >= t, lambda x, t: x > t, eq, ne,
 )  # fmt: skip
-EQUAL = MODES.index("BRANCH_EQ")
-Weights = Sequence[tuple[int, float]]
-"""What a leaf adds to each of some targets."""
+EQUAL, MEMBER = MODES.index("BRANCH_EQ"), MODES.index("BRANCH_MEMBER")
+LEAF = -1
+"""The mode of a leaf."""
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
-@dataclass
-class Forest:
-    """Nodes in the order that trees are walked from their roots; a leaf's branches lead to itself, and
-    it has (target, weight) pairs."""
+@dataclass(frozen=True)
+class Ensemble:
+    """What a model says of its trees: one entry a node, leaves among them. `roots`: a node of each tree.
+    `below` [2, nodes]: the nodes that follow where a test holds, and where it doesn't; several nodes may lead
+    to one. `sets`: how many members each node of mode MEMBER tests for, in order, and all members."""
 
-    roots: list[int] = field(default_factory=list)
-    depths: list[int] = field(default_factory=list)
-    feature: list[int] = field(default_factory=list)
-    split: list[float] = field(default_factory=list)
-    mode: list[int] = field(default_factory=list)
-    missing: list[int] = field(default_factory=list)
-    branches: list[list[int]] = field(default_factory=list)
-    weights: list[Weights] = field(default_factory=list)
-
-    def add(self, feature: int, split: float, mode: int, missing: int, weights: Weights = ()) -> int:
-        """A node's place; its branches lead to itself until they are set."""
-        place = len(self.feature)
-        self.feature.append(feature)
-        self.split.append(split)
-        self.mode.append(mode)
-        self.missing.append(missing)
-        self.branches.append([place, place])
-        self.weights.append(weights)
-        return place
-
-    def leaf(self, weights: Weights) -> int:
-        return self.add(0, 0.0, 0, 0, weights)
+    roots: Array
+    mode: Array
+    feature: Array
+    split: Array
+    missing: Array
+    below: Array
+    sets: tuple[Array, Array] = (np.zeros(0, np.int64), np.zeros(0))
 
 
 @dataclass(frozen=True)
-class Node:
-    """What a model says of a node, and how to reach those below: (is a leaf, number)."""
+class Weights:
+    """What leaves add to targets: one entry each."""
 
-    feature: int
-    split: float
-    mode: int
-    missing: int
-    below: tuple[Any, Any]
-    members: Sequence[float] = ()
+    node: Array
+    target: Array
+    value: Array
 
 
-Branch = tuple[int, int]
-"""A node's place, and which of its branches: 0 is taken where its test holds."""
+@dataclass(frozen=True)
+class Forest:
+    """Nodes in the order in which trees are walked from their roots; a leaf's branches lead to itself. A node
+    adds `weight` to `target` from `first` of it to that of the next."""
+
+    root: Array
+    depth: Array
+    feature: Array
+    split: Array
+    mode: Array
+    missing: Array
+    yes: Array
+    no: Array
+    first: Array
+    target: Array
+    weight: Array
 
 
-def planted(
-    roots: Sequence[Any], node: Callable[[Any], Node | None], weights: Callable[[Any], Weights]
-) -> Forest:
-    """The forest that is reached from `roots`: `node` gives None for a leaf. CompileError for nodes that
-    lead back to themselves."""
-    forest = Forest()
-    for root in roots:
-        seen: set[Any] = set()
-        depth = 0
-        stack: list[tuple[Any, tuple[Branch, ...], int]] = [(root, (), 0)]
-        while stack:
-            key, parents, level = stack.pop()
-            found = node(key)
-            if found is not None and key in seen:
-                raise CompileError(f"tree node {key} is reached twice")
-            seen.add(key)
-            chain = [forest.leaf(weights(key))] if found is None else _chain(forest, found)
-            for place, side in parents:
-                forest.branches[place][side] = chain[0]
-            if not parents:
-                forest.roots.append(chain[0])
-            if found is not None:
-                level += len(chain)
-                stack.append((found.below[1], ((chain[-1], 1),), level))
-                stack.append((found.below[0], tuple((c, 0) for c in chain), level))
-            depth = max(depth, level)
-        forest.depths.append(depth)
-    return forest
+class Numbered:
+    """Nodes that a model knows by their tree and a number in it. CompileError where two are called alike."""
+
+    def __init__(self, trees: Array, numbers: Array) -> None:
+        self.trees, self.numbers = np.unique(trees), np.unique(numbers)
+        keys, _ = self._keys(trees, numbers)
+        self.order = np.argsort(keys, kind="stable")
+        self.keys = keys[self.order]
+        twice = np.flatnonzero(self.keys[1:] == self.keys[:-1])
+        if twice.size:
+            n = self.order[twice[0]]
+            raise CompileError(f"node {numbers[n]} of tree {trees[n]} is there twice")
+
+    def _keys(self, trees: Array, numbers: Array) -> tuple[Array, Array]:
+        """A number for each pair, and whether both of it are known."""
+        t, tree = _found(self.trees, trees)
+        n, number = _found(self.numbers, numbers)
+        return t * len(self.numbers) + n, tree & number
+
+    def places(self, trees: Array, numbers: Array) -> Array:
+        """Which nodes these are, -1 for one that there isn't."""
+        keys, known = self._keys(trees, numbers)
+        at, there = _found(self.keys, keys)
+        return np.where(known & there, self.order[at] if self.order.size else -1, -1)
 
 
-def _chain(forest: Forest, node: Node) -> list[int]:
-    """The node's places: one, or one for each member of a set, asked one after another."""
-    tests = node.members or (node.split,)
-    mode = EQUAL if node.members else node.mode
-    chain = [forest.add(node.feature, t, mode, node.missing) for t in tests]
-    for before, after in pairwise(chain):
-        forest.branches[before][1] = after
-    return chain
+def _found(known: Array, values: Array) -> tuple[Array, Array]:
+    """Where values are among sorted ones, and whether they are."""
+    if not known.size:
+        return np.zeros(values.shape, np.int64), np.zeros(values.shape, bool)
+    at = np.minimum(np.searchsorted(known, values), known.size - 1)
+    return at, known[at] == values
+
+
+def planted(given: Ensemble, weights: Weights) -> Forest:
+    """The forest that is reached from the roots. CompileError for nodes that lead back to themselves, or to
+    one that there isn't."""
+    lengths, members = _lengths(given)
+    order = _ordered(given)
+    depth, size = _measured(given, order, lengths)
+    place = _places(given, order, lengths, size)
+    reached = np.concatenate([np.zeros(0, np.int64), *order.levels])
+    reached = reached[np.argsort(place[reached])]
+    node = np.repeat(reached, lengths[reached])
+    at = np.arange(node.size)
+    step = at - place[node]
+    leaf, mode = given.mode[node] == LEAF, given.mode[node]
+    last = step + 1 == lengths[node]
+    starts = np.cumsum(lengths) - lengths
+    split = np.where(mode == MEMBER, members[starts[node] + step], given.split[node])
+    first, kept = _by_leaf(given, weights, place, node.size)
+    return Forest(
+        root=place[given.roots], depth=depth[given.roots],
+        feature=np.where(leaf, 0, given.feature[node]), split=np.where(leaf, 0.0, split),
+        mode=np.where(leaf, 0, np.where(mode == MEMBER, EQUAL, mode)),
+        missing=np.where(leaf, 0, given.missing[node] != 0),
+        yes=np.where(leaf, at, place[given.below[0, node]]),
+        no=np.where(leaf, at, np.where(last, place[given.below[1, node]], at + 1)),
+        first=first, target=weights.target[kept], weight=weights.value[kept],
+    )  # fmt: skip
+
+
+def _lengths(given: Ensemble) -> tuple[Array, Array]:
+    """How many places each node takes: one for each member of a set, asked one after another; and what is
+    compared with in all of them, NaN for a set without members, which nothing equals."""
+    counts, values = given.sets
+    of_sets = np.flatnonzero(given.mode == MEMBER)
+    if of_sets.size != counts.size:
+        raise CompileError(f"{of_sets.size} nodes test for members of sets, and {counts.size} sets are given")
+    lengths = np.ones(given.mode.size, np.int64)
+    lengths[of_sets] = np.maximum(counts, 1)
+    members = np.full(int(lengths.sum()), np.nan)
+    starts = (np.cumsum(lengths) - lengths)[of_sets]
+    ends = np.cumsum(counts) - counts
+    members[np.repeat(starts - ends, counts) + np.arange(values.size)] = values
+    return lengths, members
+
+
+class _Order(NamedTuple):
+    """`levels`: nodes, each behind all that lead to it. `above`: for each node one that leads to it, -1 where
+    none does; `side`: by which of its branches."""
+
+    levels: list[Array]
+    above: Array
+    side: Array
+
+
+def _ordered(given: Ensemble) -> _Order:
+    inner = _reached(given)
+    waiting = np.bincount(given.below[:, inner].reshape(-1), minlength=given.mode.size)
+    above, side, last = (np.full(given.mode.size, -1) for _ in range(3))
+    roots = _distinct(given.roots, last)
+    here, levels, done = roots[waiting[roots] == 0], list[Array](), 0
+    while here.size:
+        levels.append(here)
+        tests = here[given.mode[here] != LEAF]
+        done += tests.size
+        kids = given.below[:, tests].reshape(-1)
+        np.subtract.at(waiting, kids, 1)
+        above[kids], side[kids] = np.tile(tests, 2), np.repeat([0, 1], tests.size)
+        here = _distinct(kids[waiting[kids] == 0], last)
+    if done < inner.size:
+        there = np.concatenate([np.zeros(0, np.int64), *levels])
+        raise CompileError(f"the trees have a circle, which leads to node {np.setdiff1d(inner, there)[0]}")
+    return _Order(levels, above, side)
+
+
+def _reached(given: Ensemble) -> Array:
+    """The nodes that test something and that the roots lead to. CompileError for a branch to nowhere."""
+    count = given.mode.size
+    seen, last, found = np.zeros(count, bool), np.full(count, -1), list[Array]()
+    here = _distinct(_there(given.roots, count), last)
+    while here.size:
+        seen[here] = True
+        tests = here[given.mode[here] != LEAF]
+        found.append(tests)
+        kids = _there(given.below[:, tests].reshape(-1), count)
+        here = _distinct(kids[~seen[kids]], last)
+    return np.concatenate([np.zeros(0, np.int64), *found])
+
+
+def _there(nodes: Array, count: int) -> Array:
+    wrong = nodes[(nodes < 0) | (nodes >= count)]
+    if wrong.size:
+        raise CompileError("a tree leads to a node that it doesn't have")
+    return nodes
+
+
+def _distinct(nodes: Array, last: Array) -> Array:
+    """Each node once. `last`: room for a number of each."""
+    numbers = np.arange(nodes.size)[::-1]
+    last[nodes[::-1]] = numbers
+    once: Array = nodes[last[nodes] == numbers[::-1]]
+    return once
+
+
+def _measured(given: Ensemble, order: _Order, lengths: Array) -> tuple[Array, Array]:
+    """The longest way down from each node, and the places that it takes with what is below it."""
+    depth, size = np.zeros(given.mode.size, np.int64), lengths.copy()
+    for here in reversed(order.levels):
+        tests = here[given.mode[here] != LEAF]
+        depth[tests] = lengths[tests] + depth[given.below[:, tests]].max(0, initial=0)
+        for side in (0, 1):
+            kids = here[order.side[here] == side]
+            size[order.above[kids]] += size[kids]
+    return depth, size
+
+
+def _places(given: Ensemble, order: _Order, lengths: Array, size: Array) -> Array:
+    """Where each node stands: behind the one above it, and the one on the other side behind all of that."""
+    place = np.full(given.mode.size, -1)
+    for here in order.levels:
+        above = order.above[here]
+        first = here[above < 0]
+        place[first] = np.cumsum(size[first]) - size[first]
+        yes, no = (here[order.side[here] == side] for side in (0, 1))
+        place[yes] = place[order.above[yes]] + lengths[order.above[yes]]
+        over = order.above[no]
+        other = given.below[0, over]
+        beside = (order.above[other] == over) & (order.side[other] == 0)
+        place[no] = place[over] + lengths[over] + np.where(beside, size[other], 0)
+    return place
+
+
+def _by_leaf(given: Ensemble, weights: Weights, place: Array, count: int) -> tuple[Array, Array]:
+    """Where each place's weights begin, and which these are, in order."""
+    known = np.flatnonzero((weights.node >= 0) & (weights.node < given.mode.size))
+    nodes = weights.node[known]
+    kept = known[(given.mode[nodes] == LEAF) & (place[nodes] >= 0)]
+    at = place[weights.node[kept]]
+    order = np.argsort(at, kind="stable")
+    return np.concatenate([[0], np.cumsum(np.bincount(at, minlength=count))]), kept[order]
 
 
 # -- the walk ------------------------------------------------------------------------------------
@@ -133,14 +265,13 @@ def _chain(forest: Forest, node: Node) -> list[int]:
 def grown(b: Builder, x: Tensor, forest: Forest, targets: int, aggregate: str) -> Tensor:
     """[rows, targets] in f64: the leaves' weights, aggregated by target."""
     width = x.shape[1]
-    top = max(forest.feature, default=0)
-    if isinstance(width, Const) and top >= width.value:
-        raise CompileError(f"the trees test feature {top}, but {x} has {width}")
-    ids = [t for w in forest.weights for t, _ in w]
-    if aggregate not in AGGREGATES or any(not 0 <= t < targets for t in ids):
-        raise CompileError(
-            f"aggregate {aggregate!r} of targets {sorted(set(ids))[:9]} of {targets} is not defined"
-        )
+    low, top = (int(end(forest.feature, initial=0)) for end in (np.min, np.max))
+    if low < 0 or (isinstance(width, Const) and top >= width.value) or top >= MAX_SIZE:
+        raise CompileError(f"the trees test feature {min(low, 0) or top}, but {x} has {width}")
+    wrong = (forest.target < 0) | (forest.target >= targets)
+    if aggregate not in AGGREGATES or wrong.any():
+        ids = np.unique(forest.target)[:9].tolist()
+        raise CompileError(f"aggregate {aggregate!r} of targets {ids} of {targets} is not defined")
     tables = _tables(forest, x.dtype)
     inputs = [x, *(b.const(a) for a in tables.values())]
     table = dict(
@@ -169,7 +300,7 @@ def grown(b: Builder, x: Tensor, forest: Forest, targets: int, aggregate: str) -
         Store(at, here, Load(table["root"], (tree,))), For(step, read("depth", tree), follow), gather
     )
     start = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
-    trees = len(forest.roots)
+    trees = forest.root.size
     held = Load(out, (row, target))
     last = (
         held / float(max(trees, 1))
@@ -187,28 +318,23 @@ def grown(b: Builder, x: Tensor, forest: Forest, targets: int, aggregate: str) -
 
 
 def _tables(forest: Forest, dtype: DType) -> Mapping[str, Array]:
-    counts = [len(w) for w in forest.weights]
-    pairs = [p for w in forest.weights for p in w] or [(0, 0.0)]
-    numbers = {
-        "root": forest.roots, "depth": forest.depths, "feature": forest.feature, "mode": forest.mode,
-        "missing": forest.missing, "yes": [y for y, _ in forest.branches],
-        "no": [n for _, n in forest.branches], "first": np.concatenate([[0], np.cumsum(counts)]),
-        "target": [t for t, _ in pairs],
-    }  # fmt: skip
-    tables = {name: np.asarray(v, np.int32) for name, v in numbers.items()}
-    if len(set(forest.mode)) == 1:
+    numbers = ("root", "depth", "feature", "mode", "missing", "yes", "no", "first", "target")
+    tables = {name: getattr(forest, name).astype(np.int32) for name in numbers}
+    if np.unique(forest.mode).size == 1:
         del tables["mode"]
-    if not any(forest.missing):
+    if not forest.missing.any():
         del tables["missing"]
-    tables["split"] = np.asarray(forest.split, dtype.numpy)
-    tables["weight"] = np.asarray([w for _, w in pairs], np.float64)
+    tables["split"] = forest.split.astype(dtype.numpy)
+    tables["weight"] = forest.weight.astype(np.float64)
+    if not forest.weight.size:  # what nothing reads must have an element all the same
+        tables |= {"target": np.zeros(1, np.int32), "weight": np.zeros(1)}
     return tables
 
 
 def _test(forest: Forest, value: Expr, table: Mapping[str, Buffer], node: Var) -> Expr:
     """Whether the node's test holds; NaN goes where the node says."""
     split = Load(table["split"], (node,))
-    used = sorted(set(forest.mode)) or [0]
+    used: list[int] = np.unique(forest.mode).tolist() or [0]
     outcome = TESTS[used[-1]](value, split)
     for mode in reversed(used[:-1]):
         outcome = select(

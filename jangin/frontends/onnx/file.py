@@ -8,6 +8,7 @@ walked, and all else is left to protobuf. Source: https://protobuf.dev/programmi
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import field
 from mmap import mmap
@@ -89,6 +90,12 @@ class Folder:
         return file
 
 
+_LOCATION = re.compile(b"location")
+MANY = 100
+"""Fields of a message after which it is cheaper to look whether any that is left may name a file: trees are
+attributes of millions of numbers, each a field."""
+
+
 def locations(data: memoryview) -> list[str]:
     """The files that a model's tensors say their data are in, wherever they stand in it. Raises ValueError
     where the bytes aren't well formed, or hold what ONNX doesn't use."""
@@ -106,11 +113,13 @@ def _locations(kind: str, data: memoryview, found: set[bytes]) -> None:
         if entry.get(1) == b"location":
             found.add(entry.get(2, b""))
         return
-    for number, _, content in _fields(data):
+    at = 0
+    for n, (number, whole, content) in enumerate(_fields(data)):
+        if n == MANY and not _LOCATION.search(data, at):
+            return
+        at += len(whole)
         part = _PARTS[kind].get(number)
-        if part is None or content is None:
-            continue
-        if len(content) > LARGE or b"location" in bytes(content):
+        if part is not None and content is not None and (len(content) > LARGE or _LOCATION.search(content)):
             _locations(part, content, found)
 
 

@@ -156,7 +156,9 @@ def attribute(proto: messages.AttributeProto, what: str, folder: Folder | None) 
     if kind == kinds.INTS:
         return tuple(proto.ints)
     if kind == kinds.STRINGS:
-        return tuple(text(s) for s in proto.strings)
+        given = list(proto.strings)
+        known = {s: text(s) for s in set(given)}  # trees say of millions of nodes by few words what they are
+        return tuple(map(known.__getitem__, given))
     where = f"attribute '{proto.name}' of {what}"
     if kind == kinds.TENSOR:
         return tensor(proto.t, where, folder)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from jangin.ir.graph import CompileError
-from jangin.ops.trees import MODES
+from jangin.ir.graph import Array, CompileError
+from jangin.ops.trees import LEAF, MODES
 
 Found = dict[str, Any]
 BEHAVIOURS = {
@@ -16,7 +17,6 @@ BEHAVIOURS = {
     "BranchOnValueGreaterThanEqual": "BRANCH_GTE", "BranchOnValueGreaterThan": "BRANCH_GT",
     "BranchOnValueEqual": "BRANCH_EQ", "BranchOnValueNotEqual": "BRANCH_NEQ",
 }  # fmt: skip
-LEAF = -1
 
 
 def _labels(m: Any) -> tuple[Any, ...]:
@@ -49,33 +49,40 @@ def _glm(m: Any) -> Found:
 
 
 def _trees(m: Any) -> Found:
-    trees = m.treeEnsemble
-    columns: list[tuple[Any, ...]] = []
-    leaves: list[tuple[Any, ...]] = []
-    below = set()
-    for node in trees.nodes:
-        behaviour, key = _word(node, "nodeBehavior"), (node.treeId, node.nodeId)
-        if behaviour == "LeafNode":
-            columns.append((*key, 0, 0.0, LEAF, 0, 0, 0))
-            leaves += [(*key, w.evaluationIndex, w.evaluationValue) for w in node.evaluationInfo]
-            continue
-        mode, yes, no = MODES.index(BEHAVIOURS[behaviour]), node.trueChildNodeId, node.falseChildNodeId
-        missing = int(node.missingValueTracksTrueChild)
-        columns.append((*key, node.branchFeatureIndex, node.branchFeatureValue, mode, missing, yes, no))
-        below |= {(node.treeId, yes), (node.treeId, no)}
-    roots = [c[:2] for c in columns if c[:2] not in below]
-    names = ("tree", "number", "feature", "split", "mode", "missing", "yes", "no")
-    whole = [np.array([c[i] for c in columns], np.float64 if i == 3 else np.int64) for i in range(8)]
-    held = [np.array([leaf[i] for leaf in leaves], np.float64 if i == 3 else np.int64) for i in range(4)]
-    targets = trees.numPredictionDimensions
+    """Ensembles have millions of nodes, each a message: they are read field by field."""
+    trees, nodes = m.treeEnsemble, list(m.treeEnsemble.nodes)
+    held = [len(n.evaluationInfo) for n in nodes]
+    leaves = [w for n, count in zip(nodes, held, strict=True) if count for w in n.evaluationInfo]
+    tree, number = (_field(nodes, n) for n in ("treeId", "nodeId"))
+    mode = _modes(nodes)
+    # what a node that tests something has to say of itself as a leaf doesn't count
     found = {
-        **dict(zip(names, whole, strict=True)),
-        **{f"leaf_{n}": v for n, v in zip(("tree", "number", "target", "value"), held, strict=True)},
-        "roots": np.array(roots, np.int64).reshape(-1, 2), "targets": int(targets),
-        "base": tuple(trees.basePredictionValue) or (0.0,) * targets,
+        "tree": tree, "number": number, "mode": mode, "feature": _field(nodes, "branchFeatureIndex"),
+        "split": _field(nodes, "branchFeatureValue", np.float64),
+        "missing": _field(nodes, "missingValueTracksTrueChild"), "yes": _field(nodes, "trueChildNodeId"),
+        "no": _field(nodes, "falseChildNodeId"), "leaf_tree": np.repeat(tree, held),
+        "leaf_number": np.repeat(number, held), "leaf_target": _field(leaves, "evaluationIndex"),
+        "leaf_value": _field(leaves, "evaluationValue", np.float64),
+        "targets": int(trees.numPredictionDimensions),
+        "base": tuple(trees.basePredictionValue) or (0.0,) * trees.numPredictionDimensions,
         "transform": _word(m, "postEvaluationTransform"),
     }  # fmt: skip
     return found | ({"labels": _labels(m)} if "stringClassLabels" in m.DESCRIPTOR.fields_by_name else {})
+
+
+def _field(messages: Sequence[Any], name: str, dtype: Any = np.int64) -> Array:
+    return np.fromiter(map(attrgetter(name), messages), dtype, len(messages))
+
+
+def _modes(nodes: Sequence[Any]) -> Array:
+    """What each node tests (`ops.trees.MODES`, or LEAF)."""
+    given = _field(nodes, "nodeBehavior")
+    modes = np.empty(given.size, np.int64)
+    for value in np.unique(given):
+        first = nodes[int(np.argmax(given == value))]
+        word = _word(first, "nodeBehavior")
+        modes[given == value] = LEAF if word == "LeafNode" else MODES.index(BEHAVIOURS[word])
+    return modes
 
 
 KERNELS = {"linearKernel": "LINEAR", "rbfKernel": "RBF", "polyKernel": "POLY", "sigmoidKernel": "SIGMOID"}

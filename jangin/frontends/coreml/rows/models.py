@@ -17,7 +17,7 @@ from jangin.ops.linear_models import affine, kernel, opposed, pairs, probabiliti
 from jangin.ops.nontensor import Item, host
 from jangin.ops.reduce import arg_extreme
 from jangin.ops.select import top_k
-from jangin.ops.trees import Forest, Node, Weights, grown, planted
+from jangin.ops.trees import LEAF, Ensemble, Numbered, Weights, grown, planted
 from jangin.ops.values import Tensor
 
 Given = Mapping[str, Any]
@@ -131,29 +131,23 @@ def linear_classifier(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[I
     return classified(b, odds, _best(b, odds), given)
 
 
-LEAF = ("tree", "number", "target", "value")
-
-
 def _forest(b: Builder, x: Tensor, given: Given) -> Tensor:
     """[rows, targets]: the sum of all leaves that a row comes to, in f64."""
-    columns = (
-        given[n].tolist() for n in ("tree", "number", "feature", "split", "mode", "missing", "yes", "no")
+    tree, mode = given["tree"], given["mode"]
+    known, tests = Numbered(tree, given["number"]), np.flatnonzero(mode != LEAF)
+    below = np.zeros((2, tree.size), np.int64)
+    for side, name in enumerate(("yes", "no")):
+        below[side, tests] = known.places(tree[tests], given[name][tests])
+        lost = tests[below[side, tests] < 0]
+        if lost.size:
+            raise CompileError(f"tree {tree[lost[0]]} has no node {given[name][lost[0]]}")
+    roots = np.setdiff1d(np.arange(tree.size), below[:, tests])
+    forest = planted(
+        Ensemble(roots, mode, given["feature"], given["split"], given["missing"], below),
+        Weights(
+            known.places(given["leaf_tree"], given["leaf_number"]), given["leaf_target"], given["leaf_value"]
+        ),
     )
-    nodes = {(row[0], row[1]): row for row in zip(*columns, strict=True)}
-    leaves: dict[tuple[int, int], list[tuple[int, float]]] = {}
-    for tree, number, target, value in zip(*(given[f"leaf_{n}"].tolist() for n in LEAF), strict=True):
-        leaves.setdefault((tree, number), []).append((target, value))
-
-    def node(key: tuple[int, int]) -> Node | None:
-        if key not in nodes:
-            raise CompileError(f"tree {key[0]} has no node {key[1]}")
-        tree, _, feature, split, mode, missing, yes, no = nodes[key]
-        return None if mode < 0 else Node(feature, split, mode, missing, ((tree, yes), (tree, no)))
-
-    def weights(key: tuple[int, int]) -> Weights:
-        return leaves.get(key, ())
-
-    forest: Forest = planted([tuple(r) for r in given["roots"].tolist()], node, weights)
     scores = grown(b, x, forest, given["targets"], "SUM")
     return b.map(lambda s, o: s + o, scores, b.const(np.asarray(given["base"], np.float64)))
 

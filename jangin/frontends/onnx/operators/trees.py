@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,25 @@ import numpy as np
 from jangin.frontends.onnx.operators.scores import DOMAIN, features, labelled, output, transformed
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import DType
-from jangin.ir.graph import Array
+from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
-from jangin.ops.trees import AGGREGATES, MODES, Forest, Node, Weights, grown, planted
+from jangin.ops.trees import (
+    AGGREGATES,
+    LEAF,
+    MEMBER,
+    MODES,
+    Ensemble,
+    Forest,
+    Numbered,
+    Weights,
+    grown,
+    planted,
+)
 from jangin.ops.values import Tensor
 
+MISSING = "missing_value_tracks_true"
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
@@ -30,65 +42,41 @@ def tree_ensemble(
     post_transform: int = 0,
 ) -> Tensor:  # fmt: skip
     x = features(b, x)
-    sets = _sets(membership_values)
-    order = [n for n, m in enumerate(nodes_modes) if m == MODES.index("BRANCH_MEMBER")]
-
-    def node(key: tuple[int, int]) -> Node | None:
-        leaf, n = key
-        if leaf:
-            return None
-        below = (nodes_trueleafs[n], nodes_truenodeids[n]), (nodes_falseleafs[n], nodes_falsenodeids[n])
-        missing = nodes_missing_value_tracks_true[n] if nodes_missing_value_tracks_true else 0
-        members = sets[order.index(n)] if n in order else ()
-        return Node(nodes_featureids[n], float(nodes_splits[n]), int(nodes_modes[n]), missing, below, members)
-
-    def weights(key: tuple[int, int]) -> Weights:
-        return [(leaf_targetids[key[1]], float(leaf_weights[key[1]]))]
-
-    forest = planted([(0, r) for r in tree_roots], node, weights)
+    count, leaves = len(nodes_modes), len(leaf_targetids)
+    ids = np.array([nodes_truenodeids, nodes_falsenodeids], np.int64).reshape(2, -1)
+    at_leaf = np.array([nodes_trueleafs, nodes_falseleafs], np.int64).reshape(2, -1) != 0
+    there = (ids >= 0) & (ids < np.where(at_leaf, leaves, count))
+    rows = (nodes_featureids, nodes_splits.reshape(-1), nodes_missing_value_tracks_true or [0] * count)
+    feature, split, missing = (np.concatenate([np.asarray(r), np.zeros(leaves, int)]) for r in rows)
+    forest = planted(
+        Ensemble(
+            np.array([r if r < count else -1 for r in tree_roots], np.int64),
+            np.concatenate([nodes_modes.reshape(-1).astype(np.int64), np.full(leaves, LEAF)]),
+            feature, split, missing,
+            np.pad(np.where(there, ids + at_leaf * count, -1), ((0, 0), (0, leaves))),
+            _sets(membership_values),
+        ),
+        Weights(
+            np.arange(leaves) + count, np.asarray(leaf_targetids, np.int64),
+            leaf_weights.reshape(-1).astype(np.float64),
+        ),
+    )  # fmt: skip
     scores = grown(b, x, forest, n_targets, AGGREGATES[aggregate_function])
     return transformed(b, b.cast(scores, x.dtype), TRANSFORMS[post_transform])
 
 
-def _sets(values: Array | None) -> list[list[float]]:
-    """Sets one after another, each with a NaN at its end."""
-    found: list[list[float]] = [[]]
-    for v in [] if values is None else values.reshape(-1).tolist():
-        if v == v:
-            found[-1].append(v)
-        else:
-            found.append([])
-    return found
+def _sets(values: Array | None) -> tuple[Array, Array]:
+    """Sets one after another, each with a NaN at its end: how many members each has, and all of them."""
+    flat = np.zeros(0) if values is None else values.reshape(-1)
+    ends = np.flatnonzero(np.isnan(flat))
+    return np.diff(ends, prepend=-1) - 1, flat[~np.isnan(flat)]
 
 
-def _old_forest(
-    modes: Sequence[str], trees: Sequence[int], nodes: Sequence[int], feature: Sequence[int],
-    splits: Sequence[float], branches: tuple[Sequence[int], Sequence[int]], missing: Sequence[int],
-    weights: Mapping[tuple[int, int], Weights],
-) -> Forest:  # fmt: skip
-    """Before opset 5 a node is known by its tree and its number there, and leaves are nodes; a tree's
-    root is the first node that is named of it."""
-    number = {key: n for n, key in enumerate(zip(trees, nodes, strict=True))}
-
-    def node(key: tuple[int, int]) -> Node | None:
-        n = number[key]
-        if modes[n] == "LEAF":
-            return None
-        below = tuple((key[0], side[n]) for side in branches)
-        tracks = missing[n] if missing else 0
-        return Node(feature[n], float(splits[n]), MODES.index(modes[n]), tracks, (below[0], below[1]))
-
-    roots = {tree: (tree, nid) for tree, nid in reversed(list(zip(trees, nodes, strict=True)))}
-    return planted([roots[t] for t in dict.fromkeys(trees)], node, lambda key: weights.get(key, ()))
-
-
-def _weights(
-    trees: Sequence[int], nodes: Sequence[int], ids: Sequence[int], values: Sequence[float]
-) -> dict[tuple[int, int], list[tuple[int, float]]]:
-    found: dict[tuple[int, int], list[tuple[int, float]]] = {}
-    for tree, nid, target, value in zip(trees, nodes, ids, values, strict=True):
-        found.setdefault((tree, nid), []).append((target, float(value)))
-    return found
+def _column(values: Sequence[Any], count: int, what: str, dtype: Any = np.int64) -> Array:
+    """An attribute with an entry a node, zeros where it is left out."""
+    if len(values) not in (0, count):
+        raise CompileError(f"{what} has {len(values)} entries for {count} nodes")
+    return np.fromiter(values, dtype, count) if len(values) else np.zeros(count, dtype)
 
 
 def _based(b: Builder, scores: Tensor, base: Sequence[float], dtype: DType) -> Tensor:
@@ -114,12 +102,51 @@ class _Nodes:
     nodes_hitrates: Sequence[float] = ()
     nodes_hitrates_as_tensor: Array | None = None
 
-    def forest(self, weights: Mapping[tuple[int, int], Weights]) -> Forest:
+    def forest(self, weights: _Leaves) -> Forest:
+        """Before opset 5 a node is known by its tree and its number there, and leaves are nodes; a tree's
+        root is the first node that is named of it."""
+        count = len(self.nodes_treeids)
+        trees, numbers, feature, yes, no, missing = (
+            _column(getattr(self, f"nodes_{n}"), count, f"nodes_{n}")
+            for n in ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids", MISSING)
+        )
         splits = _numbers(self.nodes_values, self.nodes_values_as_tensor)
-        return _old_forest(
-            self.nodes_modes, self.nodes_treeids, self.nodes_nodeids, self.nodes_featureids, splits,
-            (self.nodes_truenodeids, self.nodes_falsenodeids), self.nodes_missing_value_tracks_true, weights,
-        )  # fmt: skip
+        if len(self.nodes_modes) != count:
+            raise CompileError(f"nodes_modes has {len(self.nodes_modes)} entries for {count} nodes")
+        mode = np.fromiter(map(_mode, self.nodes_modes), np.int8, count)
+        known, tests = Numbered(trees, numbers), np.flatnonzero(mode != LEAF)
+        below = np.zeros((2, count), np.int64)
+        for side, given in enumerate((yes, no)):
+            below[side, tests] = known.places(trees[tests], given[tests])
+        _, roots = np.unique(trees, return_index=True)
+        split = _column(splits, count, "nodes_values", np.float64)
+        return planted(
+            Ensemble(np.sort(roots), mode, feature, split, missing, below),
+            Weights(known.places(weights.trees, weights.nodes), weights.targets, weights.values),
+        )
+
+
+_mode = {"LEAF": LEAF, **{name: n for n, name in enumerate(MODES[:MEMBER])}}.__getitem__
+
+
+@dataclass(frozen=True)
+class _Leaves:
+    """What leaves add to targets, before opset 5."""
+
+    trees: Array
+    nodes: Array
+    targets: Array
+    values: Array
+
+
+def _leaves(
+    trees: Sequence[int], nodes: Sequence[int], targets: Sequence[int], values: Sequence[float], kind: str
+) -> _Leaves:
+    count = len(trees)
+    if not count == len(nodes) == len(targets) == len(values):
+        raise CompileError(f"the attributes {kind}_* have different numbers of entries")
+    tree, node, target = (np.fromiter(v, np.int64, count) for v in (trees, nodes, targets))
+    return _Leaves(tree, node, target, np.fromiter(values, np.float64, count))
 
 
 def _numbers(values: Sequence[float], tensor: Array | None) -> Sequence[float]:
@@ -136,7 +163,8 @@ def tree_ensemble_regressor(
 ) -> Tensor:  # fmt: skip
     x = features(b, x)
     values = _numbers(target_weights, target_weights_as_tensor)
-    forest = _Nodes(**nodes).forest(_weights(target_treeids, target_nodeids, target_ids, values))
+    leaves = _leaves(target_treeids, target_nodeids, target_ids, values, "target")
+    forest = _Nodes(**nodes).forest(leaves)
     scores = grown(b, x, forest, n_targets, aggregate_function)
     based = _based(b, scores, _numbers(base_values, base_values_as_tensor), x.dtype)
     return output(b, transformed(b, based, post_transform))
@@ -157,9 +185,10 @@ def tree_ensemble_classifier(
     base = _numbers(base_values, base_values_as_tensor)
     classes = max(len(classlabels_int64s), len(classlabels_strings), 1)
     one = len(set(class_ids)) == 1 and classes <= 2
-    forest = _Nodes(**nodes).forest(
-        _weights(class_treeids, class_nodeids, [0] * len(class_ids) if one else class_ids, values)
+    leaves = _leaves(
+        class_treeids, class_nodeids, [0] * len(class_ids) if one else class_ids, values, "class"
     )
+    forest = _Nodes(**nodes).forest(leaves)
     based = _based(b, grown(b, x, forest, 1 if one else classes, "SUM"), base[-1:] if one else base, x.dtype)
     if one:
         plain = post_transform in ("NONE", "PROBIT")
