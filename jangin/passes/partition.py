@@ -182,6 +182,7 @@ def _made_inside(nodes: Iterable[Node]) -> Iterator[Var]:
         yield from defined(node)
         for inner in node.attrs.named().values():
             if isinstance(inner, Graph):
+                yield from _of_inputs(inner)
                 yield from _made_inside(inner.nodes)
 
 
