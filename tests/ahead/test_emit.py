@@ -514,5 +514,7 @@ def test_the_examples_in_cpp_and_ctypes(tmp_path: Path) -> None:
     script = [sys.executable, str(EXAMPLES / "ahead.py"), str(tmp_path / "shared" / "libmodel.so"), "model"]
     ran = subprocess.run([*script, "batch=3"], capture_output=True, text=True)
     assert ran.returncode == 0 and "y float32[3, 40]" in ran.stdout, ran.stderr
-    wrong = subprocess.run([*script, "batch=0"], capture_output=True, text=True)
-    assert wrong.returncode == 1
+    empty = subprocess.run([*script, "batch=0"], capture_output=True, text=True)
+    assert empty.returncode == 0 and "y float32[0, 40]" in empty.stdout, empty.stderr
+    wrong = subprocess.run([*script, "batch=-3"], capture_output=True, text=True)
+    assert wrong.returncode == 1 and "the size batch may be" in wrong.stderr
