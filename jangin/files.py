@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-_ROOM = "there is no room left for it: make some, or write it elsewhere"
+_ROOM = "make room there, or write it elsewhere"
 _REMEDIES = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
