@@ -1,5 +1,5 @@
 """Machines that lack what others have: no /dev/shm, no /proc, a home or a folder for temporary files that
-can't be written, a full disk. Real ones, in a process with mounts of its own, where this one may make them."""
+can't be written, a full disk. Real ones, in a process with mounts of its own where this one may make them."""
 
 from __future__ import annotations
 
