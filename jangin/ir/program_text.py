@@ -10,7 +10,6 @@ step    = "segment" INTEGER names "->" names           plan number INTEGER
         | "if" name names "->" names source "then" region "else" region
         | "loop" ["trips" name] ["while" name] names "->" names source "carried" INTEGER
           ["conditional"] ["slices" slicing] ["stacks" slicing] region
-source  = ["from" string]
 slicing = "(" {["reverse"] INTEGER ","} ")"
 """
 

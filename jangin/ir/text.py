@@ -11,8 +11,9 @@ Shared:
     INFIX  = * / // %, then + -, << >>, comparisons, &, ^, |  (tightest first)
     ranges = "symbols" "(" name "in" [expr] ".." [expr] {"," ...} ")"
     bound  = "bound" "(" {name "=" INTEGER ","} ")"            symbols that were given one size
-    known  = [ranges] [bound] [joined]
     joined = "joined" "(" {name source ","} ")"                inputs' axes that a node needs to be as long
+    known  = [ranges] [bound] [joined]
+    source = ["from" string]                                  the model's node
 
 Loop:
 
@@ -40,7 +41,6 @@ Graph (DTYPE or shape is `?` where it isn't inferred yet):
     decls  = "(" {name ":" (DTYPE | ["out"] [MEMORY] type)} ")" free variables and buffers, typed
     axes   = "[" {name "in" expr} "]"
     data   = "{" numbers "}" | sha256.DIGEST                  large arrays are kept beside the text
-    source = ["from" string]                                  the model's node
 
 Plan (constants and kernels are kept beside the text):
 
