@@ -211,7 +211,6 @@ WORK = """
 from functools import partial
 import os
 from jangin.compiler.forked import Workers
-from jangin.ir.errors import CompileError
 told = []
 with Workers(2, lambda: 1 / 0) as workers:
     squares = workers.do([partial(pow, n, 2) for n in range(9)], 2, lambda *step: told.append(step))
@@ -219,7 +218,7 @@ with Workers(2, lambda: 1 / 0) as workers:
     assert told == [(n + 1, 9) for n in range(9)]
     assert workers.do([], 2) == []
     assert len({*workers.do([os.getpid] * 3, 1)}) == 1, "where one is asked for, one does it"
-for job, error in ((partial(divmod, 1, 0), ZeroDivisionError), (partial(os._exit, 1), CompileError)):
+for job, error in ((partial(divmod, 1, 0), ZeroDivisionError), (partial(os._exit, 1), ChildProcessError)):
     try:
         with Workers(2, dict) as workers:
             workers.do([job] * 2, 2)
