@@ -70,7 +70,7 @@ def compiled(cases: Sequence[Case], on: Target) -> list[bytes]:
 @pytest.mark.parametrize(("name", "whole"), machines(HERE))
 def test_on_this_machine(name: str, whole: bool, request: pytest.FixtureRequest) -> None:
     if whole:
-        why = "one case ended its process by SIGSEGV once conversions had rows of their own; it isn't found yet"
+        why = "one case ended its process by SIGSEGV since conversions have rows; it isn't found yet"
         request.node.add_marker(pytest.mark.xfail(reason=why, strict=False))
     on = target(name)
 
