@@ -144,8 +144,19 @@ _BY_INSTRUCTION = tuple(
 )  # fmt: skip
 """Numbers that the type hasn't got are the least of it by these instructions."""
 
+_NEAREST_HELD = (
+    replace(NEAREST, llvm="call {i32} @llvm.x86.sse2.cvtps2dq({T} %x)", lanes=4),
+    replace(
+        NEAREST, llvm="%whole = call {T} @llvm.rint({T} %x)\ncall {i32} @llvm.lrint({T} %whole)",
+        c="({i32})_mm{bits}_cvtps_epi32(x)",
+    ),
+)  # fmt: skip
+"""LLVM 22.1 makes the load before a vector's `llvm.lrint` the operand of SSE's instruction, which stops the
+process if the address isn't a multiple of 16 bytes. It checks that for the instruction's own function and for
+`llvm.rint`, whose result is rounded already. AVX's instruction takes any address."""
+
 SSE4: tuple[Row, ...] = (
-    NEAREST,
+    *_NEAREST_HELD,
     *_BY_INSTRUCTION,
     _upper(4, "_mm_blend_epi16({}, {}, 0xCC)"),
     _pairs(4, "sse2.pmadd.wd"),

@@ -68,10 +68,7 @@ def compiled(cases: Sequence[Case], on: Target) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("name", "whole"), machines(HERE))
-def test_on_this_machine(name: str, whole: bool, request: pytest.FixtureRequest) -> None:
-    if whole:
-        why = "one case ended its process by SIGSEGV since conversions have rows; it isn't found yet"
-        request.node.add_marker(pytest.mark.xfail(reason=why, strict=False))
+def test_on_this_machine(name: str, whole: bool) -> None:
     on = target(name)
 
     def run(cases: Sequence[Case]) -> list[Array]:
