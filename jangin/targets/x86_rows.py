@@ -146,11 +146,8 @@ _BY_INSTRUCTION = tuple(
 
 _NEAREST_HELD = (
     replace(NEAREST, llvm="call {i32} @llvm.x86.sse2.cvtps2dq({T} %x)", lanes=4),
-    replace(
-        NEAREST, llvm="%whole = call {T} @llvm.rint({T} %x)\ncall {i32} @llvm.lrint({T} %whole)",
-        c="({i32})_mm{bits}_cvtps_epi32(x)",
-    ),
-)  # fmt: skip
+    replace(NEAREST, llvm="%whole = call {T} @llvm.rint({T} %x)\ncall {i32} @llvm.lrint({T} %whole)"),
+)
 """LLVM 22.1 makes the load before a vector's `llvm.lrint` the operand of SSE's instruction, which stops the
 process if the address isn't a multiple of 16 bytes. It checks that for the instruction's own function and for
 `llvm.rint`, whose result is rounded already. AVX's instruction takes any address."""
