@@ -34,7 +34,7 @@ pytestmark = [
 ]
 FEW = {"again": 30, "first": 20, "addressed": 10, "load": 8, "save": 6, "compile": 3}
 """Allocations of each action that fail in the quick suite."""
-QUICK = ("variants", "counted", "text")
+QUICK = ("counted", "text")
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ def check(which: Kind, cache: str, apart: bool, folder: Path) -> None:
             which.check(exe, feeds)
 
 
-@pytest.mark.parametrize("name", ["small types", "variants", "text", "maps", "state"])
+@pytest.mark.parametrize("name", ["small types", "text"])
 def test_handed_over_without_a_cache(name: str, tmp_path: Path) -> None:
     """The way on which nothing but the executable itself travels, for kinds that hold different things."""
     check(kind(name), "none", True, tmp_path)

@@ -15,7 +15,7 @@ from kinds import KINDS, Kind, kind
 
 import jangin
 
-QUICK = ("plan", "variants", "text", "own operators", "state")
+QUICK = ("variants", "own operators")
 each_kind = pytest.mark.parametrize(
     "which", [pytest.param(k, marks=() if k.name in QUICK else pytest.mark.slow, id=k.name) for k in KINDS]
 )
@@ -51,7 +51,7 @@ def run_there(exe: Any, feeds: Any) -> Any:
     return exe.run(feeds)
 
 
-@pytest.mark.parametrize("way", ["spawn", "fork"])
+@pytest.mark.parametrize("way", ["spawn", pytest.param("fork", marks=pytest.mark.slow)])
 def test_in_another_process(way: str) -> None:
     """A spawned process gets the bytes, a forked one what was pickled for it too."""
     which = kind("symbolic")

@@ -16,9 +16,7 @@ from jangin.runtime.threads import MOST, default_threads
 
 RIGHT = [1, 2, np.int64(2), np.uint8(1), np.array(2)]
 WRONG = [1.5, 2.0, True, np.True_, "2", b"1", [2], Fraction(2), np.float32(2), 0, -1, MOST + 1, 1 << 40]
-each_kind = pytest.mark.parametrize(
-    "which", [kind(n) for n in ("plan", "variants", "text")], ids=lambda k: k.name
-)
+each_kind = pytest.mark.parametrize("which", [kind(n) for n in ("variants", "text")], ids=lambda k: k.name)
 
 
 def session(which: Kind, threads: Any) -> Any:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -61,8 +62,7 @@ class Renderer:
             late.cancel()
             if not said.endswith(b"\n"):
                 self._process = None
-                process.kill()
-                process.communicate()
+                _end(process, os.getpid())
         if said.endswith(b"\n"):
             found: dict[str, Any] = json.loads(said)
             return found
@@ -75,4 +75,11 @@ class Renderer:
             command = [sys.executable, "-I", str(Path(__file__).with_name("chatting.py"))]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             self._owner = os.getpid()
+            weakref.finalize(self, _end, self._process, self._owner)
         return self._process
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() == owner:  # and not a process that was forked from it
+        process.kill()
+        process.communicate()
