@@ -182,17 +182,35 @@ def row_border(stage: Stage, row: Axis, symbols: Ranges) -> tuple[int, int]:
         return 0, 0
     size, inner = int(row.extent.value), dict(symbols)
     inner |= {a.var: (const(0), a.extent - 1) for a in stage.reduce_axes}
-
-    def holds(x: int) -> bool:
-        """Whether the tests hold for every tap at position x."""
-        at = {**inner, row.var: (const(x), const(x))}
-        return all(_holds(c, at) for c in conds)
-
-    first = next(filter(holds, range(size)), size)
-    if first == size or size < 4:
+    first, last = 0, size - 1
+    for cond in conds:
+        held = _held(cond, row.var, inner)
+        if held is None:
+            return 0, 0
+        low, high = held
+        first, last = first if low is None else max(first, low), last if high is None else min(last, high)
+    if first > last or size < 4:
         return 0, 0
-    last = next(filter(holds, range(size - 1, -1, -1)))
     return first, size - 1 - last
+
+
+def _held(cond: Binary, var: Var, ranges: Ranges) -> tuple[int | None, int | None] | None:
+    """The least and the largest value of a variable for which a test holds whatever the others are, None for
+    an end that there isn't; None where that can't be told, or there is no such value."""
+    parts = linear(cond.a - cond.b, var)
+    step = None if parts is None else simplify(parts[0])
+    if parts is None or not isinstance(step, Const):
+        return None
+    low, high = interval(parts[1], ranges)
+    c, worst = int(step.value), high if cond.op == "lt" else low
+    if c == 0:
+        return (None, None) if _holds(cond, ranges) else None
+    if worst is None:
+        return None
+    if cond.op == "lt":  # c * var + worst <= -1
+        c, worst = -c, -1 - worst
+    # now c * var + worst >= 0
+    return (-(worst // c), None) if c > 0 else (None, worst // -c)
 
 
 def _holds(cond: Binary, ranges: Ranges) -> bool:
