@@ -16,10 +16,10 @@ from .run import Tally, campaign
 
 def table(tallies: dict[str, Tally]) -> Table:
     made = Table("kind", title="mutants")
-    for heading in ("count", "fine", "refused", "long", "wrong", "seconds", "peak MB"):
+    for heading in ("count", "fine", "refused", "over", "long", "wrong", "seconds", "peak MB"):
         made.add_column(heading, justify="right")
     for kind, t in tallies.items():
-        ends = (str(t.ends[e]) for e in ("fine", "refused", "long", "WRONG"))
+        ends = (str(t.ends[e]) for e in ("fine", "refused", "over", "long", "WRONG"))
         made.add_row(kind, str(t.count), *ends, f"{t.seconds:.0f}", f"{t.peak / 1024:.0f}")
     return made
 

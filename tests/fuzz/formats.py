@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import random
+import re
 import struct
 import sys
 import tarfile
@@ -24,6 +25,8 @@ from . import mutants, seeds
 
 Files = Mapping[str, bytes]
 TESTS = Path(__file__).parents[1] / "frontends"
+BUFFERS = (".mlmodel", ".caffemodel")
+"""Files that are protocol buffers."""
 TEXTS = (".cfg", ".nnef", ".quant", ".prototxt")
 NUMBERS = (0, 1, 2, 3, 7, 127, 255, 1 << 15, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 << 32) - 2)
 HARM = ("../../etc/passwd", "/dev/zero", "nan", "1e999", "[]", "99999999999999999999", "a" * 5000, "(" * 3000)
@@ -51,7 +54,9 @@ def mutant(files: Files, rng: random.Random) -> Files:
     for _ in range(rng.choice((1, 1, 2))):
         name = rng.choice(list(changed))
         how = rng.random()
-        if how < 0.05 and len(changed) > 1:
+        if rng.random() < 0.3:
+            changed[name] = _huge(name, changed[name], rng)
+        elif how < 0.05 and len(changed) > 1:
             del changed[name]
         elif how < 0.1:
             changed[name] = changed[name] + rng.randbytes(rng.choice((1, 4, 1000)))
@@ -66,6 +71,34 @@ def mutant(files: Files, rng: random.Random) -> Files:
         else:
             changed[name] = seeds.damage(changed[name], rng)
     return changed
+
+
+def _huge(name: str, data: bytes, rng: random.Random) -> bytes:
+    """One of a file's integers huge: a number of a text, of a protocol buffer, or of 4 or 8 bytes."""
+    if name.endswith(TEXTS):
+        numbers = list(re.finditer(r"\b\d+\b", data.decode("utf-8", "replace")))
+        if not numbers:
+            return data
+        text, found = data.decode("utf-8", "replace"), rng.choice(numbers)
+        return (text[: found.start()] + str(rng.choice(seeds.HUGE)) + text[found.end() :]).encode()
+    if name.endswith(BUFFERS):
+        return seeds.huge_varint(data, rng)
+    if name.endswith(".gguf"):
+        return _huge_setting(data, rng)
+    changed, size = bytearray(data), rng.choice((4, 8))
+    if len(changed) >= size:
+        at = rng.randrange((len(changed) - size) // 4 + 1) * 4
+        changed[at : at + size] = (rng.choice(seeds.HUGE) % (1 << 8 * size)).to_bytes(size, "little")
+    return bytes(changed)
+
+
+def _huge_setting(data: bytes, rng: random.Random) -> bytes:
+    """A setting of a GGUF file: a name, its type and its value follow each other."""
+    settings = list(re.finditer(rb"llama\.[a-z_.]+(?=[\x04\x05\x06]\0\0\0)", data))
+    if not settings:
+        return data
+    at = rng.choice(settings).end() + 4
+    return data[:at] + (rng.choice(seeds.HUGE) % (1 << 32)).to_bytes(4, "little") + data[at + 4 :]
 
 
 def _text(data: bytes, rng: random.Random) -> bytes:

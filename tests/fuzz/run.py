@@ -21,9 +21,10 @@ import jangin
 from . import formats, values
 
 OTHERS = tuple(name for name, kind in formats.FORMATS.items() if kind.here)
-KINDS = ("fields", "bytes", "damage", "rewrite", "values", *OTHERS)
+KINDS = ("fields", "huge", "bytes", "damage", "rewrite", "values", *OTHERS)
 BATCH = {
     "fields": 100,
+    "huge": 100,
     "bytes": 200,
     "damage": 300,
     "rewrite": 300,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import onnx
@@ -14,17 +14,13 @@ from google.protobuf.message import Message
 NUMBERS = (
     0, 1, -1, 2, 3, 5, -7, 100, 1 << 16, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) - 1, -(1 << 63),
 )  # fmt: skip
+HUGE = (1000, 10**6, 10**9, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1)
+"""What asks for time or memory, where it is a size or a number of anything."""
 FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 1e38, float("inf"), float("-inf"), float("nan"))
 WORDS = (
     "", "x", "y", "nowhere", "axis", "axes", "constant", "reflect", "linear", "SAME_UPPER", "ij,jk->ik",
     "a" * 999,    "../../etc/passwd", "com.microsoft", "ai.onnx.ml", "Gather", "Loop", "Reshape", "Conv",
 )  # fmt: skip
-
-
-def corpus() -> list[Path]:
-    """ONNX's own node tests: a model of each operator in each of its uses."""
-    folder = Path(onnx.__file__).parent / "backend/test/data/node"
-    return sorted(folder.glob("*/model.onnx"))
 
 
 def fields(data: bytes, rng: random.Random) -> bytes:
@@ -86,6 +82,117 @@ def _value(field: Any, old: Any, rng: random.Random) -> Any:
         return rng.choice([v.number for v in field.enum_type.values])
     near = isinstance(old, int) and rng.random() < 0.4
     return old + rng.choice((-1, 1)) if near else rng.choice(NUMBERS if rng.random() < 0.5 else NUMBERS[:8])
+
+
+def huge(data: bytes, rng: random.Random) -> bytes:
+    """A model with one or two of its integers huge: in attributes, shapes or constants."""
+    model = onnx.ModelProto.FromString(data)
+    for _ in range(rng.choice((1, 1, 2))):
+        places = list(_integers(model))
+        if places:
+            rng.choice(places)(rng.choice(HUGE) * rng.choice((1, 1, 1, -1)))
+    return model.SerializeToString()
+
+
+def _integers(model: Message) -> Iterator[Callable[[int], None]]:
+    """What sets each integer of a model."""
+    for message in _messages(model):
+        for field, value in message.ListFields():
+            if field.cpp_type not in (field.CPPTYPE_INT32, field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
+                continue
+            if _repeated(message, field):
+                yield from (partial(_set_item, value, n) for n in range(min(len(value), MANY)))
+            else:
+                yield partial(_set_field, message, field.name)
+        if isinstance(message, onnx.TensorProto) and message.data_type == onnx.TensorProto.INT64:
+            yield from (partial(_set_raw, message, n) for n in range(min(len(message.raw_data) // 8, MANY)))
+
+
+MANY = 16
+"""Integers of a list that are tried."""
+
+
+def _set_item(items: Any, n: int, value: int) -> None:
+    with suppress(ValueError):  # of 32 bits
+        items[n] = value
+
+
+def _set_field(message: Message, name: str, value: int) -> None:
+    with suppress(ValueError):
+        setattr(message, name, value)
+
+
+def _set_raw(tensor: onnx.TensorProto, n: int, value: int) -> None:
+    raw = bytearray(tensor.raw_data)
+    raw[8 * n : 8 * n + 8] = value.to_bytes(8, "little", signed=True)
+    tensor.raw_data = bytes(raw)
+
+
+def huge_varint(data: bytes, rng: random.Random) -> bytes:
+    """A protocol buffer of any kind with one of its integers huge, and the lengths around it right."""
+    places: list[tuple[tuple[int, ...], int, int]] = []
+    with suppress(ValueError, IndexError):
+        places = list(_varints(data, ()))
+    if not places:
+        return data
+    path, at, end = rng.choice(places)
+    new = _varint(rng.choice(HUGE))
+    changed = data[:at] + new + data[end:]
+    grown = len(new) - (end - at)
+    for start in reversed(path):
+        length, after = _read(data, start)
+        text = _varint(length + grown)
+        changed = changed[:start] + text + changed[after:]
+        grown += len(text) - (after - start)
+    return changed
+
+
+def _varints(
+    data: bytes, path: tuple[int, ...], at: int = 0, end: int | None = None
+) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """Where numbers stand in a message, and the lengths of those around it. ValueError for what is none."""
+    stop = len(data) if end is None else end
+    found: list[tuple[tuple[int, ...], int, int]] = []
+    while at < stop:
+        tag, begin = _read(data, at)
+        kind = tag & 7
+        if not tag >> 3 or kind not in (0, 1, 2, 5):
+            raise ValueError("no message")
+        at = begin
+        if kind == 0:
+            _, at = _read(data, begin)
+            found.append((path, begin, at))
+        elif kind == 2:
+            size, content = _read(data, begin)
+            at = content + size
+            if at <= stop and len(path) < 12 and size < 1 << 14:
+                with suppress(ValueError, IndexError):
+                    found += _varints(data, (*path, begin), content, at)
+        else:
+            at += 8 if kind == 1 else 4
+        if at > stop:
+            raise ValueError("no message")
+    yield from found
+
+
+def _read(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError("a number that doesn't end")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def damage(data: bytes, rng: random.Random) -> bytes:

@@ -1,9 +1,9 @@
 """Runs mutants in a process of its own: `python -m tests.fuzz.worker KIND SEED FIRST COUNT FOLDER`.
 
 It says on a line each when it begins a mutant ("N compile"), when it runs one ("N run"), and how that ended
-("N fine", "N refused", "N WRONG error"). What it works on lies in the folder before it begins. A mutant may
-be refused by the errors that are documented; any other is wrong, and so is a crash, or a byte that a run
-writes beyond its buffers (in a tenth of the processes they end where memory does).
+("N fine", "N refused", "N over", "N WRONG error"). What it works on lies in the folder before it begins. A
+mutant may be refused by the errors that are documented; any other is wrong, and so is a crash, or a byte
+that a run writes beyond its buffers (in a tenth of the processes they end where memory does).
 """
 
 from __future__ import annotations
@@ -31,12 +31,19 @@ from . import formats, mutants, seeds, values
 
 MOST_BYTES = 4 << 30
 """Memory of its own that a process may take."""
+LIMITS = jangin.Limits(seconds=20, memory=2 << 30)
+"""Of a compilation, well within what ends the process (see `run.SECONDS`)."""
 MOST_ELEMENTS = 1 << 20
 """A model that takes larger inputs is compiled, but not run."""
 IN_PAGES = 0.1
 """Share of processes whose buffers end at a page that can't be read."""
 RUN_ERRORS = (ValueError, TypeError, IndexOutOfRange, MemoryError)
 LOAD_ERRORS = (ArtifactError, LoadError)
+
+
+def refusal(error: CompileError) -> str:
+    """What became of a model that isn't compiled: `over`, where it came to a limit."""
+    return "over" if "limits=" in str(error) else "refused"
 
 
 def say(number: int, what: str) -> None:
@@ -69,6 +76,9 @@ class Worker:
     def _fields(self, number: int, rng: random.Random, current: Path) -> str:
         return self._model(number, seeds.fields(rng.choice(self.models), rng), rng, current)
 
+    def _huge(self, number: int, rng: random.Random, current: Path) -> str:
+        return self._model(number, seeds.huge(rng.choice(self.models), rng), rng, current)
+
     def _bytes(self, number: int, rng: random.Random, current: Path) -> str:
         return self._model(number, seeds.damage(rng.choice(self.models), rng), rng, current)
 
@@ -76,9 +86,9 @@ class Worker:
         current.write_bytes(data)
         say(number, "compile")
         try:
-            exe = jangin.compile(data, threads=1, cache=False, isolated=False)
-        except CompileError:
-            return "refused"
+            exe = jangin.compile(data, threads=1, cache=False, isolated=False, limits=LIMITS)
+        except CompileError as error:
+            return refusal(error)
         return self._run(number, exe, rng)
 
     def _format(self, number: int, rng: random.Random, current: Path) -> str:
@@ -87,9 +97,10 @@ class Worker:
         path = formats.save(formats.mutant(rng.choice(self.others), rng), current)
         say(number, "compile")
         try:
-            exe = jangin.compile(path, threads=1, cache=self.folder / "cache", isolated=False)
-        except CompileError:
-            return "refused"
+            cache = self.folder / "cache"
+            exe = jangin.compile(path, threads=1, cache=cache, isolated=False, limits=LIMITS)
+        except CompileError as error:
+            return refusal(error)
         return self._run(number, exe, rng)
 
     def _run(self, number: int, exe: Runnable, rng: random.Random) -> str:
