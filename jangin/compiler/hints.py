@@ -13,7 +13,7 @@ from jangin.frontends.assemble import with_sizes
 from jangin.frontends.dialect import Imported, Place
 from jangin.ir.core import IfStep, LoopStep
 from jangin.ir.expr import Binary, Var
-from jangin.ir.graph import CompileError, Graph, NoMemory
+from jangin.ir.graph import CompileError, Graph
 from jangin.ir.own_names import marked, own_name
 from jangin.ir.traversal import free_vars
 from jangin.passes.partition import has_steps, needed_symbols, partition
@@ -27,8 +27,6 @@ def settled(imported: Imported, lower: Callable[[Imported], Graph]) -> Imported:
         return imported
     try:
         needs = [*_needs(lower(replace(imported, graph=apart.graph)))]
-    except NoMemory:
-        raise
     except CompileError:  # for which sizes of their own may be the reason
         return imported
     for symbols, source in needs:

@@ -22,7 +22,7 @@ from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Var, const, eq
-from jangin.ir.graph import CompileError, Graph, NoMemory
+from jangin.ir.graph import CompileError, Graph
 from jangin.ir.own_names import marked, own_name
 from jangin.ir.plan import Plan
 from jangin.ir.program import Program
@@ -263,7 +263,7 @@ def cases(
             try:
                 known[ones] = lowered(bound, options, progress, own)
             except CompileError as error:
-                if not ones or isinstance(error, NoMemory):
+                if not ones:
                     raise
                 known[ones] = error
         return known[ones]

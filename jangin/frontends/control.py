@@ -18,7 +18,7 @@ from jangin.frontends.order import captured
 from jangin.ir.core import IfStep, LoopStep
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import Const, Expr, Var, const, eq, maximum
-from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node, NoMemory
+from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.program import Slicing
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
@@ -103,8 +103,6 @@ def _tried(
     for graph in branches:
         try:
             made.append(body_of(b, run, graph, (), scope))
-        except NoMemory:
-            raise
         except CompileError as error:
             if reason is not None:
                 raise reason from None

@@ -22,7 +22,7 @@ from jangin.frontends.nnef.format import NnefFormat
 from jangin.frontends.onnx.format import OnnxFormat
 from jangin.frontends.tflite.format import TfliteFormat
 from jangin.frontends.torch.format import TorchFormat
-from jangin.ir.graph import CompileError, NoMemory
+from jangin.ir.graph import CompileError
 
 if TYPE_CHECKING:
     from jangin.frontends.assemble import ShapeBindings
@@ -52,7 +52,7 @@ def load(model: ModelSource, shapes: ShapeBindings | None = None, first: Sequenc
     try:
         return reader.load(contents, shapes or {})
     except MemoryError as error:
-        raise NoMemory(f"there is no memory to read {contents} as {reader.name}: {error}") from error
+        raise CompileError(f"there is no memory to read {contents} as {reader.name}: {error}") from error
     except (UnicodeDecodeError, OverflowError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise CompileError(f"the {reader.name} model is malformed: {why}") from error

@@ -41,11 +41,6 @@ class CompileError(Exception):
         return visible(super().__str__())
 
 
-class NoMemory(CompileError):
-    """There is no memory to compile the model now, which says nothing of the model: no part of it may be left
-    out for that."""
-
-
 @dataclass(frozen=True)
 class Value:
     """A tensor. `shape` is None only before shape inference (the imported graph). `type` is set
