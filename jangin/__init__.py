@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jangin.custom import hosted, operator
     from jangin.ir.checks import IndexOutOfRange
     from jangin.ir.graph import CompileError
+    from jangin.ir.limits import Limits
     from jangin.quantization.compare import compare
     from jangin.quantization.quantize import quantize
     from jangin.runtime.executable import Executable
@@ -33,6 +34,7 @@ _HOMES = {
     "CompileError": "jangin.ir.graph",
     "Executable": "jangin.runtime.executable",
     "IndexOutOfRange": "jangin.ir.checks",
+    "Limits": "jangin.ir.limits",
     "InferenceSession": "jangin.session",
     "SessionOptions": "jangin.session",
     "build": "jangin.compiler.driver",
@@ -53,6 +55,7 @@ __all__ = [
     "Executable",
     "IndexOutOfRange",
     "InferenceSession",
+    "Limits",
     "ProgramExecutable",
     "SessionOptions",
     "SeveralExecutable",

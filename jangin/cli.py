@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from jangin.commands.common import Settings, alarm, terminal
+from jangin.commands.common import Settings, alarm, parse_limits, terminal
+from jangin.ir.limits import choose
 from jangin.pictures import PIXELS
 from jangin.version import __version__
 
@@ -92,6 +93,9 @@ def options(
     weights: Annotated[
         Path | None, typer.Option(help="A Caffe or Darknet model's weights, if they lie elsewhere.")
     ] = None,
+    limits: Annotated[
+        str, typer.Option(help="What compiling may take, such as seconds=60,memory=2G,nodes=100000.")
+    ] = "",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what takes time.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
     version: Annotated[
@@ -99,6 +103,7 @@ def options(
         typer.Option("--version", help="Print the version.", is_eager=True, callback=_version),
     ] = False,
 ) -> None:
+    choose(parse_limits(limits))
     cache = False if no_cache else cache_dir or True
     context.obj = Settings(cache, not no_winograd, verbose, libraries, unchecked, weights, not no_bf16)
 

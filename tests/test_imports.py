@@ -85,7 +85,7 @@ ALLOWED = {
     "compiler.interrupts": set(),
     "compiler.local": {
         "compiler.isolated", "compiler.options", "compiler.request", "compiler.source", "frontends",
-        "frontends.table", "runtime", "targets",
+        "frontends.table", "ir", "runtime", "targets",
     },
     "compiler.handed": {"files", "ir", "mapped", "runtime"},
     "compiler.isolated": {"compiler.handed", "environment", "frontends", "ir", "runtime"},
@@ -93,7 +93,7 @@ ALLOWED = {
         "compiler.build", "compiler.forked", "compiler.handed", "compiler.isolated", "compiler.pipeline",
         "compiler.request", "frontends", "frontends.table", "ir", "mapped", "runtime",
     },
-    "compiler.forked": {"compiler.orphans"},
+    "compiler.forked": {"compiler.orphans", "ir"},
     "compiler.orphans": set(),
     "ahead": {
         "backends", "compiler.options", "compiler.pipeline", "compiler.request", "custom", "files",

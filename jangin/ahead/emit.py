@@ -19,6 +19,7 @@ from jangin.compiler.pipeline import cases, loaded, lowered_plan
 from jangin.compiler.request import with_winners
 from jangin.frontends.format import Paired
 from jangin.ir.graph import CompileError, Graph
+from jangin.ir.limits import Limits, within
 from jangin.ir.plan import Plan
 from jangin.ir.records import dataclass
 from jangin.passes.partition import has_steps
@@ -70,6 +71,7 @@ def emit(
     formats: Sequence[Format] = (),
     cache: bool | str | Path = True,
     progress: Progress | None = None,
+    limits: Limits | None = None,
 ) -> Emitted:
     """Compile a model ahead of time, to code with a C API that needs nothing of Jangin; `save` writes it.
 
@@ -94,7 +96,8 @@ def emit(
     if cache is not False:
         options = with_winners(options, 1, Store(None if cache is True else cache))
     own = Extensions(operators, formats, None)
-    plans = [*_plans(model, options, own, progress)]
+    with within(limits):
+        plans = [*_plans(model, options, own, progress)]
     title = plans[0][0].name or "model"
     path = model.structure if isinstance(model, Paired) else model
     if isinstance(path, (str, Path)):

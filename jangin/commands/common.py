@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from jangin.frontends.gguf.format import GgufFormat
 from jangin.frontends.onnx.format import OnnxFormat
 from jangin.frontends.table import format_of
 from jangin.ir.graph import Array
+from jangin.ir.limits import Limits
 from jangin.ir.records import dataclass
 from jangin.pictures import PICTURES, read_picture
 from jangin.runtime.executable import Executable
@@ -197,6 +199,22 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:
                 f"--shape {text!r} is not understood: write batch=1, seq=1..512 or image=1x3x224x224"
             ) from None
     return found
+
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+"""Bytes of a unit of memory."""
+
+
+def parse_limits(text: str) -> Limits:
+    """`seconds=60,memory=2G,nodes=100000`, each of which may be left out. ValueError for anything else."""
+    found: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        given = re.fullmatch(r"(seconds)=(\d+(?:\.\d+)?)()|(memory)=(\d+)([KMG]?)|(nodes)=(\d+)()", part)
+        if given is None:
+            raise ValueError(f"--limits {text!r} is not understood: write seconds=60,memory=2G,nodes=100000")
+        name, number, unit = (g for g in given.groups() if g is not None)
+        found[name] = float(number) if name == "seconds" else int(number) * UNITS[unit]
+    return Limits(**found)  # type: ignore[arg-type]
 
 
 def fixed_sizes(shapes: Mapping[str, Any]) -> dict[str, int]:

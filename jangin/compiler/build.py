@@ -17,6 +17,7 @@ from jangin.compiler.account import Account, KernelSeconds
 from jangin.compiler.forked import Workers
 from jangin.compiler.kernels import Job
 from jangin.compiler.shared import Made, SharedKernels
+from jangin.ir import limits
 from jangin.ir.graph import CompileError
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
@@ -87,10 +88,18 @@ class Build:
     ) -> Iterator[tuple[Scheduled, Future[bytes]]]:
         weights = [job.seconds for job in jobs]
         if self._workers is not None and jobs:
-            work = [partial(_compiled, self._target, job) for job in jobs]
+            budget = limits.current()
+            work = [partial(_compiled, self._target, job, budget) for job in jobs]
             most = math.ceil(sum(weights) / SECONDS_PER_PROCESS)
-            forks = self._backend.forks
-            for kernel, code, seconds in self._workers.do(work, most, progress, weights=weights, forks=forks):
+            made = self._workers.do(
+                work,
+                most,
+                progress,
+                weights=weights,
+                forks=self._backend.forks,
+                names=[j.sources for j in jobs],
+            )
+            for kernel, code, seconds in made:
                 self._account.kernels.append(seconds)
                 yield kernel, _done(code)
             return
@@ -100,7 +109,7 @@ class Build:
             start = time.thread_time()
             kernel = job()
             taken = time.thread_time() - start
-            yield kernel, self._threads.submit(self._code, kernel, taken, job.sources)
+            yield kernel, self._threads.submit(limits.in_thread(self._code), kernel, taken, job.sources)
 
     def _code(self, kernel: Kernel, schedule: float = 0.0, sources: str = "") -> bytes:
         """See the function `_code`."""
@@ -110,12 +119,15 @@ class Build:
 
     def add(self, kernel: Kernel) -> None:
         """Start making the kernel's code."""
-        self._running.append((self._threads.submit(self._code, kernel), 1.0))
+        self._running.append((self._threads.submit(limits.in_thread(self._code), kernel), 1.0))
 
     def begin(self, plan: Plan) -> None:
         """Have the code that runs the plan made, which needn't have its constants yet."""
         job = partial(_runner, replace(plan, constants={}, kernels={}, calls={}), self._target)
-        self._runner = self._threads.submit(job).result if self._workers is None else self._workers.ask(job)
+        if self._workers is None:
+            self._runner = partial(limits.wait, self._threads.submit(job))
+        else:
+            self._runner = self._workers.ask(job)
 
     def artifact(self, plan: Plan, progress: Progress | None = None) -> Artifact:
         """The plan, all of whose kernels were added, with its code; new kernels are shared from now on.
@@ -133,7 +145,7 @@ class Build:
     def _codes(self, progress: Progress | None) -> Iterator[bytes]:
         done, total = 0.0, sum(seconds for _, seconds in self._running)
         for code, seconds in self._running:
-            yield code.result()
+            yield limits.wait(code)
             done += seconds
             if progress is not None:
                 progress(done, total)
@@ -154,15 +166,20 @@ def prepared(workers: Workers, target: Target) -> None:
     workers.begin(partial(_runner, nothing, target))
 
 
-def _compiled(target: Target, job: Job) -> tuple[Scheduled, bytes, KernelSeconds]:
-    start = time.thread_time()
-    kernel = job()
-    return kernel, *_code(target, kernel, time.thread_time() - start, job.sources)
+def _compiled(
+    target: Target, job: Job, budget: limits.Budget | None
+) -> tuple[Scheduled, bytes, KernelSeconds]:
+    """A worker's part."""
+    with limits.going_on(budget, alone=True):
+        start = time.thread_time()
+        kernel = job()
+        return kernel, *_code(target, kernel, time.thread_time() - start, job.sources)
 
 
 def _code(target: Target, kernel: Kernel, schedule: float, sources: str) -> tuple[bytes, KernelSeconds]:
     """The code of a kernel whose schedule took so many seconds, and the seconds of all. An error names the
     model's nodes that it computes."""
+    limits.at(sources)
     laps = [time.thread_time()]
     try:
         code = backend_of(target).code(kernel, target, lambda: laps.append(time.thread_time()))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jangin.compiler.request import Progress
     from jangin.custom import CustomOperator
     from jangin.frontends.format import Format, ModelSource
+    from jangin.ir.limits import Limits
     from jangin.runtime.compiled import Compiled
     from jangin.runtime.load import Runnable
     from jangin.targets import Target
@@ -44,6 +45,7 @@ def build(
     sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
     isolated: bool | None = None,
+    limits: Limits | None = None,
 ) -> Compiled:
     """Compile a model (path, bytes or message; of any format that Jangin knows, or of `formats`) for any
     target, whether this machine runs its code or not. `save` writes what comes back as a file that
@@ -63,6 +65,7 @@ def build(
     `operators` are your own (see `jangin.custom`). `formats` are asked before Jangin's: your own (see
     `jangin.frontends.format`), or Jangin's with settings, such as `GgufFormat(cache="int8")`. A model that is
     compiled with something of your own, a target too, is not cached.
+    `limits`: what compiling may take of time, memory and nodes (see `jangin.Limits`).
     `isolated`: compile in a process of its own, whose memory is the system's again when it ends; by default
     so where this process hasn't loaded the compiler yet, and never with anything of your own.
     Raises CompileError with the node, its operator and what to do about it, ValueError for an unknown
@@ -74,7 +77,7 @@ def build(
             apart, model, target, threads, shapes, weights=weights, winograd=winograd,
             libraries=libraries, unchecked=unchecked, bf16=bf16, operators=operators,
             formats=formats, cache=cache, tune=tune, sizes=sizes,
-            progress=progress,
+            progress=progress, limits=limits,
         )  # fmt: skip
 
 

@@ -14,9 +14,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from jangin.compiler.orphans import end_with
+from jangin.ir import limits
 
 T = TypeVar("T")
 Progress = Callable[[float, float], None]
@@ -86,19 +87,20 @@ class Workers:
         *,
         weights: Sequence[float] = (),
         forks: bool = True,
+        names: Sequence[str] = (),
     ) -> list[T]:
         """What the jobs give, in order, computed by at `most` so many processes. Jobs and results travel
         pickled. `progress(done, total)` of the `weights`, where each job has one: the heaviest are begun
         first, so that none is left that the others wait for. `forks`: whether a process that did such a job
-        can be forked: else all are before it does. Raises what a job raises, and ChildProcessError where a
-        process dies; after that there is no work for the others."""
+        can be forked: else all are before it does. `names`: of what each is for. Raises what a job raises,
+        and ChildProcessError where a process dies; after that there is no work for the others."""
         used = self._pipes[: max(1, min(most, len(jobs)))]
         wanted = len(used) if forks else len(self._pipes)
         with _told():
             if wanted > self.running:
                 self._pipes[0].send(("fork", wanted - self.running))
                 self.running = wanted
-            return _handed_out(jobs, used, progress, weights or [1.0] * len(jobs))
+            return _handed_out(jobs, used, progress, weights or [1.0] * len(jobs), names or [""] * len(jobs))
 
 
 @contextmanager
@@ -107,7 +109,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        raise ChildProcessError("a process that made kernels ended early") from None
+        raise ChildProcessError(f"{limits.where()}: a process that made kernels ended early") from None
 
 
 def _handed_out(
@@ -115,16 +117,18 @@ def _handed_out(
     pipes: Sequence[Connection],
     progress: Progress | None,
     weights: Sequence[float],
+    names: Sequence[str],
 ) -> list[T]:
     """Each job goes to a process that has fewer than `AHEAD`."""
-    left, results = iter(sorted(range(len(jobs)), key=lambda n: -weights[n])), dict[int, T]()
+    order = sorted(range(len(jobs)), key=lambda n: -weights[n])
+    left, results = iter(order), dict[int, T]()
     together = pickle.dumps(jobs, pickle.HIGHEST_PROTOCOL)  # most of each is the target, which all share
     for pipe in pipes:
         pipe.send(together)
     for pipe, n in zip([*pipes] * AHEAD, left, strict=False):
         pipe.send(n)
     while len(results) < len(jobs):
-        for ready in wait(pipes):
+        for ready in wait(pipes, limits.left()) or _late(names[n] for n in order if n not in results):
             assert isinstance(ready, Connection)
             done, result, error = ready.recv()
             if error is not None:
@@ -135,6 +139,11 @@ def _handed_out(
             if (more := next(left, None)) is not None:
                 ready.send(more)
     return [results[n] for n in range(len(jobs))]
+
+
+def _late(waiting: Iterator[str]) -> NoReturn:
+    """The time is over, while the first of these is waited for."""
+    limits.late(next(waiting))
 
 
 def fork(life: Callable[[], object], others: Sequence[Connection]) -> int:

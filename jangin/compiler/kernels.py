@@ -14,6 +14,7 @@ import numpy as np
 from jangin.backends.backend import backend_of
 from jangin.compiler.cache import key
 from jangin.compiler.options import Options
+from jangin.ir import limits
 from jangin.ir.checks import Check
 from jangin.ir.core import IndexCheck, Kernel, LoopNest
 from jangin.ir.expr import Buffer, Const, Expr, Var, const, eq, select
@@ -95,6 +96,7 @@ class Job:
     sources: str = ""
 
     def __call__(self) -> Scheduled:
+        limits.at(self.sources)
         return replace(self.make(), function=self.function)
 
     @property
@@ -132,6 +134,7 @@ class _Jobs:
     def add(self, node: Node) -> tuple[str, tuple[str, ...]]:
         """The text of the job that makes the node's kernel, and the kernel's arguments, where views are the
         values in whose memory they lie."""
+        limits.at(node.source)
         name = f"{_kernel_name(node)}_{len(self.by_text)}"
         text, args = (self._nest if is_opaque(node) else self._stages)(node, name)
         return text, tuple(self.found[n].base if n in self.found else n for n in args)

@@ -16,6 +16,7 @@ from jangin.compiler.request import Progress, Request, carry_out, entry_name, pa
 from jangin.compiler.source import Source
 from jangin.frontends.format import Example, is_live, paired, written
 from jangin.frontends.table import is_own, prepare
+from jangin.ir.limits import Limits, chosen
 from jangin.runtime.artifact import ArtifactError
 from jangin.runtime.compiled import checked, detached, read_artifact
 from jangin.runtime.device import Device, LoadError, device_of
@@ -59,6 +60,7 @@ def _made(
     tune: str | float | None = None,
     sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
+    limits: Limits | None = None,
 ) -> T:
     """What `use` gives for what is compiled, or was before: then constants are checked beside it, and where
     one is damaged all is made again. `hashed`: gives what the model is read from."""
@@ -79,7 +81,7 @@ def _made(
     with nullcontext(model) if apart is None else written(model) as given:
         request = Request(
             given, found, threads, shapes or {}, winograd, libraries, where, seconds, sizes or {},
-            unchecked, [f for f in formats if is_own(f)], bf16=bf16,
+            unchecked, [f for f in formats if is_own(f)], bf16=bf16, limits=chosen(limits),
         )  # fmt: skip
         entries = None if own else request.entries
         if entries is not None and seconds is None:

@@ -20,6 +20,7 @@ from jangin.frontends.dialect import Imported
 from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
+from jangin.ir import limits
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Var, const, eq
 from jangin.ir.graph import CompileError, Graph
@@ -92,13 +93,14 @@ def build_artifact(
     """The compiler itself. `workers`, `shared`, `account`: see `compiler.build.Build`; a model's variants
     and the parts of a program share their kernels in any case."""
     shared = SharedKernels() if shared is None else shared
-    _tell(progress, 0, 1, "load")
-    imported = loaded(model, options, own)
-    found = cases(imported, options, progress, own)
-    parts = (_build(c.graph, imported, options, progress, workers, shared, account) for c in found.made)
-    if len(found.made) == 1 and not found.absent:
-        return next(parts)
-    return VariantsArtifact.of(parts, [c.sizes for c in found.made], found.absent)
+    with limits.within():
+        _tell(progress, 0, 1, "load")
+        imported = loaded(model, options, own)
+        found = cases(imported, options, progress, own)
+        parts = (_build(c.graph, imported, options, progress, workers, shared, account) for c in found.made)
+        if len(found.made) == 1 and not found.absent:
+            return next(parts)
+        return VariantsArtifact.of(parts, [c.sizes for c in found.made], found.absent)
 
 
 def _build(
@@ -168,8 +170,9 @@ def plan_model(
     own: Extensions = NONE,
 ) -> Planned:
     """The compiler up to code generation."""
-    graph = lowered(loaded(model, options, own), options, progress, own)
-    return plan_graph(graph, options, progress)
+    with limits.within():
+        imported = loaded(model, options, own)
+        return plan_graph(lowered(imported, options, progress, own), options, progress)
 
 
 def plan_graph(graph: Graph, options: Options, progress: Progress | None = None) -> Planned:
@@ -189,11 +192,12 @@ def import_model(
 ) -> Graph:
     """The model after the graph passes (after the pass `until`, where one is named). A model that needs
     steps (see `passes.partition`) is lowered only: its segments are optimized one by one."""
-    imported = loaded(model, options, own)
-    if until == "import":
-        return imported.graph
-    graph = lowered(imported, options, progress, own)
-    return graph if until == "lower" or has_steps(graph) else optimize(graph, options, progress, until)
+    with limits.within():
+        imported = loaded(model, options, own)
+        if until == "import":
+            return imported.graph
+        graph = lowered(imported, options, progress, own)
+        return graph if until == "lower" or has_steps(graph) else optimize(graph, options, progress, until)
 
 
 def loaded(model: ModelSource, options: Options, own: Extensions = NONE) -> Imported:
@@ -328,10 +332,16 @@ def graph_passes(options: Options) -> list[Pass]:
 
 
 def _tell(progress: Progress | None, done: int, total: int, what: str) -> None:
+    limits.step(what)
     if progress is not None:
         progress(done, total, what)
 
 
 def _told_seconds(progress: Progress | None, what: str) -> Callable[[float, float], None]:
     """Tells of a step whose parts aren't alike by what they should take, in milliseconds."""
-    return lambda done, total: _tell(progress, round(done * 1000), round(total * 1000), what)
+
+    def tell(done: float, total: float) -> None:
+        if progress is not None:
+            progress(round(done * 1000), round(total * 1000), what)
+
+    return tell

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jangin.compiler.cache import TUNED, Cache, key, source_digest
 from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.source import Source
+from jangin.ir.limits import Limits, within
 from jangin.ir.records import dataclass
 from jangin.runtime.compiled import checked, read_artifact
 
@@ -45,6 +47,7 @@ class Request:
     formats: Sequence[Format] = ()
     bf16: bool = True
     source: Source | None = None
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def entries(self) -> Cache | None:
@@ -95,17 +98,18 @@ def carry_out(
     options = request.options()
     entries = None if own else request.entries
     source = request.source
-    if request.tune is not None:
-        options = _tuned(request, options, progress, own)
-        source = None if entries is None else Source.of(request.model)
-        if entries is not None and source is not None:
-            name = entry_name(source, options)
-            kept = entries.load(name, read_entry)
-            if kept is not None:
-                return kept, entries.path(name)
-    if shared is None and not own:
-        shared = request.kernels()
-    artifact = _built(request, options, progress, own, workers, shared, account)
+    with within(request.limits, request.tune or 0.0):
+        if request.tune is not None:
+            options = _tuned(request, options, progress, own)
+            source = None if entries is None else Source.of(request.model)
+            if entries is not None and source is not None:
+                name = entry_name(source, options)
+                kept = entries.load(name, read_entry)
+                if kept is not None:
+                    return kept, entries.path(name)
+        if shared is None and not own:
+            shared = request.kernels()
+        artifact = _built(request, options, progress, own, workers, shared, account)
     if entries is None or source is None or not source.unchanged():
         return artifact, None
     return artifact, entries.put(entry_name(source, options), artifact.save)

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from jangin.compiler.build import prepared, start_workers
 from jangin.compiler.forked import Workers, fork, sendable
 from jangin.compiler.isolated import Asked, starved
+from jangin.ir.errors import CompileError
+from jangin.ir.limits import ALLOWS, Place, within
 
 if TYPE_CHECKING:
     from jangin.compiler.request import Request
@@ -73,7 +75,6 @@ def _import(asked: Asked) -> None:
     """What the compilation will import: the next one has it too."""
     from jangin.frontends.format import opened
     from jangin.frontends.table import format_of
-    from jangin.ir.graph import CompileError
 
     if asked.path is not None:
         with suppress(CompileError, OSError):  # the compilation will say so
@@ -87,20 +88,35 @@ def _in_a_fork(
     """Have a forked process compile. Gives what it left, and what the caller asks for already. This process
     ends as that one does, where it doesn't end well, and with all of its group where the caller is gone."""
     ours, theirs = Pipe(duplex=False)
-    child = fork(partial(_compile, caller, theirs, asked, workers, known), [ours])
+    place = Place()
+    child = fork(partial(_compile, caller, theirs, asked, workers, known, place), [ours])
     theirs.close()
     following: Asked | None = None
     with ours:
         try:
             ours.recv()  # the request is that process's to read, what comes then this one's
-            while not ours.poll(0 if following is None else None):
-                if caller in wait([ours, caller]):
+            while ours not in (ready := wait([ours, caller] if following is None else [ours], place.left)):
+                if caller in ready:
                     following = _asked(caller)
+                elif not ready and place.left <= 0:
+                    _end_late(caller, place)
             done: _Done = ours.recv()
         except EOFError:
             _end_like(os.waitpid(child, 0)[1])
     os.waitpid(child, 0)
     return done, following
+
+
+def _end_late(caller: Connection, place: Place) -> NoReturn:
+    """Tell the caller that there is no time left, and that what compiles doesn't ask. The caller ends all."""
+    caller.send(
+        (
+            "failed",
+            CompileError(f"{place.node}: compiling takes longer than its limit; {ALLOWS.format('seconds')}"),
+        )
+    )
+    while True:
+        signal.pause()
 
 
 def _asked(caller: Connection) -> Asked:
@@ -121,13 +137,13 @@ def _end_like(status: int) -> NoReturn:
 
 
 def _compile(
-    caller: Connection, done: Connection, asked: Asked, workers: Workers, known: Mapping[str, bytes]
-) -> None:
+    caller: Connection, done: Connection, asked: Asked, workers: Workers, known: Mapping[str, bytes],
+    place: Place,
+) -> None:  # fmt: skip
     """The forked process: compiles what the caller says next, tells it how it goes, and hands down what is
     left of it, unless it failed: what workers do then isn't known."""
     from jangin.compiler.handed import hand, pickled
     from jangin.compiler.request import carry_out
-    from jangin.ir.graph import CompileError
     from jangin.mapped import map_opened
 
     if asked.folder is not None:
@@ -136,11 +152,12 @@ def _compile(
     if asked.file:
         with os.fdopen(recv_handle(caller), "rb") as file:
             request = replace(request, model=map_opened(file))
-    done.send(None)
     kernels = request.kernels(known)
     tell = (lambda *step: caller.send(("step", *step))) if asked.told else None
     try:
-        artifact, path = carry_out(request, tell, workers=workers, shared=kernels)
+        with within(request.limits, request.tune or 0.0, place):
+            done.send(None)
+            artifact, path = carry_out(request, tell, workers=workers, shared=kernels)
         data, arrays = pickled(artifact) if path is None else (b"", [])
         del artifact
         caller.send(("built", path))

@@ -9,7 +9,17 @@ from typing import Any
 from jangin.frontends.order import topological
 from jangin.ir.dtype import STRING, from_numpy
 from jangin.ir.expr import Const, Expr, Var, const
-from jangin.ir.graph import MAX_SIZE, Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
+from jangin.ir.graph import (
+    MAX_RANK,
+    MAX_SIZE,
+    Array,
+    CompileError,
+    Graph,
+    ImportedAttributes,
+    Node,
+    Shape,
+    Value,
+)
 from jangin.ir.own_names import marked
 from jangin.ir.simplify import Range
 from jangin.ir.traversal import free_vars, substitute
@@ -143,6 +153,8 @@ class Symbols:
         if declared is None and whole is None:
             return None
         sizes = ["" if d is None else d for d in whole or ()] if declared is None else [*declared]
+        if len(sizes) > MAX_RANK:
+            raise CompileError(f"input '{name}' has {len(sizes)} axes; a tensor has {MAX_RANK} at most")
         if whole is not None and len(whole) != len(sizes):
             raise CompileError(f"input '{name}' is of rank {len(sizes)}, shapes gives it {list(whole)}")
         return tuple(

@@ -227,8 +227,10 @@ class Iteration:
 
 
 def scalar(b: Builder, value: Item | None) -> Tensor | None:
-    """A tensor of one element without axes."""
-    return b.reshape(value, ()) if isinstance(value, Tensor) else None
+    """A tensor of one element without axes. CompileError for what is no tensor."""
+    if isinstance(value, NonTensor):
+        raise CompileError(f"a condition or a number of iterations can't be {value}")
+    return None if value is None else b.reshape(value, ())
 
 
 def iterate(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item]:
@@ -333,6 +335,8 @@ def _as_step(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item]:
     graph = it.body if it.counts else replace(it.body, inputs=("", "", *it.body.inputs))
     while True:
         body = body_of(b, run, graph, (*own, *types, *slices), scope)
+        if it.counts and type_of(body.results[0]).dtype is not BOOL:
+            raise CompileError(f"the body's condition is {body.results[0]}, and should be a truth value")
         made = [type_of(r) for r in body.results[it.counts : it.counts + len(types)]]
         wider = [_widened(b, t, m) for t, m in zip(types, made, strict=True)]
         b.pending.clear()

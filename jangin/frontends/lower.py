@@ -13,6 +13,7 @@ from typing import Any
 
 from jangin.frontends import control
 from jangin.frontends.dialect import Dialect, Imported, Inputs, Scope
+from jangin.ir import limits
 from jangin.ir.expr import Var, const, ne
 from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.own_names import own_text
@@ -190,15 +191,14 @@ class _Lowering:
 
     def _node(self, b: Builder, node: Node, env: Env) -> Sequence[Item | None]:
         inputs = [env[n] if n else None for n in node.inputs]
+        limits.at(node.source)
+        limits.spend()
         try:
             return self._lowered(b, node, inputs, env)
-        except control.RanksDiffer:
+        except (control.RanksDiffer, MemoryError, RecursionError):
             raise
         except CompileError as error:
             raise _explained(node, inputs, str(error), error.symbols) from error
-        except MemoryError as error:
-            reason = f"there is no memory for what it computes: {error}"
-            raise _explained(node, inputs, reason) from error
         except Exception as error:  # a lowering met what its operator does not define
             other = next((t for t in inputs if isinstance(t, NonTensor)), None)
             how = "so" if other is None else f"for a {other}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from jangin.frontends.caffe.format import CaffeFormat
@@ -23,6 +24,7 @@ from jangin.frontends.onnx.format import OnnxFormat
 from jangin.frontends.tflite.format import TfliteFormat
 from jangin.frontends.torch.format import TorchFormat
 from jangin.ir.graph import CompileError
+from jangin.ir.limits import sized, within
 
 if TYPE_CHECKING:
     from jangin.frontends.assemble import ShapeBindings
@@ -49,13 +51,25 @@ def load(model: ModelSource, shapes: ShapeBindings | None = None, first: Sequenc
         raise CompileError(
             f"{contents} is {reader.name}, which has its weights in itself: leave weights= out"
         )
-    try:
-        return reader.load(contents, shapes or {})
-    except MemoryError as error:
-        raise CompileError(f"there is no memory to read {contents} as {reader.name}: {error}") from error
-    except (UnicodeDecodeError, OverflowError, RecursionError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise CompileError(f"the {reader.name} model is malformed: {why}") from error
+    with within():
+        sized(bytes_of(contents, reader))
+        try:
+            return reader.load(contents, shapes or {})
+        except (CompileError, OSError, ImportError, MemoryError, RecursionError):
+            raise
+        except Exception as error:  # what it holds isn't what its format defines
+            why = f"{type(error).__name__}: {error}"
+            raise CompileError(f"the {reader.name} model is malformed: {why}") from error
+
+
+def bytes_of(contents: Contents, reader: Format) -> int:
+    """How much a model's files hold, or its message."""
+    if contents.message is not None:
+        return int(getattr(contents.message, "ByteSize", lambda: 0)())
+    size = len(contents.data)
+    with suppress(ValueError, OSError, CompileError):  # loading says what is wrong with those beside it
+        size += sum(p.stat().st_size for p in reader.beside(contents).values() if p is not None)
+    return size
 
 
 def prepare(model: object, example: Example, first: Sequence[Format] = ()) -> Prepared:

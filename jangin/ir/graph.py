@@ -7,38 +7,27 @@ core operators those of `ir.core`, before the pass `lower` those of the format (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar, TypeVar
 
 from numpy.typing import NDArray
 
 from jangin.ir.dtype import DType
+from jangin.ir.errors import CompileError as CompileError
 from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
-from jangin.ir.traversal import free_vars
 from jangin.ir.types import Type
-from jangin.visible import visible
 
 Shape = tuple[Expr, ...]
 MAX_SIZE = (1 << 31) - 1
 """Largest size of a dimension: a larger one, given or computed at run time, is refused."""
+MAX_RANK = 64
+"""Most axes of a tensor: as many as NumPy's arrays have."""
 Array = NDArray[Any]
 FUNCTION = "function"
 """`op` of an imported node that stands for the graph in its attribute `body`, on names of its own."""
-
-
-class CompileError(Exception):
-    """What a model's author reads: the node, operator, shapes, reason and remedy, in one message. `symbols`:
-    those of the sizes which would have to be known."""
-
-    def __init__(self, text: str = "", sizes: Iterable[Expr] = ()) -> None:
-        super().__init__(text)
-        self.symbols: frozenset[Var] = frozenset().union(*map(free_vars, sizes))
-
-    def __str__(self) -> str:
-        return visible(super().__str__())
 
 
 @dataclass(frozen=True)

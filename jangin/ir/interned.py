@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Hashable
+from itertools import count
 from threading import RLock
 from typing import TypeVar
 from weakref import ref
+
+from jangin.ir.limits import tick
 
 T = TypeVar("T")
 
@@ -52,8 +55,15 @@ def _drop(entry: _Entry[T], ends: Callable[[], bool] = sys.is_finalizing) -> Non
             del entry.known[entry.key]
 
 
+EACH = 1024
+"""Objects after which it is asked whether there is time to make more."""
+_made = count(1)
+
+
 def keep(known: Known[T], key: Hashable, made: T) -> T:
     """The object of `key`: `made`, unless another thread was quicker."""
+    if not next(_made) % EACH:
+        tick()
     entry = _Entry(made, _drop)
     entry.known, entry.key = known, key
     with _lock:

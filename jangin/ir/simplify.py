@@ -25,6 +25,8 @@ _TRUE, _FALSE = const(True, BOOL), const(False, BOOL)
 
 CONTEXTS = 128
 """Sets of ranges for which what was simplified is remembered: a kernel has about one for each loop."""
+MOST_TERMS, HIGHEST_DEGREE = 1000, 64
+"""Of a product that is multiplied out: what would be more stays a product, of which nothing more is known."""
 REMEMBERED = 20_000
 """Expressions remembered for one set of ranges, before all are forgotten."""
 
@@ -124,6 +126,14 @@ def _times(p: Poly, q: Poly) -> Poly:
     return out
 
 
+def _is_short(p: Poly, q: Poly) -> bool:
+    """Whether a product is worth multiplying out."""
+    if len(p) == 1 and len(q) == 1 and () in (*p, *q):
+        return True
+    degree = sum(max(map(len, f), default=0) for f in (p, q))
+    return len(p) * len(q) <= MOST_TERMS and degree <= HIGHEST_DEGREE
+
+
 class _Simplifier:
     """What is known under one set of ranges; see `_simplifier`."""
 
@@ -189,7 +199,8 @@ class _Simplifier:
                 out = dict(self.poly(e.a))
                 return _accumulate(out, self.poly(e.b), 1 if e.op == "add" else -1)
             if e.op == "mul":
-                return _times(self.poly(e.a), self.poly(e.b))
+                a, b = self.poly(e.a), self.poly(e.b)
+                return _times(a, b) if _is_short(a, b) else {(e,): 1}
             if e.op in ("floordiv", "mod"):
                 return self._divide(e)
         return {(e,): 1}

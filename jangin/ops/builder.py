@@ -46,6 +46,11 @@ from jangin.ops.values import DATA_LIMIT, Tensor, Values, object_array
 MOST_SYMBOLIC = 8
 """Inputs of unknown sizes that one kernel concatenates: each looks for its place among sums of sizes, and the
 kernel grows with the square of their number."""
+LARGEST_KNOWN, MOST_OF_PRODUCT = 1000, 20_000
+"""Parts of an expression, and of all that is multiplied by another, up to which the contents of tensors are
+followed: those of a product of sums are as many as in both together. Beyond, runs compute them."""
+MOST_JOINED = 256
+"""Inputs of known sizes that one kernel concatenates: each is a choice, one inside the other."""
 FAR = 1 << 62
 """Positions from here on, computed at run time, mean the end of their axis; a size may be added to them."""
 
@@ -232,7 +237,11 @@ class Builder(Values):
         out = np.empty(arrays[0].shape, object)
         for at in np.ndindex(out.shape):
             known: dict[Var, Any] = {v: a[at] for v, a in zip(operands, arrays, strict=True)}
+            if math.prod(e.size for e in known.values()) > MOST_OF_PRODUCT:
+                return None
             out[at] = simplify(substitute(body, known), self.symbols)
+            if out[at].size > LARGEST_KNOWN:
+                return None
         if body.dtype is BOOL:
             if not all(isinstance(e, Const) for e in out.flat):
                 made = self._mapped(fn, inputs)
@@ -405,8 +414,10 @@ class Builder(Values):
             return xs[0]
         if all(x.data is not None for x in xs):
             return self.sizes(np.concatenate([x.data for x in xs if x.data is not None], axis), xs[0].dtype)
-        if sum(not isinstance(x.shape[axis], Const) for x in xs) > MOST_SYMBOLIC:
-            groups = [xs[i : i + MOST_SYMBOLIC] for i in range(0, len(xs), MOST_SYMBOLIC)]
+        unknown = sum(not isinstance(x.shape[axis], Const) for x in xs) > MOST_SYMBOLIC
+        most = MOST_SYMBOLIC if unknown else MOST_JOINED
+        if len(xs) > most:
+            groups = [xs[i : i + most] for i in range(0, len(xs), most)]
             return self.concat([self._concat_alone(g, axis) for g in groups], axis)
         return self.node(core.Concat(axis), xs)
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from jangin.ir import limits
 from jangin.ir.core import CoreAttributes, Kernel
 from jangin.ir.dtype import DType, from_numpy
 from jangin.ir.expr import Const, Var, const
-from jangin.ir.graph import Array, CompileError, Graph, Node, Shape, Value
+from jangin.ir.graph import MAX_RANK, Array, CompileError, Graph, Node, Shape, Value
 from jangin.ir.simplify import Range, simplify
 from jangin.ops.core import CORE
 from jangin.ops.folding import folded
@@ -65,6 +66,8 @@ class Editor:
         """The type of a core operator's result. CompileError where it has a negative size."""
         given = [self.values[n] for n in inputs]
         dtype, shape = CORE[attrs.op].infer(given, attrs)
+        if len(shape) > MAX_RANK:
+            raise CompileError(f"{attrs.op} would have {len(shape)} axes; a tensor has {MAX_RANK} at most")
         shape = tuple(simplify(d, self.symbols) for d in shape)
         if any(isinstance(d, Const) and int(d.value) < 0 for d in shape):
             operands = ", ".join(map(str, given))
@@ -94,6 +97,7 @@ class Editor:
 
     def emit(self, node: Node) -> None:
         """Append a node whose result is a value already."""
+        limits.at(node.source)
         self.nodes.append(node)
 
     def kernel(self, attrs: CoreAttributes, inputs: Sequence[str], out: str, source: str) -> Node:

@@ -160,8 +160,8 @@ def nested(depth: int, width: int) -> onnx.ModelProto:
 
 
 def test_functions_that_multiply() -> None:
-    refused(nested(8, 10), "more than 250000 nodes, its functions expanded")
-    refused(nested(30, 2), "more than 250000 nodes")
+    refused(nested(8, 10), "more than 1000000 nodes, its functions expanded")
+    refused(nested(30, 2), "more than 1000000 nodes")
     refused(nested(40, 1), "'F0' calls itself, or is nested more than 32 deep")
     found = jangin.compile(nested(3, 3), cache=False, isolated=False)(np.ones(4, np.float32))
     assert found.tolist() == [-1] * 4

@@ -121,3 +121,26 @@ def test_pieces_with_scores(tmp_path: Path) -> None:
 def test_damaged_files_give_one_error(refused: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf")
     assert refused(path, [path]) > 0.3
+
+
+HUGE = [
+    ("block_count", 2**31 - 1, "2147483647 blocks by its settings"),
+    ("block_count", 2**32 - 1, "out of range"),
+    ("context_length", 2**31 - 1, r"context_length = 2147483647.*of memory, an array of"),
+    ("embedding_length", 2**31 - 1, "heads of 536870911 by its settings"),
+    ("embedding_length", 0, "has 4 heads"), ("attention.head_count", 2**31 - 1, "has 2147483647 heads"),
+    ("attention.head_count_kv", 2**31 - 1, "2147483647 of keys"),
+    ("rope.freq_base", 2**31 - 1, "is nan, and should be a number"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value", "why"), HUGE)
+def test_settings_beyond_what_the_file_has(key: str, value: int, why: str, tmp_path: Path) -> None:
+    """They are refused before anything is made of them. The bits of a float of 2**31 - 1 are no number."""
+    data = write(tmp_path / "net.gguf").read_bytes()
+    name = f"llama.{key}".encode()
+    kind = b"\x06" if key == "rope.freq_base" else b"\x04"
+    at = data.index(name + kind + bytes(3)) + len(name) + 4
+    (tmp_path / "huge.gguf").write_bytes(data[:at] + value.to_bytes(4, "little") + data[at + 4 :])
+    with pytest.raises(jangin.CompileError, match=why):
+        jangin.compile(tmp_path / "huge.gguf", cache=False, isolated=False)

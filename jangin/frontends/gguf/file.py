@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -51,13 +52,13 @@ class File:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.setting(key, default)
-        if not isinstance(value, (int, float)):
-            raise CompileError(f"{self.path}: the setting {key} is {value!r}, and should be a number")
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise CompileError(f"{self.path}: the setting {key} is {value!r:.80}, and should be a number")
         return value
 
     def whole(self, key: str, default: int | None = None) -> int:
         value = self.number(key, default)
-        if value != int(value) or not 0 <= value < 1 << 31:
+        if not 0 <= value < 1 << 31 or value != int(value):  # not a number is neither
             raise CompileError(f"{self.path}: the setting {key} is {value:g}, out of range")
         return int(value)
 
@@ -66,6 +67,9 @@ class File:
         return {k: v for k, v in self.settings.items() if not (isinstance(v, list) and len(v) > LONG)}
 
     # -- tensors --------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._tensors)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors

@@ -9,6 +9,7 @@ import numpy as np
 
 from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
 from jangin.frontends.gguf.file import File
+from jangin.ir import limits
 from jangin.ir.dtype import F32, I8, I64, DType
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.records import dataclass
@@ -49,8 +50,21 @@ class Llama:
             raise CompileError(f"{file.path} has {self.heads} heads, and {self.kv_heads} of keys")
         self.size = self._whole("attention.key_length", self.width // self.heads)
         self.context = self._whole("context_length")
+        self._check()
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
+
+    def _check(self) -> None:
+        """CompileError where the settings ask for more than the file has: before any of it is made."""
+        path, rows = self.file.path, self.file.shape("blk.0.attn_q.weight")[0]
+        if self.layers > len(self.file):
+            raise CompileError(
+                f"{path} has {self.layers} blocks by its settings, and {len(self.file)} tensors"
+            )
+        if rows != self.heads * self.size:
+            raise CompileError(
+                f"{path} has {self.heads} heads of {self.size} by its settings, but queries of {rows} rows"
+            )
 
     def _whole(self, key: str, default: int | None = None) -> int:
         return self.file.whole(f"{self.kind}.{key}", default)
@@ -146,6 +160,10 @@ class Llama:
     def _angles(self) -> None:
         """Cosines and sines of each position's turn, [positions, pairs] (Su et al. 2021)."""
         width = self._whole("rope.dimension_count", self.size)
+        if width > self.size:
+            raise CompileError(f"{self.file.path} turns {width} of the {self.size} elements of a head")
+        limits.at(f"the positions of {self.kind}.context_length = {self.context}")
+        limits.room((self.context, width // 2))
         speeds = self.file.number(f"{self.kind}.rope.freq_base", 10000.0) ** (-np.arange(0, width, 2) / width)
         if "rope_freqs.weight" in self.file:
             speeds = speeds / self.file.blocks("rope_freqs.weight")[1].astype(np.float64)

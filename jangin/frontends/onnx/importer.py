@@ -24,12 +24,11 @@ from jangin.frontends.onnx.proto import (
     type_of,
 )
 from jangin.frontends.onnx.schema import check_node
+from jangin.ir import limits
 from jangin.ir.dtype import STRING
 from jangin.ir.graph import FUNCTION, Array, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.types import tensor_type
 
-NODE_LIMIT = 250_000
-"""Most nodes that a model may have, its functions expanded."""
 MOST_CALLS = 32
 """Functions that may be called one inside the other."""
 
@@ -97,12 +96,12 @@ class NodeReader:
 
     def _node(self, proto: messages.NodeProto, scope: Scope, seen: dict[str, int]) -> Node:
         self.count += 1
-        if self.count > NODE_LIMIT:
-            raise CompileError(f"the model has more than {NODE_LIMIT} nodes, its functions expanded")
         domain = _domain(proto.domain)
         name = proto.name or next((o for o in proto.output if o), "") or f"{proto.op_type}_{self.count}"
         number = seen[name] = seen.get(name, -1) + 1
         what = f"{proto.op_type} '{name}'"
+        limits.at(what)
+        limits.expand(self.count)
         unique = f"{name}#{number}" if number else name
         inputs, outputs = tuple(proto.input), tuple(proto.output)
         function = scope.functions.get((domain, proto.op_type, getattr(proto, "overload", "")))
@@ -146,8 +145,7 @@ class NodeReader:
             inner = sum(cost(n, depth) for a in node.attribute for g in (a.g, *a.graphs) for n in g.node)
             return 1 + inner + (0 if called is None else size(called, depth + 1))
 
-        if self.count + size(proto, 0) > NODE_LIMIT:
-            raise CompileError(f"the model has more than {NODE_LIMIT} nodes, its functions expanded")
+        limits.expand(self.count + size(proto, 0))
 
     def _attributes(self, proto: messages.NodeProto, what: str, scope: Scope) -> dict[str, Any]:
         attrs: dict[str, Any] = {}

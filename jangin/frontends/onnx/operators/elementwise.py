@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,10 +94,10 @@ BINARY = binary(
 
 VARIADIC = variadic(
     {
-        "Max": lambda *xs: reduce(maximum, xs),
-        "Min": lambda *xs: reduce(minimum, xs),
-        "Sum": lambda *xs: reduce(lambda x, y: x + y, xs),
-        "Mean": lambda *xs: reduce(lambda x, y: x + y, xs) / len(xs),
+        "Max": (maximum, lambda value, count: value),
+        "Min": (minimum, lambda value, count: value),
+        "Sum": (lambda x, y: x + y, lambda value, count: value),
+        "Mean": (lambda x, y: x + y, lambda value, count: value / count),
     }
 )
 

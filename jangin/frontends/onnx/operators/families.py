@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import reduce
+from typing import Any, TypeVar
 
 from jangin.frontends.onnx.registry import Lowering, Operator
+from jangin.ir.expr import Expr, ExprLike, cast
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder
 from jangin.ops.elementwise import Body, widened
+from jangin.ops.operands import wide
 from jangin.ops.values import Tensor
 
 Attribute = Any
+T = TypeVar("T")
 
 
 def same_types(xs: Sequence[Tensor]) -> None:
@@ -43,7 +47,7 @@ def family(table: Mapping[str, Lowering], since: int = 1, domain: str = "") -> F
     return Family(tuple(Operator(domain, name, since, lower) for name, lower in table.items()))
 
 
-def _made(table: Mapping[str, Body], make: Callable[[Body], Lowering]) -> Mapping[str, Lowering]:
+def _made(table: Mapping[str, T], make: Callable[[T], Lowering]) -> Mapping[str, Lowering]:
     return {name: make(body) for name, body in table.items()}
 
 
@@ -75,13 +79,27 @@ def binary(table: Mapping[str, Body]) -> Family:
     return family(_made(table, make))
 
 
-def variadic(table: Mapping[str, Body]) -> Family:
-    """Operators of any number of inputs of one type that broadcast; `body(*xs)` is the value."""
+TOGETHER = 32
+"""Inputs of an operator of any number that one expression takes."""
 
-    def make(body: Body) -> Lowering:
+
+def variadic(table: Mapping[str, tuple[Body, Callable[[Expr, int], ExprLike]]]) -> Family:
+    """Operators of any number of inputs of one type that broadcast: of each the value of two, and what is
+    made of that of all, and their number."""
+
+    def make(body: tuple[Body, Callable[[Expr, int], ExprLike]]) -> Lowering:
+        join, last = body
+
         def lower(b: Builder, *xs: Tensor) -> Tensor:
             same_types(xs)
-            return b.map(widened(body), *xs) if len(xs) > 1 else xs[0]
+            first, *rest = xs
+            while len(rest) >= TOGETHER:  # else one expression would be as deep as there are inputs
+                first = b.map(lambda *vs: reduce(join, map(wide, vs)), first, *rest[: TOGETHER - 1])
+                del rest[: TOGETHER - 1]
+            if len(xs) == 1:
+                return first
+            dtype, count = xs[0].dtype, len(xs)
+            return b.map(lambda *vs: cast(dtype, last(reduce(join, map(wide, vs)), count)), first, *rest)
 
         return lower
 

@@ -1,0 +1,23 @@
+"""What a model's author reads where a model can't be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from jangin.visible import visible
+
+if TYPE_CHECKING:
+    from jangin.ir.expr import Expr, Var
+
+
+class CompileError(Exception):
+    """The node, operator, shapes, reason and remedy, in one message. `symbols`: those of the sizes which
+    would have to be known."""
+
+    def __init__(self, text: str = "", sizes: Iterable[Expr] = ()) -> None:
+        super().__init__(text)
+        self.symbols: frozenset[Var] = frozenset().union(*(size._free for size in sizes))
+
+    def __str__(self) -> str:
+        return visible(super().__str__())

@@ -1,0 +1,328 @@
+"""What compiling a model may take: one budget of time, memory and nodes for all that works on it.
+
+Whoever works says at which node (`at`), and asks: `spend` for nodes, `room` before much memory is taken,
+`tick` where it may take long. Expressions ask as they are made (`ir.interned`), so that what makes many
+needn't. Where the budget is gone, `OverLimit` goes through all handlers of errors to `within`, which makes
+one CompileError of it, with the node. So it does of Python's own errors of memory and depth.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from mmap import PAGESIZE, mmap
+from typing import Any, NoReturn, TypeVar
+
+from jangin.ir.errors import CompileError
+from jangin.ir.records import dataclass
+
+T = TypeVar("T")
+
+SECONDS, SECONDS_PER_GIB = 600.0, 60.0
+"""Of compiling, by default: several times what the largest models take of a slow processor."""
+MEMORY, MEMORY_PER_BYTE = 4 << 30, 16
+"""Bytes, by default: weights in blocks that aren't compiled as they are become f32, of eight times their
+size, and are packed once more."""
+NODES = 1_000_000
+"""By default: some ten times what the largest models have."""
+EACH = 0.05
+"""Seconds after which the clock and the memory are looked at again."""
+GRACE = 10.0
+"""Seconds beyond the limit after which a process that doesn't ask is ended."""
+ALLOWS = "limits=Limits({}=...) allows more"
+LONGEST_NAME = 1000
+"""Bytes of a node's name that another process can read."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What compiling a model may take, before it ends with a CompileError that names the node in hand.
+
+    `seconds`: of the clock, without those of tuning; by default 600, and 60 more for each GiB of the model.
+    `memory`: bytes that each of the compiler's processes may take for itself; by default 4 GiB, and 16 times
+    the model's size more. `nodes`: of the model, with its functions and the bodies of its branches and loops
+    as often as they are compiled. ValueError for what isn't more than 0."""
+
+    seconds: float | None = None
+    memory: int | None = None
+    nodes: int = NODES
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value!r} is no limit: it must be more than 0")
+
+
+class OverLimit(BaseException):
+    """The budget is gone. It is no error of the model, which a handler might go on after."""
+
+
+class Place:
+    """Memory that this process shares with those that it forks: one of them says there what it works on, and
+    until when it may."""
+
+    def __init__(self) -> None:
+        self._memory = mmap(-1, 8 + LONGEST_NAME)
+
+    def tell(self, node: str, end: float) -> None:
+        name = node.encode()[:LONGEST_NAME].ljust(LONGEST_NAME, b"\0")
+        self._memory[:] = struct.pack("d", end) + name
+
+    @property
+    def left(self) -> float:
+        """Seconds until `GRACE` after the end; endless where that isn't known yet."""
+        (end,) = struct.unpack("d", self._memory[:8])
+        return float(end) + GRACE - time.monotonic() if end else math.inf
+
+    @property
+    def node(self) -> str:
+        return self._memory[8:].rstrip(b"\0").decode(errors="replace")
+
+
+class Budget:
+    """A compilation's limits, and what it has taken. `size`: bytes of the model; `extra`: seconds that don't
+    count; `node`, `step`: what is worked on. `alone`: the process is the compiler's, which may limit it."""
+
+    def __init__(self, limits: Limits, extra: float = 0.0, size: int = 0, began: float | None = None) -> None:
+        self.limits, self.extra, self.size = limits, extra, size
+        self.began = time.monotonic() if began is None else began  # one clock for all processes
+        self.held, self.next, self.nodes = own_memory(), 0.0, 0
+        self.node = self.step = ""
+        self.alone = False
+        self.place: Place | None = None
+
+    def __reduce__(self) -> tuple[type[Budget], tuple[Any, ...]]:
+        return Budget, (self.limits, self.extra, self.size, self.began)
+
+    @property
+    def seconds(self) -> float:
+        given = self.limits.seconds
+        return SECONDS + SECONDS_PER_GIB * self.size / (1 << 30) if given is None else given
+
+    @property
+    def memory(self) -> int:
+        given = self.limits.memory
+        return MEMORY + MEMORY_PER_BYTE * self.size if given is None else given
+
+    @property
+    def end(self) -> float:
+        return self.began + self.seconds + self.extra
+
+    def where(self) -> str:
+        """What is worked on, for messages."""
+        return f"{self.node or 'the model'}{self.step and f', in the step {self.step}'}"
+
+    def at(self, node: str) -> None:
+        self.node = node
+        if self.place is not None:
+            self.place.tell(self.where(), self.end)
+
+    def check(self) -> None:
+        now = time.monotonic()
+        if now < self.next:
+            return
+        self.next = now + EACH
+        if now > self.end:
+            self.late()
+        if own_memory() - self.held > self.memory:
+            self.over("memory", f"more than {mib(self.memory)} of memory")
+
+    def late(self) -> NoReturn:
+        self.over("seconds", f"more than {self.seconds:g} s")
+
+    def over(self, name: str, taken: str) -> NoReturn:
+        raise OverLimit(f"{self.where()}: compiling takes {taken}; {ALLOWS.format(name)}")
+
+
+_budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
+_chosen: ContextVar[Limits | None] = ContextVar("chosen", default=None)
+
+
+def chosen(limits: Limits | None = None) -> Limits:
+    """These limits, or, where none are given, those that `choose` set."""
+    return limits or _chosen.get() or Limits()
+
+
+def choose(limits: Limits) -> None:
+    """Set what holds in this thread from now on where a caller gives no limits."""
+    _chosen.set(limits)
+
+
+@contextmanager
+def within(limits: Limits | None = None, extra: float = 0.0, place: Place | None = None) -> Iterator[None]:
+    """A compilation with a budget of its own, or a part of one that has one already. CompileError where that,
+    or what Python has of memory and depth, isn't enough. `extra`: seconds that don't count; `place`: where
+    the compiler's own process says what it works on."""
+    if _budget.get() is not None:
+        yield
+        return
+    budget = Budget(chosen(limits), extra)
+    budget.place = place
+    with going_on(budget, alone=place is not None):
+        yield
+
+
+@contextmanager
+def going_on(budget: Budget | None, alone: bool = False) -> Iterator[None]:
+    """Work for a compilation, in whichever process or thread; see `within`. `alone`: the process is the
+    compiler's own, which the system is to hold to the limit of memory."""
+    token = _budget.set(budget)
+    try:
+        if budget is not None:
+            budget.alone = alone
+            sized(budget.size)
+        yield
+    except OverLimit as over:
+        raise CompileError(str(over)) from None
+    except (MemoryError, RecursionError) as error:
+        if budget is None:
+            raise
+        why = f"compiling takes more memory than there is: {error}"
+        if isinstance(error, RecursionError):
+            why = "it is nested too deep to be compiled"
+        elif budget.alone:
+            why = f"compiling takes more than {mib(budget.memory)} of memory; {ALLOWS.format('memory')}"
+        raise CompileError(f"{budget.where()}: {why}") from error
+    finally:
+        _budget.reset(token)
+
+
+def current() -> Budget | None:
+    """For another process or thread that is to work for the compilation in hand."""
+    return _budget.get()
+
+
+def sized(size: int) -> None:
+    """The model has so many bytes."""
+    budget = _budget.get()
+    if budget is not None:
+        budget.size = max(budget.size, size)
+        budget.at(budget.node)
+        if budget.alone:
+            _hold(budget)
+
+
+def at(node: str) -> None:
+    """This node, as its author knows it, is worked on from now on."""
+    budget = _budget.get()
+    if budget is not None:
+        if node:
+            budget.at(node)
+        budget.check()
+
+
+def step(name: str) -> None:
+    """This step of the way begins."""
+    budget = _budget.get()
+    if budget is not None:
+        budget.step = name
+        budget.at("")
+        budget.check()
+
+
+def tick() -> None:
+    """Is there time and memory left?"""
+    budget = _budget.get()
+    if budget is not None:
+        budget.check()
+
+
+def spend(count: int = 1) -> None:
+    """So many more nodes are worked on."""
+    budget = _budget.get()
+    if budget is not None:
+        budget.nodes += count
+        if budget.nodes > budget.limits.nodes:
+            budget.over("nodes", f"more than {budget.limits.nodes} nodes")
+        budget.check()
+
+
+def expand(count: int) -> None:
+    """A model has so many nodes at least, with its functions expanded."""
+    budget = _budget.get()
+    if budget is not None:
+        if count > budget.limits.nodes:
+            budget.over("nodes", f"more than {budget.limits.nodes} nodes, its functions expanded")
+        budget.check()
+
+
+def room(shape: Sequence[int], size: int = 8) -> Sequence[int]:
+    """The shape of an array with elements of so many bytes that is about to be made."""
+    budget = _budget.get()
+    taken = math.prod(shape) * size
+    if budget is not None and taken > budget.memory:
+        budget.over("memory", f"more than {mib(budget.memory)} of memory, an array of {mib(taken)}")
+    return shape
+
+
+def left() -> float | None:
+    """Seconds until the time is over, None where it never is."""
+    budget = _budget.get()
+    return None if budget is None else max(budget.end - time.monotonic(), 0.0)
+
+
+def late(node: str) -> NoReturn:
+    """The time is over, while another process or thread works on this node."""
+    budget = _budget.get()
+    assert budget is not None
+    budget.node = node or budget.node
+    budget.late()
+
+
+def where() -> str:
+    """What is worked on, for messages."""
+    budget = _budget.get()
+    return "the model" if budget is None else budget.where()
+
+
+def wait(made: Future[T]) -> T:
+    """What a thread makes, as long as there is time."""
+    budget = _budget.get()
+    if budget is None:
+        return made.result()
+    with suppress(TimeoutError):
+        return made.result(left())
+    return made.result() if made.done() else budget.late()
+
+
+def in_thread(work: Callable[..., T]) -> Callable[..., T]:
+    """A function that works for the compilation in hand in another thread."""
+    budget = _budget.get()
+
+    def run(*args: Any) -> T:
+        with going_on(budget):
+            return work(*args)
+
+    return run
+
+
+def own_memory() -> int:
+    """Bytes that this process has for itself; 0 where the system doesn't tell."""
+    return _pages(lambda size, resident, shared, *_: resident - shared)
+
+
+def _pages(count: Callable[..., int]) -> int:
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return count(*map(int, file.read().split())) * PAGESIZE
+    except OSError:
+        return 0
+
+
+def _hold(budget: Budget) -> None:
+    """Have the system give this process no more memory than the budget allows."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    data = _pages(lambda size, resident, shared, text, library, data, *_: data)
+    limit = data + budget.memory
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if most < 0 else min(limit, most), most))
+
+
+def mib(size: int) -> str:
+    return f"{size / (1 << 20):,.0f} MiB"
