@@ -21,6 +21,8 @@ from kinds import KINDS, kind
 
 from jangin import mapped
 from jangin.compiler.cache import Cache
+from jangin.frontends.lower import _Lowering
+from jangin.ir.errors import CompileError
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.opencl_devices import devices
 from jangin.runtime.script import ROOM, Place, Script
@@ -173,3 +175,27 @@ def test_an_entry_that_there_is_no_memory_for_stays(tmp_path: Path) -> None:
 
     assert cache.load("name", no_memory) is None
     assert cache.load("name", Path.read_bytes) == b"whole"
+
+
+@pytest.mark.parametrize(("name", "operator", "nth"), [("branches", "Tanh", 1), ("variants", "Squeeze", 2)])
+def test_what_there_was_no_memory_for_is_not_left_out(
+    name: str, operator: str, nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A branch or a variant that can't be right is left to a run's error, but none for want of memory: the
+    model would stay so, in the cache too."""
+    which, lowered = kind(name), _Lowering._lowered
+    calls: list[str] = []
+
+    def no_memory(self: _Lowering, b: Any, node: Any, *given: Any) -> Any:
+        calls.extend([node.op] if node.op.endswith(f".{operator}") else [])
+        if node.op.endswith(f".{operator}") and len(calls) == nth:
+            raise MemoryError("none")
+        return lowered(self, b, node, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Lowering, "_lowered", no_memory)
+        with pytest.raises(CompileError, match=f"{operator}.*more memory than there is"):
+            which.compiled(isolated=False, cache=tmp_path)
+    exe = which.compiled(isolated=False, cache=tmp_path)
+    for feeds in which.feeds:
+        which.check(exe, feeds)
