@@ -144,8 +144,32 @@ _BY_INSTRUCTION = tuple(
 )  # fmt: skip
 """Numbers that the type hasn't got are the least of it by these instructions."""
 
+
+def _nearest_by_fours(lanes: int) -> Row:
+    """`nearest` of several vector registers by the instruction's own function."""
+    lines, parts = [], []
+    for first in range(0, lanes, 4):
+        places = ", ".join(f"i32 {n}" for n in range(first, first + 4))
+        lines.append(f"%x{first} = shufflevector {{T}} %x, {{T}} poison, <4 x i32> <{places}>")
+        lines.append(f"%i{first} = call <4 x i32> @llvm.x86.sse2.cvtps2dq(<4 x float> %x{first})")
+        parts.append(f"%i{first}")
+    size = 4
+    while len(parts) > 1:
+        joined, places = [], ", ".join(f"i32 {n}" for n in range(2 * size))
+        for a, b in zip(parts[::2], parts[1::2], strict=True):
+            joined.append(f"{a}_{2 * size}")
+            kind = f"<{size} x i32>"
+            lines.append(
+                f"{joined[-1]} = shufflevector {kind} {a}, {kind} {b}, <{2 * size} x i32> <{places}>"
+            )
+        parts, size = joined, 2 * size
+    whole = lines.pop().partition(" = ")[2]
+    return replace(NEAREST, llvm="\n".join([*lines, whole]), lanes=lanes)
+
+
 _NEAREST_HELD = (
-    replace(NEAREST, llvm="call {i32} @llvm.x86.sse2.cvtps2dq({T} %x)", lanes=4),
+    replace(NEAREST, lanes=1),
+    *map(_nearest_by_fours, (4, 8, 16, 32, 64)),
     replace(NEAREST, llvm="%whole = call {T} @llvm.rint({T} %x)\ncall {i32} @llvm.lrint({T} %whole)"),
 )
 """LLVM 22.1 makes the load before a vector's `llvm.lrint` the operand of SSE's instruction, which stops the
@@ -179,6 +203,7 @@ AVX2: tuple[Row, ...] = (
     *single(("avx2",), tuple(t for t in WORDS if t not in FOUR), _MASKMOV),
     *single(("avx2",), WORDS, {"broadcast": "broadcast"}),
     *single(("avx2",), FLOATS, _ROUNDS, _C_ROUNDS),
+    replace(NEAREST, needs=("avx2",)),
     *single(("avx2",), FLOATS, {"sqrt": "sqrt[ps]"}, {"sqrt": "_mm{bits}_sqrt_p{s}(x)"}),
     *SSE4,
 )  # fmt: skip

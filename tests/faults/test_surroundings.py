@@ -14,6 +14,8 @@ import pytest
 
 HERE = Path(__file__).parent
 HIDDEN = "mount -t tmpfs -o ro none {}"
+READ_ONLY = "mount --bind {0} {0} && mount -o remount,ro,bind {0}"
+"""Python and this file may lie in a folder for temporary files: they are still read."""
 
 
 def _mounts() -> bool:
@@ -74,13 +76,16 @@ def test_what_is_missing(what: str, tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "folder"
     home.mkdir()
     folder.mkdir()
-    hidden = [home, *MISSING[what]]  # pytest's folders lie in /tmp: that of the results is seen in /mnt too
-    mounts = " && ".join([f"mount --bind {folder} /mnt", *map(HIDDEN.format, hidden)])
-    no_room = "/tmp" in hidden
+    no_room = "/tmp" in MISSING[what]
+    mounts = [
+        f"mount --bind {folder} /mnt"
+    ]  # pytest's folders lie in /tmp: that of the results is seen in /mnt too
+    for place in (home, *MISSING[what]):
+        mounts.append((READ_ONLY if str(place).endswith("tmp") else HIDDEN).format(place))
     kinds = ["text"] if what == "everything" else ["plan", "text"]
     at = "/tmp" if no_room else "/mnt"  # where Python makes temporary files at last
     run = [sys.executable, "-c", f"import os; os.chdir('{at}')\n{WORK}", HERE, "/mnt", *kinds]
-    done = there(mounts, *run, home=home)
+    done = there(" && ".join(mounts), *run, home=home)
     assert done.stdout.endswith("right\n"), done.stderr[-3000:]
     assert ("No usable temporary directory" in done.stdout) == no_room
     assert not [*home.iterdir()]

@@ -125,9 +125,14 @@ def test_pytorch(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lowest", "both", "truth"])
-@pytest.mark.parametrize("suffix", [".onnx", ".nnef.tgz", ".tflite"])
-def test_converted(kind: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "package"), [(".onnx", "onnx"), (".nnef.tgz", "nnef"), (".tflite", "tflite")]
+)
+def test_converted(
+    kind: str, suffix: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Formats without such an attention say the same in operators that they have."""
+    pytest.importorskip(package, reason=f"{package} isn't installed: the extra `{package}` brings it")
     feeds = tensors(1, 2, 4, 8, keys=5)
     feeds["m"] = mask(kind, 4, 5)
     source, made = tmp_path / "a.onnx", tmp_path / f"b{suffix}"

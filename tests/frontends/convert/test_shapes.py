@@ -151,6 +151,7 @@ def test_many_random_models(first: int) -> None:
 
 def test_random_models_of_fixed_sizes() -> None:
     """As TensorFlow Lite, which says few of them."""
+    pytest.importorskip("tflite", reason="tflite isn't installed: the extra `tflite` brings it")
     right = 0
     for seed in range(30):
         net = random_net(seed, 1)
