@@ -32,7 +32,7 @@ from onnx_moves import (
     transpose,
     triangle,
 )  # fmt: skip
-from onnx_nets import OPSETS, ROUNDING, Array, Item, Net, Step, evaluate, given, numpy_type
+from onnx_nets import OPSETS, ROUNDING, Array, Item, Net, Step, allowed, evaluate, given, numpy_type
 from onnx_operators import (
     Op,
     arg,
@@ -83,7 +83,7 @@ ALONE = {
 UNDONE = {"Mean", "ReduceMean", "AveragePool", "GlobalAveragePool"}
 """Divisions, which are by powers of two."""
 
-BY_FLOATS = UNDONE | {"Gemm", "Pow", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"}
+BY_FLOATS = UNDONE | {"Gemm", "Pow", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "Shrink"}
 """Operators that ReferenceEvaluator computes on floats for integers too: small ones are right."""
 SMALL = 9
 
@@ -119,6 +119,10 @@ class ExactNet(Net):
         """Values and constants."""
         items = {x.name: x for x in self.pool}
         return {n: items[n] if n in items else given(n, self.constants[n]) for n in names}
+
+    def allows(self, op: str, *inputs: Item) -> bool:
+        """Whether the standard has the operator for these types."""
+        return allowed(onnx.defs.get_schema(op, self.opset, ""), inputs)
 
     def evaluated(self, wide: onnx.NodeProto, known: Mapping[str, Array]) -> list[Array] | None:
         if wide.op_type != "Loop":

@@ -244,7 +244,7 @@ def _turn(t: ExactNet, x: Item, name: str) -> list[Step] | None:
     else:
         alike = [p for p in t.pool if (p.dtype, p.shape) == (x.dtype, x.shape) and _carried(p)]
         op, w = t.pick(("Add", "Sub", "Max")), t.pick([*alike, t.const(t.random(x.dtype, x.shape[-1:]))])
-    if not _carried(w):
+    if not _carried(w) or not t.allows(op, x, w) or not t.allows("Clip", x, *bounds):
         return None
     nodes = [
         helper.make_node(op, [f"{name}in", w.name], [f"{name}made"]),
