@@ -103,7 +103,8 @@ class Block:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
     def __del__(self) -> None:
-        self.check()
+        if hasattr(self, "_memory"):  # it lacks one if there was no memory for it
+            self.check()
 
 
 class Memory:

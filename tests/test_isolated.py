@@ -102,7 +102,8 @@ def test_its_death_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CALLER = r"""
-import sys, time, onnx, jangin
+import signal, sys, time, onnx, jangin
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells' background jobs lack
 try:
     jangin.compile(sys.argv[1], cache=False, progress=lambda *step: print("compiling", flush=True))
 except KeyboardInterrupt:
