@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,15 +82,15 @@ class Speed:
 
 
 def generate(
-    run: Run, cache: Cache, prompt: list[int], count: int, stop: int | None = None
+    run: Run, cache: Cache, prompt: list[int], count: int, stops: Container[int] = ()
 ) -> tuple[list[int], Speed]:
-    """`count` tokens, fewer where `stop` comes first."""
+    """`count` tokens, fewer if one of `stops` comes first."""
     found: list[int] = []
     times = [time.perf_counter()]
     for token in most_likely(run, cache, prompt):
         times.append(time.perf_counter())
         found.append(token)
-        if len(found) == count or token == stop:
+        if len(found) == count or token in stops:
             break
     after = times[-1] - times[1]
     return found, Speed(times[1] - times[0], (len(found) - 1) / after if after else 0.0)
@@ -125,7 +125,7 @@ def main() -> None:
     start = time.perf_counter()
     exe = compiled(model, args.threads, kept=args.cache, activations=args.activations)
     print(f"compiled (or taken from the cache) in {time.perf_counter() - start:.1f} s\n")
-    tokens, speed = generate(exe.run, Cache(exe), prompt, args.tokens, text.end)
+    tokens, speed = generate(exe.run, Cache(exe), prompt, args.tokens, text.ends)
     print(args.prompt + ("\n" if args.chat else "") + text.decode(tokens) + "\n")
     print(speed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,19 +10,57 @@ from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFWriter
 from gguf.quants import quantize
 
-WIDTH, HIDDEN, HEADS, GROUPS, VOCABULARY, LAYERS = 64, 96, 4, 2, 40, 2
+WIDTH, HIDDEN, HEADS, GROUPS, VOCABULARY, LAYERS, CONTEXT = 64, 96, 4, 2, 40, 2, 32
 
 
-def write(path: Path, family: str = "llama", kind: Kind = Kind.F32, shared: bool = False) -> Path:
-    """A network of two layers; matrices are of `kind` where their rows are whole blocks."""
+MARKS = {"<|start|>": 3, "<|im_end|>": 3, "<think>": 4, "<tool call>": 4, "<pad>": 5}
+"""Tokens that are no text of the vocabulary below, with their types: control, user-defined and unused."""
+
+
+def letters() -> list[str]:
+    """The letter that stands for each byte in vocabularies of bytes (Radford et al. 2019)."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(b if b in plain else next(others)) for b in range(256)]
+
+
+def vocabulary(
+    writer: GGUFWriter, pre: str | None = None, merged: Sequence[bytes] = (), whole: Sequence[bytes] = ()
+) -> int:
+    """All bytes, pairs of `merged` bytes, `whole` words that no merging makes, and marks. Gives their
+    count."""
+    letter = letters()
+    pairs = [(letter[a], letter[b]) for a, b in merged]
+    words = ["".join(letter[b] for b in word) for word in whole]
+    texts = [*letter, *(a + b for a, b in pairs), *words]
+    writer.add_tokenizer_model("gpt2")
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
+    writer.add_token_list([*texts, *MARKS])
+    writer.add_token_types([1] * len(texts) + [*MARKS.values()])
+    writer.add_token_merges([f"{a} {b}" for a, b in pairs] or ["! !"])
+    writer.add_bos_token_id(len(texts))
+    writer.add_eos_token_id(len(texts) + 4)
+    return len(texts) + len(MARKS)
+
+
+def write(
+    path: Path, family: str = "llama", kind: Kind = Kind.F32, shared: bool = False,
+    more: Callable[[GGUFWriter], int | None] | None = None, groups: int | Sequence[int] = GROUPS,
+    several: bool = False,
+) -> Path:  # fmt: skip
+    """A network of two layers; matrices are of `kind` if their rows are whole blocks. `more` adds settings,
+    and gives the size of a vocabulary that it adds. `several` files have some tensors each: the first is
+    given."""
     rng = np.random.default_rng(0)
-    writer = GGUFWriter(path, family)
+    writer = GGUFWriter(path, family, split_max_tensors=8 if several else 0)
+    tokens = (more and more(writer)) or VOCABULARY
     writer.add_block_count(LAYERS)
-    writer.add_context_length(32)
+    writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
     writer.add_feed_forward_length(HIDDEN)
     writer.add_head_count(HEADS)
-    writer.add_head_count_kv(GROUPS)
+    writer.add_head_count_kv(groups)
     writer.add_rope_freq_base(1000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_description("a small one")
@@ -37,7 +76,7 @@ def write(path: Path, family: str = "llama", kind: Kind = Kind.F32, shared: bool
         writer.add_tensor(name, rng.uniform(0.5, 1.5, size).astype(np.float32))
 
     size = WIDTH // HEADS
-    matrix("token_embd", VOCABULARY, WIDTH)
+    matrix("token_embd", tokens, WIDTH)
     for i in range(LAYERS):
         block = f"blk.{i}"
         for part, count in (("q", HEADS), ("k", GROUPS), ("v", GROUPS)):
@@ -53,9 +92,9 @@ def write(path: Path, family: str = "llama", kind: Kind = Kind.F32, shared: bool
             vector(f"{block}.{name}.weight", WIDTH)
     vector("output_norm.weight", WIDTH)
     if not shared:
-        matrix("output", VOCABULARY, WIDTH)
+        matrix("output", tokens, WIDTH)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return path.with_name(f"{path.stem}-00001-of-00003.gguf") if several else path

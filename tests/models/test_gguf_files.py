@@ -14,9 +14,10 @@ import jangin
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed (see the extra `gguf`)")
 
-from gguf_files import write  # noqa: E402
+from gguf_files import vocabulary, write  # noqa: E402
 from llama_reference import logits  # noqa: E402
 
+from jangin.compiler.source import Source  # noqa: E402
 from jangin.frontends.gguf.blocks import LAYOUTS, product  # noqa: E402
 from jangin.frontends.gguf.file import File  # noqa: E402
 from jangin.ir.dtype import F32  # noqa: E402
@@ -115,7 +116,7 @@ def test_pieces_with_scores(tmp_path: Path) -> None:
     text = Text(tmp_path / "t.gguf")
     found = [tokens[i] for i in text.encode("abc ab é</s>")]
     assert found == ["<s>", "▁", "a", "bc", "▁ab", "▁", "<0xC3>", "<0xA9>", "</s>"]
-    assert text.decode(text.encode("abc ab é")) == "abc ab é" and text.end == 2
+    assert text.decode(text.encode("abc ab é")) == "abc ab é" and text.ends == {2}
 
 
 def test_damaged_files_give_one_error(refused: Any, tmp_path: Path) -> None:
@@ -144,3 +145,144 @@ def test_settings_beyond_what_the_file_has(key: str, value: int, why: str, tmp_p
     (tmp_path / "huge.gguf").write_bytes(data[:at] + value.to_bytes(4, "little") + data[at + 4 :])
     with pytest.raises(jangin.CompileError, match=why):
         jangin.compile(tmp_path / "huge.gguf", cache=False, isolated=False)
+
+
+SETTINGS = [
+    ("add_sliding_window", 16, r"attention\.sliding_window = 16 is not supported"),
+    ("add_expert_count", 8, r"expert_count = 8 is not supported"),
+    ("add_logit_scale", 0.5, r"logit_scale = 0\.5 is not supported"),
+    ("add_value_length", 8, "keys and values of different lengths"),
+    ("add_rope_scaling_type", gguf.RopeScalingType.YARN, "positions scaled by yarn"),
+]
+
+
+@pytest.mark.parametrize(("add", "value", "why"), SETTINGS)
+def test_settings_that_are_not_known_are_refused(add: str, value: Any, why: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", more=lambda writer: getattr(writer, add)(value))
+    with pytest.raises(jangin.CompileError, match=why):
+        jangin.compile(path, cache=False, isolated=False)
+
+
+def test_settings_without_effect(tmp_path: Path) -> None:
+    def more(writer: Any) -> None:
+        writer.add_vocab_size(40)
+        writer.add_sliding_window(0)
+        writer.add_expert_count(0)
+        writer.add_tensor_data_layout("Meta AI original pth")
+
+    path = write(tmp_path / "m.gguf", more=more)
+    exe = jangin.compile(path, threads=1, cache=False, isolated=False)
+    assert error(exe.run(given(exe, TOKENS))["logits"][0, 0], logits(File(path), TOKENS)) < 1e-5
+
+
+def test_heads_of_each_block(tmp_path: Path) -> None:
+    """One number for each block is as one for all, if they are the same."""
+    path = write(tmp_path / "m.gguf", groups=[2, 2])
+    exe = jangin.compile(path, threads=1, cache=False, isolated=False)
+    alike = write(tmp_path / "one.gguf")
+    assert error(exe.run(given(exe, TOKENS))["logits"][0, 0], logits(File(alike), TOKENS)) < 1e-5
+    for groups in ([2, 1], [2, 2, 2]):
+        with pytest.raises(jangin.CompileError, match=r"head_count_kv = \[2, .*blocks must have the same"):
+            jangin.compile(write(path, groups=groups), cache=False, isolated=False)
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_split_files(isolated: bool, tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.gguf")
+    path = write(tmp_path / "part.gguf", several=True)
+    exe = jangin.compile(path, threads=1, cache=False, isolated=isolated)
+    assert error(exe.run(given(exe, TOKENS))["logits"][0, 0], logits(File(whole), TOKENS)) < 1e-5
+
+
+def test_the_cache_knows_all_files_of_a_split_model(tmp_path: Path) -> None:
+    path = write(tmp_path / "part.gguf", several=True)
+    before = Source.of(path)
+    third = path.with_name(path.name.replace("00001", "00003", 1))
+    third.write_bytes(third.read_bytes()[:-4] + b"\0\0\x80?")
+    assert before is not None and not before.unchanged() and before != Source.of(path)
+
+
+def test_split_files_that_lack_a_part(tmp_path: Path) -> None:
+    path = write(tmp_path / "part.gguf", several=True)
+    second = path.with_name(path.name.replace("00001", "00002", 1))
+    with pytest.raises(jangin.CompileError, match="file 2 of 3; the first is the one to give"):
+        jangin.compile(second, cache=False, isolated=False)
+    second.unlink()
+    with pytest.raises(jangin.CompileError, match=r"first of 3 files, but there is no .*00002-of-00003"):
+        jangin.compile(path, cache=False, isolated=False)
+    path = path.rename(tmp_path / "model.gguf")
+    with pytest.raises(jangin.CompileError, match="name must end in -00001-of-00003"):
+        jangin.compile(path, cache=False, isolated=False)
+
+
+# --- tokens and conversations
+
+
+def text_of(path: Path, **options: Any) -> Any:
+    pytest.importorskip("tokenizers", reason="tokenizers is not installed (see the extra `gguf`)")
+    from jangin.frontends.gguf.text import Text
+
+    template = options.pop("template", "")
+
+    def more(writer: Any) -> int:
+        if template:
+            writer.add_chat_template(template)
+        return vocabulary(writer, **options)
+
+    return Text(write(path, more=more))
+
+
+def test_marks_of_users_are_whole(tmp_path: Path) -> None:
+    """They are text to whoever reads an answer, and control tokens aren't."""
+    text = text_of(tmp_path / "m.gguf")
+    tokens = text.encode("a<think>b<tool call><|im_end|>")
+    assert tokens == [97, 258, 98, 259, 257]
+    assert text.decode(tokens) == "a<think>b<tool call>"
+    assert text.decode(tokens, marks=True) == "a<think>b<tool call><|im_end|>"
+
+
+def test_ends_of_turns(tmp_path: Path) -> None:
+    """The end of a turn is known by its name, that of the text by its number."""
+    assert text_of(tmp_path / "m.gguf").ends == {257, 260}
+
+
+def test_a_tokenizer_that_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(jangin.CompileError, match="pre is 'unheard-of', which is not supported; default"):
+        text_of(tmp_path / "m.gguf", pre="unheard-of")
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "d'é <b>"}}]
+TALK = [
+    {"role": "system", "content": "be"}, {"role": "user", "content": "who?"},
+    {"role": "assistant", "content": "me", "calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]},
+]  # fmt: skip
+RENDERED = {
+    "{{ tools | tojson }}": """[{"type": "function", "function": {"name": "f", "description": "d'é <b>"}}]""",
+    "{{ tools[0].function | tojson(indent=1, ensure_ascii=True) }}":
+        '{\n "name": "f",\n "description": "d\'\\u00e9 <b>"\n}',
+    "{{ documents is none }}{{ documents is defined }}{{ custom }}": "TrueTrueyes",
+    "{{ bos_token }}|{{ pad_token is defined }}": "<|start|>|False",
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% break %}{% endif %}{{ m.role }},{% endfor %}":
+        "system,user,",
+    "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content }}{% endfor %}":
+        "who?me",
+    "{% for m in messages %}{% generation %}{{ m.content }};{% endgeneration %}{% endfor %}": "be;who?;me;",
+    "{{ strftime_now('%d %b %Y') | length }}": "11",
+    "{{ messages[2].calls[0].function.arguments | tojson }}": '{"x": 1}',
+    "{% if add_generation_prompt %}go{% endif %}": "go",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("template", RENDERED)
+def test_templates_see_what_transformers_gives_them(template: str, tmp_path: Path) -> None:
+    """Expected texts are those of `apply_chat_template` in Transformers 5.24."""
+    pytest.importorskip("jinja2", reason="jinja2 is not installed (see the extra `gguf`)")
+    text = text_of(tmp_path / "m.gguf", template=template)
+    assert text.chat(TALK, tools=TOOLS, custom="yes") == RENDERED[template]
+
+
+def test_a_template_for_tools(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2", reason="jinja2 is not installed (see the extra `gguf`)")
+    several = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "with tools"}]
+    text = text_of(tmp_path / "m.gguf", template=several)
+    assert (text.chat(TALK), text.chat(TALK, tools=TOOLS)) == ("plain", "with tools")

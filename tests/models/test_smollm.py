@@ -60,7 +60,7 @@ def test_chat_answers(file: Path, compiled: Any) -> None:
     text = Text(file)
     asked = text.chat([{"role": "user", "content": "What is a compiler?"}])
     assert asked.endswith("<|im_start|>user\nWhat is a compiler?<|im_end|>\n<|im_start|>assistant\n")
-    tokens, speed = generate(compiled.run, Cache(compiled), text.encode(asked), TOKENS, text.end)
+    tokens, speed = generate(compiled.run, Cache(compiled), text.encode(asked), TOKENS, text.ends)
     print(f"\n{speed}\n{text.decode(tokens)}")
     assert "compiler" in text.decode(tokens)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 MOST_BYTES = 512 << 20
@@ -36,14 +38,53 @@ def _refuse(reason: object) -> None:
     raise Refused(str(reason))
 
 
-def _rendered(asked: dict[str, Any]) -> dict[str, Any]:
+def _json(
+    value: object, ensure_ascii: bool = False, indent: int | None = None,
+    separators: tuple[str, str] | None = None, sort_keys: bool = False,
+) -> str:  # fmt: skip
+    """The filter `tojson`, which jinja2's own would write for web pages."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _tools() -> Any:
+    """jinja2 as Transformers sets it up for chat templates."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    tools = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    class Generation(Extension):  # type: ignore[misc]
+        """`{% generation %}` marks the assistant's words for training; here its body is all that counts."""
+
+        tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+        def _body(self, caller: Callable[[], str]) -> str:
+            return caller()
+
+    extensions = [Generation, loopcontrols]
+    tools = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    tools.filters["tojson"] = _json
+    tools.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+    return tools
+
+
+def _rendered(asked: dict[str, Any]) -> dict[str, Any]:
+    tools = _tools()
     parts, length = list[str](), 0
     try:
         template = tools.from_string(asked["template"])
-        for part in template.generate(**asked["names"], raise_exception=_refuse):
+        for part in template.generate(**asked["names"]):
             parts.append(part)
             length += len(part)
             if length > asked["most"]:

@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
+from jangin.frontends.gguf.format import parts
 from jangin.ir.graph import Array, CompileError
 
 PLAIN = {Kind.F32: np.float32, Kind.F16: np.float16}
@@ -23,15 +24,40 @@ LONG = 32
 
 
 class File:
-    """A GGUF file, whose tensors lie in it, mapped. CompileError for one that is damaged."""
+    """A GGUF file, whose tensors lie in it, mapped. Of a split model it is the first, and has the tensors of
+    all. CompileError for one that is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._reader = self._read(path)
+        self._tensors = {t.name: t for t in self._reader.tensors}
+        count = self.whole("split.count", 1)
+        if count > 1:
+            self._join(count)
+
+    def _read(self, path: Path) -> GGUFReader:
         try:
-            self._reader = GGUFReader(path)
-            self._tensors = {t.name: t for t in self._reader.tensors}
+            return GGUFReader(path)
         except (ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError) as error:
             raise CompileError(f"{path} is a damaged GGUF file: {error}") from None
+
+    def _join(self, count: int) -> None:
+        """Add the tensors of the other files."""
+        number = self.whole("split.no", 0)
+        if number:
+            raise CompileError(f"{self.path} is file {number + 1} of {count}; the first is the one to give")
+        others = parts(self.path)
+        if len(others) != count - 1:
+            raise CompileError(
+                f"{self.path} is the first of {count} files; its name must end in -00001-of-{count:05}.gguf"
+            )
+        for path in others:
+            if not path.is_file():
+                raise CompileError(f"{self.path} is the first of {count} files, but there is no {path}")
+            self._tensors |= {t.name: t for t in self._read(path).tensors}
+        held, said = len(self._tensors), self.whole("split.tensors.count", len(self._tensors))
+        if held != said:
+            raise CompileError(f"{self.path}: its {count} files have {held} tensors, and should have {said}")
 
     # -- settings -------------------------------------------------------------------------------
 
@@ -57,7 +83,10 @@ class File:
         return value
 
     def whole(self, key: str, default: int | None = None) -> int:
-        value = self.number(key, default)
+        return self.in_range(key, self.number(key, default))
+
+    def in_range(self, key: str, value: float) -> int:
+        """A value of this setting as the whole number that it must be."""
         if not 0 <= value < 1 << 31 or value != int(value):  # not a number is neither
             raise CompileError(f"{self.path}: the setting {key} is {value:g}, out of range")
         return int(value)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jangin.frontends.format import Contents, Format, check_activations
@@ -15,6 +18,20 @@ if TYPE_CHECKING:
 MAGIC = b"GGUF"
 CACHES = {"float32": "f32", "float16": "f16", "int8": "i8"}
 """Types of keys and values, and what the IR calls them."""
+
+
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+"""How llama.cpp names the files that it splits a model into."""
+
+
+def parts(path: Path) -> list[Path]:
+    """The files of a split model after this one, by its name. A file that isn't named as a first one has
+    none."""
+    name = _PART.search(path.name)
+    if name is None or int(name[1]) != 1:
+        return []
+    numbers = range(2, int(name[2]) + 1)
+    return [path.with_name(f"{path.name[: name.start()]}-{n:05}-of-{name[2]}.gguf") for n in numbers]
 
 
 @dataclass(frozen=True)
@@ -36,6 +53,10 @@ class GgufFormat(Format):
 
     def reads(self, contents: Contents) -> bool:
         return contents.data[:4] == MAGIC
+
+    def beside(self, contents: Contents) -> Mapping[str, Path | None]:
+        others = [] if contents.path is None else parts(contents.path)
+        return {path.name: path if path.is_file() else None for path in others}
 
     def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,37 @@ class Family:
 
 FAMILIES = {"llama": Family(), "qwen2": Family(halves=True), "qwen3": Family(halves=True)}
 """By `general.architecture`. Mistral's, SmolLM's and TinyLlama's files say llama."""
-UNSUPPORTED = ("expert_count", "attention.sliding_window", "attention.key_length_mla")
+READ = {
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.value_length",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scale_linear",
+    "rope.scaling.attn_factor",
+    "rope.scaling.factor",
+    "rope.scaling.type",
+}
+"""Settings of an architecture that are read here or held against the tensors."""
+WITHOUT_EFFECT = {
+    "rope.scaling.finetuned",
+    "rope.scaling.original_context_length",
+    "tensor_data_layout",
+    "vocab_size",
+}
+"""Settings that change no result of these architectures."""
+OFF: Mapping[str, Any] = {
+    "attention.causal": True, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0,
+    "attention.sliding_window": 0, "expert_count": 0, "expert_used_count": 0, "pooling_type": 0,
+    "use_parallel_residual": False,
+}  # fmt: skip
+"""Settings that these architectures have at one value alone. Others aren't supported."""
 
 
 class Llama:
@@ -38,21 +68,42 @@ class Llama:
         if self.kind not in FAMILIES:
             known = ", ".join(FAMILIES)
             raise CompileError(f"{file.path} is of architecture {self.kind}; those supported are {known}")
-        for key in UNSUPPORTED:
-            if file.settings.get(f"{self.kind}.{key}"):
-                raise CompileError(f"{file.path}: {self.kind}.{key} is not supported")
+        self._refuse_unknown()
         self.layers = self._whole("block_count")
         self.width = self._whole("embedding_length")
-        self.heads = self._whole("attention.head_count")
-        self.kv_heads = self._whole("attention.head_count_kv", self.heads)
+        self.heads = self._each("attention.head_count")
+        self.kv_heads = self._each("attention.head_count_kv", self.heads)
         self.epsilon = float(file.number(f"{self.kind}.attention.layer_norm_rms_epsilon"))
         if min(self.layers, self.width, self.heads, self.kv_heads) < 1 or self.heads % self.kv_heads:
             raise CompileError(f"{file.path} has {self.heads} heads, and {self.kv_heads} of keys")
         self.size = self._whole("attention.key_length", self.width // self.heads)
+        if self._whole("attention.value_length", self.size) != self.size:
+            raise CompileError(f"{file.path}: keys and values of different lengths are not supported")
         self.context = self._whole("context_length")
         self._check()
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
+
+    def _refuse_unknown(self) -> None:
+        """CompileError for a setting of the architecture that is neither read nor known to be idle."""
+        for key, value in self.file.settings.items():
+            name = key.removeprefix(f"{self.kind}.")
+            if name == key or name in READ or name in WITHOUT_EFFECT:
+                continue
+            if name not in OFF or OFF[name] != value:
+                raise CompileError(f"{self.file.path}: {key} = {value!r:.80} is not supported")
+
+    def _each(self, key: str, default: int | None = None) -> int:
+        """A number that a file may give once or once a block. CompileError if blocks differ."""
+        numbers = self.file.settings.get(f"{self.kind}.{key}")
+        if not isinstance(numbers, list):
+            return self._whole(key, default)
+        if len(numbers) != self.layers or len({*numbers}) != 1:
+            raise CompileError(
+                f"{self.file.path}: {self.kind}.{key} = {numbers!r:.80} is not supported; its {self.layers} "
+                "blocks must have the same number"
+            )
+        return self.file.in_range(f"{self.kind}.{key}", numbers[0])
 
     def _check(self) -> None:
         """CompileError where the settings ask for more than the file has: before any of it is made."""
@@ -167,11 +218,18 @@ class Llama:
         speeds = self.file.number(f"{self.kind}.rope.freq_base", 10000.0) ** (-np.arange(0, width, 2) / width)
         if "rope_freqs.weight" in self.file:
             speeds = speeds / self.file.blocks("rope_freqs.weight")[1].astype(np.float64)
-        scaling = self.file.settings.get(f"{self.kind}.rope.scaling.type", "none")
-        if scaling == "linear":
-            speeds = speeds / self.file.number(f"{self.kind}.rope.scaling.factor")
-        elif scaling != "none":
-            raise CompileError(f"{self.file.path}: positions scaled by {scaling} are not supported")
+        speeds = speeds / self._stretch()
         turns = np.arange(self.context)[:, None] * speeds
-        self.constants["rope.cosines"] = np.cos(turns).astype(np.float32)
-        self.constants["rope.sines"] = np.sin(turns).astype(np.float32)
+        size = self.file.number(f"{self.kind}.rope.scaling.attn_factor", 1.0)
+        self.constants["rope.cosines"] = (np.cos(turns) * size).astype(np.float32)
+        self.constants["rope.sines"] = (np.sin(turns) * size).astype(np.float32)
+
+    def _stretch(self) -> float:
+        """By how much positions are divided. The rule is llama.cpp's: a factor without a type is linear."""
+        scaling = self.file.settings.get(f"{self.kind}.rope.scaling.type", "linear")
+        if scaling == "none":
+            return 1.0
+        if scaling != "linear":
+            raise CompileError(f"{self.file.path}: positions scaled by {scaling} are not supported")
+        old = self.file.number(f"{self.kind}.rope.scale_linear", 0.0)
+        return self.file.number(f"{self.kind}.rope.scaling.factor", old) or 1.0

@@ -4,26 +4,30 @@ tokenizers and jinja2)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from jangin.frontends.gguf.chat import Renderer
 from jangin.frontends.gguf.file import File
+from jangin.frontends.gguf.words import DEFAULT, WORDS, Words
 from jangin.ir.graph import CompileError
 
-CONTROL, BYTE = 3, 6
-"""Kinds of tokens that are no text: marks, and single bytes."""
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
-PATTERNS: Mapping[str, str | None] = {
-    "default": None, "gpt-2": None, "smollm": None, "llama-bpe": LLAMA3, "llama3": LLAMA3,
-    "qwen2": LLAMA3.replace("{1,3}", ""),
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+"""Types of tokens, as llama.cpp numbers them. The last three are found in a text before it is cut."""
+ENDS = (
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<end_of_turn>",
+    "<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<｜end▁of▁sentence｜>",
+    "<end_of_utterance>",
+)  # fmt: skip
+"""Names of the tokens that end an answer, in the models' published vocabularies. Files rarely number them."""
+END_KEYS = ("eos", "eot", "eom")
+"""The settings `tokenizer.ggml.KEY_token_id` that number tokens that end a text, a turn or a message."""
+MARKS = {
+    "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls",
+    "mask": "mask",
 }  # fmt: skip
-"""How text is cut into words, by `tokenizer.ggml.pre`: None as GPT-2 does."""
-DIGITS = ("smollm",)
-"""Where each digit is a word."""
+"""Tokens that templates call NAME_token, and their keys in files (one of which is misspelt there)."""
 
 
 class Text:
@@ -39,60 +43,104 @@ class Text:
                 f"{path}: a tokenizer of the kind {kind} is not supported; {', '.join(makers)} are"
             )
         self._tokenizer = makers[kind]()
-        kinds = self._file.setting("tokenizer.ggml.token_type", [])
-        marks = [t for t, k in zip(self._tokens, kinds, strict=False) if k == CONTROL]
+        self._add_marks()
+        self._templates: dict[str, Renderer] = {}
+        words = self._words() if kind == "gpt2" else None
+        starts = words.starts if words is not None else True
+        self._starts = bool(self._file.settings.get("tokenizer.ggml.add_bos_token", starts))
+        self._closes = bool(self._file.settings.get("tokenizer.ggml.add_eos_token", False))
+
+    def _add_marks(self) -> None:
+        """Have the tokenizer find the tokens that stand for themselves wherever they are written."""
         from tokenizers import AddedToken
 
-        self._tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in marks])
-        first = "tokenizer.ggml.add_bos_token"
-        self._render: Renderer | None = None
-        self._starts = bool(self._file.settings.get(first, kind == "llama"))
+        kinds = self._file.setting("tokenizer.ggml.token_type", [])
+        for token, kind in zip(self._tokens, kinds, strict=False):
+            if token and kind in (UNKNOWN, CONTROL):
+                self._tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
+            elif token and kind == USER_DEFINED:
+                self._tokenizer.add_tokens([AddedToken(token, normalized=False, special=False)])
 
-    @property
-    def end(self) -> int:
-        """The token that ends a text."""
-        return self._file.whole("tokenizer.ggml.eos_token_id")
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end an answer: those that end a text, a turn or a message."""
+        numbered = (self._file.settings.get(f"tokenizer.ggml.{k}_token_id") for k in END_KEYS)
+        found = {n for n in numbered if isinstance(n, int) and 0 <= n < len(self._tokens)}
+        kinds = self._file.setting("tokenizer.ggml.token_type", [])
+        marks = {t for t, k in zip(self._tokens, kinds, strict=False) if k in (CONTROL, USER_DEFINED)}
+        return frozenset(found | {i for i, t in enumerate(self._tokens) if t in ENDS and t in marks})
 
     def encode(self, text: str, start: bool | None = None) -> list[int]:
-        """Tokens of a text; with `start` (by default as the file says) the one that begins a text before
-        it."""
-        found: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        begins = self._starts if start is None else start
-        return [self._file.whole("tokenizer.ggml.bos_token_id"), *found] if begins else found
+        """The tokens of a text. By default the file says whether one that begins a text, or one that ends it,
+        is added; `start` says it for the first, and leaves out the last."""
+        tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        if self._starts if start is None else start:
+            tokens.insert(0, self._file.whole("tokenizer.ggml.bos_token_id"))
+        if self._closes and start is None:
+            tokens.append(self._file.whole("tokenizer.ggml.eos_token_id"))
+        return tokens
 
     def decode(self, tokens: Sequence[int], marks: bool = False) -> str:
         """The text of tokens, with those that are no text where `marks` says so."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=not marks)
         return text
 
-    def chat(self, messages: Iterable[Mapping[str, str]]) -> str:
+    def chat(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        *,
+        tools: Sequence[Any] | None = None,
+        documents: Sequence[Any] | None = None,
+        add_generation_prompt: bool = True,
+        **names: Any,
+    ) -> str:
         """A conversation ({"role": "user", "content": "..."}) as the text that an assistant goes on with.
-        Raises CompileError where the template is wrong, refuses the conversation, or comes to no end."""
-        if self._render is None:
-            self._render = Renderer(self._file.setting("tokenizer.chat_template"))
-        marks = {
-            f"{n}_token": self._mark(f"tokenizer.ggml.{n}_token_id") for n in ("bos", "eos", "unk", "pad")
-        }
-        return self._render({"messages": list(messages), "add_generation_prompt": True, **marks})
 
-    def _mark(self, key: str) -> str:
+        The template sees what `apply_chat_template` of Transformers gives it: `tools` (JSON schemas of
+        functions), `documents`, whether an answer is to begin, and further `names`. Raises CompileError if
+        the template is wrong, refuses the conversation, or comes to no end."""  # fmt: skip
+        template = self._template("tool_use" if tools else "rag" if documents else "")
+        marks = {f"{n}_token": self._mark(f"tokenizer.ggml.{key}_token_id") for n, key in MARKS.items()}
+        given = {
+            "messages": list(messages), "tools": tools, "documents": documents,
+            "add_generation_prompt": add_generation_prompt,
+        }  # fmt: skip
+        return template({**{n: t for n, t in marks.items() if t is not None}, **given, **names})
+
+    def _template(self, name: str) -> Renderer:
+        """The template of this name, which a file may have beside its first one."""
+        key = f"tokenizer.chat_template.{name}"
+        if not name or key not in self._file.settings:
+            key = "tokenizer.chat_template"
+        if key not in self._templates:
+            self._templates[key] = Renderer(self._file.setting(key))
+        return self._templates[key]
+
+    def _mark(self, key: str) -> str | None:
         at = self._file.settings.get(key)
-        return self._tokens[at] if isinstance(at, int) and 0 <= at < len(self._tokens) else ""
+        return self._tokens[at] if isinstance(at, int) and 0 <= at < len(self._tokens) else None
+
+    def _words(self) -> Words:
+        """How the file has text cut into words."""
+        name = self._file.settings.get("tokenizer.ggml.pre", DEFAULT)
+        if name not in WORDS:
+            raise CompileError(
+                f"{self._file.path}: tokenizer.ggml.pre is {name!r}, which is not supported; "
+                f"{', '.join(WORDS)} are"
+            )
+        return WORDS[name]
 
     def _byte_level(self) -> Any:
         """BPE over bytes that stand for letters (Radford et al. 2019)."""
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-        pre = self._file.settings.get("tokenizer.ggml.pre", "default")
-        if pre not in PATTERNS:
-            raise CompileError(f"words cut as {pre} does are not supported; {', '.join(PATTERNS)} are")
-        merges = [tuple(m.split(" ", 1)) for m in self._file.setting("tokenizer.ggml.merges")]
-        tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(self._tokens)}, merges))
-        pattern = PATTERNS[pre]
-        cuts: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if pre in DIGITS else []
-        if pattern is not None:
-            cuts.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
-        cuts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None))
+        words = self._words()
+        tokens = {t: i for i, t in enumerate(self._tokens)}
+        pairs = [m.partition(" ")[::2] for m in self._file.setting("tokenizer.ggml.merges")]
+        merges = [(a, b) for a, b in pairs if a in tokens and b in tokens and a + b in tokens]
+        tokenizer = Tokenizer(models.BPE(tokens, merges, ignore_merges=words.whole))
+        cuts: list[Any] = [pre_tokenizers.Split(Regex(cut), "isolated") for cut in words.cuts]
+        cuts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
@@ -110,7 +158,7 @@ class Text:
             if t[:n] in places and t[n:] in places
         ]
         merges.sort(key=lambda m: m[:2], reverse=True)
-        unknown = self._mark("tokenizer.ggml.unknown_token_id") or None
+        unknown = self._mark("tokenizer.ggml.unknown_token_id")
         tokenizer = Tokenizer(
             models.BPE(places, [m[2] for m in merges], unk_token=unknown, fuse_unk=True, byte_fallback=True)
         )
