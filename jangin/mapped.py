@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,9 +75,11 @@ def digest(data: bytes | memoryview | mmap.mmap) -> bytes:
 
 
 class Digests:
-    """The `digest` of each of several byte strings, computed by threads beside what the program does."""
+    """The `digest` of each of several byte strings, computed by threads beside what the program does. With
+    `passing` the pages of mapped files leave this process's memory as soon as they are hashed."""
 
-    def __init__(self, parts: Sequence[memoryview]) -> None:
+    def __init__(self, parts: Sequence[memoryview], passing: bool = False) -> None:
+        self._passing = passing
         self._parts = [p.cast("B") if p.nbytes else memoryview(b"") for p in parts]
         self._made: list[bytes] | None = None
         self._blocks = [(n, at) for n, p in enumerate(self._parts) for at in range(0, len(p), BLOCK)]
@@ -119,17 +121,26 @@ class Digests:
                 self._hash_block(*self._left.popleft())
 
     def _hash_block(self, n: int, at: int) -> None:
-        self._found[n, at] = hashlib.sha256(self._parts[n][at : at + BLOCK]).digest()
+        part = self._parts[n]
+        self._found[n, at] = hashlib.sha256(part[at : at + BLOCK]).digest()
+        file = part.obj
+        if self._passing and _is_file(file) and len(file) == len(part):
+            file.madvise(mmap.MADV_DONTNEED, at, min(BLOCK, len(part) - at))
 
 
 def release(arrays: Iterable[NDArray[Any]]) -> None:
     """Let go of the memory that arrays in mapped files take; what is read again comes from the system's
     page cache. Other arrays stay as they are."""
-    if not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    sources = {id(m): m for m in map(_source, arrays) if isinstance(m, mmap.mmap)}
-    for source in (m for m in sources.values() if not isinstance(m, InMemory)):
+    sources = {id(m): m for m in map(_source, arrays) if _is_file(m)}
+    for source in sources.values():
         source.madvise(mmap.MADV_DONTNEED)
+
+
+def _is_file(memory: object) -> TypeGuard[mmap.mmap]:
+    """Whether it is a mapped file, whose pages the system can read again."""
+    return (
+        isinstance(memory, mmap.mmap) and not isinstance(memory, InMemory) and hasattr(mmap, "MADV_DONTNEED")
+    )
 
 
 def fill(target: NDArray[Any], source: NDArray[Any]) -> None:

@@ -52,7 +52,7 @@ class Source:
                     hashed[len(parts) - 1] = memoryview(map_file(file))
         except (OSError, ValueError, CompileError):  # compiling says what is wrong with it
             return lambda: None
-        digests = Digests([*hashed.values()])
+        digests = Digests([*hashed.values()], passing=True)
 
         def source() -> Source:
             found = dict(zip(hashed, digests.wait(), strict=True))
