@@ -13,7 +13,7 @@ take turns, each in this process; the peak memory is that of a process with one 
 from __future__ import annotations
 
 import argparse
-import ctypes
+import json
 import statistics
 import subprocess
 import sys
@@ -22,7 +22,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import llamacpp
 import numpy as np
+from llamacpp import COUNT, PROMPT, Engine, LlamaCpp, decoded, peak
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 from catalogue import ROOT
@@ -35,7 +37,7 @@ from jangin.frontends.gguf.text import Text
 from jangin.frontends.onnx.format import OnnxFormat
 
 TEXT = "The capital of France is"
-COUNT, PROMPT, LONG, CONTEXT = 64, 512, 1024, 2048
+LONG = 1024
 LAYERS, WIDTH, HEADS, HIDDEN, BLOCK = 30, 576, 192, 1536, 32
 """Of SmolLM2-135M: what its products are of."""
 RUNS = 10
@@ -56,47 +58,9 @@ class Jangin:
         return self.cache.read(self.exe.run, list(tokens)).reshape(-1)
 
 
-class LlamaCpp:
-    """As Jangin, by the plain calls of llama.cpp, without what llama-cpp-python does around them."""
-
-    def __init__(self, threads: int, _: str) -> None:
-        import llama_cpp
-
-        self.api = llama_cpp
-        self.silent = llama_cpp.llama_log_callback(lambda *_: None)
-        llama_cpp.llama_log_set(self.silent, ctypes.c_void_p(0))
-        llama_cpp.llama_backend_init()
-        path = str(smollm()).encode()
-        self.model = llama_cpp.llama_model_load_from_file(path, llama_cpp.llama_model_default_params())
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = CONTEXT, PROMPT, PROMPT
-        params.n_threads = params.n_threads_batch = threads
-        self.context = llama_cpp.llama_init_from_model(self.model, params)
-        self.words = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
-
-    def reset(self) -> None:
-        self.api.llama_memory_clear(self.api.llama_get_memory(self.context), False)
-
-    def read(self, tokens: Sequence[int]) -> Array:
-        given = (self.api.llama_token * len(tokens))(*tokens)
-        if self.api.llama_decode(self.context, self.api.llama_batch_get_one(given, len(tokens))):
-            raise RuntimeError("llama.cpp could not read the tokens")
-        logits = self.api.llama_get_logits_ith(self.context, -1)
-        return np.ctypeslib.as_array(logits, (self.words,))
-
-
-Engine = Jangin | LlamaCpp
-ENGINES: dict[str, Callable[[int, str], Engine]] = {"Jangin": Jangin, "llama.cpp": LlamaCpp}
-
-
-def decoded(engine: Engine, prompt: Sequence[int]) -> tuple[list[int], float]:
-    """The likeliest tokens after a prompt, and how many a second after the first."""
-    engine.reset()
-    found = [int(engine.read(prompt).argmax())]
-    start = time.perf_counter()
-    while len(found) < COUNT:
-        found.append(int(engine.read(found[-1:]).argmax()))
-    return found, (COUNT - 1) / (time.perf_counter() - start)
+ENGINES: dict[str, Callable[[int, str], Engine]] = {
+    "Jangin": Jangin, "llama.cpp": lambda threads, _: LlamaCpp(smollm(), threads),
+}  # fmt: skip
 
 
 def read(engine: Engine, prompt: Sequence[int]) -> float:
@@ -112,17 +76,14 @@ def prompts() -> tuple[list[int], list[int]]:
     return Text(smollm()).encode(TEXT), np.random.default_rng(0).integers(100, 40000, PROMPT).tolist()
 
 
-def peak() -> float:
-    """This process' peak memory so far, in MiB."""
-    status = Path("/proc/self/status").read_text()
-    return next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM")) / 1024
-
-
 def alone(name: str, threads: int, activations: str) -> float:
-    """The peak of a process in which one engine reads a prompt and writes."""
-    command = [sys.executable, __file__, "--alone", name, "--threads", str(threads)]
-    command += ["--activations", activations]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    """The peak of a process in which one engine reads each prompt and writes, in MiB. llama.cpp's imports
+    nothing of Jangin."""
+    command = [sys.executable, __file__, "--alone", "--threads", str(threads), "--activations", activations]
+    if name != "Jangin":
+        command = [sys.executable, llamacpp.__file__, str(smollm()), str(threads)]
+    given = json.dumps(prompts())
+    return float(subprocess.run(command, check=True, capture_output=True, text=True, input=given).stdout)
 
 
 def cache_rows(threads: int, turns: int) -> Iterator[str]:
@@ -260,7 +221,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--activations", choices=ACTIVATIONS, default="float32", help="of Jangin")
-    parser.add_argument("--alone", choices=ENGINES, help=argparse.SUPPRESS)
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--products", action="store_true", help="only the products beside ONNX Runtime")
     parser.add_argument("--caches", action="store_true", help="only the types of the cache")
     args = parser.parse_args()
@@ -271,8 +232,8 @@ def main() -> None:
             print("\n".join(cache_rows(threads, args.turns)), flush=True)
         return
     if args.alone:
-        engine = ENGINES[args.alone](args.threads[0], args.activations)
-        for prompt in prompts():
+        engine = Jangin(args.threads[0], args.activations)
+        for prompt in json.load(sys.stdin):
             decoded(engine, prompt)
         print(peak())
         return
