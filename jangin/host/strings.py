@@ -62,6 +62,11 @@ def normalize(
 
 
 def full_match(x: Array, *, pattern: str) -> Array:
+    compiled = _expression(pattern)
+    return np.array([compiled.fullmatch(v) is not None for v in x.reshape(-1)], bool).reshape(x.shape)
+
+
+def _expression(pattern: str, *, longest: bool = False) -> Any:
     """RE2 takes time linear in the text, where Python's own expressions may never end."""
     try:
         import re2
@@ -69,11 +74,46 @@ def full_match(x: Array, *, pattern: str) -> Array:
         raise ValueError("regular expressions need RE2: pip install 'jangin[text]'") from None
     options = re2.Options()
     options.log_errors = False
+    options.longest_match = longest
     try:
-        compiled = re2.compile(pattern, options)
+        return re2.compile(pattern, options)
     except re2.error as error:
         raise ValueError(f"{pattern!r} is no regular expression of RE2: {error}") from None
-    return np.array([compiled.fullmatch(v) is not None for v in x.reshape(-1)], bool).reshape(x.shape)
+
+
+START_OF_TEXT, END_OF_TEXT = "\x02", "\x03"
+
+
+def tokenize(
+    x: Array, *, mark: bool, pad: str, shortest: int, separators: Sequence[str], expression: str
+) -> Array:
+    """ONNX Runtime's Tokenizer: each text's parts, filled up with `pad`. Those of fewer characters than
+    `shortest` are left out."""
+    if list(separators) == [""]:
+        rows = [list(text) for text in x.reshape(-1)]
+    elif separators:
+        rows = [[text] for text in x.reshape(-1)]
+        for pattern in separators:
+            found = _expression(pattern, longest=True)
+            rows = [[part for text in row for part in _between(found, text, shortest)] for row in rows]
+    else:
+        found = _expression(expression, longest=True)
+        rows = [[m[0] for m in found.finditer(text) if len(m[0]) >= shortest] for text in x.reshape(-1)]
+    ends = ([START_OF_TEXT], [END_OF_TEXT]) if mark and any(rows) else ([], [])
+    marked = [[*ends[0], *row, *ends[1]] for row in rows]
+    width = max(map(len, marked), default=0)
+    filled = [[*row, *[pad] * (width - len(row))] for row in marked]
+    return np.array(filled, object).reshape(*x.shape, width)
+
+
+def _between(separator: Any, text: str, shortest: int) -> list[str]:
+    """What lies between the matches. An empty match takes the character behind it along."""
+    parts, start = list[str](), 0
+    for match in separator.finditer(text):
+        if match.start() >= start:
+            parts.append(text[start : match.start()])
+            start = max(match.end(), match.start() + 1)
+    return [part for part in (*parts, text[start:]) if len(part) >= shortest]
 
 
 def tf_idf(
@@ -155,9 +195,9 @@ def _words(text: str) -> list[str]:
 
 
 def zip_map(x: Array, *, labels: Sequence[Any]) -> list[dict[Any, float]]:
-    """A row's numbers by label."""
+    """A row's numbers by label, as Python's floats: what JSON can say."""
     rows = x.reshape(1, -1) if x.ndim == 1 else x
-    return [dict(zip(labels, row, strict=True)) for row in rows]
+    return [dict(zip(labels, row, strict=True)) for row in rows.tolist()]
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -169,6 +209,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "StringSplit": split,
     "StringNormalizer": normalize,
     "RegexFullMatch": full_match,
+    "Tokenizer": tokenize,
     "TfIdfVectorizer": tf_idf,
     "LabelEncoder": encode,
     "SkipGram": skip_gram,

@@ -91,6 +91,26 @@ def regex_full_match(b: Builder, x: Item, *, pattern: str = "") -> Item:
     return one(b, "RegexFullMatch", [x], tensor_type(BOOL, _shape(x)), pattern=pattern)
 
 
+@op("Tokenizer", domain="com.microsoft")
+def tokenizer(
+    b: Builder, x: Item, *, mark: int, mincharnum: int, pad_value: str, separators: Sequence[str] = (),
+    tokenexp: str = "",
+) -> Item:  # fmt: skip
+    shape = _shape(x)
+    if shape is not None and len(shape) not in (1, 2):
+        raise CompileError(f"its texts are an array of 1 or 2 dimensions, not {len(shape)}")
+    if bool(separators) == bool(tokenexp):
+        raise CompileError("it must have either separators or a tokenexp")
+    characters = list(separators) == [""] or tokenexp == "."
+    if mincharnum < 1 or (mincharnum > 1 and characters):
+        raise CompileError(f"mincharnum {mincharnum} must be at least 1, and 1 where characters are tokens")
+    return one(
+        b, "Tokenizer", [x], tensor_type(STRING, None if shape is None else (*shape, b.symbol())),
+        mark=bool(mark), pad=pad_value, shortest=mincharnum,
+        separators=("",) if characters else tuple(separators), expression=tokenexp,
+    )  # fmt: skip
+
+
 MOST_COLUMNS = 1 << 28
 """Columns that a vectorizer's output may have: a row of as many takes 1 GiB."""
 
