@@ -15,7 +15,7 @@ from jangin.frontends.coreml.mil.operators import OPERATIONS
 from jangin.frontends.coreml.mil.operators.common import Call
 from jangin.frontends.coreml.rows.models import MODELS
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
-from jangin.ir.graph import ImportedAttributes, Node
+from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
@@ -52,7 +52,12 @@ class CoreML(Dialect):
         for name, count in attrs["inputs"]:
             found = [next(rest) for _ in range(count)]
             given[name] = [x for x in found if isinstance(x, Tensor)]
-        made: Outputs = OPERATIONS[_kind(node)[1]](Call(b, given, self.attributes(node), len(node.outputs)))
+        kind = _kind(node)[1]
+        call = Call(b, given, self.attributes(node), len(node.outputs))
+        made: Outputs = OPERATIONS[kind](call)
+        unread = call.unread(kind)
+        if unread:
+            raise CompileError(f"its arguments {', '.join(unread)} are not supported")
         return made
 
     def remedy(self, node: Node) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
 from jangin.frontends.coreml.layers import LAYERS
+from jangin.frontends.coreml.layers.control import layers_of
 from jangin.frontends.coreml.layers.network import EXACT, Layer, Network
 from jangin.frontends.coreml.mil.program import Program
 from jangin.frontends.coreml.mil.values import Weights
@@ -20,6 +22,8 @@ from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node
 
 ARRAYS: Mapping[int, DType] = {65552: F16, 65568: F32, 65600: F64, 131104: I32}
 """By ArrayFeatureType's data types."""
+WORDS: Mapping[DType, str] = {F16: "fp16", F32: "fp32", F64: "fp64", I32: "int32"}
+"""What MIL calls them."""
 COLOURS = {0: ("grey", 1), 10: ("grey", 1), 20: ("RGB", 3), 30: ("BGR", 3), 40: ("grey", 1)}
 """By ImageFeatureType's colour spaces, the order of planes and how many there are."""
 PIPELINES = ("pipeline", "pipelineClassifier", "pipelineRegressor")
@@ -39,6 +43,8 @@ class Importer:
         self.current: dict[str, str] = {}
         """The values of features, by their names."""
         self.taken: set[str] = set()
+        self.state: dict[str, str] = {}
+        """For inputs that are kept from run to run, the outputs that they are next."""
 
     def imported(self, shapes: ShapeBindings) -> Graph:
         symbols = Symbols(shapes)
@@ -47,6 +53,7 @@ class Importer:
         self.taken = set(self.current)
         self._model(self.model, "model")
         outputs = [self.current[f.name] for f in self.model.description.output if f.name in self.current]
+        outputs += self.state.values()
         return model_graph("model", inputs, outputs, self.nodes, self.constants, symbols)
 
     def metadata(self) -> Mapping[str, Any]:
@@ -58,13 +65,16 @@ class Importer:
             **{f"feature {f.name}": _said(f) for f in self.model.description.input},
             **dict(said.userDefined),
         }  # fmt: skip
-        return {key: text for key, text in found.items() if text}
+        said_so: dict[str, Any] = {key: text for key, text in found.items() if text}
+        return said_so | ({"state": self.state} if self.state else {})
 
     # -- inputs ---------------------------------------------------------------------------------
 
     def _inputs(self, symbols: Symbols) -> list[Value]:
         if self.kind == PROGRAM:
-            types = Program(self.model.mlProgram, Weights(self.folder)).types()
+            program = Program(self.model.mlProgram, Weights(self.folder))
+            types = {**program.types(), **program.states()}
+            self.state = {n: f"{n}.next" for n in program.states()}
             return [Value(n, t, symbols.shape(n, sizes)) for n, (t, sizes) in types.items()]
         found = []
         for feature in self.model.description.input:
@@ -115,7 +125,7 @@ class Importer:
 
     def _program(self, model: Any) -> None:
         program = Program(model.mlProgram, Weights(self.folder))
-        if any(self.current.get(n) != n for n in program.types()):
+        if any(self.current.get(n) != n for n in (*program.types(), *program.states())):
             raise CompileError("a program behind other models of a pipeline is not supported")
         outputs = program.read()
         self.nodes += program.nodes
@@ -126,9 +136,17 @@ class Importer:
         """A network's layers; of a classifier the odds of its classes too, and the likeliest one."""
         message = getattr(model, kind)
         network = Network(LAYERS, message.arrayInputShapeMapping == EXACT, self.current, self.taken)
+        for feature in model.description.input:
+            if _declared(feature) != F32 and feature.name in network.now:
+                _converted(network, feature.name, network.fresh(f"{feature.name} in f32"), "fp32")
+        results = self._results(model, message)
+        network.taken |= results.keys()
         for image in message.preprocessing:
             prepare(network, image, model.description)
         network.read(message.layers)
+        for feature, dtype in results.items():
+            if feature in network.now:
+                _converted(network, feature, feature, WORDS[dtype])
         self.nodes += network.nodes
         self.constants |= network.constants
         held = {f.name: network.now[f.name] for f in model.description.output if f.name in network.now}
@@ -143,6 +161,16 @@ class Importer:
             given = ImportedAttributes("coreml.ml.likeliest", {"labels": labels})
             self.nodes.append(Node(name, (scores,), tuple(made.values()), given, f"labels of '{scores}'"))
             self.current |= made
+
+    def _results(self, model: Any, message: Any) -> Mapping[str, DType]:
+        """The outputs that are made of the blobs of their names in the end, with the types that they are
+        declared to have: those of another type than f32, and those whose blobs are written several times."""
+        written = Counter(n for layer in layers_of(message) for n in layer.output)
+        types = {f.name: _declared(f) for f in model.description.output}
+        return {
+            n: dtype for n, dtype in types.items()
+            if (dtype != F32 or written[n] > 1) and n not in self.taken
+        }  # fmt: skip
 
     def _rows(self, model: Any, kind: str, name: str) -> None:
         """A model of rows is one node; one that isn't known is named by the dialect, with all others."""
@@ -167,6 +195,18 @@ class Importer:
             )
         )
         self.current |= dict(zip((n for n in outputs if n), made, strict=True))
+
+
+def _declared(feature: Any) -> DType:
+    """The type that an array is declared to have; a network computes in f32 whatever it is."""
+    is_array = feature.type.WhichOneof("Type") == "multiArrayType"
+    return ARRAYS.get(feature.type.multiArrayType.dataType, F32) if is_array else F32
+
+
+def _converted(network: Network, name: str, made: str, dtype: str) -> None:
+    """A blob as a value `made` of a type."""
+    network.name = network.source = f"type of '{name}'"
+    network.now[name] = network.node("mil.cast", {"x": [network.now[name]]}, [made], {"dtype": dtype})
 
 
 def _planes(image: Any) -> list[int]:

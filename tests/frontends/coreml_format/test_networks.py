@@ -110,8 +110,8 @@ def test_layers_out_of_loops_are_named() -> None:
     loop = net.layers.add(name="round").loop
     loop.maxLoopIterations = 2
     loop.bodyNetwork.layers.add(name="out").loopBreak.SetInParent()
-    net.layers.add(name="twist", input=["x"], output=["y"]).slidingWindows.SetInParent()
-    with pytest.raises(jangin.CompileError, match=r"(?s)2 nodes are not.*loopBreak.*slidingWindows 'twist'"):
+    net.layers.add(name="twist", input=["x"], output=["y"]).sliceDynamic.SetInParent()
+    with pytest.raises(jangin.CompileError, match=r"(?s)2 nodes are not.*loopBreak.*sliceDynamic 'twist'"):
         jangin.compile(message, cache=False)
 
 

@@ -13,16 +13,16 @@ from jangin.frontends.coreml.layers.network import Layer, Network, Say
 from jangin.ir.graph import CompileError, Graph
 
 
-def _layers(message: Any) -> Iterator[Any]:
+def layers_of(message: Any) -> Iterator[Any]:
     """All layers of a network, those inside of others too."""
     for layer in message.layers:
         yield layer
         if layer.WhichOneof("layer") == "branch":
-            yield from _layers(layer.branch.ifBranch)
-            yield from _layers(layer.branch.elseBranch)
+            yield from layers_of(layer.branch.ifBranch)
+            yield from layers_of(layer.branch.elseBranch)
         elif layer.WhichOneof("layer") == "loop":
-            yield from _layers(layer.loop.conditionNetwork)
-            yield from _layers(layer.loop.bodyNetwork)
+            yield from layers_of(layer.loop.conditionNetwork)
+            yield from layers_of(layer.loop.bodyNetwork)
 
 
 def _inside(net: Network, *messages: Any) -> Network:
@@ -79,8 +79,8 @@ def _loop(net: Network, layer: Layer, m: Any) -> None:
     net.name, net.source = name, source
     going = _holds(net, m.conditionVar) if conditional else _true(net)
     parts = (m.conditionNetwork, m.bodyNetwork)
-    written = dict.fromkeys(n for p in parts for one in _layers(p) for n in one.output)
-    read = {n for one in _layers(m.bodyNetwork) for n in one.input}
+    written = dict.fromkeys(n for p in parts for one in layers_of(p) for n in one.output)
+    read = {n for one in layers_of(m.bodyNetwork) for n in one.input}
     carried = [n for n in written if n in before or (n in net.now and n in read)]
     first = [net.now[n] for n in carried]
     formal = [net.fresh(f"{n} carried") for n in carried]

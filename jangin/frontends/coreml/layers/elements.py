@@ -36,7 +36,8 @@ def _activation(net: Network, layer: Layer, m: Any) -> None:
     kind = m.WhichOneof("NonlinearityType") or ""
     if kind == "PReLU":
         alpha = m.PReLU.alpha
-        net.add(layer, "prelu", {"alpha": net.weights(alpha, [len(alpha.floatValue)], "slopes")})
+        count = len(alpha.floatValue) or len(alpha.float16Value) // 2
+        net.add(layer, "prelu", {"alpha": net.weights(alpha, [count], "slopes")})
     elif kind in ACTIVATIONS:
         inner = getattr(m, kind)
         given = {f.name: np.float32(getattr(inner, f.name)) for f in inner.DESCRIPTOR.fields}
@@ -48,11 +49,12 @@ def _activation(net: Network, layer: Layer, m: Any) -> None:
 def _unary(net: Network, layer: Layer, m: Any) -> None:
     """A function of the input times a scale plus a shift."""
     kind = word(m, "type")
-    known = {
-        "SQRT": ("sqrt", {}), "RSQRT": ("rsqrt", {"epsilon": np.float32(m.epsilon)}), "EXP": ("exp", {}),
-        "INVERSE": ("inverse", {"epsilon": np.float32(m.epsilon)}), "ABS": ("abs", {}),
-        "LOG": ("log", {"epsilon": np.float32(m.epsilon)}), "POWER": ("pow", {"y": np.float32(m.alpha)}),
-        "THRESHOLD": ("threshold", {"alpha": np.float32(m.alpha)}),
+    epsilon, alpha = {"epsilon": np.float32(m.epsilon or 1e-6)}, np.float32(m.alpha)
+    known: Mapping[str, tuple[str, dict[str, Any]]] = {
+        "SQRT": ("sqrt", {}), "RSQRT": ("rsqrt", epsilon), "EXP": ("exp", {}),
+        "INVERSE": ("inverse", epsilon), "ABS": ("abs", {}), "LOG": ("log", epsilon),
+        "POWER": ("pow", {"y": alpha}),
+        "THRESHOLD": ("threshold", {"alpha": alpha}),
     }  # fmt: skip
     start = ""
     scale = m.scale if m.scale else 1.0
@@ -97,12 +99,17 @@ def _reduced(kind: str) -> Say:
 def _reduce(net: Network, layer: Layer, m: Any) -> None:
     """Of an older network: over channels, rows or columns, which stay."""
     kinds = {
-        "SUM": "sum", "AVG": "mean", "PROD": "prod", "LOGSUM": "log_sum", "SUMSQUARE": "sum_square",
+        "SUM": "sum", "AVG": "mean", "PROD": "prod", "SUMSQUARE": "sum_square",
         "L1": "l1_norm",
         "L2": "l2_norm", "MAX": "max", "MIN": "min",
     }  # fmt: skip
     axes = {"CHW": [-3, -2, -1], "HW": [-2, -1], "C": [-3], "H": [-2], "W": [-1]}[word(m, "axis")]
     kind = word(m, "mode")
+    if kind == "LOGSUM":
+        epsilon = {"epsilon": np.float32(m.epsilon or 1e-6)}
+        logs = net.add(layer, "log", epsilon, end=f"{layer.output[0]} logarithms")
+        net.add(layer, "reduce_sum", {"axes": axes, "keep_dims": True}, start=logs)
+        return
     if kind not in kinds:
         raise CompileError(f"{net.source}: the mode {kind} is not supported")
     net.add(layer, f"reduce_{kinds[kind]}", {"axes": axes, "keep_dims": True})

@@ -33,10 +33,15 @@ def _flatten(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _reshape(net: Network, layer: Layer, m: Any) -> None:
-    if word(m, "mode") == "CHANNEL_LAST":
-        raise CompileError(f"{net.source}: reshaping with channels last is not supported")
-    target = [int(n) for n in m.targetShape]
-    net.add(layer, "reshape", {"shape": [-1, *target[-3:]]})
+    """Of channels, rows and columns, in that order or with the channels last."""
+    c, h, w = [int(n) for n in m.targetShape][-3:]
+    if word(m, "mode") == "CHANNEL_FIRST":
+        net.add(layer, "reshape", {"shape": [-1, c, h, w]})
+        return
+    out = layer.output[0]
+    turned = net.add(layer, "transpose", {"perm": [0, 2, 3, 1]}, end=f"{out} turned")
+    shaped = net.add(layer, "reshape", {"shape": [-1, h, w, c]}, start=turned, end=f"{out} shaped")
+    net.add(layer, "transpose", {"perm": [0, 3, 1, 2]}, start=shaped)
 
 
 def _slice(net: Network, layer: Layer, m: Any) -> None:
@@ -228,7 +233,7 @@ LAYERS: Mapping[str, Say] = {
     "broadcastToDynamic": lambda net, layer, m: _broadcast(net, layer, _integers(net, layer, 1)),
     "broadcastToLike": lambda net, layer, m: _broadcast(net, layer, _sizes(net, layer, 1)),
     "broadcastToStatic": lambda net, layer, m: _broadcast(net, layer, m.targetShape),
-    "concat": lambda net, layer, m: net.several(layer, "concat", {"axis": -3}),
+    "concat": lambda net, layer, m: net.several(layer, "concat", {"axis": -5 if m.sequenceConcat else -3}),
     "concatND": _axis("concat", "axis", "interleave"), "crop": _crop,
     "cumSum": lambda net, layer, m: net.add(layer, "cumsum", {
         "axis": int(m.axis), "exclusive": bool(m.excludeFinalSum), "reverse": bool(m.reverse)}),
@@ -248,6 +253,8 @@ LAYERS: Mapping[str, Say] = {
     "reshapeLike": lambda net, layer, m: _reshaped(net, layer, _sizes(net, layer, 1)),
     "reshapeStatic": _listed("reshape", "shape", "targetShape"), "reverse": _reverse,
     "scatterAlongAxis": _scattered("scatter_along_axis"), "scatterND": _scattered("scatter_nd"),
+    "slidingWindows": lambda net, layer, m: net.add(layer, "sliding_windows", {
+        "axis": int(m.axis), "size": int(m.windowSize), "stride": int(m.step) or 1}),
     "slice": _slice, "sliceStatic": _slice_static, "split": same("split", axis=-3),
     "splitND": lambda net, layer, m: net.add(
         layer, "split", {"axis": int(m.axis), "split_sizes": list(m.splitSizes) or None}),

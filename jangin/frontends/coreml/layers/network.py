@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jangin.frontends.coreml.layers.asked import IDLE, Asked
 from jangin.ir.graph import Array, CompileError, ImportedAttributes, Node
 from jangin.ir.records import dataclass
 
@@ -51,17 +52,27 @@ class Network:
                 tuple(self.now.get(n, n) for n in layer.input), tuple(map(self.fresh, layer.output))
             )
             if kind in self.table:
-                self._say(self.table[kind], given, getattr(layer, kind))
+                self._say(kind, given, getattr(layer, kind))
             else:  # it has no lowering, and is refused with all others of which that is so
                 unknown = ImportedAttributes(f"coreml.nn.{kind}")
                 name = self.fresh(layer.name)
                 self.nodes.append(Node(name, given.input, given.output, unknown, self.source))
             self.now.update(zip(layer.output, given.output, strict=True))
 
-    def _say(self, say: Say, layer: Layer, m: Any) -> None:
+    def _say(self, kind: str, layer: Layer, message: Any) -> None:
         source = self.source
+        if kind in BODIES:
+            self._called(source, kind, layer, message)
+            return
+        m = Asked(message)
+        self._called(source, kind, layer, m)
+        unread = [name for name in m.unread() if name.split(".")[0] not in IDLE.get(kind, ())]
+        if unread:
+            raise CompileError(f"{source}: its parameters {', '.join(unread)} are not supported")
+
+    def _called(self, source: str, kind: str, layer: Layer, m: Any) -> None:
         try:
-            say(self, layer, m)
+            self.table[kind](self, layer, m)
         except CompileError:
             raise
         except Exception as error:  # parameters that the layer doesn't define
@@ -163,8 +174,10 @@ def _unpacked(message: Any, shape: Sequence[int], count: int, what: str) -> Arra
 
 Say = Callable[[Network, Layer, Any], Any]
 """How a layer is said: a function of the network, the layer and its parameters."""
-CONTROL = ("branch", "loop", "loopBreak", "loopContinue")
-"""Layers that give nothing of their own."""
+BODIES = ("branch", "loop")
+"""Layers that have layers,"""
+CONTROL = (*BODIES, "loopBreak", "loopContinue")
+"""and all that give nothing of their own."""
 
 
 def word(m: Any, field: str) -> str:

@@ -114,14 +114,13 @@ def _lstm(
     given |= {"direction": direction, "output_sequence": bool(m.params.sequenceOutput)}
     if m.params.coupledInputAndForgetGate:
         given["coupled"] = True
-    if m.params.cellClipThreshold:
-        given["clip"] = np.float32(m.params.cellClipThreshold)
+    given["clip"] = np.float32(m.params.cellClipThreshold or 50.0)
     _recurrence(net, layer, "lstm", given, ("initial_h", "initial_c"), len(sides))
 
 
 def _both_ways(net: Network, layer: Layer, m: Any) -> None:
     forward, backward = list(m.activationsForwardLSTM), list(m.activationsBackwardLSTM)
-    if forward != backward:
+    if [_function(net, a) for a in forward] != [_function(net, a) for a in backward]:
         raise CompileError(f"{net.source}: other activations backwards are not supported")
     _lstm(net, layer, m, m.weightParams, forward, "bidirectional")
 

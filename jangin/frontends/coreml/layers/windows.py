@@ -17,7 +17,8 @@ def _padding(net: Network, m: Any) -> dict[str, Any]:
         lower = word(m.same, "asymmetryMode") == "TOP_LEFT_HEAVY"
         return {"pad_type": "same_lower" if lower else "same"}
     if kind == "includeLastPixel":
-        raise CompileError(f"{net.source}: padding that includes the last pixel is not supported")
+        both = [int(n) for n in m.includeLastPixel.paddingAmounts] or [0, 0]
+        return {"pad_type": "custom", "pad": np.repeat(both, 2), "ceil_mode": True}
     edges = [(int(b.startEdgeSize), int(b.endEdgeSize)) for b in m.valid.paddingAmounts.borderAmounts]
     return {"pad_type": "custom", "pad": np.array(edges or [(0, 0), (0, 0)]).reshape(-1)}
 
@@ -44,8 +45,9 @@ def _pooling(net: Network, layer: Layer, m: Any) -> None:
         return
     given = {
         "kernel_sizes": list(m.kernelSize) or [3, 3], "strides": list(m.stride) or [1, 1], **_padding(net, m),
-        "exclude_padding_from_average": bool(m.avgPoolExcludePadding),
     }  # fmt: skip
+    if kind == "AVERAGE":
+        given["exclude_padding_from_average"] = bool(m.avgPoolExcludePadding)
     net.add(layer, {"MAX": "max_pool", "AVERAGE": "avg_pool", "L2": "l2_pool"}[kind], given)
 
 
@@ -130,8 +132,11 @@ def _embedding(net: Network, layer: Layer, m: Any) -> None:
 def _batchnorm(net: Network, layer: Layer, m: Any) -> None:
     parts = {"gamma": m.gamma, "beta": m.beta}
     given: dict[str, Any] = {k: net.weights(v, [int(m.channels)], k) for k, v in parts.items()}
-    given["epsilon"] = np.float32(m.epsilon)
-    if m.instanceNormalization:
+    given["epsilon"] = np.float32(m.epsilon or 1e-5)
+    instance, computed = bool(m.instanceNormalization), bool(m.computeMeanVar)
+    if computed and not instance:
+        raise CompileError(f"{net.source}: the mean and variance of a batch are not supported")
+    if instance and (computed or not len(m.mean.ListFields())):
         net.add(layer, "instance_norm", given)
         return
     given |= {k: net.weights(getattr(m, k), [int(m.channels)], k) for k in ("mean", "variance")}
@@ -157,7 +162,7 @@ def _mvn(net: Network, layer: Layer, m: Any) -> None:
     if m.normalizeVariance:
         square = net.add(layer, "square", start=last, end=f"{out} square")
         variance = net.add(layer, "reduce_mean", whole, start=square, end=f"{out} variance")
-        epsilon = {"epsilon": np.float32(m.epsilon)}
+        epsilon = {"epsilon": np.float32(m.epsilon or 1e-6)}
         scale = net.add(layer, "rsqrt", epsilon, start=variance, end=f"{out} scale")
         net.node("mil.mul", {"x": [last], "y": [scale]}, [out])
 
@@ -199,7 +204,9 @@ def _solid_convolution(net: Network, layer: Layer, m: Any) -> None:
 def _solid_pooling(net: Network, layer: Layer, m: Any) -> None:
     kind = {"MAX": "max_pool", "AVERAGE": "avg_pool"}[word(m, "type")]
     given = {**_solid(m), "kernel_sizes": _of_three(m, "kernel")}
-    net.add(layer, kind, {**given, "exclude_padding_from_average": bool(m.countExcludePadding)})
+    if kind == "avg_pool":
+        given["exclude_padding_from_average"] = bool(m.countExcludePadding)
+    net.add(layer, kind, given)
 
 
 def _solid_global(net: Network, layer: Layer, m: Any) -> None:
@@ -217,11 +224,12 @@ LAYERS: Mapping[str, Say] = {
     "batchedMatmul": _batched_matmul, "batchnorm": _batchnorm, "constantPad": _constant_pad,
     "convolution": _convolution, "convolution3d": _solid_convolution, "embedding": _embedded,
     "embeddingND": _embedding, "globalPooling3d": _solid_global, "innerProduct": _inner_product,
-    "l2normalize": lambda net, layer, m: net.add(layer, "l2_norm", {"epsilon": np.float32(m.epsilon)}),
+    "l2normalize": lambda net, layer, m: net.add(layer, "l2_norm", {
+        "epsilon": np.float32(m.epsilon or 1e-6)}),
     "layerNormalization": _layer_norm,
     "lrn": lambda net, layer, m: net.add(layer, "local_response_norm", {
         "size": int(m.localSize), "alpha": np.float32(m.alpha), "beta": np.float32(m.beta),
-        "k": np.float32(m.k)}),
+        "k": np.float32(m.k or 1)}),
     "mvn": _mvn, "padding": _pad, "pooling": _pooling, "pooling3d": _solid_pooling,
     "resizeBilinear": _resized, "softmax": same("softmax", axis=-3),
     "softmaxND": lambda net, layer, m: net.add(layer, "softmax", {"axis": int(m.axis)}),

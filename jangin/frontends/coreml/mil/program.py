@@ -38,26 +38,49 @@ class Program:
         self.called: dict[str, str] = {}
         """What a block's inputs are, by their names in it."""
         self.fresh = 0
+        self.inside = 0
+        """Inside of so many bodies."""
+        self.held: dict[str, str] = {}
+        """The values of the states."""
 
     def types(self) -> Mapping[str, tuple[DType, list[int | str]]]:
         """The inputs' element types and sizes, "" for one that is free."""
         found = {}
         for given in self.function.inputs:
-            tensor = given.type.tensorType
-            if given.type.WhichOneof("type") != "tensorType" or tensor.dataType not in TYPES:
-                raise CompileError(f"the input '{given.name}' is no tensor of a type that is supported")
-            sizes = [
-                int(d.constant.size) if d.WhichOneof("dimension") == "constant" else ""
-                for d in tensor.dimensions
-            ]
-            found[given.name] = from_numpy(np.dtype(TYPES[tensor.dataType])), sizes
+            if given.type.WhichOneof("type") != "stateType":
+                found[given.name] = _tensor(given.name, given.type)
         return found
 
+    def states(self) -> Mapping[str, tuple[DType, list[int | str]]]:
+        """As `types`, of what is kept between runs."""
+        kept = [i for i in self.function.inputs if i.type.WhichOneof("type") == "stateType"]
+        return {i.name: _tensor(i.name, i.type.stateType.wrappedType) for i in kept}
+
     def read(self) -> list[str]:
-        """All operations; the names of the outputs."""
+        """All operations; the names of the outputs. A state is an input, and what it is next an output."""
+        self.held = {name: name for name in self.states()}
         for operation in self.block.operations:
             self._operation(operation)
+        for name, held in self.held.items():
+            self._identity(held, f"{name}.next", f"state '{name}'")
         return list(self.block.outputs)
+
+    def _state(self, kind: str, operation: Any, names: list[str]) -> None:
+        """What a state is now, or what it is from here on."""
+        state, *_ = (a.name for a in operation.inputs["input"].arguments)
+        source = f"{kind} of '{state}'"
+        if state not in self.held:
+            raise CompileError(f"{source}: the program's function has no state of this name")
+        if kind == "read_state":
+            self._identity(self.held[state], names[0], source)
+            return
+        if self.inside:
+            raise CompileError(f"{source} inside of a branch or loop is not supported")
+        self.held[state] = self._argument(operation.inputs["data"].arguments[0], f"data of {source}")
+
+    def _identity(self, name: str, made: str, source: str) -> None:
+        given = ImportedAttributes("coreml.mil.identity", {"inputs": (("x", 1),)})
+        self.nodes.append(Node(made, (name,), (made,), given, source))
 
     # -- control flow ---------------------------------------------------------------------------
 
@@ -94,8 +117,10 @@ class Program:
             [],
             {**self.called, **dict(zip((i.name for i in block.inputs), given, strict=False))},
         )
+        self.inside += 1
         for operation in block.operations:
             self._operation(operation)
+        self.inside -= 1
         outputs = [self.called.get(n, n) for n in block.outputs]
         found = body_graph("block", [], outputs, self.nodes, {})
         self.nodes, self.called = around
@@ -104,6 +129,9 @@ class Program:
     def _operation(self, operation: Any) -> None:
         names = [o.name for o in operation.outputs]
         kind = operation.type
+        if kind in ("read_state", "write_state"):
+            self._state(kind, operation, names)
+            return
         if not names:
             raise CompileError(f"an operation {kind} gives nothing")
         source = f"{kind} '{names[0]}'"
@@ -125,7 +153,8 @@ class Program:
             if key != "name" and kind.startswith("constexpr_"):
                 given[key] = [self._literal(attribute, f"{key} of {source}")]
         if kind.startswith("constexpr_"):
-            self._constant(names[0], self._decompressed(kind, given, source))
+            for name, array in zip(names, self._decompressed(kind, {**given, **texts}, source), strict=True):
+                self._constant(name, array)
             return
         lists = tuple((k, len(v)) for k, v in given.items())
         key = ImportedAttributes(f"coreml.mil.{kind}", {**texts, "inputs": lists})
@@ -152,11 +181,25 @@ class Program:
         self._constant(name, value(message, self.weights, what))
         return name
 
-    def _decompressed(self, kind: str, given: Mapping[str, list[str]], source: str) -> Array:
+    def _decompressed(self, kind: str, given: Mapping[str, Any], source: str) -> list[Array]:
         """What compressed weights stand for."""
         arrays = {}
         for key, names in given.items():
+            if isinstance(names, str) or names[0] in self.texts:
+                arrays[key] = np.asarray(names if isinstance(names, str) else self.texts[names[0]])
+                continue
             if names[0] not in self.constants:
                 raise CompileError(f"{source}: its {key} must be a constant")
             arrays[key] = self.constants[names[0]]
         return weights_of.decompressed(kind, arrays, source)
+
+
+def _tensor(name: str, kind: Any) -> tuple[DType, list[int | str]]:
+    """The element type and the sizes of an input."""
+    tensor = kind.tensorType
+    if kind.WhichOneof("type") != "tensorType" or tensor.dataType not in TYPES:
+        raise CompileError(f"the input '{name}' is no tensor of a type that is supported")
+    sizes = [
+        int(d.constant.size) if d.WhichOneof("dimension") == "constant" else "" for d in tensor.dimensions
+    ]
+    return from_numpy(np.dtype(TYPES[tensor.dataType])), sizes

@@ -43,41 +43,66 @@ def _table(a: Arrays) -> Array:
 
 
 def _tables(a: Arrays) -> Array:
-    """Of each block of the indices its own table, [*blocks, entries, 1]."""
+    """Of each block of the indices its own table, [*blocks, entries, length]: vectors lie along an axis."""
     indices, lut = a["indices"], a["lut"]
-    if lut.shape[-1] != 1:
-        raise CompileError("tables of vectors are not supported")
     places = np.indices(indices.shape)
     blocks = [p * n // s for p, n, s in zip(places, lut.shape, indices.shape, strict=False)]
-    return np.asarray(lut[(*blocks, indices.astype(np.int64), 0)])
+    vectors = lut[(*blocks, indices.astype(np.int64))]
+    axis = int(a["vector_axis"]) % indices.ndim if lut.shape[-1] > 1 else 0
+    behind = np.moveaxis(vectors, -1, axis + 1)
+    shape = [n * lut.shape[-1] if m == axis else n for m, n in enumerate(indices.shape)]
+    return np.ascontiguousarray(behind).reshape(shape)
 
 
 def _sparse(a: Arrays) -> Array:
-    values, shape = a["nonzero_data"], tuple(int(n) for n in a["shape"])
-    mask = np.unpackbits(a["mask"].view(np.uint8), bitorder="little")[: int(np.prod(shape))].astype(bool)
-    found = np.zeros(mask.size, values.dtype)
-    found[mask] = values
-    return found.reshape(shape)
+    """The mask is of bytes, or of bits of a shape that is given."""
+    values, mask = a["nonzero_data"], a["mask"]
+    if "shape" in a:
+        shape = tuple(int(n) for n in a["shape"])
+        mask = np.unpackbits(mask.view(np.uint8), bitorder="little")[: int(np.prod(shape))].reshape(shape)
+    found = np.zeros(mask.shape, values.dtype)
+    found[mask != 0] = values
+    return found
+
+
+def _sparse_tables(a: Arrays) -> Arrays:
+    """As `_tables` of what the mask lets through: the mask of all elements of the vectors, and these."""
+    mask, lut = a["indices_mask"], a["lut"]
+    indices = _sparse({"nonzero_data": a["indices_nonzero_data"], "mask": mask})
+    if lut.shape[-1] > 1:
+        mask = np.repeat(mask, lut.shape[-1], int(a["vector_axis"]))
+    return {"mask": mask, "values": _tables({**a, "indices": indices})[mask != 0]}
+
+
+def _sparse_blockwise(a: Arrays) -> Arrays:
+    mask = a["data_mask"]
+    whole = _blockwise({**a, "data": _sparse({"nonzero_data": a["nonzero_data"], "mask": mask})})
+    return {"mask": mask, "values": whole[mask != 0]}
 
 
 def _cast(a: Arrays) -> Array:
+    if str(a.get("output_dtype", "fp32")) != "fp32":
+        raise CompileError(f"a cast to {a['output_dtype']} is not supported")
     return a["source_val"].astype(np.float32)
 
 
-KINDS: Mapping[str, Callable[[Arrays], Array]] = {
+KINDS: Mapping[str, Callable[[Arrays], Array | Arrays]] = {
     "constexpr_affine_dequantize": _affine, "constexpr_blockwise_shift_scale": _blockwise,
     "constexpr_cast": _cast, "constexpr_lut_to_dense": lambda a: _table(a) if "shape" in a else _tables(a),
+    "constexpr_lut_to_sparse": _sparse_tables, "constexpr_sparse_blockwise_shift_scale": _sparse_blockwise,
     "constexpr_sparse_to_dense": _sparse,
 }  # fmt: skip
 
 
-def decompressed(kind: str, arrays: Arrays, source: str) -> Array:
-    """CompileError for another way of compressing, and for parts that don't fit."""
+def decompressed(kind: str, arrays: Arrays, source: str) -> list[Array]:
+    """Its results; several where it gives a mask too. CompileError for another way of compressing, and for
+    parts that don't fit."""
     if kind not in KINDS:
         raise CompileError(
             f"{source}: weights compressed by {kind} are not supported; {', '.join(KINDS)} are"
         )
     try:
-        return np.asarray(KINDS[kind](arrays))
+        found = KINDS[kind](arrays)
+        return [np.asarray(v) for v in (found.values() if isinstance(found, Mapping) else [found])]
     except (KeyError, ValueError, IndexError, TypeError, ZeroDivisionError) as error:
         raise CompileError(f"{source}: its parts don't fit: {type(error).__name__}: {error}") from None

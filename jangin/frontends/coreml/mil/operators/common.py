@@ -7,8 +7,10 @@ one for each output.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
+from jangin.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, DType
 from jangin.ir.expr import Expr, const
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
@@ -16,32 +18,66 @@ from jangin.ops.axes import axis_of
 from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
+_PADS = frozenset({"pad"})
+_CHECKED = frozenset({"validate_indices"})
+DTYPES: Mapping[str, DType] = {
+    "bool": BOOL, "fp16": F16, "fp32": F32, "fp64": F64, "int8": I8, "int16": I16, "int32": I32, "int64": I64,
+    "uint8": U8, "uint16": U16, "uint32": U32, "float16": F16, "float32": F32,
+}  # fmt: skip
+IDLE: Mapping[str, frozenset[str]] = {
+    "gather": _CHECKED,
+    "gather_along_axis": _CHECKED,
+    "gather_nd": _CHECKED,
+    "scatter_along_axis": _CHECKED,
+    "scatter_nd": _CHECKED,
+    "topk": frozenset({"sort", "return_indices"}),
+    "avg_pool": _PADS,
+    "conv": _PADS,
+    "conv_transpose": _PADS,
+    "l2_pool": _PADS,
+    "max_pool": _PADS,
+}
+"""By operation, arguments that change no result: pads where their type says them, whether indices that are in
+range are checked, whether what is sorted anyway must be."""
+
 
 @dataclass(frozen=True)
 class Call:
     """An operation being lowered: `given` has its tensors, `texts` its strings, `outputs` how many it
-    gives."""
+    gives. Arguments that nothing asks for are an error in the end (`unread`)."""
 
     b: Builder
     given: Mapping[str, Sequence[Tensor]]
     texts: Mapping[str, Any]
     outputs: int
+    asked: set[str] = field(default_factory=set)
 
     def x(self, name: str = "x") -> Tensor:
         """An argument. CompileError where it isn't given."""
+        self.asked.add(name)
         if not self.given.get(name):
             raise CompileError(f"it has no argument {name}")
         return self.given[name][0]
 
     def optional(self, name: str) -> Tensor | None:
+        self.asked.add(name)
         found = self.given.get(name)
         return found[0] if found else None
 
     def several(self, name: str) -> list[Tensor]:
+        self.asked.add(name)
         return list(self.given.get(name, ()))
 
     def text(self, name: str, default: str) -> str:
+        self.asked.add(name)
         return str(self.texts.get(name, default))
+
+    def dtype(self, name: str, default: str) -> DType:
+        """A type by MIL's name of it."""
+        word = self.text(name, default)
+        if word not in DTYPES:
+            raise CompileError(f"the type {word} is none of {', '.join(DTYPES)}")
+        return DTYPES[word]
 
     # -- arguments that must be known -----------------------------------------------------------
 
@@ -75,3 +111,8 @@ class Call:
         if value is not None:
             return [const(int(v)) for v in value.reshape(-1)]
         return self.b.require_sizes(found, f"the argument {name}", low=-1)
+
+    def unread(self, kind: str) -> list[str]:
+        """The arguments that are given and that the lowering of `kind` didn't ask for."""
+        given = [*(name for name, values in self.given.items() if values), *self.texts]
+        return [name for name in given if name not in self.asked and name not in IDLE.get(kind, ())]

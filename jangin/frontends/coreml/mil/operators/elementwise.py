@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from jangin.frontends.coreml.mil.operators.common import Call
 from jangin.frontends.registry import Lowering, Table, lowers
-from jangin.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, DType
+from jangin.ir.dtype import F64
 from jangin.ir.expr import Expr, call, cast, const, eq, land, lor, maximum, minimum, ne, select
 from jangin.ir.graph import CompileError
 from jangin.ops import activation
 from jangin.ops.axes import per_channel
 from jangin.ops.elementwise import converted, div, pow_, where, widened
 from jangin.ops.values import Tensor
-
-DTYPES: Mapping[str, DType] = {
-    "bool": BOOL, "fp16": F16, "fp32": F32, "fp64": F64, "int8": I8, "int16": I16, "int32": I32, "int64": I64,
-    "uint8": U8, "uint16": U16, "uint32": U32, "float16": F16, "float32": F32,
-}  # fmt: skip
 
 
 def _unary(body: Callable[[Expr], Expr]) -> Lowering:
@@ -119,10 +114,7 @@ def softplus_parametric(c: Call) -> Tensor:
 
 @lowers("cast")
 def cast_(c: Call) -> Tensor:
-    name = c.text("dtype", "fp32")
-    if name not in DTYPES:
-        raise CompileError(f"the type {name} is none of {', '.join(DTYPES)}")
-    return converted(c.b, c.x(), DTYPES[name])
+    return converted(c.b, c.x(), c.dtype("dtype", "fp32"))
 
 
 def _binary(body: Callable[[Expr, Expr], Expr]) -> Lowering:

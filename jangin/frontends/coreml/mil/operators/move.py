@@ -42,7 +42,24 @@ def stack(c: Call) -> Tensor:
 def split(c: Call) -> list[Tensor]:
     x, axis = c.x(), c.axis()
     sizes = [const(n) for n in c.integers("split_sizes", [])]
+    if c.integer("num_splits", c.outputs) != c.outputs:
+        raise CompileError(f"it gives {c.outputs} parts, and num_splits is {c.integer('num_splits')}")
     return list(move.split_into(c.b, x, axis, sizes or move.equal_sizes(c.b, x, axis, c.outputs)))
+
+
+@lowers("sliding_windows")
+def sliding_windows(c: Call) -> Tensor:
+    """Windows of an axis, one behind the other; their elements are an axis of their own behind it."""
+    b, x, axis = c.b, c.x(), c.axis()
+    size, stride = c.integer("size"), c.integer("stride", 1)
+    if size < 1 or stride < 1:
+        raise CompileError(f"windows of {size} in steps of {stride}")
+    count = (x.shape[axis] - size) // stride + 1
+
+    def element(bufs: Sequence[Buffer], *at: Expr) -> Expr:
+        return bufs[0][(*at[:axis], at[axis] * stride + at[axis + 1], *at[axis + 2 :])]
+
+    return b.compute(x.dtype, (*x.shape[:axis], count, const(size), *x.shape[axis + 1 :]), [x], element)
 
 
 @lowers("reshape")
@@ -262,7 +279,7 @@ def _reduction(kind: str) -> Lowering:
 def _arg(kind: str) -> Lowering:
     def lower(c: Call) -> Tensor:
         x, axis = c.x(), c.axis(default=-1)
-        best = c.b.cast(arg_extreme(c.b, x, axis, kind), I32)
+        best = c.b.cast(arg_extreme(c.b, x, axis, kind), c.dtype("output_dtype", "int32"))
         whole = [const(1) if n == axis else d for n, d in enumerate(x.shape)]
         return c.b.reshape(
             best, whole if c.flag("keep_dims") else [d for n, d in enumerate(x.shape) if n != axis]
@@ -292,7 +309,7 @@ def topk(c: Call) -> tuple[Tensor, ...]:
     best, places = top_k(
         c.b, c.x(), c.sizes("k")[0], axis=c.axis(default=-1), largest=not c.flag("ascending")
     )
-    return (best, c.b.cast(places, I32))[: c.outputs]
+    return (best, c.b.cast(places, c.dtype("output_indices_dtype", "int32")))[: c.outputs]
 
 
 @lowers("argsort")

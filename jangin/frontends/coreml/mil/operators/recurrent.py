@@ -109,6 +109,8 @@ def lstm_(c: Call) -> tuple[Tensor, ...]:
 @lowers("gru")
 def gru_(c: Call) -> tuple[Tensor, ...]:
     layer, count = _layer(c, 3, (("recurrent_activation", "sigmoid"), ("activation", "tanh")), GRU)
+    if c.flag("reset_after"):
+        raise CompileError("reset_after is not supported: its definition contradicts the one without it")
     y, *states = gru(c.b, layer, h=_state(c.b, c.optional("initial_h"), count), reset_after=True)
     return _given(c, y, states)
 
