@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jangin.ir.checks import IndexOutOfRange
     from jangin.ir.graph import CompileError
     from jangin.ir.limits import Limits
+    from jangin.onnxruntime import InferenceSession, SessionOptions
     from jangin.quantization.compare import compare
     from jangin.quantization.quantize import quantize
     from jangin.runtime.executable import Executable
@@ -28,15 +29,14 @@ if TYPE_CHECKING:
     from jangin.runtime.program import ProgramExecutable
     from jangin.runtime.several import SeveralExecutable
     from jangin.runtime.variants import VariantsExecutable
-    from jangin.session import InferenceSession, SessionOptions
 
 _HOMES = {
     "CompileError": "jangin.ir.graph",
     "Executable": "jangin.runtime.executable",
     "IndexOutOfRange": "jangin.ir.checks",
     "Limits": "jangin.ir.limits",
-    "InferenceSession": "jangin.session",
-    "SessionOptions": "jangin.session",
+    "InferenceSession": "jangin.onnxruntime",
+    "SessionOptions": "jangin.onnxruntime",
     "build": "jangin.compiler.driver",
     "compare": "jangin.quantization.compare",
     "compile": "jangin.compiler.driver",

@@ -99,7 +99,9 @@ ALLOWED = {
         "backends", "compiler.options", "compiler.pipeline", "compiler.request", "custom", "files",
         "frontends", "frontends.table", "ir", "passes", "runtime", "targets", "tune", "version",
     },
-    "session": {"frontends.onnx", "ir", "runtime", "jangin"},
+    "onnxruntime": {
+        "files", "frontends.onnx", "ir", "onnx_backend", "quantization", "runtime", "version", "jangin",
+    },
     "onnx_backend": {"ir", "runtime", "jangin"},
     "torch_backend": {"frontends.torch", "ir", "jangin"},
     "bench": {"backends", "frontends", "frontends.table", "ir", "llvm", "runtime", "targets", "jangin"},

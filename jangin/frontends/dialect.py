@@ -27,8 +27,8 @@ class Imported:
     `graph`: its nodes' `op` is "domain.Name", and their `source` what the model's author calls them; a node
     "function" stands for the graph in its attribute `body`, on names of its own. Constants may lie in the
     model's file or bytes. `metadata`: what the model says of itself, under names of
-    `jangin.session.ModelMetadata`. `ones`: symbols that the model's own runtime takes to be 1 unless it is
-    told otherwise. `hints`: places whose symbols the model's own runtime doesn't hold to be one where they
+    `jangin.onnxruntime.ModelMetadata`. `ones`: symbols that the model's own runtime takes to be 1 unless it
+    is told otherwise. `hints`: places whose symbols the model's own runtime doesn't hold to be one where they
     are called alike.
     """
 

@@ -23,7 +23,7 @@ from jangin.frontends.nnef.format import NnefFormat
 from jangin.frontends.onnx.format import OnnxFormat
 from jangin.frontends.tflite.format import TfliteFormat
 from jangin.frontends.torch.format import TorchFormat
-from jangin.ir.graph import CompileError
+from jangin.ir.errors import CompileError, FormatError
 from jangin.ir.limits import sized, within
 
 if TYPE_CHECKING:
@@ -83,12 +83,12 @@ def prepare(model: object, example: Example, first: Sequence[Format] = ()) -> Pr
 
 
 def format_of(contents: Contents, first: Sequence[Format] = ()) -> Format:
-    """The format that reads a model. Raises CompileError where none does."""
+    """The format that reads a model. Raises FormatError where none does."""
     formats = (*first, *FORMATS)
     found = next((f for f in formats if f.reads(contents)), None)
     if found is None:
         names = ", ".join(f.name for f in formats)
-        raise CompileError(f"{contents}, {_kind(contents)}, is of no format that is read here ({names})")
+        raise FormatError(f"{contents}, {_kind(contents)}, is of no format that is read here ({names})")
     return found
 
 

@@ -21,3 +21,7 @@ class CompileError(Exception):
 
     def __str__(self) -> str:
         return visible(super().__str__())
+
+
+class FormatError(CompileError):
+    """What was given is no model of a format that is read here."""

@@ -39,7 +39,7 @@ def imported_graph(read: ModelFile, shapes: ShapeBindings) -> Graph:
 
 
 def metadata(proto: messages.ModelProto) -> dict[str, Any]:
-    """What the model says of itself, under the names that `jangin.session.ModelMetadata` has."""
+    """What the model says of itself, under the names that `jangin.onnxruntime.ModelMetadata` has."""
     return {
         "producer_name": proto.producer_name,
         "domain": proto.domain,

@@ -1,0 +1,91 @@
+"""ONNX Runtime's interface over Jangin: `import jangin.onnxruntime as onnxruntime`.
+
+Every public name of onnxruntime is here. What Jangin can't do is refused with what to do instead, and options
+that it can't honour are named in a warning, once. `install()`, or `python -m jangin.onnxruntime script.py`,
+puts this module in the place of the real one for programs that import `onnxruntime`."""
+
+from __future__ import annotations
+
+from jangin.onnxruntime import capi
+from jangin.onnxruntime.binding import IOBinding, SessionIOBinding
+from jangin.onnxruntime.capi import onnxruntime_validation
+from jangin.onnxruntime.compiler import (
+    AdapterFormat,
+    LoraAdapter,
+    ModelCompiler,
+    OrtEpAssignedNode,
+    OrtEpAssignedSubgraph,
+    OrtEpContextData,
+    OrtEpContextDataBuffer,
+    OrtExternalInitializerInfo,
+)
+from jangin.onnxruntime.devices import (
+    OrtArenaCfg,
+    OrtDevice,
+    OrtEpDevice,
+    OrtHardwareDevice,
+    OrtMemoryInfo,
+    OrtSyncStream,
+    get_ep_devices,
+)
+from jangin.onnxruntime.enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtAllocatorType,
+    OrtCompileApiFlags,
+    OrtDeviceMemoryType,
+    OrtDeviceVendorId,
+    OrtExecutionProviderDevicePolicy,
+    OrtHardwareDeviceType,
+    OrtMemoryInfoDeviceType,
+    OrtMemType,
+    OrtSparseFormat,
+)
+from jangin.onnxruntime.installing import install, uninstall
+from jangin.onnxruntime.options import RunOptions, SessionOptions
+from jangin.onnxruntime.process import (
+    VERSION,
+    create_and_register_allocator,
+    create_and_register_allocator_v2,
+    disable_telemetry_events,
+    enable_telemetry_events,
+    get_build_info,
+    get_device,
+    get_version_string,
+    has_collective_ops,
+    preload_dlls,
+    print_debug_info,
+    register_execution_provider_library,
+    set_default_logger_callback,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+    set_global_thread_pool_sizes,
+    set_seed,
+    unregister_execution_provider_library,
+)
+from jangin.onnxruntime.providers import get_all_providers, get_available_providers
+from jangin.onnxruntime.session import InferenceSession, ModelMetadata, NodeArg
+from jangin.onnxruntime.values import OrtValue, SparseTensor, copy_tensors
+
+__version__ = version = VERSION
+__author__ = "Jangin"
+package_name, cuda_version = "onnxruntime", ""
+import_capi_exception = None
+
+__all__ = [
+    "AdapterFormat", "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding",
+    "InferenceSession", "LoraAdapter", "ModelCompiler", "ModelMetadata", "NodeArg", "OrtAllocatorType",
+    "OrtArenaCfg", "OrtCompileApiFlags", "OrtDevice", "OrtDeviceMemoryType", "OrtDeviceVendorId",
+    "OrtEpAssignedNode", "OrtEpAssignedSubgraph", "OrtEpContextData", "OrtEpContextDataBuffer", "OrtEpDevice",
+    "OrtExecutionProviderDevicePolicy", "OrtExternalInitializerInfo", "OrtHardwareDevice",
+    "OrtHardwareDeviceType", "OrtMemType", "OrtMemoryInfo", "OrtMemoryInfoDeviceType", "OrtSparseFormat",
+    "OrtSyncStream", "OrtValue", "RunOptions", "SessionIOBinding", "SessionOptions", "SparseTensor", "capi",
+    "copy_tensors", "create_and_register_allocator", "create_and_register_allocator_v2", "cuda_version",
+    "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_available_providers",
+    "get_build_info", "get_device", "get_ep_devices", "get_version_string", "has_collective_ops",
+    "import_capi_exception", "install", "onnxruntime_validation", "package_name", "preload_dlls",
+    "print_debug_info", "register_execution_provider_library", "set_default_logger_callback",
+    "set_default_logger_severity", "set_default_logger_verbosity", "set_global_thread_pool_sizes",
+    "set_seed", "uninstall", "unregister_execution_provider_library", "version",
+]  # fmt: skip

@@ -1,0 +1,29 @@
+"""ONNX's backend interface, which ONNX Runtime has under this name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jangin.onnx_backend import JanginBackend, JanginRep
+
+is_compatible = JanginBackend.is_compatible
+supports_device = JanginBackend.supports_device
+
+
+def prepare(model: Any, device: str | None = None, **kwargs: Any) -> JanginRep:
+    """A model (a path, bytes or ONNX's message), ready to run."""
+    import onnx
+
+    if isinstance(model, bytes):
+        model = onnx.ModelProto.FromString(model)
+    elif not isinstance(model, onnx.ModelProto):
+        model = onnx.load(model)
+    return JanginBackend.prepare(model, device or "CPU", **kwargs)
+
+
+def run(model: Any, inputs: Any, device: str | None = None, **kwargs: Any) -> Any:
+    """The outputs of a model for inputs in order, or by name."""
+    return prepare(model, device, **kwargs).run(inputs)
+
+
+run_model = run

@@ -1,0 +1,13 @@
+"""The classes of ONNX Runtime that are written in Python."""
+
+from jangin.onnxruntime.binding import IOBinding
+from jangin.onnxruntime.compiler import AdapterFormat, ModelCompiler
+from jangin.onnxruntime.devices import OrtDevice
+from jangin.onnxruntime.enums import OrtDeviceVendorId
+from jangin.onnxruntime.session import InferenceSession, Session
+from jangin.onnxruntime.values import OrtValue, SparseTensor, copy_tensors
+
+__all__ = [
+    "AdapterFormat", "IOBinding", "InferenceSession", "ModelCompiler", "OrtDevice", "OrtDeviceVendorId",
+    "OrtValue", "Session", "SparseTensor", "copy_tensors",
+]  # fmt: skip

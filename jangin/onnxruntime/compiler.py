@@ -1,0 +1,161 @@
+"""`ModelCompiler` and adapters: of a CPU there is nothing to compile into an ONNX file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jangin.files import write_whole
+from jangin.ir.records import dataclass
+from jangin.onnxruntime.enums import GraphOptimizationLevel, OrtCompileApiFlags
+from jangin.onnxruntime.errors import Fail, InvalidArgument, NotImplemented
+from jangin.onnxruntime.options import SessionOptions
+
+
+@dataclass(frozen=True)
+class OrtExternalInitializerInfo:
+    """Where an initializer's data lie."""
+
+    filepath: str
+    file_offset: int
+    byte_size: int
+
+
+class ModelCompiler:
+    """Writes a model with what providers compiled of it, which for the CPU is nothing: the model as it came.
+    Jangin's own compiled models are `.jgn` files (`jangin.build(model).save("model.jgn")`)."""
+
+    def __init__(
+        self,
+        sess_options: SessionOptions,
+        input_model_path_or_bytes: str | os.PathLike[str] | bytes,
+        embed_compiled_data_into_model: bool = False,
+        external_initializers_file_path: str | os.PathLike[str] | None = None,
+        external_initializers_size_threshold: int = 1024,
+        flags: int = OrtCompileApiFlags.NONE,
+        graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
+        get_initializer_location_func: Callable[..., Any] | None = None,
+    ) -> None:
+        if not isinstance(input_model_path_or_bytes, (str, os.PathLike, bytes)):
+            raise TypeError(f"Unable to load from type '{type(input_model_path_or_bytes)}'")
+        if not input_model_path_or_bytes:
+            raise ValueError("the input model is empty")
+        if external_initializers_file_path or get_initializer_location_func:
+            raise NotImplemented.said(
+                "initializers aren't moved out of a model: use onnx.save(save_as_external_data=True)"
+            )
+        self._model, self._flags = input_model_path_or_bytes, flags
+
+    def compile_to_bytes(self) -> bytes:
+        if self._flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
+            raise Fail.said("no node was compiled, as the CPU runs them all")
+        return self._model if isinstance(self._model, bytes) else Path(self._model).read_bytes()
+
+    def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> None:
+        """Write it; by default beside the model, as `*_ctx.onnx`."""
+        if output_model_path is not None:
+            path = os.fspath(output_model_path)
+        elif isinstance(self._model, bytes):
+            raise InvalidArgument.said("a model that was given as bytes needs the path of an output")
+        else:
+            path = f"{os.fspath(self._model).removesuffix('.onnx')}_ctx.onnx"
+        if self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS and os.path.exists(path):
+            raise Fail.said(f"{path} exists already")
+        data = self.compile_to_bytes()
+        write_whole(path, lambda file: file.write(data))
+
+    def compile_to_stream(self, write_function: Callable[[bytes], object]) -> None:
+        write_function(self.compile_to_bytes())
+
+    def set_ep_context_data_write_func(self, write_func: Callable[..., None]) -> None:
+        """Does nothing, as no provider compiles anything."""
+
+    def clear_ep_context_data_write_func(self) -> None:
+        """Does nothing, as no provider compiles anything."""
+
+
+def _no_adapters() -> NoReturn:
+    raise NotImplemented.said(
+        "adapters (LoRA) can't be applied to a compiled model: merge them into its weights, and compile that"
+    )
+
+
+class LoraAdapter:
+    """Refused when it is loaded: a compiled model's weights are fixed."""
+
+    def Load(self, path: str) -> None:
+        _no_adapters()
+
+
+class AdapterFormat:
+    """Refused: files of adapters are for ONNX Runtime alone."""
+
+    def __init__(self, adapter: Any = None) -> None:
+        _no_adapters()
+
+    @staticmethod
+    def read_adapter(file_path: str | os.PathLike[str]) -> AdapterFormat:
+        _no_adapters()
+
+    def export_adapter(self, file_path: str | os.PathLike[str]) -> None:
+        _no_adapters()
+
+    def get_format_version(self) -> int:
+        _no_adapters()
+
+    def set_adapter_version(self, adapter_version: int) -> None:
+        _no_adapters()
+
+    def get_adapter_version(self) -> int:
+        _no_adapters()
+
+    def set_model_version(self, model_version: int) -> None:
+        _no_adapters()
+
+    def get_model_version(self) -> int:
+        _no_adapters()
+
+    def set_parameters(self, params: dict[str, Any]) -> None:
+        _no_adapters()
+
+    def get_parameters(self) -> dict[str, Any]:
+        _no_adapters()
+
+
+class OrtEpAssignedNode:
+    """A node that a provider runs; sessions here tell of none."""
+
+    name = domain = op_type = ""
+
+
+class OrtEpAssignedSubgraph:
+    """The nodes that a provider runs; sessions here tell of none."""
+
+    ep_name = ""
+
+    def get_nodes(self) -> list[OrtEpAssignedNode]:
+        return []
+
+
+class OrtEpContextData:
+    """What a provider compiled, of which there is nothing here."""
+
+    size = 0
+
+    def read(self, offset: int = 0, length: int | None = None) -> bytes:
+        return b""
+
+
+class OrtEpContextDataBuffer:
+    """Where a provider's data would be read to, of which there are none here."""
+
+    size = max_size = 0
+    is_allocated = False
+
+    def allocate(self, size: int) -> None:
+        raise Fail.said("no provider reads data")
+
+    def write(self, data: bytes, offset: int = 0) -> None:
+        raise Fail.said("no provider reads data")

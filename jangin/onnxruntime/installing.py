@@ -1,0 +1,56 @@
+"""`install`: Jangin in the place of `onnxruntime`, for programs that import it.
+
+`import onnxruntime` and `import onnxruntime.anything` then give the modules of `jangin.onnxruntime`: the very
+same ones, so that there is one class of each name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+THEIRS, OURS = "onnxruntime", "jangin.onnxruntime"
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != THEIRS:
+            return None
+        name = OURS + fullname.removeprefix(THEIRS)
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(
+                f"Jangin, which stands in for onnxruntime, has no module {fullname!r}", name=fullname
+            )
+        return ModuleSpec(fullname, self, origin=name, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        sys.modules[name] = importlib.import_module(OURS + name.removeprefix(THEIRS))
+
+
+def install() -> None:
+    """Let `import onnxruntime` give Jangin. Raises ImportError where the real one is imported already."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    if f"{THEIRS}.capi" in sys.modules:
+        raise ImportError("onnxruntime is imported already: call jangin.onnxruntime.install() before that")
+    sys.meta_path.insert(0, _Finder())
+    sys.modules[THEIRS] = importlib.import_module(OURS)
+
+
+def uninstall() -> None:
+    """Let `import onnxruntime` give the real one again; modules that imported Jangin's keep them."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    for name in [n for n in sys.modules if n.partition(".")[0] == THEIRS]:
+        del sys.modules[name]

@@ -1,0 +1,98 @@
+"""What a session compiles: the model that it is given, with what its options replace in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from jangin.files import write_whole
+from jangin.onnxruntime.errors import Fail
+from jangin.onnxruntime.options import SessionOptions
+
+Source = Any
+"""A path, bytes, or ONNX's message."""
+
+
+def with_options(model: Source, options: SessionOptions) -> Source:
+    """The model with initializers and files of external data replaced and sizes fixed by denotation; as it is
+    given where nothing is to be done."""
+    initializers = getattr(options, "initializers", {})
+    files = getattr(options, "external_files", {})
+    denotations = getattr(options, "denotations", {})
+    if not (initializers or files or denotations):
+        return model
+    from onnx.numpy_helper import from_array
+
+    proto, folder = _read(model)
+    for tensor in proto.graph.initializer:
+        if tensor.name in initializers:
+            tensor.CopyFrom(from_array(initializers[tensor.name], tensor.name))
+        elif (place := _place(tensor)).get("location") in files:
+            _take(tensor, files[place["location"]], place)
+    _rest(proto, folder)
+    for dim in _input_dims(proto):
+        if dim.denotation in denotations:
+            dim.dim_value = denotations[dim.denotation]
+    return proto
+
+
+def keep(model: Source, path: str | os.PathLike[str]) -> None:
+    """Write the model as it came, for those who read it there. Data beside it go into the file."""
+    proto, folder = _read(model)
+    _rest(proto, folder)
+    data = proto.SerializeToString()
+    write_whole(path, lambda file: file.write(data))
+
+
+def _read(model: Source) -> tuple[Any, Path | None]:
+    """A model's message, and the folder of its data."""
+    import onnx
+
+    if isinstance(model, bytes):
+        return onnx.ModelProto.FromString(model), None
+    if isinstance(model, (str, os.PathLike)):
+        return onnx.load(os.fspath(model), load_external_data=False), Path(model).resolve().parent
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    return copied, None
+
+
+def _place(tensor: Any) -> dict[str, str]:
+    """Where a tensor's external data lie, if they are external."""
+    return {e.key: e.value for e in tensor.external_data} if tensor.data_location == 1 else {}
+
+
+def _take(tensor: Any, data: memoryview, place: dict[str, str]) -> None:
+    """Take a tensor's numbers out of a file's contents."""
+    start = int(place.get("offset", 0))
+    stop = start + int(place["length"]) if "length" in place else len(data)
+    if stop > len(data):
+        raise Fail.said(
+            f"initializer '{tensor.name}' needs bytes {start} to {stop} of {place['location']}, which was "
+            f"given with {len(data)}"
+        )
+    tensor.raw_data = bytes(data[start:stop])
+    tensor.ClearField("external_data")
+    tensor.data_location = 0
+
+
+def _rest(proto: Any, folder: Path | None) -> None:
+    """Take in what external data are left."""
+    from onnx.external_data_helper import load_external_data_for_model
+
+    left = [t.name for t in proto.graph.initializer if _place(t)]
+    if left and folder is None:
+        raise Fail.said(
+            f"the data of initializer '{left[0]}' lie beside the model, which was given as bytes: give its "
+            "path, or the file by add_external_initializers_from_files_in_memory"
+        )
+    if left:
+        load_external_data_for_model(proto, os.fspath(folder or ""))
+
+
+def _input_dims(proto: Any) -> Iterator[Any]:
+    inputs: Iterable[Any] = proto.graph.input
+    for value in inputs:
+        yield from value.type.tensor_type.shape.dim

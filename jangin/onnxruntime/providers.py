@@ -1,0 +1,75 @@
+"""Execution providers: here the CPU's alone, by the name that ONNX Runtime gives it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+PROVIDER = "CPUExecutionProvider"
+ALL = (
+    "NvTensorRTRTXExecutionProvider", "TensorrtExecutionProvider", "CUDAExecutionProvider",
+    "MIGraphXExecutionProvider", "OpenVINOExecutionProvider", "DnnlExecutionProvider",
+    "VitisAIExecutionProvider", "QNNExecutionProvider", "NnapiExecutionProvider", "VSINPUExecutionProvider",
+    "JsExecutionProvider", "CoreMLExecutionProvider", "ACLExecutionProvider", "DmlExecutionProvider",
+    "RknpuExecutionProvider", "WebNNExecutionProvider", "WebGpuExecutionProvider",
+    "XnnpackExecutionProvider", "CANNExecutionProvider", "AzureExecutionProvider", PROVIDER,
+)  # fmt: skip
+"""The providers that ONNX Runtime knows, the most special first."""
+
+
+def get_all_providers() -> list[str]:
+    """The names of all providers that ONNX Runtime knows."""
+    return [*ALL]
+
+
+def get_available_providers() -> list[str]:
+    """The names of the providers that are here."""
+    return [PROVIDER]
+
+
+def normalized(providers: Any, options: Sequence[Mapping[str, Any]] | None) -> dict[str, dict[str, str]]:
+    """The options asked for of each provider. A bare string is one name; a provider that isn't here is
+    warned of, and the CPU runs the model. Raises ValueError for what is neither names nor pairs."""
+    if providers is None:
+        return {}
+    listed = [providers] if isinstance(providers, str) else providers
+    if not isinstance(listed, Sequence):
+        raise ValueError("'providers' should be a sequence.")
+    found: dict[str, dict[str, str]] = {}
+    for name, given in _pairs(listed, options):
+        if name not in get_available_providers():
+            here = ", ".join(get_available_providers())
+            warnings.warn(
+                f"Specified provider '{name}' is not in available provider names. "
+                f"Available providers: '{here}'; the model runs on the CPU",
+                UserWarning,
+                stacklevel=3,
+            )
+        if name in found:
+            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", UserWarning, stacklevel=3)
+        else:
+            found[name] = {str(key): str(value) for key, value in given.items()}
+    return found
+
+
+def _pairs(
+    listed: Sequence[Any], options: Sequence[Mapping[str, Any]] | None
+) -> list[tuple[str, Mapping[str, Any]]]:
+    if options is None:
+        pairs = [(p, {}) if isinstance(p, str) else p for p in listed]
+    elif not isinstance(options, Sequence):
+        raise ValueError("'provider_options' should be a sequence.")
+    elif len(listed) != len(options):
+        raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
+    elif not all(isinstance(p, str) for p in listed):
+        raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
+    elif not all(isinstance(o, Mapping) for o in options):
+        raise ValueError("'provider_options' values must be dicts.")
+    else:
+        pairs = [*zip(listed, options, strict=True)]
+    for pair in pairs:
+        right = isinstance(pair, tuple) and len(pair) == 2
+        if not (right and isinstance(pair[0], str) and isinstance(pair[1], Mapping)):
+            raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
+    return pairs

@@ -1,0 +1,26 @@
+"""What is said of options: misspelt ones are errors, and those that can't be honoured are named once."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Iterable
+
+_SAID: set[str] = set()
+"""The options that a warning has named in this process."""
+
+
+def say_idle(names: Iterable[str], stacklevel: int = 3) -> None:
+    """Warn of options that can't be honoured, of each once in a process."""
+    new = [n for n in dict.fromkeys(names) if n not in _SAID]
+    if new:
+        _SAID.update(new)
+        what = ", ".join(new)
+        warnings.warn(f"these options change nothing in Jangin: {what}", UserWarning, stacklevel=stacklevel)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What a misspelt name should be, or what there is."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, 1)
+    return f": did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"

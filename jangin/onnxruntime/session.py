@@ -1,0 +1,345 @@
+"""`InferenceSession` as ONNX Runtime has it, so that code moves by changing one import."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields
+from typing import Any
+
+from jangin.frontends.onnx.types import element_name
+from jangin.ir.dtype import DTYPES, STRING, from_numpy
+from jangin.ir.errors import CompileError, FormatError
+from jangin.ir.records import dataclass
+from jangin.onnxruntime.binding import IOBinding
+from jangin.onnxruntime.devices import OrtEpDevice, OrtMemoryInfo, cpu_memory, get_ep_devices
+from jangin.onnxruntime.enums import OrtDeviceVendorId
+from jangin.onnxruntime.errors import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    ModelLoadCanceled,
+    NoSuchFile,
+)
+from jangin.onnxruntime.model import keep, with_options
+from jangin.onnxruntime.options import RunOptions, SessionOptions, idle
+from jangin.onnxruntime.process import global_threads
+from jangin.onnxruntime.profiling import Profile
+from jangin.onnxruntime.providers import PROVIDER, normalized
+from jangin.onnxruntime.said import nearest, say_idle
+from jangin.onnxruntime.values import OrtValue, OrtValueVector
+from jangin.runtime.load import Runnable
+from jangin.runtime.sizes import TensorSpec
+from jangin.runtime.threads import counted
+
+Feeds = Mapping[str, Any]
+Callback = Callable[[list[Any], Any, str], object]
+_ACCEPTED = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
+"""Arguments that ONNX Runtime's sessions take beside the named ones."""
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output: `type` as in "tensor(float)"; `shape` has integers and symbol names."""
+
+    name: str
+    type: str
+    shape: list[int | str]
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    graph_name: str
+    producer_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 0
+    custom_metadata_map: dict[str, str] = field(default_factory=dict)
+
+
+class Session:
+    """What a session does, whatever it is made of."""
+
+    _executable: Runnable
+    _options: SessionOptions
+    _outputs: list[str]
+    _profile: Profile | None = None
+    _began: int = 0
+    _provider_options: dict[str, dict[str, str]]
+
+    @property
+    def _sess(self) -> Session:
+        return self
+
+    @property
+    def executable(self) -> Runnable:
+        return self._executable
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: RunOptions | None = None
+    ) -> list[Any]:
+        """The outputs named (all of them: None or empty), in that order. Raises InvalidArgument, which is a
+        ValueError and a TypeError, for a name, size or dtype that isn't the model's."""
+        results = self._ran(output_names, input_feed, run_options)
+        return [results[n] for n in output_names or self._outputs]
+
+    def _ran(self, names: Sequence[str] | None, feeds: Feeds, options: RunOptions | None) -> dict[str, Any]:
+        if names and (unknown := [n for n in names if n not in self._outputs]):
+            known = f"the outputs are: {self._outputs}"
+            raise InvalidArgument.said(f"no output is named {', '.join(map(repr, unknown))}; {known}")
+        if options is not None:
+            say_idle(idle(options), stacklevel=4)
+            _check_ended(options)
+        given = {n: v.python() if isinstance(v, OrtValue) else v for n, v in feeds.items()}
+        try:
+            made = self._executable.run(given) if self._profile is None else self._profiled(given)
+        except (ValueError, TypeError, IndexError) as error:
+            if any(i.name not in given for i in self._executable.inputs):
+                raise
+            raise InvalidArgument.said(error) from error
+        if options is not None:
+            _check_ended(options)
+        return made
+
+    def _profiled(self, feeds: Feeds) -> dict[str, Any]:
+        assert self._profile is not None
+        return self._profile.run(self._executable, feeds)
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Feeds,
+        callback: Callback,
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """A run in a thread of its own, which calls `callback(results, user_data, error)` when it ends;
+        `error` is "" where it went well."""
+
+        def work() -> None:
+            try:
+                results, error = self.run(output_names, input_feed, run_options), ""
+            except Exception as problem:
+                results, error = [], str(problem)
+            callback(results, user_data, error)
+
+        threading.Thread(target=work, name="jangin run_async", daemon=True).start()
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """As `run`, from OrtValues to OrtValues."""
+        return [*map(OrtValue.holding, self.run(output_names, input_dict_ort_values, run_options))]
+
+    def io_binding(self) -> IOBinding:
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
+        """A run from what is bound to what is bound. Raises ValueError for another session's binding."""
+        if iobinding.session is not self:
+            raise ValueError("IOBinding must be used with the session that created it.")
+        made = self._ran(iobinding.wanted, iobinding.feeds, run_options)
+        iobinding.take({name: made[name] for name in iobinding.wanted})
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: Sequence[OrtValue],
+        fetch_names: Sequence[str],
+        fetches: OrtValueVector,
+        fetch_devices: Sequence[Any],
+    ) -> None:
+        """As `run`, of OrtValues in a row; the results take the places of `fetches`, or are put behind."""
+        made = self.run(fetch_names, dict(zip(feed_names, feeds, strict=True)), run_options)
+        for n, value in enumerate(made):
+            if n < len(fetches) and fetches[n].has_value():
+                fetches[n].update_inplace(value)
+            else:
+                fetches[n : n + 1] = [OrtValue.holding(value)]
+
+    def create_ortvalue_from_shape_and_type(
+        self,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str,
+        device_id: int = 0,
+        vendor_id: int | OrtDeviceVendorId = -1,
+    ) -> OrtValue:
+        return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
+
+    def get_inputs(self) -> list[NodeArg]:
+        return [_node_arg(s) for s in self._executable.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        return [_node_arg(s) for s in self._executable.outputs]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """None: a compiled model's initializers are fixed (SessionOptions.add_initializer replaces them)."""
+        return []
+
+    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
+        return [cpu_memory() for _ in self._executable.inputs]
+
+    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
+        return [cpu_memory() for _ in self._executable.outputs]
+
+    def get_input_epdevices(self) -> list[OrtEpDevice]:
+        return [get_ep_devices()[0] for _ in self._executable.inputs]
+
+    def get_providers(self) -> list[str]:
+        return [*self._provider_options]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        return {name: dict(options) for name, options in self._provider_options.items()}
+
+    def get_provider_graph_assignment_info(self) -> list[Any]:
+        """Refused: kernels are of several nodes each; `jangin inspect --placement` tells what runs each."""
+        raise Fail.said("nodes aren't assigned to providers: see `jangin inspect MODEL --placement`")
+
+    def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
+        """Ask for other providers: the CPU stays what runs the model."""
+        self._provider_options = _provided(normalized(providers, provider_options))
+
+    def enable_fallback(self) -> None:
+        """Does nothing: the CPU runs the model, and there is nothing to fall back to."""
+
+    def disable_fallback(self) -> None:
+        """Does nothing: the CPU runs the model, and there is nothing to fall back to."""
+
+    def get_session_options(self) -> SessionOptions:
+        return self._options
+
+    def get_modelmeta(self) -> ModelMetadata:
+        kept = self._executable.artifact.metadata
+        return ModelMetadata(
+            self._executable.name, **{f.name: kept[f.name] for f in fields(ModelMetadata) if f.name in kept}
+        )
+
+    def end_profiling(self) -> str:
+        """Write the trace; the name of its file, or "" where `enable_profiling` is off."""
+        profile, self._profile = self._profile, None
+        return "" if profile is None else profile.write()
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When the trace began, by `time.monotonic_ns`; 0 where `enable_profiling` is off."""
+        return self._began
+
+    def get_tuning_results(self) -> list[Any]:
+        """None: what `jangin tune` finds is kept in Jangin's cache."""
+        return []
+
+    def set_tuning_results(self, results: Any, *, error_on_invalid: bool = False) -> None:
+        """Does nothing: ONNX Runtime's choices of kernels say nothing of Jangin's."""
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Does nothing but say so: the CPU has no options that change between runs."""
+        say_idle(options)
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Does nothing, as no graph is captured."""
+
+
+class InferenceSession(Session):
+    """A model ready to run. `path_or_bytes`: a model's file (of any format that Jangin reads) or its bytes,
+    or a compiled `.jgn` file.
+
+    `sess_options` may be ONNX Runtime's own, of which the number of threads has effect (what its methods
+    were told can't be read: use the `SessionOptions` of this module for it).
+
+    `providers`: None, a name, or a list of names or of (name, options). The CPU runs the model; another
+    one is warned of. An argument that no session has raises TypeError; options that can't be honoured are
+    named in a warning."""
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | None = None,
+        providers: Any = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **others: Any,
+    ) -> None:
+        for name in others:
+            if name not in _ACCEPTED:
+                known = ["sess_options", "providers", "provider_options", *_ACCEPTED]
+                raise TypeError(f"InferenceSession takes no argument {name!r}{nearest(name, known)}")
+        if not hasattr(sess_options, "intra_op_num_threads") and sess_options is not None:
+            raise TypeError(f"sess_options must be SessionOptions, not {type(sess_options).__name__}")
+        options = self._options = sess_options or SessionOptions()
+        asked = normalized(providers, provider_options)
+        self._provider_options = _provided(asked or getattr(options, "providers", {}))
+        given = ["provider_options"] if any(self._provider_options.values()) else []
+        say_idle(
+            [*idle(options), *given, *(["disabled_optimizers"] if others.get("disabled_optimizers") else [])]
+        )
+        self._model_path = None if isinstance(path_or_bytes, bytes) else path_or_bytes
+        start = time.monotonic_ns()
+        self._executable = _opened(path_or_bytes, options)
+        self._outputs = [o.name for o in self._executable.outputs]
+        if options.enable_profiling:
+            self._began = start
+            self._profile = Profile(options.profile_file_prefix, start)
+            self._profile.session("session_initialization", start, time.monotonic_ns())
+
+
+def _provided(asked: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """The providers that there are of those asked for: the CPU, with its options."""
+    return {PROVIDER: dict(asked.get(PROVIDER, {}))}
+
+
+def _check_ended(options: RunOptions) -> None:
+    if options.terminate:
+        raise Fail.said("Exiting due to terminate flag being set to true.")
+
+
+def _opened(model: Any, options: SessionOptions) -> Runnable:
+    """The model, compiled or loaded. Raises ONNX Runtime's exceptions, which are Jangin's too."""
+    if not isinstance(model, (str, os.PathLike, bytes)) and not hasattr(model, "SerializeToString"):
+        raise TypeError(f"Unable to load from type '{type(model)}'")
+    if getattr(options, "canceled", False):
+        raise ModelLoadCanceled.said("loading was canceled by set_load_cancellation_flag")
+    try:
+        return _open(model, options)
+    except CompileError as error:
+        if isinstance(model, (str, os.PathLike)) and not os.path.exists(model):
+            raise NoSuchFile.said(
+                f"Load model from {os.fspath(model)} failed: there is no such file"
+            ) from None
+        kind = InvalidProtobuf if isinstance(error, FormatError) else InvalidGraph
+        raise kind.said(error) from error
+
+
+def _open(model: Any, options: SessionOptions) -> Runnable:
+    import jangin
+
+    asked = options.intra_op_num_threads or (0 if options.use_per_session_threads else global_threads())
+    threads = None if asked == 0 and not isinstance(asked, bool) else counted(asked, "intra_op_num_threads")
+    if not isinstance(model, bytes) and str(model).endswith(".jgn"):
+        loaded: Runnable = jangin.load(model, threads=threads)
+        return loaded
+    source = with_options(model, options)
+    shapes = dict(getattr(options, "shapes", {}))
+    compiled: Runnable = jangin.compile(source, threads=threads, shapes=shapes)
+    if options.optimized_model_filepath:
+        keep(source, options.optimized_model_filepath)
+    return compiled
+
+
+def _node_arg(spec: TensorSpec) -> NodeArg:
+    if spec.type:
+        return NodeArg(spec.name, _type_name(spec.type), list(spec.shape))
+    return NodeArg(spec.name, f"tensor({element_name(from_numpy(spec.dtype))})", list(spec.shape))
+
+
+def _type_name(text: str) -> str:
+    """A type as ONNX Runtime writes it: seq(f32[?]) is seq(tensor(float))."""
+    dtypes = {"string": STRING, **DTYPES}
+    return re.sub(r"(\w+)\[[^\]]*\]", lambda found: f"tensor({element_name(dtypes[found[1]])})", text)

@@ -1,0 +1,306 @@
+"""`OrtValue`: a tensor, sequence, map or empty optional, in NumPy's memory or a caller's."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Self
+
+import numpy as np
+
+from jangin.frontends.onnx.types import TEXT, TYPES, element_name
+from jangin.ir.dtype import from_numpy
+from jangin.ir.graph import Array
+from jangin.onnxruntime.devices import OrtDevice, OrtMemoryInfo, on_cpu
+from jangin.onnxruntime.enums import OrtDeviceVendorId, OrtSparseFormat
+from jangin.onnxruntime.errors import NotImplemented
+
+CPU = 1
+"""DLPack's number of the CPU's memory."""
+_CODES = {dtype.name: code for code, dtype in TYPES.items()}
+
+
+class SparseTensor:
+    """Refused: Jangin's models take and give dense tensors. Every way to make one says so."""
+
+    def __init__(self, sparse_tensor: Any = None) -> None:
+        _no_sparse()
+
+    @classmethod
+    def sparse_coo_from_numpy(
+        cls, dense_shape: Any, values: Array, coo_indices: Any, ort_device: OrtDevice
+    ) -> SparseTensor:
+        _no_sparse()
+
+    @classmethod
+    def sparse_csr_from_numpy(
+        cls, dense_shape: Any, values: Array, inner_indices: Any, outer_indices: Any, ort_device: OrtDevice
+    ) -> SparseTensor:
+        _no_sparse()
+
+    def values(self) -> Array:
+        _no_sparse()
+
+    def as_coo_view(self) -> Any:
+        _no_sparse()
+
+    def as_csrc_view(self) -> Any:
+        _no_sparse()
+
+    def as_blocksparse_view(self) -> Any:
+        _no_sparse()
+
+    def to_cuda(self, ort_device: OrtDevice) -> SparseTensor:
+        _no_sparse()
+
+    def format(self) -> OrtSparseFormat:
+        _no_sparse()
+
+    def dense_shape(self) -> Array:
+        _no_sparse()
+
+    def data_type(self) -> str:
+        _no_sparse()
+
+    def device_name(self) -> str:
+        _no_sparse()
+
+
+def _no_sparse() -> NoReturn:
+    raise NotImplemented.said("sparse tensors aren't supported: make them dense (`toarray()` in SciPy)")
+
+
+class OrtValue:
+    """What a model takes or gives. A tensor lies in the memory of the array that it was made of."""
+
+    _value: Any
+
+    def __init__(self, ortvalue: OrtValue, numpy_obj: Array | None = None, session: Any = None) -> None:
+        if not isinstance(ortvalue, OrtValue):
+            raise ValueError(f"an OrtValue is made of an OrtValue, not of {type(ortvalue).__name__}")
+        self._value = ortvalue._value
+
+    @classmethod
+    def holding(cls, value: Any) -> Self:
+        """One of an array, of a list (a sequence), of a dictionary (a map) or of None (an empty optional)."""
+        made = cls.__new__(cls)
+        made._value = value
+        return made
+
+    @classmethod
+    def of(cls, value: Any) -> OrtValue:
+        """What may be an OrtValue already."""
+        return value if isinstance(value, OrtValue) else cls.holding(value)
+
+    @property
+    def _ortvalue(self) -> OrtValue:
+        return self
+
+    def _get_c_value(self) -> OrtValue:
+        return self
+
+    @classmethod
+    def ortvalue_from_numpy(
+        cls,
+        numpy_obj: Array,
+        /,
+        device_type: str | OrtDevice = "cpu",
+        device_id: int = 0,
+        vendor_id: int | OrtDeviceVendorId = -1,
+    ) -> OrtValue:
+        """A tensor in the array's own memory, or in a copy where the array has gaps."""
+        if isinstance(device_type, str):
+            on_cpu(device_type, device_id, vendor_id)
+        if not isinstance(numpy_obj, np.ndarray):
+            raise RuntimeError(f"an OrtValue is made of a NumPy array, not of {type(numpy_obj).__name__}")
+        return cls.holding(np.ascontiguousarray(numpy_obj) if numpy_obj.ndim else numpy_obj)
+
+    @classmethod
+    def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
+        """A tensor in the array's memory, whose elements are taken for those of another type as large."""
+        dtype = dtype_of(onnx_element_type)
+        if dtype.itemsize != data.dtype.itemsize:
+            raise RuntimeError(f"{data.dtype} elements aren't as large as those of type {onnx_element_type}")
+        return cls.holding(data.view(dtype))
+
+    @classmethod
+    def ortvalue_from_shape_and_type(
+        cls,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int | OrtDeviceVendorId = -1,
+        memory_info: OrtMemoryInfo | None = None,
+    ) -> OrtValue:
+        """A tensor of this shape, whose elements are yet to be written; the type is NumPy's or ONNX's."""
+        on_cpu(device_type, device_id, vendor_id)
+        return cls.holding(np.empty(tuple(shape), dtype_of(element_type)))
+
+    @classmethod
+    def ort_value_from_sparse_tensor(cls, sparse_tensor: SparseTensor) -> OrtValue:
+        _no_sparse()
+
+    @classmethod
+    def from_dlpack(cls, data: Any, /) -> OrtValue:
+        """A tensor in the memory of another framework's, by the DLPack protocol, or of its capsule."""
+        source = data if hasattr(data, "__dlpack__") else _Capsule(data)
+        return cls.holding(np.from_dlpack(source))
+
+    def as_sparse_tensor(self) -> SparseTensor:
+        _no_sparse()
+
+    def data_ptr(self) -> int:
+        """The address of a tensor's first element."""
+        return int(self.numpy().__array_interface__["data"][0])
+
+    def device_name(self) -> str:
+        return "cpu"
+
+    def shape(self) -> list[int]:
+        return [*self.numpy().shape]
+
+    def data_type(self) -> str:
+        """As ONNX writes it: "tensor(int64)"."""
+        return _type_of(self._value)
+
+    def element_type(self) -> int:
+        """ONNX's number of a tensor's element type."""
+        dtype = self.numpy().dtype
+        return TEXT if dtype.kind in "OUS" else _CODES[from_numpy(dtype).name]
+
+    def tensor_size_in_bytes(self) -> int:
+        return self.numpy().nbytes
+
+    def has_value(self) -> bool:
+        return self._value is not None
+
+    def is_tensor(self) -> bool:
+        return isinstance(self._value, np.ndarray)
+
+    def is_sparse_tensor(self) -> bool:
+        return False
+
+    def is_tensor_sequence(self) -> bool:
+        return isinstance(self._value, list) and not any(isinstance(v, Mapping) for v in self._value)
+
+    def numpy(self) -> Array:
+        """A tensor's array, in the same memory. Raises RuntimeError where there is no tensor."""
+        if not isinstance(self._value, np.ndarray):
+            raise RuntimeError("Only OrtValues that are Tensors are currently supported")
+        return self._value
+
+    def python(self) -> Any:
+        """What a run takes or gives for it: an array, a list, a dictionary or None."""
+        return self._value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, *, stream: Any = None, **how: Any) -> Any:
+        return self.numpy().__dlpack__(**how)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU, 0
+
+    def to_dlpack(self) -> Any:
+        return self.__dlpack__()
+
+    def update_inplace(self, data: Array | OrtValue) -> None:
+        """Copy numbers into a tensor, whose address stays. Raises ValueError for another shape."""
+        new = data.numpy() if isinstance(data, OrtValue) else data
+        if not isinstance(new, np.ndarray):
+            raise TypeError("data must be a numpy.ndarray or an OrtValue.")
+        if new.shape != self.numpy().shape or new.dtype != self.numpy().dtype:
+            mine = f"{self.numpy().dtype}{self.shape()}"
+            raise ValueError(f"a tensor {mine} can't hold one {new.dtype}{[*new.shape]}")
+        np.copyto(self.numpy(), new)
+
+
+class OrtValueVector(list[OrtValue]):
+    """OrtValues in a row."""
+
+    def push_back(self, value: OrtValue) -> None:
+        self.append(OrtValue.of(value))
+
+    def push_back_batch(
+        self, tensors: Sequence[Any], addresses: Sequence[int], element_types: Sequence[Any],
+        shapes: Sequence[Sequence[int]], devices: Sequence[Any],
+    ) -> None:  # fmt: skip
+        """Tensors in memory given by address, which `tensors` must keep alive."""
+        for address, kind, shape in zip(addresses, element_types, shapes, strict=True):
+            self.append(OrtValue.holding(at_address(address, shape, kind)))
+
+    def element_type_at(self, idx: int) -> int:
+        return self[idx].element_type()
+
+    def bool_tensor_indices(self) -> list[int]:
+        return [i for i, v in enumerate(self) if v.is_tensor() and v.numpy().dtype == np.bool_]
+
+    def dlpack_at(self, idx: int) -> Any:
+        return self[idx].__dlpack__()
+
+    def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None = None) -> list[Any]:
+        made = [v.__dlpack__() for v in self]
+        return [*map(to_tensor, made)] if to_tensor else made
+
+    def reserve(self, count: int) -> None:
+        """Does nothing: Python's lists grow by themselves."""
+
+    def shrink_to_fit(self) -> None:
+        """Does nothing: Python's lists shrink by themselves."""
+
+
+class _Capsule:
+    """What offers a bare capsule of DLPack's as a tensor would."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU, 0
+
+
+def dtype_of(element_type: Any) -> np.dtype[Any]:
+    """NumPy's type of an element type, which may be ONNX's number. Raises RuntimeError for an unknown one."""
+    if not isinstance(element_type, int):
+        given: np.dtype[Any] = np.dtype(element_type)
+        return given
+    if element_type == TEXT:
+        return np.dtype(object)
+    if element_type not in TYPES:
+        raise RuntimeError(f"there is no ONNX element type {element_type}")
+    found: np.dtype[Any] = TYPES[element_type].numpy
+    return found
+
+
+def at_address(address: int, shape: Sequence[int], element_type: Any) -> Array:
+    """The array that lies at an address, in a caller's memory."""
+    dtype = dtype_of(element_type)
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if not size:
+        return np.empty(tuple(shape), dtype)
+    memory = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+    flat: Array = np.frombuffer(memory, np.uint8).view(dtype)
+    return flat.reshape(tuple(shape))
+
+
+def copy_tensors(src: Iterable[OrtValue], dst: Iterable[OrtValue], stream: Any = None) -> None:
+    """Copy each tensor's numbers into the other of its place."""
+    for a, b in zip(src, dst, strict=True):
+        b.update_inplace(a)
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        text = value.dtype.kind in "OUS"
+        return f"tensor({'string' if text else element_name(from_numpy(value.dtype))})"
+    if isinstance(value, Mapping):
+        key, of = next(iter(value.items()), (0, 0.0))
+        return f"map({_type_of(np.array(key))[7:-1]},{_type_of(np.asarray(of))})"
+    if isinstance(value, list):
+        return f"seq({_type_of(value[0]) if value else 'tensor(float)'})"
+    return "optional()" if value is None else _type_of(np.asarray(value))

@@ -1,0 +1,5 @@
+"""`import onnxruntime` gives `jangin.onnxruntime`."""
+
+from jangin.onnxruntime import install
+
+install()

@@ -1,0 +1,371 @@
+"""What programs do with onnxruntime, done with the real one and with Jangin: each test holds of both."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pickle
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import jangin.onnxruntime
+from jangin.ir.graph import CompileError
+
+X = np.arange(6, dtype=np.float32).reshape(3, 2)
+W = np.array([2, 3], np.float32)
+both = pytest.mark.parametrize("ort", [onnxruntime, jangin.onnxruntime], ids=["onnxruntime", "jangin"])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Y = X * W and Z = -X, for X of [batch, 2]; W lies beside the file."""
+    x, y, z = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 2]) for n in "XYZ")
+    x.type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    nodes = [helper.make_node("Mul", ["X", "W"], ["Y"], "times"), helper.make_node("Neg", ["X"], ["Z"])]
+    graph = helper.make_graph(nodes, "small", [x], [y, z], [onnx.numpy_helper.from_array(W, "W")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path = tmp_path_factory.mktemp("ort") / "small.onnx"
+    beside = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
+    onnx.save(proto, path, **beside)
+    return path
+
+
+@pytest.fixture(scope="module")
+def sessions(model: Path) -> dict[str, Any]:
+    return {m.__name__: m.InferenceSession(str(model)) for m in (onnxruntime, jangin.onnxruntime)}
+
+
+def errors(ort: ModuleType) -> ModuleType:
+    return importlib.import_module(f"{ort.__name__}.capi.onnxruntime_pybind11_state")
+
+
+@both
+def test_runs_by_name(ort: ModuleType, sessions: dict[str, Any]) -> None:
+    s = sessions[ort.__name__]
+    y, z = s.run(None, {"X": X})
+    np.testing.assert_array_equal(y, X * W)
+    assert [a.tolist() for a in s.run(["Z", "Y", "Z"], {"X": X})] == [z.tolist(), y.tolist(), z.tolist()]
+    assert s.run(["Y"], {"X": X.tolist()})[0].tolist() == y.tolist()
+    assert s.run(["Y"], {"X": X[::2]})[0].tolist() == y[::2].tolist()
+    inputs, outputs = s.get_inputs(), s.get_outputs()
+    assert [(i.name, i.type, i.shape) for i in inputs] == [("X", "tensor(float)", ["batch", 2])]
+    assert [o.name for o in outputs] == ["Y", "Z"]
+    assert s.get_modelmeta().graph_name == "small"
+    assert s.get_providers() == ["CPUExecutionProvider"]
+    assert s.get_provider_options() == {"CPUExecutionProvider": {}}
+    assert [m.name for m in s.get_input_memory_infos()] == ["Cpu"]
+    assert s.end_profiling() == "" and s.get_overridable_initializers() == []
+
+
+@both
+def test_errors_of_runs(ort: ModuleType, sessions: dict[str, Any]) -> None:
+    s, wrong = sessions[ort.__name__], errors(ort).InvalidArgument
+    begins = r"^\[ONNXRuntimeError\] : 2 : INVALID_ARGUMENT : "
+    for feeds in (
+        {"X": X.astype(np.float64)},
+        {"X": np.ones((3, 3), np.float32)},
+        {"X": X[0]},
+        {"X": X, "Q": X},
+    ):
+        with pytest.raises(wrong, match=begins):
+            s.run(None, feeds)
+    with pytest.raises(wrong, match=begins):
+        s.run(["Q"], {"X": X})
+    with pytest.raises(ValueError, match="X"):
+        s.run(None, {})
+    options = ort.RunOptions()
+    options.terminate = True
+    with pytest.raises(errors(ort).Fail, match="terminate flag"):
+        s.run(None, {"X": X}, options)
+    options.terminate = False
+    s.run(None, {"X": X}, options)
+    with pytest.raises(AttributeError):
+        options.termnate = True
+
+
+@both
+def test_errors_of_opening(ort: ModuleType, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(errors(ort).NoSuchFile, match=r"^\[ONNXRuntimeError\] : 3 : NO_SUCHFILE"):
+        ort.InferenceSession(tmp_path / "none.onnx")
+    (tmp_path / "text.onnx").write_text("import this")
+    with pytest.raises(errors(ort).InvalidProtobuf):
+        ort.InferenceSession(tmp_path / "text.onnx")
+    proto = onnx.load(model)
+    proto.graph.node[1].op_type = "NoSuchOperator"
+    with pytest.raises(errors(ort).InvalidGraph, match="NoSuchOperator"):
+        ort.InferenceSession(proto.SerializeToString())
+    with pytest.raises(TypeError, match="Unable to load from type"):
+        ort.InferenceSession(3)
+    options = ort.SessionOptions()
+    options.set_load_cancellation_flag(True)
+    with pytest.raises(errors(ort).ModelLoadCanceled):
+        ort.InferenceSession(model, options)
+
+
+def test_errors_are_of_jangins_kinds_too() -> None:
+    inner = errors(jangin.onnxruntime)
+    assert issubclass(inner.InvalidArgument, (ValueError, TypeError)) and issubclass(inner.Fail, RuntimeError)
+    assert issubclass(inner.NoSuchFile, FileNotFoundError) and issubclass(inner.InvalidGraph, CompileError)
+    again = pickle.loads(pickle.dumps(inner.InvalidGraph.said("x")))
+    assert str(again) == "[ONNXRuntimeError] : 10 : INVALID_GRAPH : x"
+
+
+@both
+def test_values(ort: ModuleType) -> None:
+    own = X.copy()
+    v = ort.OrtValue.ortvalue_from_numpy(own)
+    assert (v.shape(), v.data_type(), v.element_type(), v.device_name()) == (
+        [3, 2],
+        "tensor(float)",
+        1,
+        "cpu",
+    )
+    assert v.is_tensor() and v.has_value() and not v.is_sparse_tensor() and not v.is_tensor_sequence()
+    assert v.data_ptr() == own.ctypes.data and v.tensor_size_in_bytes() == own.nbytes
+    own[0, 0] = 9
+    assert v.numpy()[0, 0] == 9 and np.asarray(v)[0, 0] == 9
+    v.update_inplace(X)
+    np.testing.assert_array_equal(own, X)
+    shared = ort.OrtValue.from_dlpack(own)
+    assert shared.data_ptr() == own.ctypes.data == ort.OrtValue.from_dlpack(own.__dlpack__()).data_ptr()
+    assert np.from_dlpack(v).ctypes.data == own.ctypes.data and v.__dlpack_device__() == (1, 0)
+    empty = ort.OrtValue.ortvalue_from_shape_and_type([2, 3], np.int64)
+    assert (empty.shape(), empty.data_type(), empty.element_type()) == ([2, 3], "tensor(int64)", 7)
+    brain = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.zeros(4, np.uint16), TensorProto.BFLOAT16)
+    assert (brain.data_type(), brain.element_type()) == ("tensor(bfloat16)", 16)
+    with pytest.raises(RuntimeError, match="Can't allocate memory on the device using this package"):
+        ort.OrtValue.ortvalue_from_numpy(own, "cuda")
+    with pytest.raises(ValueError, match=r"ortvalue|OrtValue"):
+        ort.OrtValue(3)
+
+
+def test_tensors_are_copied() -> None:
+    """Onnxruntime itself refuses it on the CPU."""
+    a, b = (jangin.onnxruntime.OrtValue.ortvalue_from_numpy(np.full(3, n)) for n in (1, 2))
+    jangin.onnxruntime.copy_tensors([a], [b])
+    assert b.numpy().tolist() == [1, 1, 1]
+
+
+def test_sparse_tensors_are_refused() -> None:
+    cpu = jangin.onnxruntime.OrtDevice.make("cpu", 0)
+    with pytest.raises(CompileError, match="make them dense"):
+        jangin.onnxruntime.SparseTensor.sparse_coo_from_numpy([3], X[0], [0], cpu)
+
+
+@both
+def test_runs_of_values(ort: ModuleType, sessions: dict[str, Any]) -> None:
+    s, v = sessions[ort.__name__], ort.OrtValue.ortvalue_from_numpy(X)
+    y, z = s.run_with_ort_values(None, {"X": v})
+    np.testing.assert_array_equal(y.numpy(), X * W)
+    assert z.data_type() == "tensor(float)"
+    assert s.run(["Y"], {"X": v})[0].tolist() == (X * W).tolist()
+    inner = errors(ort)
+    feeds, fetches = inner.OrtValueVector(), inner.OrtValueVector()
+    feeds.push_back(v._get_c_value())
+    device = ort.OrtDevice.make("cpu", 0)._get_c_device()
+    s.run_with_ortvaluevector(ort.RunOptions(), ["X"], feeds, ["Z"], fetches, [device])
+    assert fetches[0].numpy().tolist() == (-X).tolist() and fetches.element_type_at(0) == 1
+
+
+@both
+def test_bound_inputs_and_outputs(ort: ModuleType, sessions: dict[str, Any]) -> None:
+    s = sessions[ort.__name__]
+    b, place, x = s.io_binding(), np.zeros((3, 2), np.float32), X.copy()
+    b.bind_input("X", "cpu", 0, np.float32, x.shape, x.ctypes.data)
+    b.bind_output("Y", "cpu", 0, np.float32, place.shape, place.ctypes.data)
+    b.bind_output("Z")
+    s.run_with_iobinding(b)
+    np.testing.assert_array_equal(place, X * W)
+    y, z = b.copy_outputs_to_cpu()
+    assert y.tolist() == place.tolist() and z.tolist() == (-X).tolist()
+    assert [v.shape() for v in b.get_outputs()] == [[3, 2], [3, 2]]
+    x[:] = 1
+    s.run_with_iobinding(b, ort.RunOptions())
+    assert place.tolist() == [[2, 3]] * 3
+    target = ort.OrtValue.ortvalue_from_numpy(place)
+    b.clear_binding_inputs()
+    b.clear_binding_outputs()
+    b.bind_cpu_input("X", X)
+    b.bind_ortvalue_output("Z", target)
+    s.run_with_iobinding(b)
+    assert place.tolist() == (-X).tolist()
+    b.bind_ortvalue_output("Z", ort.OrtValue.ortvalue_from_shape_and_type([2, 2], np.float32))
+    with pytest.raises(Exception, match="ONNXRuntimeError"):
+        s.run_with_iobinding(b)
+    with pytest.raises(RuntimeError, match="Failed to find NodeArg with name: Q"):
+        b.bind_cpu_input("Q", X)
+    with pytest.raises(ValueError, match="`element_type` and `shape` are to be provided"):
+        b.bind_output("Y", buffer_ptr=place.ctypes.data)
+
+
+@both
+def test_a_run_in_the_background(ort: ModuleType, sessions: dict[str, Any]) -> None:
+    done, seen = threading.Event(), list[Any]()
+
+    def finished(results: Any, data: Any, error: str) -> None:
+        seen.append((results[0].tolist() if results else None, data, bool(error)))
+        done.set()
+
+    sessions[ort.__name__].run_async(["Y"], {"X": X}, finished, "mine")
+    assert done.wait(30) and seen == [((X * W).tolist(), "mine", False)]
+
+
+@both
+def test_a_trace(ort: ModuleType, model: Path, tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "trace")
+    s = ort.InferenceSession(model, options)
+    assert s.get_profiling_start_time_ns() > 0
+    for _ in range(2):
+        s.run(None, {"X": X})
+    path = s.end_profiling()
+    assert path.startswith(str(tmp_path / "trace_")) and path.endswith(".json")
+    events = json.loads(Path(path).read_text())
+    runs = [e for e in events if e.get("name") == "model_run"]
+    nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("kernel_time")]
+    assert len(runs) == 2 and len(nodes) >= 2 and any("times" in e["name"] or "Mul" in str(e) for e in nodes)
+    assert all(e["dur"] >= 0 and e["ph"] == "X" for e in runs + nodes)
+    assert all(e["args"]["provider"] == "CPUExecutionProvider" for e in nodes)
+
+
+def options_of(ort: ModuleType, way: str) -> tuple[Any, Any]:
+    """Options by which W is [5, 6], and what must live as long as they do."""
+    options, numbers = ort.SessionOptions(), np.array([5, 6], np.float32)
+    five = ort.OrtValue.ortvalue_from_numpy(numbers)
+    if way == "external":
+        options.add_external_initializers(["W"], [five])
+    elif way == "initializer":
+        options.add_initializer("W", five)
+    else:
+        options.add_external_initializers_from_files_in_memory(["w.bin"], [numbers], [8])
+    return options, (five, numbers)
+
+
+@both
+@pytest.mark.parametrize("way", ["external", "initializer", "file"])
+def test_initializers_are_replaced(ort: ModuleType, model: Path, way: str) -> None:
+    options, _kept = options_of(ort, way)
+    given = model.read_bytes() if way == "file" else model
+    y, _ = ort.InferenceSession(given, options).run(None, {"X": X})
+    np.testing.assert_array_equal(y, X * np.array([5, 6], np.float32))
+
+
+@both
+@pytest.mark.parametrize(
+    "how", ["add_free_dimension_override_by_name", "add_free_dimension_override_by_denotation"]
+)
+def test_sizes_are_fixed(ort: ModuleType, model: Path, how: str) -> None:
+    options = ort.SessionOptions()
+    getattr(options, how)("batch" if how.endswith("name") else "DATA_BATCH", 3)
+    assert ort.InferenceSession(model, options).get_inputs()[0].shape == [3, 2]
+
+
+@both
+def test_the_optimized_model_is_a_model(ort: ModuleType, model: Path, tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "made.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ort.InferenceSession(onnx.load(model).SerializeToString(), options)
+    (y,) = onnxruntime.InferenceSession(tmp_path / "made.onnx").run(["Y"], {"X": X})
+    np.testing.assert_array_equal(y, X * W)
+
+
+@both
+def test_providers(ort: ModuleType, model: Path) -> None:
+    with pytest.warns(UserWarning, match="'CUDAExecutionProvider' is not in available provider names"):
+        asked = [("CUDAExecutionProvider", {"device_id": 0}), "CPUExecutionProvider"]
+        assert ort.InferenceSession(model, providers=asked).get_providers() == ["CPUExecutionProvider"]
+    for providers, options, text in (
+        ([3], None, "must be either strings or"), (["CPUExecutionProvider"], [], "same length"),
+        (["CPUExecutionProvider"], [3], "must be dicts"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=text):
+            ort.InferenceSession(model, providers=providers, provider_options=options, enable_fallback=0)
+
+
+def test_a_bare_name_is_one_provider(model: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jangin.onnxruntime.InferenceSession(model, providers="CPUExecutionProvider")
+
+
+@both
+def test_options_by_name(ort: ModuleType) -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    with pytest.raises(RuntimeError, match="does not have configuration with key: none"):
+        options.get_session_config_entry("none")
+    with pytest.raises(AttributeError):
+        options.intra_op_num_thread = 1
+    options.add_provider("CPUExecutionProvider", {})
+    assert options.has_providers()
+
+
+def test_a_misspelt_entry_is_refused() -> None:
+    options = jangin.onnxruntime.SessionOptions()
+    with pytest.raises(ValueError, match=r"did you mean session\.intra_op\.allow_spinning\?"):
+        options.add_session_config_entry("session.intra_op.alow_spinning", "0")
+    options.add_session_config_entry("my.own.entry", "1")
+
+
+@pytest.fixture
+def pool() -> Iterator[None]:
+    yield
+    jangin.onnxruntime.set_global_thread_pool_sizes(0)
+
+
+def test_threads_of_the_process(model: Path, pool: None) -> None:
+    jangin.onnxruntime.set_global_thread_pool_sizes(1, 1)
+    options = jangin.onnxruntime.SessionOptions()
+    options.use_per_session_threads = False
+    assert jangin.onnxruntime.InferenceSession(model, options).executable.threads == 1
+
+
+@both
+def test_what_is_said_of_the_process(ort: ModuleType) -> None:
+    ort.disable_telemetry_events()
+    ort.set_default_logger_severity(3)
+    ort.set_default_logger_severity(2)
+    ort.set_default_logger_verbosity(0)
+    ort.set_seed(1)
+    assert ort.get_device() == "CPU" and "Build Info" in ort.get_build_info()
+    assert ort.get_ep_devices()[0].ep_name == "CPUExecutionProvider"
+    assert "CPUExecutionProvider" in ort.get_available_providers()
+    assert not ort.has_collective_ops()
+
+
+def test_what_does_nothing_says_so() -> None:
+    does_nothing = (
+        "set_default_logger_severity", "set_default_logger_verbosity", "enable_telemetry_events",
+        "disable_telemetry_events", "set_seed", "create_and_register_allocator", "preload_dlls",
+    )  # fmt: skip
+    for name in does_nothing:
+        assert getattr(jangin.onnxruntime, name).__doc__.startswith("Does nothing"), name
+
+
+@both
+def test_a_model_is_written_as_compiled(ort: ModuleType, model: Path, tmp_path: Path) -> None:
+    compiler = ort.ModelCompiler(ort.SessionOptions(), onnx.load(model).SerializeToString())
+    compiler.compile_to_file(str(tmp_path / "made.onnx"))
+    assert ort.InferenceSession(tmp_path / "made.onnx").run(["Z"], {"X": X})[0].tolist() == (-X).tolist()
+    assert onnx.ModelProto.FromString(compiler.compile_to_bytes()).graph.name == "small"
+
+
+@both
+def test_onnxs_backend(ort: ModuleType, model: Path) -> None:
+    backend = importlib.import_module(f"{ort.__name__}.backend")
+    y, z = backend.run(onnx.load(model), [X])
+    assert (y.tolist(), z.tolist()) == ((X * W).tolist(), (-X).tolist())
+    assert backend.supports_device("CPU")
