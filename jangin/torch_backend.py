@@ -2,13 +2,16 @@
 
 PyTorch finds the back end by the entry point `torch_dynamo_backends`. Graph breaks, guards and recompiling go
 by PyTorch's own rules; options are those of `jangin.compile` (`torch.compile(model, backend="jangin",
-options={"winograd": False})`).
+options={"threads": 1})`). What is compiled is kept in the cache, for other processes too. An operator that
+can't be compiled parts its graph: PyTorch runs it, and the parts around it are compiled.
 """
 
 from __future__ import annotations
 
+import difflib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -20,10 +23,11 @@ from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 import jangin
 from jangin.frontends.torch.attention import keep_attention
 from jangin.frontends.torch.decompositions import table
+from jangin.frontends.torch.parts import copied, refused, split
 from jangin.frontends.torch.sizes import Sizes, numbers
 from jangin.frontends.torch.tensors import Run, on_tensors
 from jangin.frontends.torch.trace import OPERANDS, number_tensor, placeholders, traced_graph
-from jangin.frontends.torch.views import part_views
+from jangin.frontends.torch.views import Views, part_views
 from jangin.ir.graph import CompileError
 from jangin.ir.own_names import own_name
 
@@ -32,9 +36,9 @@ Numbers = Callable[[Sequence[Any]], list[Any]]
 
 
 def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
-    """What `torch.compile` calls for each graph. CompileError, which PyTorch shows within its own, lists the
-    operators that aren't supported."""
-    options = {"cache": False, **(given.get("options") or {})}
+    """What `torch.compile` calls for each graph. Operators that can't be compiled PyTorch runs, and a warning
+    names each once."""
+    options = _options(given.get("options") or {})
     parts: list[_Compiled] = []
 
     def inference(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Boxed:
@@ -53,6 +57,33 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
     for part in parts:
         part.settle(inputs)
     return made
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `jangin.compile`. Raises TypeError for one that it hasn't."""
+    known = {*signature(jangin.build).parameters} - {"model", "shapes", "formats", "weights"}
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            what = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+            raise TypeError(f"torch.compile's options for jangin have no {name!r}: {what}")
+    return {"threads": torch.get_num_threads(), **given}
+
+
+def _say_once(what: str, error: object) -> None:
+    if what not in _SAID:
+        _SAID.add(what)
+        text = " ".join(str(error).split())
+        if isinstance(error, Exception) and not isinstance(error, CompileError):
+            text = f"an error of Jangin's own, which is worth a report: {type(error).__name__}: {text}"
+        short = text if len(text) <= REASON else f"{text[:REASON]} ..."
+        warnings.warn(f"jangin leaves {what} to PyTorch: {short}", stacklevel=2)
+
+
+_SAID: set[str] = set()
+"""What a warning has said already in this process to be run by PyTorch."""
+REASON = 300
+"""Letters of a reason that are shown: the rest is about what surrounds it."""
 
 
 def _boxed(fn: Boxed) -> Boxed:
@@ -106,7 +137,11 @@ class _Compiled:
     def __init__(
         self, graph: torch.fx.GraphModule, static: Sequence[int], options: Mapping[str, Any]
     ) -> None:
-        self.graph, self.options, self.views = graph, options, part_views(graph)
+        self.graph, self.options, self.whole = graph, options, copied(graph)
+        self.torch: Callable[..., Any] | None = None
+        """What runs the graph where it can't be compiled as a whole."""
+        self.views: Views | None = None
+        self.parted = False
         self.inputs = placeholders(graph.graph)
         self.static = [i for i in static if i < len(self.inputs)]
         self.addresses: list[int] | None = None
@@ -124,14 +159,21 @@ class _Compiled:
                     return
                 except CompileError as error:
                     fixed = self.sizes.of_names({own_name(v) for v in error.symbols}) & symbols or symbols
+                except Exception:  # the first call meets it again, and says it
+                    fixed = symbols
             for size in (s for n in self.inputs for s in _sizes(n)):
                 if size.node.expr.free_symbols & fixed:
                     int(size)
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        addresses = [args[i].data_ptr() for i in self.static]
-        if addresses != self.addresses or [args[i]._version for i in self.counted] != self.versions:
-            self._compile(args)
+        if self.torch is None:
+            addresses = [args[i].data_ptr() for i in self.static]
+            if addresses != self.addresses or [args[i]._version for i in self.counted] != self.versions:
+                self._compile_or_part(args)
+        if self.torch is not None:
+            made = [*self.torch(*args)]
+            args.clear()
+            return made
         made = list(self.run([*(args[i] for i in self.wanted), *map(number_tensor, self.numbers(args))]))
         if self.views is not None:
             made = list(self.views.make(*(args[i] for i in self.views.inputs), *made))
@@ -143,7 +185,29 @@ class _Compiled:
         found = [args[i] for i in self.static] if len(args) == len(self.inputs) else [None]
         return all(isinstance(a, torch.Tensor) and not isinstance(a, FakeTensor) for a in found)
 
+    def _compile_or_part(self, args: Sequence[Any]) -> None:
+        """Compile the graph, or its parts around what can't be compiled."""
+        try:
+            self._compile(args)
+            return
+        except Exception as error:  # PyTorch can run whatever it gave
+            held = {self.inputs[i].name: args[i] for i in self.static}
+            without = refused(self.whole, held, self.env)
+            for node, problem in without.items():
+                _say_once(str(node.target), problem)
+            if not without:
+                _say_once("a graph", error)
+                self.torch = self.whole.forward
+                return
+
+        def compiled(part: torch.fx.GraphModule, places: Mapping[int, str]) -> _Compiled:
+            return _Compiled(part, [i for i, name in places.items() if name in held], self.options)
+
+        self.torch = split(self.whole, without, compiled).forward
+
     def _compile(self, args: Sequence[Any]) -> None:
+        if not self.parted:
+            self.views, self.parted = part_views(self.graph), True
         held = {self.inputs[i].name: args[i] for i in self.static}
         self.run, self.wanted, self.numbers = self._compiled(held)
         self.counted = [i for i in self.static if not args[i].is_inference()]
@@ -158,7 +222,7 @@ class _Compiled:
         self.sizes = Sizes({}, {}, self.env)
         traced = traced_graph(self.graph.graph, held, self.sizes)
         given = numbers(traced.given, self.inputs)
-        executable = jangin.compile(traced.model, threads=torch.get_num_threads(), **self.options)
+        executable = jangin.compile(traced.model, **self.options)
         places = {node.name: i for i, node in enumerate(self.inputs)}
         taken = executable.inputs[: len(executable.inputs) - len(traced.given)]
         return on_tensors(executable), [places[i.name] for i in taken], given

@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` 
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves as leaves
 from torch_models import near, seeded
 
 import jangin
@@ -65,9 +66,87 @@ def test_fractions_of_sizes() -> None:
             near(fast(x), scaled(x))
 
 
-def test_a_node_that_cant_be_compiled_is_named() -> None:
-    with torch.no_grad(), pytest.raises(jangin.CompileError, match=r"fft.*can't be compiled.*complex64"):
-        torch.compile(lambda x: torch.fft.fft(x).real, backend=backend)(torch.ones(4))
+def spectrum(x: Any) -> Any:
+    return (torch.fft.fft(x * 2 + 1).abs().relu() * 3 + 1).sum(-1), x.exp() * 2
+
+
+def powers(x: Any) -> Any:
+    values = torch.linalg.svd(x.T @ x + torch.eye(8)).S.relu() * 2
+    return values.sqrt() + values, torch.view_as_real(torch.view_as_complex(x.reshape(4, 4, 2)) * 2)
+
+
+def gaps(x: Any) -> Any:
+    return torch.empty_strided((4, 8), (16, 1)).copy_(x * 2 + 1), x.exp() + 1
+
+
+def noisy(x: Any) -> Any:
+    return torch.rand_like(x).ge(2).float() * 5 + x.tanh() * 2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [spectrum, powers, gaps, noisy])
+def test_an_operator_that_cant_be_compiled_parts_its_graph(
+    function: Any, dynamic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch runs it, and Jangin what is around it; a warning names it once."""
+    monkeypatch.setattr(torch_backend, "_SAID", set())
+    torch._dynamo.reset()
+    fast, x = torch.compile(function, backend=backend, dynamic=dynamic), torch.randn(4, 8)
+    made = []
+    original = jangin.compile
+    monkeypatch.setattr(
+        jangin, "compile", lambda model, **given: made.append(model) or original(model, **given)
+    )
+    with torch.no_grad(), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            for got, wanted in zip(leaves(fast(x)), leaves(function(x)), strict=True):
+                assert got.stride() == wanted.stride()
+                near(got, wanted)
+    said = [str(w.message) for w in told if "to PyTorch" in str(w.message)]
+    assert said and len({*said}) == len(said) and all("jangin leaves aten." in text for text in said)
+    assert made, "nothing was compiled"
+    torch._dynamo.reset()
+
+
+def test_weights_of_a_graph_in_parts_may_change() -> None:
+    net = seeded(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
+
+    def function(x: Any) -> Any:
+        return net(torch.fft.fft(net(x)).abs())
+
+    fast, x = torch.compile(function, backend=backend), torch.randn(4, 8)
+    with torch.no_grad():
+        near(fast(x), function(x))
+        net[0].weight.mul_(2)
+        near(fast(x), function(x))
+
+
+def test_a_graph_that_cant_be_compiled_at_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where compiling takes too long, or Jangin has a fault."""
+
+    def broken(model: Any, **given: Any) -> Any:
+        raise KeyError("x")
+
+    monkeypatch.setattr(torch_backend, "_SAID", set())
+    monkeypatch.setattr(jangin, "compile", broken)
+    with torch.no_grad(), pytest.warns(UserWarning, match="leaves a graph to PyTorch: an error of Jangin's"):
+        near(torch.compile(lambda x: x.exp() * 2, backend=backend)(torch.ones(3)), torch.ones(3).exp() * 2)
+
+
+def test_options() -> None:
+    function, x, seen = (lambda x: x * 2 + 1), torch.ones(4), []
+    original = jangin.compile
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            jangin, "compile", lambda model, **given: seen.append(given) or original(model, **given)
+        )
+        near(torch.compile(function, backend=backend, options={"threads": 1})(x), x * 2 + 1)
+        assert seen[0]["threads"] == 1
+        with pytest.raises(
+            torch._dynamo.exc.BackendCompilerFailed, match="have no 'thread': did you mean 'threads'"
+        ):
+            torch.compile(lambda x: x * 3 + 1, backend=backend, options={"thread": 1})(x)
 
 
 def test_by_name() -> None:

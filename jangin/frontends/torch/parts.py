@@ -1,0 +1,125 @@
+"""A graph of `torch.compile` that can't be compiled as a whole: which of its nodes are in the way, and the
+parts between them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.utils import _pytree as pytree
+
+from jangin.frontends.dialect import Imported
+from jangin.frontends.lower import lower
+from jangin.frontends.torch.dialect import ATEN
+from jangin.frontends.torch.sizes import Sizes
+from jangin.frontends.torch.trace import element_type, traced_graph
+from jangin.frontends.torch.views import part_views
+
+Compiler = Callable[[GraphModule, Mapping[int, str]], Callable[[list[Any]], Sequence[Any]]]
+"""What makes a part's run, of a part and the names of some of its inputs by place."""
+
+
+def copied(module: GraphModule) -> GraphModule:
+    """A module with a graph of its own, of the same nodes."""
+    graph = Graph()
+    made: dict[Node, Node] = {}
+    found: Any = graph.graph_copy(module.graph, made)
+    graph.output(found)
+    return GraphModule(module, graph)
+
+
+def refused(module: GraphModule, held: Mapping[str, Tensor], env: Any) -> dict[Node, Exception]:
+    """The nodes that can't be compiled by themselves, each with what is wrong. `held`: the inputs that are
+    constants, `env`: what PyTorch knows of sizes."""
+    found: dict[Node, Exception] = {}
+    for node in module.graph.nodes:
+        if node.op != "call_function" or node.target is operator.getitem or not _tensors(node):
+            continue
+        try:
+            _lower_alone(module, node, held, env)
+        except Exception as error:  # whatever is wrong with it, PyTorch can run it
+            found[node] = error
+    return found
+
+
+def _lower_alone(module: GraphModule, node: Node, held: Mapping[str, Tensor], env: Any) -> None:
+    """Lower a graph of this node alone. Raises what that raises, and CompileError for a type that no kernel
+    has, were it only looked at."""
+    for tensor in (t for n in (node, *node.all_input_nodes) for t in _tensors(n)):
+        element_type(tensor.dtype)
+    graph = Graph()
+    inputs: dict[Node, Node] = {}
+    for source in node.all_input_nodes:
+        if source.op == "get_attr":
+            inputs[source] = graph.node_copy(source)
+            continue
+        inputs[source] = graph.placeholder(source.name)
+        inputs[source].meta = dict(source.meta)
+    made = graph.node_copy(node, inputs.__getitem__)
+    results = [made]
+    if not isinstance(node.meta["val"], Tensor):
+        results = []
+        for i, value in enumerate(node.meta["val"]):
+            if isinstance(value, Tensor):
+                results.append(graph.call_function(operator.getitem, (made, i)))
+                results[-1].meta["val"] = value
+    graph.output(results)
+    alone = GraphModule(module, graph)
+    part_views(alone)
+    if not next(iter(reversed(alone.graph.nodes))).args[0]:
+        return  # a view, which PyTorch makes
+    constants = {n: t for n, t in held.items() if any(p.name == n for p in alone.graph.nodes)}
+    traced = traced_graph(alone.graph, constants, Sizes({}, {}, env))
+    lower(Imported(traced.model.bound({}), ATEN, {}))
+
+
+def _tensors(node: Node) -> list[Tensor]:
+    return [t for t in pytree.tree_leaves(node.meta.get("val")) if isinstance(t, Tensor)]
+
+
+class _Compiles(OperatorSupportBase):  # type: ignore[misc]
+    """What goes into parts: nodes that give tensors and aren't refused."""
+
+    def __init__(self, without: Mapping[Node, Exception]) -> None:
+        self._without = without
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
+        source = node
+        while source.target is operator.getitem:
+            source = source.args[0]
+        right = node.op == source.op == "call_function" and source not in self._without
+        return right and bool(_tensors(node)) and bool(_tensors(source))
+
+
+def split(module: GraphModule, without: Mapping[Node, Exception], compiled: Compiler) -> GraphModule:
+    """The module with its parts that can be compiled in the hands of `compiled`, which gets a part and those
+    of its inputs that are the module's constants or inputs, by place. A single node between two that are
+    refused stays PyTorch's."""
+    made = CapabilityBasedPartitioner(module, _Compiles(without)).partition_and_fuse()
+    for call in [n for n in made.graph.nodes if n.op == "call_module"]:
+        part = made.get_submodule(call.target)
+        end = next(iter(reversed(part.graph.nodes)))
+        alone = isinstance(end.args[0], Node)
+        if alone:
+            end.args = ((end.args[0],),)
+        places = {i: n.name for i, n in enumerate(call.args) if n.op in ("placeholder", "get_attr")}
+        setattr(made, call.target, Part(compiled(part, places), alone))
+    return made
+
+
+class Part(torch.nn.Module):  # type: ignore[misc]
+    """A part that was compiled, in the place of its module; a result that is `alone` is given bare."""
+
+    def __init__(self, run: Any, alone: bool) -> None:
+        super().__init__()
+        self._run, self._alone = run, alone
+
+    def forward(self, *args: Any) -> Any:
+        made: Sequence[Any] = self._run([*args])
+        return made[0] if self._alone else tuple(made)
